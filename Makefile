@@ -1,0 +1,46 @@
+# Every command a person or CI needs. `make help` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.ready
+
+.PHONY: help setup demo dev test test-long check format bench clean
+
+help: ## list the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## make .venv with the `conveyor` command
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Conveyor needs Python 3.11 to 3.14; set PYTHON=python3.x" if not (3, 11) <= sys.version_info < (3, 15) else 0)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Installing Conveyor and its tools into .venv ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+demo: setup ## scrape 1,000 URLs through the official client, and show what came of it
+	@$(BIN)/conveyor demo
+
+dev: setup ## run the service on http://127.0.0.1:8080 with a mock gateway
+	@$(BIN)/conveyor dev --mock-gateway
+
+test: setup ## run the tests, with the real engines they need
+	@$(BIN)/pytest -m 'not long'
+
+test-long: setup ## run the soaks as well
+	@$(BIN)/pytest -m 'long or not long' --timeout 1800
+
+check: setup ## lint, types and the import rule
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/pytest -n 0 tests/architecture
+
+format: setup ## put the code in its form
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: setup ## measure against the scripts people would write instead
+	@$(BIN)/python -m benchmarks
+
+clean: ## remove what the other commands made
+	@rm -rf .venv demo data .mypy_cache .ruff_cache .pytest_cache .hypothesis

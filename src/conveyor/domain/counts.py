@@ -1,0 +1,66 @@
+"""Exact figures of a run: how many tasks ended how, and what they cost."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from conveyor.domain.failure import FailureReason
+
+NANO = 1_000_000_000  # money is kept in whole billionths of a dollar: sums stay exact
+
+
+class Spend(msgspec.Struct, frozen=True, gc=False):
+    """What the gateway charged: credits, and nano-dollars."""
+
+    credits: int = 0
+    nanos: int = 0
+
+    @property
+    def dollars(self) -> float:
+        return self.nanos / NANO
+
+
+NOTHING = Spend()
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A sum over settled claims. Adding is the only thing ever done to it, so order is free."""
+
+    successful: int = 0
+    auth_failed: int = 0
+    blocked: int = 0
+    bad_target: int = 0
+    rate_limited: int = 0
+    timeout: int = 0
+    gateway_error: int = 0
+    other: int = 0
+    credits: int = 0
+    nanos: int = 0
+
+    @property
+    def failed(self) -> int:
+        return sum(getattr(self, reason) for reason in FailureReason)
+
+    @property
+    def done(self) -> int:
+        return self.successful + self.failed
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """How many failed for which reason, those that happened only."""
+        return {str(why): n for why in FailureReason if (n := getattr(self, why))}
+
+    @property
+    def spend(self) -> Spend:
+        return Spend(self.credits, self.nanos)
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(**{name: getattr(self, name) + getattr(other, name) for name in COLUMNS})
+
+
+COLUMNS: tuple[str, ...] = Counts.__struct_fields__
+ZERO = Counts()
+
+
+def total(parts: Iterable[Counts]) -> Counts:
+    return sum(parts, ZERO)

@@ -1,0 +1,55 @@
+"""Names of things: ULIDs for jobs and runs, derived ids for tasks."""
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import NewType
+
+JobId = NewType("JobId", str)
+RunId = NewType("RunId", str)
+TaskId = NewType("TaskId", str)
+CallerId = NewType("CallerId", str)
+
+CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+TASK_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{24}")
+MOST_TASKS = 2**32  # the index takes eight hex digits of a task id
+
+
+def ulid(milliseconds: int, randomness: int) -> str:
+    """The ULID of a moment (48 bits) and 80 bits of randomness."""
+    value = (milliseconds << 80) | randomness
+    return "".join(CROCKFORD[(value >> shift) & 31] for shift in range(125, -5, -5))
+
+
+def ulid_milliseconds(text: str) -> int:
+    """The moment a ULID was made, in milliseconds since the epoch."""
+    value = 0
+    for character in text[:10]:
+        value = value * 32 + CROCKFORD.index(character)
+    return value
+
+
+def is_ulid(text: str) -> bool:
+    return ULID.fullmatch(text) is not None
+
+
+def task_ids(run_id: RunId) -> Callable[[int], TaskId]:
+    """How the run that first holds a task names it: its index, then a hash of run and index.
+
+    The index leads so that ids sort in the order of submission, insert in key order and
+    lead straight to their row.
+    """
+    prefix = hashlib.sha256(f"{run_id}:".encode())
+
+    def task_id(index: int) -> TaskId:
+        digest = prefix.copy()
+        digest.update(b"%d" % index)
+        return TaskId(f"{index:08x}-{digest.hexdigest()[:24]}")
+
+    return task_id
+
+
+def task_index(task_id: str) -> int | None:
+    """The index a task id carries; None when the text is no task id."""
+    return int(task_id[:8], 16) if TASK_ID.fullmatch(task_id) else None

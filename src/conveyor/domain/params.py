@@ -1,0 +1,140 @@
+"""Scraper parameters: what is accepted, how they are stored, merged and read.
+
+Stored form: a JSON object whose values are all strings, keys sorted.
+"""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+BOOLEANS = frozenset(
+    {"js_render", "premium_proxy", "original_status", "json_response", "autoparse"}
+)
+NUMBERS = {"session_id": 99_999, "wait": 30_000}
+CHOICES = {
+    "mode": frozenset({"auto"}),
+    "response_type": frozenset({"markdown", "plaintext", "pdf"}),
+    "extract": frozenset({"auto", "native", "standard"}),
+}
+TEXTS = frozenset(
+    {
+        "allowed_status_codes",
+        "block_resources",
+        "css_extractor",
+        "js_instructions",
+        "outputs",
+        "proxy_country",
+        "wait_for",
+    }
+)
+HEADERS = "custom_headers"
+KNOWN = BOOLEANS | NUMBERS.keys() | CHOICES.keys() | TEXTS | {HEADERS}
+
+MOST_HEADERS = 32
+MOST_HEADER_BYTES = 8 * 1024
+HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+HEADER_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
+NOT_WITH_POST = ("js_render", "js_instructions", "json_response")
+
+Params = dict[str, str]
+
+
+class BadParam(Exception):
+    """A parameter is unknown, has a bad value or does not go with another."""
+
+    def __init__(self, reason: str, key: str) -> None:
+        super().__init__(f"{reason}: {key}")
+        self.reason = reason
+        self.key = key
+
+
+def canonical(given: Mapping[str, object]) -> Params:
+    """The stored form of parameters as given; `BadParam` names the first that will not do."""
+    return {key: _canonical_value(key, given[key]) for key in sorted(given)}
+
+
+def check_together(params: Params, method: str) -> None:
+    """Refuse combinations the gateway refuses; ask it of the merged parameters."""
+    if "mode" in params and ("js_render" in params or "premium_proxy" in params):
+        raise BadParam("invalid_param_value", "mode")
+    if method == "POST":
+        for key in NOT_WITH_POST:
+            if params.get(key, "false") != "false":
+                raise BadParam("method_param_conflict", key)
+
+
+def merged(job: Params, task: Params) -> Params:
+    """The task wins key by key; custom headers are one key and so are replaced whole."""
+    return {**job, **task}
+
+
+def result_format(params: Params) -> str:
+    """The format of a result, from the parameters that shape it."""
+    if kind := params.get("response_type"):
+        return kind
+    if params.get("autoparse") == "true" or params.get("json_response") == "true":
+        return "json"
+    return "json" if params.get("css_extractor") or params.get("extract") else "html"
+
+
+def load(text: str | None) -> Params:
+    """Parameters from their stored form."""
+    return msgspec.json.decode(text, type=Params) if text else {}
+
+
+def dump(params: Params) -> str | None:
+    """The stored form; nothing for no parameters."""
+    return msgspec.json.encode(params).decode() if params else None
+
+
+def headers(params: Params) -> dict[str, str]:
+    """The custom headers among stored parameters."""
+    return load(params.get(HEADERS))
+
+
+def _canonical_value(key: str, value: object) -> str:
+    if key not in KNOWN:
+        raise BadParam("unknown_param", key)
+    if key == HEADERS:
+        return _canonical_headers(value)
+    text = _scalar_text(key, value)
+    if not _is_allowed(key, text):
+        raise BadParam("invalid_param_value", key)
+    return text
+
+
+def _scalar_text(key: str, value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return str(value)
+        case str():
+            return value
+        case _:
+            raise BadParam("invalid_param_value", key)
+
+
+def _is_allowed(key: str, text: str) -> bool:
+    if key in BOOLEANS:
+        return text in {"true", "false"}
+    if key in NUMBERS:
+        return text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= NUMBERS[key]
+    if key in CHOICES:
+        return text in CHOICES[key]
+    return "\x00" not in text
+
+
+def _canonical_headers(value: object) -> str:
+    if not isinstance(value, Mapping) or not 0 < len(value) <= MOST_HEADERS:
+        raise BadParam("invalid_param_value", HEADERS)
+    for name, content in value.items():
+        if not isinstance(content, str) or not HEADER_VALUE.fullmatch(content):
+            raise BadParam("invalid_param_value", HEADERS)
+        if not HEADER_NAME.fullmatch(name):
+            raise BadParam("invalid_param_value", HEADERS)
+    text = msgspec.json.encode(value).decode()
+    if len(text) > MOST_HEADER_BYTES:
+        raise BadParam("invalid_param_value", HEADERS)
+    return text

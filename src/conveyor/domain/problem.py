@@ -1,0 +1,51 @@
+"""Problem documents (RFC 9457), whole enough for strict clients."""
+
+from http import HTTPStatus
+
+import msgspec
+
+
+def problem(
+    *, status: int, code: str, title: str | None = None, detail: str | None = None, **more: object
+) -> dict[str, object]:
+    """A problem document; members that are None are left out."""
+    document = {
+        "type": "about:blank",
+        "title": title or phrase(status),
+        "status": status,
+        "code": code,
+        "detail": detail,
+        **more,
+    }
+    return {name: value for name, value in document.items() if value is not None}
+
+
+def completed(partial: dict[str, object], status: int, code: str) -> dict[str, object]:
+    """A foreign problem made whole: type, title, status and code are there and of their type."""
+    whole = dict(partial)
+    kind = whole.get("type")
+    if not (isinstance(kind, str) and kind.startswith(("http://", "https://", "about:"))):
+        whole["type"] = "about:blank"
+    if not isinstance(whole.get("title"), str):
+        whole["title"] = phrase(status)
+    if type(whole.get("status")) is not int:
+        whole["status"] = status
+    if not isinstance(whole.get("code"), str):
+        whole["code"] = code
+    for optional in ("detail", "instance"):
+        if optional in whole and not isinstance(whole[optional], str):
+            del whole[optional]
+    # A strict client parses this member; a foreign problem has no say in it.
+    whole.pop("invalid_tasks", None)
+    return whole
+
+
+def encoded(document: dict[str, object]) -> str:
+    return msgspec.json.encode(document).decode()
+
+
+def phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"

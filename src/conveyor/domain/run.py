@@ -1,0 +1,150 @@
+"""The life of a run: one drain of a job.
+
+    running ⇄ pending → completed | stopped | failed | deleted
+                        completed | stopped | failed → deleted
+
+`pending` (an open job, idle between batches) is what `running` looks like when every known task
+is done and more may come; it is derived when a run is read, so no writer races to set it.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from conveyor.domain.counts import ZERO, Counts
+from conveyor.domain.failure import AccountReason
+from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.errors import IllegalMove
+
+LONGEST_DETAIL = 500
+
+
+class RunStatus(StrEnum):
+    RUNNING = "running"
+    PENDING = "pending"
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    DELETED = "deleted"
+
+
+LIVE = frozenset({RunStatus.RUNNING, RunStatus.PENDING})
+ENDED = frozenset({RunStatus.COMPLETED, RunStatus.STOPPED, RunStatus.FAILED})
+MOVES: dict[RunStatus, frozenset[RunStatus]] = {
+    RunStatus.RUNNING: frozenset({RunStatus.PENDING, RunStatus.DELETED}) | ENDED,
+    RunStatus.PENDING: frozenset({RunStatus.RUNNING, RunStatus.DELETED}) | ENDED,
+    RunStatus.COMPLETED: frozenset({RunStatus.DELETED}),
+    RunStatus.STOPPED: frozenset({RunStatus.DELETED}),
+    RunStatus.FAILED: frozenset({RunStatus.DELETED}),
+    RunStatus.DELETED: frozenset(),
+}
+
+
+class Trigger(StrEnum):
+    MANUAL = "manual"
+    SCHEDULED = "scheduled"
+
+
+class IngestStatus(StrEnum):
+    PENDING = "pending"
+    DONE = "done"
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    id: RunId
+    job_id: JobId
+    caller: CallerId
+    created_at: datetime
+    updated_at: datetime
+    total: int  # rows that exist or are promised by an unfinished batch
+    next_index: int  # the first index no task has been given; gaps below it are legal
+    sequence: int = 1
+    status: RunStatus = RunStatus.RUNNING
+    trigger: Trigger = Trigger.MANUAL
+    last_batch_received: bool = False
+    ingest_status: IngestStatus | None = None
+    failure_reason: AccountReason | None = None
+    failure_detail: str | None = None
+    base: Counts = ZERO  # what it began with: inherited rows
+    frozen: Counts | None = None  # set once, at completion
+    version: int = 0  # 0: not stored yet; each store raises it
+
+    @property
+    def is_live(self) -> bool:
+        return self.status in LIVE
+
+
+def counts(run: Run, settled: Counts) -> Counts:
+    """A run's figures, given the sum of its counter rows."""
+    return run.frozen or run.base + settled
+
+
+def is_complete(run: Run, settled: Counts) -> bool:
+    """Done equals total, and no more tasks can come."""
+    return (
+        run.is_live
+        and run.last_batch_received
+        and run.ingest_status is not IngestStatus.PENDING
+        and counts(run, settled).done == run.total
+    )
+
+
+def shown_status(run: Run, settled: Counts) -> RunStatus:
+    """The status a reader sees: a live run with nothing to do and more to come is pending."""
+    idle = not run.last_batch_received and counts(run, settled).done >= run.total
+    return RunStatus.PENDING if run.is_live and idle else run.status
+
+
+def shown_total(run: Run, settled: Counts) -> int:
+    """The total a reader sees: while rows still stream in, always above what is done."""
+    if run.ingest_status is IngestStatus.PENDING:
+        return max(run.total, counts(run, settled).done + 1)
+    return run.total
+
+
+def complete(run: Run, settled: Counts, now: datetime) -> Run:
+    if not is_complete(run, settled):
+        raise IllegalMove(f"run {run.id} is not complete")
+    return _moved(run, RunStatus.COMPLETED, now, frozen=counts(run, settled))
+
+
+def stop(run: Run, now: datetime) -> Run:
+    return _moved(run, RunStatus.STOPPED, now)
+
+
+def fail(run: Run, reason: AccountReason, detail: str, now: datetime) -> Run:
+    return _moved(
+        run,
+        RunStatus.FAILED,
+        now,
+        failure_reason=reason,
+        failure_detail=detail[:LONGEST_DETAIL],
+    )
+
+
+def grow(run: Run, count: int, now: datetime) -> Run:
+    """Promise `count` more rows, at the indexes from `run.next_index` on."""
+    if run.last_batch_received or not run.is_live:
+        raise IllegalMove(f"run {run.id} takes no more tasks")
+    return msgspec.structs.replace(
+        run, total=run.total + count, next_index=run.next_index + count, updated_at=now
+    )
+
+
+def latch(run: Run, now: datetime) -> Run:
+    """No more tasks will come."""
+    return msgspec.structs.replace(run, last_batch_received=True, updated_at=now)
+
+
+def ingested(run: Run, total: int, now: datetime) -> Run:
+    """Every accepted row is written: the total is set, never added to."""
+    return msgspec.structs.replace(
+        run, total=total, ingest_status=IngestStatus.DONE, updated_at=now
+    )
+
+
+def _moved(run: Run, status: RunStatus, now: datetime, **changes: object) -> Run:
+    if status not in MOVES[run.status]:
+        raise IllegalMove(f"run {run.id}: {run.status} -> {status}")
+    return msgspec.structs.replace(run, status=status, updated_at=now, **changes)

@@ -1,0 +1,380 @@
+"""What a caller may hand in: submit bodies and tasks, decoded and checked.
+
+A good body takes one typed decode. Only when that fails is the body taken apart to name every
+task at fault.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import can_ada
+import msgspec
+
+from conveyor.domain import params as scraper_params
+from conveyor.domain.job import JobStatus, JobType
+from conveyor.domain.params import BadParam, Params
+from conveyor.domain.task import TaskSpec
+from conveyor.errors import InvalidArgument, NotImplementedYet, TooLarge
+
+LONGEST_URL = 2048
+LONGEST_EXTERNAL_ID = 128
+LONGEST_NAME = 100
+LONGEST_METADATA_VALUE = 1024
+LONGEST_METADATA_KEY = 128
+MOST_METADATA = 20
+LARGEST_TASK_BODY = 16 * 1024
+EXTERNAL_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+MOST_NAMED = 1000  # bad tasks listed in one answer; the rest are counted
+
+NO_BODY = msgspec.Raw(b"")
+
+
+class Reason(StrEnum):
+    """Why a task is refused."""
+
+    MALFORMED_TASK = "malformed_task"
+    UNKNOWN_FIELD = "unknown_field"
+    MALFORMED_URL = "malformed_url"
+    UNSUPPORTED_SCHEME = "unsupported_scheme"
+    MISSING_HOST = "missing_host"
+    URL_TOO_LONG = "url_too_long"
+    METADATA_TOO_LARGE = "metadata_too_large"
+    METADATA_KEY_INVALID = "metadata_key_invalid"
+    INVALID_EXTERNAL_ID = "invalid_external_id"
+    UNKNOWN_PARAM = "unknown_param"
+    INVALID_PARAM_VALUE = "invalid_param_value"
+    UNSUPPORTED_METHOD = "unsupported_method"
+    BODY_NOT_ALLOWED = "body_not_allowed"
+    BODY_TOO_LARGE = "body_too_large"
+    BODY_MALFORMED = "body_malformed"
+    METHOD_PARAM_CONFLICT = "method_param_conflict"
+
+
+# What a field of the wrong type is called.
+WRONG_TYPE: dict[str, Reason] = {
+    "url": Reason.MALFORMED_URL,
+    "external_id": Reason.INVALID_EXTERNAL_ID,
+    "metadata": Reason.METADATA_KEY_INVALID,
+    "method": Reason.UNSUPPORTED_METHOD,
+    "body": Reason.BODY_MALFORMED,
+    "zenrows_params": Reason.INVALID_PARAM_VALUE,
+}
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much one call may carry."""
+
+    inline_tasks: int = 100_000
+    inline_bytes: int = 64 * 1024 * 1024
+    tasks_per_add: int = 10_000
+    sync_tasks: int = 10_000  # from here on a list is staged and answered 202
+    open_job_tasks: int = 10_000_000
+    most_inflight: int = 10_000
+    most_retries: int = 100
+    most_ttl_days: int = 3650
+
+
+class TaskInput(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    url: str
+    external_id: str | None = None
+    metadata: dict[str, str] | None = None
+    method: str | None = None
+    body: msgspec.Raw = NO_BODY
+    zenrows_params: dict[str, Any] | None = None
+
+
+class Submission(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The body of a submit: the contract's fields, then Conveyor's extensions."""
+
+    type: JobType | None = None
+    status: JobStatus | None = None
+    tasks: list[TaskInput] | None = None
+    zenrows_params: dict[str, Any] | None = None
+    external_id: str | None = None
+    name: str | None = None
+    metadata: dict[str, str] | None = None
+    file_input_id: Any = None
+    schedule: Any = None
+    webhook: Any = None
+    max_inflight: int | None = None
+    retries: int | None = None
+    result_ttl_days: int | None = None
+    async_: bool | None = msgspec.field(default=None, name="async")
+    step_functions: Any = None
+
+
+class Addition(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The body of an add-tasks call."""
+
+    tasks: list[TaskInput]
+    last_batch: bool | None = None
+
+
+class InvalidTask(msgspec.Struct, frozen=True, omit_defaults=True):
+    index: int
+    reason: Reason
+    value: str | None = None
+
+
+LATER_FIELDS = ("webhook", "schedule", "file_input_id", "step_functions")
+
+Body = TypeVar("Body", Submission, Addition)
+
+
+def parse_submission(raw: bytes, extensions: Mapping[str, object], limits: Limits) -> Submission:
+    """The submit body, checked field by field; its tasks are checked by `accept_tasks`."""
+    body = _decode(raw, Submission, limits.inline_tasks)
+    for name, value in extensions.items():
+        setattr(body, "async_" if name == "async" else name, value)
+    _refuse_later_fields(body)
+    _check_fields(body)
+    _check_extensions(body, limits)
+    _check_tasks_given(body, limits)
+    return body
+
+
+def parse_addition(raw: bytes, limits: Limits) -> Addition:
+    body = _decode(raw, Addition, limits.tasks_per_add)
+    if not 1 <= len(body.tasks) <= limits.tasks_per_add:
+        raise _at("tasks", f"needs 1 to {limits.tasks_per_add} tasks, got {len(body.tasks)}")
+    return body
+
+
+def job_params(body: Submission) -> Params:
+    """The job's parameters in stored form."""
+    try:
+        params = scraper_params.canonical(body.zenrows_params or {})
+        scraper_params.check_together(params, "GET")
+    except BadParam as bad:
+        raise _at(f"zenrows_params.{bad.key}", f"{bad.reason}: {bad.key}") from None
+    return params
+
+
+def accept_tasks(tasks: Sequence[TaskInput], params: Params) -> list[TaskSpec]:
+    """The tasks in stored form; if any is bad, one error that names them all."""
+    accepted: list[TaskSpec] = []
+    bad: list[InvalidTask] = []
+    for index, task in enumerate(tasks):
+        try:
+            accepted.append(accept_task(task, params))
+        except _Unfit as unfit:
+            bad.append(InvalidTask(index, unfit.reason, unfit.value))
+    if bad:
+        raise invalid_tasks(bad)
+    return accepted
+
+
+def accept_task(task: TaskInput, job: Params) -> TaskSpec:
+    """One task in stored form; raises the reason why not, for `accept_tasks` to collect."""
+    url = _accept_url(task.url)
+    if task.external_id is not None and not EXTERNAL_ID.fullmatch(task.external_id):
+        raise _Unfit(Reason.INVALID_EXTERNAL_ID, task.external_id)
+    metadata = _accept_metadata(task.metadata) if task.metadata else None
+    if task.method is None and task.zenrows_params is None and not len(task.body):
+        return TaskSpec(url=url, external_id=task.external_id, metadata=metadata)
+    return _accept_shaped(task, job, url, metadata)
+
+
+def invalid_tasks(bad: Sequence[InvalidTask]) -> InvalidArgument:
+    first = bad[0]
+    named = ", and more" if len(bad) > MOST_NAMED else ""
+    return InvalidArgument(
+        f"{len(bad)} of the tasks cannot be accepted{named}; "
+        f"the first is tasks[{first.index}]: {first.reason}. Nothing was created.",
+        extras={"invalid_tasks": [msgspec.to_builtins(one) for one in bad[:MOST_NAMED]]},
+    )
+
+
+class _Unfit(Exception):
+    """A reason to be listed, not an error that travels."""
+
+    def __init__(self, reason: Reason, value: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.value = value[:80] if value is not None else None
+
+
+def _accept_url(text: str) -> str:
+    if len(text) > LONGEST_URL:
+        raise _Unfit(Reason.URL_TOO_LONG, text)
+    try:
+        url = can_ada.parse(text)
+    except ValueError:
+        raise _Unfit(_why_malformed(text), _without_query(text)) from None
+    if url.protocol not in {"http:", "https:"}:
+        raise _Unfit(Reason.UNSUPPORTED_SCHEME, _without_query(text))
+    href: str = url.href
+    if len(href) > LONGEST_URL:
+        raise _Unfit(Reason.URL_TOO_LONG, text)
+    return href
+
+
+def _why_malformed(text: str) -> Reason:
+    scheme, found, rest = text.strip().partition(":")
+    if found and scheme.lower() in {"http", "https"} and not rest.strip("/\\").strip():
+        return Reason.MISSING_HOST
+    return Reason.MALFORMED_URL
+
+
+def _without_query(url: str) -> str:
+    return url.partition("?")[0]
+
+
+def _accept_metadata(metadata: dict[str, str]) -> str:
+    if len(metadata) > MOST_METADATA:
+        raise _Unfit(Reason.METADATA_TOO_LARGE, f"{len(metadata)} entries")
+    for key, value in metadata.items():
+        if not 0 < len(key) <= LONGEST_METADATA_KEY:
+            raise _Unfit(Reason.METADATA_KEY_INVALID, key)
+        if len(value) > LONGEST_METADATA_VALUE:
+            raise _Unfit(Reason.METADATA_TOO_LARGE, key)
+    return msgspec.json.encode(metadata).decode()
+
+
+def _accept_shaped(task: TaskInput, job: Params, url: str, metadata: str | None) -> TaskSpec:
+    method = (task.method or "GET").upper()
+    if method not in {"GET", "POST"}:
+        raise _Unfit(Reason.UNSUPPORTED_METHOD, task.method)
+    try:
+        params = scraper_params.canonical(task.zenrows_params or {})
+        scraper_params.check_together(scraper_params.merged(job, params), method)
+    except BadParam as bad:
+        raise _Unfit(Reason(bad.reason), bad.key) from None
+    return TaskSpec(
+        url=url,
+        method=method,
+        external_id=task.external_id,
+        metadata=metadata,
+        params=scraper_params.dump(params),
+        body=_accept_body(bytes(task.body), method),
+    )
+
+
+def _accept_body(raw: bytes, method: str) -> str | None:
+    if raw in {b"", b"null"}:
+        return None
+    if method != "POST":
+        raise _Unfit(Reason.BODY_NOT_ALLOWED)
+    if len(raw) > LARGEST_TASK_BODY:
+        raise _Unfit(Reason.BODY_TOO_LARGE)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise _Unfit(Reason.BODY_MALFORMED) from None
+
+
+def _refuse_later_fields(body: Submission) -> None:
+    if body.type is JobType.SCHEDULED:
+        raise NotImplementedYet("`type: scheduled` is not available yet", extras={"field": "type"})
+    for name in LATER_FIELDS:
+        if getattr(body, name) is not None:
+            raise NotImplementedYet(f"`{name}` is not available yet", extras={"field": name})
+
+
+def _check_fields(body: Submission) -> None:
+    if body.status is JobStatus.DELETED:
+        raise _at("status", "is `open` or `closed`")
+    if body.external_id is not None and not EXTERNAL_ID.fullmatch(body.external_id):
+        raise _at("external_id", "is 1 to 128 of A-Z a-z 0-9 . _ -")
+    if body.name is not None and len(body.name) > LONGEST_NAME:
+        raise _at("name", f"has at most {LONGEST_NAME} characters")
+    if body.metadata:
+        try:
+            _accept_metadata(body.metadata)
+        except _Unfit as unfit:
+            raise _at("metadata", f"{unfit.reason}: {unfit.value}") from None
+
+
+def _check_extensions(body: Submission, limits: Limits) -> None:
+    for name, lowest, highest in (
+        ("max_inflight", 1, limits.most_inflight),
+        ("retries", 0, limits.most_retries),
+        ("result_ttl_days", 1, limits.most_ttl_days),
+    ):
+        value = getattr(body, name)
+        if value is not None and not lowest <= value <= highest:
+            raise _at(name, f"is a whole number from {lowest} to {highest}")
+
+
+def _check_tasks_given(body: Submission, limits: Limits) -> None:
+    count = len(body.tasks or ())
+    if body.status is not JobStatus.OPEN and not count:
+        raise _at("tasks", "a closed job needs at least one task")
+    if count > limits.inline_tasks:
+        raise _at("tasks", f"takes at most {limits.inline_tasks} inline tasks, got {count}")
+
+
+def _decode(raw: bytes, kind: type[Body], most_tasks: int) -> Body:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        fault = error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidArgument(f"The body is not valid JSON: {_plain(error)}") from None
+    raise _blame(raw, fault, kind, most_tasks)
+
+
+def _blame(
+    raw: bytes, fault: msgspec.ValidationError, kind: type[Body], most_tasks: int
+) -> InvalidArgument | TooLarge:
+    """An error that names every task that does not even decode, or the field at fault."""
+    try:
+        loose = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        tasks = msgspec.json.decode(loose.get("tasks", b"[]"), type=list[msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError):
+        tasks = []
+    if len(tasks) > most_tasks:
+        return TooLarge(f"At most {most_tasks} tasks in one call, got {len(tasks)}")
+    bad = [
+        InvalidTask(index, *why)
+        for index, task in enumerate(tasks)
+        if (why := _why_undecodable(task))
+    ]
+    return (
+        invalid_tasks(bad) if bad else InvalidArgument(_plain(fault) + _nearest(str(fault), kind))
+    )
+
+
+def _why_undecodable(raw: msgspec.Raw) -> tuple[Reason, str | None] | None:
+    try:
+        accept_task(msgspec.json.decode(raw, type=TaskInput), {})
+    except _Unfit as unfit:
+        return unfit.reason, unfit.value
+    except RecursionError:
+        return Reason.MALFORMED_TASK, None
+    except msgspec.ValidationError as error:
+        return _name_fault(str(error))
+    return None
+
+
+UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*)`")
+AT_FIELD = re.compile(r"at `\$\.(?P<name>\w+)")
+
+
+def _name_fault(message: str) -> tuple[Reason, str | None]:
+    if unknown := UNKNOWN_FIELD.search(message):
+        return Reason.UNKNOWN_FIELD, unknown["name"][:80]
+    if "missing required field `url`" in message:
+        return Reason.MALFORMED_URL, None
+    if field := AT_FIELD.search(message):
+        return WRONG_TYPE.get(field["name"], Reason.MALFORMED_TASK), None
+    return Reason.MALFORMED_TASK, None
+
+
+def _nearest(message: str, kind: type[Body]) -> str:
+    """A hint when a field is not known but one much like it is."""
+    unknown = UNKNOWN_FIELD.search(message)
+    like = unknown and get_close_matches(unknown["name"], kind.__struct_encode_fields__, n=1)
+    return f"; did you mean `{like[0]}`?" if like else ""
+
+
+def _plain(error: Exception) -> str:
+    """A decoder's message without its own spelling of paths."""
+    return str(error).replace("`$.", "`").replace("`$`", "the body")
+
+
+def _at(field: str, what: str) -> InvalidArgument:
+    return InvalidArgument(f"`{field}` {what}", extras={"field": field})

@@ -1,0 +1,317 @@
+"""The life of a task: one URL to scrape, on behalf of one run.
+
+    pending ⇄ processing → successful | failed
+
+A claim takes a task for a worker under a lease. It ends in a verdict, or its lease lapses and
+another claim takes the task over. Each claim raises `claim_no`, which never falls: whoever
+writes for an older claim writes nothing. Nothing here reads a clock or touches a store.
+"""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from zlib import crc32
+
+import msgspec
+
+from conveyor.domain.counts import NOTHING, Counts, Spend
+from conveyor.domain.failure import AccountReason, FailureReason
+from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.problem import encoded, problem
+from conveyor.errors import IllegalMove, Stale
+
+MOST_LOST = 10  # workers that may die over a task before it is taken to be the cause
+
+
+class TaskStatus(StrEnum):
+    PENDING = "pending"
+    PROCESSING = "processing"
+    SUCCESSFUL = "successful"
+    FAILED = "failed"
+
+
+MOVES: dict[TaskStatus, frozenset[TaskStatus]] = {
+    TaskStatus.PENDING: frozenset({TaskStatus.PROCESSING}),
+    TaskStatus.PROCESSING: frozenset(TaskStatus),  # itself too: a lapsed claim is taken over
+    TaskStatus.SUCCESSFUL: frozenset(),
+    TaskStatus.FAILED: frozenset(),
+}
+FINAL = frozenset(status for status, moves in MOVES.items() if not moves)
+
+
+class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What the caller asked for, validated and canonical. Text fields hold JSON, passed through."""
+
+    url: str
+    method: str = "GET"
+    external_id: str | None = None
+    metadata: str | None = None
+    params: str | None = None
+    body: str | None = None
+
+
+class StoredBody(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Where a result lies and how to know it whole. Only the bodies port reads a locator."""
+
+    locator: str
+    length: int
+    checksum: str
+    format: str
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    run_id: RunId
+    id: TaskId
+    index: int
+    spec: TaskSpec
+    created_at: datetime
+    updated_at: datetime
+    # When it is next up for claiming: the retry time of a pending task, the end of the lease
+    # of a processing one, None once final. A dead worker's task so comes due by itself.
+    due_at: datetime | None
+    status: TaskStatus = TaskStatus.PENDING
+    claim_no: int = 0
+    attempts: int = 0  # that ended and were charged
+    lost: int = 0  # workers that died holding it
+    claimed_at: datetime | None = None
+    result: StoredBody | None = None
+    problem: str | None = None
+    reason: FailureReason | None = None
+    source_run_id: RunId | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.status in FINAL
+
+    @property
+    def was_charged(self) -> bool:
+        return self.attempts > 0
+
+
+# How an attempt can end. Expected results are values, not exceptions.
+
+
+class Scraped(msgspec.Struct, frozen=True):
+    body: StoredBody
+    spend: Spend = NOTHING
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The gateway, or the way to it, said no; `problem` is the whole answer as JSON."""
+
+    problem: str
+    reason: FailureReason
+    retryable: bool
+    spend: Spend = NOTHING
+
+
+class Throttled(msgspec.Struct, frozen=True):
+    """Too many requests: the page did nothing wrong, so it is not an attempt."""
+
+    wait: timedelta
+
+
+class Interrupted(msgspec.Struct, frozen=True):
+    """The worker had to stop, or could not keep the result: not an attempt."""
+
+    wait: timedelta = timedelta()
+
+
+class AccountBlocked(msgspec.Struct, frozen=True):
+    """The account cannot scrape: the run ends, and the task stays as it was."""
+
+    reason: AccountReason
+    detail: str
+
+
+Outcome = Scraped | Refused | Throttled | Interrupted | AccountBlocked
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    retries: int = 3  # after the first attempt
+    first_delay: timedelta = timedelta(seconds=1)
+    longest_delay: timedelta = timedelta(minutes=5)
+
+    def delay(self, task: Task) -> timedelta:
+        """Doubling, capped, and spread by up to a half so that retries do not march in step.
+
+        The spread is drawn from the task itself: same task, same attempt, same delay.
+        """
+        doublings: int = 2 ** min(task.attempts, 30)
+        base = min(self.first_delay * doublings, self.longest_delay)
+        spread = crc32(f"{task.id}/{task.attempts}".encode()) / 2**32
+        return base * (1 - spread / 2)
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the end of a claim writes. Times are durations: the engine's clock makes them moments."""
+
+    status: TaskStatus
+    charged: bool
+    delay: timedelta = timedelta()
+    result: StoredBody | None = None
+    problem: str | None = None
+    reason: FailureReason | None = None
+    spend: Spend = NOTHING
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One line of a task's history. A lost worker's line bears the number of its next attempt."""
+
+    attempt: int
+    started_at: datetime
+    ended_at: datetime
+    problem: str | None = None
+    spend: Spend = NOTHING
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A verdict with the claim it belongs to."""
+
+    run_id: RunId
+    task_id: TaskId
+    claim_no: int
+    verdict: Verdict
+
+
+WORKER_LOST = encoded(
+    problem(
+        status=500,
+        code="worker_lost",
+        title="Worker lost",
+        detail="The worker that held this task stopped without a word.",
+    )
+)
+
+
+def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> Verdict:
+    """What one attempt's outcome means for its task."""
+    match outcome:
+        case Scraped(body, spend):
+            return Verdict(status=TaskStatus.SUCCESSFUL, charged=True, result=body, spend=spend)
+        case Refused(text, _, True, spend) if task.attempts < policy.retries:
+            return Verdict(
+                status=TaskStatus.PENDING,
+                charged=True,
+                delay=policy.delay(task),
+                problem=text,
+                spend=spend,
+            )
+        case Refused(text, reason, _, spend):
+            return Verdict(
+                status=TaskStatus.FAILED, charged=True, problem=text, reason=reason, spend=spend
+            )
+        case Throttled(wait) | Interrupted(wait):
+            return Verdict(status=TaskStatus.PENDING, charged=False, delay=wait)
+        case AccountBlocked():
+            return Verdict(status=TaskStatus.PENDING, charged=False)
+
+
+def is_due(task: Task, now: datetime) -> bool:
+    return task.due_at is not None and task.due_at <= now
+
+
+def claim(task: Task, now: datetime, lease: timedelta) -> Task:
+    """The task as a new claim holds it. Taking over a lapsed claim counts its worker as lost."""
+    if not is_due(task, now):
+        raise IllegalMove(f"task {task.id} is not due")
+    lost = task.lost + (task.status is TaskStatus.PROCESSING)
+    if lost >= MOST_LOST:
+        return _moved(
+            task,
+            TaskStatus.FAILED,
+            now,
+            lost=lost,
+            claim_no=task.claim_no + 1,
+            due_at=None,
+            problem=WORKER_LOST,
+            reason=FailureReason.OTHER,
+        )
+    return _moved(
+        task,
+        TaskStatus.PROCESSING,
+        now,
+        lost=lost,
+        claim_no=task.claim_no + 1,
+        claimed_at=now,
+        due_at=now + lease,
+    )
+
+
+def release(task: Task, now: datetime) -> Task:
+    """A processing task whose worker is known to be dead, up for claiming again at once."""
+    lost = task.lost + 1
+    if lost >= MOST_LOST:
+        return _moved(
+            task,
+            TaskStatus.FAILED,
+            now,
+            lost=lost,
+            due_at=None,
+            problem=WORKER_LOST,
+            reason=FailureReason.OTHER,
+        )
+    return _moved(task, TaskStatus.PENDING, now, lost=lost, due_at=now)
+
+
+def renew(task: Task, claim_no: int, now: datetime, lease: timedelta) -> Task:
+    _check_held(task, claim_no)
+    return msgspec.structs.replace(task, due_at=now + lease)
+
+
+def settle(task: Task, claim_no: int, verdict: Verdict, now: datetime) -> Task:
+    """The task after its claim ended; `Stale` unless that claim still holds it."""
+    _check_held(task, claim_no)
+    return _moved(
+        task,
+        verdict.status,
+        now,
+        attempts=task.attempts + verdict.charged,
+        due_at=now + verdict.delay if verdict.status is TaskStatus.PENDING else None,
+        result=verdict.result,
+        problem=verdict.problem if verdict.status is TaskStatus.FAILED else None,
+        reason=verdict.reason,
+    )
+
+
+def line(task: Task, verdict: Verdict, now: datetime) -> Attempt | None:
+    """The history line that the end of a claim leaves, if it was an attempt at all."""
+    if not verdict.charged:
+        return None
+    return Attempt(
+        attempt=task.attempts + 1,
+        started_at=task.claimed_at or now,
+        ended_at=now,
+        problem=verdict.problem,
+        spend=verdict.spend,
+    )
+
+
+def lost_line(task: Task, now: datetime) -> Attempt:
+    """The history line of an attempt whose worker died, dated to when that was found out."""
+    return Attempt(
+        attempt=task.attempts + 1,
+        started_at=task.claimed_at or now,
+        ended_at=now,
+        problem=WORKER_LOST,
+    )
+
+
+def counted(verdict: Verdict) -> Counts:
+    """What a verdict adds to its run's counts."""
+    money = {"credits": verdict.spend.credits, "nanos": verdict.spend.nanos}
+    if verdict.status is TaskStatus.SUCCESSFUL:
+        return Counts(successful=1, **money)
+    if verdict.status is TaskStatus.FAILED:
+        return Counts(**{verdict.reason or FailureReason.OTHER: 1}, **money)
+    return Counts(**money)
+
+
+def _check_held(task: Task, claim_no: int) -> None:
+    if task.status is not TaskStatus.PROCESSING or task.claim_no != claim_no:
+        raise Stale(f"task {task.id}: claim {claim_no} no longer holds it")
+
+
+def _moved(task: Task, status: TaskStatus, now: datetime, **changes: object) -> Task:
+    if status not in MOVES[task.status]:
+        raise IllegalMove(f"task {task.id}: {task.status} -> {status}")
+    return msgspec.structs.replace(task, status=status, updated_at=now, **changes)

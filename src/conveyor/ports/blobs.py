@@ -1,0 +1,26 @@
+"""Large objects: staged lists and exports, streamed in and out."""
+
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from typing import Protocol
+
+
+class Blobs(Protocol):
+    """Raises `Unavailable`, and `StorageFull` when there is no room."""
+
+    async def put(self, key: str, content: AsyncIterable[bytes]) -> int:
+        """Store a stream under a key, whole or not at all, and give its length."""
+        ...
+
+    def read(self, key: str, *, offset: int = 0) -> AsyncIterator[bytes]:
+        """The object in chunks from a byte on; `NotFound` when there is none."""
+        ...
+
+    async def length(self, key: str) -> int | None: ...
+
+    async def keys(self, prefix: str, *, limit: int, after: str = "") -> Sequence[str]:
+        """Keys under a prefix in order, from above `after`."""
+        ...
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Remove objects; those that are gone already do not matter."""
+        ...

@@ -1,0 +1,73 @@
+"""Result bodies: many at a time in, streams out."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from conveyor.domain.ids import JobId, RunId, TaskId
+
+
+class BodyName(msgspec.Struct, frozen=True, gc=False):
+    """Whose body it is. The claim number is part of it: a worker that lost its lease
+    can never overwrite the body of the claim that followed.
+    """
+
+    job_id: JobId
+    run_id: RunId
+    task_id: TaskId
+    claim_no: int
+
+
+class Spool(Protocol):
+    """A body too large for memory, on its way in. Discarding after a put does nothing."""
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 in hex of what has been written."""
+        ...
+
+    async def write(self, chunk: bytes) -> None: ...
+
+    async def discard(self) -> None: ...
+
+
+class Body(msgspec.Struct, frozen=True, gc=False):
+    name: BodyName
+    content: bytes | Spool
+
+
+class Bodies(Protocol):
+    """Raises `Unavailable`, and `StorageFull` when there is no room."""
+
+    def spool(self) -> Spool:
+        """Room for one large body; the body given to `put_many` takes it over."""
+        ...
+
+    async def put_many(self, bodies: Sequence[Body]) -> Sequence[str]:
+        """Keep the bodies, as durably as the engine was told to, and give their locators.
+
+        A locator is opaque, and stays good when the way bodies are kept changes.
+        """
+        ...
+
+    def read(self, locator: str) -> AsyncIterator[bytes]:
+        """The body in chunks; `NotFound` when it is gone."""
+        ...
+
+    async def runs_held(self, *, limit: int, after: str = "") -> Sequence[tuple[JobId, RunId]]:
+        """Runs that have bodies here, in order of run id, from above `after`."""
+        ...
+
+    async def names(
+        self, job_id: JobId, run_id: RunId, *, limit: int, after: str = ""
+    ) -> Sequence[tuple[TaskId, str]]:
+        """(task, locator) of a run's bodies in order of locator, from above `after`."""
+        ...
+
+    async def delete(self, locators: Sequence[str]) -> None:
+        """Remove bodies; those that are gone already do not matter."""
+        ...

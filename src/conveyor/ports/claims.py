@@ -1,0 +1,28 @@
+"""Row-level claims, for engines whose hand-out of work is a queue beside the rows."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.task import Settlement, Task
+from conveyor.ports.work import Held
+
+
+class Claims(Protocol):
+    """As `Work`, but of tasks named by the caller. Raises `Unavailable`."""
+
+    async def take(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
+        """Claim those of the named tasks that are due; a task failed by it is given as failed."""
+        ...
+
+    async def look(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
+        """The named tasks as they stand, those that exist."""
+        ...
+
+    async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
+        """As `Work.renew`."""
+        ...
+
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
+        """As `Work.settle`."""
+        ...

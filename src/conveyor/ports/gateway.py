@@ -1,0 +1,48 @@
+"""The scraping gateway: one request for one page."""
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Protocol
+
+import msgspec
+
+from conveyor.domain.counts import NOTHING, Spend
+from conveyor.ports.bodies import Spool
+
+
+class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A page to fetch, with the caller's key and the merged parameters."""
+
+    url: str
+    key: str
+    method: str = "GET"
+    params: Mapping[str, str] = {}
+    headers: Mapping[str, str] = {}
+    body: str | None = None  # JSON text, as the caller gave it
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Content, to be kept as the result."""
+
+    content: bytes | Spool
+    spend: Spend = NOTHING
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Anything but content. `problem` is whole; `code` and `status` say what to make of it."""
+
+    status: int
+    code: str
+    problem: str
+    retry_after: timedelta | None = None
+    spend: Spend = NOTHING
+
+
+class Gateway(Protocol):
+    async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+        """Fetch one page. Expected failures are values: no answer is `gateway_unreachable`, no
+        answer in time `gateway_timeout`, an answer cut short or unreadable `gateway_garbled`,
+        a body over the cap `body_too_large`. Content past a few hundred kilobytes goes to a
+        spool, so memory does not grow with the page. Spools of pages not returned are discarded.
+        """
+        ...

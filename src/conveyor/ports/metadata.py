@@ -1,0 +1,78 @@
+"""Jobs, runs, unfinished batches and answers to be replayed: few rows, all conditional."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from conveyor.domain.batch import Batch, Replay
+from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.run import Run
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """A batch whose rows all exist: its row goes."""
+
+    batch: Batch
+
+
+Change = Job | Run | Batch | Finished | Replay
+
+
+class Metadata(Protocol):
+    """The record of jobs and runs. Each call is one atomic step.
+
+    Raises only `conveyor.errors`: `Unavailable` when the engine cannot answer, `StorageFull`
+    when it has no room.
+    """
+
+    async def commit(self, *changes: Change) -> None:
+        """Write all the changes, or none.
+
+        A job, run or batch of version 0 is new and must not exist; one of version n replaces
+        the stored row of version n, which becomes n + 1; `Finished` removes its batch if it is
+        there. `Stale` when any of them does not hold. A `Replay` claims its key: `KeyTaken`
+        when an unexpired claim stands, whoever made it; an expired one is replaced. `KeyTaken`
+        is told in preference to `Stale`.
+        """
+        ...
+
+    async def job(self, job_id: JobId) -> Job | None: ...
+
+    async def run(self, run_id: RunId) -> Run | None: ...
+
+    async def jobs(
+        self,
+        caller: CallerId,
+        *,
+        limit: int,
+        before: str | None = None,
+        status: JobStatus | None = None,
+        kind: JobType | None = None,
+    ) -> Sequence[tuple[Job, Run]]:
+        """A caller's jobs with their latest runs, newest first, with ids below `before`.
+
+        Deleted jobs are left out unless `status` asks for them.
+        """
+        ...
+
+    async def runs(self, job_id: JobId, *, limit: int, before: str | None = None) -> Sequence[Run]:
+        """A job's runs, newest first, with ids below `before`."""
+        ...
+
+    async def live(self, *, limit: int, after: str = "") -> Sequence[tuple[Run, Job]]:
+        """Live runs with their jobs in order of run id, from above `after`.
+
+        A run that was live before the call began and still is when it ends is in its place in
+        the listing: nobody who pages through it misses one for good.
+        """
+        ...
+
+    async def batches(self, *, limit: int, after: tuple[str, int] = ("", -1)) -> Sequence[Batch]:
+        """Unfinished batches in order of (run id, first index), from above `after`."""
+        ...
+
+    async def replay(self, caller: CallerId, key: str) -> Replay | None:
+        """The unexpired claim on an idempotency key."""
+        ...

@@ -1,0 +1,66 @@
+"""The rows of tasks: written once, read in pages. Their claims are another port."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from conveyor.domain.counts import Counts
+from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.task import Attempt, Task, TaskSpec, TaskStatus
+
+
+class NewTask(msgspec.Struct, frozen=True, gc=False):
+    """A row to be: the engine dates it and makes it due at once."""
+
+    index: int
+    id: TaskId
+    spec: TaskSpec
+
+
+class Tasks(Protocol):
+    """Durable home of tasks. Raises `Unavailable`, and `StorageFull` when there is no room."""
+
+    async def add(self, run_id: RunId, tasks: Sequence[NewTask]) -> int:
+        """Store new tasks as pending and due, leave known ones alone, say how many were new.
+
+        All of one call are stored, or none.
+        """
+        ...
+
+    async def get(self, run_id: RunId, task_id: TaskId) -> Task | None: ...
+
+    async def page(
+        self,
+        run_id: RunId,
+        *,
+        limit: int,
+        after: int = -1,
+        statuses: frozenset[TaskStatus] | None = None,
+    ) -> Sequence[Task]:
+        """Tasks in order of index from above `after`, only those in `statuses` when given.
+
+        Dense: fewer than `limit` only when there are no more. Reads about as many rows as it
+        gives, whatever the filter leaves out.
+        """
+        ...
+
+    async def history(self, run_id: RunId, task_id: TaskId) -> Sequence[Attempt]:
+        """The attempts at a task that ended, in the order they ended."""
+        ...
+
+    async def counts(self, run_ids: Sequence[RunId]) -> Mapping[RunId, Counts]:
+        """What has been settled of each run; a run without settled tasks counts zero."""
+        ...
+
+    async def tally(self, run_id: RunId) -> Mapping[TaskStatus, int]:
+        """How many tasks of a run stand in each status, counted from the rows themselves."""
+        ...
+
+    async def runs_held(self, *, limit: int, after: str = "") -> Sequence[RunId]:
+        """Ids of runs that have rows here, in order, from above `after`."""
+        ...
+
+    async def discard(self, run_id: RunId, *, limit: int) -> int:
+        """Remove up to `limit` rows of a run with all that hangs on them; say how many went."""
+        ...
