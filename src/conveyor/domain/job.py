@@ -47,6 +47,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     max_inflight: int = 100
     retries: int = 3
     result_ttl_days: int = 14
+    last_batch: bool = False  # closed by the last batch of added tasks, not by a call to close
     version: int = 0  # 0: not stored yet; each store raises it
 
 

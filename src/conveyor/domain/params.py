@@ -127,14 +127,14 @@ def _is_allowed(key: str, text: str) -> bool:
 
 
 def _canonical_headers(value: object) -> str:
-    if not isinstance(value, Mapping) or not 0 < len(value) <= MOST_HEADERS:
+    if not isinstance(value, Mapping) or len(value) > MOST_HEADERS:
         raise BadParam("invalid_param_value", HEADERS)
     for name, content in value.items():
         if not isinstance(content, str) or not HEADER_VALUE.fullmatch(content):
             raise BadParam("invalid_param_value", HEADERS)
         if not HEADER_NAME.fullmatch(name):
             raise BadParam("invalid_param_value", HEADERS)
-    text = msgspec.json.encode(value).decode()
-    if len(text) > MOST_HEADER_BYTES:
+    encoded = msgspec.json.encode(value)
+    if len(encoded) > MOST_HEADER_BYTES:
         raise BadParam("invalid_param_value", HEADERS)
-    return text
+    return encoded.decode()

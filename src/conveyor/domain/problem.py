@@ -2,6 +2,7 @@
 
 from http import HTTPStatus
 
+import can_ada
 import msgspec
 
 
@@ -23,8 +24,7 @@ def problem(
 def completed(partial: dict[str, object], status: int, code: str) -> dict[str, object]:
     """A foreign problem made whole: type, title, status and code are there and of their type."""
     whole = dict(partial)
-    kind = whole.get("type")
-    if not (isinstance(kind, str) and kind.startswith(("http://", "https://", "about:"))):
+    if not _is_absolute_uri(whole.get("type")):
         whole["type"] = "about:blank"
     if not isinstance(whole.get("title"), str):
         whole["title"] = phrase(status)
@@ -49,3 +49,13 @@ def phrase(status: int) -> str:
         return HTTPStatus(status).phrase
     except ValueError:
         return "Error"
+
+
+def _is_absolute_uri(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        can_ada.parse(value)
+    except ValueError:
+        return False
+    return True

@@ -92,7 +92,11 @@ def is_complete(run: Run, settled: Counts) -> bool:
 
 def shown_status(run: Run, settled: Counts) -> RunStatus:
     """The status a reader sees: a live run with nothing to do and more to come is pending."""
-    idle = not run.last_batch_received and counts(run, settled).done >= run.total
+    idle = (
+        not run.last_batch_received
+        and run.ingest_status is not IngestStatus.PENDING
+        and counts(run, settled).done >= run.total
+    )
     return RunStatus.PENDING if run.is_live and idle else run.status
 
 

@@ -17,7 +17,7 @@ from conveyor.domain import params as scraper_params
 from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.params import BadParam, Params
 from conveyor.domain.task import TaskSpec
-from conveyor.errors import InvalidArgument, NotImplementedYet, TooLarge
+from conveyor.errors import InvalidArgument, NotImplementedYet
 
 LONGEST_URL = 2048
 LONGEST_EXTERNAL_ID = 128
@@ -27,9 +27,6 @@ LONGEST_METADATA_KEY = 128
 MOST_METADATA = 20
 LARGEST_TASK_BODY = 16 * 1024
 EXTERNAL_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-MOST_NAMED = 1000  # bad tasks listed in one answer; the rest are counted
-
-NO_BODY = msgspec.Raw(b"")
 
 
 class Reason(StrEnum):
@@ -82,7 +79,7 @@ class TaskInput(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     external_id: str | None = None
     metadata: dict[str, str] | None = None
     method: str | None = None
-    body: msgspec.Raw = NO_BODY
+    body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     zenrows_params: dict[str, Any] | None = None
 
 
@@ -138,19 +135,19 @@ def parse_submission(raw: bytes, extensions: Mapping[str, object], limits: Limit
 
 def parse_addition(raw: bytes, limits: Limits) -> Addition:
     body = _decode(raw, Addition, limits.tasks_per_add)
-    if not 1 <= len(body.tasks) <= limits.tasks_per_add:
-        raise _at("tasks", f"needs 1 to {limits.tasks_per_add} tasks, got {len(body.tasks)}")
+    if not body.tasks:
+        raise _at("tasks", "holds at least one task")
+    if len(body.tasks) > limits.tasks_per_add:
+        raise _too_many(len(body.tasks), limits.tasks_per_add)
     return body
 
 
 def job_params(body: Submission) -> Params:
     """The job's parameters in stored form."""
     try:
-        params = scraper_params.canonical(body.zenrows_params or {})
-        scraper_params.check_together(params, "GET")
+        return _checked_params(body.zenrows_params or {})
     except BadParam as bad:
-        raise _at(f"zenrows_params.{bad.key}", f"{bad.reason}: {bad.key}") from None
-    return params
+        raise _at(f"zenrows_params.{bad.key[:80]}", f"is refused: {bad.reason}") from None
 
 
 def accept_tasks(tasks: Sequence[TaskInput], params: Params) -> list[TaskSpec]:
@@ -180,11 +177,10 @@ def accept_task(task: TaskInput, job: Params) -> TaskSpec:
 
 def invalid_tasks(bad: Sequence[InvalidTask]) -> InvalidArgument:
     first = bad[0]
-    named = ", and more" if len(bad) > MOST_NAMED else ""
     return InvalidArgument(
-        f"{len(bad)} of the tasks cannot be accepted{named}; "
+        f"{len(bad)} of the tasks cannot be accepted; "
         f"the first is tasks[{first.index}]: {first.reason}. Nothing was created.",
-        extras={"invalid_tasks": [msgspec.to_builtins(one) for one in bad[:MOST_NAMED]]},
+        extras={"invalid_tasks": [msgspec.to_builtins(one) for one in bad]},
     )
 
 
@@ -199,7 +195,7 @@ class _Unfit(Exception):
 
 def _accept_url(text: str) -> str:
     if len(text) > LONGEST_URL:
-        raise _Unfit(Reason.URL_TOO_LONG, text)
+        raise _Unfit(Reason.URL_TOO_LONG, _without_query(text))
     try:
         url = can_ada.parse(text)
     except ValueError:
@@ -208,15 +204,18 @@ def _accept_url(text: str) -> str:
         raise _Unfit(Reason.UNSUPPORTED_SCHEME, _without_query(text))
     href: str = url.href
     if len(href) > LONGEST_URL:
-        raise _Unfit(Reason.URL_TOO_LONG, text)
+        raise _Unfit(Reason.URL_TOO_LONG, _without_query(text))
     return href
 
 
+# Nothing but a user or a port where the host should be.
+NO_HOST = re.compile(
+    r"\s*https?:[/\\]*(?![/\\])([^/\\?#]*@)?(:\d*)?\s*([/\\?#].*)?", re.IGNORECASE | re.DOTALL
+)
+
+
 def _why_malformed(text: str) -> Reason:
-    scheme, found, rest = text.strip().partition(":")
-    if found and scheme.lower() in {"http", "https"} and not rest.strip("/\\").strip():
-        return Reason.MISSING_HOST
-    return Reason.MALFORMED_URL
+    return Reason.MISSING_HOST if NO_HOST.fullmatch(text) else Reason.MALFORMED_URL
 
 
 def _without_query(url: str) -> str:
@@ -258,12 +257,15 @@ def _accept_body(raw: bytes, method: str) -> str | None:
         return None
     if method != "POST":
         raise _Unfit(Reason.BODY_NOT_ALLOWED)
-    if len(raw) > LARGEST_TASK_BODY:
-        raise _Unfit(Reason.BODY_TOO_LARGE)
     try:
-        return raw.decode()
+        text = raw.decode()
     except UnicodeDecodeError:
         raise _Unfit(Reason.BODY_MALFORMED) from None
+    # A string travels as itself, so the escapes of its JSON do not count.
+    sent = msgspec.json.decode(raw, type=str).encode() if text.startswith('"') else raw
+    if len(sent) > LARGEST_TASK_BODY:
+        raise _Unfit(Reason.BODY_TOO_LARGE)
+    return text
 
 
 def _refuse_later_fields(body: Submission) -> None:
@@ -302,9 +304,19 @@ def _check_extensions(body: Submission, limits: Limits) -> None:
 def _check_tasks_given(body: Submission, limits: Limits) -> None:
     count = len(body.tasks or ())
     if body.status is not JobStatus.OPEN and not count:
-        raise _at("tasks", "a closed job needs at least one task")
+        raise _at("tasks", "holds at least one task in a closed job")
     if count > limits.inline_tasks:
-        raise _at("tasks", f"takes at most {limits.inline_tasks} inline tasks, got {count}")
+        raise _too_many(count, limits.inline_tasks)
+
+
+def _checked_params(given: Mapping[str, object]) -> Params:
+    params = scraper_params.canonical(given)
+    scraper_params.check_together(params, "GET")
+    return params
+
+
+# What bytes that are no JSON raise; invalid UTF-8 shows only where a string is read.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def _decode(raw: bytes, kind: type[Body], most_tasks: int) -> Body:
@@ -312,41 +324,51 @@ def _decode(raw: bytes, kind: type[Body], most_tasks: int) -> Body:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         fault = error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidArgument(f"The body is not valid JSON: {_plain(error)}") from None
     raise _blame(raw, fault, kind, most_tasks)
 
 
 def _blame(
     raw: bytes, fault: msgspec.ValidationError, kind: type[Body], most_tasks: int
-) -> InvalidArgument | TooLarge:
+) -> InvalidArgument:
     """An error that names every task that does not even decode, or the field at fault."""
     try:
         loose = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         tasks = msgspec.json.decode(loose.get("tasks", b"[]"), type=list[msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError):
-        tasks = []
+    except UNREADABLE:
+        loose, tasks = {}, []
     if len(tasks) > most_tasks:
-        return TooLarge(f"At most {most_tasks} tasks in one call, got {len(tasks)}")
+        return _too_many(len(tasks), most_tasks)
+    params = _params_if_good(loose.get("zenrows_params", b"{}"))
     bad = [
         InvalidTask(index, *why)
         for index, task in enumerate(tasks)
-        if (why := _why_undecodable(task))
+        if (why := _why_unfit(task, params))
     ]
     return (
         invalid_tasks(bad) if bad else InvalidArgument(_plain(fault) + _nearest(str(fault), kind))
     )
 
 
-def _why_undecodable(raw: msgspec.Raw) -> tuple[Reason, str | None] | None:
+def _params_if_good(raw: bytes) -> Params:
+    """The job's parameters to judge its tasks by, and none when they are at fault themselves."""
     try:
-        accept_task(msgspec.json.decode(raw, type=TaskInput), {})
+        given = msgspec.json.decode(raw, type=dict[str, Any])
+        return _checked_params(given)
+    except (*UNREADABLE, BadParam):
+        return {}
+
+
+def _why_unfit(raw: msgspec.Raw, job: Params) -> tuple[Reason, str | None] | None:
+    try:
+        accept_task(msgspec.json.decode(raw, type=TaskInput), job)
     except _Unfit as unfit:
         return unfit.reason, unfit.value
-    except RecursionError:
-        return Reason.MALFORMED_TASK, None
     except msgspec.ValidationError as error:
         return _name_fault(str(error))
+    except UNREADABLE:
+        return Reason.MALFORMED_TASK, None
     return None
 
 
@@ -372,8 +394,12 @@ def _nearest(message: str, kind: type[Body]) -> str:
 
 
 def _plain(error: Exception) -> str:
-    """A decoder's message without its own spelling of paths."""
-    return str(error).replace("`$.", "`").replace("`$`", "the body")
+    """A decoder's message without its own spelling of paths, and short whatever it quotes."""
+    return str(error).replace("`$.", "`").replace("`$`", "the body")[:300]
+
+
+def _too_many(count: int, most: int) -> InvalidArgument:
+    return _at("tasks", f"holds at most {most} tasks in one call, got {count}")
 
 
 def _at(field: str, what: str) -> InvalidArgument:

@@ -188,21 +188,25 @@ def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> Verdict:
     match outcome:
         case Scraped(body, spend):
             return Verdict(status=TaskStatus.SUCCESSFUL, charged=True, result=body, spend=spend)
-        case Refused(text, _, True, spend) if task.attempts < policy.retries:
+        case Refused(text, reason, True, spend) if task.attempts < policy.retries:
             return Verdict(
                 status=TaskStatus.PENDING,
                 charged=True,
                 delay=policy.delay(task),
                 problem=text,
+                reason=reason,
                 spend=spend,
             )
         case Refused(text, reason, _, spend):
             return Verdict(
                 status=TaskStatus.FAILED, charged=True, problem=text, reason=reason, spend=spend
             )
-        case Throttled(wait) | Interrupted(wait):
+        case Throttled(wait):
+            limited = FailureReason.RATE_LIMITED
+            return Verdict(status=TaskStatus.PENDING, charged=False, delay=wait, reason=limited)
+        case Interrupted(wait):
             return Verdict(status=TaskStatus.PENDING, charged=False, delay=wait)
-        case AccountBlocked():
+        case AccountBlocked():  # pragma: no branch - the last of the union
             return Verdict(status=TaskStatus.PENDING, charged=False)
 
 
@@ -269,7 +273,7 @@ def settle(task: Task, claim_no: int, verdict: Verdict, now: datetime) -> Task:
         due_at=now + verdict.delay if verdict.status is TaskStatus.PENDING else None,
         result=verdict.result,
         problem=verdict.problem if verdict.status is TaskStatus.FAILED else None,
-        reason=verdict.reason,
+        reason=verdict.reason if verdict.status is TaskStatus.FAILED else None,
     )
 
 

@@ -1,6 +1,6 @@
 """Large objects: staged lists and exports, streamed in and out."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from typing import Protocol
 
 
@@ -24,3 +24,9 @@ class Blobs(Protocol):
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; those that are gone already do not matter."""
         ...
+
+
+async def as_stream(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """Content that is at hand, in the form `put` takes."""
+    for chunk in chunks:
+        yield chunk

@@ -40,6 +40,14 @@ class Body(msgspec.Struct, frozen=True, gc=False):
     content: bytes | Spool
 
 
+class Kept(msgspec.Struct, frozen=True, gc=False):
+    """A body that is stored: where, and how to know it whole (SHA-256 in hex)."""
+
+    locator: str
+    length: int
+    checksum: str
+
+
 class Bodies(Protocol):
     """Raises `Unavailable`, and `StorageFull` when there is no room."""
 
@@ -47,8 +55,8 @@ class Bodies(Protocol):
         """Room for one large body; the body given to `put_many` takes it over."""
         ...
 
-    async def put_many(self, bodies: Sequence[Body]) -> Sequence[str]:
-        """Keep the bodies, as durably as the engine was told to, and give their locators.
+    async def put_many(self, bodies: Sequence[Body]) -> Sequence[Kept]:
+        """Keep the bodies, as durably as the engine was told to, and say where.
 
         A locator is opaque, and stays good when the way bodies are kept changes.
         """
@@ -58,16 +66,10 @@ class Bodies(Protocol):
         """The body in chunks; `NotFound` when it is gone."""
         ...
 
-    async def runs_held(self, *, limit: int, after: str = "") -> Sequence[tuple[JobId, RunId]]:
-        """Runs that have bodies here, in order of run id, from above `after`."""
+    async def discard(self, names: Sequence[BodyName]) -> int:
+        """Remove what bodies claims left that never settled, and say how many there were."""
         ...
 
-    async def names(
-        self, job_id: JobId, run_id: RunId, *, limit: int, after: str = ""
-    ) -> Sequence[tuple[TaskId, str]]:
-        """(task, locator) of a run's bodies in order of locator, from above `after`."""
-        ...
-
-    async def delete(self, locators: Sequence[str]) -> None:
-        """Remove bodies; those that are gone already do not matter."""
+    async def delete_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
+        """Remove up to `limit` bodies of a run, and say how many went."""
         ...

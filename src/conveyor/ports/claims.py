@@ -1,6 +1,7 @@
 """Row-level claims, for engines whose hand-out of work is a queue beside the rows."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Protocol
 
 from conveyor.domain.ids import RunId, TaskId
@@ -25,4 +26,8 @@ class Claims(Protocol):
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
         """As `Work.settle`."""
+        ...
+
+    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
+        """As `Work.release_lapsed`."""
         ...

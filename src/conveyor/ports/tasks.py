@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from conveyor.domain.counts import Counts
-from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.ids import RunId, TaskId, task_ids
 from conveyor.domain.task import Attempt, Task, TaskSpec, TaskStatus
 
 
@@ -16,6 +16,12 @@ class NewTask(msgspec.Struct, frozen=True, gc=False):
     index: int
     id: TaskId
     spec: TaskSpec
+
+
+def new_tasks(run_id: RunId, first: int, specs: Sequence[TaskSpec]) -> list[NewTask]:
+    """Rows to be, at the indexes from `first` on, with the ids this run gives them."""
+    task_id = task_ids(run_id)
+    return [NewTask(index, task_id(index), spec) for index, spec in enumerate(specs, first)]
 
 
 class Tasks(Protocol):

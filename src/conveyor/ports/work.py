@@ -21,12 +21,12 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 class Work(Protocol):
     """Claims of tasks, as the domain's `claim`, `renew` and `settle` describe them.
 
-    Raises `Unavailable`; a call that raised may be repeated. The lease's length is the
-    engine's, given when it is opened.
+    A run is open from its first row on, until it is closed. The lease's length is the engine's,
+    given when it is opened. Raises `Unavailable`; a call that raised may be repeated.
     """
 
     async def open(self, run_id: RunId) -> None:
-        """Let the run's tasks be claimed. Repeating it changes nothing."""
+        """Let a closed run's tasks be claimed again. Repeating it changes nothing."""
         ...
 
     async def close(self, run_id: RunId) -> None:
@@ -34,7 +34,7 @@ class Work(Protocol):
         ...
 
     async def offer(self, run_id: RunId, task_ids: Sequence[TaskId]) -> None:
-        """Say that rows exist and may be due, after they were added or released.
+        """Say that rows exist and may be due, after they were added.
 
         An engine whose rows are its queue has nothing to do. Repeating it does no harm.
         """
@@ -43,9 +43,11 @@ class Work(Protocol):
     async def claim(self, wants: Mapping[RunId, int]) -> Sequence[Task]:
         """Take up to so many due tasks of each open run, the longest due first.
 
-        No two callers get the same claim. A task whose lease lapsed is due too. A task that
-        has lost too many workers is failed and counted instead of given. May give fewer than
-        there are.
+        No two callers get the same claim. A task whose lease lapsed is due too. Among what is
+        given may be tasks that are final: one that lost a worker too many and was failed and
+        counted by this call, or one of which a hint came round again. There is nothing to do
+        for those but to check whether their run is complete, and to `ack` them. May give fewer
+        than there are.
         """
         ...
 
@@ -56,16 +58,25 @@ class Work(Protocol):
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
         """End claims with their verdicts, each with its history line and its run's counts.
 
-        One atomic step for each task. False where the claim no longer held its task, and then
+        One atomic step for each task; hints of tasks that are final now stay until `ack`. False where the claim no longer held its task, and then
         nothing was written for it. Repeating a settle that took effect gives False and changes
         nothing.
         """
         ...
 
-    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> int:
+    async def ack(self, final: Sequence[Held]) -> None:
+        """Forget the hints of final tasks, after their runs were checked for completion.
+
+        Last of all, so that whoever dies before it leaves a hint that brings the check about
+        again. An engine whose rows are its queue has nothing to do.
+        """
+        ...
+
+    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
         """Make tasks claimable whose lease ran out at least `overdue` ago and that nobody took.
 
         As the domain's `release`, with its history line and, for a task failed by it, its
-        count. Says how many. For the sweeper: a pump that is alive takes them over by itself.
+        count. Gives the claims that ended so. For the sweeper: a pump that is alive takes
+        lapsed claims over by itself.
         """
         ...

@@ -1,0 +1,92 @@
+"""Large objects as files."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from itertools import islice
+from pathlib import Path
+from tempfile import mkstemp
+
+from conveyor.adapters.files.disk import CHUNK, own_errors, sync_folder, write_all
+
+DRAFT = ".draft-"
+
+
+class FileBlobs:
+    """A key is a path below the folder. An object appears whole, by a rename."""
+
+    def __init__(self, folder: Path, *, sync: bool = True) -> None:
+        self._folder = folder
+        self._sync = sync
+
+    async def put(self, key: str, content: AsyncIterable[bytes]) -> int:
+        path = self._folder / key
+        with own_errors():
+            descriptor, draft = await asyncio.to_thread(_new_draft, path.parent)
+            try:
+                length = await _copy(content, descriptor)
+                await asyncio.to_thread(self._publish, descriptor, Path(draft), path)
+            finally:
+                os.close(descriptor)
+                Path(draft).unlink(missing_ok=True)  # noqa: ASYNC240 - one quick call
+        return length
+
+    async def read(self, key: str, *, offset: int = 0) -> AsyncIterator[bytes]:
+        with own_errors():
+            file = await asyncio.to_thread((self._folder / key).open, "rb")
+            try:
+                file.seek(offset)
+                while chunk := await asyncio.to_thread(file.read, CHUNK):
+                    yield chunk
+            finally:
+                file.close()
+
+    async def length(self, key: str) -> int | None:
+        return await asyncio.to_thread(_length, self._folder / key)
+
+    async def keys(self, prefix: str, *, limit: int, after: str = "") -> Sequence[str]:
+        return await asyncio.to_thread(self._keys, prefix, limit, after)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await asyncio.to_thread(self._delete, keys)
+
+    def _publish(self, descriptor: int, draft: Path, path: Path) -> None:
+        if self._sync:
+            os.fdatasync(descriptor)
+        draft.rename(path)
+        if self._sync:
+            sync_folder(path.parent)
+
+    def _keys(self, prefix: str, limit: int, after: str) -> list[str]:
+        found = (
+            path.relative_to(self._folder).as_posix()
+            for path in self._folder.rglob("*")
+            if path.is_file() and not path.name.startswith(DRAFT)
+        )
+        keys = sorted(key for key in found if key.startswith(prefix) and key > after)
+        return list(islice(keys, limit))
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        with own_errors():
+            for key in keys:
+                (self._folder / key).unlink(missing_ok=True)
+
+
+async def _copy(content: AsyncIterable[bytes], descriptor: int) -> int:
+    length = 0
+    async for chunk in content:
+        await asyncio.to_thread(write_all, descriptor, chunk)
+        length += len(chunk)
+    return length
+
+
+def _new_draft(folder: Path) -> tuple[int, str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    return mkstemp(dir=folder, prefix=DRAFT)
+
+
+def _length(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None

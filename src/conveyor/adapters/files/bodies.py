@@ -1,0 +1,157 @@
+"""Result bodies as one file each, under `jobs/<job>/runs/<run>/`."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from conveyor.adapters.files.disk import CHUNK, own_errors, sync_folder, write_new
+from conveyor.domain.ids import JobId, RunId
+from conveyor.ports.bodies import Body, BodyName, Kept, Spool
+
+SCHEME = "file:"
+
+
+class FileSpool:
+    """A large body on disk, hashed as it grows."""
+
+    def __init__(self, folder: Path) -> None:
+        with own_errors():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = NamedTemporaryFile(dir=folder, delete=False)  # noqa: SIM115 - outlives this call
+        self._digest = hashlib.sha256()
+        self.length = 0
+
+    @property
+    def checksum(self) -> str:
+        return self._digest.hexdigest()
+
+    async def write(self, chunk: bytes) -> None:
+        await asyncio.to_thread(self._write, chunk)
+
+    async def discard(self) -> None:
+        await asyncio.to_thread(self._discard)
+
+    def move_to(self, path: Path, *, sync: bool) -> None:
+        self._file.flush()
+        if sync:
+            os.fdatasync(self._file.fileno())
+        self._file.close()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Path(self._file.name).rename(path)
+
+    def _write(self, chunk: bytes) -> None:
+        with own_errors():
+            self._file.write(chunk)
+        self._digest.update(chunk)
+        self.length += len(chunk)
+
+    def _discard(self) -> None:
+        self._file.close()
+        Path(self._file.name).unlink(missing_ok=True)
+
+
+class FileBodies:
+    """A body's file name holds its task and claim, so no two claims ever write the same file."""
+
+    def __init__(self, folder: Path, *, sync: bool = True) -> None:
+        self._folder = folder
+        self._sync = sync
+
+    def spool(self) -> Spool:
+        return FileSpool(self._folder / "spool")
+
+    async def put_many(self, bodies: Sequence[Body]) -> Sequence[Kept]:
+        return await asyncio.to_thread(self._put_all, bodies)
+
+    async def read(self, locator: str) -> AsyncIterator[bytes]:
+        with own_errors():
+            file = await asyncio.to_thread(self._path(locator).open, "rb")
+            try:
+                while chunk := await asyncio.to_thread(file.read, CHUNK):
+                    yield chunk
+            finally:
+                file.close()
+
+    async def discard(self, names: Sequence[BodyName]) -> int:
+        paths = [self._folder / _file_name(name) for name in names]
+        return await asyncio.to_thread(self._delete, paths)
+
+    async def delete_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
+        return await asyncio.to_thread(self._delete_run, _run_folder(job_id, run_id), limit)
+
+    def sweep_spool(self) -> None:
+        """Remove spools that a dead process left behind."""
+        for left in (self._folder / "spool").glob("*"):
+            left.unlink(missing_ok=True)
+
+    def _put_all(self, bodies: Sequence[Body]) -> list[Kept]:
+        with own_errors():
+            kept = [self._put(body) for body in bodies]
+            if self._sync:
+                for folder in {self._path(one.locator).parent for one in kept}:
+                    sync_folder(folder)
+            return kept
+
+    def _put(self, body: Body) -> Kept:
+        """Straight under its name: nobody looks for it there before its claim has settled."""
+        name = _file_name(body.name)
+        path = f"{self._folder}/{name}"
+        match body.content:
+            case bytes(content):
+                write_new(path, content, sync=self._sync)
+                digest = hashlib.sha256(content).hexdigest()
+                return Kept(SCHEME + name, len(content), digest)
+            case FileSpool() as spool:
+                spool.move_to(Path(path), sync=self._sync)
+                return Kept(SCHEME + name, spool.length, spool.checksum)
+            case other:
+                raise TypeError(f"not a body of this store: {other!r}")
+
+    def _delete_run(self, folder: str, limit: int) -> int:
+        parts = _entries(self._folder / folder)
+        paths = (Path(entry.path) for part in parts for entry in _entries(Path(part.path)))
+        return self._delete(islice(paths, limit))
+
+    def _delete(self, paths: Iterable[Path]) -> int:
+        removed = 0
+        with own_errors():
+            for path in paths:
+                removed += path.exists()
+                path.unlink(missing_ok=True)
+                _remove_empty(path.parent, up_to=self._folder / "jobs")
+        return removed
+
+    def _path(self, locator: str) -> Path:
+        return self._folder / locator.removeprefix(SCHEME)
+
+
+def _run_folder(job_id: JobId, run_id: RunId) -> str:
+    return f"jobs/{job_id}/runs/{run_id}"
+
+
+def _file_name(name: BodyName) -> str:
+    """A folder for each 4,096 tasks keeps folders small enough to list."""
+    part = name.task_id[:5]
+    return f"{_run_folder(name.job_id, name.run_id)}/{part}/{name.task_id}.{name.claim_no}"
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return
+
+
+def _remove_empty(folder: Path, *, up_to: Path) -> None:
+    """Remove folders that have become empty, up to and without `up_to`."""
+    while folder != up_to and up_to in folder.parents:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent

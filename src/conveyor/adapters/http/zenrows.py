@@ -1,0 +1,236 @@
+"""The ZenRows gateway over HTTP: one request for one page, and every mishap a value."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from aiohttp import (
+    ClientConnectorDNSError,
+    ClientError,
+    ClientHandlerType,
+    ClientOSError,
+    ClientPayloadError,
+    ClientRequest,
+    ClientResponse,
+    ClientResponseError,
+    ClientSession,
+    ClientSSLError,
+    ClientTimeout,
+    DummyCookieJar,
+    ServerDisconnectedError,
+    StreamReader,
+    TCPConnector,
+)
+from msgspec.structs import replace
+from multidict import istr
+from yarl import URL
+
+from conveyor.adapters.http import zenrows_wire as wire
+from conveyor.domain.counts import NOTHING, Spend
+from conveyor.ports.bodies import Spool
+from conveyor.ports.gateway import Page, PageRequest, Refusal
+
+DEADLINE = timedelta(seconds=190)  # the gateway itself gives up after some 181
+LARGEST_BODY = 50 * 1024 * 1024
+SMALL_BODY = 256 * 1024  # larger ones go through a spool
+LARGEST_PROBLEM = 64 * 1024
+# Targets' headers come back too, and some are long.
+LONGEST_HEADER = 64 * 1024
+MOST_HEADERS = 1024
+
+CONTENT_TYPE = istr("Content-Type")
+CONTENT_ENCODING = istr("Content-Encoding")
+CREDITS = istr("X-Request-Credits")
+COST = istr("X-Request-Cost")
+RETRY_AFTER = istr("Retry-After")
+DATE = istr("Date")
+
+
+class ZenrowsGateway:
+    """Open it before use: `async with ZenrowsGateway(url, connections=200) as gateway`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        deadline: timedelta = DEADLINE,
+        largest_body: int = LARGEST_BODY,
+        connections: int,
+    ) -> None:
+        self._question = wire.question(url)
+        self._deadline = deadline.total_seconds()
+        self._largest = largest_body
+        self._small = min(SMALL_BODY, largest_body)
+        self._connections = connections
+
+    async def __aenter__(self) -> Self:
+        self._session = ClientSession(
+            connector=TCPConnector(limit=self._connections),
+            cookie_jar=DummyCookieJar(),
+            timeout=ClientTimeout(),
+            trust_env=False,
+            middlewares=(_once,),
+            # With custom headers on, all that is sent reaches the target.
+            skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
+            max_line_size=LONGEST_HEADER,
+            max_field_size=LONGEST_HEADER,
+            max_headers=MOST_HEADERS,
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._session.close()
+
+    async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+        charged = NOTHING
+        try:
+            async with asyncio.timeout(self._deadline) as limit, self._ask(request) as answer:
+                charged = wire.spend(answer.headers.get(CREDITS), answer.headers.get(COST))
+                if 200 <= answer.status < 300:
+                    return Page(content=await self._content(answer, spool), spend=charged)
+                return await self._judge(request, answer, charged, spool)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return self._too_late(charged)
+        except BodyTooLarge:
+            return self._too_large(charged)
+        except ClientPayloadError:
+            why = "The gateway's answer was cut short or cannot be read."
+            return wire.synthesised("gateway_garbled", 502, why, charged=charged)
+        except ClientError as lost:
+            why = f"The gateway gave no answer: {_what_happened(lost)}."
+            return wire.synthesised("gateway_unreachable", 502, why, charged=charged)
+
+    def _ask(self, request: PageRequest) -> AbstractAsyncContextManager[ClientResponse]:
+        headers, content = wire.forwarded(request), None
+        where = URL(wire.address(self._question, request, headers), encoded=True)
+        if request.method == "POST" and request.body is not None:
+            content, kind = wire.payload(request.body)
+            if not any(name.lower() == "content-type" for name in headers):
+                headers = {**headers, CONTENT_TYPE: kind}
+        return self._session.request(
+            request.method, where, headers=headers, data=content, allow_redirects=False
+        )
+
+    async def _judge(
+        self,
+        request: PageRequest,
+        answer: ClientResponse,
+        charged: Spend,
+        spool: Callable[[], Spool],
+    ) -> Page | Refusal:
+        """A status other than success: a refusal, unless the caller takes such pages."""
+        allowed = wire.is_allowed(request.params, answer.status)
+        if allowed:
+            body = await self._content(answer, spool)
+        else:
+            body = await _beginning(answer.content)
+        if not isinstance(body, bytes):
+            return Page(content=body, spend=charged)
+        document = wire.gateway_problem(body[:LARGEST_PROBLEM])
+        if document is not None:
+            refusal = wire.refusal(document, answer.status, request.key)
+        elif allowed:
+            return Page(content=body, spend=charged)
+        else:
+            refusal = wire.wordless(body, answer.status, request.key)
+        wait = wire.retry_after(answer.headers.get(RETRY_AFTER), answer.headers.get(DATE))
+        return replace(refusal, retry_after=wait, spend=charged)
+
+    async def _content(self, answer: ClientResponse, spool: Callable[[], Spool]) -> bytes | Spool:
+        length = answer.content_length
+        # A compressed answer's length says nothing about the size it unpacks to.
+        if length is not None and CONTENT_ENCODING not in answer.headers:
+            if length <= self._small:
+                return await answer.read()
+            if length > self._largest:
+                raise BodyTooLarge
+        return await self._gather(answer.content, spool)
+
+    async def _gather(self, stream: StreamReader, spool: Callable[[], Spool]) -> bytes | Spool:
+        chunks, size = [], 0
+        while chunk := await stream.readany():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > self._small:
+                return await self._spooled(b"".join(chunks), stream, spool)
+        return b"".join(chunks)
+
+    async def _spooled(
+        self, chunk: bytes, stream: StreamReader, spool: Callable[[], Spool]
+    ) -> Spool:
+        room, size = spool(), 0
+        try:
+            while chunk:
+                size += len(chunk)
+                if size > self._largest:
+                    raise BodyTooLarge  # noqa: TRY301  # the spool is discarded for it as for all else
+                await room.write(chunk)
+                chunk = await stream.readany()
+        except BaseException:
+            await room.discard()
+            raise
+        return room
+
+    def _too_late(self, charged: Spend) -> Refusal:
+        why = f"The gateway did not finish its answer within {self._deadline:g} seconds."
+        return wire.synthesised("gateway_timeout", 504, why, charged=charged)
+
+    def _too_large(self, charged: Spend) -> Refusal:
+        why = f"The page is larger than {self._largest} bytes."
+        return wire.synthesised("body_too_large", 413, why, charged=charged)
+
+
+class BodyTooLarge(Exception):
+    """More came than may be kept."""
+
+
+class NoAnswer(ClientError):
+    """The connection could not be made, or was lost before an answer. Its text is safe to tell."""
+
+
+async def _once(request: ClientRequest, ask: ClientHandlerType) -> ClientResponse:
+    # aiohttp sends a GET again by itself when its connection drops, and has no switch for it
+    # (https://github.com/aio-libs/aiohttp/issues/10790). A page that is asked for twice may be
+    # paid for twice, so each asking is to be seen: an error of our own is not repeated.
+    try:
+        return await ask(request)
+    except (ClientOSError, ServerDisconnectedError) as lost:
+        raise NoAnswer(_what_happened(lost)) from None
+
+
+def _what_happened(lost: ClientError) -> str:
+    """In words of our own: those of the driver may hold the address, and so the key."""
+    match lost:
+        case NoAnswer():
+            return str(lost)
+        case ServerDisconnectedError():
+            return "the connection was closed first"
+        case ClientResponseError():
+            return "what came back is not HTTP"
+        case ClientConnectorDNSError():
+            return "its host has no address"
+        case ClientSSLError():
+            return "no safe connection could be made"
+        case ClientOSError(errno=int(number)):
+            return os.strerror(number)
+        case _:
+            return "the connection failed"
+
+
+async def _beginning(stream: StreamReader) -> bytes:
+    chunks, size = [], 0
+    while size < LARGEST_PROBLEM and (chunk := await stream.readany()):
+        chunks.append(chunk)
+        size += len(chunk)
+    return b"".join(chunks)

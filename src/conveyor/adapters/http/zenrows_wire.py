@@ -1,0 +1,208 @@
+"""ZenRows' wire without the I/O: how a request is put, and what an answer's headers and
+problem documents mean. The key is in every request and may be in no problem.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+from urllib.parse import quote
+
+import msgspec
+
+from conveyor.domain.counts import NANO, NOTHING, Spend
+from conveyor.domain.failure import is_gateway_problem
+from conveyor.domain.params import HEADERS, Params, load
+from conveyor.domain.problem import completed, encoded, problem
+from conveyor.ports.gateway import PageRequest, Refusal
+
+LONGEST_WAIT = timedelta(hours=1)
+MOST_CREDITS = 1_000_000
+MOST_DOLLARS = 10_000
+EXCERPT = 200
+REDACTED = "***"
+DEEPEST = 16  # a problem nested deeper is not told further
+
+# Headers of one hop, and what this hop must decide for itself: a body in an encoding that
+# the caller's browser knows and this program does not would be lost.
+OWN_HEADERS = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+
+def question(url: str) -> str:
+    """The gateway's address up to the key."""
+    return f"{url}{'&' if '?' in url else '?'}apikey="
+
+
+def address(asked: str, request: PageRequest, headers: Mapping[str, str]) -> str:
+    """The whole address of a request, quoted for the wire."""
+    settings = _settings(tuple(request.params.items()))
+    marked = f"&{HEADERS}=true" if headers else ""
+    return f"{asked}{quote(request.key, '')}&url={quote(request.url, '')}{settings}{marked}"
+
+
+def forwarded(request: PageRequest) -> Mapping[str, str]:
+    """The caller's headers that travel on to the target; those of the request win."""
+    stored = _stored_headers(request.params.get(HEADERS))
+    return _allowed({**stored, **request.headers}) if request.headers else stored
+
+
+def payload(body: str) -> tuple[bytes, str]:
+    """What is posted, and its type: a JSON string is a form already written, the rest is JSON."""
+    if body.lstrip().startswith('"'):
+        return msgspec.json.decode(body, type=str).encode(), "application/x-www-form-urlencoded"
+    return body.encode(), "application/json"
+
+
+@lru_cache(maxsize=1024)
+def spend(credit: str | None, cost: str | None) -> Spend:
+    """What an answer says it cost. What makes no sense counts as nothing."""
+    charged = Spend(_credits(credit), _nanos(cost))
+    return charged if charged != NOTHING else NOTHING
+
+
+def retry_after(text: str | None, date: str | None) -> timedelta | None:
+    """How long to wait, at most an hour; a point in time counts from the answer's own `Date`."""
+    seconds = _seconds(text, date) if text else None
+    if seconds is None or math.isnan(seconds):
+        return None
+    return timedelta(seconds=min(max(seconds, 0.0), LONGEST_WAIT.total_seconds()))
+
+
+def is_allowed(params: Mapping[str, str], status: int) -> bool:
+    """Whether the caller takes pages of this status; a redirect of the gateway is never one."""
+    if 300 <= status < 400:
+        return False
+    if params.get("original_status") == "true":
+        return True
+    return str(status) in re.findall(r"\d+", params.get("allowed_status_codes", ""))
+
+
+def gateway_problem(body: bytes) -> dict[str, object] | None:
+    """The gateway's own problem, when a body is one."""
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return document if is_gateway_problem(document) else None
+
+
+def refusal(document: dict[str, object], status: int, key: str) -> Refusal:
+    """A refusal in the gateway's own words, but for the key."""
+    clean = {_hidden(name, key): _scrubbed(member, key) for name, member in document.items()}
+    named = clean.get("code")
+    code = named if isinstance(named, str) else f"http_{status}"
+    return Refusal(status=status, code=code, problem=encoded(completed(clean, status, code)))
+
+
+def wordless(body: bytes, status: int, key: str) -> Refusal:
+    """A refusal that came without a problem document: ours says what came instead."""
+    text = " ".join(body.decode(errors="replace").split())
+    excerpt = _hidden(text, key)[:EXCERPT]
+    said = f": {excerpt}" if excerpt else ", with nothing to say"
+    return synthesised(
+        f"http_{status}", status, f"The gateway answered {status} with no problem document{said}"
+    )
+
+
+def synthesised(code: str, status: int, detail: str, *, charged: Spend = NOTHING) -> Refusal:
+    """A refusal in our words."""
+    document = problem(status=status, code=code, detail=detail)
+    return Refusal(status=status, code=code, problem=encoded(document), spend=charged)
+
+
+# A job's tasks share their parameters: their part of the address is made once.
+@lru_cache(maxsize=256)
+def _settings(params: tuple[tuple[str, str], ...]) -> str:
+    return "".join(
+        f"&{quote(name, '')}={quote(value, '')}" for name, value in params if name != HEADERS
+    )
+
+
+@lru_cache(maxsize=256)
+def _stored_headers(text: str | None) -> Mapping[str, str]:
+    return _allowed(load(text))
+
+
+def _allowed(headers: Mapping[str, str]) -> Params:
+    by_name = {name.lower(): (name, value) for name, value in headers.items()}
+    return dict(kept for lower, kept in by_name.items() if lower not in OWN_HEADERS)
+
+
+def _credits(text: str | None) -> int:
+    if text is None or not (text.isascii() and text.isdigit() and len(text) < 10):
+        return 0
+    number = int(text)
+    return number if number <= MOST_CREDITS else 0
+
+
+def _nanos(text: str | None) -> int:
+    try:
+        dollars = Decimal(text or 0)
+        return int((dollars * NANO).to_integral_value()) if 0 <= dollars <= MOST_DOLLARS else 0
+    except InvalidOperation:
+        return 0
+
+
+def _seconds(text: str, date: str | None) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        until, since = _moment(text), _moment(date)
+        return (until - since).total_seconds() if until and since else None
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        moment = parsedate_to_datetime(text or "")
+    except (ValueError, OverflowError):
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _scrubbed(value: object, key: str, depth: int = 0) -> object:
+    below = depth + 1
+    match value:
+        case str():
+            return _hidden(value, key)
+        case dict() | list() if depth == DEEPEST:
+            return REDACTED
+        case dict():
+            return {_hidden(name, key): _scrubbed(item, key, below) for name, item in value.items()}
+        case list():
+            return [_scrubbed(item, key, below) for item in value]
+        case _:
+            return value
+
+
+def _hidden(text: str, key: str) -> str:
+    return _spellings(key).sub(REDACTED, text) if key else text
+
+
+@lru_cache(maxsize=256)
+def _spellings(key: str) -> re.Pattern[str]:
+    """The key, each of its characters as it is, with a backslash before it, or percent-encoded."""
+    return re.compile("".join(map(_spelling, key)))
+
+
+def _spelling(character: str) -> str:
+    percent = "".join(f"%{byte:02x}" for byte in character.encode())
+    return rf"(?:\\?{re.escape(character)}|(?i:{percent}))"

@@ -1,0 +1,83 @@
+"""Result bodies in memory."""
+
+import hashlib
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+from conveyor.domain.ids import JobId, RunId
+from conveyor.errors import NotFound
+from conveyor.ports.bodies import Body, BodyName, Kept, Spool
+
+CHUNK = 64 * 1024
+
+
+class MemorySpool:
+    """A spool that memory bounds; good enough where pages are small."""
+
+    def __init__(self) -> None:
+        self._content = bytearray()
+
+    @property
+    def length(self) -> int:
+        return len(self._content)
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self._content).hexdigest()
+
+    async def write(self, chunk: bytes) -> None:
+        self._content += chunk
+
+    async def discard(self) -> None:
+        self._content = bytearray()
+
+    def whole(self) -> bytes:
+        return bytes(self._content)
+
+
+class MemoryBodies:
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[BodyName, bytes]] = {}
+
+    def spool(self) -> MemorySpool:
+        return MemorySpool()
+
+    async def put_many(self, bodies: Sequence[Body]) -> Sequence[Kept]:
+        return [self._keep(body.name, _whole(body.content)) for body in bodies]
+
+    async def read(self, locator: str) -> AsyncIterator[bytes]:
+        if locator not in self._kept:
+            raise NotFound(f"no body at {locator}")
+        _, content = self._kept[locator]
+        for start in range(0, len(content), CHUNK):
+            yield content[start : start + CHUNK]
+
+    async def discard(self, names: Sequence[BodyName]) -> int:
+        return self._remove(_locator(name) for name in names)
+
+    async def delete_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
+        of_run = [
+            locator
+            for locator, (name, _) in self._kept.items()
+            if (name.job_id, name.run_id) == (job_id, run_id)
+        ]
+        return self._remove(of_run[:limit])
+
+    def _keep(self, name: BodyName, content: bytes) -> Kept:
+        locator = _locator(name)
+        self._kept[locator] = (name, content)
+        return Kept(locator, len(content), hashlib.sha256(content).hexdigest())
+
+    def _remove(self, locators: Iterable[str]) -> int:
+        return sum(self._kept.pop(locator, None) is not None for locator in locators)
+
+
+def _locator(name: BodyName) -> str:
+    return f"{name.job_id}/{name.run_id}/{name.task_id}/{name.claim_no}"
+
+
+def _whole(content: bytes | Spool) -> bytes:
+    if isinstance(content, bytes):
+        return content
+    if isinstance(content, MemorySpool):
+        return content.whole()
+    raise TypeError("a body's spool must come from the bodies that are to keep it")

@@ -1,0 +1,138 @@
+"""Metadata in memory."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from conveyor.domain.batch import Batch, Replay
+from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.run import Run
+from conveyor.errors import KeyTaken, Stale
+from conveyor.ports.clock import Clock
+from conveyor.ports.metadata import Change, Finished
+
+
+class MemoryMetadata:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._jobs: dict[JobId, Job] = {}
+        self._runs: dict[RunId, Run] = {}
+        self._batches: dict[tuple[str, int], Batch] = {}
+        self._replays: dict[tuple[CallerId, str], Replay] = {}
+
+    async def commit(self, *changes: Change) -> None:
+        for change in changes:
+            self._check_key(change)
+        for change in changes:
+            self._check_version(change)
+        for change in changes:
+            self._write(change)
+
+    async def job(self, job_id: JobId) -> Job | None:
+        return self._jobs.get(job_id)
+
+    async def run(self, run_id: RunId) -> Run | None:
+        return self._runs.get(run_id)
+
+    async def jobs(
+        self,
+        caller: CallerId,
+        *,
+        limit: int,
+        before: str | None = None,
+        status: JobStatus | None = None,
+        kind: JobType | None = None,
+    ) -> Sequence[tuple[Job, Run]]:
+        asked = [
+            job
+            for job in self._jobs.values()
+            if job.caller == caller and _is_asked_for(job, status, kind)
+        ]
+        return [
+            (job, self._runs[job.latest_run_id])
+            for job in _newest_first(asked, lambda job: job.id, before)[:limit]
+        ]
+
+    async def runs(self, job_id: JobId, *, limit: int, before: str | None = None) -> Sequence[Run]:
+        runs = [run for run in self._runs.values() if run.job_id == job_id]
+        return _newest_first(runs, lambda run: run.id, before)[:limit]
+
+    async def live(self, *, limit: int, after: str = "") -> Sequence[tuple[Run, Job]]:
+        live = sorted(run_id for run_id, run in self._runs.items() if run.is_live)
+        rest = [self._runs[run_id] for run_id in live if run_id > after]
+        return [(run, self._jobs[run.job_id]) for run in rest[:limit]]
+
+    async def batches(self, *, limit: int, after: tuple[str, int] = ("", -1)) -> Sequence[Batch]:
+        rest = sorted(place for place in self._batches if place > after)
+        return [self._batches[place] for place in rest[:limit]]
+
+    async def replay(self, caller: CallerId, key: str) -> Replay | None:
+        replay = self._replays.get((caller, key))
+        return replay if replay and replay.expires_at > self._clock.now() else None
+
+    def _check_key(self, change: Change) -> None:
+        if not isinstance(change, Replay):
+            return
+        standing = self._replays.get((change.caller, change.key))
+        if standing and standing.expires_at > self._clock.now():
+            raise KeyTaken(f"the idempotency key {change.key!r} is taken")
+
+    def _check_version(self, change: Change) -> None:
+        if isinstance(change, Finished | Replay):
+            return
+        stored = self._stored(change)
+        if change.version != (stored.version if stored else 0):
+            raise Stale(f"{type(change).__name__} moved on from version {change.version}")
+
+    def _stored(self, change: Job | Run | Batch) -> "_Versioned | None":
+        match change:
+            case Job():
+                return self._jobs.get(change.id)
+            case Run():
+                return self._runs.get(change.id)
+            case Batch():
+                return self._batches.get(_place(change))
+
+    def _write(self, change: Change) -> None:
+        match change:
+            case Job():
+                self._jobs[change.id] = _raised(change)
+            case Run():
+                self._runs[change.id] = _raised(change)
+            case Batch():
+                self._batches[_place(change)] = _raised(change)
+            case Finished(batch):
+                self._batches.pop(_place(batch), None)
+            case Replay():
+                self._replays[change.caller, change.key] = change
+
+
+class _Versioned(Protocol):
+    @property
+    def version(self) -> int: ...
+
+
+_Row = TypeVar("_Row", Job, Run, Batch)
+_Listed = TypeVar("_Listed", Job, Run)
+
+
+def _raised(row: _Row) -> _Row:
+    return msgspec.structs.replace(row, version=row.version + 1)
+
+
+def _place(batch: Batch) -> tuple[str, int]:
+    return batch.run_id, batch.first
+
+
+def _is_asked_for(job: Job, status: JobStatus | None, kind: JobType | None) -> bool:
+    fits = job.status is not JobStatus.DELETED if status is None else job.status is status
+    return fits and (kind is None or job.type is kind)
+
+
+def _newest_first(
+    rows: Sequence[_Listed], name: Callable[[_Listed], str], before: str | None
+) -> list[_Listed]:
+    rest = [row for row in rows if before is None or name(row) < before]
+    return sorted(rest, key=name, reverse=True)

@@ -1,0 +1,119 @@
+"""Message queues in memory with the bad habits of SQS, as often as a test asks for them."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import count, islice
+from random import Random
+
+import msgspec
+
+from conveyor.domain.ids import RunId, TaskId
+from conveyor.ports.clock import Clock
+from conveyor.ports.queues import Message
+
+MOST_RECEIVED = 10
+LONGEST_DELAY = timedelta(minutes=15)
+LONGEST_HIDING = timedelta(hours=12)
+
+
+class Habits(msgspec.Struct, frozen=True, kw_only=True):
+    """How often, from 0 to 1, the queue does what its documents warn of."""
+
+    doubled: float = 0.0  # a hint is delivered and stays visible
+    late: float = 0.0  # a visible hint is passed over
+    empty: float = 0.0  # a receive finds nothing at all
+    undead: float = 0.0  # an acked hint comes back
+
+
+CALM = Habits()
+NASTY = Habits(doubled=0.2, late=0.3, empty=0.2, undead=0.2)
+
+
+class MemoryQueues:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        visibility: timedelta,
+        random: Random,
+        habits: Habits = CALM,
+    ) -> None:
+        self._clock = clock
+        self._visibility = visibility
+        self._random = random
+        self._habits = habits
+        self._numbers = count(1)
+        self._queues: dict[RunId, list[_Hint]] = {}
+
+    async def open(self, run_id: RunId) -> None:
+        self._queues.setdefault(run_id, [])
+
+    async def close(self, run_id: RunId) -> None:
+        self._queues.pop(run_id, None)
+
+    async def send(
+        self, run_id: RunId, task_ids: Sequence[TaskId], *, delay: timedelta = timedelta()
+    ) -> None:
+        _check(delay, LONGEST_DELAY)
+        visible_at = self._clock.now() + delay
+        hints = [_Hint(task_id, visible_at) for task_id in task_ids]
+        # A queue that is gone belongs to a closed run, which needs no hints.
+        self._queues.get(run_id, []).extend(hints)
+
+    async def receive(self, run_id: RunId, limit: int) -> Sequence[Message] | None:
+        if not 1 <= limit <= MOST_RECEIVED:
+            raise ValueError(f"a receive is of 1 to {MOST_RECEIVED} messages, not {limit}")
+        if run_id not in self._queues:
+            return None
+        if self._happens(self._habits.empty):
+            return []
+        return [self._deliver(hint) for hint in islice(self._visible(run_id), limit)]
+
+    async def ack(self, run_id: RunId, receipts: Sequence[str]) -> None:
+        for hint in self._received(run_id, receipts):
+            if not self._happens(self._habits.undead):
+                self._queues[run_id].remove(hint)
+
+    async def postpone(self, run_id: RunId, receipts: Sequence[str], *, delay: timedelta) -> None:
+        _check(delay, LONGEST_HIDING)
+        for hint in self._received(run_id, receipts):
+            hint.visible_at = self._clock.now() + delay
+
+    def waiting(self, run_id: RunId) -> int:
+        """How many hints a queue has, hidden ones too: for tests that nothing is left behind."""
+        return len(self._queues.get(run_id, []))
+
+    def _visible(self, run_id: RunId) -> Iterable["_Hint"]:
+        now = self._clock.now()
+        hints = [hint for hint in self._queues[run_id] if hint.visible_at <= now]
+        self._random.shuffle(hints)
+        return (hint for hint in hints if not self._happens(self._habits.late))
+
+    def _deliver(self, hint: "_Hint") -> Message:
+        hint.receipt = str(next(self._numbers))
+        if not self._happens(self._habits.doubled):
+            hint.visible_at = self._clock.now() + self._visibility
+        return Message(hint.task_id, hint.receipt)
+
+    def _received(self, run_id: RunId, receipts: Sequence[str]) -> list["_Hint"]:
+        """The hints whose receipts are still good."""
+        now = self._clock.now()
+        return [
+            hint
+            for hint in self._queues.get(run_id, [])
+            if hint.receipt in receipts and hint.visible_at > now
+        ]
+
+    def _happens(self, chance: float) -> bool:
+        return self._random.random() < chance
+
+
+class _Hint(msgspec.Struct, eq=False):
+    task_id: TaskId
+    visible_at: datetime
+    receipt: str = ""
+
+
+def _check(delay: timedelta, longest: timedelta) -> None:
+    if not timedelta() <= delay <= longest:
+        raise ValueError(f"a delay is from 0 to {longest}, not {delay}")

@@ -1,0 +1,146 @@
+"""The rows behind tasks, claims and work in memory. Every move is the domain's own function."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import timedelta
+
+from conveyor.domain import task as life
+from conveyor.domain.counts import Counts
+from conveyor.domain.failure import FailureReason
+from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.task import Attempt, Settlement, Task, TaskStatus, Verdict
+from conveyor.errors import Stale
+from conveyor.ports.clock import Clock
+from conveyor.ports.tasks import NewTask
+from conveyor.ports.work import Held
+
+LOST_FOR_GOOD = life.counted(
+    Verdict(status=TaskStatus.FAILED, charged=False, reason=FailureReason.OTHER)
+)
+
+
+class Rows:
+    def __init__(self, clock: Clock, lease: timedelta) -> None:
+        self._clock = clock
+        self._lease = lease
+        self._runs: dict[RunId, dict[TaskId, Task]] = {}
+        self._lines: defaultdict[tuple[RunId, TaskId], list[Attempt]] = defaultdict(list)
+        self._counts: dict[RunId, Counts] = {}
+
+    def add(self, run_id: RunId, new: NewTask) -> bool:
+        """Whether the task was new."""
+        rows = self._runs.setdefault(run_id, {})
+        if new.id in rows:
+            return False
+        rows[new.id] = self._born(run_id, new)
+        return True
+
+    def get(self, run_id: RunId, task_id: TaskId) -> Task | None:
+        return self._runs.get(run_id, {}).get(task_id)
+
+    def of_run(self, run_id: RunId) -> list[Task]:
+        """A run's tasks in order of index."""
+        return sorted(self._runs.get(run_id, {}).values(), key=lambda task: task.index)
+
+    def run_ids(self) -> Iterable[RunId]:
+        return self._runs.keys()
+
+    def due(self, run_id: RunId) -> list[Task]:
+        """A run's due tasks, the longest due first."""
+        now = self._clock.now()
+        return _by_due(task for task in self.of_run(run_id) if life.is_due(task, now))
+
+    def lapsed(self, overdue: timedelta) -> list[Task]:
+        """Tasks of all runs whose lease ran out at least `overdue` ago, the earliest first."""
+        then = self._clock.now() - overdue
+        return _by_due(
+            task
+            for run_id in self._runs
+            for task in self.of_run(run_id)
+            if task.status is TaskStatus.PROCESSING and life.is_due(task, then)
+        )
+
+    def claim(self, task: Task) -> Task:
+        claimed = life.claim(task, self._clock.now(), self._lease)
+        if task.status is TaskStatus.PROCESSING:
+            self._note_lost_worker(task, claimed)
+        return self._keep(claimed)
+
+    def release(self, task: Task) -> Held:
+        """The claim that ended so."""
+        released = life.release(task, self._clock.now())
+        self._note_lost_worker(task, released)
+        self._keep(released)
+        return Held(task.run_id, task.id, task.claim_no)
+
+    def renew(self, held: Held) -> bool:
+        """Whether the claim stood."""
+        task = self.get(held.run_id, held.task_id)
+        if task is None:
+            return False
+        try:
+            self._keep(life.renew(task, held.claim_no, self._clock.now(), self._lease))
+        except Stale:
+            return False
+        return True
+
+    def settle(self, ending: Settlement) -> bool:
+        """Whether the claim held its task."""
+        task = self.get(ending.run_id, ending.task_id)
+        if task is None:
+            return False
+        now = self._clock.now()
+        try:
+            self._keep(life.settle(task, ending.claim_no, ending.verdict, now))
+        except Stale:
+            return False
+        self._note(task, life.line(task, ending.verdict, now))
+        self._count(task.run_id, life.counted(ending.verdict))
+        return True
+
+    def history(self, run_id: RunId, task_id: TaskId) -> list[Attempt]:
+        return list(self._lines.get((run_id, task_id), ()))
+
+    def counts(self, run_id: RunId) -> Counts:
+        return self._counts.get(run_id, Counts())
+
+    def discard(self, task: Task) -> None:
+        """Remove a row with its history, and with the last row of a run its counts."""
+        rows = self._runs[task.run_id]
+        del rows[task.id]
+        self._lines.pop((task.run_id, task.id), None)
+        if not rows:
+            del self._runs[task.run_id]
+            self._counts.pop(task.run_id, None)
+
+    def _born(self, run_id: RunId, new: NewTask) -> Task:
+        now = self._clock.now()
+        return Task(
+            run_id=run_id,
+            id=new.id,
+            index=new.index,
+            spec=new.spec,
+            created_at=now,
+            updated_at=now,
+            due_at=now,
+        )
+
+    def _keep(self, task: Task) -> Task:
+        self._runs[task.run_id][task.id] = task
+        return task
+
+    def _note_lost_worker(self, before: Task, after: Task) -> None:
+        self._note(before, life.lost_line(before, self._clock.now()))
+        if after.is_final:
+            self._count(after.run_id, LOST_FOR_GOOD)
+
+    def _note(self, task: Task, line: Attempt | None) -> None:
+        if line:
+            self._lines[task.run_id, task.id].append(line)
+
+    def _count(self, run_id: RunId, more: Counts) -> None:
+        self._counts[run_id] = self.counts(run_id) + more
+
+
+def _by_due(tasks: Iterable[Task]) -> list[Task]:
+    return sorted(tasks, key=lambda task: (task.due_at is None, task.due_at))

@@ -1,0 +1,47 @@
+"""Work in memory: the rows are the queue."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from itertools import islice
+
+from conveyor.adapters.memory.rows import Rows
+from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.task import Settlement, Task
+from conveyor.ports.work import Held
+
+
+class MemoryWork:
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._closed: set[RunId] = set()
+
+    async def open(self, run_id: RunId) -> None:
+        self._closed.discard(run_id)
+
+    async def close(self, run_id: RunId) -> None:
+        self._closed.add(run_id)
+
+    async def offer(self, run_id: RunId, task_ids: Sequence[TaskId]) -> None:
+        """Nothing: the rows are the queue."""
+
+    async def claim(self, wants: Mapping[RunId, int]) -> Sequence[Task]:
+        return [
+            task
+            for run_id, want in wants.items()
+            if run_id not in self._closed
+            for task in self._take(run_id, want)
+        ]
+
+    async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
+        return [claim for claim in held if not self._rows.renew(claim)]
+
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
+        return [self._rows.settle(ending) for ending in settlements]
+
+    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
+        return [self._rows.release(task) for task in self._rows.lapsed(overdue)[:limit]]
+
+    def _take(self, run_id: RunId, want: int) -> list[Task]:
+        # Lazy, so that no more is claimed than is given, and the failed make room for others.
+        claimed = map(self._rows.claim, self._rows.due(run_id))
+        return list(islice((task for task in claimed if not task.is_final), want))

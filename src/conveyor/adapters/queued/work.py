@@ -1,0 +1,187 @@
+"""Work put together from claims and queues, for engines whose rows are not their queue.
+
+The row decides, the queue only hints. A hint is acked when its task is final, and not before:
+so as long as the queue loses nothing, each unfinished task has a hint somewhere. Whatever goes
+wrong with a hint after its row was written is left to its next delivery.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import TypeVar
+
+from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.task import FINAL, Settlement, Task
+from conveyor.errors import Unavailable
+from conveyor.ports.claims import Claims
+from conveyor.ports.clock import Clock
+from conveyor.ports.queues import Message, Queues
+from conveyor.ports.work import Held
+
+MOST_RECEIVED = 10
+MOST_REMEMBERED = 10_000
+# The longest that SQS delays a new message, and hides a received one.
+LONGEST_DELAY = timedelta(minutes=15)
+LONGEST_HIDING = timedelta(hours=12)
+
+
+class QueuedWork:
+    def __init__(self, claims: Claims, queues: Queues, *, clock: Clock, lease: timedelta) -> None:
+        self._claims = claims
+        self._queues = queues
+        self._clock = clock
+        self._lease = lease
+        self._receipts: dict[Held, str] = {}
+        # An ingester that has not heard of the end may yet offer rows: that must not bring the
+        # queue back. Another process may do it still, but asks for no tasks of an ended run.
+        self._closed: dict[RunId, None] = {}
+
+    async def open(self, run_id: RunId) -> None:
+        self._closed.pop(run_id, None)
+        await self._queues.open(run_id)
+
+    async def close(self, run_id: RunId) -> None:
+        self._remember_closed(run_id)
+        await self._queues.close(run_id)
+
+    async def offer(self, run_id: RunId, task_ids: Sequence[TaskId]) -> None:
+        if run_id not in self._closed:
+            await self._queues.open(run_id)
+            await self._queues.send(run_id, task_ids)
+
+    async def claim(self, wants: Mapping[RunId, int]) -> Sequence[Task]:
+        taken: list[Task] = []
+        try:
+            for run_id, want in wants.items():
+                await self._fill(taken, run_id, want)
+        except Unavailable:
+            # What was claimed so far must reach its worker, or it is lost for a whole lease.
+            if not taken:
+                raise
+        return taken
+
+    async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
+        fallen = await self._claims.renew(held)
+        for claim in fallen:
+            self._receipts.pop(claim, None)
+        known = [(claim.run_id, self._receipts[claim]) for claim in held if claim in self._receipts]
+        for run_id, receipts in _grouped(known).items():
+            await self._postpone(run_id, [(self._lease, receipt) for receipt in receipts])
+        return fallen
+
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
+        settled = await self._claims.settle(settlements)
+        pairs = zip(settlements, settled, strict=True)
+        effective = [(ending.run_id, ending) for ending, held_its_task in pairs if held_its_task]
+        for run_id, endings in _grouped(effective).items():
+            with suppress(Unavailable):
+                await self._follow(run_id, endings)
+        for ending in settlements:
+            self._receipts.pop(_held(ending), None)
+        return settled
+
+    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
+        """Released tasks get new hints: nobody knows whether their old ones still exist."""
+        released = await self._claims.release_lapsed(overdue=overdue, limit=limit)
+        pairs = [(claim.run_id, claim.task_id) for claim in released]
+        for run_id, task_ids in _grouped(pairs).items():
+            with suppress(Unavailable):
+                await self._queues.send(run_id, task_ids)
+        return released
+
+    def _remember_closed(self, run_id: RunId) -> None:
+        self._closed[run_id] = None
+        if len(self._closed) > MOST_REMEMBERED:
+            del self._closed[next(iter(self._closed))]
+
+    async def _fill(self, taken: list[Task], run_id: RunId, want: int) -> None:
+        for start in range(0, want, MOST_RECEIVED):
+            messages = await self._queues.receive(run_id, min(want - start, MOST_RECEIVED))
+            if not messages:
+                return
+            taken += await self._take(run_id, messages)
+
+    async def _take(self, run_id: RunId, messages: Sequence[Message]) -> list[Task]:
+        receipts = {message.task_id: message.receipt for message in messages}
+        due = await self._claims.take(run_id, list(receipts))
+        taken = [task for task in due if not task.is_final]
+        for task in taken:
+            self._receipts[_held_by(task)] = receipts.pop(task.id)
+        if receipts:
+            with suppress(Unavailable):
+                await self._put_aside(run_id, receipts)
+        return taken
+
+    async def _put_aside(self, run_id: RunId, receipts: Mapping[TaskId, str]) -> None:
+        """Ack the hints of tasks that are final or gone; hide the others until they are due."""
+        looked = await self._claims.look(run_id, list(receipts))
+        unfinished = [task for task in looked if not task.is_final]
+        done = receipts.keys() - {task.id for task in unfinished}
+        await self._ack(run_id, [receipts[task_id] for task_id in done])
+        for task in unfinished:
+            self._replace_receipt(task, receipts[task.id])
+        await self._postpone(
+            run_id, [(self._until_due(task), receipts[task.id]) for task in unfinished]
+        )
+
+    def _replace_receipt(self, task: Task, newer: str) -> None:
+        """Only the newest receipt of a hint delivered twice can hide or ack it."""
+        claim = _held_by(task)
+        if claim in self._receipts:
+            self._receipts[claim] = newer
+
+    def _until_due(self, task: Task) -> timedelta:
+        now = self._clock.now()
+        return max((task.due_at or now) - now, timedelta())
+
+    async def _follow(self, run_id: RunId, endings: Sequence[Settlement]) -> None:
+        """Bring the hints of settled tasks in line with their rows."""
+        final = [ending for ending in endings if ending.verdict.status in FINAL]
+        waiting = [ending for ending in endings if ending.verdict.status not in FINAL]
+        await self._ack(run_id, [receipt for ending in final if (receipt := self._receipt(ending))])
+        await self._postpone(
+            run_id,
+            [
+                (ending.verdict.delay, receipt)
+                for ending in waiting
+                if (receipt := self._receipt(ending))
+            ],
+        )
+        await self._send_anew(run_id, [each for each in waiting if not self._receipt(each)])
+
+    def _receipt(self, ending: Settlement) -> str | None:
+        return self._receipts.get(_held(ending))
+
+    async def _ack(self, run_id: RunId, receipts: Sequence[str]) -> None:
+        if receipts:
+            await self._queues.ack(run_id, receipts)
+
+    async def _postpone(self, run_id: RunId, waits: Iterable[tuple[timedelta, str]]) -> None:
+        for delay, receipts in _grouped(waits).items():
+            with suppress(Unavailable):
+                await self._queues.postpone(run_id, receipts, delay=min(delay, LONGEST_HIDING))
+
+    async def _send_anew(self, run_id: RunId, endings: Sequence[Settlement]) -> None:
+        waits = [(ending.verdict.delay, ending.task_id) for ending in endings]
+        for delay, task_ids in _grouped(waits).items():
+            await self._queues.send(run_id, task_ids, delay=min(delay, LONGEST_DELAY))
+
+
+_Key = TypeVar("_Key")
+_Item = TypeVar("_Item")
+
+
+def _grouped(pairs: Iterable[tuple[_Key, _Item]]) -> dict[_Key, list[_Item]]:
+    groups: defaultdict[_Key, list[_Item]] = defaultdict(list)
+    for key, item in pairs:
+        groups[key].append(item)
+    return groups
+
+
+def _held(ending: Settlement) -> Held:
+    return Held(ending.run_id, ending.task_id, ending.claim_no)
+
+
+def _held_by(task: Task) -> Held:
+    return Held(task.run_id, task.id, task.claim_no)

@@ -1,0 +1,56 @@
+"""Row-level claims in SQLite, for work that is handed out by a queue beside it."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import apsw
+
+from conveyor.adapters.sqlite.database import Database
+from conveyor.adapters.sqlite.rows import TASK, task_of
+from conveyor.adapters.sqlite.shelves import find_shelf
+from conveyor.adapters.sqlite.work import SqliteWork
+from conveyor.domain.ids import RunId, TaskId, task_index
+from conveyor.domain.task import Settlement, Task
+from conveyor.ports.work import Held
+
+LOOK = f"SELECT {TASK} FROM task WHERE shelf = ? AND idx = ?"
+
+
+class SqliteClaims:
+    """The claims of `SqliteWork`, of tasks named by the caller."""
+
+    def __init__(self, database: Database, work: SqliteWork) -> None:
+        self._database = database
+        self._work = work
+
+    async def take(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
+        def operation(connection: apsw.Connection) -> list[Task]:
+            shelf = find_shelf(connection, run_id)
+            found = [_look_at(connection, run_id, shelf, task_id) for task_id in set(task_ids)]
+            return self._work.take_due(connection, shelf, [task for task in found if task])
+
+        return await self._database.write(operation)
+
+    async def look(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
+        def operation(connection: apsw.Connection) -> list[Task]:
+            shelf = find_shelf(connection, run_id)
+            found = (_look_at(connection, run_id, shelf, task_id) for task_id in task_ids)
+            return [task for task in found if task]
+
+        return self._database.peek(operation)
+
+    async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
+        return await self._work.renew(held)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
+        return await self._work.settle(settlements)
+
+    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
+        return await self._work.release_lapsed(overdue=overdue, limit=limit)
+
+
+def _look_at(
+    connection: apsw.Connection, run_id: RunId, shelf: int | None, task_id: TaskId
+) -> Task | None:
+    row = connection.execute(LOOK, (shelf, task_index(task_id))).fetchone()
+    return task_of(run_id, row) if row and row[1] == task_id else None

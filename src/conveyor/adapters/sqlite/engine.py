@@ -1,0 +1,62 @@
+"""The embedded engine: every kind of row in one SQLite file."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import apsw
+import msgspec
+
+from conveyor.adapters.sqlite.claims import SqliteClaims
+from conveyor.adapters.sqlite.database import Database, Durability, open_database
+from conveyor.adapters.sqlite.duties import SqliteDuties
+from conveyor.adapters.sqlite.metadata import SqliteMetadata
+from conveyor.adapters.sqlite.rows import stamp
+from conveyor.adapters.sqlite.tasks import SqliteTasks
+from conveyor.adapters.sqlite.work import SqliteWork
+from conveyor.ports.clock import Clock, Ids
+from conveyor.ports.work import Held
+
+
+class SqliteEngine(msgspec.Struct, frozen=True, kw_only=True):
+    database: Database
+    metadata: SqliteMetadata
+    tasks: SqliteTasks
+    work: SqliteWork
+    claims: SqliteClaims
+    duties: SqliteDuties
+    incarnation: int
+    dead: Sequence[Held]  # claims that earlier incarnations died holding
+
+
+@asynccontextmanager
+async def open_engine(
+    folder: Path,
+    *,
+    clock: Clock,
+    ids: Ids,
+    lease: timedelta,
+    durability: Durability = Durability.POWER,
+) -> AsyncIterator[SqliteEngine]:
+    """Open a data folder as its only owner, and free what dead owners held."""
+    async with open_database(folder, durability=durability) as database:
+        now = stamp(clock.now())
+        incarnation = await database.write(lambda connection: _begin(connection, now))
+        work = SqliteWork(database, clock, lease=lease, incarnation=incarnation)
+        yield SqliteEngine(
+            database=database,
+            metadata=SqliteMetadata(database, clock),
+            tasks=SqliteTasks(database, clock),
+            work=work,
+            claims=SqliteClaims(database, work),
+            duties=SqliteDuties(database, clock, ids),
+            incarnation=incarnation,
+            dead=await work.release_dead(),
+        )
+
+
+def _begin(connection: apsw.Connection, now: int) -> int:
+    connection.execute("UPDATE duty SET due_at = ?1 WHERE due_at > ?1 AND deliveries > 0", (now,))
+    connection.execute("INSERT INTO incarnation (started_at) VALUES (?)", (now,))
+    return connection.last_insert_rowid()

@@ -1,0 +1,209 @@
+"""Jobs, runs, batches and replays in SQLite."""
+
+from collections.abc import Sequence
+from functools import singledispatch
+
+import apsw
+import msgspec
+
+from conveyor.adapters.sqlite.database import Database
+from conveyor.adapters.sqlite.rows import moment, stamp
+from conveyor.domain.batch import Batch, Replay
+from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.run import Run
+from conveyor.errors import KeyTaken, Stale
+from conveyor.ports.clock import Clock
+from conveyor.ports.metadata import Change, Finished
+
+JOB = msgspec.json.Decoder(Job)
+RUN = msgspec.json.Decoder(Run)
+BATCH = msgspec.json.Decoder(Batch)
+
+INSERT_JOB = """
+INSERT INTO job (id, caller, type, status, run_id, version, doc) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING RETURNING 1
+"""
+UPDATE_JOB = """
+UPDATE job SET caller = ?2, type = ?3, status = ?4, run_id = ?5, version = ?6, doc = ?7
+ WHERE id = ?1 AND version = ?6 - 1 RETURNING 1
+"""
+INSERT_RUN = """
+INSERT INTO run (id, job_id, live, version, doc) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING RETURNING 1
+"""
+UPDATE_RUN = """
+UPDATE run SET job_id = ?2, live = ?3, version = ?4, doc = ?5
+ WHERE id = ?1 AND version = ?4 - 1 RETURNING 1
+"""
+INSERT_BATCH = """
+INSERT INTO batch (run_id, first, version, doc) VALUES (?, ?, ?, ?)
+ON CONFLICT DO NOTHING RETURNING 1
+"""
+UPDATE_BATCH = """
+UPDATE batch SET version = ?3, doc = ?4
+ WHERE run_id = ?1 AND first = ?2 AND version = ?3 - 1 RETURNING 1
+"""
+CLAIM_KEY = """
+INSERT INTO replay (caller, key, fingerprint, status, body, expires_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (caller, key) DO UPDATE SET
+       fingerprint = ?3, status = ?4, body = ?5, expires_at = ?6 WHERE expires_at <= ?7
+RETURNING 1
+"""
+REPLAY = """
+SELECT fingerprint, status, body, expires_at FROM replay
+ WHERE caller = ? AND key = ? AND expires_at > ?
+"""
+JOBS = """
+SELECT job.doc, run.doc FROM job JOIN run ON run.id = job.run_id
+ WHERE job.caller = ?1 AND job.id < ?2
+   AND CASE WHEN ?3 IS NULL THEN job.status <> 'deleted' ELSE job.status = ?3 END
+   AND (?4 IS NULL OR job.type = ?4)
+ ORDER BY job.id DESC LIMIT ?5
+"""
+RUNS = "SELECT doc FROM run WHERE job_id = ? AND id < ? ORDER BY id DESC LIMIT ?"
+LIVE = """
+SELECT run.doc, job.doc FROM run INDEXED BY run_live JOIN job ON job.id = run.job_id
+ WHERE run.live = 1 AND run.id > ? ORDER BY run.id LIMIT ?
+"""
+BATCHES = "SELECT doc FROM batch WHERE (run_id, first) > (?, ?) ORDER BY run_id, first LIMIT ?"
+PAST_EVERY_ID = "~"
+
+
+class SqliteMetadata:
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def commit(self, *changes: Change) -> None:
+        now = stamp(self._clock.now())
+        keys_first = sorted(changes, key=lambda change: not isinstance(change, Replay))
+
+        def operation(connection: apsw.Connection) -> None:
+            for change in keys_first:
+                _write(change, connection, now)
+
+        await self._database.write(operation)
+
+    async def job(self, job_id: JobId) -> Job | None:
+        doc = self._doc("SELECT doc FROM job WHERE id = ?", job_id)
+        return JOB.decode(doc) if doc else None
+
+    async def run(self, run_id: RunId) -> Run | None:
+        doc = self._doc("SELECT doc FROM run WHERE id = ?", run_id)
+        return RUN.decode(doc) if doc else None
+
+    async def jobs(
+        self,
+        caller: CallerId,
+        *,
+        limit: int,
+        before: str | None = None,
+        status: JobStatus | None = None,
+        kind: JobType | None = None,
+    ) -> Sequence[tuple[Job, Run]]:
+        wanted = (caller, before or PAST_EVERY_ID, status, kind, limit)
+        return await self._database.read(
+            lambda connection: [
+                (JOB.decode(job), RUN.decode(run)) for job, run in connection.execute(JOBS, wanted)
+            ]
+        )
+
+    async def runs(self, job_id: JobId, *, limit: int, before: str | None = None) -> Sequence[Run]:
+        wanted = (job_id, before or PAST_EVERY_ID, limit)
+        return await self._database.read(
+            lambda connection: [RUN.decode(doc) for (doc,) in connection.execute(RUNS, wanted)]
+        )
+
+    async def live(self, *, limit: int, after: str = "") -> Sequence[tuple[Run, Job]]:
+        return await self._database.read(
+            lambda connection: [
+                (RUN.decode(run), JOB.decode(job))
+                for run, job in connection.execute(LIVE, (after, limit))
+            ]
+        )
+
+    async def batches(self, *, limit: int, after: tuple[str, int] = ("", -1)) -> Sequence[Batch]:
+        return await self._database.read(
+            lambda connection: [
+                BATCH.decode(doc) for (doc,) in connection.execute(BATCHES, (*after, limit))
+            ]
+        )
+
+    async def replay(self, caller: CallerId, key: str) -> Replay | None:
+        wanted = (caller, key, stamp(self._clock.now()))
+        row = self._database.peek(lambda connection: connection.execute(REPLAY, wanted).fetchone())
+        if row is None:
+            return None
+        fingerprint, status, body, expires_at = row
+        return Replay(
+            caller=caller,
+            key=key,
+            fingerprint=fingerprint,
+            status=status,
+            body=body,
+            expires_at=moment(expires_at),
+        )
+
+    def _doc(self, query: str, key: str) -> str | None:
+        row = self._database.peek(lambda connection: connection.execute(query, (key,)).fetchone())
+        return row[0] if row else None
+
+
+@singledispatch
+def _write(change: Change, _connection: apsw.Connection, _now: int) -> None:
+    raise TypeError(f"not a change: {change!r}")
+
+
+@_write.register
+def _write_job(job: Job, connection: apsw.Connection, _: int) -> None:
+    stored = msgspec.structs.replace(job, version=job.version + 1)
+    row = (job.id, job.caller, job.type, job.status, job.latest_run_id, stored.version)
+    _put(connection, UPDATE_JOB if job.version else INSERT_JOB, (*row, _doc_of(stored)), job.id)
+
+
+@_write.register
+def _write_run(run: Run, connection: apsw.Connection, _: int) -> None:
+    stored = msgspec.structs.replace(run, version=run.version + 1)
+    row = (run.id, run.job_id, int(run.is_live), stored.version)
+    _put(connection, UPDATE_RUN if run.version else INSERT_RUN, (*row, _doc_of(stored)), run.id)
+
+
+@_write.register
+def _write_batch(batch: Batch, connection: apsw.Connection, _: int) -> None:
+    stored = msgspec.structs.replace(batch, version=batch.version + 1)
+    row = (batch.run_id, batch.first, stored.version, _doc_of(stored))
+    _put(connection, UPDATE_BATCH if batch.version else INSERT_BATCH, row, batch.run_id)
+
+
+@_write.register
+def _remove_batch(finished: Finished, connection: apsw.Connection, _: int) -> None:
+    key = (finished.batch.run_id, finished.batch.first)
+    connection.execute("DELETE FROM batch WHERE run_id = ? AND first = ?", key)
+
+
+@_write.register
+def _claim_key(replay: Replay, connection: apsw.Connection, now: int) -> None:
+    row = (
+        replay.caller,
+        replay.key,
+        replay.fingerprint,
+        replay.status,
+        replay.body,
+        stamp(replay.expires_at),
+        now,
+    )
+    if connection.execute(CLAIM_KEY, row).fetchone() is None:
+        raise KeyTaken(f"idempotency key {replay.key!r} is taken")
+
+
+def _put(
+    connection: apsw.Connection, statement: str, row: tuple[str | int, ...], name: str
+) -> None:
+    if connection.execute(statement, row).fetchone() is None:
+        raise Stale(f"{name} has moved on")
+
+
+def _doc_of(value: Job | Run | Batch) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,154 @@
+"""How tasks and their lines stand in SQLite."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import apsw
+import msgspec
+
+from conveyor.domain.counts import COLUMNS as COUNTED
+from conveyor.domain.counts import Counts, Spend
+from conveyor.domain.failure import FailureReason
+from conveyor.domain.ids import RunId
+from conveyor.domain.task import Attempt, StoredBody, Task, TaskSpec, TaskStatus
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+STATUSES = (TaskStatus.PENDING, TaskStatus.PROCESSING, TaskStatus.SUCCESSFUL, TaskStatus.FAILED)
+STATUS_NO = {status: number for number, status in enumerate(STATUSES)}
+PHASE = {
+    TaskStatus.PENDING: 0,
+    TaskStatus.PROCESSING: 0,
+    TaskStatus.SUCCESSFUL: 2,
+    TaskStatus.FAILED: 3,
+}
+
+Row = tuple[Any, ...]  # as the driver gives it
+
+TASK_COLUMNS = (
+    "idx", "id", "status", "due_at", "claim_no", "attempts", "lost", "claimed_at", "created_at",
+    "updated_at", "url", "method", "external_id", "metadata", "params", "body", "locator", "length",
+    "checksum", "format", "problem", "reason", "source_run_id",
+)  # fmt: skip
+TASK = ", ".join(TASK_COLUMNS)
+
+ADD_COUNTS = f"""
+INSERT INTO counter (shelf, incarnation, {", ".join(COUNTED)})
+VALUES (?, ?, {", ".join("?" for _ in COUNTED)})
+ON CONFLICT (shelf, incarnation) DO UPDATE SET
+{", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTED)}
+"""
+
+ADD_LINE = """
+INSERT INTO attempt (shelf, idx, claim_no, attempt, started_at, ended_at, problem, credits, nanos)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+REPLACE_STATE = """
+UPDATE task SET status = ?, phase = ?, due_at = ?, claim_no = ?, lost = ?, claimed_at = ?,
+       updated_at = ?, problem = ?, reason = ?
+ WHERE shelf = ? AND idx = ?
+"""
+
+
+def stamp(moment: datetime) -> int:
+    return (moment - EPOCH) // MICROSECOND
+
+
+def moment(value: int) -> datetime:
+    return EPOCH + timedelta(microseconds=value)
+
+
+def task_of(run_id: RunId, row: Row) -> Task:
+    """A task from a row of `TASK_COLUMNS`."""
+    (idx, task_id, status, due_at, claim_no, attempts, lost, claimed_at, created_at, updated_at,
+     url, method, external_id, metadata, params, body, locator, length, checksum, fmt, problem,
+     reason, source_run_id) = row  # fmt: skip
+    return Task(
+        run_id=run_id,
+        id=task_id,
+        index=idx,
+        spec=TaskSpec(
+            url=url,
+            method=method,
+            external_id=external_id,
+            metadata=metadata,
+            params=params,
+            body=body,
+        ),
+        status=STATUSES[status],
+        due_at=None if due_at is None else moment(due_at),
+        claim_no=claim_no,
+        attempts=attempts,
+        lost=lost,
+        claimed_at=None if claimed_at is None else moment(claimed_at),
+        created_at=moment(created_at),
+        updated_at=moment(updated_at),
+        result=_body_of(locator, length, checksum, fmt),
+        problem=problem,
+        reason=None if reason is None else FailureReason(reason),
+        source_run_id=source_run_id,
+    )
+
+
+def line_of(row: Row) -> Attempt:
+    attempt, started_at, ended_at, problem, credit, nanos = row
+    return Attempt(
+        attempt=attempt,
+        started_at=moment(started_at),
+        ended_at=moment(ended_at),
+        problem=problem,
+        spend=Spend(credit, nanos),
+    )
+
+
+def add_line(
+    connection: apsw.Connection, shelf: int | None, task: Task, claim_no: int, line: Attempt
+) -> None:
+    connection.execute(
+        ADD_LINE,
+        (
+            shelf,
+            task.index,
+            claim_no,
+            line.attempt,
+            stamp(line.started_at),
+            stamp(line.ended_at),
+            line.problem,
+            line.spend.credits,
+            line.spend.nanos,
+        ),
+    )
+
+
+def add_counts(
+    connection: apsw.Connection, shelf: int | None, incarnation: int, counts: Counts
+) -> None:
+    connection.execute(ADD_COUNTS, (shelf, incarnation, *msgspec.structs.astuple(counts)))
+
+
+def replace_state(connection: apsw.Connection, shelf: int | None, task: Task) -> None:
+    """Write what a claim or a release changed of a task."""
+    connection.execute(
+        REPLACE_STATE,
+        (
+            STATUS_NO[task.status],
+            PHASE[task.status],
+            None if task.due_at is None else stamp(task.due_at),
+            task.claim_no,
+            task.lost,
+            None if task.claimed_at is None else stamp(task.claimed_at),
+            stamp(task.updated_at),
+            task.problem,
+            task.reason,
+            shelf,
+            task.index,
+        ),
+    )
+
+
+def _body_of(locator: str | None, length: int, checksum: str, fmt: str) -> StoredBody | None:
+    if locator is None:
+        return None
+    return StoredBody(locator=locator, length=length, checksum=checksum, format=fmt)

@@ -1,0 +1,126 @@
+-- Moments are microseconds since the epoch, in UTC. A `doc` is the whole value as JSON; the
+-- columns beside it are what queries need of it.
+
+CREATE TABLE incarnation (
+    no         INTEGER PRIMARY KEY,  -- one for each time the folder was opened
+    started_at INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE job (
+    id      TEXT    NOT NULL PRIMARY KEY,
+    caller  TEXT    NOT NULL,
+    type    TEXT    NOT NULL,
+    status  TEXT    NOT NULL,
+    run_id  TEXT    NOT NULL,  -- the latest run
+    version INTEGER NOT NULL,
+    doc     TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX job_by_caller ON job (caller, id);
+
+CREATE TABLE run (
+    id      TEXT    NOT NULL PRIMARY KEY,
+    job_id  TEXT    NOT NULL,
+    live    INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    doc     TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX run_by_job ON run (job_id, id);
+CREATE INDEX run_live ON run (id) WHERE live = 1;
+
+CREATE TABLE batch (
+    run_id  TEXT    NOT NULL,
+    first   INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    doc     TEXT    NOT NULL,
+    PRIMARY KEY (run_id, first)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE replay (
+    caller      TEXT    NOT NULL,
+    key         TEXT    NOT NULL,
+    fingerprint BLOB    NOT NULL,
+    status      INTEGER NOT NULL,
+    body        BLOB    NOT NULL,
+    expires_at  INTEGER NOT NULL,
+    PRIMARY KEY (caller, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX replay_by_expiry ON replay (expires_at);
+
+CREATE TABLE shelf (
+    no     INTEGER PRIMARY KEY AUTOINCREMENT,  -- a run's short name below, never used again
+    run_id TEXT    NOT NULL UNIQUE,
+    open   INTEGER NOT NULL DEFAULT 1  -- whether its tasks may be claimed
+) STRICT;
+
+CREATE TABLE task (
+    shelf         INTEGER NOT NULL,
+    idx           INTEGER NOT NULL,
+    id            TEXT    NOT NULL,
+    status        INTEGER NOT NULL,  -- 0 pending, 1 processing, 2 successful, 3 failed
+    phase         INTEGER NOT NULL,  -- 0 open, 2 successful, 3 failed: what listings filter by
+    due_at        INTEGER,
+    claim_no      INTEGER NOT NULL,
+    attempts      INTEGER NOT NULL,
+    lost          INTEGER NOT NULL,
+    claimed_at    INTEGER,
+    created_at    INTEGER NOT NULL,
+    updated_at    INTEGER NOT NULL,
+    url           TEXT    NOT NULL,
+    method        TEXT    NOT NULL,
+    external_id   TEXT,
+    metadata      TEXT,
+    params        TEXT,
+    body          TEXT,
+    locator       TEXT,
+    length        INTEGER,
+    checksum      TEXT,
+    format        TEXT,
+    problem       TEXT,
+    reason        TEXT,
+    source_run_id TEXT,
+    PRIMARY KEY (shelf, idx)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX task_due ON task (shelf, due_at, idx) WHERE status = 0;
+CREATE INDEX task_held ON task (shelf, due_at, idx) WHERE status = 1;
+CREATE INDEX task_by_phase ON task (shelf, phase, idx);
+
+CREATE TABLE attempt (
+    shelf      INTEGER NOT NULL,
+    idx        INTEGER NOT NULL,
+    claim_no   INTEGER NOT NULL,  -- a claim ends once, so it has one line at most
+    attempt    INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    ended_at   INTEGER NOT NULL,
+    problem    TEXT,
+    credits    INTEGER NOT NULL,
+    nanos      INTEGER NOT NULL,
+    PRIMARY KEY (shelf, idx, claim_no)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE counter (
+    shelf         INTEGER NOT NULL,
+    incarnation   INTEGER NOT NULL,
+    successful    INTEGER NOT NULL,
+    auth_failed   INTEGER NOT NULL,
+    blocked       INTEGER NOT NULL,
+    bad_target    INTEGER NOT NULL,
+    rate_limited  INTEGER NOT NULL,
+    timeout       INTEGER NOT NULL,
+    gateway_error INTEGER NOT NULL,
+    other         INTEGER NOT NULL,
+    credits       INTEGER NOT NULL,
+    nanos         INTEGER NOT NULL,
+    PRIMARY KEY (shelf, incarnation)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE duty (
+    id         TEXT    NOT NULL PRIMARY KEY,
+    kind       TEXT    NOT NULL,
+    about      TEXT    NOT NULL,
+    due_at     INTEGER,  -- when it may be received; null once buried
+    deliveries INTEGER NOT NULL DEFAULT 0,
+    reason     TEXT,
+    buried_at  INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE INDEX duty_due ON duty (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX duty_buried ON duty (buried_at) WHERE buried_at IS NOT NULL;

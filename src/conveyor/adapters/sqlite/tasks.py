@@ -1,0 +1,180 @@
+"""Task rows in SQLite."""
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+import apsw
+
+from conveyor.adapters.sqlite.database import Database
+from conveyor.adapters.sqlite.rows import (
+    PHASE,
+    STATUS_NO,
+    STATUSES,
+    TASK,
+    Row,
+    line_of,
+    stamp,
+    task_of,
+)
+from conveyor.adapters.sqlite.shelves import Shelves, find_shelf, make_shelf
+from conveyor.domain.counts import COLUMNS as COUNTED
+from conveyor.domain.counts import ZERO, Counts
+from conveyor.domain.ids import RunId, TaskId, task_index
+from conveyor.domain.task import Attempt, Task, TaskStatus
+from conveyor.ports.clock import Clock
+from conveyor.ports.tasks import NewTask
+
+ADD = """
+INSERT INTO task (shelf, idx, id, status, phase, due_at, claim_no, attempts, lost, created_at,
+                  updated_at, url, method, external_id, metadata, params, body)
+VALUES (?, ?, ?, 0, 0, ?, 0, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING
+"""
+GET = f"SELECT {TASK} FROM task WHERE shelf = ? AND idx = ?"
+PAGE = f"SELECT {TASK} FROM task WHERE shelf = ? AND idx > ? ORDER BY idx LIMIT ?"
+PAGE_OF_PHASE = f"""
+SELECT {TASK} FROM task INDEXED BY task_by_phase
+ WHERE shelf = ? AND phase = ? AND idx > ? ORDER BY idx
+"""
+HISTORY = """
+SELECT attempt, started_at, ended_at, problem, credits, nanos FROM attempt
+ WHERE shelf = ? AND idx = ? ORDER BY claim_no
+"""
+SUM = f"""
+SELECT {", ".join(f"sum({name})" for name in COUNTED)} FROM counter
+ WHERE shelf = ? HAVING count(*) > 0
+"""
+TALLY = "SELECT status, count(*) FROM task WHERE shelf = ? GROUP BY status"
+RUNS = "SELECT run_id FROM shelf WHERE run_id > ? ORDER BY run_id LIMIT ?"
+DROP_ROWS = """
+DELETE FROM task WHERE shelf = ?1 AND idx IN
+       (SELECT idx FROM task WHERE shelf = ?1 ORDER BY idx LIMIT ?2)
+RETURNING idx
+"""
+
+
+class SqliteTasks:
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._shelves = Shelves()
+
+    async def add(self, run_id: RunId, tasks: Sequence[NewTask]) -> int:
+        now = stamp(self._clock.now())
+
+        def operation(connection: apsw.Connection) -> int:
+            shelf = make_shelf(connection, run_id)
+            before = connection.total_changes()
+            connection.executemany(ADD, (_row(shelf, task, now) for task in tasks))
+            return int(connection.total_changes() - before)
+
+        return await self._database.write(operation)
+
+    async def get(self, run_id: RunId, task_id: TaskId) -> Task | None:
+        def operation(connection: apsw.Connection) -> Task | None:
+            shelf, index = self._shelves.find(connection, run_id), task_index(task_id)
+            if shelf is None or index is None:
+                return None
+            row = connection.execute(GET, (shelf, index)).fetchone()
+            return task_of(run_id, row) if row and row[1] == task_id else None
+
+        return self._database.peek(operation)
+
+    async def page(
+        self,
+        run_id: RunId,
+        *,
+        limit: int,
+        after: int = -1,
+        statuses: frozenset[TaskStatus] | None = None,
+    ) -> Sequence[Task]:
+        def operation(connection: apsw.Connection) -> list[Task]:
+            shelf = self._shelves.find(connection, run_id)
+            if shelf is None:
+                return []
+            rows = (
+                connection.execute(PAGE, (shelf, after, limit)).fetchall()
+                if statuses is None
+                else _of_statuses(connection, shelf, statuses, after=after, limit=limit)
+            )
+            return [task_of(run_id, row) for row in rows]
+
+        return await self._database.read(operation)
+
+    async def history(self, run_id: RunId, task_id: TaskId) -> Sequence[Attempt]:
+        def operation(connection: apsw.Connection) -> list[Attempt]:
+            shelf = self._shelves.find(connection, run_id)
+            rows = connection.execute(HISTORY, (shelf, task_index(task_id)))
+            return [line_of(row) for row in rows]
+
+        return self._database.peek(operation)
+
+    async def counts(self, run_ids: Sequence[RunId]) -> Mapping[RunId, Counts]:
+        def operation(connection: apsw.Connection) -> dict[RunId, Counts]:
+            return {run_id: self._sum(connection, run_id) for run_id in run_ids}
+
+        return self._database.peek(operation)
+
+    async def tally(self, run_id: RunId) -> Mapping[TaskStatus, int]:
+        def operation(connection: apsw.Connection) -> dict[TaskStatus, int]:
+            shelf = self._shelves.find(connection, run_id)
+            return {STATUSES[number]: n for number, n in connection.execute(TALLY, (shelf,))}
+
+        return await self._database.read(operation)
+
+    async def runs_held(self, *, limit: int, after: str = "") -> Sequence[RunId]:
+        def operation(connection: apsw.Connection) -> list[RunId]:
+            return [RunId(run_id) for (run_id,) in connection.execute(RUNS, (after, limit))]
+
+        return await self._database.read(operation)
+
+    async def discard(self, run_id: RunId, *, limit: int) -> int:
+        def operation(connection: apsw.Connection) -> int:
+            shelf = find_shelf(connection, run_id)
+            return 0 if shelf is None else _drop_rows(connection, shelf, limit)
+
+        return await self._database.write(operation)
+
+    def _sum(self, connection: apsw.Connection, run_id: RunId) -> Counts:
+        shelf = self._shelves.find(connection, run_id)
+        row = connection.execute(SUM, (shelf,)).fetchone()
+        return Counts(**dict(zip(COUNTED, row, strict=True))) if row else ZERO
+
+
+def _row(shelf: int, task: NewTask, now: int) -> tuple[int | str | None, ...]:
+    spec = task.spec
+    return (
+        shelf, task.index, task.id, now, now, now,
+        spec.url, spec.method, spec.external_id, spec.metadata, spec.params, spec.body,
+    )  # fmt: skip
+
+
+def _drop_rows(connection: apsw.Connection, shelf: int, limit: int) -> int:
+    gone = [index for (index,) in connection.execute(DROP_ROWS, (shelf, limit))]
+    lines = ((shelf, index) for index in gone)
+    connection.executemany("DELETE FROM attempt WHERE shelf = ? AND idx = ?", lines)
+    if len(gone) < limit:
+        connection.execute("DELETE FROM counter WHERE shelf = ?", (shelf,))
+        connection.execute("DELETE FROM shelf WHERE no = ?", (shelf,))
+    return len(gone)
+
+
+def _of_statuses(
+    connection: apsw.Connection,
+    shelf: int,
+    statuses: frozenset[TaskStatus],
+    *,
+    after: int,
+    limit: int,
+) -> list[Row]:
+    """Rows of some statuses: each phase read in order of index, then merged.
+
+    A phase that is wanted only in part (pending without processing, say) is read on until the
+    page is full.
+    """
+    wanted = {STATUS_NO[status] for status in statuses}
+    found: list[Row] = []
+    for phase in {PHASE[status] for status in statuses}:
+        rows = connection.execute(PAGE_OF_PHASE, (shelf, phase, after))
+        found += islice((row for row in rows if row[2] in wanted), limit)
+    return sorted(found)[:limit]

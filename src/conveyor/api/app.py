@@ -1,0 +1,129 @@
+"""The ASGI application: routes, request ids, errors, and the pages for operators."""
+
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Mount, Route, Router
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from conveyor.api import problems
+from conveyor.api.handlers import Handlers
+from conveyor.api.links import PREFIX as LINKS
+from conveyor.api.openapi import document
+from conveyor.api.routes import ROUTES
+from conveyor.errors import ConveyorError, Unavailable
+from conveyor.ports.clock import Ids
+from conveyor.telemetry import Metrics
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+ASSETS = Path(__file__).parent / "assets"
+
+log = structlog.get_logger()
+
+Ready = Callable[[], Awaitable[None]]
+
+
+def build_app(handlers: Handlers, metrics: Metrics, ids: Ids, ready: Ready) -> ASGIApp:
+    routes = [
+        Route(route.path, getattr(handlers, route.handler), methods=[route.method])
+        for route in ROUTES
+    ]
+    links = Route(f"{LINKS}/{{job}}/{{run}}/{{task}}", handlers.get_linked_content)
+    router = Router([*routes, links, *_operators_routes(metrics, ready)], redirect_slashes=False)
+    return Front(router, metrics, ids)
+
+
+class Front:
+    """Every request passes here: it gets an id, and every error its problem document."""
+
+    def __init__(self, router: Router, metrics: Metrics, ids: Ids) -> None:
+        self._router = router
+        self._metrics = metrics
+        self._ids = ids
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise NotImplementedError(f"this is an HTTP service: {scope['type']}")
+        scope["app"] = self._router  # so that the router raises its refusals
+        request_id = self._request_id(scope)
+        answered = 0
+
+        async def stamped(message: Message) -> None:
+            nonlocal answered
+            if message["type"] == "http.response.start":
+                answered = message["status"]
+                message["headers"].append((b"x-request-id", request_id.encode()))
+            await send(message)
+
+        try:
+            await self._router(scope, receive, stamped)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            if answered:  # too late for a problem: the server cuts the connection
+                raise
+            await self._problem(error, scope, request_id)(scope, receive, stamped)
+        finally:
+            self._metrics.requests.labels(str(answered)).inc()
+            log.debug(
+                "http.request",
+                request_id=request_id,
+                method=scope["method"],
+                path=scope["path"],
+                status=answered,
+            )
+
+    def _problem(self, error: Exception, scope: Scope, request_id: str) -> Response:
+        path: str = scope["path"]
+        if isinstance(error, HTTPException):
+            return problems.from_framework(error, scope["method"], path)
+        if isinstance(error, ConveyorError):
+            if isinstance(error, Unavailable):
+                log.warning("http.unavailable", request_id=request_id, path=path, why=str(error))
+            return problems.answer(error, path)
+        log.error("http.bug", request_id=request_id, path=path, exc_info=error)
+        return problems.internal(path)
+
+    def _request_id(self, scope: Scope) -> str:
+        for name, value in scope["headers"]:
+            if name == b"x-request-id" and REQUEST_ID.fullmatch(text := value.decode("latin-1")):
+                return str(text)
+        return self._ids.new()
+
+
+def _operators_routes(metrics: Metrics, ready: Ready) -> list[Route | Mount]:
+    api = msgspec.json.encode(document())
+
+    async def healthz(_: Request) -> Response:
+        return Response(b'{"status":"ok"}', media_type="application/json")
+
+    async def readyz(_: Request) -> Response:
+        await ready()
+        return Response(b'{"status":"ready"}', media_type="application/json")
+
+    async def exposed(_: Request) -> Response:
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def openapi(_: Request) -> Response:
+        return Response(api, media_type="application/json")
+
+    async def docs(_: Request) -> Response:
+        return FileResponse(ASSETS / "docs.html")
+
+    return [
+        Route("/healthz", healthz),
+        Route("/readyz", readyz),
+        Route("/metrics", exposed),
+        Route("/openapi.json", openapi),
+        Route("/docs", docs),
+        Mount("/docs/assets", StaticFiles(directory=ASSETS)),
+    ]

@@ -1,0 +1,230 @@
+"""The calls of the contract, each a few lines between a request and a step."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from conveyor.api import wire
+from conveyor.api.auth import Callers
+from conveyor.api.intake import take_call
+from conveyor.api.links import Links
+from conveyor.domain import cursor
+from conveyor.domain.ids import CallerId, JobId, RunId, TaskId
+from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.run import Run
+from conveyor.domain.submission import Limits
+from conveyor.domain.task import Task, TaskStatus
+from conveyor.errors import InvalidArgument, NotImplementedYet
+from conveyor.steps.accept import Accept
+from conveyor.steps.append import Append
+from conveyor.steps.close import Close
+from conveyor.steps.idempotency import Answer
+from conveyor.steps.read import Content, Read
+from conveyor.telemetry import Metrics
+
+JSON = "application/json"
+CONTENT_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "json": "application/json",
+    "markdown": "text/markdown; charset=utf-8",
+    "plaintext": "text/plain; charset=utf-8",
+    "pdf": "application/pdf",
+}
+EVERY_STATUS = frozenset(TaskStatus)
+STATUS_FILTERS = {
+    "all": EVERY_STATUS,
+    "successful": frozenset({TaskStatus.SUCCESSFUL}),
+    "failed": frozenset({TaskStatus.FAILED}),
+    "processing": frozenset({TaskStatus.PENDING, TaskStatus.PROCESSING}),
+}
+Choice = TypeVar("Choice", JobStatus, JobType)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handlers:
+    callers: Callers
+    links: Links
+    limits: Limits
+    metrics: Metrics
+    accept: Accept
+    append: Append
+    closing: Close
+    read: Read
+    public_url: str | None = None
+
+    async def submit_job(self, request: Request) -> Response:
+        call = await take_call(request, *self.callers.identify(request), self.limits.inline_bytes)
+        return _answered(await self.accept.submit(call, wire.submitted))
+
+    async def list_jobs(self, request: Request) -> Response:
+        caller = self._caller(request)
+        query = request.query_params
+        views, after = await self.read.jobs(
+            caller,
+            limit=cursor.limit(
+                query.get("limit"), default=cursor.DEFAULT_LIMIT, most=cursor.MOST_LISTED
+            ),
+            before=cursor.after_id(query.get("cursor")),
+            status=_choice(query.get("status"), "status", JobStatus),
+            kind=_choice(query.get("type"), "type", JobType),
+        )
+        return _json(wire.encode(wire.jobs_shown(views, after)))
+
+    async def get_job(self, request: Request) -> Response:
+        view = await self.read.job(self._caller(request), _job(request))
+        return _json(wire.encode(wire.job_shown(view)))
+
+    async def add_tasks(self, request: Request) -> Response:
+        call = await take_call(request, *self.callers.identify(request), self.limits.inline_bytes)
+
+        async def added(job: Job, run: Run, accepted: int) -> bytes:
+            settled = (await self.read.tasks.counts([run.id]))[run.id]
+            shown = wire.run_shown(run, settled)
+            return wire.encode(wire.WireAdded(accepted, job.status, shown))
+
+        return _answered(await self.append.add(call, _job(request), added))
+
+    async def close_job(self, request: Request) -> Response:
+        caller = self._caller(request)
+        await self.closing.close(caller, _job(request))
+        view = await self.read.job(caller, _job(request))
+        return _json(wire.encode(wire.job_shown(view)))
+
+    async def stop_job(self, request: Request) -> Response:
+        caller = self._caller(request)
+        run = await self.closing.stop(caller, _job(request))
+        view = await self.read.run(caller, _job(request), run.id)
+        return _json(wire.encode(wire.run_shown(view.run, view.settled)))
+
+    async def list_runs(self, request: Request) -> Response:
+        query = request.query_params
+        views, after = await self.read.runs(
+            self._caller(request),
+            _job(request),
+            limit=cursor.limit(
+                query.get("limit"), default=cursor.DEFAULT_LIMIT, most=cursor.MOST_LISTED
+            ),
+            before=cursor.after_id(query.get("cursor")),
+        )
+        return _json(wire.encode(wire.runs_shown(views, after)))
+
+    async def get_run(self, request: Request) -> Response:
+        run_id = RunId(request.path_params["run"])
+        view = await self.read.run(self._caller(request), _job(request), run_id)
+        return _json(wire.encode(wire.run_shown(view.run, view.settled)))
+
+    async def list_results(self, request: Request) -> Response:
+        query = request.query_params
+        page = await self.read.results(
+            self._caller(request),
+            _job(request),
+            _run(request),
+            limit=cursor.limit(
+                query.get("limit"), default=cursor.DEFAULT_PAGE, most=cursor.LARGEST_PAGE
+            ),
+            after=cursor.after_index(query.get("cursor")),
+            statuses=_status_filter(query.get("status")),
+        )
+        base = self._base(request)
+
+        def link(task: Task) -> str:
+            return self.links.to_result(base, page.job.id, task)
+
+        results = [
+            wire.result_shown(task, expired=self.read.has_expired(page.job, task), link=link)
+            for task in page.tasks
+        ]
+        self.metrics.served_rows.inc(len(results))
+        return _json(wire.encode(wire.WireResults(results, page.next_cursor)))
+
+    async def get_content(self, request: Request) -> Response:
+        caller = self._caller(request)
+        return await _content(
+            await self.read.content(caller, _job(request), _run(request), _task(request))
+        )
+
+    async def get_linked_content(self, request: Request) -> Response:
+        job_id, run_id = _job(request), RunId(request.path_params["run"])
+        self.links.check(job_id, run_id, _task(request), request.query_params)
+        return await _content(await self.read.content_by_link(job_id, run_id, _task(request)))
+
+    async def get_history(self, request: Request) -> Response:
+        caller = self._caller(request)
+        lines = await self.read.history(caller, _job(request), _run(request), _task(request))
+        return _json(wire.encode(wire.history_shown(lines)))
+
+    async def not_implemented(self, request: Request) -> Response:
+        self.callers.identify(request)
+        raise NotImplementedYet(f"{request.method} {request.url.path} is not available yet")
+
+    def _caller(self, request: Request) -> CallerId:
+        return self.callers.identify(request)[0]
+
+    def _base(self, request: Request) -> str:
+        return (self.public_url or str(request.base_url)).rstrip("/")
+
+
+async def _content(content: Content) -> Response:
+    """A body in chunks. The first is read here: a body that is gone is still an error then."""
+    headers = {
+        "Content-Length": str(content.length),
+        "ETag": f'"{content.checksum}"',
+        # A scraped page must not run as if it were ours.
+        "Content-Security-Policy": "sandbox",
+        "X-Content-Type-Options": "nosniff",
+    }
+    first = await anext(content.chunks, b"")
+    media_type = CONTENT_TYPES.get(content.format, "application/octet-stream")
+    if len(first) == content.length:
+        return Response(first, headers=headers, media_type=media_type)
+    return StreamingResponse(_chain(first, content.chunks), headers=headers, media_type=media_type)
+
+
+async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for chunk in rest:
+        yield chunk
+
+
+def _answered(answer: Answer) -> Response:
+    return Response(answer.body, answer.status, media_type=JSON)
+
+
+def _json(content: bytes) -> Response:
+    return Response(content, media_type=JSON)
+
+
+def _job(request: Request) -> JobId:
+    return JobId(request.path_params["job"])
+
+
+def _run(request: Request) -> RunId | None:
+    run_id = request.path_params.get("run")
+    return RunId(run_id) if run_id else None
+
+
+def _task(request: Request) -> TaskId:
+    return TaskId(request.path_params["task"])
+
+
+def _choice(text: str | None, name: str, kind: type[Choice]) -> Choice | None:
+    if not text:
+        return None
+    try:
+        return kind(text)
+    except ValueError:
+        choices = ", ".join(kind)
+        raise InvalidArgument(f"`{name}` is one of {choices}", extras={"field": name}) from None
+
+
+def _status_filter(text: str | None) -> frozenset[TaskStatus] | None:
+    """The statuses a listing is narrowed to: one name, or several with commas."""
+    names = (text or "all").split(",")
+    if not STATUS_FILTERS.keys() >= set(names):
+        choices = ", ".join(STATUS_FILTERS)
+        raise InvalidArgument(f"`status` is one of {choices}", extras={"field": "status"})
+    wanted = frozenset[TaskStatus]().union(*(STATUS_FILTERS[name] for name in names))
+    return None if wanted == EVERY_STATUS else wanted

@@ -1,0 +1,74 @@
+"""Every error as problem+json."""
+
+from collections.abc import Mapping
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from conveyor.domain.problem import problem
+from conveyor.errors import (
+    CallerFault,
+    ConveyorError,
+    MethodNotAllowed,
+    NotFound,
+    TaskUnsuccessful,
+    TooLarge,
+    Unavailable,
+)
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER = "2"  # whole seconds; long enough for a restart, short enough not to annoy
+
+
+def answer(error: ConveyorError, path: str) -> Response:
+    """The response to an error of ours."""
+    match error:
+        case TaskUnsuccessful():
+            return _respond(error.status, {**error.extras, "instance": path})
+        case CallerFault():
+            return _caller_fault(error, path)
+        case Unavailable():
+            document = problem(
+                status=503, code=error.code, title=error.title, detail=str(error), instance=path
+            )
+            return _respond(503, document, {"Retry-After": RETRY_AFTER})
+        case _:
+            return internal(path)
+
+
+def internal(path: str) -> Response:
+    """The response to a bug: says nothing of its cause, which is in the log under the request id."""
+    detail = "Something went wrong here; the request id leads to the cause in the log"
+    return _respond(500, problem(status=500, code="internal", detail=detail, instance=path))
+
+
+def from_framework(error: HTTPException, method: str, path: str) -> Response:
+    """The framework's own refusals, in our form."""
+    if error.status_code != 405:
+        return answer(NotFound("No such path"), path)
+    allowed = (error.headers or {}).get("Allow", "")
+    response = answer(MethodNotAllowed(f"{method} is not for this path; it takes {allowed}"), path)
+    response.headers["Allow"] = allowed
+    return response
+
+
+def _caller_fault(error: CallerFault, path: str) -> Response:
+    document = problem(
+        status=error.status,
+        code=error.code,
+        title=error.title,
+        detail=error.detail,
+        instance=path,
+        **error.extras,
+    )
+    # What is left of a body that is too large would be read as the next request.
+    headers = {"Connection": "close"} if isinstance(error, TooLarge) else {}
+    return _respond(error.status, document, headers)
+
+
+def _respond(
+    status: int, document: Mapping[str, object], headers: Mapping[str, str] | None = None
+) -> Response:
+    content = msgspec.json.encode(document)
+    return Response(content, status, dict(headers or {}), media_type=MEDIA_TYPE)

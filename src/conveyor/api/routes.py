@@ -1,0 +1,108 @@
+"""Every path of the API: what serves it, what it takes and what it answers.
+
+The table is the one source of routing and of the OpenAPI document.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from conveyor.api import wire
+from conveyor.domain.submission import Addition, Submission
+
+JOB = "/v1/jobs/{job}"
+RUN = JOB + "/runs/{run}"
+TASK = "/tasks/{task}"
+
+LISTING = ("limit", "cursor")
+
+
+class Route(msgspec.Struct, frozen=True):
+    method: str
+    path: str
+    handler: str
+    summary: str
+    statuses: Sequence[int] = (200, 401, 404, 503)
+    answer: type[msgspec.Struct] | None = None
+    body: type[msgspec.Struct] | None = None
+    query: Sequence[str] = ()
+    repeatable: bool = False
+
+
+def later(method: str, path: str, summary: str) -> Route:
+    """A call of the contract that is not served yet."""
+    return Route(method, path, "not_implemented", summary, (401, 501))
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "POST", "/v1/jobs", "submit_job", "Submit a job",
+        (201, 202, 400, 401, 409, 413, 501, 503),
+        wire.WireSubmitted, Submission, repeatable=True,
+    ),
+    Route(
+        "GET", "/v1/jobs", "list_jobs", "List your jobs", (200, 400, 401, 503),
+        wire.WireJobs, query=("status", "type", *LISTING),
+    ),
+    Route("GET", JOB, "get_job", "Get a job with its latest run", answer=wire.WireJob),
+    Route(
+        "POST", JOB + "/tasks", "add_tasks", "Add tasks to an open job",
+        (200, 400, 401, 404, 409, 413, 429, 503), wire.WireAdded, Addition, repeatable=True,
+    ),
+    Route("POST", JOB + "/close", "close_job", "Close an open job", answer=wire.WireJob),
+    Route(
+        "POST", JOB + "/stop", "stop_job", "Stop the live run", (200, 401, 404, 409, 503),
+        wire.WireRun,
+    ),
+    Route(
+        "POST", JOB + "/cancel", "stop_job", "Stop the live run", (200, 401, 404, 409, 503),
+        wire.WireRun,
+    ),
+    Route(
+        "GET", JOB + "/runs", "list_runs", "List a job's runs", (200, 400, 401, 404, 503),
+        wire.WireRuns, query=LISTING,
+    ),
+    Route("GET", RUN, "get_run", "Get a run", answer=wire.WireRun),
+    Route(
+        "GET", JOB + "/results", "list_results", "List results of the latest run",
+        (200, 400, 401, 404, 503), wire.WireResults, query=("status", *LISTING),
+    ),
+    Route(
+        "GET", RUN + "/results", "list_results", "List results of a run",
+        (200, 400, 401, 404, 503), wire.WireResults, query=("status", *LISTING),
+    ),
+    Route(
+        "GET", JOB + TASK + "/content", "get_content", "Get a result of the latest run",
+        (200, 401, 404, 409, 410, 422, 503),
+    ),
+    Route(
+        "GET", RUN + TASK + "/content", "get_content", "Get a result",
+        (200, 401, 404, 409, 410, 422, 503),
+    ),
+    Route(
+        "GET", JOB + TASK + "/history", "get_history", "List attempts at a task of the latest run",
+        answer=wire.WireHistory,
+    ),
+    Route(
+        "GET", RUN + TASK + "/history", "get_history", "List attempts at a task",
+        answer=wire.WireHistory,
+    ),
+    later("DELETE", JOB, "Delete a job"),
+    later("POST", JOB + "/pause", "Pause the live run"),
+    later("POST", JOB + "/resume", "Resume the live run"),
+    later("POST", JOB + "/rerun", "Run a job again"),
+    later("PUT", JOB + "/schedule", "Replace a schedule"),
+    later("POST", JOB + "/schedule/state", "Pause or resume a schedule"),
+    later("GET", JOB + "/webhook", "Get a job's webhook"),
+    later("PUT", JOB + "/webhook", "Set a job's webhook"),
+    later("DELETE", JOB + "/webhook", "Clear a job's webhook"),
+    later("DELETE", RUN, "Delete a run"),
+    later("POST", RUN + "/exports", "Start an export"),
+    later("GET", RUN + "/exports/{export}", "Get an export"),
+    later("GET", "/v1/hmac/keys", "List signing keys"),
+    later("POST", "/v1/hmac/keys/rotate", "Begin a key rotation"),
+    later("POST", "/v1/hmac/keys/rotate/finalize", "Finish a key rotation"),
+    later("DELETE", "/v1/hmac/keys/rotate", "Cancel a key rotation"),
+    later("POST", "/v1/webhook/test", "Send a test event"),
+    later("POST", "/v1/job_inputs", "Get a slot for a list of tasks"),
+)  # fmt: skip

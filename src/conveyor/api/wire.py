@@ -1,0 +1,255 @@
+"""What goes over the wire: the shapes of the contract, made from domain values.
+
+Optional fields that are absent are left out, but for those the contract wants as null.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from conveyor.domain import run as run_life
+from conveyor.domain.counts import ZERO, Counts, Spend
+from conveyor.domain.job import Job
+from conveyor.domain.run import Run
+from conveyor.domain.task import Attempt, Task, TaskStatus
+from conveyor.steps.read import JobView, RunView
+
+EXPIRED = "expired"
+
+
+class WireSpend(msgspec.Struct, rename={"dollars": "cost"}):
+    credits: int
+    dollars: float
+
+
+class WireStats(msgspec.Struct):
+    total: int
+    completed: int
+    successful: int
+    failed: int
+    spend: WireSpend
+    failure_reasons: dict[str, int] | UnsetType = UNSET
+
+
+class WireRun(msgspec.Struct, kw_only=True):
+    run_id: str
+    job_id: str
+    run_sequence: int
+    status: str
+    trigger: str
+    stats: WireStats
+    last_batch_received: bool
+    created_at: datetime
+    updated_at: datetime
+    ingest_status: str | UnsetType = UNSET
+    failure_reason: str | UnsetType = UNSET
+    failure_detail: str | UnsetType = UNSET
+
+
+class WireJob(msgspec.Struct, kw_only=True):
+    job_id: str
+    type: str
+    status: str
+    format: str
+    latest_run: WireRun
+    created_at: datetime
+    updated_at: datetime
+    max_inflight: int
+    retries: int
+    result_ttl_days: int
+    next_scheduled_run: datetime | None = None
+    zenrows_params: dict[str, str] | UnsetType = UNSET
+    external_id: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    metadata: dict[str, str] | UnsetType = UNSET
+
+
+class WireSubmitted(msgspec.Struct):
+    job_id: str
+    status: str
+    latest_run: WireRun
+    accepted_tasks: int
+
+
+class WireAdded(msgspec.Struct):
+    accepted_tasks: int
+    job_status: str
+    latest_run: WireRun
+
+
+class WireJobs(msgspec.Struct):
+    jobs: list[WireJob]
+    next_cursor: str | None
+
+
+class WireRuns(msgspec.Struct):
+    runs: list[WireRun]
+    next_cursor: str | None
+
+
+class WireProblem(msgspec.Struct, kw_only=True):
+    """RFC 9457, with a stable `code`."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str | UnsetType = UNSET
+    instance: str | UnsetType = UNSET
+    invalid_tasks: list[dict[str, Any]] | UnsetType = UNSET
+
+
+class WireResult(msgspec.Struct, kw_only=True):
+    task_id: str
+    run_id: str
+    url: str
+    status: str
+    result_url: str | None
+    created_at: datetime
+    updated_at: datetime
+    external_id: str | UnsetType = UNSET
+    metadata: msgspec.Raw | UnsetType = UNSET
+    method: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    error: msgspec.Raw | UnsetType = UNSET
+    source_run_id: str | UnsetType = UNSET
+
+
+class WireResults(msgspec.Struct):
+    results: list[WireResult]
+    next_cursor: str | None
+
+
+class WireAttempt(msgspec.Struct):
+    started_at: datetime
+    ended_at: datetime
+    attempt: int
+    spend: WireSpend
+    error: msgspec.Raw | UnsetType = UNSET
+
+
+class WireHistory(msgspec.Struct):
+    events: list[WireAttempt]
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    return ENCODER.encode(value)
+
+
+def run_shown(run: Run, settled: Counts) -> WireRun:
+    return WireRun(
+        run_id=run.id,
+        job_id=run.job_id,
+        run_sequence=run.sequence,
+        status=run_life.shown_status(run, settled),
+        trigger=run.trigger,
+        stats=_stats(run, settled),
+        last_batch_received=run.last_batch_received,
+        ingest_status=run.ingest_status or UNSET,
+        failure_reason=run.failure_reason or UNSET,
+        failure_detail=run.failure_detail or UNSET,
+        created_at=run.created_at,
+        updated_at=run.updated_at,
+    )
+
+
+def job_shown(view: JobView) -> WireJob:
+    job = view.job
+    return WireJob(
+        job_id=job.id,
+        type=job.type,
+        status=job.status,
+        format=job.format,
+        latest_run=run_shown(view.run, view.settled),
+        zenrows_params=_texts(job.params),
+        external_id=_given(job.external_id),
+        name=_given(job.name),
+        metadata=_texts(job.metadata),
+        max_inflight=job.max_inflight,
+        retries=job.retries,
+        result_ttl_days=job.result_ttl_days,
+        created_at=job.created_at,
+        updated_at=job.updated_at,
+    )
+
+
+def jobs_shown(views: Sequence[JobView], next_cursor: str | None) -> WireJobs:
+    return WireJobs([job_shown(view) for view in views], next_cursor)
+
+
+def runs_shown(views: Sequence[RunView], next_cursor: str | None) -> WireRuns:
+    return WireRuns([run_shown(view.run, view.settled) for view in views], next_cursor)
+
+
+def submitted(job: Job, run: Run, accepted: int) -> bytes:
+    return encode(WireSubmitted(job.id, job.status, run_shown(run, ZERO), accepted))
+
+
+def result_shown(task: Task, *, expired: bool, link: Callable[[Task], str]) -> WireResult:
+    has_body = task.result is not None and not expired
+    return WireResult(
+        task_id=task.id,
+        external_id=_given(task.spec.external_id),
+        run_id=task.run_id,
+        url=task.spec.url,
+        metadata=_raw(task.spec.metadata),
+        method=UNSET if task.spec.method == "GET" else task.spec.method,
+        status=EXPIRED if expired else task.status,
+        type=task.result.format if task.result else UNSET,
+        result_url=link(task) if has_body else None,
+        error=_raw(task.problem) if task.status is TaskStatus.FAILED else UNSET,
+        source_run_id=task.source_run_id or UNSET,
+        created_at=task.created_at,
+        updated_at=task.updated_at,
+    )
+
+
+def history_shown(lines: Sequence[Attempt]) -> WireHistory:
+    return WireHistory(
+        [
+            WireAttempt(
+                line.started_at,
+                line.ended_at,
+                line.attempt,
+                _spend(line.spend),
+                _raw(line.problem),
+            )
+            for line in lines
+        ]
+    )
+
+
+def _stats(run: Run, settled: Counts) -> WireStats:
+    counts = run_life.counts(run, settled)
+    failed = counts.failed
+    return WireStats(
+        total=run_life.shown_total(run, settled),
+        completed=counts.successful + failed,
+        successful=counts.successful,
+        failed=failed,
+        failure_reasons=counts.reasons if failed else UNSET,
+        spend=_spend(counts.spend),
+    )
+
+
+def _spend(spend: Spend) -> WireSpend:
+    return WireSpend(spend.credits, spend.dollars)
+
+
+def _given(text: str | None) -> str | UnsetType:
+    return UNSET if text is None else text
+
+
+def _raw(text: str | None) -> msgspec.Raw | UnsetType:
+    return UNSET if text is None else msgspec.Raw(text.encode())
+
+
+def _texts(text: str | None) -> dict[str, str] | UnsetType:
+    return UNSET if text is None else TEXTS.decode(text)
+
+
+ENCODER = msgspec.json.Encoder()
+TEXTS = msgspec.json.Decoder(dict[str, str])

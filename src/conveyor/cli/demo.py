@@ -1,0 +1,116 @@
+"""The demo: a durable service, a mock gateway, the official client, and what came of it."""
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from conveyor.errors import RefusedToStart
+from conveyor.testing.programs import mock_gateway, service
+
+try:
+    import httpx
+    from zenrows.batch import ZenRowsBatchClient
+    from zenrows.batch.models import Run
+except ImportError:
+    raise RefusedToStart("the demo uses the official client: pip install zenrows") from None
+
+KEY = "demo-key"
+POLL = 0.1  # seconds
+PATIENCE = 300.0  # seconds
+
+
+def run_demo(count: int, folder: str) -> None:
+    """Run it from start to end; exits with 1 if a URL is not accounted for."""
+    console = Console()
+    target = Path(folder)
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    console.print(f"Starting Conveyor and a mock gateway; everything is kept in [b]{target}/[/b]")
+    with (
+        mock_gateway(log=target / "gateway.log") as gateway,
+        service(data=target / "data", gateway=gateway.url, log=target / "service.log") as program,
+        ZenRowsBatchClient(KEY, base_url=program.url) as client,
+    ):
+        whole = _scrape(client, count, target, console)
+    if not whole:
+        sys.exit(1)
+
+
+def _scrape(client: ZenRowsBatchClient, count: int, target: Path, console: Console) -> bool:
+    started = time.monotonic()
+    job = client.submit_regular(list(demo_urls(count)), name="demo")
+    console.print(f"Submitted {count} URLs as job [b]{job.job_id}[/b] with the official client")
+    run = _follow(client, job.job_id, count, console)
+    taken = time.monotonic() - started
+    saved = _save(client, job.job_id, target)
+    console.print(_summary(run, count / taken))
+    console.print(f"{saved} pages are in [b]{target}/pages/[/b], every row in results.ndjson")
+    console.print("Next: [b]make dev[/b], then point your client at http://127.0.0.1:8080/v1")
+    return run.stats.completed == run.stats.total == count and saved == run.stats.successful
+
+
+def _save(client: ZenRowsBatchClient, job_id: str, target: Path) -> int:
+    """Write every result row, and each page by its signed link; say how many pages."""
+    pages = target / "pages"
+    pages.mkdir()
+    saved = 0
+    with httpx.Client() as links, (target / "results.ndjson").open("w") as rows:
+        for result in client.iter_results(job_id):
+            rows.write(result.model_dump_json(exclude_none=True) + "\n")
+            if result.result_url:
+                page = links.get(result.result_url).raise_for_status()
+                (pages / f"{result.task_id}.html").write_bytes(page.content)
+                saved += 1
+    return saved
+
+
+def demo_urls(count: int) -> Iterator[str]:
+    """Mostly pages that are there; some flaky, some slow, some that fail for good."""
+    kinds = {
+        7: "flaky.example/{}?fails=1",
+        23: "slow.example/{}?ms=300",
+        41: "permanent.example/{}",
+    }
+    kinds |= {59: "flaky.example/{}?fails=2&status=502", 83: "blocked.example/{}"}
+    for number in range(count):
+        yield "https://" + kinds.get(number % 100, "ok.example/{}").format(number)
+
+
+def _follow(client: ZenRowsBatchClient, job_id: str, count: int, console: Console) -> Run:
+    """Poll until the run ends, with a live bar."""
+    deadline = time.monotonic() + PATIENCE
+    columns = (
+        TextColumn("scraping"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("[green]{task.fields[good]} successful[/] [red]{task.fields[bad]} failed[/]"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task("scraping", total=count, good=0, bad=0)
+        while time.monotonic() < deadline:
+            run = client.get_job(job_id).data.latest_run
+            assert run is not None
+            stats = run.stats
+            progress.update(bar, completed=stats.completed, good=stats.successful, bad=stats.failed)
+            if run.status.value not in {"running", "pending"}:
+                return run
+            time.sleep(POLL)
+    raise RefusedToStart(f"the demo did not end within {PATIENCE:.0f} s: see service.log")
+
+
+def _summary(run: Run, rate: float) -> Table:
+    table = Table(title=f"Run {run.status.value}: every URL accounted for", show_header=False)
+    table.add_row("total", str(run.stats.total))
+    table.add_row("successful", str(run.stats.successful))
+    table.add_row("failed", str(run.stats.failed))
+    for reason, times in (run.stats.failure_reasons or {}).items():
+        table.add_row(f"  {reason}", str(times))
+    table.add_row("rate", f"{rate:.0f} URLs a second, submit to completed")
+    return table

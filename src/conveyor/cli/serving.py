@@ -1,0 +1,116 @@
+"""Running the service in a terminal: from settings to a served port, and an orderly stop."""
+
+import asyncio
+import contextlib
+import gc
+import signal
+import socket
+import sys
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack
+
+import structlog
+import uvicorn
+from msgspec.structs import replace
+
+from conveyor.errors import RefusedToStart
+from conveyor.settings import Settings
+from conveyor.telemetry import set_up_logs
+from conveyor.testing.mock_gateway import MockGateway
+from conveyor.wiring import Role, Service, check_role, open_service
+
+log = structlog.get_logger()
+
+
+def run(coroutine: Coroutine[object, object, None]) -> None:
+    """Run the program on the fast event loop where there is one."""
+    try:
+        import uvloop  # noqa: PLC0415 - not on every platform
+    except ImportError:
+        asyncio.run(coroutine)
+    else:
+        uvloop.run(coroutine)
+
+
+async def serve_role(role: Role, settings: Settings, *, mock_gateway: bool = False) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    check_role(role, settings)
+    async with AsyncExitStack() as stack:
+        if mock_gateway:
+            mock = await stack.enter_async_context(MockGateway("127.0.0.1"))
+            settings = replace(settings, gateway=mock.url)
+        await _serve(role, settings)
+
+
+async def _serve(role: Role, settings: Settings) -> None:
+    as_json = settings.log_format == "json" or (
+        settings.log_format == "auto" and not sys.stderr.isatty()
+    )
+    set_up_logs(settings.log_level, json=as_json)
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    async with open_service(settings) as service:
+        gc.collect()
+        gc.freeze()
+        await serve_until(stopping, role, service, settings)
+
+
+async def serve_until(
+    stopping: asyncio.Event, role: Role, service: Service, settings: Settings
+) -> None:
+    """The parts of a role side by side, until told to stop."""
+    async with asyncio.TaskGroup() as group:
+        if role is not Role.WORKER:
+            group.create_task(_serve_http(stopping, service, settings), name="http")
+        if role is not Role.API:
+            group.create_task(service.work(stopping), name="work")
+
+
+async def _serve_http(stopping: asyncio.Event, service: Service, settings: Settings) -> None:
+    server = _Server(
+        uvicorn.Config(
+            service.app,
+            host=settings.host,
+            port=settings.port,
+            access_log=False,
+            log_level="warning",
+            lifespan="off",
+            server_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=10,
+            h11_max_incomplete_event_size=64 * 1024,
+        )
+    )
+    async with asyncio.TaskGroup() as group:
+        watcher = group.create_task(_stop_server(stopping, server))
+        try:
+            await server.serve()
+        except SystemExit:
+            raise RefusedToStart(
+                f"cannot listen on {settings.host}:{settings.port}: choose another with --port"
+            ) from None
+        finally:
+            stopping.set()
+            watcher.cancel()
+
+
+async def _stop_server(stopping: asyncio.Event, server: uvicorn.Server) -> None:
+    await stopping.wait()
+    server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to us, and says where it listens once it does."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for server in self.servers:
+            for listening in server.sockets:
+                host, port = listening.getsockname()[:2]
+                base = f"http://{host}:{port}"
+                log.info("http.listening", url=f"{base}/v1", docs=f"{base}/docs")

@@ -1,0 +1,160 @@
+"""Settings: read once, at the start. Code defaults, then a TOML file, then CONVEYOR_* variables,
+then flags; an unknown name is answered with the nearest known one.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from datetime import timedelta
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, get_type_hints
+
+import msgspec
+
+from conveyor.domain.submission import Limits
+from conveyor.errors import RefusedToStart
+
+PREFIX = "CONVEYOR_"
+ELSEWHERE = {"CONVEYOR_ROLE", "CONVEYOR_CONFIG"}  # variables that are not settings
+DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
+UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Each field is a flag (where a command offers it), a variable and a key of the file."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    data: str = "data"
+    gateway: str = "https://api.zenrows.com/v1/"
+    public_url: str | None = None
+    api_keys: tuple[str, ...] = ()
+
+    metadata: str = "sqlite:"
+    tasks: str = "sqlite:"
+    duties: str = "sqlite:"
+    bodies: str = "files:"
+    blobs: str = "files:"
+    coordination: str = "memory:"
+    durability: str = "power"
+
+    concurrency: Annotated[int, msgspec.Meta(ge=1)] = 500
+    lease: timedelta = timedelta(seconds=30)
+    renewal: timedelta = timedelta(seconds=10)
+    grace: timedelta = timedelta(seconds=20)
+    sweep_every: timedelta = timedelta(seconds=60)
+    retry_first_delay: timedelta = timedelta(seconds=1)
+    retry_longest_delay: timedelta = timedelta(minutes=5)
+    gateway_deadline: timedelta = timedelta(seconds=190)
+    largest_body: Annotated[int, msgspec.Meta(ge=1)] = 50 * 1024 * 1024
+    result_url_life: timedelta = timedelta(hours=24)
+
+    inline_tasks: Annotated[int, msgspec.Meta(ge=1)] = 100_000
+    inline_bytes: Annotated[int, msgspec.Meta(ge=1)] = 64 * 1024 * 1024
+    sync_tasks: Annotated[int, msgspec.Meta(ge=1)] = 10_000
+    open_job_tasks: Annotated[int, msgspec.Meta(ge=1)] = 10_000_000
+
+    log_level: str = "info"
+    log_format: str = "auto"
+
+    @property
+    def is_local(self) -> bool:
+        return self.host in LOOPBACK
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(
+            inline_tasks=self.inline_tasks,
+            inline_bytes=self.inline_bytes,
+            sync_tasks=self.sync_tasks,
+            open_job_tasks=self.open_job_tasks,
+        )
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.data)
+
+
+def load_settings(
+    flags: Mapping[str, object],
+    *,
+    file: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Merge all sources and check the outcome; a flag that is None was not given."""
+    environ = os.environ if environ is None else environ
+    path = file or environ.get("CONVEYOR_CONFIG")
+    given = {
+        **(_from_file(Path(path)) if path else {}),
+        **_from_environ(environ),
+        **{name: value for name, value in flags.items() if value is not None},
+    }
+    _check_names(given)
+    try:
+        settings = msgspec.convert(_parsed(given), Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise RefusedToStart(f"settings: {str(error).replace('`$.', '`')}") from None
+    _check_choices(settings)
+    return settings
+
+
+def _from_file(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RefusedToStart(f"settings file {path}: {error}") from None
+
+
+def _from_environ(environ: Mapping[str, str]) -> dict[str, object]:
+    return {
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in environ.items()
+        if name.startswith(PREFIX) and name not in ELSEWHERE
+    }
+
+
+def _check_names(given: Mapping[str, object]) -> None:
+    for name in given:
+        if name not in Settings.__struct_fields__:
+            like = get_close_matches(name, Settings.__struct_fields__, n=1)
+            hint = f"; did you mean {like[0]!r}?" if like else ""
+            raise RefusedToStart(f"settings: {name!r} is not a setting{hint}")
+
+
+def _parsed(given: Mapping[str, object]) -> dict[str, object]:
+    """Texts of variables and files in the types of their fields."""
+    kinds = get_type_hints(Settings)
+    return {name: _value(name, value, kinds[name]) for name, value in given.items()}
+
+
+def _value(name: str, value: object, kind: object) -> object:
+    if kind is timedelta and not isinstance(value, timedelta):
+        return _duration(name, str(value))
+    if name == "api_keys" and isinstance(value, str):
+        return tuple(key for key in re.split(r"[,\s]+", value) if key)
+    return value
+
+
+def _duration(name: str, text: str) -> timedelta:
+    found = DURATION.fullmatch(text.strip())
+    if not found:
+        raise RefusedToStart(f"settings: {name!r} is a duration such as 30s, 5m, 2h or 14d")
+    return timedelta(seconds=float(found[1]) * UNITS[found[2] or "s"])
+
+
+CHOICES = {
+    "durability": ("power", "process"),
+    "log_format": ("auto", "json", "console"),
+    "log_level": ("debug", "info", "warning", "error"),
+}
+
+
+def _check_choices(settings: Settings) -> None:
+    for name, choices in CHOICES.items():
+        if getattr(settings, name) not in choices:
+            raise RefusedToStart(f"settings: {name!r} is one of {', '.join(choices)}")
+    if settings.renewal * 2 >= settings.lease:
+        raise RefusedToStart("settings: 'renewal' is less than half of 'lease'")

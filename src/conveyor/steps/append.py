@@ -1,0 +1,146 @@
+"""Append: more tasks for an open job.
+
+The list is staged, then one transaction promises its rows (index range, total, batch, answer),
+then the rows are written. Whoever dies in between leaves a batch, and an ingester finishes it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from conveyor.domain import job as job_life
+from conveyor.domain import run as run_life
+from conveyor.domain.batch import Batch, lines, list_key
+from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.params import load
+from conveyor.domain.run import IngestStatus, Run
+from conveyor.domain.submission import Limits, accept_tasks, parse_addition
+from conveyor.domain.task import TaskSpec
+from conveyor.errors import (
+    ConveyorError,
+    JobNotOpen,
+    KeyTaken,
+    LastBatchReceived,
+    NotFound,
+    QuotaExceeded,
+    RunNotTerminal,
+    Stale,
+    Unavailable,
+)
+from conveyor.ports.blobs import Blobs, as_stream
+from conveyor.ports.clock import Clock, Ids
+from conveyor.ports.metadata import Metadata
+from conveyor.steps.idempotency import Answer, Call, Replays
+
+Render = Callable[[Job, Run, int], Awaitable[bytes]]
+
+
+class Addition(msgspec.Struct, frozen=True, kw_only=True):
+    """Checked tasks on their way into a job, and where their list is staged."""
+
+    specs: list[TaskSpec]
+    last_batch: bool
+    blob: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    metadata: Metadata
+    blobs: Blobs
+    replays: Replays
+    clock: Clock
+    ids: Ids
+    limits: Limits
+    ingest: Callable[[RunId, int], Awaitable[None]]
+
+    async def add(self, call: Call, job_id: JobId, render: Render) -> Answer:
+        """Add tasks to an open job's run, and close it with `last_batch`."""
+        with self.replays.claiming(call):
+            if known := await self.replays.find(call):
+                return known
+            job, _ = await self._open_job(call, job_id)
+            addition = await asyncio.to_thread(self._checked, call, job)
+            await self.blobs.put(addition.blob, as_stream(lines(addition.specs)))
+            try:
+                answer, batch = await self._promise(call, job_id, addition, render)
+            except KeyTaken:
+                await self.blobs.delete([addition.blob])
+                return await self.replays.won_by_another(call)
+            except ConveyorError:
+                await self.blobs.delete([addition.blob])
+                raise
+            await self._write_rows(batch)
+            return answer
+
+    async def _write_rows(self, batch: Batch) -> None:
+        try:
+            await self.ingest(batch.run_id, batch.first)
+        except Unavailable:
+            return  # the rows are promised: the sweeper finds the batch and has it finished
+
+    def _checked(self, call: Call, job: Job) -> Addition:
+        body = parse_addition(call.raw, self.limits)
+        return Addition(
+            specs=accept_tasks(body.tasks, load(job.params)),
+            last_batch=bool(body.last_batch),
+            blob=list_key(job.id, job.latest_run_id, self.ids.new()),
+        )
+
+    async def _promise(
+        self, call: Call, job_id: JobId, addition: Addition, render: Render
+    ) -> tuple[Answer, Batch]:
+        """Commit to the rows; begin again when job or run moved on meanwhile."""
+        while True:
+            job, run = await self._open_job(call, job_id)
+            self._check_room(run, addition)
+            batch = self._new_batch(run, addition)
+            changed = self._grown(job, run, addition)
+            answer = Answer(200, await render(*changed, len(addition.specs)))
+            kept = changed if addition.last_batch else changed[1:]
+            try:
+                await self.metadata.commit(*kept, batch, *self.replays.claim(call, answer))
+            except Stale:
+                continue
+            return answer, batch
+
+    async def _open_job(self, call: Call, job_id: JobId) -> tuple[Job, Run]:
+        """The job and its run, if they take more tasks."""
+        job = await self.metadata.job(job_id)
+        if job is None or job.caller != call.caller or job.status is JobStatus.DELETED:
+            raise NotFound("No such job")
+        run = await self.metadata.run(job.latest_run_id)
+        if run is None:
+            raise NotFound("No such job")
+        if job.last_batch:
+            raise LastBatchReceived("The last batch of this job has been received")
+        if job.status is not JobStatus.OPEN or not run.is_live:
+            raise JobNotOpen("This job takes no more tasks: submit a new one")
+        if run.ingest_status is IngestStatus.PENDING:
+            raise RunNotTerminal("The first tasks are still being taken in: try again later")
+        return job, run
+
+    def _check_room(self, run: Run, addition: Addition) -> None:
+        if run.total + len(addition.specs) > self.limits.open_job_tasks:
+            most = self.limits.open_job_tasks
+            raise QuotaExceeded(f"An open job takes at most {most} tasks, this one has {run.total}")
+
+    def _new_batch(self, run: Run, addition: Addition) -> Batch:
+        return Batch(
+            run_id=run.id,
+            job_id=run.job_id,
+            first=run.next_index,
+            count=len(addition.specs),
+            blob=addition.blob,
+            created_at=self.clock.now(),
+        )
+
+    def _grown(self, job: Job, run: Run, addition: Addition) -> tuple[Job, Run]:
+        now = self.clock.now()
+        grown = run_life.grow(run, len(addition.specs), now)
+        if not addition.last_batch:
+            return job, grown
+        closed = msgspec.structs.replace(job_life.close(job, now), last_batch=True)
+        return closed, run_life.latch(grown, now)

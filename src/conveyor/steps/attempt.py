@@ -1,0 +1,41 @@
+"""What passes from dispatch to scrape to settle: the values of one attempt.
+
+Not a station of its own: the three stations of an attempt share it.
+"""
+
+import msgspec
+
+from conveyor.domain.counts import NOTHING, Spend
+from conveyor.domain.ids import JobId
+from conveyor.domain.params import Params
+from conveyor.domain.task import Outcome, RetryPolicy, Task
+from conveyor.ports.bodies import Spool
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """What every task of a run has in common."""
+
+    job_id: JobId
+    key: str
+    params: Params
+    format: str
+    policy: RetryPolicy
+
+
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+    """A page that came back and is not kept yet."""
+
+    content: bytes | Spool
+    format: str
+    spend: Spend = NOTHING
+
+
+Result = Fetched | Outcome
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """An attempt that is over, and not settled yet."""
+
+    task: Task
+    assignment: Assignment
+    result: Result

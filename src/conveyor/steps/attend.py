@@ -1,0 +1,79 @@
+"""Attend: background duties, one after another, each under a lease that is kept alive."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from conveyor.errors import CallerFault, ConveyorError, Stale, Unavailable
+from conveyor.ports.duties import Duties, Duty
+
+LEASE = timedelta(seconds=60)
+MOST_DELIVERIES = 10
+FIRST_DELAY = timedelta(seconds=1)
+LONGEST_DELAY = timedelta(minutes=5)
+
+log = structlog.get_logger()
+
+Handler = Callable[[Mapping[str, str]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attend:
+    duties: Duties
+    handlers: Mapping[str, Handler]
+
+    async def step(self) -> int:
+        """Do what duties there are, and say how many."""
+        received = await self.duties.receive(1, lease=LEASE)
+        for duty in received:
+            try:
+                await self._attend(duty)
+            except Stale:
+                log.warning("duty.passed_on", duty=duty.id, kind=duty.kind)
+        return len(received)
+
+    async def _attend(self, duty: Duty) -> None:
+        handler = self.handlers.get(duty.kind)
+        if handler is None:
+            await self._bury(duty, f"nobody knows a duty of kind {duty.kind!r}")
+            return
+        failure = await self._do(duty, handler)
+        if failure is None:
+            await self.duties.ack(duty)
+        elif isinstance(failure, CallerFault) or duty.deliveries >= MOST_DELIVERIES:
+            await self._bury(duty, f"{failure.code}: {failure}")
+        else:
+            await self.duties.retry_later(duty, delay=_delay(duty.deliveries))
+
+    async def _do(self, duty: Duty, handler: Handler) -> ConveyorError | None:
+        """Run the handler with its lease kept alive; what it raised of ours is a value here."""
+        async with asyncio.TaskGroup() as group:
+            keeper = group.create_task(self._keep_alive(duty), name=f"keep {duty.id}")
+            try:
+                await handler(duty.about)
+            except ConveyorError as error:
+                log.warning("duty.failed", duty=duty.id, kind=duty.kind, why=str(error))
+                return error
+            finally:
+                keeper.cancel()
+        return None
+
+    async def _keep_alive(self, duty: Duty) -> None:
+        while True:
+            await asyncio.sleep(LEASE.total_seconds() / 3)
+            try:
+                await self.duties.extend(duty, lease=LEASE)
+            except (Stale, Unavailable) as error:
+                log.warning("duty.lease", duty=duty.id, why=str(error))
+
+    async def _bury(self, duty: Duty, reason: str) -> None:
+        log.error("duty.buried", duty=duty.id, kind=duty.kind, about=dict(duty.about), why=reason)
+        await self.duties.bury(duty, reason)
+
+
+def _delay(deliveries: int) -> timedelta:
+    doublings: int = 2 ** min(deliveries - 1, 20)
+    return min(FIRST_DELAY * doublings, LONGEST_DELAY)

@@ -1,0 +1,67 @@
+"""Close: no more tasks will come. Stop: nothing more is to be done."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from conveyor.domain import job as job_life
+from conveyor.domain import run as run_life
+from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.run import Run, RunStatus
+from conveyor.errors import NotFound, RunNotStoppable, Stale
+from conveyor.ports.clock import Clock
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.work import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close:
+    metadata: Metadata
+    work: Work
+    clock: Clock
+    check: Callable[[RunId], Awaitable[bool]]
+    wake: Callable[[RunId], None]
+
+    async def close(self, caller: CallerId, job_id: JobId) -> None:
+        """Close an open job; if all its tasks are done, its run completes at once."""
+        while True:
+            job, run = await self._load(caller, job_id)
+            if job.status is JobStatus.OPEN:
+                try:
+                    await self._close_both(job, run)
+                except Stale:
+                    continue
+            await self.check(run.id)
+            return
+
+    async def stop(self, caller: CallerId, job_id: JobId) -> Run:
+        """End the live run: nothing new is taken up, what is in flight may finish and counts."""
+        while True:
+            _, run = await self._load(caller, job_id)
+            if run.status is RunStatus.STOPPED:
+                return run
+            if not run.is_live:
+                raise RunNotStoppable(f"The run is {run.status}: there is nothing to stop")
+            try:
+                await self.metadata.commit(run_life.stop(run, self.clock.now()))
+            except Stale:
+                continue
+            await self.work.close(run.id)
+            self.wake(run.id)
+
+    async def _close_both(self, job: Job, run: Run) -> None:
+        now = self.clock.now()
+        closed = job_life.close(job, now)
+        if run.is_live:
+            await self.metadata.commit(closed, run_life.latch(run, now))
+        else:
+            await self.metadata.commit(closed)
+
+    async def _load(self, caller: CallerId, job_id: JobId) -> tuple[Job, Run]:
+        job = await self.metadata.job(job_id)
+        if job is None or job.caller != caller or job.status is JobStatus.DELETED:
+            raise NotFound("No such job")
+        run = await self.metadata.run(job.latest_run_id)
+        if run is None:
+            raise NotFound("No such job")
+        return job, run

@@ -1,0 +1,44 @@
+"""Complete: one conditional transition, tried by whoever may have done the last thing."""
+
+from dataclasses import dataclass
+
+from conveyor.domain import run as life
+from conveyor.domain.ids import RunId
+from conveyor.errors import Stale
+from conveyor.ports.clock import Clock
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.tasks import Tasks
+from conveyor.ports.work import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complete:
+    metadata: Metadata
+    tasks: Tasks
+    work: Work
+    clock: Clock
+
+    async def check(self, run_id: RunId) -> bool:
+        """Complete the run if nothing is left to do; say whether this call did it.
+
+        Called after the write that may have been the last: a settle, a latch, a close. Of two
+        callers at once one commits, and the other reads again and finds the run ended.
+        """
+        while (run := await self.metadata.run(run_id)) and run.is_live:
+            settled = (await self.tasks.counts([run_id]))[run_id]
+            if not life.is_complete(run, settled):
+                return False
+            try:
+                await self.metadata.commit(life.complete(run, settled, self.clock.now()))
+            except Stale:
+                continue
+            await self.work.close(run_id)
+            return True
+        return False
+
+    async def is_due(self, run_id: RunId) -> bool:
+        """Whether a live run stands complete and nobody has said so yet."""
+        run = await self.metadata.run(run_id)
+        if run is None:
+            return False
+        return life.is_complete(run, (await self.tasks.counts([run_id]))[run_id])

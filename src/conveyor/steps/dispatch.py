@@ -1,0 +1,346 @@
+"""Dispatch: the pump. One loop in every role and on every engine.
+
+For each live run in the local map: skip it while it cools down or is at its cap, reserve permits,
+claim at most that many, start them. As one task ends the next starts; what ended is settled in
+groups; leases of what runs are renewed from one timer. Receiving only what has a permit keeps
+receives at one a task.
+"""
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import structlog
+from msgspec.structs import replace
+
+from conveyor.domain.ids import JobId, RunId, TaskId
+from conveyor.domain.job import Job
+from conveyor.domain.pacing import Want, share
+from conveyor.domain.params import load
+from conveyor.domain.run import Run
+from conveyor.domain.task import AccountBlocked, Interrupted, RetryPolicy, Task, Throttled
+from conveyor.errors import Unavailable
+from conveyor.ports.clock import Clock
+from conveyor.ports.coordination import Coordination
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.sealing import Sealing
+from conveyor.ports.work import Held, Work
+from conveyor.steps.attempt import Assignment, Ended, Result
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Pace:
+    """How the pump goes about its rounds."""
+
+    concurrency: int = 500  # tasks in flight in this process, over all runs
+    refresh: timedelta = timedelta(seconds=1)  # how often the map of live runs is read anew
+    renewal: timedelta = timedelta(seconds=10)  # of leases and permits, well within a lease
+    shortest_idle: timedelta = timedelta(milliseconds=20)
+    longest_idle: timedelta = timedelta(milliseconds=500)
+    outage: timedelta = timedelta(seconds=1)  # how long to wait for an engine that is away
+    settlers: int = 4  # groups being settled at once: one writes bodies while another commits
+    grace: timedelta = timedelta(seconds=20)  # for running tasks when the program stops
+
+
+@dataclass(slots=True, kw_only=True)
+class Lane:
+    """A live run as this process serves it."""
+
+    run: Run
+    job: Job
+    assignment: Assignment
+    inflight: int = 0
+    resting_until: float = 0.0  # cooling down, or nothing was due
+    idle: float = 0.0  # how long it rests when nothing is due; doubles
+    gone: bool = False  # no longer live: take nothing new
+
+    def room(self) -> int:
+        return 0 if self.gone else self.job.max_inflight - self.inflight
+
+
+@dataclass(slots=True)
+class Flight:
+    """A task under way in this process."""
+
+    task: Task
+    lane: Lane
+    permit: str
+    worker: asyncio.Task[None] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Pump:
+    metadata: Metadata
+    work: Work
+    coordination: Coordination
+    sealing: Sealing
+    clock: Clock
+    attempt: Callable[[Task, Assignment], Awaitable[Result]]
+    settle: Callable[[Sequence[Ended]], Awaitable[None]]
+    settle_final: Callable[[Sequence[Task]], Awaitable[None]]
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    pace: Pace = field(default_factory=Pace)
+    lanes: dict[RunId, Lane] = field(default_factory=dict)
+    flights: dict[tuple[RunId, TaskId], Flight] = field(default_factory=dict)
+    landed: list[tuple[Flight, Result]] = field(default_factory=list)  # over, not settled
+    touched: set[RunId] = field(default_factory=set)  # runs somebody in this process changed
+    stirred: asyncio.Event = field(default_factory=asyncio.Event)
+    any_landed: asyncio.Event = field(default_factory=asyncio.Event)
+    dice: random.Random = field(default_factory=random.Random)
+    refresh_at: float = 0.0
+
+    def wake(self, run_id: RunId) -> None:
+        """A run is new, has new tasks or has ended: look at it now rather than soon."""
+        self.touched.add(run_id)
+        self.stirred.set()
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Serve live runs until told to stop; then finish what is in hand within the grace."""
+        async with asyncio.TaskGroup() as group:
+            renewer = group.create_task(self._renew_for_ever(), name="pump renew")
+            settlers = [
+                group.create_task(self._settle_for_ever(), name=f"pump settle {number}")
+                for number in range(self.pace.settlers)
+            ]
+            feeder = group.create_task(self._feed_for_ever(group), name="pump feed")
+            await stopping.wait()
+            feeder.cancel()
+            await asyncio.wait([feeder])
+            await self._wind_down()
+            for loop in (renewer, *settlers):
+                loop.cancel()
+
+    async def _feed_for_ever(self, group: asyncio.TaskGroup) -> None:
+        while True:
+            self.stirred.clear()
+            try:
+                await self._refresh()
+                took = await self._feed(group)
+            except Unavailable as error:
+                log.warning("pump.unavailable", why=str(error))
+                await asyncio.sleep(self.pace.outage.total_seconds())
+                continue
+            if not took:
+                await self._rest()
+
+    async def _feed(self, group: asyncio.TaskGroup) -> int:
+        """Take as many tasks as there are places for, start them, and say how many."""
+        wants = self._wants()
+        granted = share(wants, self.pace.concurrency - len(self.flights))
+        permits = await self._reserve(granted)
+        if not permits:
+            return 0
+        try:
+            tasks = await self.work.claim({run_id: len(held) for run_id, held in permits.items()})
+            await self.settle_final([task for task in tasks if task.is_final])
+            for task in tasks:
+                if not task.is_final:
+                    self._start(group, task, permits[task.run_id].pop())
+        finally:
+            await self._give_back(permits)
+        self._pace_lanes(permits)
+        return len(tasks)
+
+    def _wants(self) -> dict[RunId, Want]:
+        now = self.clock.monotonic()
+        ready = [
+            lane for lane in self.lanes.values() if lane.resting_until <= now and lane.room() > 0
+        ]
+        self.dice.shuffle(ready)
+        return {lane.run.id: Want(lane.run.caller, lane.room()) for lane in ready}
+
+    async def _reserve(self, granted: Mapping[RunId, int]) -> dict[RunId, list[str]]:
+        permits: dict[RunId, list[str]] = {}
+        for run_id, want in granted.items():
+            job = self.lanes[run_id].job
+            held = await self.coordination.reserve(job.id, want=want, cap=job.max_inflight)
+            if held:
+                permits[run_id] = list(held)
+        return permits
+
+    async def _give_back(self, permits: Mapping[RunId, Sequence[str]]) -> None:
+        for run_id, unused in permits.items():
+            if unused:
+                await self.coordination.release(self.lanes[run_id].job.id, unused)
+
+    def _pace_lanes(self, unused: Mapping[RunId, Sequence[str]]) -> None:
+        """Runs that gave less than was asked for have nothing more due just now."""
+        now = self.clock.monotonic()
+        for run_id, left in unused.items():
+            lane = self.lanes[run_id]
+            if not left:
+                lane.idle = 0.0
+                continue
+            lane.idle = min(
+                max(lane.idle * 2, self.pace.shortest_idle.total_seconds()),
+                self.pace.longest_idle.total_seconds(),
+            )
+            lane.resting_until = now + lane.idle
+
+    def _start(self, group: asyncio.TaskGroup, task: Task, permit: str) -> None:
+        lane = self.lanes[task.run_id]
+        flight = Flight(task, lane, permit)
+        lane.inflight += 1
+        self.flights[task.run_id, task.id] = flight
+        flight.worker = group.create_task(self._fly(flight))
+
+    async def _fly(self, flight: Flight) -> None:
+        result: Result = Interrupted()
+        try:
+            result = await self.attempt(flight.task, flight.lane.assignment)
+        finally:
+            self._cool_down(flight.lane, result)
+            self.landed.append((flight, result))
+            self.any_landed.set()
+
+    def _cool_down(self, lane: Lane, result: Result) -> None:
+        match result:
+            case Throttled(wait):
+                until = self.clock.monotonic() + wait.total_seconds()
+                lane.resting_until = max(lane.resting_until, until)
+            case AccountBlocked():
+                lane.gone = True
+
+    async def _settle_for_ever(self) -> None:
+        while True:
+            await self.any_landed.wait()
+            self.any_landed.clear()
+            landed, self.landed = self.landed, []
+            if not landed:
+                continue
+            await self.settle(
+                [Ended(flight.task, flight.lane.assignment, result) for flight, result in landed]
+            )
+            await self._clear([flight for flight, _ in landed])
+            self.stirred.set()
+
+    async def _clear(self, flights: Sequence[Flight]) -> None:
+        permits: dict[JobId, list[str]] = defaultdict(list)
+        for flight in flights:
+            del self.flights[flight.task.run_id, flight.task.id]
+            flight.lane.inflight -= 1
+            permits[flight.lane.job.id].append(flight.permit)
+        for job_id, held in permits.items():
+            await self._release(job_id, held)
+
+    async def _release(self, job_id: JobId, permits: Sequence[str]) -> None:
+        try:
+            await self.coordination.release(job_id, permits)
+        except Unavailable:
+            return  # they age out by themselves
+
+    async def _renew_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self.pace.renewal.total_seconds())
+            try:
+                await self._renew()
+            except Unavailable as error:
+                log.warning("pump.renew.unavailable", why=str(error))
+
+    async def _renew(self) -> None:
+        flights = list(self.flights.values())
+        if not flights:
+            return
+        permits: dict[JobId, list[str]] = defaultdict(list)
+        for flight in flights:
+            permits[flight.lane.job.id].append(flight.permit)
+        held = [Held(one.task.run_id, one.task.id, one.task.claim_no) for one in flights]
+        for lost in await self.work.renew(held):
+            self._abort(lost)
+        await self.coordination.renew(permits)
+
+    def _abort(self, lost: Held) -> None:
+        """Another worker has this task now: what we would write for it counts no more."""
+        flight = self.flights.get((lost.run_id, lost.task_id))
+        if flight and flight.worker and flight.task.claim_no == lost.claim_no:
+            flight.worker.cancel()
+
+    async def _refresh(self) -> None:
+        """Know the live runs: those touched in this process now, all of them every so often."""
+        touched, self.touched = self.touched, set()
+        for run_id in touched:
+            await self._look_at(run_id)
+        if self.clock.monotonic() >= self.refresh_at:
+            await self._look_at_all()
+            self.refresh_at = self.clock.monotonic() + self.pace.refresh.total_seconds()
+
+    async def _look_at(self, run_id: RunId) -> None:
+        run = await self.metadata.run(run_id)
+        if run is None or not run.is_live:
+            self._leave(run_id)
+        elif run_id in self.lanes:
+            self.lanes[run_id].resting_until = 0.0
+            self.lanes[run_id].idle = 0.0
+        elif job := await self.metadata.job(run.job_id):
+            self._join(run, job)
+
+    async def _look_at_all(self) -> None:
+        live: set[RunId] = set()
+        after = ""
+        while page := await self.metadata.live(limit=PAGE, after=after):
+            for run, job in page:
+                live.add(run.id)
+                if run.id not in self.lanes:
+                    self._join(run, job)
+            after = page[-1][0].id
+        for run_id in self.lanes.keys() - live:
+            self._leave(run_id)
+
+    def _join(self, run: Run, job: Job) -> None:
+        try:
+            key = self.sealing.open(job.sealed_key, context=f"{job.caller}|{job.id}")
+        except Unavailable as error:
+            log.critical("run.key.unreadable", run_id=run.id, why=str(error))
+            return
+        assignment = Assignment(
+            job_id=job.id,
+            key=key,
+            params=load(job.params),
+            format=job.format,
+            policy=replace(self.policy, retries=job.retries),
+        )
+        self.lanes[run.id] = Lane(run=run, job=job, assignment=assignment)
+
+    def _leave(self, run_id: RunId) -> None:
+        """Take nothing more of a run; forget it when its last task is in."""
+        lane = self.lanes.get(run_id)
+        if lane is None:
+            return
+        lane.gone = True
+        if not lane.inflight:
+            del self.lanes[run_id]
+
+    async def _rest(self) -> None:
+        """Wait until something happens here, or it is time to look again."""
+        now = self.clock.monotonic()
+        resting = (lane.resting_until for lane in self.lanes.values() if lane.room() > 0)
+        wait = min((until - now for until in resting if until > now), default=self.refresh_at - now)
+        try:
+            async with asyncio.timeout(max(min(wait, self.refresh_at - now), 0.0)):
+                await self.stirred.wait()
+        except TimeoutError:
+            return
+
+    async def _wind_down(self) -> None:
+        """Let running tasks end within the grace, hand back the rest, settle it all."""
+        workers = [one.worker for one in self.flights.values() if one.worker]
+        if workers:
+            await asyncio.wait(workers, timeout=self.pace.grace.total_seconds())
+        for worker in workers:
+            worker.cancel()
+        try:
+            async with asyncio.timeout(LAST_WORDS.total_seconds()):
+                while self.flights:
+                    self.stirred.clear()
+                    await self.stirred.wait()
+        except TimeoutError:
+            log.warning("pump.stopped.unsettled", tasks=len(self.flights))
+
+
+PAGE = 1000
+LAST_WORDS = timedelta(seconds=5)  # for the engines to take what the stop gives back

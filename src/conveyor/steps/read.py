@@ -1,0 +1,166 @@
+"""Read: what callers see of their jobs, runs and tasks. Nothing here writes."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import msgspec
+
+from conveyor.domain import cursor
+from conveyor.domain.counts import Counts
+from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_index
+from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.run import Run, RunStatus
+from conveyor.domain.task import Attempt, Task, TaskStatus
+from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful
+from conveyor.ports.bodies import Bodies
+from conveyor.ports.clock import Clock
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.tasks import Tasks
+
+
+class JobView(msgspec.Struct, frozen=True):
+    job: Job
+    run: Run
+    settled: Counts
+
+
+class RunView(msgspec.Struct, frozen=True):
+    run: Run
+    settled: Counts
+
+
+class ResultPage(msgspec.Struct, frozen=True):
+    job: Job
+    tasks: Sequence[Task]
+    next_cursor: str | None
+
+
+class Content(msgspec.Struct, frozen=True):
+    format: str
+    length: int
+    checksum: str
+    chunks: AsyncIterator[bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    metadata: Metadata
+    tasks: Tasks
+    bodies: Bodies
+    clock: Clock
+
+    async def job(self, caller: CallerId, job_id: JobId) -> JobView:
+        job = await self._own_job(caller, job_id)
+        run = await self._own_run(job, job.latest_run_id)
+        return JobView(job, run, await self._settled(run))
+
+    async def run(self, caller: CallerId, job_id: JobId, run_id: RunId) -> RunView:
+        job = await self._own_job(caller, job_id)
+        run = await self._own_run(job, run_id)
+        return RunView(run, await self._settled(run))
+
+    async def jobs(
+        self,
+        caller: CallerId,
+        *,
+        limit: int,
+        before: str | None,
+        status: JobStatus | None,
+        kind: JobType | None,
+    ) -> tuple[list[JobView], str | None]:
+        """A page of the caller's jobs, newest first, and the cursor of the next."""
+        found = await self.metadata.jobs(
+            caller, limit=limit + 1, before=before, status=status, kind=kind
+        )
+        page = found[:limit]
+        settled = await self.tasks.counts([run.id for _, run in page])
+        views = [JobView(job, run, settled[run.id]) for job, run in page]
+        return views, page[-1][0].id if len(found) > limit else None
+
+    async def runs(
+        self, caller: CallerId, job_id: JobId, *, limit: int, before: str | None
+    ) -> tuple[list[RunView], str | None]:
+        job = await self._own_job(caller, job_id)
+        found = await self.metadata.runs(job.id, limit=limit + 1, before=before)
+        page = found[:limit]
+        settled = await self.tasks.counts([run.id for run in page])
+        views = [RunView(run, settled[run.id]) for run in page]
+        return views, page[-1].id if len(found) > limit else None
+
+    async def results(
+        self,
+        caller: CallerId,
+        job_id: JobId,
+        run_id: RunId | None,
+        *,
+        limit: int,
+        after: int,
+        statuses: frozenset[TaskStatus] | None,
+    ) -> ResultPage:
+        """A dense page of a run's tasks; of the latest run when none is named."""
+        job = await self._own_job(caller, job_id)
+        run = await self._own_run(job, run_id or job.latest_run_id)
+        found = await self.tasks.page(run.id, limit=limit + 1, after=after, statuses=statuses)
+        page = found[:limit]
+        more = len(found) > limit
+        return ResultPage(job, page, cursor.at_task(page[-1].id) if more else None)
+
+    async def content(
+        self, caller: CallerId, job_id: JobId, run_id: RunId | None, task_id: TaskId
+    ) -> Content:
+        """The body of a successful task."""
+        job = await self._own_job(caller, job_id)
+        return self._open(job, await self._own_task(job, run_id, task_id))
+
+    async def content_by_link(self, job_id: JobId, run_id: RunId, task_id: TaskId) -> Content:
+        """The body that a signed link names; the link is the authority."""
+        job = await self.metadata.job(job_id)
+        if job is None or job.status is JobStatus.DELETED:
+            raise NotFound("No such result")
+        return self._open(job, await self._own_task(job, run_id, task_id))
+
+    async def history(
+        self, caller: CallerId, job_id: JobId, run_id: RunId | None, task_id: TaskId
+    ) -> Sequence[Attempt]:
+        job = await self._own_job(caller, job_id)
+        task = await self._own_task(job, run_id, task_id)
+        return await self.tasks.history(task.run_id, task.id)
+
+    def has_expired(self, job: Job, task: Task) -> bool:
+        life = timedelta(days=job.result_ttl_days)
+        return task.result is not None and task.updated_at + life <= self.clock.now()
+
+    def _open(self, job: Job, task: Task) -> Content:
+        if task.status is TaskStatus.FAILED:
+            problem = msgspec.json.decode(task.problem or "{}", type=dict[str, object])
+            raise TaskUnsuccessful("The task failed; its problem follows", extras=problem)
+        if task.result is None:
+            raise TaskNotReady(f"The task is {task.status}: try again when it is done")
+        if self.has_expired(job, task):
+            raise ResultExpired(f"Results of this job are kept for {job.result_ttl_days} days")
+        result = task.result
+        chunks = self.bodies.read(result.locator)
+        return Content(result.format, result.length, result.checksum, chunks)
+
+    async def _own_job(self, caller: CallerId, job_id: JobId) -> Job:
+        job = await self.metadata.job(job_id)
+        if job is None or job.caller != caller or job.status is JobStatus.DELETED:
+            raise NotFound("No such job")
+        return job
+
+    async def _own_run(self, job: Job, run_id: RunId) -> Run:
+        run = await self.metadata.run(run_id)
+        if run is None or run.job_id != job.id or run.status is RunStatus.DELETED:
+            raise NotFound("No such run")
+        return run
+
+    async def _own_task(self, job: Job, run_id: RunId | None, task_id: TaskId) -> Task:
+        run = await self._own_run(job, run_id or job.latest_run_id)
+        task = await self.tasks.get(run.id, task_id) if task_index(task_id) is not None else None
+        if task is None:
+            raise NotFound("No such task")
+        return task
+
+    async def _settled(self, run: Run) -> Counts:
+        return (await self.tasks.counts([run.id]))[run.id]

@@ -1,0 +1,90 @@
+"""Scrape: one attempt at one page, through the gateway."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from zlib import crc32
+
+import msgspec
+
+from conveyor.domain import params as scraper_params
+from conveyor.domain.failure import Handling, ruling
+from conveyor.domain.params import Params
+from conveyor.domain.task import AccountBlocked, Outcome, Refused, Task, Throttled
+from conveyor.errors import Unavailable
+from conveyor.ports.bodies import Bodies
+from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
+from conveyor.steps.attempt import Assignment, Fetched, Result
+
+SHORTEST_WAIT = timedelta(seconds=1)
+BLOCKED_WAIT = timedelta(minutes=1)  # the gateway lifts a block of the caller's address in minutes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scrape:
+    gateway: Gateway
+    bodies: Bodies
+
+    async def attempt(self, task: Task, assignment: Assignment) -> Result:
+        params = _params(task, assignment)
+        request = PageRequest(
+            url=task.spec.url,
+            key=assignment.key,
+            method=task.spec.method,
+            params=params,
+            headers=_headers(params),
+            body=task.spec.body,
+        )
+        try:
+            answer = await self.gateway.fetch(request, self.bodies.spool)
+        except Unavailable:  # no room to spool a large page
+            return Throttled(SHORTEST_WAIT)
+        match answer:
+            case Page():
+                kind = _format(task, assignment, params)
+                return Fetched(content=answer.content, format=kind, spend=answer.spend)
+            case Refusal():
+                return _judge(task, answer)
+
+
+def _params(task: Task, assignment: Assignment) -> Params:
+    if task.spec.params is None:
+        return assignment.params
+    return scraper_params.merged(assignment.params, scraper_params.load(task.spec.params))
+
+
+def _headers(params: Params) -> Mapping[str, str]:
+    return scraper_params.headers(params) if scraper_params.HEADERS in params else NO_HEADERS
+
+
+def _format(task: Task, assignment: Assignment, params: Params) -> str:
+    return assignment.format if task.spec.params is None else scraper_params.result_format(params)
+
+
+def _judge(task: Task, refusal: Refusal) -> Outcome:
+    """What a refusal is to the task, by the rulings of the domain."""
+    rule = ruling(refusal.status, refusal.code)
+    match rule.handling:
+        case Handling.ACCOUNT if rule.account:
+            return AccountBlocked(rule.account, _detail(refusal))
+        case Handling.WAIT:
+            return Throttled(_wait(task, refusal))
+        case _:
+            retryable = rule.handling is Handling.RETRY
+            return Refused(refusal.problem, rule.reason, retryable, refusal.spend)
+
+
+def _wait(task: Task, refusal: Refusal) -> timedelta:
+    """As long as the gateway asks for; else a second or two, spread so that tasks part ways."""
+    least = BLOCKED_WAIT if refusal.code == "BLK0001" else SHORTEST_WAIT
+    spread = crc32(f"{task.id}/{task.claim_no}".encode()) / 2**32
+    return max(refusal.retry_after or least, least) * (1 + spread)
+
+
+def _detail(refusal: Refusal) -> str:
+    problem = msgspec.json.decode(refusal.problem, type=dict[str, object])
+    detail = str(problem.get("detail") or problem.get("title") or refusal.code)
+    return f"The gateway refused the API key: {detail}" if refusal.status == 401 else detail
+
+
+NO_HEADERS: Mapping[str, str] = {}

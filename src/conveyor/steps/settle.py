@@ -1,0 +1,167 @@
+"""Settle: results of attempts become bodies, rows and counts, many at a time.
+
+Bodies first, then rows with counts, then the completion check. A claim that no longer holds its
+task writes nothing, and its body is removed again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from conveyor.domain import run as run_life
+from conveyor.domain.ids import RunId
+from conveyor.domain.task import (
+    AccountBlocked,
+    Interrupted,
+    Outcome,
+    Scraped,
+    Settlement,
+    StoredBody,
+    Task,
+    decide,
+)
+from conveyor.errors import Stale, Unavailable
+from conveyor.ports.bodies import Bodies, Body, BodyName, Kept
+from conveyor.ports.clock import Clock
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.work import Held, Work
+from conveyor.steps.attempt import Ended, Fetched
+
+NO_ROOM_WAIT = timedelta(seconds=5)
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settle:
+    metadata: Metadata
+    work: Work
+    bodies: Bodies
+    clock: Clock
+    check: Callable[[RunId], Awaitable[bool]]
+    outage: timedelta = timedelta(seconds=1)  # between tries while an engine is away
+
+    async def settle(self, ended: Sequence[Ended]) -> None:
+        """Settle attempts that are over, however long the engines make it wait.
+
+        Their leases are renewed meanwhile; should one lapse, its claim is void and so is this.
+        """
+        outcomes = await self._keep(ended)
+        await self._insist(lambda: self._record(ended, outcomes))
+        await self._insist(lambda: self._follow_up(ended, outcomes))
+        await self._ack([one.task for one in ended])
+
+    async def settle_final(self, tasks: Sequence[Task]) -> None:
+        """Check the runs of tasks that turned out to be final when they were claimed."""
+        for run_id in {task.run_id for task in tasks}:
+            await self.check(run_id)
+        await self._ack(tasks)
+
+    async def _ack(self, tasks: Sequence[Task]) -> None:
+        try:
+            await self.work.ack([Held(one.run_id, one.id, one.claim_no) for one in tasks])
+        except Unavailable as error:
+            log.warning("ack.unavailable", why=str(error))  # the hints come round again
+
+    async def _insist(self, write: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                return await write()
+            except Unavailable as error:
+                log.warning("settle.unavailable", why=str(error))
+                await asyncio.sleep(self.outage.total_seconds())
+
+    async def _keep(self, ended: Sequence[Ended]) -> list[Outcome]:
+        """Keep the bodies of fetched pages. Pages there is no room for go back, uncharged."""
+        fetched = [one for one in ended if isinstance(one.result, Fetched)]
+        try:
+            stored = iter(await self._store(fetched))
+        except Unavailable as error:
+            log.warning("bodies.unavailable", why=str(error), tasks=len(fetched))
+            await self._discard(fetched)
+            stored = iter(())
+        return [
+            _outcome(one.result, stored) if isinstance(one.result, Fetched) else one.result
+            for one in ended
+        ]
+
+    async def _record(self, ended: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
+        """Write verdicts, history and counts."""
+        settlements = [
+            Settlement(
+                run_id=one.task.run_id,
+                task_id=one.task.id,
+                claim_no=one.task.claim_no,
+                verdict=decide(one.task, outcome, one.assignment.policy),
+            )
+            for one, outcome in zip(ended, outcomes, strict=True)
+        ]
+        settled = await self.work.settle(settlements)
+        dropped = [one for one, took in zip(ended, settled, strict=True) if not took]
+        if dropped:
+            await self._drop(dropped)
+
+    async def _follow_up(self, ended: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
+        """Fail runs whose account cannot go on, and complete those that are done."""
+        blocked: dict[RunId, AccountBlocked] = {
+            one.task.run_id: outcome
+            for one, outcome in zip(ended, outcomes, strict=True)
+            if isinstance(outcome, AccountBlocked)
+        }
+        for run_id, why in blocked.items():
+            await self._fail_run(run_id, why)
+        for run_id in {one.task.run_id for one in ended}:
+            await self.check(run_id)
+
+    async def _store(self, fetched: Sequence[Ended]) -> list[StoredBody]:
+        pages = [one.result for one in fetched if isinstance(one.result, Fetched)]
+        if not pages:
+            return []
+        bodies = [Body(_name(one), page.content) for one, page in zip(fetched, pages, strict=True)]
+        kept = await self.bodies.put_many(bodies)
+        return [_stored(one, page) for one, page in zip(kept, pages, strict=True)]
+
+    async def _drop(self, dropped: Sequence[Ended]) -> None:
+        for one in dropped:
+            ids = {"run_id": one.task.run_id, "task_id": one.task.id}
+            log.warning("task.settle.dropped", claim_no=one.task.claim_no, **ids)
+        await self._discard(dropped)
+
+    async def _discard(self, ended: Sequence[Ended]) -> None:
+        """Remove what bodies these claims may have left: nobody will refer to them."""
+        for one in ended:
+            if isinstance(one.result, Fetched) and not isinstance(one.result.content, bytes):
+                await one.result.content.discard()
+        try:
+            await self.bodies.discard([_name(one) for one in ended])
+        except Unavailable:
+            return  # the claim's number is in the name: it is in nobody's way
+
+    async def _fail_run(self, run_id: RunId, why: AccountBlocked) -> None:
+        while (run := await self.metadata.run(run_id)) and run.is_live:
+            failed = run_life.fail(run, why.reason, why.detail, self.clock.now())
+            try:
+                await self.metadata.commit(failed)
+            except Stale:
+                continue
+            await self.work.close(run_id)
+            log.warning("run.failed", run_id=run_id, reason=why.reason)
+
+
+def _name(ended: Ended) -> BodyName:
+    task = ended.task
+    return BodyName(ended.assignment.job_id, task.run_id, task.id, task.claim_no)
+
+
+def _outcome(page: Fetched, stored: Iterator[StoredBody]) -> Outcome:
+    body = next(stored, None)
+    return Interrupted(NO_ROOM_WAIT) if body is None else Scraped(body, page.spend)
+
+
+def _stored(kept: Kept, page: Fetched) -> StoredBody:
+    return StoredBody(
+        locator=kept.locator, length=kept.length, checksum=kept.checksum, format=page.format
+    )

@@ -1,0 +1,154 @@
+"""Sweep: every lost step happens later.
+
+No leader is needed: each action is one conditional write, and two sweepers at once repair once.
+A thing is repaired only when it looked broken in the sweep before as well, so that a step which
+is merely under way is left alone; at the start of an embedded engine, where every earlier process
+is known to be dead, it is repaired at once. In a run without faults nothing is done.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import structlog
+
+from conveyor.domain.batch import Batch, ingest_duty
+from conveyor.domain.ids import JobId, RunId, ulid_milliseconds
+from conveyor.ports.blobs import Blobs
+from conveyor.ports.bodies import Bodies, BodyName
+from conveyor.ports.clock import Clock
+from conveyor.ports.duties import Duties
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.tasks import Tasks
+from conveyor.ports.work import Held, Work
+
+OVERDUE = timedelta(seconds=30)  # past the end of a lease: a live pump would have taken it over
+YOUNG = timedelta(minutes=10)  # rows and lists of submissions that may still be under way
+PAGE = 500
+BITE = 5_000
+
+log = structlog.get_logger()
+
+Count = Callable[[str, int], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Sweep:
+    metadata: Metadata
+    tasks: Tasks
+    work: Work
+    duties: Duties
+    bodies: Bodies
+    blobs: Blobs
+    clock: Clock
+    is_due: Callable[[RunId], Awaitable[bool]]
+    check: Callable[[RunId], Awaitable[bool]]
+    count: Count
+    suspects: set[str] = field(default_factory=set)  # what looked broken in the last sweep
+
+    async def step(self) -> None:
+        """One round over everything that can be lost."""
+        await self._round(patient=True)
+
+    async def at_start(self, dead: Sequence[Held]) -> None:
+        """The first round of a process that knows all others to be dead."""
+        await self.clear_bodies(dead)
+        await self._round(patient=False)
+
+    async def clear_bodies(self, dead: Sequence[Held]) -> None:
+        """Remove bodies that dead claims wrote and never settled."""
+        names = [name async for name in self._names(dead)]
+        if names:
+            removed = await self.bodies.discard(names)
+            self._did("orphan_body", removed)
+
+    async def _round(self, *, patient: bool) -> None:
+        seen: set[str] = set()
+        await self._release_lapsed()
+        await self._finish_batches(seen, patient=patient)
+        await self._complete_runs(seen, patient=patient)
+        await self._clear_rows(patient=patient)
+        await self._clear_lists(patient=patient)
+        self.suspects = seen
+
+    async def _release_lapsed(self) -> None:
+        released = await self.work.release_lapsed(overdue=OVERDUE, limit=BITE)
+        self._did("lapsed_lease", len(released))
+        await self.clear_bodies(released)
+
+    async def _finish_batches(self, seen: set[str], *, patient: bool) -> None:
+        """Send again the duty of a list whose watermark has not moved."""
+        after = ("", -1)
+        while page := await self.metadata.batches(limit=PAGE, after=after):
+            for batch in page:
+                if self._is_stuck(_mark(batch), seen, patient=patient):
+                    await self.duties.send(*ingest_duty(batch))
+                    self._did("unfinished_ingest", 1)
+            after = (page[-1].run_id, page[-1].first)
+
+    async def _complete_runs(self, seen: set[str], *, patient: bool) -> None:
+        after = ""
+        while page := await self.metadata.live(limit=PAGE, after=after):
+            for run, _ in page:
+                due = await self.is_due(run.id)
+                if due and self._is_stuck(f"run {run.id}", seen, patient=patient):
+                    self._did("missed_completion", int(await self.check(run.id)))
+            after = page[-1][0].id
+
+    async def _clear_rows(self, *, patient: bool) -> None:
+        """Remove rows of submissions that never came to be."""
+        after = ""
+        while page := await self.tasks.runs_held(limit=PAGE, after=after):
+            for run_id in page:
+                if (
+                    self._is_old(run_id, patient=patient)
+                    and await self.metadata.run(run_id) is None
+                ):
+                    await self._discard(run_id)
+            after = page[-1]
+
+    async def _discard(self, run_id: RunId) -> None:
+        while await self.tasks.discard(run_id, limit=BITE) == BITE:
+            pass
+        self._did("orphan_rows", 1)
+
+    async def _clear_lists(self, *, patient: bool) -> None:
+        """Remove staged lists that no unfinished batch refers to."""
+        after = ""
+        while page := await self.blobs.keys("lists/", limit=PAGE, after=after):
+            for key in page:
+                run_id = RunId(key.split("/")[2])
+                if self._is_old(run_id, patient=patient) and not await self._is_listed(run_id, key):
+                    await self.blobs.delete([key])
+                    self._did("orphan_list", 1)
+            after = page[-1]
+
+    async def _is_listed(self, run_id: RunId, key: str) -> bool:
+        after = (str(run_id), -1)
+        page = await self.metadata.batches(limit=PAGE, after=after)
+        return any(batch.blob == key for batch in page if batch.run_id == run_id)
+
+    async def _names(self, dead: Sequence[Held]) -> AsyncIterator[BodyName]:
+        jobs: dict[RunId, JobId] = {}
+        for held in dead:
+            if held.run_id not in jobs and (run := await self.metadata.run(held.run_id)):
+                jobs[held.run_id] = run.job_id
+            if held.run_id in jobs:
+                yield BodyName(jobs[held.run_id], held.run_id, held.task_id, held.claim_no)
+
+    def _is_stuck(self, mark: str, seen: set[str], *, patient: bool) -> bool:
+        seen.add(mark)
+        return mark in self.suspects or not patient
+
+    def _is_old(self, run_id: RunId, *, patient: bool) -> bool:
+        age = self.clock.now().timestamp() * 1000 - ulid_milliseconds(run_id)
+        return not patient or age > YOUNG.total_seconds() * 1000
+
+    def _did(self, action: str, times: int) -> None:
+        if times:
+            log.warning("sweeper.repaired", action=action, times=times)
+            self.count(action, times)
+
+
+def _mark(batch: Batch) -> str:
+    return f"batch {batch.run_id} {batch.first} {batch.version}"

@@ -1,0 +1,38 @@
+"""Time and ids that move only when a test says so."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+from conveyor.domain.ids import ulid
+
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+
+
+class FakeClock:
+    """A `Clock` that stands still until it is advanced."""
+
+    def __init__(self, start: datetime = NOON) -> None:
+        self._start = start
+        self._passed = timedelta()
+
+    def now(self) -> datetime:
+        return self._start + self._passed
+
+    def monotonic(self) -> float:
+        return self._passed.total_seconds()
+
+    def advance(self, by: timedelta) -> None:
+        if by < timedelta():
+            raise ValueError(f"time does not run back: {by}")
+        self._passed += by
+
+
+class FakeIds:
+    """ULIDs of one moment in increasing order: the same in every test run."""
+
+    def __init__(self, moment: datetime = NOON) -> None:
+        self._milliseconds = int(moment.timestamp() * 1000)
+        self._numbers = count(1)
+
+    def new(self) -> str:
+        return ulid(self._milliseconds, next(self._numbers))

@@ -1,0 +1,157 @@
+"""What every home of result bodies must do."""
+
+import hashlib
+
+import pytest
+
+from conveyor.domain.ids import JobId, RunId
+from conveyor.errors import NotFound
+from conveyor.ports.bodies import Bodies, Body, BodyName, Kept, Spool
+from conveyor.testing.factories import JOB, OTHER_RUN, RUN, new_tasks
+
+CONTENTS = [b"", b"x", bytes(range(256)) * 4000]
+
+
+class BodiesContract:
+    """A home passes by giving a `bodies` fixture."""
+
+    async def test_bodies_come_back_as_they_were_put(self, bodies: Bodies) -> None:
+        put = [Body(_name(n), content) for n, content in enumerate(CONTENTS)]
+
+        all_kept = await bodies.put_many(put)
+
+        assert [await _read(bodies, kept) for kept in all_kept] == CONTENTS
+
+    @pytest.mark.parametrize("content", CONTENTS)
+    async def test_what_is_kept_is_told_with_its_length_and_checksum(
+        self, bodies: Bodies, content: bytes
+    ) -> None:
+        spool = await _spooled(bodies, content)
+
+        for kept in await bodies.put_many([Body(_name(0), content), Body(_name(1), spool)]):
+            assert kept.length == len(content)
+            assert kept.checksum == hashlib.sha256(content).hexdigest()
+
+    async def test_putting_nothing_gives_nothing(self, bodies: Bodies) -> None:
+        assert list(await bodies.put_many([])) == []
+
+    async def test_claims_of_a_task_do_not_overwrite_each_other(self, bodies: Bodies) -> None:
+        [first] = await bodies.put_many([Body(_name(0, claim_no=1), b"first")])
+        [second] = await bodies.put_many([Body(_name(0, claim_no=2), b"second")])
+
+        assert await _read(bodies, first) == b"first"
+        assert await _read(bodies, second) == b"second"
+
+    async def test_a_body_put_again_is_there_once(self, bodies: Bodies) -> None:
+        await bodies.put_many([Body(_name(0), b"page")])
+        [kept] = await bodies.put_many([Body(_name(0), b"page")])
+
+        assert await _read(bodies, kept) == b"page"
+
+    @pytest.mark.parametrize("content", CONTENTS)
+    async def test_a_spool_knows_its_length_and_checksum(
+        self, bodies: Bodies, content: bytes
+    ) -> None:
+        spool = await _spooled(bodies, content)
+
+        assert spool.length == len(content)
+        assert spool.checksum == hashlib.sha256(content).hexdigest()
+        await spool.discard()
+
+    @pytest.mark.parametrize("content", CONTENTS)
+    async def test_a_spooled_body_comes_back(self, bodies: Bodies, content: bytes) -> None:
+        spool = await _spooled(bodies, content)
+        [kept] = await bodies.put_many([Body(_name(0), spool)])
+        assert await _read(bodies, kept) == content
+
+    async def test_discarding_a_spool_after_its_put_does_nothing(self, bodies: Bodies) -> None:
+        spool = await _spooled(bodies, b"page")
+        [kept] = await bodies.put_many([Body(_name(0), spool)])
+
+        await spool.discard()
+
+        assert await _read(bodies, kept) == b"page"
+
+    async def test_a_spool_may_be_discarded_twice(self, bodies: Bodies) -> None:
+        spool = await _spooled(bodies, b"page")
+        await spool.discard()
+        await spool.discard()
+        assert await bodies.delete_run(JOB, RUN, limit=9) == 0
+
+    async def test_spools_and_bytes_are_put_side_by_side(self, bodies: Bodies) -> None:
+        spool = await _spooled(bodies, b"large")
+
+        all_kept = await bodies.put_many([Body(_name(0), b"small"), Body(_name(1), spool)])
+
+        assert [await _read(bodies, kept) for kept in all_kept] == [b"small", b"large"]
+
+    async def test_a_discarded_body_is_not_found(self, bodies: Bodies) -> None:
+        [kept] = await bodies.put_many([Body(_name(0), b"page")])
+
+        assert await bodies.discard([_name(0)]) == 1
+
+        with pytest.raises(NotFound):
+            await _read(bodies, kept)
+
+    async def test_discarding_what_is_not_there_counts_nothing(self, bodies: Bodies) -> None:
+        await bodies.put_many([Body(_name(0), b"page")])
+
+        assert await bodies.discard([_name(0), _name(1), _name(0, claim_no=2)]) == 1
+        assert await bodies.discard([_name(0)]) == 0
+        assert await bodies.discard([]) == 0
+
+    async def test_discarding_one_claims_body_leaves_those_of_others(self, bodies: Bodies) -> None:
+        names = [_name(0, claim_no=1), _name(0, claim_no=2), _name(0, claim_no=11), _name(1)]
+        first, *others = await bodies.put_many([Body(name, b"page") for name in names])
+
+        await bodies.discard(names[:1])
+
+        assert [await _read(bodies, kept) for kept in others] == [b"page"] * 3
+        with pytest.raises(NotFound):
+            await _read(bodies, first)
+
+    async def test_a_deleted_run_leaves_none_of_its_bodies(self, bodies: Bodies) -> None:
+        all_kept = await bodies.put_many(
+            [Body(_name(n, claim_no=claim_no), b"page") for n in range(3) for claim_no in (1, 2)]
+        )
+
+        assert await bodies.delete_run(JOB, RUN, limit=9) == 6
+
+        for kept in all_kept:
+            with pytest.raises(NotFound):
+                await _read(bodies, kept)
+
+    async def test_a_run_is_deleted_in_portions(self, bodies: Bodies) -> None:
+        await bodies.put_many([Body(_name(n), b"page") for n in (0, 1, 2, 5_000, 70_000)])
+
+        portions = [await bodies.delete_run(JOB, RUN, limit=2) for _ in range(4)]
+
+        assert portions == [2, 2, 1, 0]
+
+    async def test_deleting_a_run_leaves_other_runs_alone(self, bodies: Bodies) -> None:
+        await bodies.put_many([Body(_name(0), b"mine")])
+        others = [_name(0, run_id=OTHER_RUN), _name(0, job_id=JobId("another"))]
+        all_kept = await bodies.put_many([Body(name, b"other") for name in others])
+
+        await bodies.delete_run(JOB, RUN, limit=9)
+
+        assert [await _read(bodies, kept) for kept in all_kept] == [b"other"] * 2
+
+    async def test_deleting_an_unknown_run_finds_nothing(self, bodies: Bodies) -> None:
+        assert await bodies.delete_run(JOB, RUN, limit=9) == 0
+
+
+def _name(index: int, *, job_id: JobId = JOB, run_id: RunId = RUN, claim_no: int = 1) -> BodyName:
+    [task] = new_tasks(run_id, 1, first=index)
+    return BodyName(job_id, run_id, task.id, claim_no)
+
+
+async def _spooled(bodies: Bodies, content: bytes) -> Spool:
+    spool = bodies.spool()
+    for start in range(0, len(content), 100_000):
+        await spool.write(content[start : start + 100_000])
+    return spool
+
+
+async def _read(bodies: Bodies, kept: Kept) -> bytes:
+    return b"".join([chunk async for chunk in bodies.read(kept.locator)])

@@ -1,0 +1,151 @@
+"""What row-level claims must do, where an engine has them."""
+
+from datetime import timedelta
+
+import pytest
+
+from conveyor.domain import task as life
+from conveyor.domain.counts import Counts, Spend
+from conveyor.domain.task import MOST_LOST, Task, TaskStatus
+from conveyor.ports.claims import Claims
+from conveyor.testing.contracts.engine import TICK, Engine, given_tasks, stored
+from conveyor.testing.factories import OTHER_RUN, RUN, held, ids_of, new_tasks, scraped, settlement
+
+
+class ClaimsContract:
+    """An engine passes by giving an `engine` fixture with claims."""
+
+    @pytest.fixture
+    def claims(self, engine: Engine) -> Claims:
+        assert engine.claims is not None, "this engine has no claims: leave it out"
+        return engine.claims
+
+    async def test_taking_does_what_the_domain_says(self, engine: Engine, claims: Claims) -> None:
+        first, second, _ = await given_tasks(engine, 3)
+        now = engine.clock.now()
+
+        taken = await claims.take(RUN, [second.id, first.id])
+
+        expected = [life.claim(task, now, engine.lease) for task in (first, second)]
+        assert sorted(taken, key=lambda task: task.index) == expected
+        assert [await stored(engine, task) for task in expected] == expected
+
+    async def test_what_is_not_due_is_not_taken(self, engine: Engine, claims: Claims) -> None:
+        [task] = await given_tasks(engine)
+        await claims.take(RUN, [task.id])
+        engine.clock.advance(engine.lease - TICK)
+
+        assert list(await claims.take(RUN, [task.id])) == []
+
+    async def test_what_is_final_or_unknown_is_not_taken(
+        self, engine: Engine, claims: Claims
+    ) -> None:
+        [task] = await given_tasks(engine)
+        [taken] = await claims.take(RUN, [task.id])
+        await claims.settle([settlement(taken, scraped())])
+        [unknown] = new_tasks(RUN, 1, first=7)
+        engine.clock.advance(engine.lease)
+
+        assert list(await claims.take(RUN, [task.id, unknown.id])) == []
+        assert list(await claims.take(OTHER_RUN, [task.id])) == []
+
+    async def test_a_lapsed_claim_is_taken_over(self, engine: Engine, claims: Claims) -> None:
+        [task] = await given_tasks(engine)
+        [first] = await claims.take(RUN, [task.id])
+        engine.clock.advance(engine.lease)
+        now = engine.clock.now()
+
+        [second] = await claims.take(RUN, [task.id])
+
+        assert second == life.claim(first, now, engine.lease)
+        assert await engine.tasks.history(RUN, task.id) == [life.lost_line(first, now)]
+
+    async def test_a_task_failed_by_the_taking_is_given_as_failed(
+        self, engine: Engine, claims: Claims
+    ) -> None:
+        last = await _lost_for_the_last_time(engine, claims)
+
+        [failed] = await claims.take(RUN, [last.id])
+
+        assert failed == life.claim(last, engine.clock.now(), engine.lease)
+        assert failed.status is TaskStatus.FAILED
+        assert (await engine.tasks.counts([RUN]))[RUN] == Counts(other=1)
+
+    async def test_looking_changes_nothing(self, engine: Engine, claims: Claims) -> None:
+        first, second = await given_tasks(engine, 2)
+        [unknown] = new_tasks(RUN, 1, first=7)
+
+        seen = await claims.look(RUN, [first.id, second.id, unknown.id])
+
+        assert sorted(seen, key=lambda task: task.index) == [first, second]
+        assert list(await claims.look(OTHER_RUN, [first.id])) == []
+
+    async def test_looking_sees_tasks_in_every_state(self, engine: Engine, claims: Claims) -> None:
+        pending, running, done = await given_tasks(engine, 3)
+        await claims.take(RUN, [running.id])
+        [finished] = await claims.take(RUN, [done.id])
+        await claims.settle([settlement(finished, scraped())])
+
+        seen = await claims.look(RUN, ids_of([pending, running, done]))
+
+        assert {task.id: task.status for task in seen} == {
+            pending.id: TaskStatus.PENDING,
+            running.id: TaskStatus.PROCESSING,
+            done.id: TaskStatus.SUCCESSFUL,
+        }
+
+    async def test_renewing_gives_back_the_claims_that_fell(
+        self, engine: Engine, claims: Claims
+    ) -> None:
+        tasks = await given_tasks(engine, 2)
+        standing, ended = await claims.take(RUN, ids_of(tasks))
+        await claims.settle([settlement(ended, scraped())])
+        engine.clock.advance(engine.lease / 2)
+        now = engine.clock.now()
+
+        assert list(await claims.renew([held(standing), held(ended)])) == [held(ended)]
+        assert await stored(engine, standing) == life.renew(
+            standing, standing.claim_no, now, engine.lease
+        )
+
+    async def test_a_settle_is_fenced_and_counted_once(
+        self, engine: Engine, claims: Claims
+    ) -> None:
+        [task] = await given_tasks(engine)
+        [stale] = await claims.take(RUN, [task.id])
+        engine.clock.advance(engine.lease)
+        [taken] = await claims.take(RUN, [task.id])
+        paid = scraped(spend=Spend(1, 2))
+
+        assert list(await claims.settle([settlement(stale, paid)])) == [False]
+        assert list(await claims.settle([settlement(taken, paid)])) == [True]
+        assert list(await claims.settle([settlement(taken, paid)])) == [False]
+        assert (await engine.tasks.counts([RUN]))[RUN] == life.counted(paid)
+
+    async def test_a_release_names_what_it_freed(self, engine: Engine, claims: Claims) -> None:
+        mine, other = [*await given_tasks(engine), *await given_tasks(engine, 1, OTHER_RUN)]
+        [taken] = await claims.take(RUN, [mine.id])
+        [elsewhere] = await claims.take(OTHER_RUN, [other.id])
+        engine.clock.advance(engine.lease)
+        now = engine.clock.now()
+
+        freed = await claims.release_lapsed(overdue=timedelta(), limit=10)
+
+        assert set(freed) == {held(taken), held(elsewhere)}
+        assert await stored(engine, mine) == life.release(taken, now)
+
+    async def test_a_release_names_what_it_failed_too(self, engine: Engine, claims: Claims) -> None:
+        last = await _lost_for_the_last_time(engine, claims)
+
+        freed = await claims.release_lapsed(overdue=timedelta(), limit=10)
+
+        assert list(freed) == [held(last)]
+        assert await stored(engine, last) == life.release(last, engine.clock.now())
+
+
+async def _lost_for_the_last_time(engine: Engine, claims: Claims) -> Task:
+    [task] = await given_tasks(engine)
+    for _ in range(MOST_LOST):
+        [task] = await claims.take(RUN, [task.id])
+        engine.clock.advance(engine.lease)
+    return task

@@ -1,0 +1,134 @@
+"""What every keeper of permits must do."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from conveyor.domain.ids import JobId
+from conveyor.ports.coordination import Coordination
+from conveyor.testing.clock import FakeClock
+from conveyor.testing.factories import JOB
+
+SECOND = timedelta(seconds=1)
+OTHER_JOB = JobId("another")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permits:
+    """A keeper of permits with its clock and the length of its leases."""
+
+    coordination: Coordination
+    clock: FakeClock
+    lease: timedelta
+
+
+class CoordinationContract:
+    """A keeper passes by giving a `permits` fixture."""
+
+    async def test_permits_are_given_up_to_what_is_wanted(self, permits: Permits) -> None:
+        given = await permits.coordination.reserve(JOB, want=3, cap=10)
+
+        assert len(set(given)) == 3
+        assert await permits.coordination.held(JOB) == 3
+
+    async def test_permits_are_given_up_to_the_cap(self, permits: Permits) -> None:
+        await permits.coordination.reserve(JOB, want=3, cap=5)
+
+        assert len(await permits.coordination.reserve(JOB, want=3, cap=5)) == 2
+        assert list(await permits.coordination.reserve(JOB, want=3, cap=5)) == []
+
+    async def test_a_lowered_cap_gives_nothing_until_enough_are_back(
+        self, permits: Permits
+    ) -> None:
+        given = await permits.coordination.reserve(JOB, want=5, cap=5)
+        assert list(await permits.coordination.reserve(JOB, want=1, cap=2)) == []
+
+        await permits.coordination.release(JOB, given[:4])
+
+        assert len(await permits.coordination.reserve(JOB, want=5, cap=2)) == 1
+
+    async def test_jobs_do_not_share_permits(self, permits: Permits) -> None:
+        await permits.coordination.reserve(JOB, want=5, cap=5)
+
+        assert len(await permits.coordination.reserve(OTHER_JOB, want=5, cap=5)) == 5
+
+    async def test_no_permit_is_given_twice(self, permits: Permits) -> None:
+        first = await permits.coordination.reserve(JOB, want=2, cap=9)
+        await permits.coordination.release(JOB, first)
+        second = await permits.coordination.reserve(JOB, want=2, cap=9)
+        third = await permits.coordination.reserve(OTHER_JOB, want=2, cap=9)
+
+        assert len({*first, *second, *third}) == 6
+
+    async def test_released_permits_make_room(self, permits: Permits) -> None:
+        given = await permits.coordination.reserve(JOB, want=2, cap=2)
+        await permits.coordination.release(JOB, given[:1])
+
+        assert await permits.coordination.held(JOB) == 1
+        assert len(await permits.coordination.reserve(JOB, want=2, cap=2)) == 1
+
+    async def test_releasing_again_makes_no_more_room(self, permits: Permits) -> None:
+        first, second = await permits.coordination.reserve(JOB, want=2, cap=2)
+        await permits.coordination.release(JOB, [first])
+        await permits.coordination.release(JOB, [first, "unknown"])
+        await permits.coordination.release(OTHER_JOB, [second])
+
+        assert await permits.coordination.held(JOB) == 1
+
+    async def test_permits_nobody_renews_age_out(self, permits: Permits) -> None:
+        await permits.coordination.reserve(JOB, want=2, cap=2)
+
+        permits.clock.advance(permits.lease - SECOND)
+        assert await permits.coordination.held(JOB) == 2
+
+        permits.clock.advance(2 * SECOND)
+        assert await permits.coordination.held(JOB) == 0
+        assert len(await permits.coordination.reserve(JOB, want=2, cap=2)) == 2
+
+    async def test_renewed_permits_last_a_lease_from_then_on(self, permits: Permits) -> None:
+        kept, _ = await permits.coordination.reserve(JOB, want=2, cap=2)
+        permits.clock.advance(permits.lease - SECOND)
+        await permits.coordination.renew({JOB: [kept]})
+
+        permits.clock.advance(2 * SECOND)
+        assert await permits.coordination.held(JOB) == 1
+
+        permits.clock.advance(permits.lease)
+        assert await permits.coordination.held(JOB) == 0
+
+    async def test_a_permit_renewed_after_an_older_one_lapses_after_it(
+        self, permits: Permits
+    ) -> None:
+        [first] = await permits.coordination.reserve(JOB, want=1, cap=9)
+        permits.clock.advance(SECOND)
+        await permits.coordination.reserve(JOB, want=1, cap=9)
+        permits.clock.advance(SECOND)
+        await permits.coordination.renew({JOB: [first]})
+
+        permits.clock.advance(permits.lease - SECOND + SECOND / 2)
+
+        assert await permits.coordination.held(JOB) == 1
+
+    async def test_lapsed_permits_are_taken_anew_even_over_the_cap(self, permits: Permits) -> None:
+        lapsed = await permits.coordination.reserve(JOB, want=2, cap=2)
+        permits.clock.advance(permits.lease + SECOND)
+        await permits.coordination.reserve(JOB, want=2, cap=2)
+
+        await permits.coordination.renew({JOB: lapsed})
+
+        assert await permits.coordination.held(JOB) == 4
+        assert list(await permits.coordination.reserve(JOB, want=1, cap=4)) == []
+
+    async def test_permits_of_many_jobs_are_renewed_in_one_call(self, permits: Permits) -> None:
+        mine = await permits.coordination.reserve(JOB, want=1, cap=1)
+        other = await permits.coordination.reserve(OTHER_JOB, want=2, cap=2)
+        permits.clock.advance(permits.lease - SECOND)
+
+        await permits.coordination.renew({JOB: mine, OTHER_JOB: other})
+
+        permits.clock.advance(permits.lease - SECOND)
+        assert await permits.coordination.held(JOB) == 1
+        assert await permits.coordination.held(OTHER_JOB) == 2
+
+    async def test_a_job_without_permits_holds_none(self, permits: Permits) -> None:
+        await permits.coordination.renew({JOB: []})
+        assert await permits.coordination.held(JOB) == 0

@@ -1,0 +1,95 @@
+"""What the contracts know of an engine, and the few steps that all of them take."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from conveyor.domain.counts import Counts
+from conveyor.domain.ids import RunId
+from conveyor.domain.task import Attempt, Task, Verdict
+from conveyor.ports.claims import Claims
+from conveyor.ports.duties import Duties
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.tasks import Tasks
+from conveyor.ports.work import Work
+from conveyor.testing.clock import FakeClock
+from conveyor.testing.factories import RUN, ids_of, new_tasks, settlement
+
+TRIES = 60
+MANY = 1000
+TICK = timedelta(microseconds=1)
+SECOND = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One engine, open, with the clock it was opened with."""
+
+    metadata: Metadata
+    tasks: Tasks
+    work: Work
+    duties: Duties
+    clock: FakeClock
+    lease: timedelta
+    ordered: bool  # gives the longest due first: an engine behind a queue cannot
+    claims: Claims | None = None
+
+
+async def given_tasks(engine: Engine, n: int = 1, run_id: RunId = RUN) -> list[Task]:
+    """Tasks of an open run, due now."""
+    new = new_tasks(run_id, n)
+    await engine.tasks.add(run_id, new)
+    await engine.work.offer(run_id, ids_of(new))
+    return list(await engine.tasks.page(run_id, limit=MANY))
+
+
+async def given_claim(engine: Engine) -> Task:
+    """The only task of a run, claimed."""
+    await given_tasks(engine)
+    [task] = await claim(engine)
+    return task
+
+
+async def claim(engine: Engine, want: int = 1, run_id: RunId = RUN) -> list[Task]:
+    """What can be claimed, up to `want`: asked for again, since a claim may come back short."""
+    taken: list[Task] = []
+    for _ in range(TRIES):
+        taken += await engine.work.claim({run_id: want - len(taken)})
+        if len(taken) >= want:
+            break
+    assert len(taken) <= want, "more was given than was wanted"
+    return taken
+
+
+async def settle(engine: Engine, task: Task, verdict: Verdict) -> bool:
+    [took_effect] = await engine.work.settle([settlement(task, verdict)])
+    return took_effect
+
+
+async def stored(engine: Engine, task: Task) -> Task:
+    found = await engine.tasks.get(task.run_id, task.id)
+    assert found is not None, f"task {task.id} is gone"
+    return found
+
+
+async def let_lapse(engine: Engine, times: int) -> Task:
+    """Claim the only task so many times, and let each claim's lease run out."""
+    for _ in range(times):
+        [task] = await claim(engine)
+        engine.clock.advance(engine.lease)
+    return task
+
+
+async def counts_of(engine: Engine, run_id: RunId = RUN) -> Counts:
+    counts = await engine.tasks.counts([run_id])
+    return counts[run_id]
+
+
+async def all_of(engine: Engine, task: Task) -> tuple[Task, list[Attempt], Counts]:
+    """All that a settle could change."""
+    history = list(await engine.tasks.history(task.run_id, task.id))
+    return await stored(engine, task), history, await counts_of(engine, task.run_id)
+
+
+def by_index(tasks: Iterable[Task]) -> list[Task]:
+    return sorted(tasks, key=lambda task: task.index)

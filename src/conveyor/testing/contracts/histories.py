@@ -1,0 +1,219 @@
+"""Random histories of a run: whatever is done in whatever order, the rows are as the model's."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conveyor.domain.counts import Spend
+from conveyor.domain.failure import FailureReason
+from conveyor.domain.ids import TaskId
+from conveyor.domain.task import MOST_LOST, Task, Verdict
+from conveyor.testing.contracts.engine import MANY, Engine, given_tasks
+from conveyor.testing.contracts.model import Model
+from conveyor.testing.factories import (
+    RUN,
+    held,
+    refused,
+    scraped,
+    settlement,
+    to_retry,
+    uncharged,
+)
+
+TASKS = 5
+ROUNDS = 200
+
+
+class Claim(msgspec.Struct, frozen=True):
+    want: int
+
+
+class Wait(msgspec.Struct, frozen=True):
+    by: timedelta
+
+
+class Renew(msgspec.Struct, frozen=True):
+    picks: frozenset[int]
+
+
+class Settle(msgspec.Struct, frozen=True):
+    picks: frozenset[int]
+    verdict: Verdict
+
+
+class Release(msgspec.Struct, frozen=True):
+    overdue: timedelta
+
+
+class Lose(msgspec.Struct, frozen=True):
+    """Claim all that can be had and let it lapse, again and again."""
+
+    times: int
+
+
+class Offer(msgspec.Struct, frozen=True):
+    pass
+
+
+Step = Claim | Wait | Renew | Settle | Release | Lose | Offer
+
+DURATIONS = st.integers(0, 200_000).map(lambda n: timedelta(milliseconds=n))
+SHORT = st.integers(1, 5).map(lambda n: timedelta(seconds=n))
+SPENDS = st.builds(Spend, st.integers(0, 9), st.integers(0, 10**9))
+VERDICTS = st.one_of(
+    st.builds(scraped, spend=SPENDS),
+    st.builds(refused, reason=st.sampled_from(FailureReason), spend=SPENDS),
+    st.builds(to_retry, delay=DURATIONS, spend=SPENDS),
+    st.builds(uncharged, wait=DURATIONS),
+)
+# Which of the claims made so far, counted back from the newest: stale ones are among them.
+PICKS = st.frozensets(st.integers(0, 2 * TASKS), min_size=1, max_size=TASKS)
+# Few of many are claimed and time passes in between, so that tasks come due at different times.
+STEPS = st.lists(
+    st.one_of(
+        st.builds(Claim, st.integers(1, 2)),
+        st.builds(Claim, st.integers(1, TASKS + 1)),
+        st.builds(Wait, DURATIONS),
+        st.builds(Wait, SHORT),
+        st.builds(Renew, PICKS),
+        st.builds(Settle, PICKS, VERDICTS),
+        st.builds(Release, DURATIONS),
+        st.builds(Lose, st.sampled_from([1, 2, MOST_LOST - 1])),
+        st.builds(Offer),
+    ),
+    min_size=20,
+    max_size=40,
+)
+
+
+class HistoriesContract:
+    """An engine passes by giving an `open_engine` fixture that opens a new one each time."""
+
+    @settings(
+        max_examples=60,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+    @given(steps=STEPS)
+    async def test_every_history_leaves_what_the_domain_says(
+        self, open_engine: Callable[[], AbstractAsyncContextManager[Engine]], steps: list[Step]
+    ) -> None:
+        async with open_engine() as engine:
+            history = History(engine, await given_tasks(engine, TASKS))
+            for step in steps:
+                await history.take(step)
+                await history.check_rows()
+            await history.finish()
+            await history.check_all()
+
+
+class History:
+    """An engine and its model, side by side."""
+
+    def __init__(self, engine: Engine, tasks: Sequence[Task]) -> None:
+        self._engine = engine
+        self._model = Model(tasks, engine.lease)
+        self._claims: list[Task] = []
+
+    async def take(self, step: Step) -> None:
+        match step:
+            case Claim(want):
+                await self._claim(want)
+            case Wait(by):
+                self._engine.clock.advance(by)
+            case Renew(picks):
+                await self._renew(self._picked(picks))
+            case Settle(picks, verdict):
+                await self._settle(self._picked(picks), verdict)
+            case Release(overdue):
+                await self._release(overdue)
+            case Lose(times):
+                await self._lose(times)
+            case Offer():
+                await self._engine.work.offer(RUN, list(self._model.tasks))
+
+    async def finish(self) -> None:
+        """Bring every task to an end: none may be stuck, however its history went."""
+        for _ in range(ROUNDS):
+            if self._is_over():
+                break
+            await self._settle(await self._claim(TASKS), scraped())
+            self._engine.clock.advance(self._engine.lease)
+        assert self._is_over(), "a task is stuck"
+        await self.check_rows()
+
+    async def check_rows(self) -> None:
+        assert await self._rows() == list(self._model.tasks.values())
+
+    async def check_all(self) -> None:
+        counts = await self._engine.tasks.counts([RUN])
+        assert counts[RUN] == self._model.counts
+        assert counts[RUN].done == TASKS
+        for task_id in self._model.tasks:
+            history = await self._engine.tasks.history(RUN, task_id)
+            assert list(history) == self._model.lines[task_id]
+
+    async def _claim(self, want: int) -> list[Task]:
+        now = self._engine.clock.now()
+        due = {task.id: task for task in self._model.due(now)}
+        given = list(await self._engine.work.claim({RUN: want}))
+        assert len(given) <= want
+        assert not any(task.is_final for task in given)
+        assert given == [self._model.claim(task.id, now) for task in given]
+        given_or_failed = [*given, *await self._failed_by_claim()]
+        self._check_order(due, given_or_failed)
+        self._claims += given
+        return given
+
+    async def _failed_by_claim(self) -> list[Task]:
+        """Tasks that lost a worker too many: the engine does not say which, the rows do."""
+        now = self._engine.clock.now()
+        unfinished = {task.id for task in self._model.tasks.values() if not task.is_final}
+        failed = [row for row in await self._rows() if row.is_final and row.id in unfinished]
+        assert failed == [self._model.claim(row.id, now) for row in failed]
+        return failed
+
+    def _check_order(self, due: dict[TaskId, Task], taken: Sequence[Task]) -> None:
+        if self._engine.ordered:
+            times = [due.pop(task.id).due_at for task in taken]
+            left = [task.due_at for task in due.values()]
+            assert all(time <= other for time in times for other in left if time and other)
+
+    async def _renew(self, claims: Sequence[Task]) -> None:
+        now = self._engine.clock.now()
+        asked = [held(task) for task in claims]
+        fallen = await self._engine.work.renew(asked)
+        assert set(fallen) == {each for each in asked if not self._model.renew(each, now)}
+
+    async def _settle(self, claims: Sequence[Task], verdict: Verdict) -> None:
+        now = self._engine.clock.now()
+        endings = [settlement(task, verdict) for task in claims]
+        settled = await self._engine.work.settle(endings)
+        assert list(settled) == [self._model.settle(ending, now) for ending in endings]
+
+    async def _release(self, overdue: timedelta) -> None:
+        now = self._engine.clock.now()
+        lapsed = self._model.lapsed(now - overdue)
+        released = await self._engine.work.release_lapsed(overdue=overdue, limit=MANY)
+        assert set(released) == {held(task) for task in lapsed}
+        for task in lapsed:
+            self._model.release(task.id, now)
+
+    async def _lose(self, times: int) -> None:
+        for _ in range(times):
+            await self._claim(TASKS)
+            self._engine.clock.advance(self._engine.lease)
+
+    def _is_over(self) -> bool:
+        return all(task.is_final for task in self._model.tasks.values())
+
+    def _picked(self, picks: frozenset[int]) -> list[Task]:
+        recent = self._claims[::-1]
+        return [recent[pick] for pick in sorted(picks) if pick < len(recent)]
+
+    async def _rows(self) -> list[Task]:
+        return list(await self._engine.tasks.page(RUN, limit=MANY))

@@ -1,0 +1,175 @@
+"""How jobs and runs are listed, page by page."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from conveyor.domain import job as job_life
+from conveyor.domain import run as run_life
+from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.run import Run, RunStatus
+from conveyor.testing.clock import NOON, FakeIds
+from conveyor.testing.contracts.engine import Engine
+from conveyor.testing.factories import (
+    CALLER,
+    JOB,
+    OTHER_RUN,
+    RUN,
+    a_job,
+    a_run,
+    as_stored,
+    new_ids,
+)
+
+SECOND = timedelta(seconds=1)
+STRANGER = CallerId("stranger")
+
+
+class ListingContract:
+    async def test_jobs_are_listed_newest_first_with_their_latest_runs(
+        self, engine: Engine
+    ) -> None:
+        jobs = await _given_jobs(engine, 3)
+
+        listed = await engine.metadata.jobs(CALLER, limit=9)
+
+        assert [job.id for job, _ in listed] == [job.id for job in reversed(jobs)]
+        assert all(run.id == job.latest_run_id for job, run in listed)
+        assert listed[0] == (
+            await engine.metadata.job(jobs[2].id),
+            await engine.metadata.run(jobs[2].latest_run_id),
+        )
+
+    async def test_a_job_is_listed_with_the_run_it_came_to_last(self, engine: Engine) -> None:
+        [job] = await _given_jobs(engine, 1)
+        rerun = a_run(id=RunId(FakeIds(NOON + 2 * SECOND).new()), job_id=job.id)
+        await engine.metadata.commit(
+            msgspec.structs.replace(job, latest_run_id=rerun.id, version=1), rerun
+        )
+
+        [(_, run)] = await engine.metadata.jobs(CALLER, limit=9)
+
+        assert run.id == rerun.id
+
+    @pytest.mark.parametrize("size", [1, 2, 3, 100])
+    async def test_pages_of_jobs_give_each_once(self, engine: Engine, size: int) -> None:
+        jobs = await _given_jobs(engine, 7)
+        listed: list[str] = []
+        before = None
+        while page := await engine.metadata.jobs(CALLER, limit=size, before=before):
+            listed += [job.id for job, _ in page]
+            before = listed[-1]
+
+        assert listed == [job.id for job in reversed(jobs)]
+
+    async def test_callers_see_their_own_jobs_only(self, engine: Engine) -> None:
+        await _given_jobs(engine, 2)
+        assert list(await engine.metadata.jobs(STRANGER, limit=9)) == []
+
+    async def test_deleted_jobs_are_listed_only_when_asked_for(self, engine: Engine) -> None:
+        first, second, third = await _given_jobs(engine, 3)
+        now = engine.clock.now()
+        await engine.metadata.commit(
+            job_life.delete(as_stored(first), now), job_life.close(as_stored(second), now)
+        )
+
+        assert await _listed(engine, None) == [third.id, second.id]
+        assert await _listed(engine, JobStatus.OPEN) == [third.id]
+        assert await _listed(engine, JobStatus.CLOSED) == [second.id]
+        assert await _listed(engine, JobStatus.DELETED) == [first.id]
+
+    async def test_filtered_pages_of_jobs_are_full(self, engine: Engine) -> None:
+        jobs = await _given_jobs(engine, 6)
+        now = engine.clock.now()
+        closed = jobs[::2]
+        await engine.metadata.commit(*[job_life.close(as_stored(job), now) for job in closed])
+
+        page = await engine.metadata.jobs(CALLER, limit=3, status=JobStatus.CLOSED)
+
+        assert [job.id for job, _ in page] == [job.id for job in reversed(closed)]
+
+    async def test_jobs_are_listed_by_type(self, engine: Engine) -> None:
+        regular, scheduled = await _given_jobs(engine, 2)
+        await engine.metadata.commit(
+            msgspec.structs.replace(scheduled, type=JobType.SCHEDULED, version=1)
+        )
+
+        for kind, job in ((JobType.REGULAR, regular), (JobType.SCHEDULED, scheduled)):
+            listed = await engine.metadata.jobs(CALLER, limit=9, kind=kind)
+            assert [each.id for each, _ in listed] == [job.id]
+
+    @pytest.mark.parametrize("size", [1, 2, 100])
+    async def test_runs_of_a_job_are_listed_newest_first(self, engine: Engine, size: int) -> None:
+        names = new_ids(5)
+        await engine.metadata.commit(a_job(), *[a_run(id=RunId(name)) for name in names])
+        await engine.metadata.commit(a_run(id=OTHER_RUN, job_id=JobId("another")))
+        listed: list[str] = []
+        before = None
+        while page := await engine.metadata.runs(JOB, limit=size, before=before):
+            listed += [run.id for run in page]
+            before = listed[-1]
+
+        assert listed == names[::-1]
+
+    @pytest.mark.parametrize("size", [1, 2, 3, 100])
+    async def test_live_runs_are_listed_in_order_with_their_jobs(
+        self, engine: Engine, size: int
+    ) -> None:
+        jobs = await _given_jobs(engine, 7)
+        listed = await _live(engine, size)
+
+        assert [run.id for run, _ in listed] == sorted(job.latest_run_id for job in jobs)
+        assert [job for _, job in listed] == [as_stored(job) for job in jobs]
+
+    @pytest.mark.parametrize("status", list(RunStatus))
+    async def test_a_run_is_listed_as_live_as_the_domain_says(
+        self, engine: Engine, status: RunStatus
+    ) -> None:
+        run = a_run(status=status)
+        await engine.metadata.commit(a_job(), run)
+
+        assert [each.id for each, _ in await _live(engine, 9)] == [RUN] * run.is_live
+
+    async def test_a_run_that_ended_is_no_longer_live(self, engine: Engine) -> None:
+        await engine.metadata.commit(a_job(), a_run())
+        await engine.metadata.commit(run_life.stop(a_run(version=1), engine.clock.now()))
+
+        assert await _live(engine, 9) == []
+
+    async def test_changes_between_pages_hide_no_live_run(self, engine: Engine) -> None:
+        jobs = await _given_jobs(engine, 4)
+        [(first, _)] = await engine.metadata.live(limit=1)
+        now = engine.clock.now()
+        await engine.metadata.commit(run_life.stop(first, now))
+        await engine.metadata.commit(a_run(id=RunId("7" * 26), job_id=jobs[0].id))
+
+        rest = await engine.metadata.live(limit=9, after=first.id)
+
+        assert [run.id for run, _ in rest] == [job.latest_run_id for job in jobs[1:]] + ["7" * 26]
+
+
+async def _given_jobs(engine: Engine, n: int) -> list[Job]:
+    """Jobs with a run each, the oldest first."""
+    names = new_ids(2 * n)
+    jobs = [
+        a_job(id=JobId(names[i]), latest_run_id=RunId(names[i + 1])) for i in range(0, 2 * n, 2)
+    ]
+    for job in jobs:
+        await engine.metadata.commit(job, a_run(id=job.latest_run_id, job_id=job.id))
+    return jobs
+
+
+async def _listed(engine: Engine, status: JobStatus | None) -> list[str]:
+    return [job.id for job, _ in await engine.metadata.jobs(CALLER, limit=9, status=status)]
+
+
+async def _live(engine: Engine, size: int) -> Sequence[tuple[Run, Job]]:
+    listed: list[tuple[Run, Job]] = []
+    after = ""
+    while page := await engine.metadata.live(limit=size, after=after):
+        listed += page
+        after = page[-1][0].id
+    return listed

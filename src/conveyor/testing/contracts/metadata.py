@@ -1,0 +1,267 @@
+"""What every record of jobs and runs must do."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from conveyor.domain import run as run_life
+from conveyor.domain.counts import Counts
+from conveyor.domain.failure import AccountReason
+from conveyor.domain.ids import CallerId, RunId
+from conveyor.domain.job import Job, JobType
+from conveyor.domain.run import IngestStatus, Run, RunStatus, Trigger
+from conveyor.errors import KeyTaken, Stale
+from conveyor.ports.metadata import Change, Finished, Metadata
+from conveyor.testing.contracts.engine import Engine
+from conveyor.testing.contracts.listings import ListingContract
+from conveyor.testing.factories import (
+    CALLER,
+    JOB,
+    OTHER_RUN,
+    RUN,
+    a_batch,
+    a_job,
+    a_replay,
+    a_run,
+    as_stored,
+    new_ids,
+)
+
+SECOND = timedelta(seconds=1)
+STRANGER = CallerId("stranger")
+
+
+class CommittingContract:
+    async def test_what_is_new_is_stored_as_version_one(self, engine: Engine) -> None:
+        await engine.metadata.commit(a_job(), a_run(), a_batch())
+
+        assert await engine.metadata.job(JOB) == a_job(version=1)
+        assert await engine.metadata.run(RUN) == a_run(version=1)
+        assert list(await engine.metadata.batches(limit=9)) == [a_batch(version=1)]
+
+    async def test_every_field_comes_back(self, engine: Engine) -> None:
+        job, run = _rich_job(), _rich_run()
+        await engine.metadata.commit(job, run)
+
+        assert await engine.metadata.job(job.id) == as_stored(job)
+        assert await engine.metadata.run(run.id) == as_stored(run)
+
+    async def test_what_was_never_stored_is_none(self, engine: Engine) -> None:
+        assert await engine.metadata.job(JOB) is None
+        assert await engine.metadata.run(RUN) is None
+        assert await engine.metadata.replay(CALLER, "key") is None
+
+    async def test_a_change_raises_the_version(self, engine: Engine) -> None:
+        await engine.metadata.commit(a_job(), a_run())
+        run = run_life.grow(a_run(version=1), 5, engine.clock.now())
+
+        await engine.metadata.commit(run)
+
+        assert await engine.metadata.run(RUN) == msgspec.structs.replace(run, version=2)
+        assert await engine.metadata.job(JOB) == a_job(version=1)
+
+    @pytest.mark.parametrize("again", [a_job(), a_run(), a_batch()])
+    async def test_what_is_new_must_not_exist(self, engine: Engine, again: Change) -> None:
+        await engine.metadata.commit(a_job(), a_run(), a_batch())
+        with pytest.raises(Stale):
+            await engine.metadata.commit(again)
+
+    @pytest.mark.parametrize("version", [1, 3])
+    @pytest.mark.parametrize("make", [a_job, a_run, a_batch])
+    async def test_only_the_version_that_is_stored_can_be_replaced(
+        self, engine: Engine, make: Callable[..., Change], version: int
+    ) -> None:
+        await engine.metadata.commit(a_job(), a_run(), a_batch())
+        await engine.metadata.commit(make(version=1))
+
+        with pytest.raises(Stale):
+            await engine.metadata.commit(make(version=version))
+
+    @pytest.mark.parametrize("missing", [a_job(version=1), a_run(version=1), a_batch(version=1)])
+    async def test_what_is_not_there_cannot_be_replaced(
+        self, engine: Engine, missing: Change
+    ) -> None:
+        with pytest.raises(Stale):
+            await engine.metadata.commit(missing)
+
+    async def test_a_stale_change_takes_all_others_with_it(self, engine: Engine) -> None:
+        await engine.metadata.commit(a_job(), a_run(), a_batch())
+
+        with pytest.raises(Stale):
+            await engine.metadata.commit(
+                a_job(version=1, name="new"),
+                a_run(id=OTHER_RUN),
+                a_batch(first=1),
+                Finished(a_batch()),
+                a_replay(),
+                a_run(version=7),
+            )
+
+        assert await engine.metadata.job(JOB) == a_job(version=1)
+        assert await engine.metadata.run(OTHER_RUN) is None
+        assert list(await engine.metadata.batches(limit=9)) == [a_batch(version=1)]
+        assert await engine.metadata.replay(CALLER, "key") is None
+
+    async def test_of_writers_at_the_same_time_one_wins(self, engine: Engine) -> None:
+        await engine.metadata.commit(a_job(), a_run())
+
+        async with asyncio.TaskGroup() as group:
+            tries = [
+                group.create_task(_wins(engine.metadata, a_run(version=1, total=n)))
+                for n in range(5)
+            ]
+
+        assert [each.result() for each in tries].count(True) == 1
+        stored = await engine.metadata.run(RUN)
+        assert stored is not None
+        assert stored.version == 2
+        assert tries[stored.total].result()
+
+    async def test_committing_nothing_is_fine(self, engine: Engine) -> None:
+        await engine.metadata.commit()
+
+
+class BatchesContract:
+    async def test_batches_are_listed_in_order_of_run_and_first_index(self, engine: Engine) -> None:
+        runs = [RunId(name) for name in new_ids(2)]
+        places = [(run_id, first) for run_id in runs for first in (0, 9, 10, 200)]
+        await engine.metadata.commit(
+            *[a_batch(run_id=run_id, first=first) for run_id, first in reversed(places)]
+        )
+
+        listed = await engine.metadata.batches(limit=99)
+        rest = await engine.metadata.batches(limit=3, after=places[2])
+
+        assert [(batch.run_id, batch.first) for batch in listed] == places
+        assert [(batch.run_id, batch.first) for batch in rest] == places[3:6]
+
+    async def test_a_batch_keeps_how_far_it_got(self, engine: Engine) -> None:
+        await engine.metadata.commit(a_batch(count=10))
+        await engine.metadata.commit(a_batch(count=10, written=4, read=99, version=1))
+
+        [batch] = await engine.metadata.batches(limit=9)
+
+        assert batch == a_batch(count=10, written=4, read=99, version=2)
+
+    async def test_a_finished_batch_is_gone(self, engine: Engine) -> None:
+        await engine.metadata.commit(a_batch(), a_batch(first=1))
+
+        await engine.metadata.commit(Finished(a_batch(version=1)))
+
+        assert [batch.first for batch in await engine.metadata.batches(limit=9)] == [1]
+
+    async def test_finishing_what_is_finished_does_no_harm(self, engine: Engine) -> None:
+        await engine.metadata.commit(a_job(), Finished(a_batch()))
+        assert await engine.metadata.job(JOB) == a_job(version=1)
+
+
+class ReplaysContract:
+    async def test_a_claimed_key_gives_its_answer_back(self, engine: Engine) -> None:
+        replay = a_replay(body=b'{"\xc3\xbc":0}\x00', fingerprint=bytes(range(32)))
+        await engine.metadata.commit(replay)
+        assert await engine.metadata.replay(CALLER, "key") == replay
+
+    async def test_keys_belong_to_their_caller(self, engine: Engine) -> None:
+        await engine.metadata.commit(a_replay())
+        assert await engine.metadata.replay(STRANGER, "key") is None
+
+        await engine.metadata.commit(a_replay(caller=STRANGER, status=202))
+
+        assert await engine.metadata.replay(CALLER, "key") == a_replay()
+
+    @pytest.mark.parametrize("fingerprint", [b"fingerprint", b"another"])
+    async def test_a_standing_claim_keeps_its_key(self, engine: Engine, fingerprint: bytes) -> None:
+        await engine.metadata.commit(a_replay())
+        engine.clock.advance(_life_of_a_claim(engine) - SECOND)
+
+        with pytest.raises(KeyTaken):
+            await engine.metadata.commit(a_replay(fingerprint=fingerprint))
+
+        assert await engine.metadata.replay(CALLER, "key") == a_replay()
+
+    async def test_a_taken_key_takes_all_others_with_it(self, engine: Engine) -> None:
+        await engine.metadata.commit(a_replay())
+
+        with pytest.raises(KeyTaken):
+            await engine.metadata.commit(a_job(), a_run(), a_replay())
+
+        assert await engine.metadata.job(JOB) is None
+        assert await engine.metadata.run(RUN) is None
+
+    async def test_a_taken_key_is_told_rather_than_a_stale_row(self, engine: Engine) -> None:
+        await engine.metadata.commit(a_job(), a_run(), a_replay())
+
+        with pytest.raises(KeyTaken):
+            await engine.metadata.commit(a_job(), a_run(version=9), a_replay())
+
+    async def test_an_expired_claim_is_gone_and_can_be_replaced(self, engine: Engine) -> None:
+        await engine.metadata.commit(a_replay())
+        engine.clock.advance(_life_of_a_claim(engine) + SECOND)
+        assert await engine.metadata.replay(CALLER, "key") is None
+        anew = a_replay(status=202, expires_at=engine.clock.now() + SECOND)
+
+        await engine.metadata.commit(anew)
+
+        assert await engine.metadata.replay(CALLER, "key") == anew
+
+    async def test_of_claims_at_the_same_time_one_wins(self, engine: Engine) -> None:
+        async with asyncio.TaskGroup() as group:
+            tries = [
+                group.create_task(_wins(engine.metadata, a_replay(status=200 + n)))
+                for n in range(5)
+            ]
+
+        assert [each.result() for each in tries].count(True) == 1
+        replay = await engine.metadata.replay(CALLER, "key")
+        assert replay is not None
+        assert tries[replay.status - 200].result()
+
+
+class MetadataContract(CommittingContract, BatchesContract, ReplaysContract, ListingContract):
+    """All that steps rely on. An engine passes by giving an `engine` fixture."""
+
+
+async def _wins(metadata: Metadata, change: Change) -> bool:
+    try:
+        await metadata.commit(change)
+    except (Stale, KeyTaken):
+        return False
+    return True
+
+
+def _life_of_a_claim(engine: Engine) -> timedelta:
+    return a_replay().expires_at - engine.clock.now()
+
+
+def _rich_job() -> Job:
+    return a_job(
+        type=JobType.SCHEDULED,
+        params='{"js_render":"true"}',
+        name="naïve",
+        external_id="mine",
+        metadata='{"a":"ß"}',
+        max_inflight=7,
+        retries=0,
+        result_ttl_days=3,
+        sealed_key=bytes(range(256)),
+        last_batch=True,
+    )
+
+
+def _rich_run() -> Run:
+    return a_run(
+        total=2**32,
+        next_index=2**32,
+        sequence=3,
+        status=RunStatus.FAILED,
+        trigger=Trigger.SCHEDULED,
+        last_batch_received=True,
+        ingest_status=IngestStatus.DONE,
+        failure_reason=AccountReason.INSUFFICIENT_CREDITS,
+        failure_detail="No credits left",
+        base=Counts(successful=1, nanos=2**60),
+        frozen=Counts(successful=2, blocked=3, credits=4, nanos=2**61),
+    )

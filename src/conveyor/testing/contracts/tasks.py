@@ -1,0 +1,292 @@
+"""What every store of tasks must do."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from conveyor.domain.counts import ZERO, Counts
+from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.task import FINAL, Task, TaskStatus
+from conveyor.ports.tasks import NewTask
+from conveyor.testing.contracts.engine import MANY, Engine, claim, given_tasks, settle, stored
+from conveyor.testing.factories import (
+    OTHER_RUN,
+    RUN,
+    a_task_spec,
+    new_tasks,
+    new_tasks_at,
+    refused,
+    scraped,
+    to_retry,
+)
+
+FILTERS = [
+    None,
+    *[frozenset({status}) for status in TaskStatus],
+    FINAL,
+    frozenset(TaskStatus) - FINAL,
+    frozenset({TaskStatus.PENDING, TaskStatus.FAILED}),
+    frozenset(TaskStatus),
+]
+
+
+class AddingContract:
+    async def test_a_new_task_is_pending_and_due_now(self, engine: Engine) -> None:
+        [new] = new_tasks(RUN, 1)
+        now = engine.clock.now()
+
+        assert await engine.tasks.add(RUN, [new]) == 1
+
+        assert await engine.tasks.get(RUN, new.id) == Task(
+            run_id=RUN,
+            id=new.id,
+            index=new.index,
+            spec=new.spec,
+            created_at=now,
+            updated_at=now,
+            due_at=now,
+        )
+
+    async def test_every_field_of_a_spec_comes_back(self, engine: Engine) -> None:
+        spec = a_task_spec(
+            url="https://example.com/ü?q=1#x",
+            method="POST",
+            external_id="mine",
+            metadata='{"shop":"ß"}',
+            params='{"js_render":"true"}',
+            body='{"a":[1,null]}',
+        )
+        [new] = new_tasks(RUN, 1)
+        await engine.tasks.add(RUN, [NewTask(new.index, new.id, spec)])
+
+        task = await engine.tasks.get(RUN, new.id)
+
+        assert task is not None
+        assert task.spec == spec
+
+    async def test_adding_twice_stores_once(self, engine: Engine) -> None:
+        assert await engine.tasks.add(RUN, new_tasks(RUN, 3)) == 3
+        assert await engine.tasks.add(RUN, new_tasks(RUN, 5)) == 2
+        assert await engine.tasks.add(RUN, new_tasks(RUN, 5)) == 0
+        assert await engine.tasks.tally(RUN) == {TaskStatus.PENDING: 5}
+
+    async def test_adding_again_never_resets_a_task(self, engine: Engine) -> None:
+        await given_tasks(engine, 3)
+        done, running = await claim(engine, 2)
+        await settle(engine, done, scraped())
+        before = list(await engine.tasks.page(RUN, limit=MANY))
+        engine.clock.advance(engine.lease)
+
+        assert await engine.tasks.add(RUN, new_tasks(RUN, 3)) == 0
+
+        assert list(await engine.tasks.page(RUN, limit=MANY)) == before
+        assert (await stored(engine, running)).status is TaskStatus.PROCESSING
+
+    async def test_adding_nothing_is_fine(self, engine: Engine) -> None:
+        assert await engine.tasks.add(RUN, []) == 0
+
+    async def test_runs_do_not_share_tasks(self, engine: Engine) -> None:
+        """A rerun copies ids: a task is known by its run and its id."""
+        copied = new_tasks(RUN, 2)
+        assert await engine.tasks.add(RUN, copied) == 2
+        assert await engine.tasks.add(OTHER_RUN, copied) == 2
+
+        mine = await engine.tasks.get(RUN, copied[0].id)
+        theirs = await engine.tasks.get(OTHER_RUN, copied[0].id)
+
+        assert mine is not None
+        assert theirs is not None
+        assert (mine.run_id, theirs.run_id) == (RUN, OTHER_RUN)
+
+    @pytest.mark.parametrize("name", ["", "nonsense", "00000007-" + "0" * 24, "0000000g-1"])
+    async def test_an_unknown_task_is_none(self, engine: Engine, name: str) -> None:
+        await engine.tasks.add(RUN, new_tasks(RUN, 8))
+        assert await engine.tasks.get(RUN, TaskId(name)) is None
+
+    async def test_a_task_of_an_unknown_run_is_none(self, engine: Engine) -> None:
+        [new] = new_tasks(RUN, 1)
+        assert await engine.tasks.get(OTHER_RUN, new.id) is None
+
+
+class PagingContract:
+    @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+    @pytest.mark.parametrize("statuses", FILTERS)
+    async def test_pages_are_dense_in_order_and_give_each_task_once(
+        self, engine: Engine, size: int, statuses: frozenset[TaskStatus] | None
+    ) -> None:
+        await _given_all_sorts(engine)
+        wanted = [
+            task
+            for task in await engine.tasks.page(RUN, limit=MANY)
+            if statuses is None or task.status in statuses
+        ]
+
+        pages = [page async for page in _pages(engine, size, statuses)]
+
+        assert [task for page in pages for task in page] == wanted
+        assert all(len(page) == size for page in pages[:-1])
+        assert wanted == sorted(wanted, key=lambda task: task.index)
+        assert wanted
+
+    async def test_gaps_between_indexes_do_not_show(self, engine: Engine) -> None:
+        await engine.tasks.add(RUN, new_tasks_at([0, 5, 6, 900, 70_000]))
+
+        page = await engine.tasks.page(RUN, limit=3, after=0)
+
+        assert [task.index for task in page] == [5, 6, 900]
+
+    async def test_tasks_added_out_of_order_are_read_in_order(self, engine: Engine) -> None:
+        for index in (4, 0, 2, 3, 1):
+            await engine.tasks.add(RUN, new_tasks_at([index]))
+
+        page = await engine.tasks.page(RUN, limit=MANY)
+
+        assert [task.index for task in page] == [0, 1, 2, 3, 4]
+
+    async def test_a_page_goes_on_from_above_an_index(self, engine: Engine) -> None:
+        await engine.tasks.add(RUN, new_tasks(RUN, 4))
+
+        assert [task.index for task in await engine.tasks.page(RUN, limit=9, after=1)] == [2, 3]
+        assert list(await engine.tasks.page(RUN, limit=9, after=3)) == []
+
+    async def test_an_unknown_run_has_an_empty_page(self, engine: Engine) -> None:
+        assert list(await engine.tasks.page(RUN, limit=9)) == []
+
+    async def test_a_page_and_a_look_at_one_task_agree(self, engine: Engine) -> None:
+        await _given_all_sorts(engine)
+        for task in await engine.tasks.page(RUN, limit=MANY):
+            assert await stored(engine, task) == task
+
+
+class CountingContract:
+    async def test_a_run_without_settled_tasks_counts_zero(self, engine: Engine) -> None:
+        await engine.tasks.add(RUN, new_tasks(RUN, 2))
+        assert await engine.tasks.counts([RUN, OTHER_RUN]) == {RUN: ZERO, OTHER_RUN: ZERO}
+        assert await engine.tasks.counts([]) == {}
+
+    async def test_a_task_without_ended_attempts_has_no_history(self, engine: Engine) -> None:
+        [task] = await given_tasks(engine)
+        assert list(await engine.tasks.history(RUN, task.id)) == []
+        assert list(await engine.tasks.history(OTHER_RUN, task.id)) == []
+
+    async def test_history_is_in_the_order_attempts_ended(self, engine: Engine) -> None:
+        await given_tasks(engine)
+        for verdict in (to_retry(code="CTX0002"), to_retry(), scraped()):
+            [task] = await claim(engine)
+            await settle(engine, task, verdict)
+            engine.clock.advance(verdict.delay)
+
+        history = await engine.tasks.history(RUN, task.id)
+
+        assert [line.attempt for line in history] == [1, 2, 3]
+        assert [line.ended_at for line in history] == sorted(line.ended_at for line in history)
+
+    async def test_a_tally_is_what_the_rows_say(self, engine: Engine) -> None:
+        await _given_all_sorts(engine)
+        rows = [task.status for task in await engine.tasks.page(RUN, limit=MANY)]
+
+        tally = await engine.tasks.tally(RUN)
+
+        assert {status: tally.get(status, 0) for status in TaskStatus} == {
+            status: rows.count(status) for status in TaskStatus
+        }
+
+    async def test_the_tally_of_an_unknown_run_is_nothing(self, engine: Engine) -> None:
+        assert sum((await engine.tasks.tally(OTHER_RUN)).values()) == 0
+
+    async def test_counts_agree_with_the_tally(self, engine: Engine) -> None:
+        await _given_all_sorts(engine)
+
+        counts = (await engine.tasks.counts([RUN]))[RUN]
+        tally = await engine.tasks.tally(RUN)
+
+        assert counts.successful == tally[TaskStatus.SUCCESSFUL]
+        assert counts.failed == tally[TaskStatus.FAILED]
+
+
+class DiscardingContract:
+    async def test_runs_that_have_rows_are_listed_in_order(self, engine: Engine) -> None:
+        runs = [RunId(f"{n:026}") for n in (3, 1, 2)]
+        for run_id in runs:
+            await engine.tasks.add(run_id, new_tasks(run_id, 1))
+
+        assert list(await engine.tasks.runs_held(limit=9)) == sorted(runs)
+        assert list(await engine.tasks.runs_held(limit=2)) == sorted(runs)[:2]
+        assert list(await engine.tasks.runs_held(limit=9, after=runs[1])) == [runs[2], runs[0]]
+
+    async def test_a_discard_takes_no_more_than_its_limit(self, engine: Engine) -> None:
+        await engine.tasks.add(RUN, new_tasks(RUN, 5))
+
+        assert await engine.tasks.discard(RUN, limit=2) == 2
+
+        assert len(await engine.tasks.page(RUN, limit=MANY)) == 3
+        assert list(await engine.tasks.runs_held(limit=9)) == [RUN]
+
+    async def test_a_discarded_run_leaves_nothing(self, engine: Engine) -> None:
+        tasks = await _given_all_sorts(engine)
+
+        gone = await _discard(engine)
+
+        assert gone == len(tasks)
+        assert list(await engine.tasks.page(RUN, limit=MANY)) == []
+        assert list(await engine.tasks.runs_held(limit=9)) == []
+        for task in tasks:
+            assert await engine.tasks.get(RUN, task.id) is None
+            assert list(await engine.tasks.history(RUN, task.id)) == []
+
+    async def test_a_discard_leaves_other_runs_alone(self, engine: Engine) -> None:
+        await _given_all_sorts(engine)
+        await given_tasks(engine, 2, OTHER_RUN)
+        [done] = await claim(engine, 1, OTHER_RUN)
+        await settle(engine, done, scraped())
+        before = list(await engine.tasks.page(OTHER_RUN, limit=MANY))
+
+        await _discard(engine)
+
+        assert list(await engine.tasks.page(OTHER_RUN, limit=MANY)) == before
+        assert (await engine.tasks.counts([OTHER_RUN]))[OTHER_RUN] == Counts(successful=1)
+        assert len(await engine.tasks.history(OTHER_RUN, done.id)) == 1
+
+    async def test_a_claim_of_a_discarded_task_can_settle_nothing(self, engine: Engine) -> None:
+        await given_tasks(engine, 2)
+        [task] = await claim(engine)
+
+        await _discard(engine)
+
+        assert await settle(engine, task, scraped()) is False
+        assert await claim(engine) == []
+
+    async def test_discarding_an_unknown_run_finds_nothing(self, engine: Engine) -> None:
+        assert await engine.tasks.discard(OTHER_RUN, limit=9) == 0
+
+
+class TasksContract(AddingContract, PagingContract, CountingContract, DiscardingContract):
+    """All that readers rely on. An engine passes by giving an `engine` fixture."""
+
+
+async def _given_all_sorts(engine: Engine) -> list[Task]:
+    """Twelve tasks, three in each status, the statuses mixed over the indexes."""
+    await given_tasks(engine, 12)
+    claimed = sorted(await claim(engine, 12), key=lambda task: task.index)
+    verdicts = [scraped(), refused(), to_retry(), None]
+    for task in claimed:
+        verdict = verdicts[task.index % 4]
+        if verdict:
+            await settle(engine, task, verdict)
+    return claimed
+
+
+async def _pages(
+    engine: Engine, size: int, statuses: frozenset[TaskStatus] | None
+) -> AsyncIterator[list[Task]]:
+    after = -1
+    while page := list(await engine.tasks.page(RUN, limit=size, after=after, statuses=statuses)):
+        yield page
+        after = page[-1].index
+
+
+async def _discard(engine: Engine) -> int:
+    gone = 0
+    while portion := await engine.tasks.discard(RUN, limit=5):
+        gone += portion
+    return gone

@@ -1,0 +1,169 @@
+"""Things to test with: whole and valid, so that a test names only what it is about."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TypeVar
+
+import msgspec
+
+from conveyor.domain.batch import REPLAY_LIFE, Batch, Replay
+from conveyor.domain.counts import NOTHING, Spend
+from conveyor.domain.failure import FailureReason, ruling
+from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_ids
+from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.problem import encoded, problem
+from conveyor.domain.run import Run
+from conveyor.domain.task import Settlement, StoredBody, Task, TaskSpec, TaskStatus, Verdict
+from conveyor.ports.tasks import NewTask
+from conveyor.ports.work import Held
+from conveyor.testing.clock import NOON, FakeIds
+
+_ids = FakeIds()
+CALLER = CallerId("caller")
+JOB = JobId(_ids.new())
+RUN = RunId(_ids.new())
+OTHER_RUN = RunId(_ids.new())
+
+
+def a_task_spec(**changes: object) -> TaskSpec:
+    return msgspec.structs.replace(TaskSpec(url="https://example.com/"), **changes)
+
+
+def new_tasks(run_id: RunId = RUN, n: int = 1, *, first: int = 0) -> list[NewTask]:
+    return new_tasks_at(range(first, first + n), run_id)
+
+
+def new_tasks_at(indexes: Iterable[int], run_id: RunId = RUN) -> list[NewTask]:
+    name = task_ids(run_id)
+    return [
+        NewTask(index, name(index), a_task_spec(url=f"https://example.com/{index}"))
+        for index in indexes
+    ]
+
+
+def a_task(**changes: object) -> Task:
+    task = Task(
+        run_id=RUN,
+        id=task_ids(RUN)(0),
+        index=0,
+        spec=a_task_spec(),
+        created_at=NOON,
+        updated_at=NOON,
+        due_at=NOON,
+    )
+    return msgspec.structs.replace(task, **changes)
+
+
+def a_job(**changes: object) -> Job:
+    job = Job(
+        id=JOB,
+        caller=CALLER,
+        status=JobStatus.OPEN,
+        format="html",
+        latest_run_id=RUN,
+        sealed_key=b"sealed",
+        created_at=NOON,
+        updated_at=NOON,
+    )
+    return msgspec.structs.replace(job, **changes)
+
+
+def a_run(**changes: object) -> Run:
+    run = Run(
+        id=RUN,
+        job_id=JOB,
+        caller=CALLER,
+        created_at=NOON,
+        updated_at=NOON,
+        total=1,
+        next_index=1,
+    )
+    return msgspec.structs.replace(run, **changes)
+
+
+def a_batch(**changes: object) -> Batch:
+    batch = Batch(run_id=RUN, job_id=JOB, first=0, count=1, blob="lists/1", created_at=NOON)
+    return msgspec.structs.replace(batch, **changes)
+
+
+def a_replay(**changes: object) -> Replay:
+    replay = Replay(
+        caller=CALLER,
+        key="key",
+        fingerprint=b"fingerprint",
+        status=201,
+        body=b"{}",
+        expires_at=NOON + REPLAY_LIFE,
+    )
+    return msgspec.structs.replace(replay, **changes)
+
+
+_Row = TypeVar("_Row", Job, Run, Batch)
+
+
+def as_stored(row: _Row) -> _Row:
+    """A new row as its first store leaves it."""
+    return msgspec.structs.replace(row, version=1)
+
+
+def a_stored_body(**changes: object) -> StoredBody:
+    body = StoredBody(locator="somewhere", length=4, checksum="c0ffee", format="html")
+    return msgspec.structs.replace(body, **changes)
+
+
+def scraped(*, body: StoredBody | None = None, spend: Spend = NOTHING) -> Verdict:
+    return Verdict(
+        status=TaskStatus.SUCCESSFUL, charged=True, result=body or a_stored_body(), spend=spend
+    )
+
+
+def refused(
+    *, code: str = "RESP002", reason: FailureReason | None = None, spend: Spend = NOTHING
+) -> Verdict:
+    """The page was refused for good."""
+    return Verdict(
+        status=TaskStatus.FAILED,
+        charged=True,
+        problem=a_problem(code),
+        reason=reason or ruling(422, code).reason,
+        spend=spend,
+    )
+
+
+def to_retry(
+    *,
+    delay: timedelta = timedelta(seconds=1),
+    code: str = "RESP001",
+    spend: Spend = NOTHING,
+) -> Verdict:
+    """The page was refused, and is to be tried again."""
+    return Verdict(
+        status=TaskStatus.PENDING, charged=True, delay=delay, problem=a_problem(code), spend=spend
+    )
+
+
+def uncharged(*, wait: timedelta = timedelta()) -> Verdict:
+    """Throttled or interrupted: it was no attempt."""
+    return Verdict(status=TaskStatus.PENDING, charged=False, delay=wait)
+
+
+def a_problem(code: str) -> str:
+    return encoded(problem(status=422, code=code))
+
+
+def settlement(task: Task, verdict: Verdict) -> Settlement:
+    return Settlement(run_id=task.run_id, task_id=task.id, claim_no=task.claim_no, verdict=verdict)
+
+
+def held(task: Task) -> Held:
+    return Held(task.run_id, task.id, task.claim_no)
+
+
+def ids_of(tasks: Iterable[Task | NewTask]) -> list[TaskId]:
+    return [task.id for task in tasks]
+
+
+def new_ids(n: int) -> list[str]:
+    """ULIDs in order, later than those of the things above."""
+    ids = FakeIds(NOON + timedelta(seconds=1))
+    return [ids.new() for _ in range(n)]

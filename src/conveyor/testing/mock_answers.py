@@ -1,0 +1,337 @@
+"""What the mock gateway answers to a call, by the first label of the target's host.
+
+The scheme is told in `conveyor.testing.mock_gateway`. Nothing here does I/O or keeps state:
+the same call, made for the same time, gets the same answer.
+"""
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from hashlib import sha256
+from itertools import chain
+from typing import NamedTuple
+from urllib.parse import parse_qsl, quote
+
+import msgspec
+
+from conveyor.domain.params import result_format
+from conveyor.domain.problem import phrase
+from conveyor.testing.mock_connection import Answer, Ending
+
+KIB = 1024
+BLOCK = 64 * KIB
+PAGE = 2 * KIB
+BIG = 8 * KIB * KIB
+ERROR_CODES = "https://docs.zenrows.com/api-error-codes#"
+TYPES = {
+    "html": "text/html; charset=utf-8",
+    "json": "application/json",
+    "markdown": "text/markdown; charset=utf-8",
+    "plaintext": "text/plain; charset=utf-8",
+    "pdf": "application/pdf",
+}
+OF_THE_CONNECTION = frozenset(
+    {b"host", b"connection", b"content-length", b"accept-encoding", b"transfer-encoding"}
+)
+
+
+class Call(NamedTuple):
+    """A scrape asked of the gateway."""
+
+    method: str
+    target: str
+    key: str
+    params: Mapping[str, str]
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    time: int  # the how-manieth call for this target it is, from 1
+    standing: str  # header lines about the account, each with its line end
+
+    @property
+    def options(self) -> dict[str, str]:
+        return dict(parse_qsl(self.target.partition("?")[2]))
+
+
+class Fault(NamedTuple):
+    status: int
+    code: str
+    title: str
+
+
+FAULTS = {
+    "permanent": Fault(404, "RESP002", "Page not found"),
+    "nohost": Fault(404, "RESP007", "Could not resolve host"),
+    "blocked": Fault(403, "REQS001", "Domain is forbidden"),
+    "captcha": Fault(424, "RESP006", "Could not solve the captcha"),
+    "unparsed": Fault(502, "RESP003", "Could not parse content"),
+    "timedout": Fault(504, "CTX0002", "Operation timeout"),
+    "nocredits": Fault(402, "AUTH004", "Usage exceeded"),
+    "capped": Fault(402, "api_key_cap_reached", "The cap of this API key is reached"),
+    "badkey": Fault(401, "AUTH002", "Invalid API key"),
+    "banned": Fault(403, "BLK0001", "IP address blocked"),
+}
+NO_KEY = Fault(401, "AUTH001", "API key is missing")
+NO_TARGET = Fault(400, "REQS004", "Invalid parameters: url is missing")
+NO_CONTENT = Fault(422, "RESP001", "Could not get content")
+TOO_MANY = Fault(429, "AUTH006", "Concurrency limit exceeded")
+
+
+def answer_to(call: Call) -> Answer:
+    """The answer of the behaviour the target names; an unknown name is a page that is there."""
+    label = call.target.partition("://")[2].partition(".")[0]
+    if label in FAULTS:
+        return refusal(call, FAULTS[label])
+    return BEHAVIOURS.get(label, ok)(call)
+
+
+def refusal(call: Call, fault: Fault, *more: str, detail: str | None = None) -> Answer:
+    """A problem document as the gateway writes them, at no cost."""
+    problem = {
+        "code": fault.code,
+        "detail": detail or f"{fault.title}. This is the mock gateway speaking.",
+        "instance": "/v1",
+        "status": fault.status,
+        "title": f"{fault.title} ({fault.code})",
+        "type": ERROR_CODES + fault.code,
+    }
+    body = msgspec.json.encode(problem)
+    kind = "Content-Type: application/problem+json"
+    return Answer(_head(call, fault.status, kind, _length(body), FREE, *more) + body)
+
+
+def ok(call: Call) -> Answer:
+    return _paged(call, 200, _charge(call))
+
+
+def slow(call: Call) -> Answer:
+    return ok(call)._replace(delay=_seconds(call, 250))
+
+
+def big(call: Call) -> Answer:
+    pieces = _pieces(*_page(call, BIG))
+    head = _head(call, 200, _kind(call), "Transfer-Encoding: chunked", _charge(call))
+    return Answer(head, _chunked(pieces))
+
+
+def zipped(call: Call) -> Answer:
+    opening, closing, size = _page(call, PAGE)
+    lines = (_kind(call), "Content-Encoding: gzip", _charge(call))
+    pieces = _pieces(opening, closing, size)
+    if size > BLOCK:
+        head = _head(call, 200, "Transfer-Encoding: chunked", *lines)
+        return Answer(head, _chunked(_compressed(pieces)))
+    body = gzip.compress(b"".join(pieces), mtime=0)
+    return Answer(_head(call, 200, _length(body), *lines) + body)
+
+
+def bomb(call: Call) -> Answer:
+    body = _zeros(_number(call, "size", 100 * KIB * KIB))
+    lines = (_kind(call), "Content-Encoding: gzip", _charge(call))
+    return Answer(_head(call, 200, _length(body), *lines) + body)
+
+
+def flaky(call: Call) -> Answer:
+    if call.time > _number(call, "fails", 1):
+        return ok(call)
+    fault = FAULTS["unparsed"] if call.options.get("status") == "502" else NO_CONTENT
+    return refusal(call, fault)
+
+
+def busy(call: Call) -> Answer:
+    if call.time > _number(call, "fails", 1):
+        return ok(call)
+    return refusal(call, TOO_MANY, "Retry-After: " + _plain(call.options.get("after", "1")))
+
+
+def status(call: Call) -> Answer:
+    """Whatever status, with a page and no problem: the target's own answer, or a proxy's."""
+    code = min(max(_number(call, "code", 404), 200), 599)
+    return _paged(call, code, "Location: /elsewhere")
+
+
+def leaky(call: Call) -> Answer:
+    return refusal(call, NO_CONTENT, detail=f"asked with apikey={call.key} ({quote(call.key)})")
+
+
+def dropped(_: Call) -> Answer:
+    return Answer(ending=Ending.CLOSE)
+
+
+def cut(call: Call) -> Answer:
+    opening, closing, size = _page(call, PAGE)
+    half = b"".join(_pieces(opening, closing, size))[: size // 2]
+    if call.options.get("chunked"):
+        head = _head(call, 200, _kind(call), "Transfer-Encoding: chunked", _charge(call))
+        half = b"%x\r\n%b" % (size, half)
+    else:
+        head = _head(call, 200, _kind(call), f"Content-Length: {size}", _charge(call))
+    return Answer(head + half, ending=Ending.CLOSE)
+
+
+def rubbish(_: Call) -> Answer:
+    return Answer(b"\x16\x03 this is no HTTP at all \x00\xff\r\n\r\n", ending=Ending.CLOSE)
+
+
+def hang(_: Call) -> Answer:
+    return Answer(ending=Ending.HANG)
+
+
+def drip(call: Call) -> Answer:
+    whole = ok(call)
+    body = chain((whole.first,), whole.rest or ())
+    drops = (bytes((byte,)) for piece in body for byte in piece)
+    return Answer(b"", drops, pace=_seconds(call, 20))
+
+
+BEHAVIOURS: dict[str, Callable[[Call], Answer]] = {
+    "ok": ok,
+    "slow": slow,
+    "big": big,
+    "gzip": zipped,
+    "bomb": bomb,
+    "flaky": flaky,
+    "busy": busy,
+    "status": status,
+    "leaky": leaky,
+    "dropped": dropped,
+    "cut": cut,
+    "rubbish": rubbish,
+    "hang": hang,
+    "drip": drip,
+}
+
+
+def _paged(call: Call, code: int, *lines: str) -> Answer:
+    opening, closing, size = _page(call, PAGE)
+    head = _head(call, code, _kind(call), f"Content-Length: {size}", *lines)
+    if size <= BLOCK:
+        return Answer(head + b"".join(_pieces(opening, closing, size)))
+    return Answer(head, _pieces(opening, closing, size))
+
+
+def _page(call: Call, default: int) -> tuple[bytes, bytes, int]:
+    """The page's beginning, its end, and its size with what is to be filled in between."""
+    size = _number(call, "size", default) if "?" in call.target else default
+    opening, closing = _ends(call)
+    return opening, closing, max(size, len(opening) + len(closing))
+
+
+def _ends(call: Call) -> tuple[bytes, bytes]:
+    echo = msgspec.json.encode(_echo(call))
+    match result_format(dict(call.params)):
+        case "html":
+            script = echo.replace(b"<", b"\\u003c")
+            return HTML_OPENING + script + b"</script><p>", b"</p></html>\n"
+        case "json":
+            return echo[:-1] + b',"filler":"', b'"}'
+        case _:
+            return echo + b"\n", b""
+
+
+HTML_OPENING = (
+    b'<!doctype html><html><title>Mock page</title><script id="echo" type="application/json">'
+)
+
+
+def _echo(call: Call) -> dict[str, object]:
+    """What was received, but for the key."""
+    kind, forwarded = None, {}
+    for name, value in call.headers:
+        lower = name.lower()
+        if lower == b"content-type":
+            kind = value.decode("latin-1")
+        if lower not in OF_THE_CONNECTION:
+            forwarded[name.decode("latin-1")] = value.decode(errors="replace")
+    return {
+        "method": call.method,
+        "url": call.target,
+        "params": call.params,
+        "headers": forwarded if call.params.get("custom_headers") == "true" else {},
+        "content_type": kind,
+        "body": call.body.decode(errors="replace"),
+    }
+
+
+def _pieces(opening: bytes, closing: bytes, size: int) -> Iterator[bytes]:
+    yield opening
+    left = size - len(opening) - len(closing)
+    filler = _filler()
+    while left > 0:
+        yield filler if left >= BLOCK else filler[:left]
+        left -= BLOCK
+    yield closing
+
+
+@cache
+def _filler() -> bytes:
+    """Words in no order, the same ones every time: it compresses about as well as prose."""
+    words = b"belt page crate fetch inbox parcel of the and a to queue ship label sort".split()
+    spins = (sha256(b"%d" % turn).digest() for turn in range(BLOCK // 32))
+    text = b" ".join(words[byte % len(words)] for spin in spins for byte in spin)
+    return text[:BLOCK]
+
+
+def _chunked(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    for piece in pieces:
+        if piece:
+            yield b"%x\r\n%b\r\n" % (len(piece), piece)
+    yield b"0\r\n\r\n"
+
+
+def _compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    press = zlib.compressobj(wbits=31)
+    for piece in pieces:
+        yield press.compress(piece)
+    yield press.flush()
+
+
+@cache
+def _zeros(size: int) -> bytes:
+    blocks = (bytes(min(BLOCK, size - at)) for at in range(0, size, BLOCK))
+    return b"".join(_compressed(blocks))
+
+
+def _head(call: Call, status_code: int, *lines: str) -> bytes:
+    final = f"Zr-Final-Url: {_plain(call.target)}"
+    listed = "\r\n".join((f"HTTP/1.1 {status_code} {phrase(status_code)}", *lines, final))
+    return f"{listed}\r\n{call.standing}\r\n".encode("latin-1")
+
+
+def _plain(text: str) -> str:
+    return text if text.isascii() and text.isprintable() else quote(text, safe=":/?&=#%+,")
+
+
+def _kind(call: Call) -> str:
+    return "Content-Type: " + TYPES[result_format(dict(call.params))]
+
+
+def _length(body: bytes) -> str:
+    return f"Content-Length: {len(body)}"
+
+
+def _charge(call: Call) -> str:
+    js, premium = call.params.get("js_render"), call.params.get("premium_proxy")
+    return CHARGES[js == "true", premium == "true"]
+
+
+def _charged(credit: int) -> str:
+    return f"X-Request-Cost: {credit / 10_000:.4f}\r\nX-Request-Credits: {credit}"
+
+
+FREE = _charged(0)
+CHARGES = {
+    (False, False): _charged(1),
+    (True, False): _charged(5),
+    (False, True): _charged(10),
+    (True, True): _charged(25),
+}
+
+
+def _number(call: Call, name: str, default: int) -> int:
+    text = call.options.get(name, "")
+    return int(text) if text.isdecimal() and len(text) < 12 else default
+
+
+def _seconds(call: Call, default: int) -> float:
+    return _number(call, "ms", default) / 1000

@@ -1,0 +1,212 @@
+"""One connection of the mock gateway: HTTP/1.1 requests in, answers out in the order asked.
+
+All of it is callbacks of the loop. No task is born, so nothing can outlive its socket, and
+thousands of open connections cost next to nothing.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple, Protocol, cast
+
+import httptools
+
+MOST_WAITING = 100  # pipelined requests behind one that takes its time
+BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+class Received(NamedTuple):
+    """A request, whole, as it came over the wire."""
+
+    method: str
+    address: str
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    keep_alive: bool
+
+
+class Ending(Enum):
+    """What becomes of the connection after an answer."""
+
+    KEEP = "keep"
+    CLOSE = "close"
+    HANG = "hang"
+
+
+class Answer(NamedTuple):
+    """What to send: the first bytes after `delay` seconds, the rest `pace` seconds apart."""
+
+    first: bytes = b""
+    rest: Iterator[bytes] | None = None
+    delay: float = 0.0
+    pace: float = 0.0
+    ending: Ending = Ending.KEEP
+
+
+class Load:
+    """Calls that came, are under way, and were under way at most; told to those above it too."""
+
+    __slots__ = ("_above", "calls", "in_flight", "most_in_flight")
+
+    def __init__(self, above: "Load | None" = None) -> None:
+        self._above = above
+        self.calls = self.in_flight = self.most_in_flight = 0
+
+    def enter(self) -> None:
+        self.calls += 1
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        if self._above is not None:
+            self._above.enter()
+
+    def leave(self) -> None:
+        self.in_flight -= 1
+        if self._above is not None:
+            self._above.leave()
+
+    def forget(self) -> None:
+        """Start counting anew; what is under way still is."""
+        self.calls, self.most_in_flight = 0, self.in_flight
+
+
+class Site(Protocol):
+    """What a connection asks of the server it belongs to."""
+
+    def opened(self, connection: "Connection") -> None: ...
+
+    def closed(self, connection: "Connection") -> None: ...
+
+    def answer(self, request: Received) -> tuple[Answer, Load | None]:
+        """The answer, and the load to leave once it is sent or can no longer be."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """Parses requests and plays their answers, one after the other."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._waiting: deque[Received] = deque()
+        self._busy = False
+        self._writable = True
+        self._keep = True
+        self._load: Load | None = None
+        self._rest: Iterator[bytes] | None = None
+        self._pace = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast, not an assertion: uvloop's transports do not derive from asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        self._site.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the loop's signature
+        self._waiting.clear()
+        self._rest = None
+        self._stop_timer()
+        self._leave()
+        self._site.closed(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._transport.write(BAD_REQUEST)
+            self._transport.close()
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        if self._rest is not None and self._timer is None:
+            self._pump()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def on_message_begin(self) -> None:
+        self._address = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body = b""
+
+    def on_url(self, url: bytes) -> None:
+        self._address += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value))
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        request = Received(
+            self._parser.get_method().decode(),
+            self._address.decode("latin-1"),
+            self._headers,
+            self._body,
+            self._parser.should_keep_alive(),
+        )
+        if not self._busy:
+            self._begin(request)
+        elif len(self._waiting) < MOST_WAITING:
+            self._waiting.append(request)
+        else:
+            self.abort()
+
+    def _begin(self, request: Received) -> None:
+        if self._transport.is_closing():
+            return
+        self._busy = True
+        answer, self._load = self._site.answer(request)
+        self._keep = request.keep_alive and answer.ending is Ending.KEEP
+        if answer.delay:
+            self._timer = self._loop.call_later(answer.delay, self._send, answer)
+        else:
+            self._send(answer)
+
+    def _send(self, answer: Answer) -> None:
+        self._timer = None
+        if answer.first:
+            self._transport.write(answer.first)
+        if answer.rest is not None:
+            self._rest, self._pace = answer.rest, answer.pace
+            self._pump()
+        elif answer.ending is not Ending.HANG:
+            self._finish()
+
+    def _pump(self) -> None:
+        """Send the rest for as long as the other side takes it: memory stays flat."""
+        self._timer = None
+        while self._writable and self._rest is not None:
+            chunk = next(self._rest, None)
+            if chunk is None:
+                self._rest = None
+                self._finish()
+                return
+            self._transport.write(chunk)
+            if self._pace:
+                self._timer = self._loop.call_later(self._pace, self._pump)
+                return
+
+    def _finish(self) -> None:
+        self._leave()
+        if not self._keep:
+            self._transport.close()
+        elif self._waiting:
+            self._loop.call_soon(self._begin, self._waiting.popleft())
+        else:
+            self._busy = False
+
+    def _leave(self) -> None:
+        if self._load is not None:
+            self._load.leave()
+            self._load = None
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

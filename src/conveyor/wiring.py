@@ -1,0 +1,327 @@
+"""Settings become engines, engines become steps. The only module that names adapters."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp
+
+from conveyor.adapters.crypto.sealing import AesSealing, load_or_make_key
+from conveyor.adapters.files.blobs import FileBlobs
+from conveyor.adapters.files.bodies import FileBodies
+from conveyor.adapters.http.zenrows import ZenrowsGateway
+from conveyor.adapters.memory.coordination import MemoryCoordination
+from conveyor.adapters.sqlite.database import Durability
+from conveyor.adapters.sqlite.engine import open_engine
+from conveyor.adapters.system.clock import SystemClock, SystemIds
+from conveyor.api.app import Ready, build_app
+from conveyor.api.auth import Callers
+from conveyor.api.handlers import Handlers
+from conveyor.api.links import Links
+from conveyor.domain.batch import INGEST
+from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.task import RetryPolicy
+from conveyor.errors import RefusedToStart
+from conveyor.ports.blobs import Blobs
+from conveyor.ports.bodies import Bodies
+from conveyor.ports.clock import Clock, Ids
+from conveyor.ports.coordination import Coordination
+from conveyor.ports.duties import Duties
+from conveyor.ports.gateway import Gateway
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.sealing import Sealing
+from conveyor.ports.tasks import Tasks
+from conveyor.ports.work import Held, Work
+from conveyor.settings import Settings
+from conveyor.steps.accept import Accept
+from conveyor.steps.append import Append
+from conveyor.steps.attend import Attend, Handler
+from conveyor.steps.close import Close
+from conveyor.steps.complete import Complete
+from conveyor.steps.dispatch import Pace, Pump
+from conveyor.steps.idempotency import Replays
+from conveyor.steps.ingest import Ingest
+from conveyor.steps.read import Read
+from conveyor.steps.scrape import Scrape
+from conveyor.steps.settle import Settle
+from conveyor.steps.sweep import Sweep
+from conveyor.telemetry import MeteredGateway, MeteredTasks, MeteredWork, Metrics
+from conveyor.worker import serve
+
+# Kind of state -> URL schemes that can hold it.
+ENGINES: Mapping[str, tuple[str, ...]] = {
+    "metadata": ("sqlite",),
+    "tasks": ("sqlite",),
+    "duties": ("sqlite",),
+    "bodies": ("files",),
+    "blobs": ("files",),
+    "coordination": ("memory",),
+}
+OF_ONE_PROCESS = {"sqlite", "memory"}
+DUTY_IDLE = timedelta(milliseconds=250)
+
+
+class Role(StrEnum):
+    API = "api"
+    WORKER = "worker"
+    DEV = "dev"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A wired program: the application to serve and the loops to keep running."""
+
+    app: ASGIApp
+    metrics: Metrics
+    pump: Pump
+    attend: Attend
+    sweep: Sweep
+    sweep_every: timedelta
+
+    async def work(self, stopping: asyncio.Event) -> None:
+        """Run every loop of a worker until told to stop."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.pump.run(stopping), name="pump")
+            group.create_task(
+                serve(self.attend.step, stopping, idle=DUTY_IDLE, name="attend"), name="attend"
+            )
+            group.create_task(
+                serve(self.sweep.step, stopping, idle=self.sweep_every, name="sweep"), name="sweep"
+            )
+
+
+def check_role(role: Role, settings: Settings) -> None:
+    """Refuse engines that do not exist, and those that the role cannot share."""
+    for kind, known in ENGINES.items():
+        scheme = urlsplit(getattr(settings, kind)).scheme
+        if scheme not in known:
+            raise RefusedToStart(
+                f"{kind}: there is no engine {scheme!r}; choose from {', '.join(known)}"
+            )
+        if role is not Role.DEV and scheme in OF_ONE_PROCESS:
+            raise RefusedToStart(
+                f"`conveyor {role}` shares its state with other processes, and {kind} is on "
+                f"{scheme!r}, which belongs to one process: use `conveyor dev`, which runs "
+                "every role in one process on the embedded engines"
+            )
+    if not settings.is_local and not settings.api_keys:
+        raise RefusedToStart(
+            f"anyone could use this service on {settings.host}: list the keys you accept in "
+            "CONVEYOR_API_KEYS, or bind to 127.0.0.1"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """Every port with an engine behind it."""
+
+    clock: Clock
+    ids: Ids
+    metadata: Metadata
+    tasks: Tasks
+    work: Work
+    duties: Duties
+    bodies: Bodies
+    blobs: Blobs
+    coordination: Coordination
+    gateway: Gateway
+    sealing: Sealing
+    link_secret: bytes
+    dead: Sequence[Held]  # claims of processes known to be dead
+
+
+@asynccontextmanager
+async def open_service(settings: Settings) -> AsyncIterator[Service]:
+    """Open the engines, repair what dead processes left, and wire the steps."""
+    async with AsyncExitStack() as stack:
+        engines = await open_embedded(settings, stack)
+        service = wire(settings, engines)
+        await service.sweep.at_start(engines.dead)
+        yield service
+
+
+async def open_embedded(settings: Settings, stack: AsyncExitStack) -> Engines:
+    """The engines of one process: SQLite, files and memory; `stack` closes them."""
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    durability = Durability(settings.durability)
+    sync = durability is Durability.POWER
+    folder = settings.folder
+    rows = await stack.enter_async_context(
+        open_engine(folder, clock=clock, ids=ids, lease=settings.lease, durability=durability)
+    )
+    bodies = FileBodies(folder / "bodies", sync=sync)
+    bodies.sweep_spool()
+    return Engines(
+        clock=clock,
+        ids=ids,
+        metadata=rows.metadata,
+        tasks=rows.tasks,
+        work=rows.work,
+        duties=rows.duties,
+        bodies=bodies,
+        blobs=FileBlobs(folder / "blobs", sync=sync),
+        coordination=MemoryCoordination(clock, lease=settings.lease),
+        gateway=await stack.enter_async_context(_open_gateway(settings)),
+        sealing=AesSealing(load_or_make_key(folder / "sealing.key")),
+        link_secret=load_or_make_key(folder / "links.key"),
+        dead=rows.dead,
+    )
+
+
+def wire(settings: Settings, engines: Engines) -> Service:
+    """Steps over engines, and the doors over steps."""
+    metrics = Metrics()
+    engines = _measured(engines, metrics)
+    complete = Complete(
+        metadata=engines.metadata, tasks=engines.tasks, work=engines.work, clock=engines.clock
+    )
+    pump = _wire_pump(settings, engines, complete)
+    metrics.inflight.set_function(lambda: len(pump.flights))
+    ingest = Ingest(
+        metadata=engines.metadata,
+        tasks=engines.tasks,
+        work=engines.work,
+        blobs=engines.blobs,
+        clock=engines.clock,
+        check=complete.check,
+        wake=pump.wake,
+    )
+    handlers = _wire_handlers(settings, engines, metrics, ingest)
+    return Service(
+        app=build_app(handlers, metrics, engines.ids, _readiness(engines)),
+        metrics=metrics,
+        pump=pump,
+        attend=Attend(duties=engines.duties, handlers={INGEST: _ingest_handler(ingest)}),
+        sweep=_wire_sweep(engines, metrics, complete),
+        sweep_every=settings.sweep_every,
+    )
+
+
+def _measured(engines: Engines, metrics: Metrics) -> Engines:
+    return replace(
+        engines,
+        tasks=MeteredTasks(engines.tasks, metrics),
+        work=MeteredWork(engines.work, metrics),
+        gateway=MeteredGateway(engines.gateway, metrics),
+    )
+
+
+def _wire_pump(settings: Settings, engines: Engines, complete: Complete) -> Pump:
+    scrape = Scrape(gateway=engines.gateway, bodies=engines.bodies)
+    settle = Settle(
+        metadata=engines.metadata,
+        work=engines.work,
+        bodies=engines.bodies,
+        clock=engines.clock,
+        check=complete.check,
+    )
+    return Pump(
+        metadata=engines.metadata,
+        work=engines.work,
+        coordination=engines.coordination,
+        sealing=engines.sealing,
+        clock=engines.clock,
+        attempt=scrape.attempt,
+        settle=settle.settle,
+        settle_final=settle.settle_final,
+        policy=RetryPolicy(
+            first_delay=settings.retry_first_delay, longest_delay=settings.retry_longest_delay
+        ),
+        pace=Pace(concurrency=settings.concurrency, renewal=settings.renewal, grace=settings.grace),
+    )
+
+
+def _wire_sweep(engines: Engines, metrics: Metrics, complete: Complete) -> Sweep:
+    return Sweep(
+        metadata=engines.metadata,
+        tasks=engines.tasks,
+        work=engines.work,
+        duties=engines.duties,
+        bodies=engines.bodies,
+        blobs=engines.blobs,
+        clock=engines.clock,
+        is_due=complete.is_due,
+        check=complete.check,
+        count=metrics.swept,
+    )
+
+
+def _wire_handlers(
+    settings: Settings, engines: Engines, metrics: Metrics, ingest: Ingest
+) -> Handlers:
+    replays = Replays(metadata=engines.metadata, clock=engines.clock)
+    return Handlers(
+        callers=Callers(settings.api_keys),
+        links=Links(engines.link_secret, engines.clock, life=settings.result_url_life),
+        limits=settings.limits,
+        metrics=metrics,
+        public_url=settings.public_url,
+        accept=Accept(
+            metadata=engines.metadata,
+            tasks=engines.tasks,
+            work=engines.work,
+            blobs=engines.blobs,
+            duties=engines.duties,
+            sealing=engines.sealing,
+            replays=replays,
+            clock=engines.clock,
+            ids=engines.ids,
+            limits=settings.limits,
+            wake=ingest.wake,
+        ),
+        append=Append(
+            metadata=engines.metadata,
+            blobs=engines.blobs,
+            replays=replays,
+            clock=engines.clock,
+            ids=engines.ids,
+            limits=settings.limits,
+            ingest=ingest.run,
+        ),
+        closing=Close(
+            metadata=engines.metadata,
+            work=engines.work,
+            clock=engines.clock,
+            check=ingest.check,
+            wake=ingest.wake,
+        ),
+        read=Read(
+            metadata=engines.metadata,
+            tasks=engines.tasks,
+            bodies=engines.bodies,
+            clock=engines.clock,
+        ),
+    )
+
+
+def _open_gateway(settings: Settings) -> ZenrowsGateway:
+    return ZenrowsGateway(
+        settings.gateway,
+        deadline=settings.gateway_deadline,
+        largest_body=settings.largest_body,
+        connections=settings.concurrency,
+    )
+
+
+def _ingest_handler(ingest: Ingest) -> Handler:
+    async def handle(about: Mapping[str, str]) -> None:
+        await ingest.run(RunId(about["run_id"]), int(about["first"]))
+
+    return handle
+
+
+def _readiness(engines: Engines) -> Ready:
+    """Ask each engine something small; whoever cannot answer raises `Unavailable`."""
+
+    async def ready() -> None:
+        await engines.metadata.live(limit=1)
+        await engines.tasks.runs_held(limit=1)
+        await engines.blobs.length("ready")
+        await engines.coordination.held(JobId("ready"))
+
+    return ready

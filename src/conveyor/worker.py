@@ -1,0 +1,37 @@
+"""What keeps steps running: rounds, idling, stopping. It knows steps only as callables."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import structlog
+
+from conveyor.errors import Unavailable
+
+log = structlog.get_logger()
+
+
+async def serve(
+    step: Callable[[], Awaitable[int | None]],
+    stopping: asyncio.Event,
+    *,
+    idle: timedelta,
+    name: str,
+) -> None:
+    """Run a step again and again until `stopping`; rest for `idle` when it found nothing to do."""
+    while not stopping.is_set():
+        try:
+            worked = await step()
+        except Unavailable as error:
+            log.warning("step.unavailable", step=name, why=str(error))
+            worked = 0
+        if not worked:
+            await _rest(stopping, idle)
+
+
+async def _rest(stopping: asyncio.Event, idle: timedelta) -> None:
+    try:
+        async with asyncio.timeout(idle.total_seconds()):
+            await stopping.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,5 @@
+"""Every adapter against the contract of its port."""
+
+import pytest
+
+pytest.register_assert_rewrite("conveyor.testing.contracts")

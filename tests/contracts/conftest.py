@@ -1,0 +1,148 @@
+"""The engines, each by its name: a new one is a row here and nothing else."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from conveyor.adapters.files.blobs import FileBlobs
+from conveyor.adapters.files.bodies import FileBodies
+from conveyor.adapters.memory.blobs import MemoryBlobs
+from conveyor.adapters.memory.bodies import MemoryBodies
+from conveyor.adapters.memory.claims import MemoryClaims
+from conveyor.adapters.memory.coordination import MemoryCoordination
+from conveyor.adapters.memory.duties import MemoryDuties
+from conveyor.adapters.memory.metadata import MemoryMetadata
+from conveyor.adapters.memory.queues import CALM, NASTY, Habits, MemoryQueues
+from conveyor.adapters.memory.rows import Rows
+from conveyor.adapters.memory.tasks import MemoryTasks
+from conveyor.adapters.memory.work import MemoryWork
+from conveyor.adapters.queued.work import QueuedWork
+from conveyor.adapters.sqlite.database import Durability
+from conveyor.adapters.sqlite.engine import open_engine as open_sqlite_engine
+from conveyor.ports.blobs import Blobs
+from conveyor.ports.bodies import Bodies
+from conveyor.ports.coordination import Coordination
+from conveyor.testing.clock import FakeClock, FakeIds
+from conveyor.testing.contracts.coordination import Permits
+from conveyor.testing.contracts.engine import Engine
+from conveyor.testing.contracts.queues import QueueBench
+
+LEASE = timedelta(seconds=60)
+SEED = 20260302
+
+OpenEngine = Callable[[Path], AbstractAsyncContextManager[Engine]]
+
+
+@asynccontextmanager
+async def memory(_folder: Path) -> AsyncIterator[Engine]:
+    clock = FakeClock()
+    rows = Rows(clock, LEASE)
+    yield Engine(
+        metadata=MemoryMetadata(clock),
+        tasks=MemoryTasks(rows),
+        work=MemoryWork(rows),
+        claims=MemoryClaims(rows),
+        duties=MemoryDuties(clock),
+        clock=clock,
+        lease=LEASE,
+        ordered=True,
+    )
+
+
+@asynccontextmanager
+async def composed(_folder: Path) -> AsyncIterator[Engine]:
+    clock = FakeClock()
+    rows = Rows(clock, LEASE)
+    claims = MemoryClaims(rows)
+    yield Engine(
+        metadata=MemoryMetadata(clock),
+        tasks=MemoryTasks(rows),
+        work=QueuedWork(claims, queues(clock, NASTY), clock=clock, lease=LEASE),
+        claims=claims,
+        duties=MemoryDuties(clock),
+        clock=clock,
+        lease=LEASE,
+        ordered=False,
+    )
+
+
+@asynccontextmanager
+async def sqlite(folder: Path) -> AsyncIterator[Engine]:
+    clock = FakeClock()
+    async with open_sqlite_engine(
+        folder, clock=clock, ids=FakeIds(), lease=LEASE, durability=Durability.PROCESS
+    ) as opened:
+        yield Engine(
+            metadata=opened.metadata,
+            tasks=opened.tasks,
+            work=opened.work,
+            claims=opened.claims,
+            duties=opened.duties,
+            clock=clock,
+            lease=LEASE,
+            ordered=True,
+        )
+
+
+ENGINES: dict[str, OpenEngine] = {"memory": memory, "composed": composed, "sqlite": sqlite}
+BODIES: dict[str, Callable[[Path], Bodies]] = {
+    "memory": lambda _folder: MemoryBodies(),
+    "files": FileBodies,
+}
+BLOBS: dict[str, Callable[[Path], Blobs]] = {
+    "memory": lambda _folder: MemoryBlobs(),
+    "files": FileBlobs,
+}
+COORDINATION: dict[str, Callable[[FakeClock], Coordination]] = {
+    "memory": lambda clock: MemoryCoordination(clock, lease=LEASE),
+}
+QUEUES: dict[str, Habits] = {"calm": CALM, "nasty": NASTY}
+
+
+def queues(clock: FakeClock, habits: Habits) -> MemoryQueues:
+    return MemoryQueues(clock, visibility=LEASE, random=Random(SEED), habits=habits)
+
+
+@pytest.fixture(params=ENGINES)
+async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Engine]:
+    async with ENGINES[request.param](tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture(params=ENGINES)
+def open_engine(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Callable[[], AbstractAsyncContextManager[Engine]]:
+    """How to open one fresh engine after another."""
+    numbers = count()
+    return lambda: ENGINES[request.param](tmp_path / str(next(numbers)))
+
+
+@pytest.fixture(params=BODIES)
+def bodies(request: pytest.FixtureRequest, tmp_path: Path) -> Bodies:
+    return BODIES[request.param](tmp_path)
+
+
+@pytest.fixture(params=BLOBS)
+def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
+    return BLOBS[request.param](tmp_path)
+
+
+@pytest.fixture(params=COORDINATION)
+def permits(request: pytest.FixtureRequest) -> Permits:
+    clock = FakeClock()
+    return Permits(coordination=COORDINATION[request.param](clock), clock=clock, lease=LEASE)
+
+
+@pytest.fixture(params=QUEUES)
+def bench(request: pytest.FixtureRequest) -> QueueBench:
+    clock = FakeClock()
+    habits = QUEUES[request.param]
+    return QueueBench(
+        queues=queues(clock, habits), clock=clock, visibility=LEASE, calm=habits == CALM
+    )

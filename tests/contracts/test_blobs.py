@@ -1,0 +1,5 @@
+from conveyor.testing.contracts.blobs import BlobsContract
+
+
+class TestBlobs(BlobsContract):
+    pass

@@ -1,0 +1,5 @@
+from conveyor.testing.contracts.bodies import BodiesContract
+
+
+class TestBodies(BodiesContract):
+    pass

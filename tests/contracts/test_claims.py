@@ -1,0 +1,5 @@
+from conveyor.testing.contracts.claims import ClaimsContract
+
+
+class TestClaims(ClaimsContract):
+    pass

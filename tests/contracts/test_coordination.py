@@ -1,0 +1,5 @@
+from conveyor.testing.contracts.coordination import CoordinationContract
+
+
+class TestCoordination(CoordinationContract):
+    pass

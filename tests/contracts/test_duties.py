@@ -1,0 +1,5 @@
+from conveyor.testing.contracts.duties import DutiesContract
+
+
+class TestDuties(DutiesContract):
+    pass

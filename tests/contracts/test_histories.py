@@ -1,0 +1,5 @@
+from conveyor.testing.contracts.histories import HistoriesContract
+
+
+class TestHistories(HistoriesContract):
+    pass

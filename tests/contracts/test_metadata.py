@@ -1,0 +1,5 @@
+from conveyor.testing.contracts.metadata import MetadataContract
+
+
+class TestMetadata(MetadataContract):
+    pass

@@ -1,0 +1,326 @@
+"""What work put together from claims and queues owes its queue, beyond the contract of work."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from random import Random
+
+import pytest
+
+from conveyor.adapters.memory.claims import MemoryClaims
+from conveyor.adapters.memory.duties import MemoryDuties
+from conveyor.adapters.memory.metadata import MemoryMetadata
+from conveyor.adapters.memory.queues import CALM, LONGEST_HIDING, NASTY, Habits, MemoryQueues
+from conveyor.adapters.memory.rows import Rows
+from conveyor.adapters.memory.tasks import MemoryTasks
+from conveyor.adapters.queued.work import QueuedWork
+from conveyor.domain.ids import RunId
+from conveyor.errors import Unavailable
+from conveyor.ports.queues import Message
+from conveyor.testing.clock import FakeClock
+from conveyor.testing.contracts.engine import (
+    Engine,
+    claim,
+    given_claim,
+    given_tasks,
+    settle,
+    stored,
+)
+from conveyor.testing.factories import (
+    OTHER_RUN,
+    RUN,
+    held,
+    ids_of,
+    refused,
+    scraped,
+    settlement,
+    to_retry,
+    uncharged,
+)
+
+LEASE = timedelta(seconds=60)
+SECOND = timedelta(seconds=1)
+
+
+class FaultyQueues(MemoryQueues):
+    """Queues that count what is asked of them, and fail when told to."""
+
+    def __init__(
+        self, clock: FakeClock, *, habits: Habits = CALM, visibility: timedelta = LEASE
+    ) -> None:
+        super().__init__(clock, visibility=visibility, random=Random(1), habits=habits)
+        self.down: set[str] = set()
+        self.receives = 0
+        self.acked = 0
+
+    async def receive(self, run_id: RunId, limit: int) -> Sequence[Message] | None:
+        self._check("receive")
+        self.receives += 1
+        return await super().receive(run_id, limit)
+
+    async def ack(self, run_id: RunId, receipts: Sequence[str]) -> None:
+        self._check("ack")
+        self.acked += len(receipts)
+        await super().ack(run_id, receipts)
+
+    async def postpone(self, run_id: RunId, receipts: Sequence[str], *, delay: timedelta) -> None:
+        self._check("postpone")
+        await super().postpone(run_id, receipts, delay=delay)
+
+    def _check(self, call: str) -> None:
+        if call in self.down:
+            raise Unavailable(f"queues: {call} is down")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def queues(clock: FakeClock) -> FaultyQueues:
+    return FaultyQueues(clock)
+
+
+@pytest.fixture
+def engine(clock: FakeClock, queues: FaultyQueues) -> Engine:
+    return _engine(clock, queues)
+
+
+async def test_a_queue_is_empty_once_all_its_tasks_are_final(
+    engine: Engine, queues: FaultyQueues
+) -> None:
+    await given_tasks(engine, 25)
+    for task in await claim(engine, 25):
+        await settle(engine, task, scraped() if task.index % 2 else refused())
+
+    assert queues.waiting(RUN) == 0
+
+
+async def test_even_a_nasty_queue_runs_empty() -> None:
+    clock = FakeClock()
+    queues = FaultyQueues(clock, habits=NASTY)
+    engine = _engine(clock, queues)
+    await given_tasks(engine, 25)
+    for _ in range(60):
+        for task in await claim(engine, 25):
+            await settle(engine, task, scraped())
+        clock.advance(LEASE)
+
+    assert (await engine.tasks.counts([RUN]))[RUN].successful == 25
+    assert queues.waiting(RUN) == 0
+
+
+async def test_a_task_is_acked_only_when_it_is_final(engine: Engine, queues: FaultyQueues) -> None:
+    task = await given_claim(engine)
+    await settle(engine, task, to_retry())
+    assert (queues.acked, queues.waiting(RUN)) == (0, 1)
+
+    engine.clock.advance(SECOND)
+    [again] = await claim(engine)
+    await settle(engine, again, scraped())
+    assert (queues.acked, queues.waiting(RUN)) == (1, 0)
+
+
+async def test_a_task_failed_for_its_lost_workers_is_acked(
+    engine: Engine, queues: FaultyQueues
+) -> None:
+    await given_tasks(engine)
+    for _ in range(10):
+        await claim(engine)
+        engine.clock.advance(LEASE)
+    assert await claim(engine) == []
+
+    assert queues.waiting(RUN) == 0
+
+
+async def test_a_hint_without_a_row_is_acked(engine: Engine, queues: FaultyQueues) -> None:
+    await given_tasks(engine, 3)
+    await engine.tasks.discard(RUN, limit=9)
+
+    assert await claim(engine) == []
+    assert queues.waiting(RUN) == 0
+
+
+async def test_receives_carry_full_batches(engine: Engine, queues: FaultyQueues) -> None:
+    await given_tasks(engine, 30)
+    assert len(await engine.work.claim({RUN: 25})) == 25
+    assert queues.receives == 3
+
+
+async def test_a_dry_queue_is_asked_once(engine: Engine, queues: FaultyQueues) -> None:
+    await given_claim(engine)
+    queues.receives = 0
+    assert list(await engine.work.claim({RUN: 100})) == []
+    assert queues.receives == 1
+
+
+async def test_a_running_task_is_not_delivered_while_it_is_renewed(
+    engine: Engine, queues: FaultyQueues
+) -> None:
+    task = await given_claim(engine)
+    for _ in range(5):
+        engine.clock.advance(LEASE * 0.9)
+        await engine.work.renew([held(task)])
+
+    assert await queues.receive(RUN, 10) == []
+
+
+async def test_a_waiting_task_is_not_delivered_before_its_time(
+    engine: Engine, queues: FaultyQueues
+) -> None:
+    task = await given_claim(engine)
+    await settle(engine, task, to_retry(delay=3 * LEASE))
+
+    engine.clock.advance(3 * LEASE - SECOND)
+    assert await queues.receive(RUN, 10) == []
+
+
+async def test_a_hint_that_comes_early_is_put_off_until_its_task_is_due(
+    engine: Engine, queues: FaultyQueues
+) -> None:
+    task = await given_claim(engine)
+    await settle(engine, task, to_retry(delay=2 * LEASE))
+    await engine.work.offer(RUN, [task.id])
+    assert await claim(engine) == []
+
+    engine.clock.advance(2 * LEASE - SECOND)
+
+    assert await queues.receive(RUN, 10) == []
+
+
+async def test_a_running_task_delivered_again_is_acked_by_its_newest_receipt(
+    clock: FakeClock,
+) -> None:
+    queues = FaultyQueues(clock, visibility=LEASE / 3)
+    engine = _engine(clock, queues)
+    task = await given_claim(engine)
+    clock.advance(LEASE / 2)
+    assert await claim(engine) == []
+
+    await settle(engine, task, scraped())
+
+    assert queues.waiting(RUN) == 0
+
+
+async def test_a_wait_longer_than_the_queue_can_hide_is_waited_out(engine: Engine) -> None:
+    task = await given_claim(engine)
+    await settle(engine, task, uncharged(wait=LONGEST_HIDING + SECOND))
+
+    engine.clock.advance(LONGEST_HIDING)
+    assert await claim(engine) == []
+
+    engine.clock.advance(SECOND)
+    assert ids_of(await claim(engine)) == [task.id]
+
+
+async def test_a_task_settled_by_another_process_gets_a_new_hint(
+    engine: Engine, queues: FaultyQueues
+) -> None:
+    task = await given_claim(engine)
+    await queues.close(RUN)
+    await queues.open(RUN)
+    assert engine.claims is not None
+    stranger = QueuedWork(engine.claims, queues, clock=engine.clock, lease=LEASE)
+
+    await stranger.settle([settlement(task, to_retry(delay=timedelta(hours=1)))])
+
+    engine.clock.advance(timedelta(hours=1))
+    assert ids_of(await claim(engine)) == [task.id]
+
+
+async def test_a_released_task_gets_a_new_hint(engine: Engine, queues: FaultyQueues) -> None:
+    task = await given_claim(engine)
+    await queues.close(RUN)
+    await queues.open(RUN)
+    engine.clock.advance(LEASE)
+
+    await engine.work.release_lapsed(overdue=timedelta(), limit=10)
+
+    assert ids_of(await claim(engine)) == [task.id]
+
+
+async def test_an_ack_that_fails_does_not_undo_a_settle(
+    engine: Engine, queues: FaultyQueues
+) -> None:
+    task = await given_claim(engine)
+    queues.down = {"ack"}
+
+    assert await settle(engine, task, scraped()) is True
+
+    assert (await stored(engine, task)).is_final
+    queues.down = set()
+    engine.clock.advance(LEASE)
+    assert await claim(engine) == []
+    assert queues.waiting(RUN) == 0
+
+
+async def test_a_queue_that_cannot_put_off_holds_up_no_work(
+    engine: Engine, queues: FaultyQueues
+) -> None:
+    tasks = await given_tasks(engine, 2)
+    await engine.work.offer(RUN, ids_of(tasks))
+    queues.down = {"ack", "postpone"}
+
+    taken = await claim(engine, 2)
+
+    assert sorted(ids_of(taken)) == ids_of(tasks)
+    assert list(await engine.work.renew([held(task) for task in taken])) == []
+    assert await settle(engine, taken[0], to_retry()) is True
+
+
+async def test_what_was_claimed_before_a_queue_failed_is_given(
+    engine: Engine, queues: FaultyQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await given_tasks(engine, 1, RUN)
+    await given_tasks(engine, 1, OTHER_RUN)
+    whole = queues.receive
+
+    async def half(run_id: RunId, limit: int) -> Sequence[Message] | None:
+        if run_id == OTHER_RUN:
+            raise Unavailable("queues: down")
+        return await whole(run_id, limit)
+
+    monkeypatch.setattr(queues, "receive", half)
+
+    assert len(await engine.work.claim({RUN: 1, OTHER_RUN: 1})) == 1
+    with pytest.raises(Unavailable):
+        await engine.work.claim({OTHER_RUN: 1})
+
+
+async def test_a_late_offer_does_not_bring_a_closed_queue_back(
+    engine: Engine, queues: FaultyQueues
+) -> None:
+    [task] = await given_tasks(engine)
+    await engine.work.close(RUN)
+    await engine.work.offer(RUN, [task.id])
+
+    assert await queues.receive(RUN, 10) is None
+
+
+async def test_nothing_is_remembered_of_claims_that_ended(engine: Engine) -> None:
+    await given_tasks(engine, 4)
+    done, retried, lost, renewed = await claim(engine, 4)
+    await engine.work.settle([settlement(done, scraped()), settlement(retried, to_retry())])
+    engine.clock.advance(LEASE)
+    await engine.work.release_lapsed(overdue=timedelta(), limit=10)
+
+    assert await settle(engine, lost, scraped()) is False
+    assert list(await engine.work.renew([held(renewed)])) == [held(renewed)]
+
+    assert isinstance(engine.work, QueuedWork)
+    assert engine.work._receipts == {}
+
+
+def _engine(clock: FakeClock, queues: MemoryQueues) -> Engine:
+    rows = Rows(clock, LEASE)
+    claims = MemoryClaims(rows)
+    return Engine(
+        metadata=MemoryMetadata(clock),
+        tasks=MemoryTasks(rows),
+        work=QueuedWork(claims, queues, clock=clock, lease=LEASE),
+        claims=claims,
+        duties=MemoryDuties(clock),
+        clock=clock,
+        lease=LEASE,
+        ordered=False,
+    )

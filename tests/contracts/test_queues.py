@@ -1,0 +1,5 @@
+from conveyor.testing.contracts.queues import QueuesContract
+
+
+class TestQueues(QueuesContract):
+    pass

@@ -1,0 +1,5 @@
+from conveyor.testing.contracts.tasks import TasksContract
+
+
+class TestTasks(TasksContract):
+    pass

@@ -1,0 +1,5 @@
+from conveyor.testing.contracts.work import WorkContract
+
+
+class TestWork(WorkContract):
+    pass

@@ -1,0 +1,312 @@
+"""SPEC.md says what the code does: its tables and diagrams are compared, both ways."""
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from conveyor import errors
+from conveyor.domain import counts, cursor, failure, ids, job, params, run, submission, task
+from conveyor.domain.failure import BY_CODE, BY_STATUS, AccountReason, FailureReason, Handling
+
+TEXT = (Path(__file__).parents[2] / "SPEC.md").read_text(encoding="utf-8")
+NONE = "-"
+
+Row = dict[str, str]
+
+
+def section(heading: str) -> str:
+    """The text under a heading, up to the next of its rank or above."""
+    found = re.search(rf"^(#+) {re.escape(heading)}$", TEXT, re.MULTILINE)
+    assert found, f"SPEC.md has no heading {heading!r}"
+    rest = TEXT[found.end() :]
+    end = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
+    return rest[: end.start()] if end else rest
+
+
+def tables(heading: str) -> list[list[Row]]:
+    """The tables under a heading, each row by its column names."""
+    blocks = re.findall(r"(?:^\|.*\|\n)+", section(heading), re.MULTILINE)
+    return [_rows(block.splitlines()) for block in blocks]
+
+
+def _rows(lines: list[str]) -> list[Row]:
+    head, _, *body = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    return [dict(zip(head, cells, strict=True)) for cells in body]
+
+
+def column(rows: list[Row], key: str, value: str) -> dict[str, str]:
+    """Two columns of a table as a mapping; a key that comes twice is a fault."""
+    found = {row[key].strip("`"): row[value].strip("`") for row in rows}
+    assert len(found) == len(rows), f"a {key} comes twice"
+    return found
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def names(kind: type[msgspec.Struct]) -> set[str]:
+    return set(kind.__struct_encode_fields__)
+
+
+# 2 State machines.
+
+S = TypeVar("S", bound=StrEnum)
+Moves = dict[str, set[str]]
+
+
+def as_text(moves: Mapping[S, frozenset[S]]) -> Moves:
+    return {str(start): {str(end) for end in ends} for start, ends in moves.items()}
+
+
+MACHINES = {
+    "2.1 Job": as_text(job.MOVES),
+    "2.2 Run": as_text(run.MOVES),
+    "2.3 Task": as_text(task.MOVES),
+}
+
+
+@pytest.mark.parametrize(("heading", "moves"), MACHINES.items(), ids=MACHINES)
+def test_the_tables_of_moves_are_the_moves(heading: str, moves: Moves) -> None:
+    [table] = tables(heading)
+    listed = {
+        start: set() if ends == NONE else set(ends.split(", "))
+        for start, ends in column(table, "from", "to").items()
+    }
+    assert listed == moves
+
+
+@pytest.mark.parametrize(("heading", "moves"), MACHINES.items(), ids=MACHINES)
+def test_the_diagrams_draw_the_moves(heading: str, moves: Moves) -> None:
+    drawn = re.findall(r"^ +(\w+) --> (\w+)$", section(heading), re.MULTILINE)
+    assert len(drawn) == len(set(drawn))
+    assert set(drawn) == {(start, end) for start, ends in moves.items() for end in ends}
+
+
+# 3 and 4.
+
+
+def test_the_figures_of_a_retry_are_those_of_the_policy() -> None:
+    [table] = tables("3.4 Delay before a retry")
+    policy = msgspec.structs.asdict(task.RetryPolicy())
+    written = {
+        name: f"{value.total_seconds():.0f} s" if isinstance(value, timedelta) else str(value)
+        for name, value in policy.items()
+    }
+    assert column(table, "setting", "value") == written
+
+
+def test_what_is_an_attempt_is_what_the_verdicts_charge() -> None:
+    [table] = tables("3.3 What is an attempt")
+    uncharged = {row["outcome"].split()[0] for row in table if row["charged"] == "no"}
+    assert uncharged == {"throttled", "interrupted", "account", "worker"}
+
+
+def test_the_number_of_lost_workers_is_the_codes() -> None:
+    assert f"`lost` reach {task.MOST_LOST} fails" in section("3.2 Lost workers")
+    assert f"retries + 1 + {task.MOST_LOST} claims" in section("3.3 What is an attempt")
+
+
+def test_the_columns_of_counts_are_listed_in_order() -> None:
+    [table] = tables("4 Counts and money")
+    assert tuple(row["column"] for row in table) == counts.COLUMNS
+
+
+# 6 Submissions.
+
+
+def test_the_fields_of_bodies_and_tasks_are_those_that_decode() -> None:
+    submit, add, one = tables("6.1 Fields")
+    for table, kind in (
+        (submit, submission.Submission),
+        (add, submission.Addition),
+        (one, submission.TaskInput),
+    ):
+        assert column(table, "field", "rule").keys() == names(kind)
+
+
+def test_the_fields_for_later_are_those_refused() -> None:
+    submit = tables("6.1 Fields")[0]
+    later = {row["field"] for row in submit if row["type"] == "later"}
+    assert later == set(submission.LATER_FIELDS)
+
+
+def test_the_limits_are_the_defaults() -> None:
+    settable, _ = tables("6.2 Limits")
+    listed = {name: number(value) for name, value in column(settable, "limit", "default").items()}
+    assert listed == msgspec.structs.asdict(submission.Limits())
+
+
+def test_the_constants_are_the_codes() -> None:
+    _, fixed = tables("6.2 Limits")
+    listed = {name: number(value) for name, value in column(fixed, "constant", "value").items()}
+    modules = [submission, params, ids, run, task, counts, cursor]
+    assert listed == {
+        f"{module.__name__.rpartition('.')[2]}.{name}": value
+        for module in modules
+        for name, value in _constants(module).items()
+    }
+
+
+def _constants(module: ModuleType) -> dict[str, int]:
+    return {
+        name: value for name, value in vars(module).items() if name.isupper() and type(value) is int
+    }
+
+
+def test_the_reasons_are_the_codes() -> None:
+    [table] = tables("6.3 Reasons")
+    assert column(table, "reason", "when").keys() == set(submission.Reason)
+
+
+def test_the_parameters_have_the_kinds_and_values_of_the_code() -> None:
+    [table] = tables("6.4 Parameters")
+    listed = {row["parameter"]: (row["kind"], row["values"]) for row in table}
+    assert len(listed) == len(table)
+    assert listed == {name: _kind(name) for name in params.KNOWN}
+
+
+def _kind(name: str) -> tuple[str, str]:
+    if name in params.BOOLEANS:
+        return "boolean", "true, false"
+    if name in params.NUMBERS:
+        return "number", f"0 to {params.NUMBERS[name]:,}"
+    if name in params.CHOICES:
+        return "choice", ", ".join(sorted(params.CHOICES[name]))
+    return ("headers", "object of strings") if name == params.HEADERS else ("text", "any")
+
+
+def extension_rows() -> list[Row]:
+    [table] = tables("6.6 Extensions")
+    return table
+
+
+def test_an_extensions_header_is_its_field_in_words() -> None:
+    for field, header in column(extension_rows(), "field", "header").items():
+        assert header == "Conveyor-" + "-".join(field.split("_")).title()
+        assert field in names(submission.Submission)
+
+
+NUMERIC = [row for row in extension_rows() if row["field"] != "async"]
+
+
+@pytest.mark.parametrize("row", NUMERIC, ids=[row["field"] for row in NUMERIC])
+def test_an_extension_has_its_default_and_its_bounds(row: Row) -> None:
+    field, limits = row["field"], submission.Limits()
+    lowest, highest = int(row["lowest"]), getattr(limits, row["highest"])
+    defaults = dict(
+        zip(job.Job.__struct_fields__[::-1], job.Job.__struct_defaults__[::-1], strict=False)
+    )
+    assert defaults[field] == int(row["default"])
+    for value in (lowest, highest):
+        submission.parse_submission(b'{"status":"open"}', {field: value}, limits)
+    for value in (lowest - 1, highest + 1):
+        with pytest.raises(errors.InvalidArgument):
+            submission.parse_submission(b'{"status":"open"}', {field: value}, limits)
+
+
+def test_every_extension_of_the_code_is_listed() -> None:
+    bounded = {"max_inflight", "retries", "result_ttl_days", "async"}
+    assert {row["field"] for row in extension_rows()} == bounded
+    assert bounded <= names(submission.Submission)
+
+
+# 7 Failures.
+
+
+def rulings(heading: str, key: str) -> dict[str, tuple[str, str, str]]:
+    [table] = tables(heading)
+    found = {row[key]: (row["handling"], row["reason"], row["account"]) for row in table}
+    assert len(found) == len(table)
+    return found
+
+
+def as_written(ruling: failure.Ruling) -> tuple[str, str, str]:
+    return ruling.handling, ruling.reason, ruling.account or NONE
+
+
+def test_the_codes_have_the_rulings_of_the_code() -> None:
+    expected = {code: as_written(ruling) for code, ruling in BY_CODE.items()}
+    assert rulings("7.2 By code", "code") == expected
+
+
+def test_the_statuses_have_the_rulings_of_the_code() -> None:
+    expected = {str(status): as_written(ruling) for status, ruling in BY_STATUS.items()}
+    assert rulings("7.3 By status", "status") == expected
+
+
+def test_the_rest_is_ruled_as_the_text_says() -> None:
+    assert "500 and above is `retry` with `gateway_error`" in section("7.1 How a refusal is read")
+    assert "any other `fail` with `other`" in section("7.1 How a refusal is read")
+    assert as_written(failure.ruling(500, "")) == ("retry", "gateway_error", NONE)
+    assert as_written(failure.ruling(499, "")) == ("fail", "other", NONE)
+
+
+def test_the_handlings_and_account_reasons_are_all_explained() -> None:
+    [handlings] = tables("7.1 How a refusal is read")
+    [reasons] = tables("7.4 Reasons of the account")
+    assert column(handlings, "handling", "meaning").keys() == set(Handling)
+    assert column(reasons, "reason", "meaning").keys() == set(AccountReason)
+
+
+def test_every_failure_reason_is_a_column_of_counts() -> None:
+    [table] = tables("4 Counts and money")
+    listed = {row["column"] for row in table if row["counts"] == "tasks failed for this reason"}
+    assert listed == set(FailureReason)
+
+
+# 8 Errors.
+
+ABSTRACT = {errors.CallerFault}  # raised by its kinds only
+INSIDE = {errors.Stale, errors.KeyTaken, errors.RefusedToStart, errors.IllegalMove}
+
+
+def test_the_errors_are_the_codes() -> None:
+    [table] = tables("8 Errors")
+    listed = {row["error"]: (row["code"], row["status"]) for row in table}
+    assert len(listed) == len(table)
+    assert listed == {
+        kind.__name__: (kind.code, _status(kind)) for kind in _tree(errors.ConveyorError) - ABSTRACT
+    }
+
+
+def _tree(root: type[errors.ConveyorError]) -> set[type[errors.ConveyorError]]:
+    """The errors of `errors.py`, whatever else a program derives from them."""
+    below = {one for kind in root.__subclasses__() for one in _tree(kind)}
+    return {one for one in {root} | below if one.__module__ == errors.__name__}
+
+
+def _status(kind: type[errors.ConveyorError]) -> str:
+    if issubclass(kind, errors.CallerFault):
+        return str(kind.status)
+    if kind in INSIDE:
+        return NONE
+    return "503" if issubclass(kind, errors.Unavailable) else "500"
+
+
+# The document itself.
+
+
+def test_chapters_are_numbered_without_gaps() -> None:
+    chapters = re.findall(r"^## (\d+) ", TEXT, re.MULTILINE)
+    assert chapters == [str(n) for n in range(1, len(chapters) + 1)]
+
+
+def test_what_the_text_refers_to_is_there() -> None:
+    headings = set(re.findall(r"^#+ (\d+(?:\.\d+)?) ", TEXT, re.MULTILINE))
+    referred = set(re.findall(r"\b(?:chapter |in |of |\(|\| )(\d\.\d)\b", TEXT))
+    assert referred <= headings
+
+
+def test_every_table_is_whole() -> None:
+    for heading in re.findall(r"^#{2,3} (.+)$", TEXT, re.MULTILINE):
+        for table in tables(heading):
+            assert table, f"an empty table under {heading!r}"
+            assert all(cell for row in table for cell in row.values()), heading
