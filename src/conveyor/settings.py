@@ -2,6 +2,7 @@
 then flags; an unknown name is answered with the nearest known one.
 """
 
+import math
 import os
 import re
 import tomllib
@@ -18,8 +19,10 @@ from conveyor.errors import RefusedToStart
 
 PREFIX = "CONVEYOR_"
 ELSEWHERE = {"CONVEYOR_ROLE", "CONVEYOR_CONFIG"}  # variables that are not settings
-DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
+DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.ASCII)
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+ADDRESS = re.compile(r"https?://[^/\s]+(/\S*)?")
+LONGEST = timedelta(days=36_500)  # so that no date to come is beyond the calendar
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
@@ -27,7 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Each field is a flag (where a command offers it), a variable and a key of the file."""
 
     host: str = "127.0.0.1"
-    port: int = 8080
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8080
     data: str = "data"
     gateway: str = "https://api.zenrows.com/v1/"
     public_url: str | None = None
@@ -98,6 +101,7 @@ def load_settings(
     except msgspec.ValidationError as error:
         raise RefusedToStart(f"settings: {str(error).replace('`$.', '`')}") from None
     _check_choices(settings)
+    _check_addresses(settings)
     return settings
 
 
@@ -140,11 +144,13 @@ def _value(name: str, value: object, kind: object) -> object:
 
 def _duration(name: str, text: str) -> timedelta:
     found = DURATION.fullmatch(text.strip())
-    if not found:
+    seconds = float(found[1]) * UNITS[found[2] or "s"] if found else math.inf
+    if seconds > LONGEST.total_seconds():
         raise RefusedToStart(f"settings: {name!r} is a duration such as 30s, 5m, 2h or 14d")
-    return timedelta(seconds=float(found[1]) * UNITS[found[2] or "s"])
+    return timedelta(seconds=seconds)
 
 
+MAY_BE_ZERO = {"grace", "retry_first_delay", "retry_longest_delay"}
 CHOICES = {
     "durability": ("power", "process"),
     "log_format": ("auto", "json", "console"),
@@ -156,5 +162,16 @@ def _check_choices(settings: Settings) -> None:
     for name, choices in CHOICES.items():
         if getattr(settings, name) not in choices:
             raise RefusedToStart(f"settings: {name!r} is one of {', '.join(choices)}")
+    for name in Settings.__struct_fields__:
+        value = getattr(settings, name)
+        if isinstance(value, timedelta) and value <= timedelta() and name not in MAY_BE_ZERO:
+            raise RefusedToStart(f"settings: {name!r} is longer than nothing")
     if settings.renewal * 2 >= settings.lease:
         raise RefusedToStart("settings: 'renewal' is less than half of 'lease'")
+
+
+def _check_addresses(settings: Settings) -> None:
+    for name in ("gateway", "public_url"):
+        address = getattr(settings, name)
+        if address is not None and not ADDRESS.fullmatch(address):
+            raise RefusedToStart(f"settings: {name!r} is an http or https URL")

@@ -7,13 +7,14 @@ import logging
 import re
 import sys
 import time
+from collections import Counter as Counted
 from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from conveyor.domain.ids import RunId
-from conveyor.domain.task import Settlement, Task, TaskStatus
+from conveyor.domain.task import Settlement, Task, TaskStatus, Verdict
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
 from conveyor.ports.tasks import NewTask, Tasks
@@ -87,17 +88,29 @@ class MeteredWork:
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
         settled = await self._work.settle(settlements)
+        outcomes, retries = Counted[str](), Counted[str]()
         for one, took in zip(settlements, settled, strict=True):
-            self._count(one, took=took)
+            outcome = _outcome(one.verdict, took=took)
+            outcomes[outcome] += 1
+            if outcome in {RETRIED, GIVEN_BACK}:
+                retries[one.verdict.reason or "interrupted"] += 1
+        for outcome, times in outcomes.items():
+            self._metrics.settled.labels(outcome).inc(times)
+        for reason, times in retries.items():
+            self._metrics.retries.labels(reason).inc(times)
         return settled
 
-    def _count(self, settlement: Settlement, *, took: bool) -> None:
-        verdict = settlement.verdict
-        outcome = str(verdict.status) if took else "dropped"
-        if took and verdict.status is TaskStatus.PENDING:
-            outcome = "retried" if verdict.charged else "given_back"
-            self._metrics.retries.labels(verdict.reason or "interrupted").inc()
-        self._metrics.settled.labels(outcome).inc()
+
+RETRIED = "retried"
+GIVEN_BACK = "given_back"
+
+
+def _outcome(verdict: Verdict, *, took: bool) -> str:
+    if not took:
+        return "dropped"
+    if verdict.status is not TaskStatus.PENDING:
+        return verdict.status
+    return RETRIED if verdict.charged else GIVEN_BACK
 
 
 class MeteredTasks:

@@ -68,6 +68,7 @@ async def composed(_folder: Path) -> AsyncIterator[Engine]:
         clock=clock,
         lease=LEASE,
         ordered=False,
+        hinted=True,
     )
 
 

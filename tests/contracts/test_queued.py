@@ -13,15 +13,19 @@ from conveyor.adapters.memory.queues import CALM, LONGEST_HIDING, NASTY, Habits,
 from conveyor.adapters.memory.rows import Rows
 from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.adapters.queued.work import QueuedWork
-from conveyor.domain.ids import RunId
+from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.task import MOST_LOST, Settlement, Task
 from conveyor.errors import Unavailable
 from conveyor.ports.queues import Message
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.contracts.engine import (
     Engine,
+    ack,
     claim,
+    claim_final,
     given_claim,
     given_tasks,
+    let_lapse,
     settle,
     stored,
 )
@@ -30,6 +34,7 @@ from conveyor.testing.factories import (
     RUN,
     held,
     ids_of,
+    new_tasks,
     refused,
     scraped,
     settlement,
@@ -90,9 +95,12 @@ async def test_a_queue_is_empty_once_all_its_tasks_are_final(
     engine: Engine, queues: FaultyQueues
 ) -> None:
     await given_tasks(engine, 25)
-    for task in await claim(engine, 25):
+    tasks = await claim(engine, 25)
+    for task in tasks:
         await settle(engine, task, scraped() if task.index % 2 else refused())
+    assert queues.waiting(RUN) == 25
 
+    await ack(engine, tasks)
     assert queues.waiting(RUN) == 0
 
 
@@ -102,8 +110,10 @@ async def test_even_a_nasty_queue_runs_empty() -> None:
     engine = _engine(clock, queues)
     await given_tasks(engine, 25)
     for _ in range(60):
-        for task in await claim(engine, 25):
+        taken = await claim(engine, 25)
+        for task in taken:
             await settle(engine, task, scraped())
+        await ack(engine, taken[::2])
         clock.advance(LEASE)
 
     assert (await engine.tasks.counts([RUN]))[RUN].successful == 25
@@ -112,23 +122,110 @@ async def test_even_a_nasty_queue_runs_empty() -> None:
 
 async def test_a_task_is_acked_only_when_it_is_final(engine: Engine, queues: FaultyQueues) -> None:
     task = await given_claim(engine)
+    await ack(engine, [task])
     await settle(engine, task, to_retry())
+    await ack(engine, [task])
     assert (queues.acked, queues.waiting(RUN)) == (0, 1)
 
     engine.clock.advance(SECOND)
     [again] = await claim(engine)
     await settle(engine, again, scraped())
+    assert (queues.acked, queues.waiting(RUN)) == (0, 1)
+
+    await ack(engine, [again])
     assert (queues.acked, queues.waiting(RUN)) == (1, 0)
 
 
-async def test_a_task_failed_for_its_lost_workers_is_acked(
+async def test_a_crash_between_settle_and_ack_brings_the_final_task_round(
+    engine: Engine, queues: FaultyQueues
+) -> None:
+    task = await given_claim(engine)
+    await settle(engine, task, scraped())
+    survivor = _stranger(engine, queues)
+    assert list(await survivor.claim({RUN: 10})) == []
+
+    engine.clock.advance(LEASE)
+
+    [final] = await survivor.claim({RUN: 10})
+    assert final == await stored(engine, task)
+    assert final.is_final
+    await survivor.ack([held(final)])
+    assert queues.waiting(RUN) == 0
+
+
+async def test_crashes_before_the_ack_bring_a_final_task_round_each_time(
+    engine: Engine, queues: FaultyQueues
+) -> None:
+    task = await given_claim(engine)
+    await settle(engine, task, refused())
+    for _ in range(5):
+        engine.clock.advance(LEASE)
+        assert list(await _stranger(engine, queues).claim({RUN: 10})) == [
+            await stored(engine, task)
+        ]
+
+    assert queues.waiting(RUN) == 1
+
+
+async def test_a_task_failed_for_its_lost_workers_is_acked_when_that_is_asked(
     engine: Engine, queues: FaultyQueues
 ) -> None:
     await given_tasks(engine)
-    for _ in range(10):
-        await claim(engine)
+    await let_lapse(engine, MOST_LOST)
+    [failed] = await claim_final(engine)
+    assert queues.waiting(RUN) == 1
+
+    await ack(engine, [failed])
+
+    assert queues.waiting(RUN) == 0
+
+
+async def test_a_final_task_delivered_again_is_acked_by_its_newest_receipt(
+    clock: FakeClock,
+) -> None:
+    queues = FaultyQueues(clock, visibility=LEASE / 3)
+    engine = _engine(clock, queues)
+    task = await given_claim(engine)
+    await settle(engine, task, scraped())
+    clock.advance(LEASE / 2)
+    assert await claim_final(engine) == [await stored(engine, task)]
+
+    await ack(engine, [task])
+
+    assert queues.waiting(RUN) == 0
+
+
+async def test_a_settle_under_way_does_not_bring_an_older_receipt_back(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = FaultyQueues(clock, visibility=LEASE / 3)
+    engine = _engine(clock, queues)
+    task = await given_claim(engine)
+    clock.advance(LEASE / 2)
+    assert engine.claims is not None
+    whole = engine.claims.settle
+
+    async def slow(settlements: Sequence[Settlement]) -> Sequence[bool]:
+        settled = await whole(settlements)
+        assert len(await claim_final(engine)) == 1
+        return settled
+
+    monkeypatch.setattr(engine.claims, "settle", slow)
+    await settle(engine, task, scraped())
+    await ack(engine, [task])
+
+    assert queues.waiting(RUN) == 0
+
+
+async def test_doubled_hints_of_a_final_task_are_acked_one_after_the_other(
+    engine: Engine, queues: FaultyQueues
+) -> None:
+    task = await given_claim(engine)
+    await engine.work.offer(RUN, [task.id, task.id])
+    await settle(engine, task, scraped())
+    for _ in range(3):
+        await ack(engine, [*await claim_final(engine), task])
         engine.clock.advance(LEASE)
-    assert await claim(engine) == []
 
     assert queues.waiting(RUN) == 0
 
@@ -198,6 +295,7 @@ async def test_a_running_task_delivered_again_is_acked_by_its_newest_receipt(
     assert await claim(engine) == []
 
     await settle(engine, task, scraped())
+    await ack(engine, [task])
 
     assert queues.waiting(RUN) == 0
 
@@ -219,10 +317,8 @@ async def test_a_task_settled_by_another_process_gets_a_new_hint(
     task = await given_claim(engine)
     await queues.close(RUN)
     await queues.open(RUN)
-    assert engine.claims is not None
-    stranger = QueuedWork(engine.claims, queues, clock=engine.clock, lease=LEASE)
 
-    await stranger.settle([settlement(task, to_retry(delay=timedelta(hours=1)))])
+    await _stranger(engine, queues).settle([settlement(task, to_retry(delay=timedelta(hours=1)))])
 
     engine.clock.advance(timedelta(hours=1))
     assert ids_of(await claim(engine)) == [task.id]
@@ -239,19 +335,67 @@ async def test_a_released_task_gets_a_new_hint(engine: Engine, queues: FaultyQue
     assert ids_of(await claim(engine)) == [task.id]
 
 
-async def test_an_ack_that_fails_does_not_undo_a_settle(
+async def test_an_ack_that_fails_may_be_repeated(engine: Engine, queues: FaultyQueues) -> None:
+    task = await given_claim(engine)
+    await settle(engine, task, scraped())
+    queues.down = {"ack"}
+    with pytest.raises(Unavailable):
+        await ack(engine, [task])
+
+    queues.down = set()
+    await ack(engine, [task])
+
+    assert (queues.acked, queues.waiting(RUN)) == (1, 0)
+
+
+async def test_an_ack_is_sent_once(engine: Engine, queues: FaultyQueues) -> None:
+    task = await given_claim(engine)
+    await settle(engine, task, scraped())
+
+    await ack(engine, [task, task])
+    await ack(engine, [task])
+
+    assert queues.acked == 1
+
+
+async def test_one_ack_serves_many_runs(engine: Engine, queues: FaultyQueues) -> None:
+    await given_tasks(engine, 2, RUN)
+    await given_tasks(engine, 1, OTHER_RUN)
+    tasks = [*await claim(engine, 2, RUN), *await claim(engine, 1, OTHER_RUN)]
+    await engine.work.settle([settlement(task, scraped()) for task in tasks])
+
+    await ack(engine, tasks)
+
+    assert (queues.waiting(RUN), queues.waiting(OTHER_RUN)) == (0, 0)
+
+
+async def test_a_queue_that_cannot_ack_holds_up_no_final_task(
     engine: Engine, queues: FaultyQueues
 ) -> None:
     task = await given_claim(engine)
-    queues.down = {"ack"}
-
-    assert await settle(engine, task, scraped()) is True
-
-    assert (await stored(engine, task)).is_final
-    queues.down = set()
+    await settle(engine, task, refused())
+    await engine.work.offer(RUN, ids_of(new_tasks(RUN, 3, first=7)))
     engine.clock.advance(LEASE)
-    assert await claim(engine) == []
-    assert queues.waiting(RUN) == 0
+    queues.down = {"ack", "postpone"}
+
+    assert list(await engine.work.claim({RUN: 10})) == [await stored(engine, task)]
+    assert queues.waiting(RUN) == 4
+
+
+async def test_what_was_claimed_is_given_though_the_rest_could_not_be_looked_at(
+    engine: Engine, queues: FaultyQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, waiting = await given_tasks(engine, 2)
+    assert engine.claims is not None
+    await engine.claims.take(RUN, [running.id])
+
+    async def look(run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
+        raise Unavailable("claims: look is down")
+
+    monkeypatch.setattr(engine.claims, "look", look)
+
+    assert ids_of(await engine.work.claim({RUN: 10})) == [waiting.id]
+    assert (queues.acked, queues.waiting(RUN)) == (0, 2)
 
 
 async def test_a_queue_that_cannot_put_off_holds_up_no_work(
@@ -301,14 +445,68 @@ async def test_nothing_is_remembered_of_claims_that_ended(engine: Engine) -> Non
     await given_tasks(engine, 4)
     done, retried, lost, renewed = await claim(engine, 4)
     await engine.work.settle([settlement(done, scraped()), settlement(retried, to_retry())])
+    await ack(engine, [done, retried])
     engine.clock.advance(LEASE)
     await engine.work.release_lapsed(overdue=timedelta(), limit=10)
 
     assert await settle(engine, lost, scraped()) is False
     assert list(await engine.work.renew([held(renewed)])) == [held(renewed)]
 
+    assert _remembered(engine) == 0
+
+
+async def test_nothing_is_remembered_for_acks_that_never_came(engine: Engine) -> None:
+    """Past its visibility a receipt is good for nothing: the hint comes round with a new one."""
+    await given_tasks(engine, 26)
+    first, *others = await claim(engine, 26)
+    await engine.work.settle([settlement(task, scraped()) for task in others])
+    engine.clock.advance(LEASE / 2)
+    await engine.work.renew([held(first)])
+    assert _remembered(engine) == 26
+    engine.clock.advance(LEASE / 2)
+
+    await settle(engine, first, refused())
+
+    assert _remembered(engine) == 1
+    await ack(engine, [first, *others])
+    assert _remembered(engine) == 0
+
+
+async def test_a_receipt_made_new_does_not_keep_older_ones(clock: FakeClock) -> None:
+    engine = _engine(clock, queues := FaultyQueues(clock, visibility=LEASE / 4))
+    task = await given_claim(engine)
+    await given_tasks(engine, 2, OTHER_RUN)
+    first, second = await claim(engine, 2, OTHER_RUN)
+    await engine.work.settle([settlement(each, scraped()) for each in (task, first)])
+    clock.advance(LEASE / 2)
+    assert len(await claim_final(engine)) == 1
+    clock.advance(LEASE / 2)
+
+    await settle(engine, second, scraped())
+
+    assert _remembered(engine) == 2
+    assert queues.waiting(RUN) + queues.waiting(OTHER_RUN) == 3
+
+
+async def test_a_receipt_that_is_too_old_is_not_used(engine: Engine, queues: FaultyQueues) -> None:
+    task = await given_claim(engine)
+    await settle(engine, task, scraped())
+    engine.clock.advance(LEASE)
+
+    await ack(engine, [task])
+
+    assert (queues.acked, queues.waiting(RUN), _remembered(engine)) == (0, 1, 0)
+
+
+def _remembered(engine: Engine) -> int:
     assert isinstance(engine.work, QueuedWork)
-    assert engine.work._receipts == {}
+    return len(engine.work._receipts) + len(engine.work._final)
+
+
+def _stranger(engine: Engine, queues: MemoryQueues) -> QueuedWork:
+    """Another process at the same rows and queues."""
+    assert engine.claims is not None
+    return QueuedWork(engine.claims, queues, clock=engine.clock, lease=LEASE)
 
 
 def _engine(clock: FakeClock, queues: MemoryQueues) -> Engine:
@@ -323,4 +521,5 @@ def _engine(clock: FakeClock, queues: MemoryQueues) -> Engine:
         clock=clock,
         lease=LEASE,
         ordered=False,
+        hinted=True,
     )

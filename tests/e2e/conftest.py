@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from conveyor.testing.programs import Program, mock_gateway, service
 
 FAST_RETRIES = {"CONVEYOR_RETRY_FIRST_DELAY": "100ms"}
+SHORT_GRACE = {"CONVEYOR_GRACE": "200ms"}
 
 
 @pytest.fixture(scope="module")
@@ -20,16 +22,38 @@ def gateway() -> Iterator[Program]:
 @pytest.fixture(scope="module")
 def running(gateway: Program, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     data = tmp_path_factory.mktemp("data")
-    with service(data=data, gateway=gateway.url, environ=FAST_RETRIES) as program:
+    with service(data=data, gateway=gateway.url, environ=FAST_RETRIES | SHORT_GRACE) as program:
         yield program
 
 
 @pytest.fixture
 def api(running: Program) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=running.url, headers={"X-API-Key": "an-api-key"}) as client:
+    with client_of(running) as client:
+        yield client
+
+
+@pytest.fixture
+def stranger(running: Program) -> Iterator[httpx.Client]:
+    with client_of(running, key="another-key") as client:
         yield client
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return tmp_path / "service.log"
+
+
+def client_of(program: Program, *, key: str = "an-api-key") -> httpx.Client:
+    return httpx.Client(base_url=program.url, headers={"X-API-Key": key}, timeout=30)
+
+
+def problem_of(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """The problem document of a refusal, checked to be a whole one of that kind."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["x-request-id"]
+    problem: dict[str, Any] = answer.json()
+    assert (problem["status"], problem["code"]) == (status, code)
+    assert problem["title"]
+    assert problem["type"] == "about:blank" or "://" in problem["type"]
+    return problem

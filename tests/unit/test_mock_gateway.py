@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 import uvloop
 from aiohttp import ClientPayloadError, ClientResponse, ClientSession, ServerDisconnectedError
-from gateway_kit import echo, exchange, until, wire_call
 
 from conveyor.testing.mock_answers import FAULTS
 from conveyor.testing.mock_gateway import MockGateway, hashed_key, serve
+from tests.unit.gateway_kit import echo, exchange, until, wire_call
 
 
 @pytest_asyncio.fixture

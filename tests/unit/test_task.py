@@ -279,6 +279,15 @@ def test_giving_a_task_back_charges_nothing() -> None:
     assert not back.was_charged
 
 
+@pytest.mark.parametrize("claim_no", [1, 2])
+@pytest.mark.parametrize("charged", [True, False])
+def test_a_verdict_that_leaves_its_task_processing_is_refused(claim_no: int, charged: bool) -> None:
+    """It would end a claim and leave nobody to hold the task, due never again."""
+    endless = Verdict(status=TaskStatus.PROCESSING, charged=charged)
+    with pytest.raises(IllegalMove, match="processing"):
+        tasks.settle(a_task(TaskStatus.PROCESSING), claim_no, endless, NOW)
+
+
 @pytest.mark.parametrize(("start", "end"), list(product(TaskStatus, TaskStatus)))
 def test_only_listed_moves_are_made(start: TaskStatus, end: TaskStatus) -> None:
     task = a_task(start)

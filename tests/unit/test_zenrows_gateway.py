@@ -6,7 +6,13 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 import pytest_asyncio
-from gateway_kit import (
+
+from conveyor.adapters.http.zenrows import ZenrowsGateway
+from conveyor.domain.counts import Spend
+from conveyor.domain.params import canonical
+from conveyor.ports.gateway import Gateway, Page, PageRequest
+from conveyor.testing.mock_gateway import MockGateway, hashed_key
+from tests.unit.gateway_kit import (
     KEY,
     MIB,
     Spools,
@@ -18,12 +24,6 @@ from gateway_kit import (
     refused,
     until,
 )
-
-from conveyor.adapters.http.zenrows import ZenrowsGateway
-from conveyor.domain.counts import Spend
-from conveyor.domain.params import canonical
-from conveyor.ports.gateway import Gateway, Page, PageRequest
-from conveyor.testing.mock_gateway import MockGateway, hashed_key
 
 
 @pytest_asyncio.fixture

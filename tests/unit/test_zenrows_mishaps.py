@@ -8,7 +8,13 @@ from urllib.parse import quote
 import msgspec
 import pytest
 import pytest_asyncio
-from gateway_kit import (
+
+from conveyor.adapters.http.zenrows import ZenrowsGateway
+from conveyor.domain.counts import NOTHING, Spend
+from conveyor.errors import StorageFull
+from conveyor.ports.gateway import Gateway, Page, Refusal
+from conveyor.testing.mock_gateway import MockGateway
+from tests.unit.gateway_kit import (
     KEY,
     MIB,
     UNREACHABLE,
@@ -23,12 +29,6 @@ from gateway_kit import (
     refused,
     until,
 )
-
-from conveyor.adapters.http.zenrows import ZenrowsGateway
-from conveyor.domain.counts import NOTHING, Spend
-from conveyor.errors import StorageFull
-from conveyor.ports.gateway import Gateway, Page, Refusal
-from conveyor.testing.mock_gateway import MockGateway
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 PAGE_OF_ERRORS = "https://docs.zenrows.com/api-error-codes#X"

@@ -1,7 +1,7 @@
 """The ASGI application: routes, request ids, errors, and the pages for operators."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -30,16 +30,13 @@ ASSETS = Path(__file__).parent / "assets"
 log = structlog.get_logger()
 
 Ready = Callable[[], Awaitable[None]]
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def build_app(handlers: Handlers, metrics: Metrics, ids: Ids, ready: Ready) -> ASGIApp:
-    routes = [
-        Route(route.path, getattr(handlers, route.handler), methods=[route.method])
-        for route in ROUTES
-    ]
     links = Route(f"{LINKS}/{{job}}/{{run}}/{{task}}", handlers.get_linked_content)
-    router = Router([*routes, links, *_operators_routes(metrics, ready)], redirect_slashes=False)
-    return Front(router, metrics, ids)
+    routes = [*_contract_routes(handlers), links, *_operators_routes(metrics, ready)]
+    return Front(Router(routes, redirect_slashes=False), metrics, ids)
 
 
 class Front:
@@ -98,6 +95,21 @@ class Front:
             if name == b"x-request-id" and REQUEST_ID.fullmatch(text := value.decode("latin-1")):
                 return str(text)
         return self._ids.new()
+
+
+def _contract_routes(handlers: Handlers) -> list[Route]:
+    """One route a path, so that a refused method is told all that the path takes."""
+    paths: dict[str, dict[str, Endpoint]] = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method] = getattr(handlers, route.handler)
+    return [Route(path, _by_method(calls), methods=list(calls)) for path, calls in paths.items()]
+
+
+def _by_method(calls: Mapping[str, Endpoint]) -> Endpoint:
+    async def serve(request: Request) -> Response:
+        return await calls["GET" if request.method == "HEAD" else request.method](request)
+
+    return serve
 
 
 def _operators_routes(metrics: Metrics, ready: Ready) -> list[Route | Mount]:

@@ -65,7 +65,7 @@ def _any(_kind: type) -> Document:
 
 def _operation(route: Route) -> Document:
     operation: Document = {
-        "operationId": f"{route.handler}_{route.method}_{route.path}".replace("/", "_"),
+        "operationId": "_".join([route.method.lower(), *re.findall(r"\w+", route.path)[1:]]),
         "summary": route.summary,
         "parameters": [*_path_parameters(route), *_query_parameters(route), *_headers(route)],
         "responses": {str(status): _response(route, status) for status in route.statuses},

@@ -47,7 +47,8 @@ def from_framework(error: HTTPException, method: str, path: str) -> Response:
     """The framework's own refusals, in our form."""
     if error.status_code != 405:
         return answer(NotFound("No such path"), path)
-    allowed = (error.headers or {}).get("Allow", "")
+    # The framework names them in any order, and its static files not at all.
+    allowed = ", ".join(sorted((error.headers or {}).get("Allow", "GET, HEAD").split(", ")))
     response = answer(MethodNotAllowed(f"{method} is not for this path; it takes {allowed}"), path)
     response.headers["Allow"] = allowed
     return response

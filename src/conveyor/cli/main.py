@@ -16,6 +16,7 @@ app = typer.Typer(
     no_args_is_help=False,
     add_completion=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     help="A durable inbox for scrape jobs.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -102,7 +103,10 @@ def mock_gateway(
     from conveyor.cli.serving import run  # noqa: PLC0415 - commands load what they need
     from conveyor.testing.mock_gateway import serve  # noqa: PLC0415
 
-    run(serve(host, port))
+    try:
+        run(serve(host, port))
+    except OSError as error:
+        raise RefusedToStart(f"cannot listen on {host}:{port}: {error.strerror}") from None
 
 
 @app.command()

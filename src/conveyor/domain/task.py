@@ -264,6 +264,7 @@ def renew(task: Task, claim_no: int, now: datetime, lease: timedelta) -> Task:
 
 def settle(task: Task, claim_no: int, verdict: Verdict, now: datetime) -> Task:
     """The task after its claim ended; `Stale` unless that claim still holds it."""
+    check_ends(verdict)
     _check_held(task, claim_no)
     return _moved(
         task,
@@ -275,6 +276,12 @@ def settle(task: Task, claim_no: int, verdict: Verdict, now: datetime) -> Task:
         problem=verdict.problem if verdict.status is TaskStatus.FAILED else None,
         reason=verdict.reason if verdict.status is TaskStatus.FAILED else None,
     )
+
+
+def check_ends(verdict: Verdict) -> None:
+    """Refuse a verdict that ends nothing: its task would stay processing, and never be due again."""
+    if verdict.status is TaskStatus.PROCESSING:
+        raise IllegalMove("a claim cannot end with its task processing")
 
 
 def line(task: Task, verdict: Verdict, now: datetime) -> Attempt | None:

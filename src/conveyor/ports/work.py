@@ -76,7 +76,8 @@ class Work(Protocol):
         """Make tasks claimable whose lease ran out at least `overdue` ago and that nobody took.
 
         As the domain's `release`, with its history line and, for a task failed by it, its
-        count. Gives the claims that ended so. For the sweeper: a pump that is alive takes
+        count. Tasks of closed runs are freed too: they are nobody's, though no one may claim
+        them. Gives the claims that ended so. For the sweeper: a pump that is alive takes
         lapsed claims over by itself.
         """
         ...

@@ -174,6 +174,8 @@ class Accept:
     async def _abandon(self, draft: Draft) -> None:
         """Clear what a failed submission wrote; what cannot be cleared now the sweeper finds."""
         try:
+            if await self.metadata.run(draft.run.id):
+                return  # it took effect, and only the word of it was lost
             if draft.large:
                 await self.blobs.delete([list_key(draft.job.id, draft.run.id, "0")])
             else:

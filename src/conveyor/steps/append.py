@@ -20,7 +20,7 @@ from conveyor.domain.run import IngestStatus, Run
 from conveyor.domain.submission import Limits, accept_tasks, parse_addition
 from conveyor.domain.task import TaskSpec
 from conveyor.errors import (
-    ConveyorError,
+    CallerFault,
     JobNotOpen,
     KeyTaken,
     LastBatchReceived,
@@ -28,6 +28,7 @@ from conveyor.errors import (
     QuotaExceeded,
     RunNotTerminal,
     Stale,
+    StorageFull,
     Unavailable,
 )
 from conveyor.ports.blobs import Blobs, as_stream
@@ -67,13 +68,20 @@ class Append:
             try:
                 answer, batch = await self._promise(call, job_id, addition, render)
             except KeyTaken:
-                await self.blobs.delete([addition.blob])
+                await self._abandon(addition)
                 return await self.replays.won_by_another(call)
-            except ConveyorError:
-                await self.blobs.delete([addition.blob])
+            except (CallerFault, StorageFull):
+                await self._abandon(addition)
                 raise
             await self._write_rows(batch)
             return answer
+
+    async def _abandon(self, addition: Addition) -> None:
+        """Clear a list that surely nothing refers to; after an `Unavailable` the sweeper judges."""
+        try:
+            await self.blobs.delete([addition.blob])
+        except Unavailable:
+            return
 
     async def _write_rows(self, batch: Batch) -> None:
         try:

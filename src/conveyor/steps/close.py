@@ -39,6 +39,8 @@ class Close:
         while True:
             _, run = await self._load(caller, job_id)
             if run.status is RunStatus.STOPPED:
+                await self.work.close(run.id)
+                self.wake(run.id)
                 return run
             if not run.is_live:
                 raise RunNotStoppable(f"The run is {run.status}: there is nothing to stop")
@@ -46,8 +48,6 @@ class Close:
                 await self.metadata.commit(run_life.stop(run, self.clock.now()))
             except Stale:
                 continue
-            await self.work.close(run.id)
-            self.wake(run.id)
 
     async def _close_both(self, job: Job, run: Run) -> None:
         now = self.clock.now()

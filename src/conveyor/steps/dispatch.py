@@ -16,7 +16,7 @@ from datetime import timedelta
 import structlog
 from msgspec.structs import replace
 
-from conveyor.domain.ids import JobId, RunId, TaskId
+from conveyor.domain.ids import JobId, RunId, TaskId, ulid
 from conveyor.domain.job import Job
 from conveyor.domain.pacing import Want, share
 from conveyor.domain.params import load
@@ -38,7 +38,8 @@ class Pace:
     """How the pump goes about its rounds."""
 
     concurrency: int = 500  # tasks in flight in this process, over all runs
-    refresh: timedelta = timedelta(seconds=1)  # how often the map of live runs is read anew
+    refresh: timedelta = timedelta(seconds=1)  # how often new live runs are looked for
+    resync: timedelta = timedelta(seconds=30)  # how often the whole map of live runs is read anew
     renewal: timedelta = timedelta(seconds=10)  # of leases and permits, well within a lease
     shortest_idle: timedelta = timedelta(milliseconds=20)
     longest_idle: timedelta = timedelta(milliseconds=500)
@@ -55,12 +56,16 @@ class Lane:
     job: Job
     assignment: Assignment
     inflight: int = 0
-    resting_until: float = 0.0  # cooling down, or nothing was due
+    cooling_until: float = 0.0  # the gateway asked to wait
+    resting_until: float = 0.0  # nothing was due
     idle: float = 0.0  # how long it rests when nothing is due; doubles
     gone: bool = False  # no longer live: take nothing new
 
     def room(self) -> int:
         return 0 if self.gone else self.job.max_inflight - self.inflight
+
+    def ready_at(self) -> float:
+        return max(self.cooling_until, self.resting_until)
 
 
 @dataclass(slots=True)
@@ -93,6 +98,7 @@ class Pump:
     any_landed: asyncio.Event = field(default_factory=asyncio.Event)
     dice: random.Random = field(default_factory=random.Random)
     refresh_at: float = 0.0
+    resync_at: float = 0.0
 
     def wake(self, run_id: RunId) -> None:
         """A run is new, has new tasks or has ended: look at it now rather than soon."""
@@ -107,16 +113,18 @@ class Pump:
                 group.create_task(self._settle_for_ever(), name=f"pump settle {number}")
                 for number in range(self.pace.settlers)
             ]
-            feeder = group.create_task(self._feed_for_ever(group), name="pump feed")
+            feeder = group.create_task(self._feed_until_told(stopping, group), name="pump feed")
             await stopping.wait()
+            self.stirred.set()
+            # Not cut off in the middle of a claim: its tasks would be held by nobody.
+            await asyncio.wait([feeder], timeout=LAST_WORDS.total_seconds())
             feeder.cancel()
-            await asyncio.wait([feeder])
             await self._wind_down()
             for loop in (renewer, *settlers):
                 loop.cancel()
 
-    async def _feed_for_ever(self, group: asyncio.TaskGroup) -> None:
-        while True:
+    async def _feed_until_told(self, stopping: asyncio.Event, group: asyncio.TaskGroup) -> None:
+        while not stopping.is_set():
             self.stirred.clear()
             try:
                 await self._refresh()
@@ -130,17 +138,19 @@ class Pump:
 
     async def _feed(self, group: asyncio.TaskGroup) -> int:
         """Take as many tasks as there are places for, start them, and say how many."""
-        wants = self._wants()
-        granted = share(wants, self.pace.concurrency - len(self.flights))
+        free = self.pace.concurrency - len(self.flights)
+        if free <= 0:
+            return 0
+        granted = share(self._wants(), free)
         permits = await self._reserve(granted)
         if not permits:
             return 0
         try:
             tasks = await self.work.claim({run_id: len(held) for run_id, held in permits.items()})
-            await self.settle_final([task for task in tasks if task.is_final])
             for task in tasks:
                 if not task.is_final:
                     self._start(group, task, permits[task.run_id].pop())
+            await self.settle_final([task for task in tasks if task.is_final])
         finally:
             await self._give_back(permits)
         self._pace_lanes(permits)
@@ -148,9 +158,7 @@ class Pump:
 
     def _wants(self) -> dict[RunId, Want]:
         now = self.clock.monotonic()
-        ready = [
-            lane for lane in self.lanes.values() if lane.resting_until <= now and lane.room() > 0
-        ]
+        ready = [lane for lane in self.lanes.values() if lane.ready_at() <= now and lane.room() > 0]
         self.dice.shuffle(ready)
         return {lane.run.id: Want(lane.run.caller, lane.room()) for lane in ready}
 
@@ -186,6 +194,9 @@ class Pump:
         lane = self.lanes[task.run_id]
         flight = Flight(task, lane, permit)
         lane.inflight += 1
+        # A process that slept through a lease may claim what it still has in flight.
+        if (lapsed := self.flights.get((task.run_id, task.id))) and lapsed.worker:
+            lapsed.worker.cancel()
         self.flights[task.run_id, task.id] = flight
         flight.worker = group.create_task(self._fly(flight))
 
@@ -202,7 +213,7 @@ class Pump:
         match result:
             case Throttled(wait):
                 until = self.clock.monotonic() + wait.total_seconds()
-                lane.resting_until = max(lane.resting_until, until)
+                lane.cooling_until = max(lane.cooling_until, until)
             case AccountBlocked():
                 lane.gone = True
 
@@ -222,7 +233,9 @@ class Pump:
     async def _clear(self, flights: Sequence[Flight]) -> None:
         permits: dict[JobId, list[str]] = defaultdict(list)
         for flight in flights:
-            del self.flights[flight.task.run_id, flight.task.id]
+            key = (flight.task.run_id, flight.task.id)
+            if self.flights.get(key) is flight:
+                del self.flights[key]
             flight.lane.inflight -= 1
             permits[flight.lane.job.id].append(flight.permit)
         for job_id, held in permits.items():
@@ -246,12 +259,13 @@ class Pump:
         flights = list(self.flights.values())
         if not flights:
             return
-        permits: dict[JobId, list[str]] = defaultdict(list)
-        for flight in flights:
-            permits[flight.lane.job.id].append(flight.permit)
         held = [Held(one.task.run_id, one.task.id, one.task.claim_no) for one in flights]
         for lost in await self.work.renew(held):
             self._abort(lost)
+        # Only of what is still in flight: a released permit would be taken anew, for nobody.
+        permits: dict[JobId, list[str]] = defaultdict(list)
+        for flight in self.flights.values():
+            permits[flight.lane.job.id].append(flight.permit)
         await self.coordination.renew(permits)
 
     def _abort(self, lost: Held) -> None:
@@ -261,13 +275,28 @@ class Pump:
             flight.worker.cancel()
 
     async def _refresh(self) -> None:
-        """Know the live runs: those touched in this process now, all of them every so often."""
+        """Know the live runs: those touched in this process at once, new ones every second,
+        all of them now and then.
+        """
         touched, self.touched = self.touched, set()
         for run_id in touched:
             await self._look_at(run_id)
-        if self.clock.monotonic() >= self.refresh_at:
-            await self._look_at_all()
-            self.refresh_at = self.clock.monotonic() + self.pace.refresh.total_seconds()
+        now = self.clock.monotonic()
+        if now >= self.resync_at:
+            live = await self._join_all(after="")
+            for run_id in self.lanes.keys() - live:
+                self._leave(run_id)
+            self.resync_at = now + self.pace.resync.total_seconds()
+        elif now >= self.refresh_at:
+            await self._join_all(after=self._id_of_the_recent_past())
+        else:
+            return
+        self.refresh_at = now + self.pace.refresh.total_seconds()
+
+    def _id_of_the_recent_past(self) -> str:
+        """Runs made since then have greater ids, even by a clock that is somewhat behind ours."""
+        then = self.clock.now() - OVERLAP
+        return ulid(int(then.timestamp() * 1000), 0)
 
     async def _look_at(self, run_id: RunId) -> None:
         run = await self.metadata.run(run_id)
@@ -279,17 +308,16 @@ class Pump:
         elif job := await self.metadata.job(run.job_id):
             self._join(run, job)
 
-    async def _look_at_all(self) -> None:
+    async def _join_all(self, *, after: str) -> set[RunId]:
+        """Serve every live run with an id above `after`, and say which they are."""
         live: set[RunId] = set()
-        after = ""
         while page := await self.metadata.live(limit=PAGE, after=after):
             for run, job in page:
                 live.add(run.id)
                 if run.id not in self.lanes:
                     self._join(run, job)
             after = page[-1][0].id
-        for run_id in self.lanes.keys() - live:
-            self._leave(run_id)
+        return live
 
     def _join(self, run: Run, job: Job) -> None:
         try:
@@ -318,7 +346,7 @@ class Pump:
     async def _rest(self) -> None:
         """Wait until something happens here, or it is time to look again."""
         now = self.clock.monotonic()
-        resting = (lane.resting_until for lane in self.lanes.values() if lane.room() > 0)
+        resting = (lane.ready_at() for lane in self.lanes.values() if lane.room() > 0)
         wait = min((until - now for until in resting if until > now), default=self.refresh_at - now)
         try:
             async with asyncio.timeout(max(min(wait, self.refresh_at - now), 0.0)):
@@ -343,4 +371,5 @@ class Pump:
 
 
 PAGE = 1000
-LAST_WORDS = timedelta(seconds=5)  # for the engines to take what the stop gives back
+OVERLAP = timedelta(minutes=1)  # between looks for new runs, for clocks that disagree
+LAST_WORDS = timedelta(seconds=5)  # for the engines to answer when the program stops

@@ -17,7 +17,7 @@ from conveyor.domain.ids import RunId
 from conveyor.domain.job import JobStatus
 from conveyor.domain.run import IngestStatus, Run
 from conveyor.domain.task import TaskSpec
-from conveyor.errors import Stale
+from conveyor.errors import NotFound, Stale
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Finished, Metadata
@@ -46,12 +46,16 @@ class Ingest:
     async def run(self, run_id: RunId, first: int) -> None:
         """Finish the batch that begins at an index, if it is unfinished."""
         batch = await self._find(run_id, first)
-        if batch is None:
-            return
         try:
-            await self._finish(await self._write(batch))
+            if batch:
+                await self._finish(await self._write(batch))
         except Stale:
             return  # another ingester is at it, and has got further
+        except NotFound:
+            if await self._find(run_id, first):
+                raise
+            return  # another ingester is done, and has removed the list
+        # For a batch that is gone too: whoever finished it may have died before this.
         await self.check(run_id)
 
     async def _find(self, run_id: RunId, first: int) -> Batch | None:
@@ -81,7 +85,12 @@ class Ingest:
 
     async def _finish(self, batch: Batch) -> None:
         """Say what came of the promise: all of it, or what was written when the run ended."""
-        while run := await self.metadata.run(batch.run_id):
+        while True:
+            # The run is read first, so that its version tells when the batch ended in between:
+            # what is missing must be taken off the total once only.
+            run = await self.metadata.run(batch.run_id)
+            if await self._find(batch.run_id, batch.first) != batch:
+                raise Stale(f"batch {batch.first} of {batch.run_id} has moved on")
             try:
                 await self.metadata.commit(*await self._ended(run, batch), Finished(batch))
                 break
@@ -89,8 +98,10 @@ class Ingest:
                 continue
         await self.blobs.delete([batch.blob])
 
-    async def _ended(self, run: Run, batch: Batch) -> list[Run]:
+    async def _ended(self, run: Run | None, batch: Batch) -> list[Run]:
         missing = batch.count - batch.written
+        if run is None:
+            return []
         if run.ingest_status is not IngestStatus.PENDING:
             cut = msgspec.structs.replace(run, total=run.total - missing)
             return [cut] if missing else []

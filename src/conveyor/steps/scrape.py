@@ -43,7 +43,7 @@ class Scrape:
             case Page():
                 kind = _format(task, assignment, params)
                 return Fetched(content=answer.content, format=kind, spend=answer.spend)
-            case Refusal():
+            case Refusal():  # pragma: no branch - the last of the union
                 return _judge(task, answer)
 
 

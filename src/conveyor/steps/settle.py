@@ -50,8 +50,8 @@ class Settle:
         Their leases are renewed meanwhile; should one lapse, its claim is void and so is this.
         """
         outcomes = await self._keep(ended)
-        await self._insist(lambda: self._record(ended, outcomes))
-        await self._insist(lambda: self._follow_up(ended, outcomes))
+        await self._insist(lambda again: self._record(ended, outcomes, again=again))
+        await self._insist(lambda _: self._follow_up(ended, outcomes))
         await self._ack([one.task for one in ended])
 
     async def settle_final(self, tasks: Sequence[Task]) -> None:
@@ -66,11 +66,14 @@ class Settle:
         except Unavailable as error:
             log.warning("ack.unavailable", why=str(error))  # the hints come round again
 
-    async def _insist(self, write: Callable[[], Awaitable[None]]) -> None:
+    async def _insist(self, write: Callable[[bool], Awaitable[None]]) -> None:
+        """Write until it is done; `write` is told whether an earlier try may have taken effect."""
+        again = False
         while True:
             try:
-                return await write()
+                return await write(again)
             except Unavailable as error:
+                again = True
                 log.warning("settle.unavailable", why=str(error))
                 await asyncio.sleep(self.outage.total_seconds())
 
@@ -88,7 +91,9 @@ class Settle:
             for one in ended
         ]
 
-    async def _record(self, ended: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
+    async def _record(
+        self, ended: Sequence[Ended], outcomes: Sequence[Outcome], *, again: bool
+    ) -> None:
         """Write verdicts, history and counts."""
         settlements = [
             Settlement(
@@ -101,7 +106,8 @@ class Settle:
         ]
         settled = await self.work.settle(settlements)
         dropped = [one for one, took in zip(ended, settled, strict=True) if not took]
-        if dropped:
+        # After a lost answer "dropped" may mean "done before": the bodies must stay.
+        if dropped and not again:
             await self._drop(dropped)
 
     async def _follow_up(self, ended: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
@@ -147,8 +153,8 @@ class Settle:
                 await self.metadata.commit(failed)
             except Stale:
                 continue
-            await self.work.close(run_id)
             log.warning("run.failed", run_id=run_id, reason=why.reason)
+        await self.work.close(run_id)
 
 
 def _name(ended: Ended) -> BodyName:

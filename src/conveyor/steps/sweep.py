@@ -13,7 +13,7 @@ from datetime import timedelta
 import structlog
 
 from conveyor.domain.batch import Batch, ingest_duty
-from conveyor.domain.ids import JobId, RunId, ulid_milliseconds
+from conveyor.domain.ids import JobId, RunId, is_ulid, ulid_milliseconds
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies, BodyName
 from conveyor.ports.clock import Clock
@@ -117,16 +117,23 @@ class Sweep:
         after = ""
         while page := await self.blobs.keys("lists/", limit=PAGE, after=after):
             for key in page:
-                run_id = RunId(key.split("/")[2])
-                if self._is_old(run_id, patient=patient) and not await self._is_listed(run_id, key):
+                run_id, name = key.removesuffix(".ndjson").split("/")[-2:]
+                # An added list has a name of its own age: its run may be far older.
+                born = name if is_ulid(name) else run_id
+                if self._is_old(born, patient=patient) and not await self._is_listed(run_id, key):
                     await self.blobs.delete([key])
                     self._did("orphan_list", 1)
             after = page[-1]
 
-    async def _is_listed(self, run_id: RunId, key: str) -> bool:
-        after = (str(run_id), -1)
-        page = await self.metadata.batches(limit=PAGE, after=after)
-        return any(batch.blob == key for batch in page if batch.run_id == run_id)
+    async def _is_listed(self, run_id: str, key: str) -> bool:
+        after = (run_id, -1)
+        while page := await self.metadata.batches(limit=PAGE, after=after):
+            if any(batch.blob == key for batch in page):
+                return True
+            after = (page[-1].run_id, page[-1].first)
+            if after[0] != run_id:
+                return False
+        return False
 
     async def _names(self, dead: Sequence[Held]) -> AsyncIterator[BodyName]:
         jobs: dict[RunId, JobId] = {}
@@ -140,8 +147,8 @@ class Sweep:
         seen.add(mark)
         return mark in self.suspects or not patient
 
-    def _is_old(self, run_id: RunId, *, patient: bool) -> bool:
-        age = self.clock.now().timestamp() * 1000 - ulid_milliseconds(run_id)
+    def _is_old(self, name: str, *, patient: bool) -> bool:
+        age = self.clock.now().timestamp() * 1000 - ulid_milliseconds(name)
         return not patient or age > YOUNG.total_seconds() * 1000
 
     def _did(self, action: str, times: int) -> None:

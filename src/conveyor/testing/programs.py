@@ -30,16 +30,24 @@ class Program:
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     @property
+    def memory(self) -> float:
+        """What it holds in memory, in MB."""
+        return self._status("VmRSS")
+
+    @property
     def peak_memory(self) -> float:
-        """The most memory it ever held, in MB."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        [line] = [line for line in status.splitlines() if line.startswith("VmHWM")]
-        return int(line.split()[1]) / 1024
+        """The most it ever held, in MB."""
+        return self._status("VmHWM")
 
     def kill(self) -> None:
         """End it as a power cut of the process would: no warning, no clean-up."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+
+    def _status(self, name: str) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        [line] = [line for line in status.splitlines() if line.startswith(name)]
+        return int(line.split()[1]) / 1024
 
 
 @contextmanager

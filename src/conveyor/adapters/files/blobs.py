@@ -7,7 +7,16 @@ from itertools import islice
 from pathlib import Path
 from tempfile import mkstemp
 
-from conveyor.adapters.files.disk import CHUNK, own_errors, sync_folder, write_all
+from conveyor.adapters.files.disk import (
+    CHUNK,
+    below,
+    in_folder,
+    own_errors,
+    reading,
+    remove_empty,
+    sync_folder,
+    write_all,
+)
 
 DRAFT = ".draft-"
 
@@ -20,7 +29,7 @@ class FileBlobs:
         self._sync = sync
 
     async def put(self, key: str, content: AsyncIterable[bytes]) -> int:
-        path = self._folder / key
+        path = below(self._folder, key)
         with own_errors():
             descriptor, draft = await asyncio.to_thread(_new_draft, path.parent)
             try:
@@ -32,8 +41,8 @@ class FileBlobs:
         return length
 
     async def read(self, key: str, *, offset: int = 0) -> AsyncIterator[bytes]:
-        with own_errors():
-            file = await asyncio.to_thread((self._folder / key).open, "rb")
+        with reading():
+            file = await asyncio.to_thread(below(self._folder, key).open, "rb")
             try:
                 file.seek(offset)
                 while chunk := await asyncio.to_thread(file.read, CHUNK):
@@ -42,7 +51,7 @@ class FileBlobs:
                 file.close()
 
     async def length(self, key: str) -> int | None:
-        return await asyncio.to_thread(_length, self._folder / key)
+        return await asyncio.to_thread(_length, below(self._folder, key))
 
     async def keys(self, prefix: str, *, limit: int, after: str = "") -> Sequence[str]:
         return await asyncio.to_thread(self._keys, prefix, limit, after)
@@ -59,9 +68,10 @@ class FileBlobs:
 
     def _keys(self, prefix: str, limit: int, after: str) -> list[str]:
         found = (
-            path.relative_to(self._folder).as_posix()
-            for path in self._folder.rglob("*")
-            if path.is_file() and not path.name.startswith(DRAFT)
+            (Path(base) / name).relative_to(self._folder).as_posix()
+            for base, _, names in os.walk(self._folder)  # passes over what vanishes meanwhile
+            for name in names
+            if not name.startswith(DRAFT)
         )
         keys = sorted(key for key in found if key.startswith(prefix) and key > after)
         return list(islice(keys, limit))
@@ -69,7 +79,9 @@ class FileBlobs:
     def _delete(self, keys: Sequence[str]) -> None:
         with own_errors():
             for key in keys:
-                (self._folder / key).unlink(missing_ok=True)
+                path = below(self._folder, key)
+                path.unlink(missing_ok=True)
+                remove_empty(path.parent, up_to=self._folder)
 
 
 async def _copy(content: AsyncIterable[bytes], descriptor: int) -> int:
@@ -81,8 +93,7 @@ async def _copy(content: AsyncIterable[bytes], descriptor: int) -> int:
 
 
 def _new_draft(folder: Path) -> tuple[int, str]:
-    folder.mkdir(parents=True, exist_ok=True)
-    return mkstemp(dir=folder, prefix=DRAFT)
+    return in_folder(folder, lambda: mkstemp(dir=folder, prefix=DRAFT))
 
 
 def _length(path: Path) -> int | None:

@@ -4,11 +4,22 @@ import asyncio
 import hashlib
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from conveyor.adapters.files.disk import CHUNK, own_errors, sync_folder, write_new
+from conveyor.adapters.files.disk import (
+    CHUNK,
+    below,
+    in_folder,
+    own_errors,
+    reading,
+    remove_empty,
+    sync_folder,
+    write_all,
+    write_new,
+)
 from conveyor.domain.ids import JobId, RunId
 from conveyor.ports.bodies import Body, BodyName, Kept, Spool
 
@@ -21,7 +32,8 @@ class FileSpool:
     def __init__(self, folder: Path) -> None:
         with own_errors():
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = NamedTemporaryFile(dir=folder, delete=False)  # noqa: SIM115 - outlives this call
+            # Unbuffered: a buffer that found no room would be written again when closed.
+            self._file = NamedTemporaryFile(dir=folder, delete=False, buffering=0)  # noqa: SIM115 - outlives this call
         self._digest = hashlib.sha256()
         self.length = 0
 
@@ -36,16 +48,14 @@ class FileSpool:
         await asyncio.to_thread(self._discard)
 
     def move_to(self, path: Path, *, sync: bool) -> None:
-        self._file.flush()
         if sync:
             os.fdatasync(self._file.fileno())
         self._file.close()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Path(self._file.name).rename(path)
+        in_folder(path.parent, lambda: Path(self._file.name).rename(path))
 
     def _write(self, chunk: bytes) -> None:
         with own_errors():
-            self._file.write(chunk)
+            write_all(self._file.fileno(), chunk)
         self._digest.update(chunk)
         self.length += len(chunk)
 
@@ -60,15 +70,19 @@ class FileBodies:
     def __init__(self, folder: Path, *, sync: bool = True) -> None:
         self._folder = folder
         self._sync = sync
+        # Threads that make files in one folder at once spin on its lock: 0.9 ms of CPU a file
+        # with four of them, 0.06 ms with one.
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="bodies-write")
 
     def spool(self) -> Spool:
         return FileSpool(self._folder / "spool")
 
     async def put_many(self, bodies: Sequence[Body]) -> Sequence[Kept]:
-        return await asyncio.to_thread(self._put_all, bodies)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._writer, self._put_all, bodies)
 
     async def read(self, locator: str) -> AsyncIterator[bytes]:
-        with own_errors():
+        with reading():
             file = await asyncio.to_thread(self._path(locator).open, "rb")
             try:
                 while chunk := await asyncio.to_thread(file.read, CHUNK):
@@ -77,7 +91,7 @@ class FileBodies:
                 file.close()
 
     async def discard(self, names: Sequence[BodyName]) -> int:
-        paths = [self._folder / _file_name(name) for name in names]
+        paths = [below(self._folder, _file_name(name)) for name in names]
         return await asyncio.to_thread(self._delete, paths)
 
     async def delete_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
@@ -99,7 +113,7 @@ class FileBodies:
     def _put(self, body: Body) -> Kept:
         """Straight under its name: nobody looks for it there before its claim has settled."""
         name = _file_name(body.name)
-        path = f"{self._folder}/{name}"
+        path = str(below(self._folder, name))
         match body.content:
             case bytes(content):
                 write_new(path, content, sync=self._sync)
@@ -112,7 +126,7 @@ class FileBodies:
                 raise TypeError(f"not a body of this store: {other!r}")
 
     def _delete_run(self, folder: str, limit: int) -> int:
-        parts = _entries(self._folder / folder)
+        parts = _entries(below(self._folder, folder))
         paths = (Path(entry.path) for part in parts for entry in _entries(Path(part.path)))
         return self._delete(islice(paths, limit))
 
@@ -122,11 +136,11 @@ class FileBodies:
             for path in paths:
                 removed += path.exists()
                 path.unlink(missing_ok=True)
-                _remove_empty(path.parent, up_to=self._folder / "jobs")
+                remove_empty(path.parent, up_to=self._folder / "jobs")
         return removed
 
     def _path(self, locator: str) -> Path:
-        return self._folder / locator.removeprefix(SCHEME)
+        return below(self._folder, locator.removeprefix(SCHEME))
 
 
 def _run_folder(job_id: JobId, run_id: RunId) -> str:
@@ -145,13 +159,3 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
             yield from sorted(entries, key=lambda entry: entry.name)
     except FileNotFoundError:
         return
-
-
-def _remove_empty(folder: Path, *, up_to: Path) -> None:
-    """Remove folders that have become empty, up to and without `up_to`."""
-    while folder != up_to and up_to in folder.parents:
-        try:
-            folder.rmdir()
-        except OSError:
-            return
-        folder = folder.parent

@@ -2,14 +2,28 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from conveyor.errors import NotFound, StorageFull, Unavailable
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 CHUNK = 256 * 1024
+MOST_TRIES = 10
+
+T = TypeVar("T")
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """As `own_errors`, of something that may be gone."""
+    with own_errors():
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise NotFound("The object is gone") from error
 
 
 @contextmanager
@@ -17,8 +31,6 @@ def own_errors() -> Iterator[None]:
     """Let no operating system error out of this package."""
     try:
         yield
-    except FileNotFoundError as error:
-        raise NotFound("The object is gone") from error
     except OSError as error:
         if error.errno in NO_ROOM:
             raise StorageFull(f"files: {error.strerror}") from error
@@ -52,10 +64,37 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def below(folder: Path, name: str) -> Path:
+    """Where a name of ours stands. Names hold ids only; one that leads out of the folder is a bug."""
+    if name.startswith("/") or ".." in name.split("/"):
+        raise ValueError(f"not a name below {folder}: {name!r}")
+    return folder / name
+
+
+def in_folder(folder: str | Path, create: Callable[[], T]) -> T:
+    """Create something in a folder, making it first if need be.
+
+    More than once if need be: whoever removes a folder's last object removes the folder.
+    """
+    for _ in range(MOST_TRIES):
+        try:
+            return create()
+        except FileNotFoundError:
+            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+    return create()
+
+
+def remove_empty(folder: Path, *, up_to: Path) -> None:
+    """Remove folders that have become empty, up to and without `up_to`."""
+    while folder != up_to and up_to in folder.parents:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent
+
+
 def _open_new(path: str) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    try:
-        return os.open(path, flags, 0o644)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
-        return os.open(path, flags, 0o644)
+    folder = os.path.dirname(path)  # noqa: PTH120
+    return in_folder(folder, lambda: os.open(path, flags, 0o644))

@@ -11,10 +11,8 @@ from typing import Self
 from aiohttp import (
     ClientConnectorDNSError,
     ClientError,
-    ClientHandlerType,
     ClientOSError,
     ClientPayloadError,
-    ClientRequest,
     ClientResponse,
     ClientResponseError,
     ClientSession,
@@ -73,13 +71,16 @@ class ZenrowsGateway:
             cookie_jar=DummyCookieJar(),
             timeout=ClientTimeout(),
             trust_env=False,
-            middlewares=(_once,),
             # With custom headers on, all that is sent reaches the target.
             skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
             max_line_size=LONGEST_HEADER,
             max_field_size=LONGEST_HEADER,
             max_headers=MOST_HEADERS,
         )
+        # aiohttp sends a GET again by itself when its connection drops, with no public switch
+        # (https://github.com/aio-libs/aiohttp/issues/10790). A page that is asked for twice may
+        # be paid for twice, so each asking is to be seen.
+        self._session._retry_connection = False  # noqa: SLF001
         return self
 
     async def __aexit__(
@@ -195,25 +196,9 @@ class BodyTooLarge(Exception):
     """More came than may be kept."""
 
 
-class NoAnswer(ClientError):
-    """The connection could not be made, or was lost before an answer. Its text is safe to tell."""
-
-
-async def _once(request: ClientRequest, ask: ClientHandlerType) -> ClientResponse:
-    # aiohttp sends a GET again by itself when its connection drops, and has no switch for it
-    # (https://github.com/aio-libs/aiohttp/issues/10790). A page that is asked for twice may be
-    # paid for twice, so each asking is to be seen: an error of our own is not repeated.
-    try:
-        return await ask(request)
-    except (ClientOSError, ServerDisconnectedError) as lost:
-        raise NoAnswer(_what_happened(lost)) from None
-
-
 def _what_happened(lost: ClientError) -> str:
     """In words of our own: those of the driver may hold the address, and so the key."""
     match lost:
-        case NoAnswer():
-            return str(lost)
         case ServerDisconnectedError():
             return "the connection was closed first"
         case ClientResponseError():

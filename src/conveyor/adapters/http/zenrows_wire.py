@@ -24,6 +24,7 @@ MOST_CREDITS = 1_000_000
 MOST_DOLLARS = 10_000
 EXCERPT = 200
 REDACTED = "***"
+SHORTEST_SECRET = 6  # a shorter key is for trying things out, and part of many words
 DEEPEST = 16  # a problem nested deeper is not told further
 
 # Headers of one hop, and what this hop must decide for itself: a body in an encoding that
@@ -194,7 +195,7 @@ def _scrubbed(value: object, key: str, depth: int = 0) -> object:
 
 
 def _hidden(text: str, key: str) -> str:
-    return _spellings(key).sub(REDACTED, text) if key else text
+    return _spellings(key).sub(REDACTED, text) if len(key) >= SHORTEST_SECRET else text
 
 
 @lru_cache(maxsize=256)

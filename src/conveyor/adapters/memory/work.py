@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from itertools import islice
 
 from conveyor.adapters.memory.rows import Rows
 from conveyor.domain.ids import RunId, TaskId
@@ -38,10 +37,11 @@ class MemoryWork:
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
         return [self._rows.settle(ending) for ending in settlements]
 
+    async def ack(self, final: Sequence[Held]) -> None:
+        """Nothing: the rows are the queue."""
+
     async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
         return [self._rows.release(task) for task in self._rows.lapsed(overdue)[:limit]]
 
     def _take(self, run_id: RunId, want: int) -> list[Task]:
-        # Lazy, so that no more is claimed than is given, and the failed make room for others.
-        claimed = map(self._rows.claim, self._rows.due(run_id))
-        return list(islice((task for task in claimed if not task.is_final), want))
+        return [self._rows.claim(task) for task in self._rows.due(run_id)[:want]]

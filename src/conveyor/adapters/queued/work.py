@@ -1,8 +1,9 @@
 """Work put together from claims and queues, for engines whose rows are not their queue.
 
-The row decides, the queue only hints. A hint is acked when its task is final, and not before:
-so as long as the queue loses nothing, each unfinished task has a hint somewhere. Whatever goes
-wrong with a hint after its row was written is left to its next delivery.
+The row decides, the queue only hints. A hint is acked when its task is final and its run was
+checked for completion, and not before: so as long as the queue loses nothing, each task that still
+needs something done has a hint somewhere. Whatever goes wrong with a hint after its row was
+written is left to its next delivery.
 """
 
 from collections import defaultdict
@@ -11,6 +12,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
 
+from conveyor.adapters.queued.receipts import FinalReceipts
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import FINAL, Settlement, Task
 from conveyor.errors import Unavailable
@@ -27,12 +29,15 @@ LONGEST_HIDING = timedelta(hours=12)
 
 
 class QueuedWork:
+    """The queues are to hide what they give for as long as a lease, or for less."""
+
     def __init__(self, claims: Claims, queues: Queues, *, clock: Clock, lease: timedelta) -> None:
         self._claims = claims
         self._queues = queues
         self._clock = clock
         self._lease = lease
-        self._receipts: dict[Held, str] = {}
+        self._receipts: dict[Held, str] = {}  # of claims that stand
+        self._final = FinalReceipts(clock, good_for=lease)
         # An ingester that has not heard of the end may yet offer rows: that must not bring the
         # queue back. Another process may do it still, but asks for no tasks of an ended run.
         self._closed: dict[RunId, None] = {}
@@ -81,6 +86,12 @@ class QueuedWork:
             self._receipts.pop(_held(ending), None)
         return settled
 
+    async def ack(self, final: Sequence[Held]) -> None:
+        receipts = self._final.of(final)
+        for run_id, claims in _grouped((claim.run_id, claim) for claim in receipts).items():
+            await self._queues.ack(run_id, [receipts[claim] for claim in claims])
+            self._final.forget(claims)
+
     async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
         """Released tasks get new hints: nobody knows whether their old ones still exist."""
         released = await self._claims.release_lapsed(overdue=overdue, limit=limit)
@@ -104,26 +115,44 @@ class QueuedWork:
 
     async def _take(self, run_id: RunId, messages: Sequence[Message]) -> list[Task]:
         receipts = {message.task_id: message.receipt for message in messages}
-        due = await self._claims.take(run_id, list(receipts))
-        taken = [task for task in due if not task.is_final]
+        taken = list(await self._claims.take(run_id, list(receipts)))
         for task in taken:
-            self._receipts[_held_by(task)] = receipts.pop(task.id)
+            self._keep_receipt(task, receipts.pop(task.id))
         if receipts:
             with suppress(Unavailable):
-                await self._put_aside(run_id, receipts)
+                looked = await self._claims.look(run_id, list(receipts))
+                taken += self._come_round(looked, receipts)
+                await self._put_aside(run_id, looked, receipts)
         return taken
 
-    async def _put_aside(self, run_id: RunId, receipts: Mapping[TaskId, str]) -> None:
-        """Ack the hints of tasks that are final or gone; hide the others until they are due."""
-        looked = await self._claims.look(run_id, list(receipts))
+    def _come_round(self, looked: Sequence[Task], receipts: Mapping[TaskId, str]) -> list[Task]:
+        """The final ones: whoever was to ack their hints may have died before the check."""
+        final = [task for task in looked if task.is_final]
+        for task in final:
+            self._keep_receipt(task, receipts[task.id])
+        return final
+
+    def _keep_receipt(self, task: Task, receipt: str) -> None:
+        claim = _held_by(task)
+        if not task.is_final:
+            self._receipts[claim] = receipt
+            return
+        # A settle of this claim that is under way here must not keep its older receipt instead.
+        self._receipts.pop(claim, None)
+        self._final.keep(claim, receipt)
+
+    async def _put_aside(
+        self, run_id: RunId, looked: Sequence[Task], receipts: Mapping[TaskId, str]
+    ) -> None:
+        """Hide the hints of unfinished tasks until they are due; ack those without a row."""
         unfinished = [task for task in looked if not task.is_final]
-        done = receipts.keys() - {task.id for task in unfinished}
-        await self._ack(run_id, [receipts[task_id] for task_id in done])
         for task in unfinished:
             self._replace_receipt(task, receipts[task.id])
         await self._postpone(
             run_id, [(self._until_due(task), receipts[task.id]) for task in unfinished]
         )
+        gone = receipts.keys() - {task.id for task in looked}
+        await self._ack(run_id, [receipts[task_id] for task_id in gone])
 
     def _replace_receipt(self, task: Task, newer: str) -> None:
         """Only the newest receipt of a hint delivered twice can hide or ack it."""
@@ -137,9 +166,10 @@ class QueuedWork:
 
     async def _follow(self, run_id: RunId, endings: Sequence[Settlement]) -> None:
         """Bring the hints of settled tasks in line with their rows."""
-        final = [ending for ending in endings if ending.verdict.status in FINAL]
+        for ending in endings:
+            if ending.verdict.status in FINAL and (receipt := self._receipt(ending)):
+                self._final.keep(_held(ending), receipt)
         waiting = [ending for ending in endings if ending.verdict.status not in FINAL]
-        await self._ack(run_id, [receipt for ending in final if (receipt := self._receipt(ending))])
         await self._postpone(
             run_id,
             [

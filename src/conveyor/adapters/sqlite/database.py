@@ -41,21 +41,21 @@ class Database:
 
     def __init__(self, path: Path, durability: Durability) -> None:
         self._path = path
-        self._writer = _Writer(_connect(path, durability))
-        self._near = _connect(path, durability, read_only=True)
+        self._writer = _Writer(_connect(path), durability)
+        self._near = _connect(path, read_only=True)
         self._local = threading.local()
-        self._durability = durability
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="sqlite-read")
         self._reading: list[apsw.Connection] = []
 
-    async def write(self, operation: Operation[T]) -> T:
+    async def write(self, operation: Operation[T], *, lazy: bool = False) -> T:
         """Run an operation in a transaction of its own, committed with its neighbours'.
 
         It may be run twice, of which one at most takes effect: it must do nothing but its
-        statements.
+        statements. A lazy one lasts through the end of the process at once, through a power
+        cut from the next write on that is not lazy: for what means nothing without that write.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._writer.put(_Job(operation, future))
+        self._writer.put(_Job(operation, future, lazy=lazy))
         return await future
 
     def peek(self, operation: Operation[T]) -> T:
@@ -79,7 +79,7 @@ class Database:
     def _read_here(self, operation: Operation[T]) -> T:
         connection: apsw.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
-            connection = _connect(self._path, self._durability, read_only=True)
+            connection = _connect(self._path, read_only=True)
             self._local.connection = connection
             self._reading.append(connection)
         with own_errors():
@@ -96,7 +96,7 @@ async def open_database(
     with _locked(folder):
         path = folder / "conveyor.db"
         with own_errors():
-            _migrate(path, durability)
+            _migrate(path)
             database = Database(path, durability)
         try:
             yield database
@@ -118,11 +118,12 @@ def own_errors() -> Iterator[None]:
 class _Job(Generic[T]):
     """An operation on its way to the writer, and who waits for it."""
 
-    __slots__ = ("error", "future", "operation", "result")
+    __slots__ = ("error", "future", "lazy", "operation", "result")
 
-    def __init__(self, operation: Operation[T], future: "asyncio.Future[T]") -> None:
+    def __init__(self, operation: Operation[T], future: "asyncio.Future[T]", *, lazy: bool) -> None:
         self.operation = operation
         self.future = future
+        self.lazy = lazy
         self.result: T | None = None
         self.error: BaseException | None = None
 
@@ -131,7 +132,7 @@ class _Job(Generic[T]):
         try:
             with own_errors():
                 self.result = self.operation(connection)
-        except (ConveyorError, apsw.Error) as error:
+        except Exception as error:  # noqa: BLE001 - a bug is its caller's, not the thread's end
             self.error = error
 
     def resolve(self) -> None:
@@ -146,8 +147,10 @@ class _Job(Generic[T]):
 class _Writer:
     """The thread that writes. Operations that wait together are committed together."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: apsw.Connection, durability: Durability) -> None:
         self.connection = connection
+        self._may_sync = durability is Durability.POWER
+        self._syncs = False
         self._waiting: queue.SimpleQueue[_Job[object] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="sqlite-write", daemon=True)
         self._thread.start()
@@ -182,10 +185,17 @@ class _Writer:
         return group, False
 
     def _commit(self, group: list["_Job[object]"]) -> None:
+        self._set_sync(wanted=self._may_sync and not all(job.lazy for job in group))
         if len(group) > 1 and self._commit_together(group):
             return
         for job in group:
             self._commit_alone(job)
+
+    def _set_sync(self, *, wanted: bool) -> None:
+        """Whether the next commit waits for the disk, which then has all earlier ones too."""
+        if wanted is not self._syncs:
+            self.connection.pragma("synchronous", "FULL" if wanted else "NORMAL")
+            self._syncs = wanted
 
     def _commit_together(self, group: list["_Job[object]"]) -> bool:
         """One transaction for all, a savepoint for each. False when SQLite undid it all."""
@@ -230,7 +240,7 @@ def _undo(connection: apsw.Connection) -> None:
         connection.execute("ROLLBACK")
 
 
-def _connect(path: Path, durability: Durability, *, read_only: bool = False) -> apsw.Connection:
+def _connect(path: Path, *, read_only: bool = False) -> apsw.Connection:
     flags = (
         apsw.SQLITE_OPEN_READONLY
         if read_only
@@ -238,10 +248,9 @@ def _connect(path: Path, durability: Durability, *, read_only: bool = False) -> 
     )
     connection = apsw.Connection(str(path), flags=flags, statementcachesize=200)
     connection.set_busy_timeout(5000)
-    sync = "FULL" if durability is Durability.POWER else "NORMAL"
     if not read_only:
         connection.pragma("journal_mode", "WAL")
-        connection.pragma("synchronous", sync)
+        connection.pragma("synchronous", "NORMAL")
         connection.pragma("wal_autocheckpoint", 4000)
     connection.pragma("cache_size", -32_000)
     connection.pragma("temp_store", "MEMORY")
@@ -251,9 +260,7 @@ def _connect(path: Path, durability: Durability, *, read_only: bool = False) -> 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock: whoever has it knows that every earlier owner is dead."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "conveyor.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = _open_lock(folder)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -270,6 +277,17 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _open_lock(folder: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder / "conveyor.lock", flags, 0o600)
+    except OSError as error:
+        raise RefusedToStart(
+            f"the data folder {folder} cannot be used: {error.strerror}; choose another with --data"
+        ) from None
+
+
 def migrations() -> list[tuple[int, str]]:
     """(version, script) of each schema change, in order."""
     folder = files("conveyor.adapters.sqlite") / "migrations"
@@ -280,8 +298,8 @@ def migrations() -> list[tuple[int, str]]:
     return [(int(item.name[:4]), item.read_text()) for item in scripts]
 
 
-def _migrate(path: Path, durability: Durability) -> None:
-    connection = _connect(path, durability)
+def _migrate(path: Path) -> None:
+    connection = _connect(path)
     try:
         have = connection.pragma("user_version")
         known = migrations()

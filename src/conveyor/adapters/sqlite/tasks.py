@@ -68,7 +68,8 @@ class SqliteTasks:
             connection.executemany(ADD, (_row(shelf, task, now) for task in tasks))
             return int(connection.total_changes() - before)
 
-        return await self._database.write(operation)
+        # Rows mean nothing before the commit of the run or watermark that follows them.
+        return await self._database.write(operation, lazy=True)
 
     async def get(self, run_id: RunId, task_id: TaskId) -> Task | None:
         def operation(connection: apsw.Connection) -> Task | None:

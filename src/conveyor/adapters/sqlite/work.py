@@ -99,7 +99,8 @@ class SqliteWork:
                     taken += self._claim_run(connection, run_id, shelf, limit)
             return taken
 
-        return await self._database.write(operation)
+        # A claim that a power cut undoes is a task that is pending again.
+        return await self._database.write(operation, lazy=True)
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
         until = stamp(self._clock.now() + self._lease)
@@ -110,7 +111,7 @@ class SqliteWork:
                 one for one in held if not _renew_one(connection, shelf(one.run_id), one, until)
             ]
 
-        return await self._database.write(operation)
+        return await self._database.write(operation, lazy=True)
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
         now = stamp(self._clock.now())
@@ -212,9 +213,10 @@ def _settle_one(
     now: int,
     sums: dict[int, Counts],
 ) -> bool:
+    index, verdict = task_index(one.task_id), one.verdict
+    life.check_ends(verdict)
     if shelf is None:
         return False
-    index, verdict = task_index(one.task_id), one.verdict
     row = connection.execute(SETTLE, _settled(shelf, index, one, now)).fetchone()
     if row is None:
         return False

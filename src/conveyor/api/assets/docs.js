@@ -62,7 +62,7 @@ const callOf = (method, path, operation, schemas) => {
   const answer = nameOf(success?.[1].content?.["application/json"]?.schema);
   return make("details", { className: later ? "later" : "" },
     make("summary", {},
-      make("span", { className: "method", textContent: method }),
+      make("span", { className: `method ${method.toLowerCase()}`, textContent: method }),
       make("code", { className: "path", textContent: path }),
       make("span", { textContent: operation.summary + (later ? " (not yet)" : "") })),
     make("pre", { textContent: curlOf(method, path, operation) }),

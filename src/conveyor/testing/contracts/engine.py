@@ -13,7 +13,7 @@ from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
 from conveyor.testing.clock import FakeClock
-from conveyor.testing.factories import RUN, ids_of, new_tasks, settlement
+from conveyor.testing.factories import RUN, held, ids_of, new_tasks, settlement
 
 TRIES = 60
 MANY = 1000
@@ -32,6 +32,7 @@ class Engine:
     clock: FakeClock
     lease: timedelta
     ordered: bool  # gives the longest due first: an engine behind a queue cannot
+    hinted: bool = False  # its rows are not its queue: final tasks come round until acked
     claims: Claims | None = None
 
 
@@ -51,19 +52,44 @@ async def given_claim(engine: Engine) -> Task:
 
 
 async def claim(engine: Engine, want: int = 1, run_id: RunId = RUN) -> list[Task]:
-    """What can be claimed, up to `want`: asked for again, since a claim may come back short."""
+    """What there is to do, up to `want`: asked for again, since a claim may come back short.
+
+    Final tasks are acked as they come, which is all that a pump has to do for them.
+    """
     taken: list[Task] = []
     for _ in range(TRIES):
-        taken += await engine.work.claim({run_id: want - len(taken)})
-        if len(taken) >= want:
+        given = await _claim_once(engine, want - len(taken), run_id)
+        await ack(engine, [task for task in given if task.is_final])
+        taken += [task for task in given if not task.is_final]
+        if len(taken) == want:
             break
-    assert len(taken) <= want, "more was given than was wanted"
     return taken
+
+
+async def claim_final(engine: Engine, run_id: RunId = RUN) -> list[Task]:
+    """The first final tasks that come, if any do, not acked."""
+    for _ in range(TRIES):
+        given = await _claim_once(engine, 1, run_id)
+        assert all(task.is_final for task in given)
+        if given:
+            return given
+    return []
+
+
+async def ack(engine: Engine, tasks: Iterable[Task]) -> None:
+    await engine.work.ack([held(task) for task in tasks])
 
 
 async def settle(engine: Engine, task: Task, verdict: Verdict) -> bool:
     [took_effect] = await engine.work.settle([settlement(task, verdict)])
     return took_effect
+
+
+async def _claim_once(engine: Engine, want: int, run_id: RunId) -> list[Task]:
+    given = list(await engine.work.claim({run_id: want}))
+    assert len(given) <= want, "more was given than was wanted"
+    assert [await stored(engine, task) for task in given] == given
+    return given
 
 
 async def stored(engine: Engine, task: Task) -> Task:

@@ -1,8 +1,8 @@
 """Random histories of a run: whatever is done in whatever order, the rows are as the model's."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +12,7 @@ from conveyor.domain.counts import Spend
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import TaskId
 from conveyor.domain.task import MOST_LOST, Task, Verdict
+from conveyor.ports.work import Held
 from conveyor.testing.contracts.engine import MANY, Engine, given_tasks
 from conveyor.testing.contracts.model import Model
 from conveyor.testing.factories import (
@@ -45,6 +46,10 @@ class Settle(msgspec.Struct, frozen=True):
     verdict: Verdict
 
 
+class Ack(msgspec.Struct, frozen=True):
+    picks: frozenset[int]
+
+
 class Release(msgspec.Struct, frozen=True):
     overdue: timedelta
 
@@ -59,7 +64,7 @@ class Offer(msgspec.Struct, frozen=True):
     pass
 
 
-Step = Claim | Wait | Renew | Settle | Release | Lose | Offer
+Step = Claim | Wait | Renew | Settle | Ack | Release | Lose | Offer
 
 DURATIONS = st.integers(0, 200_000).map(lambda n: timedelta(milliseconds=n))
 SHORT = st.integers(1, 5).map(lambda n: timedelta(seconds=n))
@@ -81,6 +86,7 @@ STEPS = st.lists(
         st.builds(Wait, SHORT),
         st.builds(Renew, PICKS),
         st.builds(Settle, PICKS, VERDICTS),
+        st.builds(Ack, PICKS),
         st.builds(Release, DURATIONS),
         st.builds(Lose, st.sampled_from([1, 2, MOST_LOST - 1])),
         st.builds(Offer),
@@ -109,6 +115,8 @@ class HistoriesContract:
                 await history.check_rows()
             await history.finish()
             await history.check_all()
+            await history.drain()
+            await history.check_all()
 
 
 class History:
@@ -118,6 +126,7 @@ class History:
         self._engine = engine
         self._model = Model(tasks, engine.lease)
         self._claims: list[Task] = []
+        self._acked: set[Held] = set()  # while their tasks were final
 
     async def take(self, step: Step) -> None:
         match step:
@@ -129,6 +138,8 @@ class History:
                 await self._renew(self._picked(picks))
             case Settle(picks, verdict):
                 await self._settle(self._picked(picks), verdict)
+            case Ack(picks):
+                await self._ack(self._picked(picks))
             case Release(overdue):
                 await self._release(overdue)
             case Lose(times):
@@ -141,10 +152,25 @@ class History:
         for _ in range(ROUNDS):
             if self._is_over():
                 break
-            await self._settle(await self._claim(TASKS), scraped())
+            given = await self._claim(TASKS)
+            await self._settle(given, scraped())
+            await self._ack(task for task in given if task.is_final)
             self._engine.clock.advance(self._engine.lease)
         assert self._is_over(), "a task is stuck"
         await self.check_rows()
+
+    async def drain(self) -> None:
+        """Ack final tasks as they come round, until none does that was not acked before.
+
+        Where final tasks are hinted at, whoever died before an ack left a hint behind.
+        """
+        for _ in range(ROUNDS):
+            self._engine.clock.advance(self._engine.lease)
+            given = await self._claim(MANY)
+            await self._ack(given)
+            if not given and not self._owed():
+                return
+        raise AssertionError(f"final tasks that did not come round, or for ever: {self._owed()}")
 
     async def check_rows(self) -> None:
         assert await self._rows() == list(self._model.tasks.values())
@@ -162,20 +188,16 @@ class History:
         due = {task.id: task for task in self._model.due(now)}
         given = list(await self._engine.work.claim({RUN: want}))
         assert len(given) <= want
-        assert not any(task.is_final for task in given)
-        assert given == [self._model.claim(task.id, now) for task in given]
-        given_or_failed = [*given, *await self._failed_by_claim()]
-        self._check_order(due, given_or_failed)
+        assert given == [self._claimed_or_final(task.id, now) for task in given]
+        self._check_order(due, given)
         self._claims += given
         return given
 
-    async def _failed_by_claim(self) -> list[Task]:
-        """Tasks that lost a worker too many: the engine does not say which, the rows do."""
-        now = self._engine.clock.now()
-        unfinished = {task.id for task in self._model.tasks.values() if not task.is_final}
-        failed = [row for row in await self._rows() if row.is_final and row.id in unfinished]
-        assert failed == [self._model.claim(row.id, now) for row in failed]
-        return failed
+    def _claimed_or_final(self, task_id: TaskId, now: datetime) -> Task:
+        """What a claim should give: a task that was final before only comes round."""
+        task = self._model.tasks[task_id]
+        comes_round = task.is_final and self._engine.hinted
+        return task if comes_round else self._model.claim(task_id, now)
 
     def _check_order(self, due: dict[TaskId, Task], taken: Sequence[Task]) -> None:
         if self._engine.ordered:
@@ -195,6 +217,11 @@ class History:
         settled = await self._engine.work.settle(endings)
         assert list(settled) == [self._model.settle(ending, now) for ending in endings]
 
+    async def _ack(self, claims: Iterable[Task]) -> None:
+        acked = {held(task) for task in claims}
+        await self._engine.work.ack(list(acked))
+        self._acked |= acked & self._final()
+
     async def _release(self, overdue: timedelta) -> None:
         now = self._engine.clock.now()
         lapsed = self._model.lapsed(now - overdue)
@@ -207,6 +234,13 @@ class History:
         for _ in range(times):
             await self._claim(TASKS)
             self._engine.clock.advance(self._engine.lease)
+
+    def _owed(self) -> set[Held]:
+        """Final tasks that must come round yet."""
+        return self._final() - self._acked if self._engine.hinted else set()
+
+    def _final(self) -> set[Held]:
+        return {held(task) for task in self._model.tasks.values() if task.is_final}
 
     def _is_over(self) -> bool:
         return all(task.is_final for task in self._model.tasks.values())

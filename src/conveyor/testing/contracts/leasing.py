@@ -8,10 +8,12 @@ from conveyor.domain.task import MOST_LOST, TaskStatus
 from conveyor.testing.contracts.engine import (
     SECOND,
     TICK,
+    TRIES,
     Engine,
     all_of,
     by_index,
     claim,
+    claim_final,
     counts_of,
     given_claim,
     given_tasks,
@@ -112,10 +114,10 @@ class LeasingContract:
         last = await let_lapse(engine, MOST_LOST)
         now = engine.clock.now()
 
-        assert await claim(engine) == []
+        [failed] = await claim_final(engine)
 
-        failed = await stored(engine, last)
         assert failed == life.claim(last, now, engine.lease)
+        assert await stored(engine, last) == failed
         assert (failed.status, failed.problem) == (TaskStatus.FAILED, life.WORKER_LOST)
         history = await engine.tasks.history(RUN, last.id)
         assert len(history) == MOST_LOST
@@ -131,6 +133,21 @@ class LeasingContract:
         assert await claim(engine) == []
         assert await settle(engine, last, scraped()) is False
         assert await counts_of(engine) == Counts(other=1)
+
+    async def test_a_task_failed_by_a_claim_takes_a_place_in_what_was_wanted(
+        self, engine: Engine
+    ) -> None:
+        await given_tasks(engine)
+        doomed = await let_lapse(engine, MOST_LOST)
+        _, fresh = await given_tasks(engine, 2)
+
+        given = [task for _ in range(TRIES) for task in await engine.work.claim({RUN: 1})]
+
+        assert sorted({task.index: task.is_final for task in given}.items()) == [
+            (doomed.index, True),
+            (fresh.index, False),
+        ]
+        assert not engine.ordered or ids_of(given) == [doomed.id, fresh.id]
 
     async def test_lost_workers_leave_attempts_uncharged(self, engine: Engine) -> None:
         await given_tasks(engine)
@@ -194,6 +211,17 @@ class ReleasingContract:
 
         assert [len(portion) for portion in portions] == [2, 2, 1, 0]
         assert {each for portion in portions for each in portion} == set(map(held, claimed))
+
+    async def test_a_release_frees_tasks_of_closed_runs_too(self, engine: Engine) -> None:
+        task = await given_claim(engine)
+        await engine.work.close(RUN)
+        engine.clock.advance(engine.lease)
+        now = engine.clock.now()
+
+        assert list(await engine.work.release_lapsed(overdue=NO_TIME, limit=10)) == [held(task)]
+
+        assert await stored(engine, task) == life.release(task, now)
+        assert await claim(engine) == []
 
     async def test_a_released_claim_can_neither_settle_nor_renew(self, engine: Engine) -> None:
         stale = await given_claim(engine)

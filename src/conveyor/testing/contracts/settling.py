@@ -8,7 +8,8 @@ import pytest
 from conveyor.domain import task as life
 from conveyor.domain.counts import ZERO, Counts, Spend, total
 from conveyor.domain.failure import FailureReason
-from conveyor.domain.task import Verdict
+from conveyor.domain.task import TaskStatus, Verdict
+from conveyor.errors import IllegalMove
 from conveyor.testing.contracts.engine import (
     SECOND,
     TICK,
@@ -195,7 +196,19 @@ class SettlingContract:
 
         assert [again.attempts for again in await claim(engine)] == [0]
 
-    async def test_a_final_task_never_comes_back(self, engine: Engine) -> None:
+    async def test_a_verdict_that_ends_nothing_is_refused_and_changes_nothing(
+        self, engine: Engine
+    ) -> None:
+        task = await given_claim(engine)
+        before = await all_of(engine, task)
+
+        with pytest.raises(IllegalMove):
+            await settle(engine, task, Verdict(status=TaskStatus.PROCESSING, charged=True))
+
+        assert await all_of(engine, task) == before
+        assert await settle(engine, task, scraped()) is True
+
+    async def test_a_final_task_is_never_to_be_done_again(self, engine: Engine) -> None:
         await given_tasks(engine, 2)
         first, second = await claim(engine, 2)
         await settle(engine, first, scraped())

@@ -1,0 +1,7 @@
+"""`make bench`: every benchmark, one after another."""
+
+from benchmarks import drain, http_rates, large_submit
+
+for benchmark in (drain, http_rates, large_submit):
+    print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}")
+    benchmark.main()

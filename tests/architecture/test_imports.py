@@ -1,0 +1,155 @@
+"""The dependency rule of the house, held by a test."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import conveyor
+
+SOURCE = Path(conveyor.__file__).parent
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "domain": {"errors"},
+    "ports": {"errors", "domain"},
+    "steps": {"errors", "domain", "ports"},
+    "adapters": {"errors", "domain", "ports"},
+    "worker": {"errors"},
+    "settings": {"errors", "domain"},
+    "telemetry": {"errors", "domain", "ports"},
+    "api": {"errors", "domain", "ports", "steps", "telemetry", "__version__"},
+}
+# Pure libraries: they compute, and touch nothing.
+DOMAIN_MAY_USE = {"msgspec", "can_ada"}
+STANDARD_AND_PURE = {
+    "collections", "datetime", "difflib", "enum", "hashlib", "http", "itertools", "re", "typing", "zlib",
+}  # fmt: skip
+# Values and helpers that stations share; no station itself.
+SHARED_BY_STEPS = {"attempt", "idempotency"}
+# Only these know every part.
+KNOW_ALL = {"wiring", "cli", "testing", "__main__", "__init__"}
+
+
+def test_each_layer_imports_only_what_lies_below_it() -> None:
+    offences = [
+        f"{path.relative_to(SOURCE)} imports {name}"
+        for path, layer in _modules()
+        if layer not in KNOW_ALL
+        for name in sorted(_layers_used(path) - MAY_IMPORT[layer] - {layer})
+    ]
+    assert offences == []
+
+
+def test_every_module_has_its_place_in_the_rule() -> None:
+    assert {layer for _, layer in _modules()} == MAY_IMPORT.keys() | KNOW_ALL
+
+
+def test_the_domain_uses_nothing_that_touches_the_world() -> None:
+    offences = [
+        f"{path.relative_to(SOURCE)} imports {name}"
+        for path, layer in _modules()
+        if layer == "domain"
+        for name in sorted(_roots(path) - {"conveyor"} - DOMAIN_MAY_USE - STANDARD_AND_PURE)
+    ]
+    assert offences == []
+
+
+def test_no_adapter_imports_another_adapter() -> None:
+    offences = []
+    for path, layer in _modules():
+        if layer != "adapters" or path.parent == SOURCE / "adapters":
+            continue
+        own = path.relative_to(SOURCE).parts[1]
+        for name in _imports(path):
+            parts = name.split(".")
+            if parts[:2] == ["conveyor", "adapters"] and parts[2:3] != [own]:
+                offences.append(f"{path.relative_to(SOURCE)} imports {name}")
+    assert offences == []
+
+
+def test_no_step_imports_another_step() -> None:
+    offences = []
+    for path, layer in _modules():
+        if layer != "steps":
+            continue
+        for name in _imports(path):
+            parts = name.split(".")
+            if parts[:2] == ["conveyor", "steps"] and parts[2] not in SHARED_BY_STEPS:
+                offences.append(f"{path.relative_to(SOURCE)} imports {name}")
+    assert offences == []
+
+
+def test_ports_are_narrow() -> None:
+    wide = [
+        f"{path.name}: {node.name} has {len(methods)} methods"
+        for path in (SOURCE / "ports").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        if len(
+            methods := [
+                part
+                for part in node.body
+                if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef))
+            ]
+        )
+        > 8
+    ]
+    assert wide == []
+
+
+def test_functions_and_files_stay_short() -> None:
+    long = []
+    for path, _ in _modules():
+        text = path.read_text()
+        if len(text.splitlines()) > 500:
+            long.append(f"{path.relative_to(SOURCE)} has {len(text.splitlines())} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                length = (node.end_lineno or 0) - node.lineno + 1
+                if length > 50:
+                    long.append(f"{path.relative_to(SOURCE)}: {node.name} has {length} lines")
+    assert long == []
+
+
+def test_nothing_reads_a_clock_or_rolls_dice_but_the_adapter_for_it() -> None:
+    """Time and chance are injected; measuring a duration for a metric is telemetry's own."""
+    banned = {"datetime.now", "time.time", "time.monotonic", "os.urandom", "uuid.uuid4"}
+    allowed = {"adapters/system/clock.py", "adapters/crypto/sealing.py"}
+    offences = [
+        f"{path.relative_to(SOURCE)}:{node.lineno} calls {ast.unparse(node.func)}"
+        for path, layer in _modules()
+        if layer not in {"cli", "testing"} and str(path.relative_to(SOURCE)) not in allowed
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in banned
+    ]
+    assert offences == []
+
+
+def _modules() -> Iterator[tuple[Path, str]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        yield path, path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def _layers_used(path: Path) -> set[str]:
+    names = (name.split(".") for name in _imports(path))
+    return {parts[1] if len(parts) > 1 else "__init__" for parts in names if parts[0] == "conveyor"}
+
+
+def _roots(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in _imports(path)}
+
+
+def _imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            if node.module in {
+                "conveyor",
+                "conveyor.domain",
+                "conveyor.api",
+                "conveyor.adapters.http",
+            }:
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            else:
+                yield node.module

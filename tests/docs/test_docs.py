@@ -1,0 +1,343 @@
+"""The documents say what is so: tables against the code, snippets and links against the tree."""
+
+import ast
+import inspect
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import apsw
+import pytest
+import typer
+from prometheus_client.metrics import MetricWrapperBase
+
+from conveyor.api.handlers import CONTENT_TYPES
+from conveyor.api.routes import ROUTES
+from conveyor.cli import main as cli
+from conveyor.settings import Settings, load_settings
+from conveyor.telemetry import SWEEPER_ACTIONS, Metrics
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "conveyor"
+NOT_OURS = {
+    ".git", ".venv", ".hypothesis", ".mypy_cache", ".ruff_cache", ".pytest_cache", "__pycache__",
+    "data", "demo", "dist",
+}  # fmt: skip
+NONE = "-"
+
+Row = dict[str, str]
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    """Every file of the project, and nothing that tools left."""
+    return tuple(sorted(_below(ROOT)))
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if path.name in NOT_OURS or path.name.endswith(".egg-info"):
+            continue
+        if path.is_dir():
+            yield from _below(path)
+        else:
+            yield path
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+PAGES = [path for path in files() if path.suffix == ".md"]
+every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
+SPEC = text_of(ROOT / "SPEC.md")
+README = text_of(ROOT / "README.md")
+
+
+def section(text: str, heading: str) -> str:
+    found = re.search(rf"^(#+) {re.escape(heading)}$", text, re.MULTILINE)
+    assert found, f"there is no heading {heading!r}"
+    rest = text[found.end() :]
+    end = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
+    return rest[: end.start()] if end else rest
+
+
+def tables(heading: str) -> list[list[Row]]:
+    """The tables under a heading of SPEC.md, each row by its column names."""
+    blocks = re.findall(r"(?:^\|.*\|\n)+", section(SPEC, heading), re.MULTILINE)
+    return [_rows(block.splitlines()) for block in blocks]
+
+
+def _rows(lines: list[str]) -> list[Row]:
+    head, _, *body = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    return [dict(zip(head, cells, strict=True)) for cells in body]
+
+
+# SPEC 12 to 16 against the code.
+
+
+def test_the_sweepers_actions_are_those_that_are_counted() -> None:
+    [table] = tables("12 Sweeper")
+    assert {row["action"] for row in table} == set(SWEEPER_ACTIONS)
+
+
+@pytest.fixture(scope="module")
+def schema() -> apsw.Connection:
+    connection = apsw.Connection(":memory:")
+    connection.execute(text_of(SOURCE / "adapters" / "sqlite" / "schema.sql"))
+    return connection
+
+
+def test_the_tables_and_columns_are_those_of_the_schema(schema: apsw.Connection) -> None:
+    [table] = tables("13.2 Tables")
+    listed = [(row["table"], row["column"], row["type"]) for row in table]
+    assert listed == list(_columns(schema))
+
+
+def _columns(schema: apsw.Connection) -> Iterator[tuple[str, str, str]]:
+    script = text_of(SOURCE / "adapters" / "sqlite" / "schema.sql")
+    for table in re.findall(r"^CREATE TABLE (\w+)", script, re.MULTILINE):
+        for _, column, kind, not_null, _, in_key in schema.execute(f"PRAGMA table_info({table})"):
+            yield table, column, kind if not_null or in_key else f"{kind} or null"
+
+
+def test_the_indexes_are_those_of_the_schema(schema: apsw.Connection) -> None:
+    [table] = tables("13.3 Indexes")
+    listed = {(row["index"], row["table"], row["columns"], row["only where"]) for row in table}
+    found = schema.execute(
+        "SELECT name, tbl_name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+    )
+    assert listed == {(name, of, *_index_parts(sql)) for name, of, sql in found}
+
+
+def _index_parts(sql: str) -> tuple[str, str]:
+    parts = re.fullmatch(r"CREATE INDEX \w+ ON \w+ \((.*?)\)(?: WHERE (.*))?", sql)
+    assert parts
+    return parts[1], parts[2] or NONE
+
+
+def test_the_paths_are_the_routes() -> None:
+    table = tables("14.1 Paths")[0]
+    listed = [(row["method"], row["path"], row["statuses"], row["repeatable"]) for row in table]
+    assert listed == [
+        (
+            route.method,
+            route.path,
+            ", ".join(map(str, route.statuses)),
+            "yes" if route.repeatable else "no",
+        )
+        for route in ROUTES
+    ]
+
+
+def test_the_content_types_are_those_that_are_sent() -> None:
+    types = tables("14.6 Content")[0]
+    assert {row["format"]: row["Content-Type"] for row in types} == CONTENT_TYPES
+
+
+def test_the_settings_have_the_defaults_of_the_code() -> None:
+    [table] = tables("15 Settings")
+    assert [row["setting"] for row in table] == list(Settings.__struct_fields__)
+    for row in table:
+        default = getattr(Settings(), row["setting"])
+        assert _as_set(row["setting"], row["default"]) == default, row["setting"]
+
+
+def _as_set(name: str, written: str) -> object:
+    """What the written default would set; a dash sets nothing."""
+    flags = {} if written == NONE else {name: written}
+    found: object = getattr(load_settings(flags, environ={}), name)
+    assert written != NONE or not found, f"{name!r} has a default, and the table says it has none"
+    return found
+
+
+def test_the_flags_are_those_of_the_commands() -> None:
+    [table] = tables("15 Settings")
+    flagged = {row["setting"] for row in table if row["flag"] == "yes"}
+    offered = {
+        name
+        for command in (cli.dev, cli.api, cli.worker)
+        for name in inspect.signature(command).parameters
+    }
+    assert flagged == offered & set(Settings.__struct_fields__)
+
+
+def test_the_metrics_are_those_that_are_exposed() -> None:
+    [table] = tables("16.1 Metrics")
+    listed = {(row["metric"], row["kind"], row["labels"]) for row in table}
+    assert len(listed) == len(table)
+    assert listed == {
+        (_exposed(metric), metric._type, ", ".join(metric._labelnames) or NONE)
+        for metric in vars(Metrics()).values()
+        if isinstance(metric, MetricWrapperBase)
+    }
+
+
+def _exposed(metric: MetricWrapperBase) -> str:
+    return f"{metric._name}_total" if metric._type == "counter" else metric._name
+
+
+def test_the_log_events_are_those_that_are_written() -> None:
+    [table] = tables("16.2 Log")
+    listed = {(row["event"], row["level"]) for row in table}
+    assert len(listed) == len(table)
+    assert listed == {event for path in SOURCE.rglob("*.py") for event in _events(path)}
+
+
+def _events(path: Path) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(ast.parse(text_of(path))):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="log"), attr=level),
+                args=[ast.Constant(value=str(event)), *_],
+            ):
+                yield event, level
+
+
+# What a reader is told to run.
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [code for kind, code in BLOCK.findall(text_of(page)) if kind == language]
+
+
+@every_page
+def test_python_snippets_compile(page: Path) -> None:
+    for code in blocks(page, "python"):
+        compile(code, name_of(page), "exec")
+
+
+@every_page
+def test_shell_snippets_are_well_formed(page: Path) -> None:
+    for code in blocks(page, "sh"):
+        subprocess.run(["bash", "-n"], input=code, text=True, check=True)
+
+
+def told_to_run(page: Path, program: str) -> set[str]:
+    """The first words after a program's name, in shell snippets and in code between backticks."""
+    inline = re.findall(rf"`(?:\S*/)?{program} ([a-z][a-z-]*)", text_of(page))
+    shell = "\n".join(blocks(page, "sh"))
+    return {*inline, *re.findall(rf"^(?:\S*/)?{program} ([a-z][a-z-]*)", shell, re.MULTILINE)}
+
+
+@every_page
+def test_every_make_target_that_is_named_exists(page: Path) -> None:
+    targets = re.findall(r"^([a-z-]+):", text_of(ROOT / "Makefile"), re.MULTILINE)
+    assert told_to_run(page, "make") <= set(targets)
+
+
+@every_page
+def test_every_command_that_is_named_exists(page: Path) -> None:
+    group = typer.main.get_command(cli.app)
+    commands: dict[str, object] = getattr(group, "commands", {})
+    assert told_to_run(page, "conveyor") <= commands.keys()
+
+
+def test_the_readme_tells_of_the_two_commands() -> None:
+    assert {"demo", "test", "dev"} <= told_to_run(ROOT / "README.md", "make")
+
+
+def test_the_readme_lists_what_is_not_there_yet() -> None:
+    named = re.findall(r"`(GET|POST|PUT|DELETE) (/v1/\S+)`", section(README, "Not yet"))
+    later = [(route.method, route.path) for route in ROUTES if route.handler == "not_implemented"]
+    assert sorted(named) == sorted(later)
+
+
+# The tree.
+
+LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(CODE.sub("", text_of(page))):
+        if link.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), f"{name_of(page)} links to {link}"
+        assert not anchor or anchor in _anchors(target), f"{name_of(page)} links to {link}"
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", text_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@every_page
+def test_every_file_of_ours_that_is_named_exists(page: Path) -> None:
+    named = set(re.findall(r"`([\w./-]+\.(?:py|sql|md|toml|txt))`", text_of(page)))
+    known = {name_of(path) for path in files()}
+    inside = {name.removeprefix("src/conveyor/") for name in known}
+    bare = {name.rpartition("/")[2] for name in known}
+    assert named <= known | inside | bare
+
+
+def test_no_file_names_a_place_on_somebodys_machine() -> None:
+    elsewhere = re.compile(rb"(?<![\w.*})>-])/(?:work|root|home|Users)(?=[/\s\"'`,;:)]|$)")
+    at_fault = [
+        f"{name_of(path)}: {line[:100]!r}"
+        for path in files()
+        for line in path.read_bytes().splitlines()
+        if elsewhere.search(line)
+    ]
+    assert not at_fault
+
+
+DECISIONS = [path for path in PAGES if path.parent.name == "decisions"]
+every_decision = pytest.mark.parametrize("page", DECISIONS, ids=name_of)
+
+
+def test_decisions_are_numbered_without_gaps() -> None:
+    numbers = [page.name[:4] for page in DECISIONS]
+    assert numbers == [f"{number:04}" for number in range(1, len(numbers) + 1)]
+
+
+@every_decision
+def test_a_decision_has_its_number_its_parts_and_its_line_in_the_index(page: Path) -> None:
+    text = text_of(page)
+    assert text.startswith(f"# {page.name[:4]} ")
+    parts = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert parts == ["Context", "Decision", "Consequences", "Figures"]
+    title = text.splitlines()[0].removeprefix(f"# {page.name[:4]} ")
+    line = f"| [{page.name[:4]}](decisions/{page.name}) | {title} |"
+    assert line in text_of(ROOT / "docs" / "README.md").splitlines()
+
+
+def test_every_page_is_found_from_the_index_or_the_readme() -> None:
+    linked = {
+        (start.parent / link.partition("#")[0]).resolve()
+        for start in (ROOT / "README.md", ROOT / "docs" / "README.md")
+        for link in LINK.findall(text_of(start))
+    }
+    ours = {
+        page.resolve() for page in PAGES if page.parent == ROOT or ROOT / "docs" in page.parents
+    }
+    assert ours <= linked
+
+
+def test_the_glossary_is_in_order_and_says_each_word_once() -> None:
+    words = re.findall(r"^\| ([^|]+?) \|", text_of(ROOT / "docs" / "glossary.md"), re.MULTILINE)[1:]
+    assert words == sorted(set(words))
+
+
+def test_the_words_of_the_spec_are_in_the_glossary() -> None:
+    [table] = tables("1 Words")
+    glossary = text_of(ROOT / "docs" / "glossary.md")
+    assert all(f"| {row['word']} |" in glossary for row in table)
+
+
+def test_the_licence_is_the_whole_apache_licence() -> None:
+    licence = text_of(ROOT / "LICENSE")
+    assert "Version 2.0, January 2004" in licence
+    assert "END OF TERMS AND CONDITIONS" in licence
+    assert re.search(r"^## \[Unreleased\]$", text_of(ROOT / "CHANGELOG.md"), re.MULTILINE)

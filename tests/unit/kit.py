@@ -1,0 +1,461 @@
+"""A whole Conveyor over memory engines, in which any call of any port can be made to fail."""
+
+import asyncio
+import inspect
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeVar, cast
+
+import msgspec
+
+from conveyor.adapters.crypto.sealing import AesSealing
+from conveyor.adapters.memory.blobs import MemoryBlobs
+from conveyor.adapters.memory.bodies import MemoryBodies
+from conveyor.adapters.memory.coordination import MemoryCoordination
+from conveyor.adapters.memory.duties import MemoryDuties
+from conveyor.adapters.memory.metadata import MemoryMetadata
+from conveyor.adapters.memory.rows import Rows
+from conveyor.adapters.memory.tasks import MemoryTasks
+from conveyor.adapters.memory.work import MemoryWork
+from conveyor.domain.batch import INGEST, Batch
+from conveyor.domain.ids import CallerId, JobId, RunId, ulid
+from conveyor.domain.job import Job
+from conveyor.domain.run import Run
+from conveyor.domain.submission import Limits
+from conveyor.domain.task import RetryPolicy, Task, TaskStatus
+from conveyor.ports.blobs import Blobs
+from conveyor.ports.bodies import Bodies, BodyName
+from conveyor.ports.clock import Clock
+from conveyor.ports.coordination import Coordination
+from conveyor.ports.duties import Duties
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.tasks import Tasks
+from conveyor.ports.work import Held, Work
+from conveyor.steps.accept import Accept
+from conveyor.steps.append import Append
+from conveyor.steps.attempt import Assignment, Ended, Fetched, Result
+from conveyor.steps.attend import Attend
+from conveyor.steps.close import Close
+from conveyor.steps.complete import Complete
+from conveyor.steps.idempotency import Answer, Call, Replays
+from conveyor.steps.ingest import Ingest
+from conveyor.steps.read import Read
+from conveyor.steps.settle import Settle
+from conveyor.steps.sweep import Sweep
+from conveyor.testing.clock import FakeClock
+
+P = TypeVar("P")
+T = TypeVar("T")
+Moment = Literal["before", "after"]
+
+CALLER = CallerId("caller")
+STRANGER = CallerId("stranger")
+LEASE = timedelta(seconds=30)
+KEY = "the-caller's-own-key"
+LIMITS = Limits(sync_tasks=10)
+A_PAGE = Fetched(content=b"page", format="html")
+SOON = 5.0  # seconds that something at work in this process may take at most
+
+
+class Crash(Exception):
+    """The process died here. No step knows this error, so none can tidy up after it."""
+
+
+class Trace:
+    """Every call of a port in order, and the faults that are to befall them."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.broken: dict[str, Exception] = {}  # calls that fail until they are mended
+        self._plans: list[_Plan] = []
+        self._faults: dict[int, tuple[Moment, Exception]] = {}
+
+    def break_at(self, number: int, moment: Moment, error: Exception) -> None:
+        """Let the call of that number, counted from now, fail once: before or after its effect."""
+        self._faults[len(self.calls) + number] = (moment, error)
+
+    def before(self, name: str, nth: int, action: Callable[[], Awaitable[object]]) -> None:
+        """Let something happen just before the nth call of that name from now."""
+        self._plans.append(_Plan("before", name, nth, action))
+
+    def after(self, name: str, nth: int, action: Callable[[], Awaitable[object]]) -> None:
+        """Let something happen when the nth call of that name from now has taken effect."""
+        self._plans.append(_Plan("after", name, nth, action))
+
+    def die_at(self, name: str, nth: int) -> None:
+        """Let the process die just before the nth call of that name from now."""
+        self.before(name, nth, _die)
+
+    def of(self, *names: str) -> list[str]:
+        return [call for call in self.calls if call in names]
+
+    def forget(self) -> None:
+        self.calls.clear()
+        self._faults.clear()
+        self._plans.clear()
+
+    async def around(self, name: str, effect: Callable[[], Awaitable[T]]) -> T:
+        moment, error = self._faults.get(len(self.calls), ("before", self.broken.get(name)))
+        self.calls.append(name)
+        await self._follow("before", name)
+        if error and moment == "before":
+            raise error
+        result = await effect()
+        await self._follow("after", name)
+        if error:
+            raise error
+        return result
+
+    async def _follow(self, moment: Moment, name: str) -> None:
+        due = []
+        for plan in self._plans:
+            if (plan.moment, plan.name) == (moment, name):
+                plan.left -= 1
+                due += [] if plan.left else [plan]
+        for plan in due:
+            self._plans.remove(plan)
+        for plan in due:
+            await plan.action()
+
+
+@dataclass(slots=True)
+class _Plan:
+    moment: Moment
+    name: str
+    left: int
+    action: Callable[[], Awaitable[object]]
+
+
+async def _die() -> None:
+    raise Crash
+
+
+class _Watched:
+    """A port whose calls go through a trace."""
+
+    def __init__(self, port: object, name: str, trace: Trace) -> None:
+        self._port, self._name, self._trace = port, name, trace
+
+    def __getattr__(self, method: str) -> Any:
+        target = getattr(self._port, method)
+        name = f"{self._name}.{method}"
+        if inspect.isasyncgenfunction(target):
+            return lambda *given, **named: self._stream(name, target(*given, **named))
+        if inspect.iscoroutinefunction(target):
+            return lambda *given, **named: self._trace.around(name, lambda: target(*given, **named))
+        return target
+
+    async def _stream(self, name: str, content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        await self._trace.around(name, _nothing)
+        async for part in content:
+            yield part
+
+
+async def _nothing() -> None:
+    return None
+
+
+def watched(port: P, name: str, trace: Trace) -> P:
+    return cast("P", _Watched(port, name, trace))
+
+
+class ClockIds:
+    """ULIDs of the clock's moment, rising, the same in every test run."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._made = 0
+
+    def new(self) -> str:
+        self._made += 1
+        return ulid(int(self._clock.now().timestamp() * 1000), self._made)
+
+
+@dataclass(slots=True, kw_only=True)
+class House:
+    """Engines in memory and all steps over them. The ports are watched; `Trace` breaks them."""
+
+    clock: FakeClock
+    ids: ClockIds
+    trace: Trace
+    metadata: Metadata
+    tasks: Tasks
+    work: Work
+    blobs: Blobs
+    duties: Duties
+    bodies: Bodies
+    coordination: Coordination
+    sealing: AesSealing
+    accept: Accept
+    append: Append
+    close: Close
+    complete: Complete
+    ingest: Ingest
+    settle: Settle
+    attend: Attend
+    sweep: Sweep
+    read: Read
+    swept: Counter[str] = field(default_factory=Counter)
+    woken: list[RunId] = field(default_factory=list)
+
+    async def submit(self, count: int = 3, **given: Any) -> tuple[JobId, RunId]:
+        """A job of so many tasks, as a caller gets one; its ids."""
+        answer = await self.accept.submit(a_call(count, **given), ids_as_answer)
+        return ids_in(answer)
+
+    async def job(self, job_id: JobId) -> Job:
+        job = await self.metadata.job(job_id)
+        assert job is not None
+        return job
+
+    async def run(self, run_id: RunId) -> Run:
+        run = await self.metadata.run(run_id)
+        assert run is not None
+        return run
+
+    async def rows(self, run_id: RunId) -> list[Task]:
+        return list(await self.tasks.page(run_id, limit=10_000))
+
+    async def lists(self) -> list[str]:
+        return list(await self.blobs.keys("", limit=100))
+
+    async def batches(self) -> list[Batch]:
+        return list(await self.metadata.batches(limit=100))
+
+    async def done(self, run_id: RunId) -> int:
+        return (await self.tasks.counts([run_id]))[run_id].done
+
+    async def do_duties(self) -> int:
+        """Attend to all duties that are due."""
+        done = 0
+        while await self.attend.step():
+            done += 1
+        return done
+
+    async def sweep_twice(self) -> None:
+        """Two sweeps with some time between: what is stuck is repaired in the second."""
+        await self.sweep.step()
+        self.clock.advance(timedelta(minutes=1))
+        await self.sweep.step()
+
+    async def drain(self, run_id: RunId, result: Callable[[Task], Result]) -> None:
+        """Claim and settle every task of a run until none is due."""
+        job = await self.job((await self.run(run_id)).job_id)
+        while tasks := await self.work.claim({run_id: 100}):
+            await self.settle.settle(
+                [Ended(task, an_assignment(job), result(task)) for task in tasks]
+            )
+
+    async def check_counts(self, run_id: RunId) -> None:
+        """Rows, total and counts tell one story."""
+        tally, run = await self.tasks.tally(run_id), await self.run(run_id)
+        assert run.total == sum(tally.values())
+        counts = (await self.tasks.counts([run_id]))[run_id]
+        assert counts.successful == tally.get(TaskStatus.SUCCESSFUL, 0)
+        assert counts.failed == tally.get(TaskStatus.FAILED, 0)
+
+    async def has_body(self, name: BodyName) -> bool:
+        """Whether a claim's body is there; if it is, this removes it."""
+        return bool(await self.bodies.discard([name]))
+
+
+def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
+    """Composed as in wiring, over memory."""
+    clock, trace = FakeClock(), Trace()
+    ids, sealing, rows = ClockIds(clock), AesSealing(bytes(32)), Rows(clock, LEASE)
+    swept: Counter[str] = Counter()
+    woken: list[RunId] = []
+
+    def port(port: P, name: str) -> P:
+        return watched(port, name, trace)
+
+    metadata: Metadata = port(MemoryMetadata(clock), "metadata")
+    tasks: Tasks = port(MemoryTasks(rows), "tasks")
+    work: Work = port(MemoryWork(rows), "work")
+    blobs: Blobs = port(MemoryBlobs(), "blobs")
+    duties: Duties = port(MemoryDuties(clock), "duties")
+    kept: Bodies = port(bodies or MemoryBodies(), "bodies")
+    coordination: Coordination = port(MemoryCoordination(clock, lease=LEASE), "coordination")
+
+    complete = Complete(metadata=metadata, tasks=tasks, work=work, clock=clock)
+    ingest = Ingest(
+        metadata=metadata,
+        tasks=tasks,
+        work=work,
+        blobs=blobs,
+        clock=clock,
+        check=complete.check,
+        wake=woken.append,
+    )
+
+    async def do_ingest(about: Mapping[str, str]) -> None:
+        await ingest.run(RunId(about["run_id"]), int(about["first"]))
+
+    replays = Replays(metadata=metadata, clock=clock)
+    return House(
+        clock=clock,
+        ids=ids,
+        trace=trace,
+        metadata=metadata,
+        tasks=tasks,
+        work=work,
+        blobs=blobs,
+        duties=duties,
+        bodies=kept,
+        coordination=coordination,
+        sealing=sealing,
+        swept=swept,
+        woken=woken,
+        complete=complete,
+        ingest=ingest,
+        accept=Accept(
+            metadata=metadata,
+            tasks=tasks,
+            work=work,
+            blobs=blobs,
+            duties=duties,
+            sealing=sealing,
+            replays=replays,
+            clock=clock,
+            ids=ids,
+            limits=limits,
+            wake=woken.append,
+        ),
+        append=Append(
+            metadata=metadata,
+            blobs=blobs,
+            replays=replays,
+            clock=clock,
+            ids=ids,
+            limits=limits,
+            ingest=ingest.run,
+        ),
+        close=Close(
+            metadata=metadata, work=work, clock=clock, check=complete.check, wake=woken.append
+        ),
+        settle=Settle(
+            metadata=metadata,
+            work=work,
+            bodies=kept,
+            clock=clock,
+            check=complete.check,
+            outage=timedelta(milliseconds=1),
+        ),
+        attend=Attend(duties=duties, handlers={INGEST: do_ingest}),
+        read=Read(metadata=metadata, tasks=tasks, bodies=kept, clock=clock),
+        sweep=Sweep(
+            metadata=metadata,
+            tasks=tasks,
+            work=work,
+            duties=duties,
+            bodies=kept,
+            blobs=blobs,
+            clock=clock,
+            is_due=complete.is_due,
+            check=complete.check,
+            count=lambda action, times: swept.update({action: times}),
+        ),
+    )
+
+
+def a_call(
+    count: int = 3,
+    *,
+    key: str | None = None,
+    caller: CallerId = CALLER,
+    first: int = 0,
+    **given: object,
+) -> Call:
+    """A submission, or an addition, of so many tasks."""
+    tasks = [{"url": f"https://ok.example/{number}"} for number in range(first, first + count)]
+    raw = msgspec.json.encode({"tasks": tasks, **given})
+    return Call(caller=caller, api_key=KEY, raw=raw, fingerprint=raw, idempotency_key=key)
+
+
+def ids_as_answer(job: Job, run: Run, count: int) -> bytes:
+    return f"{job.id} {run.id} {count}".encode()
+
+
+async def ids_as_reply(job: Job, run: Run, count: int) -> bytes:
+    return ids_as_answer(job, run, count)
+
+
+def ids_in(answer: Answer) -> tuple[JobId, RunId]:
+    job_id, run_id, _ = answer.body.decode().split()
+    return JobId(job_id), RunId(run_id)
+
+
+def an_assignment(job: Job, policy: RetryPolicy | None = None) -> Assignment:
+    return Assignment(
+        job_id=job.id, key=KEY, params={}, format=job.format, policy=policy or RetryPolicy()
+    )
+
+
+def body_name(job: Job, task: Task) -> BodyName:
+    return BodyName(job.id, task.run_id, task.id, task.claim_no)
+
+
+def held(task: Task) -> Held:
+    return Held(task.run_id, task.id, task.claim_no)
+
+
+class RealRounds:
+    """The date is the house's, so that leases lapse when a test says so; rests are real."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class ScriptedAttempts:
+    """An attempt at a page that ends when the test says so."""
+
+    def __init__(self, *, is_open: bool = True) -> None:
+        self.started: list[Task] = []
+        self.cancelled: list[Task] = []
+        self.inflight: Counter[RunId] = Counter()
+        self.most: Counter[RunId] = Counter()
+        self.gate = asyncio.Event()
+        if is_open:
+            self.gate.set()
+
+    async def attempt(self, task: Task, assignment: Assignment) -> Result:
+        assert assignment.key == KEY
+        self.started.append(task)
+        self.inflight[task.run_id] += 1
+        self.most[task.run_id] = max(self.most[task.run_id], self.inflight[task.run_id])
+        try:
+            await self.gate.wait()
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self.cancelled.append(task)
+            raise
+        finally:
+            self.inflight[task.run_id] -= 1
+        return A_PAGE
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Wait for something that other tasks of this loop bring about."""
+    async with asyncio.timeout(SOON):
+        while not holds():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.001)
+
+
+@contextmanager
+def away(trace: Trace, name: str, error: Exception) -> Iterator[None]:
+    """An engine that cannot do one thing for a while."""
+    trace.broken[name] = error
+    try:
+        yield
+    finally:
+        del trace.broken[name]

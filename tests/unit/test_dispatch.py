@@ -1,0 +1,595 @@
+"""The pump: never too much at once, nothing lost, nothing charged that was not an attempt."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from random import Random
+
+import pytest
+
+from conveyor.adapters.crypto.sealing import AesSealing
+from conveyor.domain.failure import AccountReason
+from conveyor.domain.ids import CallerId, RunId
+from conveyor.domain.run import RunStatus
+from conveyor.domain.submission import Limits
+from conveyor.domain.task import MOST_LOST, AccountBlocked, Task, TaskStatus, Throttled
+from conveyor.errors import Unavailable
+from conveyor.steps import dispatch
+from conveyor.steps.attempt import Assignment, Result
+from conveyor.steps.dispatch import Pace, Pump
+from conveyor.testing.factories import a_run, scraped, settlement
+from tests.unit.kit import (
+    A_PAGE,
+    CALLER,
+    LEASE,
+    STRANGER,
+    House,
+    RealRounds,
+    ScriptedAttempts,
+    a_call,
+    a_house,
+    away,
+    held,
+    ids_as_answer,
+    ids_in,
+    until,
+)
+
+Attempt = Callable[[Task, Assignment], Awaitable[Result]]
+AGES = timedelta(hours=1)
+
+
+def quick(**changes: object) -> Pace:
+    pace = {
+        "refresh": timedelta(milliseconds=10),
+        "resync": timedelta(milliseconds=20),
+        "renewal": timedelta(milliseconds=5),
+        "shortest_idle": timedelta(milliseconds=1),
+        "longest_idle": timedelta(milliseconds=4),
+        "outage": timedelta(milliseconds=2),
+        "grace": timedelta(seconds=5),
+    }
+    return Pace(**{**pace, **changes})  # type: ignore[arg-type]
+
+
+def a_pump(house: House, attempt: Attempt, pace: Pace | None = None) -> Pump:
+    """A pump over the house's engines."""
+    return Pump(
+        metadata=house.metadata,
+        work=house.work,
+        coordination=house.coordination,
+        sealing=house.sealing,
+        clock=RealRounds(house.clock),
+        attempt=attempt,
+        settle=house.settle.settle,
+        settle_final=house.settle.settle_final,
+        pace=pace or quick(),
+        dice=Random(7),
+    )
+
+
+@asynccontextmanager
+async def running(*pumps: Pump) -> AsyncIterator[None]:
+    """Pumps at work; told to stop, and waited for, at the end."""
+    stopping = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for pump in pumps:
+            group.create_task(pump.run(stopping))
+        try:
+            yield
+        finally:
+            stopping.set()
+
+
+async def test_every_task_of_a_run_is_done_and_the_run_completes() -> None:
+    house, gateway = a_house(), ScriptedAttempts()
+    _, run_id = await house.submit(9)
+
+    async with running(a_pump(house, gateway.attempt)):
+        await _completed(house, run_id)
+
+    assert len(gateway.started) == 9
+    await house.check_counts(run_id)
+    assert await house.coordination.held((await house.run(run_id)).job_id) == 0
+
+
+async def test_no_more_of_a_job_are_in_flight_than_it_allows_though_two_pumps_serve_it() -> None:
+    house = a_house(limits=Limits())
+    one, other, both = ScriptedAttempts(), ScriptedAttempts(), ScriptedAttempts(is_open=False)
+
+    def through(gateway: ScriptedAttempts) -> Attempt:
+        async def attempt(task: Task, assignment: Assignment) -> Result:
+            await gateway.attempt(task, assignment)
+            return await both.attempt(task, assignment)
+
+        return attempt
+
+    _, run_id = await house.submit(200, max_inflight=3)
+    pumps = [a_pump(house, through(gateway), quick(concurrency=2)) for gateway in (one, other)]
+    async with running(*pumps):
+        await until(lambda: one.started and other.started and len(both.started) == 3)
+        both.gate.set()
+        await _completed(house, run_id)
+
+    assert both.most[run_id] == 3
+    assert len(both.started) == 200
+    await house.check_counts(run_id)
+
+
+async def test_what_one_pump_holds_the_other_may_not_take() -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    job_id, run_id = await house.submit(9, max_inflight=4)
+    pumps = [a_pump(house, gateway.attempt) for _ in range(2)]
+
+    async with running(*pumps):
+        await until(lambda: len(gateway.started) == 4)
+        await _rounds(house)
+        assert len(gateway.started) == await house.coordination.held(job_id) == 4
+        gateway.gate.set()
+        await _completed(house, run_id)
+
+    assert gateway.most[run_id] == 4
+
+
+async def test_a_process_has_no_more_in_flight_over_all_its_runs_than_its_concurrency() -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    runs = [(await house.submit(9))[1] for _ in range(3)]
+
+    async with running(a_pump(house, gateway.attempt, quick(concurrency=5))):
+        await until(lambda: len(gateway.started) == 5)
+        await _rounds(house)
+        assert gateway.inflight.total() == 5
+        gateway.gate.set()
+        for run_id in runs:
+            await _completed(house, run_id)
+
+
+async def test_places_are_shared_fairly_between_callers_however_many_runs_each_has() -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    greedy = [(await house.submit(9))[1] for _ in range(5)]
+    modest = await _submit_as(house, STRANGER, 9)
+
+    async with running(a_pump(house, gateway.attempt, quick(concurrency=8))):
+        await until(lambda: len(gateway.started) == 8)
+        assert gateway.inflight[modest] == 4
+        assert sum(gateway.inflight[run_id] for run_id in greedy) == 4
+        gateway.gate.set()
+        for run_id in (*greedy, modest):
+            await _completed(house, run_id)
+
+
+async def test_as_one_task_ends_the_next_begins_without_waiting_for_the_slowest() -> None:
+    house, gateway, slow = a_house(), ScriptedAttempts(), asyncio.Event()
+
+    async def attempt(task: Task, assignment: Assignment) -> Result:
+        if task.index == 0:
+            await slow.wait()
+        return await gateway.attempt(task, assignment)
+
+    _, run_id = await house.submit(9, max_inflight=2)
+    async with running(a_pump(house, attempt)):
+        await until(lambda: len(gateway.started) == 8)
+        slow.set()
+        await _completed(house, run_id)
+
+
+async def test_a_run_that_was_throttled_cools_down_even_when_somebody_wakes_the_pump() -> None:
+    house = a_house()
+    tried: Counter[RunId] = Counter()
+
+    async def attempt(task: Task, _: Assignment) -> Result:
+        tried[task.run_id] += 1
+        return Throttled(AGES) if task.run_id == throttled else A_PAGE
+
+    _, throttled = await house.submit(5, max_inflight=1)
+    pump = a_pump(house, attempt)
+    async with running(pump):
+        await until(lambda: tried[throttled] == 1 and not pump.flights)
+        for _ in range(3):
+            pump.wake(throttled)
+            _, other = await house.submit(1)
+            await _completed(house, other)
+
+    assert tried[throttled] == 1
+    assert [task.attempts for task in await house.rows(throttled)] == [0] * 5
+
+
+async def test_a_run_goes_on_after_its_cool_down_and_the_wait_is_not_an_attempt() -> None:
+    house = a_house()
+    tried: list[int] = []
+
+    async def attempt(task: Task, _: Assignment) -> Result:
+        tried.append(task.index)
+        return Throttled(timedelta(milliseconds=20)) if len(tried) == 1 else A_PAGE
+
+    _, run_id = await house.submit(1)
+    async with running(a_pump(house, attempt)):
+        await until(lambda: tried)
+        house.clock.advance(timedelta(seconds=1))
+        await _completed(house, run_id)
+
+    [task] = await house.rows(run_id)
+    assert (len(tried), task.attempts, task.lost) == (2, 1, 0)
+
+
+async def test_a_run_whose_account_is_blocked_fails_and_its_tasks_are_not_burnt() -> None:
+    house, gateway = a_house(), ScriptedAttempts()
+    tried: list[Task] = []
+
+    async def attempt(task: Task, assignment: Assignment) -> Result:
+        if task.run_id != blocked:
+            return await gateway.attempt(task, assignment)
+        tried.append(task)
+        return AccountBlocked(AccountReason.INSUFFICIENT_CREDITS, "no credits left")
+
+    _, blocked = await house.submit(9, max_inflight=2)
+    _, other = await house.submit(3)
+    pump = a_pump(house, attempt)
+    async with running(pump):
+        await _completed(house, other)
+        await until(lambda: not pump.lanes)
+
+    run = await house.run(blocked)
+    assert run.status is RunStatus.FAILED
+    assert run.failure_reason is AccountReason.INSUFFICIENT_CREDITS
+    assert len(tried) == 2
+    rows = await house.rows(blocked)
+    assert {(task.status, task.attempts) for task in rows} == {(TaskStatus.PENDING, 0)}
+
+
+async def test_a_stopped_run_gives_nothing_more_and_what_is_in_flight_counts() -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    job_id, run_id = await house.submit(9, max_inflight=4)
+    pump = a_pump(house, gateway.attempt)
+
+    async with running(pump):
+        await until(lambda: len(gateway.started) == 4)
+        await house.close.stop(CALLER, job_id)
+        await until(lambda: pump.lanes[run_id].gone)
+        gateway.gate.set()
+        await until(lambda: not pump.lanes)
+
+    assert len(gateway.started) == 4
+    assert await house.done(run_id) == 4
+
+
+async def test_a_run_made_by_another_process_is_found_however_busy_the_pump_is() -> None:
+    house = a_house(limits=Limits())
+    busy = True
+
+    async def attempt(task: Task, _: Assignment) -> Result:
+        await asyncio.sleep(0)
+        return Throttled(timedelta()) if task.run_id == endless and busy else A_PAGE
+
+    _, endless = await house.submit(9)
+    async with running(a_pump(house, attempt, quick(resync=AGES))):
+        await _rounds(house)
+        _, other = await house.submit(3)
+        await _completed(house, other)
+        busy = False
+        await _completed(house, endless)
+
+
+async def test_a_new_run_is_taken_up_at_once_when_the_pump_is_woken() -> None:
+    house, gateway = a_house(), ScriptedAttempts()
+    pump = a_pump(house, gateway.attempt, quick(refresh=AGES, resync=AGES))
+
+    async with running(pump):
+        await until(lambda: house.trace.of("metadata.live"))
+        _, run_id = await house.submit(3)
+        pump.wake(run_id)
+        await _completed(house, run_id)
+        pump.wake(run_id)
+        await until(lambda: not pump.lanes)
+
+
+async def test_a_run_with_new_tasks_is_looked_at_at_once_when_the_pump_is_woken() -> None:
+    house, gateway = a_house(), ScriptedAttempts()
+    job_id, run_id = await house.submit(1, status="open")
+    pump = a_pump(
+        house,
+        gateway.attempt,
+        quick(refresh=AGES, resync=AGES, shortest_idle=AGES, longest_idle=AGES),
+    )
+
+    async with running(pump):
+        await until(lambda: gateway.started and not pump.flights)
+        await house.append.add(a_call(2, first=1), job_id, _no_words)
+        pump.wake(run_id)
+        await until(lambda: len(gateway.started) == 3)
+
+
+async def test_waking_for_a_run_that_is_not_there_does_nothing() -> None:
+    house, gateway = a_house(), ScriptedAttempts()
+    pump = a_pump(house, gateway.attempt)
+    await house.metadata.commit(a_run())
+
+    for run_id in (a_run().id, RunId(house.ids.new())):
+        await pump._look_at(run_id)
+
+    assert not pump.lanes
+
+
+async def test_a_run_whose_key_cannot_be_opened_is_left_alone() -> None:
+    house, gateway = a_house(), ScriptedAttempts()
+    pump = a_pump(house, gateway.attempt)
+    pump.sealing = AesSealing(b"another key of thirty-two bytes!")
+    _, run_id = await house.submit(3)
+
+    async with running(pump):
+        await _rounds(house)
+
+    assert not gateway.started
+    assert (await house.run(run_id)).status is RunStatus.RUNNING
+
+
+async def test_the_leases_of_a_task_that_takes_long_are_renewed() -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    job_id, run_id = await house.submit(1, max_inflight=2)
+
+    async with running(a_pump(house, gateway.attempt)):
+        await until(lambda: gateway.started)
+        for _ in range(6):
+            house.clock.advance(LEASE * 0.6)
+            await _calls(house, "work.renew", 2)
+            await _calls(house, "coordination.renew", 1)
+            assert await house.coordination.held(job_id) == 1
+        gateway.gate.set()
+        await _completed(house, run_id)
+
+    [task] = await house.rows(run_id)
+    assert (task.claim_no, task.lost, len(gateway.started)) == (1, 0, 1)
+
+
+async def test_an_attempt_whose_lease_went_to_another_worker_is_cancelled() -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    _, run_id = await house.submit(1, max_inflight=1)
+    pump = a_pump(house, gateway.attempt)
+
+    async with running(pump):
+        await until(lambda: gateway.started)
+        house.clock.advance(LEASE)
+        [taken] = await house.work.claim({run_id: 1})
+        await until(lambda: gateway.cancelled and not pump.flights)
+        assert list(await house.work.renew([held(taken)])) == []
+        assert await house.work.settle([settlement(taken, scraped())]) == [True]
+        assert await house.complete.check(run_id)
+
+    assert await house.done(run_id) == 1
+
+
+async def test_a_pump_that_slept_through_its_own_lease_takes_its_task_anew() -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    job_id, run_id = await house.submit(1, max_inflight=2)
+    pump = a_pump(house, gateway.attempt, quick(renewal=AGES))
+
+    async with running(pump):
+        await until(lambda: gateway.started)
+        house.clock.advance(LEASE)
+        await until(lambda: len(gateway.started) == 2 and gateway.cancelled)
+        assert gateway.cancelled == gateway.started[:1]
+        gateway.gate.set()
+        await _completed(house, run_id)
+        await until(lambda: not pump.flights)
+
+    [task] = await house.rows(run_id)
+    assert (task.claim_no, task.lost, task.status) == (2, 1, TaskStatus.SUCCESSFUL)
+    assert await house.coordination.held(job_id) == 0
+
+
+async def test_a_permit_released_during_a_renewal_is_not_taken_anew() -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    job_id, run_id = await house.submit(1)
+    pump = a_pump(house, gateway.attempt)
+
+    async def end_the_flight() -> None:
+        gateway.gate.set()
+        await until(lambda: not pump.flights)
+
+    house.trace.after("work.renew", 1, end_the_flight)
+    async with running(pump):
+        await _completed(house, run_id)
+        await until(lambda: house.trace.of("coordination.renew"))
+        assert await house.coordination.held(job_id) == 0
+
+
+async def test_a_claim_that_settled_during_a_renewal_is_not_taken_for_lost() -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    _, run_id = await house.submit(1)
+    pump = a_pump(house, gateway.attempt)
+
+    async def end_the_flight() -> None:
+        gateway.gate.set()
+        await until(lambda: not pump.flights)
+
+    house.trace.before("work.renew", 1, end_the_flight)
+    async with running(pump):
+        await _completed(house, run_id)
+
+    assert not gateway.cancelled
+    await house.check_counts(run_id)
+
+
+async def test_a_stop_lets_running_tasks_end_within_the_grace() -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    _, run_id = await house.submit(9, max_inflight=3)
+
+    async with running(a_pump(house, gateway.attempt)):
+        await until(lambda: len(gateway.started) == 3)
+        asyncio.get_running_loop().call_later(0.01, gateway.gate.set)
+
+    assert not gateway.cancelled
+    assert await house.done(run_id) == 3
+
+
+async def test_a_stop_hands_back_uncharged_what_does_not_end_within_the_grace() -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    job_id, run_id = await house.submit(3)
+    grace = timedelta(milliseconds=20)
+
+    async with running(a_pump(house, gateway.attempt, quick(grace=grace))):
+        await until(lambda: len(gateway.started) == 3)
+
+    assert len(gateway.cancelled) == 3
+    rows = await house.rows(run_id)
+    assert {(task.status, task.attempts, task.lost) for task in rows} == {
+        (TaskStatus.PENDING, 0, 0)
+    }
+    assert await house.coordination.held(job_id) == 0
+    assert len(await house.work.claim({run_id: 9})) == 3
+
+
+async def test_a_stop_in_the_middle_of_a_claim_strands_no_task() -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    _, run_id = await house.submit(3)
+    claimed, answered = asyncio.Event(), asyncio.Event()
+
+    async def answer_late() -> None:
+        claimed.set()
+        await answered.wait()
+
+    house.trace.after("work.claim", 1, answer_late)
+    async with running(a_pump(house, gateway.attempt, quick(grace=timedelta(milliseconds=20)))):
+        await claimed.wait()
+        asyncio.get_running_loop().call_later(0.01, answered.set)
+
+    rows = await house.rows(run_id)
+    assert {(task.status, task.lost) for task in rows} == {(TaskStatus.PENDING, 0)}
+
+
+async def test_a_stop_does_not_wait_for_ever_for_an_engine_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatch, "LAST_WORDS", timedelta(milliseconds=20))
+    house, gateway = a_house(), ScriptedAttempts()
+    _, run_id = await house.submit(1)
+    pump = a_pump(house, gateway.attempt)
+
+    with away(house.trace, "work.settle", Unavailable("work away")):
+        async with running(pump):
+            await until(lambda: gateway.started)
+
+    assert len(pump.flights) == 1
+    assert await house.done(run_id) == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "metadata.live",
+        "metadata.run",
+        "work.claim",
+        "work.renew",
+        "work.settle",
+        "work.ack",
+        "tasks.counts",
+        "bodies.put_many",
+        "coordination.reserve",
+        "coordination.renew",
+        "coordination.release",
+    ],
+)
+async def test_an_engine_that_is_away_for_a_while_is_survived(call: str) -> None:
+    house, gateway = a_house(), ScriptedAttempts()
+    _, run_id = await house.submit(9, max_inflight=3)
+    pump = a_pump(house, gateway.attempt)
+
+    async with running(pump):
+        with away(house.trace, call, Unavailable(f"{call} away")):
+            pump.wake(run_id)
+            gateway.gate.clear()
+            await _calls(house, "metadata.live", 3)
+            gateway.gate.set()
+            await _calls(house, "metadata.live", 3)
+        house.clock.advance(LEASE)
+        await _completed(house, run_id)
+
+    await house.check_counts(run_id)
+
+
+async def test_a_bug_in_an_attempt_stops_the_process() -> None:
+    house = a_house()
+    await house.submit(1)
+
+    async def attempt(task: Task, assignment: Assignment) -> Result:
+        raise ZeroDivisionError
+
+    with pytest.raises(ExceptionGroup) as stopped:
+        await a_pump(house, attempt).run(asyncio.Event())
+
+    assert stopped.group_contains(ZeroDivisionError)
+
+
+async def test_a_task_that_turns_out_final_when_claimed_leads_to_the_completion_check() -> None:
+    house, gateway = a_house(), ScriptedAttempts()
+    _, run_id = await house.submit(1)
+    await _lose_workers(house, run_id)
+
+    async with running(a_pump(house, gateway.attempt)):
+        await _completed(house, run_id)
+        await until(lambda: house.trace.of("work.ack"))
+
+    assert not gateway.started
+    [task] = await house.rows(run_id)
+    assert (task.status, task.lost) == (TaskStatus.FAILED, MOST_LOST)
+
+
+async def test_the_others_of_a_claim_are_started_though_the_check_of_a_final_one_fails() -> None:
+    house, gateway = a_house(), ScriptedAttempts()
+    _, run_id = await house.submit(1, status="open")
+    await _lose_workers(house, run_id)
+    [first] = await house.rows(run_id)
+    job = await house.job((await house.run(run_id)).job_id)
+    await house.append.add(a_call(1, first=1), job.id, _no_words)
+    house.trace.forget()
+    house.trace.before("tasks.counts", 1, _be_away)
+
+    async with running(a_pump(house, gateway.attempt)):
+        await until(lambda: gateway.started)
+        await house.close.close(CALLER, job.id)
+        await _completed(house, run_id)
+
+    [started] = gateway.started
+    assert (started.index, started.claim_no) == (1, 1)
+    assert first.index == 0
+    await house.check_counts(run_id)
+
+
+async def _completed(house: House, run_id: RunId) -> None:
+    async with asyncio.timeout(5):
+        while (await house.run(run_id)).is_live:  # noqa: ASYNC110 - the engine has no event
+            await asyncio.sleep(0.001)
+    assert (await house.run(run_id)).status is RunStatus.COMPLETED
+
+
+async def _rounds(house: House) -> None:
+    """Long enough for a pump to have taken more, had it wanted to."""
+    await _calls(house, "metadata.live", 4)
+
+
+async def _calls(house: House, name: str, more: int) -> None:
+    seen = len(house.trace.of(name))
+    await until(lambda: len(house.trace.of(name)) >= seen + more)
+
+
+async def _submit_as(house: House, caller: CallerId, count: int) -> RunId:
+    answer = await house.accept.submit(a_call(count, caller=caller), ids_as_answer)
+    return ids_in(answer)[1]
+
+
+async def _lose_workers(house: House, run_id: RunId) -> None:
+    """Claims that lapse, all but the last that a task can bear."""
+    for _ in range(MOST_LOST):
+        [task] = await house.work.claim({run_id: 1})
+        assert not task.is_final
+        house.clock.advance(LEASE)
+
+
+async def _no_words(*_: object) -> bytes:
+    return b""
+
+
+async def _be_away() -> None:
+    raise Unavailable("away")

@@ -1,0 +1,406 @@
+"""A staged list becomes exactly its rows, whoever dies on the way and however often it is tried."""
+
+import asyncio
+from datetime import timedelta
+from itertools import count
+
+import pytest
+from msgspec.structs import replace
+
+from conveyor.domain.batch import INGEST
+from conveyor.domain.ids import JobId, RunId, task_ids
+from conveyor.domain.run import IngestStatus, RunStatus
+from conveyor.domain.task import Task, TaskStatus
+from conveyor.errors import NotFound, StorageFull, Unavailable
+from conveyor.steps.attempt import Fetched, Result
+from tests.unit.kit import (
+    CALLER,
+    Crash,
+    House,
+    Moment,
+    a_call,
+    a_house,
+    away,
+    ids_as_reply,
+)
+
+A_LONG_TIME = timedelta(minutes=10)
+COUNT = 11
+CHUNK = 4
+WRITES = (
+    "tasks.add",
+    "work.offer",
+    "metadata.commit",
+    "blobs.delete",
+    "work.close",
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", CHUNK)
+
+
+async def test_a_list_becomes_its_rows_in_order_with_the_ids_of_its_run() -> None:
+    house, _, run_id = await _staged()
+
+    await house.do_duties()
+
+    rows = await house.rows(run_id)
+    assert [row.index for row in rows] == list(range(COUNT))
+    assert [row.spec.url for row in rows] == [f"https://ok.example/{n}" for n in range(COUNT)]
+    assert [row.id for row in rows] == [task_ids(run_id)(n) for n in range(COUNT)]
+    run = await house.run(run_id)
+    assert (run.total, run.ingest_status, run.last_batch_received) == (
+        COUNT,
+        IngestStatus.DONE,
+        True,
+    )
+    assert await house.batches() == []
+    assert await house.lists() == []
+
+
+async def test_rows_come_before_the_offer_before_the_watermark_and_the_total_comes_last() -> None:
+    house, _, run_id = await _staged()
+    house.trace.forget()
+
+    await house.ingest.run(run_id, 0)
+
+    chunk = ["tasks.add", "work.offer", "metadata.commit"]
+    assert house.trace.of(*WRITES) == [*chunk * 3, "metadata.commit", "blobs.delete"]
+    # The completion check reads the run and its counts after all that.
+    assert house.trace.calls[-2:] == ["metadata.run", "tasks.counts"]
+
+
+async def test_whoever_waits_for_rows_is_woken_with_every_chunk() -> None:
+    house, _, run_id = await _staged()
+    house.woken.clear()
+
+    await house.ingest.run(run_id, 0)
+
+    assert house.woken == [run_id] * 3
+
+
+async def test_a_resumed_ingest_begins_at_the_watermark_and_adds_nothing_again() -> None:
+    house, _, run_id = await _staged()
+    house.trace.forget()
+    house.trace.die_at("tasks.add", 3)
+    with pytest.raises(Crash):
+        await house.ingest.run(run_id, 0)
+    [batch] = await house.batches()
+    assert (batch.written, batch.version) == (2 * CHUNK, 3)
+    house.trace.forget()
+
+    await house.ingest.run(run_id, 0)
+
+    assert house.trace.of("tasks.add") == ["tasks.add"]
+    await _check_whole(house, run_id)
+
+
+async def test_an_open_job_may_go_on_after_its_list_is_in() -> None:
+    house, job_id, run_id = await _staged(status="open")
+
+    await house.do_duties()
+
+    run = await house.run(run_id)
+    assert (run.ingest_status, run.last_batch_received) == (IngestStatus.DONE, False)
+    await house.append.add(a_call(2, first=COUNT), job_id, ids_as_reply)
+    assert len(await house.rows(run_id)) == COUNT + 2
+
+
+async def test_a_job_closed_while_its_list_comes_in_completes_at_the_end() -> None:
+    house, job_id, run_id = await _staged(status="open")
+    house.trace.before("work.offer", 1, lambda: house.close.close(CALLER, job_id))
+
+    await house.do_duties()
+    await house.drain(run_id, _page)
+
+    assert (await house.run(run_id)).status is RunStatus.COMPLETED
+
+
+async def test_a_close_that_slips_in_before_the_total_is_written_is_not_lost() -> None:
+    house, job_id, run_id = await _staged(status="open")
+    house.trace.forget()
+    house.trace.before("metadata.commit", 4, lambda: house.close.close(CALLER, job_id))
+
+    await house.ingest.run(run_id, 0)
+
+    run = await house.run(run_id)
+    assert (run.last_batch_received, run.ingest_status) == (True, IngestStatus.DONE)
+
+
+async def test_a_list_all_of_whose_tasks_are_done_before_its_end_completes_by_its_latch() -> None:
+    house, _, run_id = await _staged()
+
+    async def drain() -> None:
+        await house.drain(run_id, _page)
+
+    house.trace.before("metadata.commit", 4, drain)
+    await house.ingest.run(run_id, 0)
+
+    assert (await house.run(run_id)).status is RunStatus.COMPLETED
+
+
+async def test_a_finished_task_is_not_reset_by_rows_that_are_written_again() -> None:
+    house, _, run_id = await _staged()
+    house.trace.die_at("work.offer", 1)
+    with pytest.raises(Crash):
+        await house.ingest.run(run_id, 0)
+    await house.drain(run_id, _page)
+    before = await house.rows(run_id)
+    assert {row.status for row in before} == {TaskStatus.SUCCESSFUL}
+
+    await house.ingest.run(run_id, 0)
+
+    assert (await house.rows(run_id))[:CHUNK] == before
+    await _check_whole(house, run_id)
+
+
+async def test_two_ingesters_at_the_same_list_do_no_harm() -> None:
+    house, _, run_id = await _staged()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(house.ingest.run(run_id, 0))
+
+    await _check_whole(house, run_id)
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+async def test_an_ingester_that_was_overtaken_leaves_it_to_the_other(number: int) -> None:
+    house, _, run_id = await _staged()
+    house.trace.before("metadata.commit", number, lambda: house.ingest.run(run_id, 0))
+
+    await house.ingest.run(run_id, 0)
+
+    await _check_whole(house, run_id)
+
+
+async def test_an_ingester_that_finds_the_list_removed_by_another_is_done() -> None:
+    house, _, run_id = await _staged()
+    house.trace.before("blobs.read", 1, lambda: house.ingest.run(run_id, 0))
+
+    await house.ingest.run(run_id, 0)
+
+    await _check_whole(house, run_id)
+
+
+async def test_a_list_that_is_lost_while_its_rows_are_owed_is_told() -> None:
+    house, _, run_id = await _staged()
+    await house.blobs.delete(await house.lists())
+
+    with pytest.raises(NotFound):
+        await house.ingest.run(run_id, 0)
+    await house.do_duties()
+
+    [buried] = await house.duties.buried(limit=9)
+    assert buried.about["run_id"] == run_id
+
+
+async def test_a_duty_delivered_three_times_makes_the_rows_once() -> None:
+    house, _, run_id = await _staged()
+    for _ in range(2):
+        await house.duties.send(INGEST, {"run_id": run_id, "first": "0"})
+
+    assert await house.do_duties() == 3
+
+    await _check_whole(house, run_id)
+    assert await house.duties.buried(limit=9) == []
+
+
+async def test_a_duty_for_an_unknown_run_or_batch_is_done_with() -> None:
+    house, _, run_id = await _staged()
+
+    await house.ingest.run(RunId(house.ids.new()), 0)
+    await house.ingest.run(run_id, 1)
+
+    assert await house.rows(run_id) == []
+
+
+async def test_a_duty_for_a_finished_batch_makes_up_for_a_missed_completion_check() -> None:
+    house, _, run_id = await _staged()
+
+    async def drain() -> None:
+        await house.drain(run_id, _page)
+
+    house.trace.before("metadata.commit", 4, drain)
+    with away(house.trace, "blobs.delete", Unavailable("blobs away")):
+        assert await house.attend.step() == 1
+    assert (await house.run(run_id)).status is RunStatus.RUNNING
+
+    await house.ingest.run(run_id, 0)
+
+    assert (await house.run(run_id)).status is RunStatus.COMPLETED
+
+
+async def test_a_run_that_is_gone_leaves_no_batch_behind() -> None:
+    house, _, run_id = await _staged()
+    [batch] = await house.batches()
+    orphan = replace(batch, run_id=RunId(house.ids.new()), version=0)
+    await house.metadata.commit(orphan)
+
+    await house.ingest.run(orphan.run_id, 0)
+
+    assert await house.batches() == [batch]
+    assert await house.rows(orphan.run_id) == []
+    assert run_id == batch.run_id
+
+
+async def test_a_stop_in_the_middle_cuts_the_total_to_the_rows_there_are() -> None:
+    house, job_id, run_id = await _staged()
+    house.trace.before("metadata.commit", 2, lambda: _stop(house, job_id))
+
+    await house.do_duties()
+
+    run = await house.run(run_id)
+    assert (run.status, run.ingest_status, run.total) == (
+        RunStatus.STOPPED,
+        IngestStatus.DONE,
+        2 * CHUNK,
+    )
+    await house.check_counts(run_id)
+    assert await house.batches() == []
+    assert await house.lists() == []
+
+
+async def test_a_stop_in_the_middle_of_an_addition_takes_what_is_missing_off_the_total() -> None:
+    house, job_id, run_id, first = await _added()
+    house.trace.before("metadata.commit", 1, lambda: _stop(house, job_id))
+
+    await house.ingest.run(run_id, first)
+
+    run = await house.run(run_id)
+    assert run.total == 1 + CHUNK
+    await house.check_counts(run_id)
+
+
+async def test_what_a_stopped_addition_misses_is_taken_off_once_by_two_ingesters() -> None:
+    house, job_id, run_id, first = await _added()
+    await _stop(house, job_id)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(house.ingest.run(run_id, first))
+
+    assert (await house.run(run_id)).total == 1
+    await house.check_counts(run_id)
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("call", ["metadata.run", "metadata.batches", "metadata.commit"])
+async def test_what_is_missing_is_taken_off_once_whenever_the_other_comes_first(
+    call: str, nth: int
+) -> None:
+    house, job_id, run_id, first = await _added()
+    await _stop(house, job_id)
+    house.trace.before(call, nth, lambda: house.ingest.run(run_id, first))
+
+    await house.ingest.run(run_id, first)
+    await house.ingest.run(run_id, first)
+
+    assert (await house.run(run_id)).total == 1
+
+
+async def test_an_ingester_that_lags_behind_a_stop_does_not_cut_off_rows_of_the_other() -> None:
+    house, job_id, run_id = await _staged()
+
+    async def overtake_and_stop() -> None:
+        house.trace.die_at("tasks.add", 3)
+        with pytest.raises(Crash):
+            await house.ingest.run(run_id, 0)
+        await _stop(house, job_id)
+
+    # The first ingester has found the batch when the second writes two chunks and the run ends.
+    house.trace.before("blobs.read", 1, overtake_and_stop)
+    await house.ingest.run(run_id, 0)
+    await house.ingest.run(run_id, 0)
+
+    assert (await house.run(run_id)).total == 2 * CHUNK
+    await house.check_counts(run_id)
+
+
+async def test_a_full_disk_stops_an_ingest_and_a_later_try_finishes_it() -> None:
+    house, _, run_id = await _staged()
+    with away(house.trace, "tasks.add", StorageFull("no room")), pytest.raises(StorageFull):
+        await house.ingest.run(run_id, 0)
+
+    await house.ingest.run(run_id, 0)
+
+    await _check_whole(house, run_id)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("error", [Crash(), Unavailable("away")], ids=repr)
+async def test_a_fault_at_any_call_leaves_what_a_second_run_makes_whole(
+    moment: Moment, error: Exception
+) -> None:
+    for number in count():
+        house, _, run_id = await _staged()
+        house.trace.forget()
+        house.trace.break_at(number, moment, error)
+        try:
+            await house.ingest.run(run_id, 0)
+        except type(error):
+            pass
+        reached = len(house.trace.calls) > number
+        house.trace.forget()
+        await house.ingest.run(run_id, 0)
+        await _check_whole(house, run_id)
+        if not reached:
+            assert number > 15
+            return
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_crash_at_any_call_is_made_up_for_by_the_duty_alone(moment: Moment) -> None:
+    for number in count():
+        house, _, run_id = await _staged()
+        house.trace.forget()
+        house.trace.break_at(number, moment, Crash())
+        try:
+            await house.do_duties()
+        except* Crash:
+            pass
+        reached = len(house.trace.calls) > number
+        house.trace.forget()
+        house.clock.advance(A_LONG_TIME)
+        await house.do_duties()
+        await _check_whole(house, run_id)
+        if not reached:
+            return
+
+
+def _page(_task: Task) -> Result:
+    return Fetched(content=b"page", format="html")
+
+
+async def _staged(**given: str) -> tuple[House, JobId, RunId]:
+    """A job whose list is staged and whose rows are not written yet."""
+    house = a_house()
+    job_id, run_id = await house.submit(COUNT, **given)
+    assert await house.rows(run_id) == []
+    return house, job_id, run_id
+
+
+async def _added() -> tuple[House, JobId, RunId, int]:
+    """An open job with one row, and an addition that is promised and not written."""
+    house = a_house()
+    job_id, run_id = await house.submit(1, status="open")
+    with away(house.trace, "tasks.add", Unavailable("tasks away")):
+        await house.append.add(a_call(9, first=1), job_id, ids_as_reply)
+    [batch] = await house.batches()
+    assert (batch.first, (await house.run(run_id)).total) == (1, 10)
+    return house, job_id, run_id, batch.first
+
+
+async def _check_whole(house: House, run_id: RunId) -> None:
+    """Exactly the rows of the list, none twice, and nothing left of the way there."""
+    assert [row.index for row in await house.rows(run_id)] == list(range(COUNT))
+    run = await house.run(run_id)
+    assert (run.total, run.ingest_status) == (COUNT, IngestStatus.DONE)
+    assert await house.batches() == []
+    await house.check_counts(run_id)
+
+
+async def _stop(house: House, job_id: JobId) -> None:
+    await house.close.stop(CALLER, job_id)

@@ -1,0 +1,158 @@
+"""The OpenAPI document: whole, sound in itself, and true to the contract."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from conveyor.api.handlers import Handlers
+from conveyor.api.openapi import document
+from conveyor.api.routes import ROUTES
+
+JOB, RUN = "/v1/jobs/{job}", "/v1/jobs/{job}/runs/{run}"
+CONTRACT = {
+    ("POST", "/v1/jobs"),
+    ("GET", "/v1/jobs"),
+    ("GET", JOB),
+    ("DELETE", JOB),
+    ("POST", f"{JOB}/tasks"),
+    ("POST", f"{JOB}/close"),
+    ("POST", f"{JOB}/stop"),
+    ("POST", f"{JOB}/cancel"),
+    ("POST", f"{JOB}/pause"),
+    ("POST", f"{JOB}/resume"),
+    ("POST", f"{JOB}/rerun"),
+    ("PUT", f"{JOB}/schedule"),
+    ("POST", f"{JOB}/schedule/state"),
+    ("GET", f"{JOB}/webhook"),
+    ("PUT", f"{JOB}/webhook"),
+    ("DELETE", f"{JOB}/webhook"),
+    ("GET", f"{JOB}/runs"),
+    ("GET", RUN),
+    ("DELETE", RUN),
+    ("GET", f"{JOB}/results"),
+    ("GET", f"{RUN}/results"),
+    ("GET", f"{JOB}/tasks/{{task}}/content"),
+    ("GET", f"{RUN}/tasks/{{task}}/content"),
+    ("GET", f"{JOB}/tasks/{{task}}/history"),
+    ("GET", f"{RUN}/tasks/{{task}}/history"),
+    ("POST", f"{RUN}/exports"),
+    ("GET", f"{RUN}/exports/{{export}}"),
+    ("GET", "/v1/hmac/keys"),
+    ("POST", "/v1/hmac/keys/rotate"),
+    ("POST", "/v1/hmac/keys/rotate/finalize"),
+    ("DELETE", "/v1/hmac/keys/rotate"),
+    ("POST", "/v1/webhook/test"),
+    ("POST", "/v1/job_inputs"),
+}
+
+
+@pytest.fixture(scope="module")
+def api() -> dict[str, Any]:
+    """The document as clients get it."""
+    decoded: dict[str, Any] = json.loads(msgspec.json.encode(document()))
+    return decoded
+
+
+def test_every_call_of_the_contract_has_a_route_and_there_is_no_other() -> None:
+    assert {(route.method, route.path) for route in ROUTES} == CONTRACT
+    assert len(ROUTES) == len(CONTRACT)
+
+
+def test_every_route_names_a_handler_that_exists() -> None:
+    for route in ROUTES:
+        assert callable(getattr(Handlers, route.handler))
+
+
+def test_every_route_is_in_the_document_and_nothing_else(api: dict[str, Any]) -> None:
+    described = {(method.upper(), path) for method, path, _ in _operations(api)}
+    assert described == {(route.method, route.path) for route in ROUTES}
+
+
+def test_the_document_says_what_it_is(api: dict[str, Any]) -> None:
+    assert api["openapi"].startswith("3.1.")
+    assert api["info"].keys() >= {"title", "version", "description"}
+    [requirement] = api["security"]
+    [scheme] = requirement
+    assert api["components"]["securitySchemes"][scheme]["name"] == "X-API-Key"
+
+
+def test_every_reference_resolves(api: dict[str, Any]) -> None:
+    references = set(_references(api))
+    assert references
+    for reference in references:
+        place: Any = api
+        assert reference.startswith("#/")
+        for step in reference.removeprefix("#/").split("/"):
+            place = place[step]
+
+
+def test_every_schema_is_used(api: dict[str, Any]) -> None:
+    used = {reference.rpartition("/")[2] for reference in _references(api)}
+    assert used == api["components"]["schemas"].keys()
+
+
+def test_every_operation_has_an_id_of_its_own_fit_for_a_name(api: dict[str, Any]) -> None:
+    ids = [operation["operationId"] for _, _, operation in _operations(api)]
+    assert len(set(ids)) == len(ids)
+    for one in ids:
+        assert re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", one), one
+
+
+def test_every_operation_describes_all_it_needs(api: dict[str, Any]) -> None:
+    for method, path, operation in _operations(api):
+        assert operation["summary"], (method, path)
+        in_path = {one["name"] for one in operation["parameters"] if one["in"] == "path"}
+        assert in_path == set(re.findall(r"{(\w+)}", path))
+        names = [(one["in"], one["name"]) for one in operation["parameters"]]
+        assert len(set(names)) == len(names)
+        for one in operation["parameters"]:
+            assert one["schema"]
+            assert one["in"] != "path" or one["required"]
+
+
+def test_every_answer_says_its_form(api: dict[str, Any]) -> None:
+    for _, _, operation in _operations(api):
+        assert "401" in operation["responses"]
+        for status, answer in operation["responses"].items():
+            assert answer["description"]
+            [(kind, content)] = answer["content"].items()
+            assert (kind == "application/problem+json") == (int(status) >= 400)
+            assert kind == "*/*" or content["schema"]["$ref"]
+
+
+def test_calls_that_may_be_repeated_take_a_key(api: dict[str, Any]) -> None:
+    for path in ("/v1/jobs", f"{JOB}/tasks"):
+        headers = {
+            one["name"] for one in api["paths"][path]["post"]["parameters"] if one["in"] == "header"
+        }
+        assert "Idempotency-Key" in headers
+
+
+def test_the_extensions_are_described_in_both_their_forms(api: dict[str, Any]) -> None:
+    submit = api["paths"]["/v1/jobs"]["post"]
+    headers = {one["name"] for one in submit["parameters"] if one["in"] == "header"}
+    fields = api["components"]["schemas"]["Submission"]["properties"].keys()
+    for name in ("max_inflight", "retries", "result_ttl_days", "async"):
+        assert name in fields
+        assert "Conveyor-" + name.replace("_", "-").title() in headers
+
+
+def _operations(api: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, operations in api["paths"].items():
+        for method, operation in operations.items():
+            yield method, path, operation
+
+
+def _references(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        if isinstance(reference := part.get("$ref"), str):
+            yield reference
+        for inner in part.values():
+            yield from _references(inner)
+    elif isinstance(part, list):
+        for inner in part:
+            yield from _references(inner)

@@ -1,0 +1,155 @@
+"""Who gets how much: never too much, never less than there is, and nobody at another's cost."""
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from itertools import permutations
+from typing import TypeVar
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from conveyor.domain.ids import CallerId, RunId
+from conveyor.domain.pacing import Want, share
+
+CALLERS = [CallerId(name) for name in ("ann", "bob", "cid", "dan")]
+
+wants = st.dictionaries(
+    st.text("abcdefgh", min_size=1, max_size=2).map(RunId),
+    st.builds(Want, st.sampled_from(CALLERS), st.integers(0, 30)),
+    max_size=12,
+)
+free = st.integers(0, 200)
+
+
+def by_caller(asked: Mapping[RunId, Want], granted: Mapping[RunId, int]) -> Counter[CallerId]:
+    places: Counter[CallerId] = Counter()
+    for run_id, want in asked.items():
+        places[want.caller] += granted.get(run_id, 0)
+    return places
+
+
+def asked_by_caller(asked: Mapping[RunId, Want]) -> Counter[CallerId]:
+    return by_caller(asked, {run_id: want.tasks for run_id, want in asked.items()})
+
+
+Key = TypeVar("Key", CallerId, RunId)
+
+
+def is_level(asked: Mapping[Key, int], granted: Mapping[Key, int]) -> bool:
+    """Whoever did not get all that was asked for has at most one less than anybody else."""
+    most = max((granted.get(key, 0) for key in asked), default=0)
+    return all(
+        granted.get(key, 0) >= most - 1
+        for key, amount in asked.items()
+        if granted.get(key, 0) < amount
+    )
+
+
+def of_runs(*amounts: tuple[str, int]) -> dict[RunId, Want]:
+    """Runs named after their callers: "ann1" is one of ann's."""
+    return {
+        RunId(f"{caller}{n}"): Want(CallerId(caller), tasks)
+        for n, (caller, tasks) in enumerate(amounts, 1)
+    }
+
+
+@given(asked=wants, free=free)
+def test_nobody_gets_more_than_was_asked_for(asked: dict[RunId, Want], free: int) -> None:
+    granted = share(asked, free)
+    assert granted.keys() <= asked.keys()
+    assert all(places <= asked[run_id].tasks for run_id, places in granted.items())
+
+
+@given(asked=wants, free=free)
+def test_every_free_place_is_used_that_somebody_wants(asked: dict[RunId, Want], free: int) -> None:
+    wanted = sum(want.tasks for want in asked.values())
+    assert sum(share(asked, free).values()) == min(wanted, free)
+
+
+@given(asked=wants, free=free)
+@example(asked=of_runs(("ann", 1), ("bob", 1), ("cid", 1)), free=1)
+def test_callers_who_want_more_differ_by_one_place_at_most(
+    asked: dict[RunId, Want], free: int
+) -> None:
+    assert is_level(asked_by_caller(asked), by_caller(asked, share(asked, free)))
+
+
+@given(asked=wants, free=free)
+def test_a_callers_runs_that_want_more_differ_by_one_place_at_most(
+    asked: dict[RunId, Want], free: int
+) -> None:
+    granted = share(asked, free)
+    for caller in CALLERS:
+        runs = {run_id: want.tasks for run_id, want in asked.items() if want.caller == caller}
+        assert is_level(runs, granted)
+
+
+@given(asked=wants, free=free)
+def test_only_runs_that_got_something_are_named(asked: dict[RunId, Want], free: int) -> None:
+    assert all(places > 0 for places in share(asked, free).values())
+
+
+@given(asked=wants, free=free)
+def test_one_place_more_takes_from_no_caller(asked: dict[RunId, Want], free: int) -> None:
+    fewer, more = (by_caller(asked, share(asked, places)) for places in (free, free + 1))
+    assert all(more[caller] >= places for caller, places in fewer.items())
+
+
+@given(asked=wants, free=free)
+def test_the_same_wants_in_the_same_order_share_the_same(
+    asked: dict[RunId, Want], free: int
+) -> None:
+    assert share(asked, free) == share(dict(asked), free)
+
+
+@given(asked=wants, free=free, seed=st.integers(0, 1000))
+def test_the_order_moves_no_caller_by_more_than_one_place(
+    asked: dict[RunId, Want], free: int, seed: int
+) -> None:
+    items = list(asked.items())
+    mixed = dict(random.Random(seed).sample(items, len(items)))
+    one, other = (by_caller(asked, share(order, free)) for order in (asked, mixed))
+    assert all(abs(one[caller] - other[caller]) <= 1 for caller in CALLERS)
+
+
+def test_over_all_orders_the_remainder_is_fair() -> None:
+    amounts = [("ann", 5), ("bob", 5), ("cid", 5)]
+    places: Counter[CallerId] = Counter()
+    for order in permutations(amounts):
+        asked = of_runs(*order)
+        places += by_caller(asked, share(asked, 4))
+
+    assert places == {"ann": 8, "bob": 8, "cid": 8}
+
+
+@pytest.mark.parametrize(
+    ("asked", "free", "granted"),
+    [
+        ({}, 10, {}),
+        (of_runs(("ann", 5)), 0, {}),
+        (of_runs(("ann", 0)), 10, {}),
+        (of_runs(("ann", 5)), 3, {"ann1": 3}),
+        (of_runs(("ann", 5)), 10, {"ann1": 5}),
+        # A caller with many runs gets no more than a caller with one.
+        (of_runs(("ann", 9), ("ann", 9), ("ann", 9), ("bob", 9)), 6,
+         {"ann1": 1, "ann2": 1, "ann3": 1, "bob4": 3}),
+        # What one leaves goes to the others.
+        (of_runs(("ann", 1), ("bob", 9), ("cid", 9)), 9, {"ann1": 1, "bob2": 4, "cid3": 4}),
+        (of_runs(("ann", 1), ("ann", 9), ("bob", 2)), 10, {"ann1": 1, "ann2": 7, "bob3": 2}),
+        # Of equals the first comes first.
+        (of_runs(("ann", 5), ("bob", 5)), 3, {"ann1": 2, "bob2": 1}),
+        (of_runs(("bob", 5), ("ann", 5)), 3, {"bob1": 2, "ann2": 1}),
+    ],
+)  # fmt: skip
+def test_shares_by_example(asked: dict[RunId, Want], free: int, granted: dict[RunId, int]) -> None:
+    assert share(asked, free) == granted
+
+
+@given(asked=wants)
+def test_with_room_for_all_everybody_gets_all(asked: dict[RunId, Want]) -> None:
+    room = sum(want.tasks for want in asked.values())
+    assert share(asked, room) == {
+        run_id: want.tasks for run_id, want in asked.items() if want.tasks
+    }

@@ -1,0 +1,193 @@
+"""One attempt: what is asked of the gateway, and what its answer is to the task."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from conveyor.adapters.memory.bodies import MemoryBodies
+from conveyor.domain.counts import Spend
+from conveyor.domain.failure import BY_CODE, AccountReason, FailureReason, Handling, ruling
+from conveyor.domain.params import dump
+from conveyor.domain.task import AccountBlocked, Refused, Task, Throttled
+from conveyor.errors import StorageFull, Unavailable
+from conveyor.ports.bodies import Spool
+from conveyor.ports.gateway import Page, PageRequest, Refusal
+from conveyor.steps.attempt import Assignment, Fetched, Result
+from conveyor.steps.scrape import BLOCKED_WAIT, SHORTEST_WAIT, Scrape
+from conveyor.testing.factories import a_job, a_problem, a_task, a_task_spec
+from tests.unit.kit import KEY, an_assignment
+
+SPEND = Spend(credits=1, nanos=28)
+ASSIGNMENT = an_assignment(a_job())
+
+
+class Gateway:
+    """Answers what it was told to, and remembers what it was asked."""
+
+    def __init__(self, answer: Page | Refusal | Exception) -> None:
+        self._answer = answer
+        self.asked: list[PageRequest] = []
+
+    async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+        self.asked.append(request)
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+async def test_a_page_is_fetched_with_its_spend() -> None:
+    result, _ = await _attempt(Page(content=b"page", spend=SPEND))
+    assert result == Fetched(content=b"page", format="html", spend=SPEND)
+
+
+async def test_a_large_page_is_passed_on_in_its_spool() -> None:
+    spool = MemoryBodies().spool()
+    result, _ = await _attempt(Page(content=spool))
+    assert isinstance(result, Fetched)
+    assert result.content is spool
+
+
+async def test_the_callers_key_and_the_jobs_parameters_are_sent() -> None:
+    params = {"js_render": "true"}
+    _, asked = await _attempt(assignment=replace(ASSIGNMENT, params=params))
+    assert asked == PageRequest(url=a_task().spec.url, key=KEY, params=params)
+
+
+async def test_a_tasks_own_parameters_come_before_the_jobs() -> None:
+    own = dump({"response_type": "markdown", "wait": "10"})
+    task = a_task(spec=a_task_spec(params=own))
+    assignment = replace(ASSIGNMENT, params={"js_render": "true", "wait": "5000"})
+
+    result, asked = await _attempt(task=task, assignment=assignment)
+
+    assert asked.params["js_render"] == "true"
+    assert asked.params["response_type"] == "markdown"
+    assert asked.params["wait"] == "10"
+    assert isinstance(result, Fetched)
+    assert result.format == "markdown"
+
+
+async def test_a_post_is_sent_with_its_body() -> None:
+    task = a_task(spec=a_task_spec(method="POST", body='{"a":1}'))
+    _, asked = await _attempt(task=task)
+    assert (asked.method, asked.body) == ("POST", '{"a":1}')
+
+
+async def test_custom_headers_of_the_parameters_are_sent_as_headers() -> None:
+    params = {"custom_headers": '{"Referer":"https://a.example/"}'}
+    _, asked = await _attempt(assignment=replace(ASSIGNMENT, params=params))
+    assert dict(asked.headers) == {"Referer": "https://a.example/"}
+
+
+@pytest.mark.parametrize("code", sorted(BY_CODE))
+async def test_each_refusal_is_what_the_domain_rules(code: str) -> None:
+    refusal = Refusal(status=422, code=code, problem=a_problem(code), spend=SPEND)
+    rule = ruling(422, code)
+
+    result, _ = await _attempt(refusal)
+
+    match rule.handling:
+        case Handling.ACCOUNT:
+            assert isinstance(result, AccountBlocked)
+            assert result.reason is rule.account
+        case Handling.WAIT:
+            assert isinstance(result, Throttled)
+        case _:
+            retryable = rule.handling is Handling.RETRY
+            assert result == Refused(refusal.problem, rule.reason, retryable, SPEND)
+
+
+@pytest.mark.parametrize(
+    ("status", "retryable"), [(500, True), (503, True), (404, False), (418, False)]
+)
+async def test_a_refusal_without_a_known_code_is_judged_by_its_status(
+    status: int, *, retryable: bool
+) -> None:
+    result, _ = await _attempt(Refusal(status=status, code="", problem="{}"))
+    assert isinstance(result, Refused)
+    assert result.retryable is retryable
+
+
+async def test_a_refused_key_is_told_in_words_the_caller_understands() -> None:
+    refusal = Refusal(status=401, code="AUTH002", problem='{"detail": "Invalid API key"}')
+    result, _ = await _attempt(refusal)
+    assert result == AccountBlocked(
+        AccountReason.SUBSCRIPTION_INACTIVE, "The gateway refused the API key: Invalid API key"
+    )
+
+
+@pytest.mark.parametrize(
+    ("problem", "detail"),
+    [
+        ('{"detail": "no credits", "title": "Sorry"}', "no credits"),
+        ('{"title": "Sorry"}', "Sorry"),
+        ('{"detail": null}', "AUTH004"),
+        ("{}", "AUTH004"),
+    ],
+)
+async def test_a_blocked_account_is_told_by_the_best_words_there_are(
+    problem: str, detail: str
+) -> None:
+    result, _ = await _attempt(Refusal(status=402, code="AUTH004", problem=problem))
+    assert result == AccountBlocked(AccountReason.INSUFFICIENT_CREDITS, detail)
+
+
+async def test_only_a_ruling_that_names_the_account_blocks_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nameless = replace(ruling(402, "AUTH004"), account=None)
+    monkeypatch.setitem(BY_CODE, "AUTH004", nameless)
+    result, _ = await _attempt(Refusal(status=402, code="AUTH004", problem="{}"))
+    assert result == Refused("{}", FailureReason.AUTH_FAILED, retryable=False)
+
+
+@pytest.mark.parametrize(
+    ("code", "asked_for", "least"),
+    [
+        ("AUTH006", None, SHORTEST_WAIT),
+        ("AUTH006", timedelta(), SHORTEST_WAIT),
+        ("AUTH006", timedelta(milliseconds=1), SHORTEST_WAIT),
+        ("AUTH006", timedelta(seconds=30), timedelta(seconds=30)),
+        ("BLK0001", None, BLOCKED_WAIT),
+        ("BLK0001", timedelta(seconds=1), BLOCKED_WAIT),
+        ("BLK0001", timedelta(minutes=5), timedelta(minutes=5)),
+    ],
+)
+async def test_a_wait_is_as_long_as_the_gateway_asks_and_at_most_twice_that(
+    code: str, asked_for: timedelta | None, least: timedelta
+) -> None:
+    refusal = Refusal(status=429, code=code, problem="{}", retry_after=asked_for)
+    result, _ = await _attempt(refusal)
+    assert isinstance(result, Throttled)
+    assert least <= result.wait <= least * 2
+
+
+async def test_tasks_that_wait_part_ways() -> None:
+    refusal = Refusal(status=429, code="AUTH006", problem="{}")
+    waits = set()
+    for claim_no in range(1, 9):
+        result, _ = await _attempt(refusal, task=a_task(claim_no=claim_no))
+        assert isinstance(result, Throttled)
+        waits.add(result.wait)
+    assert len(waits) == 8
+
+
+@pytest.mark.parametrize("error", [StorageFull("no room"), Unavailable("away")])
+async def test_a_page_there_is_no_room_to_spool_is_not_an_attempt(error: Exception) -> None:
+    result, _ = await _attempt(error)
+    assert result == Throttled(SHORTEST_WAIT)
+
+
+async def _attempt(
+    answer: Page | Refusal | Exception | None = None,
+    *,
+    task: Task | None = None,
+    assignment: Assignment = ASSIGNMENT,
+) -> tuple[Result, PageRequest]:
+    gateway = Gateway(answer or Page(content=b"page"))
+    scrape = Scrape(gateway=gateway, bodies=MemoryBodies())
+    result = await scrape.attempt(task or a_task(), assignment)
+    [asked] = gateway.asked
+    return result, asked

@@ -1,0 +1,165 @@
+"""Settings: where they come from, which source wins, and what is refused with which words."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from conveyor.errors import RefusedToStart
+from conveyor.settings import Settings, load_settings
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert load_settings({}, environ={}) == Settings()
+
+
+def test_a_service_is_local_unless_it_is_told_otherwise() -> None:
+    for host in ("127.0.0.1", "::1", "localhost"):
+        assert Settings(host=host).is_local
+    for host in ("0.0.0.0", "::", "", "192.0.2.1", "example.com"):
+        assert not Settings(host=host).is_local
+
+
+def test_a_file_yields_to_variables_and_variables_to_flags(tmp_path: Path) -> None:
+    file = _file(tmp_path, 'host = "of-file"\nport = 1\ndata = "of-file"\n')
+    environ = {"CONVEYOR_PORT": "2", "CONVEYOR_DATA": "of-variable"}
+    settings = load_settings({"data": "of-flag"}, file=file, environ=environ)
+    assert (settings.host, settings.port, settings.data) == ("of-file", 2, "of-flag")
+
+
+def test_a_flag_that_was_not_given_overrides_nothing() -> None:
+    settings = load_settings({"port": None}, environ={"CONVEYOR_PORT": "2"})
+    assert settings.port == 2
+
+
+def test_the_file_can_be_named_by_a_variable_and_better_by_a_flag(tmp_path: Path) -> None:
+    by_variable = {"CONVEYOR_CONFIG": _file(tmp_path, "port = 1\n", "one.toml")}
+    by_flag = _file(tmp_path, "port = 2\n", "two.toml")
+    assert load_settings({}, environ=by_variable).port == 1
+    assert load_settings({}, file=by_flag, environ=by_variable).port == 2
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    environ = {"CONVEYOR_ROLE": "dev", "PORT": "1", "CONVEYORS_PORT": "2", "conveyor_port": "3"}
+    assert load_settings({}, environ=environ) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("PROT", "port"), ("APIKEYS", "api_keys"), ("RESULT_URL_LIVE", "result_url_life")],
+)
+def test_an_unknown_setting_is_answered_with_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(RefusedToStart, match=f"did you mean '{nearest}'"):
+        load_settings({}, environ={f"CONVEYOR_{name}": "1"})
+
+
+def test_an_unknown_setting_unlike_any_other_gets_no_hint(tmp_path: Path) -> None:
+    with pytest.raises(RefusedToStart, match=r"'zzz' is not a setting$"):
+        load_settings({}, file=_file(tmp_path, "zzz = 1\n"), environ={})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("250ms", 0.25),
+        ("30s", 30),
+        ("30 s", 30),
+        (" 1.5m ", 90),
+        ("2h", 7200),
+        ("14d", 1_209_600),
+        ("45", 45),
+        ("0", 0),
+    ],
+)
+def test_a_duration_is_a_number_with_a_unit(text: str, seconds: float) -> None:
+    settings = load_settings({}, environ={"CONVEYOR_GRACE": text})
+    assert settings.grace == timedelta(seconds=seconds)
+
+
+def test_a_duration_in_a_file_may_be_a_plain_number_of_seconds(tmp_path: Path) -> None:
+    file = _file(tmp_path, 'grace = 5\nresult_url_life = "1h"\nsweep_every = 0.5\n')
+    settings = load_settings({}, file=file, environ={})
+    assert settings.grace == timedelta(seconds=5)
+    assert settings.result_url_life == timedelta(hours=1)
+    assert settings.sweep_every == timedelta(seconds=0.5)
+
+
+@pytest.mark.parametrize("text", ["soon", "", "-1s", "1 week", "1e3", "s", "1s1s", "٣s"])
+def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(RefusedToStart, match="'grace' is a duration such as 30s"):
+        load_settings({}, environ={"CONVEYOR_GRACE": text})
+
+
+@pytest.mark.parametrize("text", ["1e9d", "99999999999999d"])
+def test_a_duration_beyond_all_bounds_is_refused(text: str) -> None:
+    with pytest.raises(RefusedToStart, match="grace"):
+        load_settings({}, environ={"CONVEYOR_GRACE": text})
+
+
+def test_keys_are_a_list_in_a_file_and_a_text_in_a_variable(tmp_path: Path) -> None:
+    environ = {"CONVEYOR_API_KEYS": " one, two\nthree ,"}
+    assert load_settings({}, environ=environ).api_keys == ("one", "two", "three")
+    file = _file(tmp_path, 'api_keys = ["one", "two"]\n')
+    assert load_settings({}, file=file, environ={}).api_keys == ("one", "two")
+    assert load_settings({}, file=file, environ={"CONVEYOR_API_KEYS": ""}).api_keys == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PORT", "http"),
+        ("PORT", "-1"),
+        ("PORT", "65536"),
+        ("PORT", "80.5"),
+        ("CONCURRENCY", "0"),
+        ("LARGEST_BODY", "0"),
+        ("LARGEST_BODY", "50 MB"),
+        ("INLINE_TASKS", "0"),
+        ("INLINE_BYTES", "-1"),
+        ("SYNC_TASKS", "0"),
+        ("OPEN_JOB_TASKS", "0"),
+        ("GATEWAY", "nonsense"),
+        ("GATEWAY", "ftp://example.com"),
+        ("GATEWAY", "https://"),
+        ("PUBLIC_URL", "example.com"),
+        ("PUBLIC_URL", ""),
+        ("DURABILITY", "hope"),
+        ("LOG_LEVEL", "loud"),
+        ("LOG_FORMAT", "xml"),
+    ],
+)
+def test_a_value_that_will_not_do_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(RefusedToStart, match=name.lower()):
+        load_settings({}, environ={f"CONVEYOR_{name}": value})
+
+
+def test_a_lease_lasts_for_more_than_two_renewals() -> None:
+    with pytest.raises(RefusedToStart, match="'renewal' is less than half of 'lease'"):
+        load_settings({}, environ={"CONVEYOR_LEASE": "20s", "CONVEYOR_RENEWAL": "10s"})
+    load_settings({}, environ={"CONVEYOR_LEASE": "21s", "CONVEYOR_RENEWAL": "10s"})
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.toml")
+    broken, binary = _file(tmp_path, "port = ", "broken.toml"), tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe")
+    for path in (missing, broken, str(binary), str(tmp_path)):
+        with pytest.raises(RefusedToStart, match=f"settings file {path}"):
+            load_settings({}, file=path, environ={})
+
+
+def test_a_table_in_a_file_is_no_setting(tmp_path: Path) -> None:
+    with pytest.raises(RefusedToStart, match="'server' is not a setting"):
+        load_settings({}, file=_file(tmp_path, "[server]\nport = 1\n"), environ={})
+
+
+def test_limits_follow_the_settings() -> None:
+    environ = {"CONVEYOR_INLINE_TASKS": "7", "CONVEYOR_SYNC_TASKS": "5"}
+    limits = load_settings({}, environ=environ).limits
+    assert (limits.inline_tasks, limits.sync_tasks) == (7, 5)
+
+
+def _file(folder: Path, text: str, name: str = "conveyor.toml") -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)

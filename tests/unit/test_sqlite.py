@@ -1,0 +1,412 @@
+"""One SQLite file: owned by one process, written in groups, whole whatever fails."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from importlib.resources import files
+from pathlib import Path
+
+import apsw
+import pytest
+
+from conveyor.adapters.sqlite import database as database_module
+from conveyor.adapters.sqlite.database import (
+    Database,
+    Durability,
+    migrations,
+    open_database,
+    own_errors,
+)
+from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine
+from conveyor.domain.task import TaskStatus
+from conveyor.errors import RefusedToStart, Stale, StorageFull, Unavailable
+from conveyor.testing.clock import FakeClock, FakeIds
+from conveyor.testing.factories import RUN, a_job, a_run, held, new_tasks, scraped, settlement
+
+LEASE = timedelta(seconds=60)
+SETTLES_WITHIN = 10.0  # seconds
+
+
+def test_the_schema_is_what_the_migrations_replay_to() -> None:
+    replayed, written = apsw.Connection(":memory:"), apsw.Connection(":memory:")
+    for _, script in migrations():
+        replayed.execute(script)
+    written.execute((files("conveyor.adapters.sqlite") / "schema.sql").read_text())
+
+    assert _schema(replayed) == _schema(written)
+
+
+def test_migrations_are_numbered_from_one_without_a_gap() -> None:
+    assert [version for version, _ in migrations()] == list(range(1, len(migrations()) + 1))
+
+
+async def test_a_new_folder_gets_the_newest_schema_and_keeps_what_is_written(
+    tmp_path: Path,
+) -> None:
+    for expected in (0, 1):
+        async with open_database(tmp_path / "new") as database:
+            assert await database.read(lambda c: c.pragma("user_version")) == len(migrations())
+            assert await database.read(_count) == expected
+            await database.write(_insert(f"run-{expected}"))
+
+
+async def test_a_folder_written_by_a_newer_conveyor_is_refused_and_left_as_it_is(
+    tmp_path: Path,
+) -> None:
+    async with open_database(tmp_path) as database:
+        await database.write(lambda c: c.execute("PRAGMA user_version = 99"))
+    before = (tmp_path / "conveyor.db").read_bytes()
+
+    with pytest.raises(RefusedToStart, match="newer Conveyor"):
+        await _open_and_close(tmp_path)
+
+    assert (tmp_path / "conveyor.db").read_bytes() == before
+
+
+async def test_a_migration_that_fails_leaves_the_schema_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _open_and_close(tmp_path)
+    broken = [*migrations(), (99, "CREATE TABLE extra (x); CREATE TABLE task (x)")]
+    with monkeypatch.context() as patched:
+        patched.setattr(database_module, "migrations", lambda: broken)
+        with pytest.raises(apsw.SQLError):
+            await _open_and_close(tmp_path)
+
+    async with open_database(tmp_path) as database:
+        tables = await database.read(_schema)
+        assert not any(name == "extra" for name, _ in tables)
+
+
+async def test_a_folder_in_use_is_refused_with_the_name_of_its_owner(tmp_path: Path) -> None:
+    async with open_database(tmp_path):
+        with pytest.raises(RefusedToStart, match=r"in use by process \d+"):
+            await _open_and_close(tmp_path)
+    await _open_and_close(tmp_path)
+
+
+async def test_the_lock_of_a_dead_owner_holds_nobody_up(tmp_path: Path) -> None:
+    (tmp_path / "conveyor.lock").write_text("12345 and more of a longer text\n")
+
+    await _open_and_close(tmp_path)
+
+    assert "more" not in (tmp_path / "conveyor.lock").read_text()
+
+
+async def test_a_sqlite_with_the_corruption_bug_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "OLDEST_SAFE", apsw.SQLITE_VERSION_NUMBER + 1)
+    with pytest.raises(RefusedToStart, match="too old"):
+        await _open_and_close(tmp_path)
+
+
+async def test_a_file_that_cannot_be_opened_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "conveyor.db").mkdir()
+    with pytest.raises(Unavailable):
+        await _open_and_close(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("durability", "synchronous"), [(Durability.POWER, 2), (Durability.PROCESS, 1)]
+)
+async def test_every_commit_is_as_durable_as_was_asked_for(
+    tmp_path: Path, durability: Durability, synchronous: int
+) -> None:
+    async with open_database(tmp_path, durability=durability) as database:
+        assert await database.write(lambda c: c.pragma("synchronous")) == synchronous
+        assert await database.write(lambda c: c.pragma("journal_mode")) == "wal"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (apsw.FullError, StorageFull),
+        (apsw.IOError, Unavailable),
+        (apsw.BusyError, Unavailable),
+        (apsw.CantOpenError, Unavailable),
+        (apsw.LockedError, Unavailable),
+    ],
+)
+def test_errors_of_the_driver_become_ours(
+    theirs: type[apsw.Error], ours: type[Unavailable]
+) -> None:
+    with pytest.raises(ours), own_errors():
+        raise theirs("sqlite says no")
+
+
+async def test_operations_that_wait_together_are_committed_together(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        commits: list[int] = []
+
+        def note() -> bool:
+            commits.append(1)
+            return False
+
+        await database.write(lambda c: c.set_commit_hook(note))
+
+        await _together(database, [_insert(f"run-{number}") for number in range(50)])
+
+        assert len(commits) <= 3
+        assert await database.read(_count) == 50
+        await database.write(lambda c: c.set_commit_hook(None))
+
+
+async def test_a_group_has_a_largest_size_and_the_rest_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "MOST_GROUPED", 2)
+    async with open_database(tmp_path) as database:
+        await _together(database, [_insert(f"run-{number}") for number in range(5)])
+        assert await database.read(_count) == 5
+
+
+def _fail_with(error: Exception) -> Callable[[apsw.Connection], None]:
+    def operation(connection: apsw.Connection) -> None:
+        _insert("half-done")(connection)
+        raise error
+
+    return operation
+
+
+def _break_a_rule(connection: apsw.Connection) -> None:
+    _insert("half-done")(connection)
+    connection.execute("INSERT INTO shelf (run_id) VALUES (NULL)")
+
+
+@pytest.mark.parametrize(
+    ("failing", "error"),
+    [
+        (_fail_with(Stale("moved on")), Stale),
+        (_break_a_rule, apsw.ConstraintError),
+        (_fail_with(ZeroDivisionError("a bug")), ZeroDivisionError),
+        (_fail_with(OverflowError("too large for a column")), OverflowError),
+    ],
+    ids=["ours", "driver", "bug", "value"],
+)
+@pytest.mark.parametrize("place", [0, 2, 4])
+async def test_one_failing_operation_of_a_group_does_not_take_the_others_with_it(
+    tmp_path: Path,
+    place: int,
+    failing: Callable[[apsw.Connection], None],
+    error: type[Exception],
+) -> None:
+    async with open_database(tmp_path) as database:
+        operations = [_insert(f"run-{number}") for number in range(4)]
+        operations.insert(place, failing)
+
+        results = await _together(database, operations)
+
+        assert [type(result) for result in results if result is not None] == [error]
+        assert isinstance(results[place], error)
+        assert await database.read(_runs) == [f"run-{number}" for number in range(4)]
+        await database.write(_insert("later"))
+
+
+async def test_a_single_failing_operation_is_undone(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        for failing in (_fail_with(Stale("moved on")), _fail_with(ZeroDivisionError())):
+            with pytest.raises((Stale, ZeroDivisionError)):
+                await database.write(failing)
+        assert await database.read(_count) == 0
+
+
+async def test_an_operation_over_which_sqlite_undoes_the_whole_group_fails_alone(
+    tmp_path: Path,
+) -> None:
+    def undo_everything(connection: apsw.Connection) -> None:
+        connection.execute("INSERT OR ROLLBACK INTO shelf (run_id) VALUES ('there')")
+
+    async with open_database(tmp_path) as database:
+        await database.write(_insert("there"))
+
+        results = await _together(database, [_insert("a"), undo_everything, _insert("b")])
+
+        assert [type(result) for result in results if result] == [apsw.ConstraintError]
+        assert await database.read(_runs) == ["a", "b", "there"]
+
+
+async def test_a_commit_that_fails_is_told_to_each_caller(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        database._writer.connection.set_commit_hook(lambda: True)
+
+        results = await _together(database, [_insert("a"), _insert("b")])
+
+        assert all(isinstance(result, apsw.ConstraintError) for result in results)
+        with pytest.raises(apsw.ConstraintError):
+            await database.write(_insert("c"))
+        assert await database.read(_count) == 0
+
+
+async def test_a_caller_that_is_cancelled_does_not_disturb_its_neighbours(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        with _writer_held_up(database):
+            doomed = asyncio.ensure_future(database.write(_insert("cancelled")))
+            others = [asyncio.ensure_future(database.write(_insert(name))) for name in "ab"]
+            await asyncio.sleep(0)
+            doomed.cancel()
+        for other in others:
+            await asyncio.wait_for(other, SETTLES_WITHIN)
+
+        assert doomed.cancelled()
+        # Its statements were on their way: whether they took effect is for the caller to find.
+        assert await database.read(_runs) == ["a", "b", "cancelled"]
+
+
+async def test_what_was_waiting_when_the_database_is_closed_is_still_written(
+    tmp_path: Path,
+) -> None:
+    async with open_database(tmp_path) as database:
+        with _writer_held_up(database):
+            waiting = [asyncio.ensure_future(database.write(_insert(name))) for name in "ab"]
+            await asyncio.sleep(0)
+            closing = threading.Thread(target=database._writer.close)
+            closing.start()
+        await asyncio.to_thread(closing.join)
+        for one in waiting:
+            await asyncio.wait_for(one, SETTLES_WITHIN)
+        assert await database.read(_count) == 2
+        database._writer.close = lambda: None  # type: ignore[method-assign]
+
+
+async def test_a_full_disk_is_told_corrupts_nothing_and_passes(tmp_path: Path) -> None:
+    async with _engine(tmp_path) as engine:
+        await engine.metadata.commit(a_job(), a_run())
+        await engine.tasks.add(RUN, new_tasks(n=10))
+        await _limit_pages(engine.database, more=2)
+
+        with pytest.raises(StorageFull):
+            await engine.tasks.add(RUN, new_tasks(n=5_000, first=10))
+
+        assert len(await engine.tasks.page(RUN, limit=100)) == 10
+        assert await engine.database.read(lambda c: c.pragma("integrity_check")) == "ok"
+        await _limit_pages(engine.database, more=100_000)
+        assert await engine.tasks.add(RUN, new_tasks(n=5_000, first=10)) == 5_000
+        assert await engine.database.read(lambda c: c.pragma("integrity_check")) == "ok"
+
+
+async def test_what_fits_is_written_though_its_neighbour_finds_the_disk_full(
+    tmp_path: Path,
+) -> None:
+    async with _engine(tmp_path) as engine:
+        await engine.tasks.add(RUN, new_tasks(n=10))
+        tasks = await engine.work.claim({RUN: 10})
+        await _limit_pages(engine.database, more=2)
+        with _writer_held_up(engine.database):
+            settling = [
+                asyncio.ensure_future(engine.work.settle([settlement(task, scraped())]))
+                for task in tasks[:2]
+            ]
+            adding = asyncio.ensure_future(engine.tasks.add(RUN, new_tasks(n=5_000, first=10)))
+            await asyncio.sleep(0)
+
+        with pytest.raises(StorageFull):
+            await adding
+        assert [await one for one in settling] == [[True], [True]]
+        assert (await engine.tasks.counts([RUN]))[RUN].successful == 2
+        assert await engine.database.read(lambda c: c.pragma("integrity_check")) == "ok"
+
+
+async def test_claims_of_a_dead_process_are_freed_when_the_folder_is_opened(
+    tmp_path: Path,
+) -> None:
+    async with _engine(tmp_path) as engine:
+        await engine.tasks.add(RUN, new_tasks(n=3))
+        claimed = await engine.work.claim({RUN: 2})
+        assert engine.dead == []
+
+    async with _engine(tmp_path) as engine:
+        assert set(engine.dead) == {held(task) for task in claimed}
+        tasks = await engine.tasks.page(RUN, limit=9)
+        assert [(task.status, task.lost) for task in tasks] == [
+            (TaskStatus.PENDING, 1),
+            (TaskStatus.PENDING, 1),
+            (TaskStatus.PENDING, 0),
+        ]
+        assert await engine.work.settle([settlement(claimed[0], scraped())]) == [False]
+        assert [task.claim_no for task in await engine.work.claim({RUN: 3})] == [2, 2, 1]
+        assert engine.incarnation == 2
+
+
+async def test_duties_of_a_dead_process_are_due_when_the_folder_is_opened(tmp_path: Path) -> None:
+    async with _engine(tmp_path) as engine:
+        await engine.duties.send("ingest", {"run_id": "a"})
+        [received] = await engine.duties.receive(1, lease=LEASE)
+
+    async with _engine(tmp_path) as engine:
+        [again] = await engine.duties.receive(1, lease=LEASE)
+        assert (again.id, again.deliveries) == (received.id, 2)
+        with pytest.raises(Stale):
+            await engine.duties.ack(received)
+
+
+async def test_a_change_of_an_unknown_kind_is_a_bug_that_stops_nothing_else(
+    tmp_path: Path,
+) -> None:
+    async with _engine(tmp_path) as engine:
+        with pytest.raises(TypeError):
+            await engine.metadata.commit("no change")  # type: ignore[arg-type]
+        await engine.metadata.commit(a_job(), a_run())
+
+
+@asynccontextmanager
+async def _engine(folder: Path) -> AsyncIterator[SqliteEngine]:
+    async with open_engine(folder, clock=FakeClock(), ids=FakeIds(), lease=LEASE) as engine:
+        yield engine
+
+
+async def _open_and_close(folder: Path) -> None:
+    async with open_database(folder):
+        pass
+
+
+def _insert(name: str) -> Callable[[apsw.Connection], None]:
+    def operation(connection: apsw.Connection) -> None:
+        connection.execute("INSERT INTO shelf (run_id) VALUES (?)", (name,))
+
+    return operation
+
+
+def _count(connection: apsw.Connection) -> int:
+    return int(connection.execute("SELECT count(*) FROM shelf").get)
+
+
+def _runs(connection: apsw.Connection) -> list[str]:
+    return [run for (run,) in connection.execute("SELECT run_id FROM shelf ORDER BY run_id")]
+
+
+def _schema(connection: apsw.Connection) -> list[tuple[str, str]]:
+    return list(connection.execute("SELECT name, sql FROM sqlite_schema ORDER BY name"))
+
+
+@contextmanager
+def _writer_held_up(database: Database) -> Iterator[None]:
+    """While it is, operations pile up; afterwards they go as one group."""
+    go = threading.Event()
+    holding = asyncio.ensure_future(database.write(lambda _: go.wait(SETTLES_WITHIN)))
+    holding.add_done_callback(lambda done: done.result())
+    try:
+        yield
+    finally:
+        go.set()
+
+
+async def _together(
+    database: Database, operations: list[Callable[[apsw.Connection], None]]
+) -> list[BaseException | None]:
+    """What became of operations that one group holds."""
+    with _writer_held_up(database):
+        writing = [asyncio.ensure_future(database.write(one)) for one in operations]
+        await asyncio.sleep(0)
+    await asyncio.wait(writing, timeout=SETTLES_WITHIN)
+    return [one.exception() for one in writing]
+
+
+async def _limit_pages(database: Database, *, more: int) -> None:
+    def limit(connection: apsw.Connection) -> None:
+        pages = connection.pragma("page_count")
+        connection.pragma("max_page_count", pages + more)
+
+    await database.write(limit)
