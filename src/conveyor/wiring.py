@@ -156,6 +156,8 @@ async def open_embedded(settings: Settings, stack: AsyncExitStack) -> Engines:
     )
     bodies = FileBodies(folder / "bodies", sync=sync)
     bodies.sweep_spool()
+    blobs = FileBlobs(folder / "blobs", sync=sync)
+    blobs.sweep_drafts()
     return Engines(
         clock=clock,
         ids=ids,
@@ -164,7 +166,7 @@ async def open_embedded(settings: Settings, stack: AsyncExitStack) -> Engines:
         work=rows.work,
         duties=rows.duties,
         bodies=bodies,
-        blobs=FileBlobs(folder / "blobs", sync=sync),
+        blobs=blobs,
         coordination=MemoryCoordination(clock, lease=settings.lease),
         gateway=await stack.enter_async_context(_open_gateway(settings)),
         sealing=AesSealing(load_or_make_key(folder / "sealing.key")),
@@ -277,6 +279,7 @@ def _wire_handlers(
         append=Append(
             metadata=engines.metadata,
             blobs=engines.blobs,
+            duties=engines.duties,
             replays=replays,
             clock=engines.clock,
             ids=engines.ids,
@@ -309,10 +312,13 @@ def _open_gateway(settings: Settings) -> ZenrowsGateway:
 
 
 def _ingest_handler(ingest: Ingest) -> Handler:
-    async def handle(about: Mapping[str, str]) -> None:
+    async def do(about: Mapping[str, str]) -> None:
         await ingest.run(RunId(about["run_id"]), int(about["first"]))
 
-    return handle
+    async def give_up(about: Mapping[str, str]) -> None:
+        await ingest.abandon(RunId(about["run_id"]), int(about["first"]))
+
+    return Handler(do, give_up)
 
 
 def _readiness(engines: Engines) -> Ready:

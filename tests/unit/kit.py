@@ -38,7 +38,7 @@ from conveyor.ports.work import Held, Work
 from conveyor.steps.accept import Accept
 from conveyor.steps.append import Append
 from conveyor.steps.attempt import Assignment, Ended, Fetched, Result
-from conveyor.steps.attend import Attend
+from conveyor.steps.attend import Attend, Handler
 from conveyor.steps.close import Close
 from conveyor.steps.complete import Complete
 from conveyor.steps.idempotency import Answer, Call, Replays
@@ -242,6 +242,11 @@ class House:
         self.clock.advance(timedelta(minutes=1))
         await self.sweep.step()
 
+    async def sweep_later(self) -> None:
+        """As `sweep_twice`, when nothing is young any more."""
+        self.clock.advance(timedelta(minutes=15))
+        await self.sweep_twice()
+
     async def drain(self, run_id: RunId, result: Callable[[Task], Result]) -> None:
         """Claim and settle every task of a run until none is due."""
         job = await self.job((await self.run(run_id)).job_id)
@@ -295,6 +300,9 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
     async def do_ingest(about: Mapping[str, str]) -> None:
         await ingest.run(RunId(about["run_id"]), int(about["first"]))
 
+    async def give_ingest_up(about: Mapping[str, str]) -> None:
+        await ingest.abandon(RunId(about["run_id"]), int(about["first"]))
+
     replays = Replays(metadata=metadata, clock=clock)
     return House(
         clock=clock,
@@ -328,6 +336,7 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
         append=Append(
             metadata=metadata,
             blobs=blobs,
+            duties=duties,
             replays=replays,
             clock=clock,
             ids=ids,
@@ -345,7 +354,7 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
             check=complete.check,
             outage=timedelta(milliseconds=1),
         ),
-        attend=Attend(duties=duties, handlers={INGEST: do_ingest}),
+        attend=Attend(duties=duties, handlers={INGEST: Handler(do_ingest, give_ingest_up)}),
         read=Read(metadata=metadata, tasks=tasks, bodies=kept, clock=clock),
         sweep=Sweep(
             metadata=metadata,

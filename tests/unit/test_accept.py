@@ -247,7 +247,7 @@ async def test_a_duty_that_cannot_be_sent_is_sent_by_the_sweeper() -> None:
         answer = await house.accept.submit(a_call(LARGE), ids_as_answer)
     assert answer.status == 202
 
-    await house.sweep_twice()
+    await house.sweep_later()
     await house.do_duties()
 
     assert len(await house.rows(ids_in(answer)[1])) == LARGE
@@ -380,7 +380,7 @@ async def _check_whole_or_nothing(house: House, count_: int, answer: Answer | No
         assert await house.lists() == []
         return
     [(_, run)] = jobs
-    await house.sweep_twice()
+    await house.sweep_later()
     await house.do_duties()
     await house.drain(run.id, lambda _: Fetched(content=b"page", format="html"))
     assert len(await house.rows(run.id)) == count_

@@ -217,7 +217,7 @@ async def test_rows_that_fail_after_the_promise_are_answered_200_and_written_lat
         answer = await house.append.add(a_call(3, first=2), job_id, ids_as_reply)
     assert answer.status == 200
 
-    await house.sweep_twice()
+    await house.sweep_later()
     await house.do_duties()
 
     assert len(await house.rows(run_id)) == 5
@@ -279,7 +279,7 @@ async def test_a_promise_whose_answer_was_lost_is_kept_and_replayed() -> None:
         await house.append.add(call, job_id, ids_as_reply)
 
     answer = await house.append.add(call, job_id, ids_as_reply)
-    await house.sweep_twice()
+    await house.sweep_later()
     await house.do_duties()
 
     assert answer.status == 200

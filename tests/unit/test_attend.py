@@ -16,7 +16,7 @@ from conveyor.errors import (
 )
 from conveyor.ports.duties import Duties
 from conveyor.steps import attend as attend_step
-from conveyor.steps.attend import LEASE, LONGEST_DELAY, MOST_DELIVERIES, Attend
+from conveyor.steps.attend import LEASE, LONGEST_DELAY, MOST_DELIVERIES, Attend, Handler
 from conveyor.testing.clock import FakeClock
 from tests.unit.kit import Trace, away, until, watched
 
@@ -31,14 +31,20 @@ class Desk:
         self.clock, self.trace = FakeClock(), Trace()
         self.memory = MemoryDuties(self.clock)
         self.duties: Duties = watched(self.memory, "duties", self.trace)
-        self.attend = Attend(duties=self.duties, handlers={KIND: self.handle})
+        self.attend = Attend(
+            duties=self.duties, handlers={KIND: Handler(self.handle, self.give_up)}
+        )
         self.done: list[Mapping[str, str]] = []
+        self.given_up: list[Mapping[str, str]] = []
         self.fails_with: Exception | None = None
 
     async def handle(self, about: Mapping[str, str]) -> None:
         if self.fails_with:
             raise self.fails_with
         self.done.append(about)
+
+    async def give_up(self, about: Mapping[str, str]) -> None:
+        self.given_up.append(about)
 
     async def is_due(self) -> bool:
         """Whether the duty can be received; looking takes it."""
@@ -108,6 +114,22 @@ async def test_a_duty_that_will_never_be_done_is_buried_at_once(error: ConveyorE
 
     [buried] = await desk.duties.buried(limit=9)
     assert str(error) in buried.reason
+    assert desk.given_up == [ABOUT]
+
+
+async def test_a_duty_that_kills_its_process_again_and_again_is_given_up() -> None:
+    desk = Desk()
+    await desk.duties.send(KIND, ABOUT)
+    for _ in range(MOST_DELIVERIES):  # each received, and its process dead before it was done
+        await desk.duties.receive(1, lease=LEASE)
+        desk.clock.advance(LEASE)
+
+    await desk.attend.step()
+
+    assert desk.done == []
+    assert desk.given_up == [ABOUT]
+    [buried] = await desk.duties.buried(limit=9)
+    assert "never ended" in buried.reason
 
 
 async def test_a_duty_of_an_unknown_kind_is_buried() -> None:
@@ -144,7 +166,7 @@ async def test_the_lease_of_a_duty_that_takes_long_is_kept_alive(
             await _next_call(desk, "duties.extend")
             desk.clock.advance(timedelta(milliseconds=25))
 
-    desk.attend = Attend(duties=desk.duties, handlers={KIND: take_long})
+    desk.attend = Attend(duties=desk.duties, handlers={KIND: Handler(take_long, desk.give_up)})
     await desk.duties.send(KIND, ABOUT)
 
     await desk.attend.step()
@@ -165,7 +187,7 @@ async def test_a_lease_that_cannot_be_kept_alive_does_not_stop_the_work(
                 await _next_call(desk, "duties.extend")
         desk.done.append(about)
 
-    desk.attend = Attend(duties=desk.duties, handlers={KIND: take_long})
+    desk.attend = Attend(duties=desk.duties, handlers={KIND: Handler(take_long, desk.give_up)})
     await desk.duties.send(KIND, ABOUT)
 
     await desk.attend.step()
@@ -183,7 +205,7 @@ async def test_a_duty_that_passed_to_another_is_left_to_it(fails_with: Exception
         if fails_with:
             raise fails_with
 
-    desk.attend = Attend(duties=desk.duties, handlers={KIND: lose_the_lease})
+    desk.attend = Attend(duties=desk.duties, handlers={KIND: Handler(lose_the_lease, desk.give_up)})
     await desk.duties.send(KIND, ABOUT)
 
     assert await desk.attend.step() == 1

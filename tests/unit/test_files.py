@@ -299,7 +299,7 @@ async def test_unfinished_objects_are_not_listed(tmp_path: Path) -> None:
 def test_a_folder_removed_just_before_its_first_file_is_made_again(tmp_path: Path) -> None:
     folder, path = tmp_path / "a" / "b", tmp_path / "a" / "b" / "c"
 
-    made = in_folder(folder, _failing(2, folder, path.touch))
+    made = in_folder(folder, _failing(2, folder, path.touch), sync=True)
 
     assert made is None
     assert path.exists()
@@ -308,7 +308,7 @@ def test_a_folder_removed_just_before_its_first_file_is_made_again(tmp_path: Pat
 def test_a_folder_that_is_removed_every_time_is_an_engine_that_is_away(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     with pytest.raises(Unavailable), own_errors():
-        in_folder(folder, _failing(1_000, folder, lambda: None))
+        in_folder(folder, _failing(1_000, folder, lambda: None), sync=False)
 
 
 def _failing(times: int, folder: Path, create: Callable[[], None]) -> Callable[[], None]:

@@ -404,3 +404,38 @@ async def _check_whole(house: House, run_id: RunId) -> None:
 
 async def _stop(house: House, job_id: JobId) -> None:
     await house.close.stop(CALLER, job_id)
+
+
+async def test_a_list_that_cannot_be_finished_leaves_its_run_stopped_with_what_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", 4)
+    house = a_house()
+    _, run_id = await house.submit(20)
+    house.trace.die_at("tasks.add", 3)
+    with pytest.raises(Crash):
+        await house.ingest.run(run_id, 0)
+    [batch] = await house.batches()
+    await house.blobs.delete([batch.blob])
+
+    await house.do_duties()
+
+    run = await house.run(run_id)
+    assert (run.status, run.ingest_status) == (RunStatus.STOPPED, IngestStatus.DONE)
+    assert run.total == len(await house.rows(run_id)) == 8
+    assert await house.batches() == []
+    [buried] = await house.duties.buried(limit=9)
+    assert buried.kind == "ingest"
+    await house.sweep_twice()
+    assert await house.do_duties() == 0
+
+
+async def test_giving_up_a_list_that_is_in_changes_nothing() -> None:
+    house = a_house()
+    _, run_id = await house.submit(20)
+    await house.do_duties()
+    before = await house.run(run_id)
+
+    await house.ingest.abandon(RunId("01ARZ3NDEKTSV4RRFFQ69G5FAV"), 0)
+
+    assert await house.run(run_id) == before

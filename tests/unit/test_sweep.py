@@ -136,9 +136,10 @@ async def test_a_duty_that_was_never_sent_is_sent_in_the_second_sweep() -> None:
     with away(house.trace, "duties.send", Unavailable("duties away")):
         _, run_id = await house.submit(20)
 
-    await house.sweep.step()
+    await house.sweep_twice()
     assert await house.do_duties() == 0
-    await house.sweep.step()
+    house.clock.advance(sweep_step.YOUNG)
+    await house.sweep_twice()
     assert await house.do_duties() == 1
     await house.sweep_twice()
 
@@ -170,11 +171,15 @@ async def test_a_list_whose_watermark_moves_between_sweeps_is_left_alone(
 async def test_rows_that_an_addition_promised_and_could_not_write_are_written_later() -> None:
     house = a_house()
     job_id, run_id = await house.submit(1, status="open")
-    with away(house.trace, "tasks.add", Unavailable("tasks away")):
+    with (
+        away(house.trace, "tasks.add", Unavailable("tasks away")),
+        away(house.trace, "duties.send", Unavailable("duties away")),
+    ):
         answer = await house.append.add(a_call(4, first=1), job_id, ids_as_reply)
     assert answer.status == 200
     assert len(await house.rows(run_id)) == 1
 
+    house.clock.advance(sweep_step.YOUNG)
     await house.sweep_twice()
     await house.do_duties()
 

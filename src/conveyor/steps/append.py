@@ -6,13 +6,14 @@ then the rows are written. Whoever dies in between leaves a batch, and an ingest
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 
 from conveyor.domain import job as job_life
 from conveyor.domain import run as run_life
-from conveyor.domain.batch import Batch, lines, list_key
+from conveyor.domain.batch import Batch, ingest_duty, lines, list_key
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.params import load
@@ -33,6 +34,7 @@ from conveyor.errors import (
 )
 from conveyor.ports.blobs import Blobs, as_stream
 from conveyor.ports.clock import Clock, Ids
+from conveyor.ports.duties import Duties
 from conveyor.ports.metadata import Metadata
 from conveyor.steps.idempotency import Answer, Call, Replays
 
@@ -51,6 +53,7 @@ class Addition(msgspec.Struct, frozen=True, kw_only=True):
 class Append:
     metadata: Metadata
     blobs: Blobs
+    duties: Duties
     replays: Replays
     clock: Clock
     ids: Ids
@@ -84,10 +87,12 @@ class Append:
             return
 
     async def _write_rows(self, batch: Batch) -> None:
+        """Keep the promise; if that cannot be done now, have it done as soon as it can be."""
         try:
             await self.ingest(batch.run_id, batch.first)
         except Unavailable:
-            return  # the rows are promised: the sweeper finds the batch and has it finished
+            with suppress(Unavailable):  # then the sweeper finds the batch
+                await self.duties.send(*ingest_duty(batch))
 
     def _checked(self, call: Call, job: Job) -> Addition:
         body = parse_addition(call.raw, self.limits)

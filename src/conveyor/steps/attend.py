@@ -17,7 +17,15 @@ LONGEST_DELAY = timedelta(minutes=5)
 
 log = structlog.get_logger()
 
-Handler = Callable[[Mapping[str, str]], Awaitable[None]]
+About = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """How a kind of duty is done, and what is left in order when it cannot be."""
+
+    do: Callable[[About], Awaitable[None]]
+    give_up: Callable[[About], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,21 +47,31 @@ class Attend:
         handler = self.handlers.get(duty.kind)
         if handler is None:
             await self._bury(duty, f"nobody knows a duty of kind {duty.kind!r}")
-            return
+        elif duty.deliveries > MOST_DELIVERIES:
+            await self._give_up(duty, handler, "it was begun again and again and never ended")
+        else:
+            await self._try(duty, handler)
+
+    async def _try(self, duty: Duty, handler: Handler) -> None:
         failure = await self._do(duty, handler)
         if failure is None:
             await self.duties.ack(duty)
         elif isinstance(failure, CallerFault) or duty.deliveries >= MOST_DELIVERIES:
-            await self._bury(duty, f"{failure.code}: {failure}")
+            await self._give_up(duty, handler, f"{failure.code}: {failure}")
         else:
             await self.duties.retry_later(duty, delay=_delay(duty.deliveries))
+
+    async def _give_up(self, duty: Duty, handler: Handler, reason: str) -> None:
+        """Leave things in order, then bury: whoever dies in between does it again."""
+        await handler.give_up(duty.about)
+        await self._bury(duty, reason)
 
     async def _do(self, duty: Duty, handler: Handler) -> ConveyorError | None:
         """Run the handler with its lease kept alive; what it raised of ours is a value here."""
         async with asyncio.TaskGroup() as group:
             keeper = group.create_task(self._keep_alive(duty), name=f"keep {duty.id}")
             try:
-                await handler(duty.about)
+                await handler.do(duty.about)
             except ConveyorError as error:
                 log.warning("duty.failed", duty=duty.id, kind=duty.kind, why=str(error))
                 return error

@@ -7,9 +7,10 @@ receives at one a task.
 """
 
 import asyncio
+import math
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -143,10 +144,11 @@ class Pump:
             return 0
         granted = share(self._wants(), free)
         permits = await self._reserve(granted)
-        if not permits:
+        asked = {run_id: len(held) for run_id, held in permits.items()}
+        if not asked:
             return 0
         try:
-            tasks = await self.work.claim({run_id: len(held) for run_id, held in permits.items()})
+            tasks = await self.work.claim(asked)
             for task in tasks:
                 if not task.is_final:
                     self._start(group, task, permits[task.run_id].pop())
@@ -154,6 +156,7 @@ class Pump:
         finally:
             await self._give_back(permits)
         self._pace_lanes(permits)
+        await self._leave_ended(run_id for run_id in asked if asked[run_id] == len(permits[run_id]))
         return len(tasks)
 
     def _wants(self) -> dict[RunId, Want]:
@@ -164,11 +167,15 @@ class Pump:
 
     async def _reserve(self, granted: Mapping[RunId, int]) -> dict[RunId, list[str]]:
         permits: dict[RunId, list[str]] = {}
-        for run_id, want in granted.items():
-            job = self.lanes[run_id].job
-            held = await self.coordination.reserve(job.id, want=want, cap=job.max_inflight)
-            if held:
-                permits[run_id] = list(held)
+        try:
+            for run_id, want in granted.items():
+                job = self.lanes[run_id].job
+                held = await self.coordination.reserve(job.id, want=want, cap=job.max_inflight)
+                if held:
+                    permits[run_id] = list(held)
+        except Unavailable:
+            if not permits:
+                raise
         return permits
 
     async def _give_back(self, permits: Mapping[RunId, Sequence[str]]) -> None:
@@ -189,6 +196,14 @@ class Pump:
                 self.pace.longest_idle.total_seconds(),
             )
             lane.resting_until = now + lane.idle
+
+    async def _leave_ended(self, silent: Iterable[RunId]) -> None:
+        """Forget runs that gave nothing because they are over."""
+        for run_id in silent:
+            if not self.lanes[run_id].inflight:
+                run = await self.metadata.run(run_id)
+                if run is None or not run.is_live:
+                    self._leave(run_id)
 
     def _start(self, group: asyncio.TaskGroup, task: Task, permit: str) -> None:
         lane = self.lanes[task.run_id]
@@ -346,13 +361,19 @@ class Pump:
     async def _rest(self) -> None:
         """Wait until something happens here, or it is time to look again."""
         now = self.clock.monotonic()
-        resting = (lane.ready_at() for lane in self.lanes.values() if lane.room() > 0)
-        wait = min((until - now for until in resting if until > now), default=self.refresh_at - now)
+        until = min(self.refresh_at, self._next_ready(now))
         try:
-            async with asyncio.timeout(max(min(wait, self.refresh_at - now), 0.0)):
+            async with asyncio.timeout(max(until - now, 0.0)):
                 await self.stirred.wait()
         except TimeoutError:
             return
+
+    def _next_ready(self, now: float) -> float:
+        """When a run that rests is up again, if there is a place for it."""
+        if len(self.flights) >= self.pace.concurrency:
+            return math.inf
+        resting = (lane.ready_at() for lane in self.lanes.values() if lane.room() > 0)
+        return min((moment for moment in resting if moment > now), default=math.inf)
 
     async def _wind_down(self) -> None:
         """Let running tasks end within the grace, hand back the rest, settle it all."""

@@ -17,7 +17,7 @@ from conveyor.domain.ids import RunId
 from conveyor.domain.job import JobStatus
 from conveyor.domain.run import IngestStatus, Run
 from conveyor.domain.task import TaskSpec
-from conveyor.errors import NotFound, Stale
+from conveyor.errors import InvalidArgument, NotFound, Stale
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Finished, Metadata
@@ -57,6 +57,18 @@ class Ingest:
             return  # another ingester is done, and has removed the list
         # For a batch that is gone too: whoever finished it may have died before this.
         await self.check(run_id)
+
+    async def abandon(self, run_id: RunId, first: int) -> None:
+        """Give a batch up that cannot be finished: its run is stopped with the rows it has."""
+        while (run := await self.metadata.run(run_id)) and run.is_live:
+            try:
+                await self.metadata.commit(life.stop(run, self.clock.now()))
+            except Stale:
+                continue
+        await self.work.close(run_id)
+        if batch := await self._find(run_id, first):
+            await self._finish(batch)
+        self.wake(run_id)
 
     async def _find(self, run_id: RunId, first: int) -> Batch | None:
         found = await self.metadata.batches(limit=1, after=(run_id, first - 1))
@@ -121,10 +133,17 @@ async def _chunks(content: AsyncIterator[bytes]) -> AsyncIterator[Chunk]:
     async for part in content:
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
-            specs.append(SPECS.decode(line))
+            specs.append(_spec(line))
             length += len(line) + 1
             if len(specs) == CHUNK_LINES:
                 yield Chunk(specs, length)
                 specs, length = [], 0
     if specs:
         yield Chunk(specs, length)
+
+
+def _spec(line: bytes) -> TaskSpec:
+    try:
+        return SPECS.decode(line)
+    except msgspec.DecodeError as error:
+        raise InvalidArgument(f"a staged list cannot be read: {error}") from error

@@ -77,11 +77,14 @@ class Sweep:
         await self.clear_bodies(released)
 
     async def _finish_batches(self, seen: set[str], *, patient: bool) -> None:
-        """Send again the duty of a list whose watermark has not moved."""
+        """Send again the duty of a list that has waited long and has not moved."""
         after = ("", -1)
+        oldest = self.clock.now() - (YOUNG if patient else timedelta())
         while page := await self.metadata.batches(limit=PAGE, after=after):
             for batch in page:
-                if self._is_stuck(_mark(batch), seen, patient=patient):
+                if batch.created_at <= oldest and self._is_stuck(
+                    _mark(batch), seen, patient=patient
+                ):
                     await self.duties.send(*ingest_duty(batch))
                     self._did("unfinished_ingest", 1)
             after = (page[-1].run_id, page[-1].first)

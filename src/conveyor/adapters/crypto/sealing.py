@@ -54,4 +54,14 @@ def _make_key(path: Path) -> bytes:
     finally:
         os.close(descriptor)
     draft.rename(path)
+    _sync_folder(path.parent)
     return key
+
+
+def _sync_folder(folder: Path) -> None:
+    """A key that a power cut takes away takes all that was sealed with it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -31,7 +31,7 @@ class FileBlobs:
     async def put(self, key: str, content: AsyncIterable[bytes]) -> int:
         path = below(self._folder, key)
         with own_errors():
-            descriptor, draft = await asyncio.to_thread(_new_draft, path.parent)
+            descriptor, draft = await asyncio.to_thread(self._new_draft, path.parent)
             try:
                 length = await _copy(content, descriptor)
                 await asyncio.to_thread(self._publish, descriptor, Path(draft), path)
@@ -58,6 +58,14 @@ class FileBlobs:
 
     async def delete(self, keys: Sequence[str]) -> None:
         await asyncio.to_thread(self._delete, keys)
+
+    def sweep_drafts(self) -> None:
+        """Remove what a dead process had begun to write."""
+        for left in self._folder.rglob(f"{DRAFT}*"):
+            left.unlink(missing_ok=True)
+
+    def _new_draft(self, folder: Path) -> tuple[int, str]:
+        return in_folder(folder, lambda: mkstemp(dir=folder, prefix=DRAFT), sync=self._sync)
 
     def _publish(self, descriptor: int, draft: Path, path: Path) -> None:
         if self._sync:
@@ -90,10 +98,6 @@ async def _copy(content: AsyncIterable[bytes], descriptor: int) -> int:
         await asyncio.to_thread(write_all, descriptor, chunk)
         length += len(chunk)
     return length
-
-
-def _new_draft(folder: Path) -> tuple[int, str]:
-    return in_folder(folder, lambda: mkstemp(dir=folder, prefix=DRAFT))
 
 
 def _length(path: Path) -> int | None:

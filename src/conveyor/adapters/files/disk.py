@@ -39,7 +39,7 @@ def own_errors() -> Iterator[None]:
 
 def write_new(path: str, content: bytes, *, sync: bool) -> None:
     """Write a file, and its folder if need be."""
-    descriptor = _open_new(path)
+    descriptor = _open_new(path, sync=sync)
     try:
         write_all(descriptor, content)
         if sync:
@@ -71,7 +71,7 @@ def below(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def in_folder(folder: str | Path, create: Callable[[], T]) -> T:
+def in_folder(folder: str | Path, create: Callable[[], T], *, sync: bool) -> T:
     """Create something in a folder, making it first if need be.
 
     More than once if need be: whoever removes a folder's last object removes the folder.
@@ -80,8 +80,17 @@ def in_folder(folder: str | Path, create: Callable[[], T]) -> T:
         try:
             return create()
         except FileNotFoundError:
-            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+            make_folder(Path(folder), sync=sync)
     return create()
+
+
+def make_folder(folder: Path, *, sync: bool) -> None:
+    """Make a folder and those above it, each to last through a power cut when `sync`."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    if sync:
+        for one in missing:
+            sync_folder(one.parent)
 
 
 def remove_empty(folder: Path, *, up_to: Path) -> None:
@@ -94,7 +103,7 @@ def remove_empty(folder: Path, *, up_to: Path) -> None:
         folder = folder.parent
 
 
-def _open_new(path: str) -> int:
+def _open_new(path: str, *, sync: bool) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     folder = os.path.dirname(path)  # noqa: PTH120
-    return in_folder(folder, lambda: os.open(path, flags, 0o644))
+    return in_folder(folder, lambda: os.open(path, flags, 0o644), sync=sync)

@@ -29,6 +29,18 @@ READERS = 2
 OLDEST_SAFE = 3_051_003  # SQLite before 3.51.3 can corrupt a WAL
 
 
+# What the disk or another program does to us, as against what we do wrong.
+AWAY = (
+    apsw.BusyError,
+    apsw.CantOpenError,
+    apsw.CorruptError,
+    apsw.IOError,
+    apsw.LockedError,
+    apsw.NotADBError,
+    apsw.ReadOnlyError,
+)
+
+
 class Durability(StrEnum):
     """What an acknowledged write survives: a power cut, or the end of the process only."""
 
@@ -111,7 +123,7 @@ def own_errors() -> Iterator[None]:
         yield
     except apsw.FullError as error:
         raise StorageFull(f"sqlite: {error}") from error
-    except (apsw.IOError, apsw.BusyError, apsw.CantOpenError, apsw.LockedError) as error:
+    except AWAY as error:
         raise Unavailable(f"sqlite: {error}") from error
 
 
