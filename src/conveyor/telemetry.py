@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from conveyor.domain.ids import RunId
-from conveyor.domain.task import Settlement, Task, TaskStatus, Verdict
+from conveyor.domain.task import Settlement, Task, TaskStatus
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
 from conveyor.ports.tasks import NewTask, Tasks
@@ -88,24 +88,25 @@ class MeteredWork:
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
         settled = await self._work.settle(settlements)
-        outcomes, retries = Counted[str](), Counted[str]()
-        for one, took in zip(settlements, settled, strict=True):
-            outcome = _outcome(one.verdict, took=took)
-            outcomes[outcome] += 1
-            if outcome in {RETRIED, GIVEN_BACK}:
-                retries[one.verdict.reason or "interrupted"] += 1
+        outcomes = Counted(map(_outcome, settlements, settled))
         for outcome, times in outcomes.items():
             self._metrics.settled.labels(outcome).inc(times)
-        for reason, times in retries.items():
-            self._metrics.retries.labels(reason).inc(times)
+        if RETRIED in outcomes or GIVEN_BACK in outcomes:
+            self._count_retries(settlements, settled)
         return settled
+
+    def _count_retries(self, settlements: Sequence[Settlement], settled: Sequence[bool]) -> None:
+        for one, took in zip(settlements, settled, strict=True):
+            if _outcome(one, took) in {RETRIED, GIVEN_BACK}:
+                self._metrics.retries.labels(one.verdict.reason or "interrupted").inc()
 
 
 RETRIED = "retried"
 GIVEN_BACK = "given_back"
 
 
-def _outcome(verdict: Verdict, *, took: bool) -> str:
+def _outcome(settlement: Settlement, took: bool) -> str:
+    verdict = settlement.verdict
     if not took:
         return "dropped"
     if verdict.status is not TaskStatus.PENDING:

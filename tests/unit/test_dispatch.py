@@ -392,7 +392,7 @@ async def test_a_permit_released_during_a_renewal_is_not_taken_anew() -> None:
     async with running(pump):
         await _completed(house, run_id)
         await until(lambda: house.trace.of("coordination.renew"))
-        assert await house.coordination.held(job_id) == 0
+    assert await house.coordination.held(job_id) == 0
 
 
 async def test_a_claim_that_settled_during_a_renewal_is_not_taken_for_lost() -> None:

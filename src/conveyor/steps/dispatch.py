@@ -1,9 +1,9 @@
 """Dispatch: the pump. One loop in every role and on every engine.
 
 For each live run in the local map: skip it while it cools down or is at its cap, reserve permits,
-claim at most that many, start them. As one task ends the next starts; what ended is settled in
-groups; leases of what runs are renewed from one timer. Receiving only what has a permit keeps
-receives at one a task.
+claim at most that many, start them. A permit covers the call to the gateway: as one page is in,
+the next is asked for, while what ended is settled in groups. Leases of all that is not settled are
+renewed from one timer. Receiving only what has a permit keeps receives at one a task.
 """
 
 import asyncio
@@ -38,14 +38,17 @@ log = structlog.get_logger()
 class Pace:
     """How the pump goes about its rounds."""
 
-    concurrency: int = 500  # tasks in flight in this process, over all runs
+    concurrency: int = 500  # tasks not yet settled in this process, over all runs
     refresh: timedelta = timedelta(seconds=1)  # how often new live runs are looked for
     resync: timedelta = timedelta(seconds=30)  # how often the whole map of live runs is read anew
     renewal: timedelta = timedelta(seconds=10)  # of leases and permits, well within a lease
+    worthwhile: int = 25  # tasks that make a claim or a settle worth its round trip
+    patience: timedelta = timedelta(milliseconds=5)  # after which fewer will do
     shortest_idle: timedelta = timedelta(milliseconds=20)
     longest_idle: timedelta = timedelta(milliseconds=500)
     outage: timedelta = timedelta(seconds=1)  # how long to wait for an engine that is away
-    settlers: int = 4  # groups being settled at once: one writes bodies while another commits
+    feeders: int = 3  # claims under way at once: one waits for the engine while another starts
+    settlers: int = 2  # groups being settled at once: one writes bodies while another commits
     grace: timedelta = timedelta(seconds=20)  # for running tasks when the program stops
 
 
@@ -56,17 +59,23 @@ class Lane:
     run: Run
     job: Job
     assignment: Assignment
-    inflight: int = 0
+    worthwhile: int
+    coming: int = 0  # tasks asked for and not given yet
+    calls: int = 0  # pages being fetched, each with a permit
+    unsettled: int = 0  # tasks claimed and not settled yet: `calls` among them
+    spare: list[str] = field(default_factory=list)  # permits for the next pages
+    hasty_until: float = 0.0  # few places are free: wait for more
     cooling_until: float = 0.0  # the gateway asked to wait
     resting_until: float = 0.0  # nothing was due
     idle: float = 0.0  # how long it rests when nothing is due; doubles
     gone: bool = False  # no longer live: take nothing new
 
     def room(self) -> int:
-        return 0 if self.gone else self.job.max_inflight - self.inflight
+        return 0 if self.gone else self.job.max_inflight - self.calls - self.coming
 
     def ready_at(self) -> float:
-        return max(self.cooling_until, self.resting_until)
+        hasty = self.hasty_until if self.room() < self.worthwhile else 0.0
+        return max(self.cooling_until, self.resting_until, hasty)
 
 
 @dataclass(slots=True)
@@ -75,7 +84,7 @@ class Flight:
 
     task: Task
     lane: Lane
-    permit: str
+    permit: str | None  # none once its call is over and a next page has it
     worker: asyncio.Task[None] | None = None
 
 
@@ -95,7 +104,8 @@ class Pump:
     flights: dict[tuple[RunId, TaskId], Flight] = field(default_factory=dict)
     landed: list[tuple[Flight, Result]] = field(default_factory=list)  # over, not settled
     touched: set[RunId] = field(default_factory=set)  # runs somebody in this process changed
-    stirred: asyncio.Event = field(default_factory=asyncio.Event)
+    noticed: asyncio.Event = field(default_factory=asyncio.Event)  # a run was touched
+    stirred: asyncio.Event = field(default_factory=asyncio.Event)  # there may be room for tasks
     any_landed: asyncio.Event = field(default_factory=asyncio.Event)
     dice: random.Random = field(default_factory=random.Random)
     refresh_at: float = 0.0
@@ -104,31 +114,39 @@ class Pump:
     def wake(self, run_id: RunId) -> None:
         """A run is new, has new tasks or has ended: look at it now rather than soon."""
         self.touched.add(run_id)
-        self.stirred.set()
+        self.noticed.set()
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve live runs until told to stop; then finish what is in hand within the grace."""
         async with asyncio.TaskGroup() as group:
-            renewer = group.create_task(self._renew_for_ever(), name="pump renew")
-            settlers = [
-                group.create_task(self._settle_for_ever(), name=f"pump settle {number}")
-                for number in range(self.pace.settlers)
+            feeders = [
+                group.create_task(
+                    self._feed_until_told(stopping, group), name=f"pump feed {number}"
+                )
+                for number in range(self.pace.feeders)
             ]
-            feeder = group.create_task(self._feed_until_told(stopping, group), name="pump feed")
+            others = [
+                group.create_task(self._watch_for_ever(), name="pump watch"),
+                group.create_task(self._renew_for_ever(), name="pump renew"),
+                *(
+                    group.create_task(self._settle_for_ever(), name=f"pump settle {number}")
+                    for number in range(self.pace.settlers)
+                ),
+            ]
             await stopping.wait()
             self.stirred.set()
             # Not cut off in the middle of a claim: its tasks would be held by nobody.
-            await asyncio.wait([feeder], timeout=LAST_WORDS.total_seconds())
-            feeder.cancel()
+            await asyncio.wait(feeders, timeout=LAST_WORDS.total_seconds())
+            for feeder in feeders:
+                feeder.cancel()
             await self._wind_down()
-            for loop in (renewer, *settlers):
+            for loop in others:
                 loop.cancel()
 
     async def _feed_until_told(self, stopping: asyncio.Event, group: asyncio.TaskGroup) -> None:
         while not stopping.is_set():
             self.stirred.clear()
             try:
-                await self._refresh()
                 took = await self._feed(group)
             except Unavailable as error:
                 log.warning("pump.unavailable", why=str(error))
@@ -139,10 +157,20 @@ class Pump:
 
     async def _feed(self, group: asyncio.TaskGroup) -> int:
         """Take as many tasks as there are places for, start them, and say how many."""
-        free = self.pace.concurrency - len(self.flights)
+        coming = sum(lane.coming for lane in self.lanes.values())
+        free = self.pace.concurrency - len(self.flights) - coming
         if free <= 0:
             return 0
         granted = share(self._wants(), free)
+        for run_id, want in granted.items():
+            self.lanes[run_id].coming += want
+        try:
+            return await self._claim(group, granted)
+        finally:
+            for run_id, want in granted.items():
+                self.lanes[run_id].coming -= want
+
+    async def _claim(self, group: asyncio.TaskGroup, granted: Mapping[RunId, int]) -> int:
         permits = await self._reserve(granted)
         asked = {run_id: len(held) for run_id, held in permits.items()}
         if not asked:
@@ -169,25 +197,40 @@ class Pump:
         permits: dict[RunId, list[str]] = {}
         try:
             for run_id, want in granted.items():
-                job = self.lanes[run_id].job
-                held = await self.coordination.reserve(job.id, want=want, cap=job.max_inflight)
-                if held:
-                    permits[run_id] = list(held)
+                permits[run_id] = await self._reserve_for(self.lanes[run_id], want)
         except Unavailable:
-            if not permits:
+            if not any(permits.values()):
                 raise
-        return permits
+        return {run_id: held for run_id, held in permits.items() if held}
+
+    async def _reserve_for(self, lane: Lane, want: int) -> list[str]:
+        held, lane.spare = lane.spare[:want], lane.spare[want:]
+        if len(held) == want:
+            return held
+        job = lane.job
+        try:
+            more = await self.coordination.reserve(
+                job.id, want=want - len(held), cap=job.max_inflight
+            )
+        except Unavailable:
+            if not held:
+                raise
+            return held
+        return [*held, *more]
 
     async def _give_back(self, permits: Mapping[RunId, Sequence[str]]) -> None:
         for run_id, unused in permits.items():
             if unused:
-                await self.coordination.release(self.lanes[run_id].job.id, unused)
+                lane = self.lanes[run_id]
+                spare, lane.spare = lane.spare, []
+                await self._release(lane.job.id, [*unused, *spare])
 
     def _pace_lanes(self, unused: Mapping[RunId, Sequence[str]]) -> None:
         """Runs that gave less than was asked for have nothing more due just now."""
         now = self.clock.monotonic()
         for run_id, left in unused.items():
             lane = self.lanes[run_id]
+            lane.hasty_until = now + self.pace.patience.total_seconds()
             if not left:
                 lane.idle = 0.0
                 continue
@@ -198,17 +241,18 @@ class Pump:
             lane.resting_until = now + lane.idle
 
     async def _leave_ended(self, silent: Iterable[RunId]) -> None:
-        """Forget runs that gave nothing because they are over."""
+        """Take no more of runs that gave nothing because they are over."""
         for run_id in silent:
-            if not self.lanes[run_id].inflight:
+            if not self.lanes[run_id].unsettled:
                 run = await self.metadata.run(run_id)
                 if run is None or not run.is_live:
-                    self._leave(run_id)
+                    self.wake(run_id)
 
     def _start(self, group: asyncio.TaskGroup, task: Task, permit: str) -> None:
         lane = self.lanes[task.run_id]
         flight = Flight(task, lane, permit)
-        lane.inflight += 1
+        lane.calls += 1
+        lane.unsettled += 1
         # A process that slept through a lease may claim what it still has in flight.
         if (lapsed := self.flights.get((task.run_id, task.id))) and lapsed.worker:
             lapsed.worker.cancel()
@@ -220,9 +264,20 @@ class Pump:
         try:
             result = await self.attempt(flight.task, flight.lane.assignment)
         finally:
-            self._cool_down(flight.lane, result)
-            self.landed.append((flight, result))
-            self.any_landed.set()
+            self._land(flight, result)
+
+    def _land(self, flight: Flight, result: Result) -> None:
+        """A call is over: its permit is for the next page, its result to be settled."""
+        lane = flight.lane
+        lane.calls -= 1
+        self._cool_down(lane, result)
+        if flight.permit and not lane.gone and lane.cooling_until <= self.clock.monotonic():
+            lane.spare.append(flight.permit)
+            flight.permit = None
+        self.landed.append((flight, result))
+        self.any_landed.set()
+        if lane.room() >= lane.worthwhile:
+            self.stirred.set()
 
     def _cool_down(self, lane: Lane, result: Result) -> None:
         match result:
@@ -235,6 +290,8 @@ class Pump:
     async def _settle_for_ever(self) -> None:
         while True:
             await self.any_landed.wait()
+            if len(self.landed) < self.pace.worthwhile < len(self.flights):
+                await asyncio.sleep(self.pace.patience.total_seconds())  # more will land
             self.any_landed.clear()
             landed, self.landed = self.landed, []
             if not landed:
@@ -251,8 +308,9 @@ class Pump:
             key = (flight.task.run_id, flight.task.id)
             if self.flights.get(key) is flight:
                 del self.flights[key]
-            flight.lane.inflight -= 1
-            permits[flight.lane.job.id].append(flight.permit)
+            flight.lane.unsettled -= 1
+            if flight.permit:
+                permits[flight.lane.job.id].append(flight.permit)
         for job_id, held in permits.items():
             await self._release(job_id, held)
 
@@ -279,8 +337,11 @@ class Pump:
             self._abort(lost)
         # Only of what is still in flight: a released permit would be taken anew, for nobody.
         permits: dict[JobId, list[str]] = defaultdict(list)
+        for lane in self.lanes.values():
+            permits[lane.job.id] += lane.spare
         for flight in self.flights.values():
-            permits[flight.lane.job.id].append(flight.permit)
+            if flight.permit:
+                permits[flight.lane.job.id].append(flight.permit)
         await self.coordination.renew(permits)
 
     def _abort(self, lost: Held) -> None:
@@ -288,6 +349,19 @@ class Pump:
         flight = self.flights.get((lost.run_id, lost.task_id))
         if flight and flight.worker and flight.task.claim_no == lost.claim_no:
             flight.worker.cancel()
+
+    async def _watch_for_ever(self) -> None:
+        """Keep the map of live runs."""
+        while True:
+            self.noticed.clear()
+            try:
+                await self._refresh()
+            except Unavailable as error:
+                log.warning("pump.watch.unavailable", why=str(error))
+                await asyncio.sleep(self.pace.outage.total_seconds())
+                continue
+            self.stirred.set()
+            await self._wait_for(self.noticed, self.refresh_at)
 
     async def _refresh(self) -> None:
         """Know the live runs: those touched in this process at once, new ones every second,
@@ -300,7 +374,7 @@ class Pump:
         if now >= self.resync_at:
             live = await self._join_all(after="")
             for run_id in self.lanes.keys() - live:
-                self._leave(run_id)
+                await self._leave(run_id)
             self.resync_at = now + self.pace.resync.total_seconds()
         elif now >= self.refresh_at:
             await self._join_all(after=self._id_of_the_recent_past())
@@ -316,7 +390,7 @@ class Pump:
     async def _look_at(self, run_id: RunId) -> None:
         run = await self.metadata.run(run_id)
         if run is None or not run.is_live:
-            self._leave(run_id)
+            await self._leave(run_id)
         elif run_id in self.lanes:
             self.lanes[run_id].resting_until = 0.0
             self.lanes[run_id].idle = 0.0
@@ -347,24 +421,34 @@ class Pump:
             format=job.format,
             policy=replace(self.policy, retries=job.retries),
         )
-        self.lanes[run.id] = Lane(run=run, job=job, assignment=assignment)
+        worthwhile = min(self.pace.worthwhile, (job.max_inflight + 1) // 2)
+        self.lanes[run.id] = Lane(run=run, job=job, assignment=assignment, worthwhile=worthwhile)
 
-    def _leave(self, run_id: RunId) -> None:
+    async def _leave(self, run_id: RunId) -> None:
         """Take nothing more of a run; forget it when its last task is in."""
         lane = self.lanes.get(run_id)
         if lane is None:
             return
         lane.gone = True
-        if not lane.inflight:
+        await self._release_spare(lane)
+        if not lane.unsettled and not lane.coming:
             del self.lanes[run_id]
 
+    async def _release_spare(self, lane: Lane) -> None:
+        spare, lane.spare = lane.spare, []
+        if spare:
+            await self._release(lane.job.id, spare)
+
     async def _rest(self) -> None:
-        """Wait until something happens here, or it is time to look again."""
+        """Wait until there may be room, or a run that rests is up again."""
         now = self.clock.monotonic()
-        until = min(self.refresh_at, self._next_ready(now))
+        latest = now + self.pace.refresh.total_seconds()
+        await self._wait_for(self.stirred, min(latest, self._next_ready(now)))
+
+    async def _wait_for(self, event: asyncio.Event, until: float) -> None:
         try:
-            async with asyncio.timeout(max(until - now, 0.0)):
-                await self.stirred.wait()
+            async with asyncio.timeout(max(until - self.clock.monotonic(), 0.0)):
+                await event.wait()
         except TimeoutError:
             return
 
@@ -389,6 +473,8 @@ class Pump:
                     await self.stirred.wait()
         except TimeoutError:
             log.warning("pump.stopped.unsettled", tasks=len(self.flights))
+        for lane in self.lanes.values():
+            await self._release_spare(lane)
 
 
 PAGE = 1000

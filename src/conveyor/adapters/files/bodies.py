@@ -78,6 +78,10 @@ class FileBodies:
         return FileSpool(self._folder / "spool")
 
     async def put_many(self, bodies: Sequence[Body]) -> Sequence[Kept]:
+        if not self._sync:
+            # Into the page cache: shorter than the way to another thread and back, which has
+            # to wait for the interpreter's lock at every call of the system.
+            return self._put_all(bodies)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._writer, self._put_all, bodies)
 

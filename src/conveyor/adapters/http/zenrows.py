@@ -93,14 +93,15 @@ class ZenrowsGateway:
 
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
         charged = NOTHING
+        limit = Deadline(self._deadline)
         try:
-            async with asyncio.timeout(self._deadline) as limit, self._ask(request) as answer:
+            async with self._ask(request) as answer:
                 charged = wire.spend(answer.headers.get(CREDITS), answer.headers.get(COST))
                 if 200 <= answer.status < 300:
                     return Page(content=await self._content(answer, spool), spend=charged)
                 return await self._judge(request, answer, charged, spool)
-        except TimeoutError:
-            if not limit.expired():
+        except asyncio.CancelledError:
+            if not limit.is_why():
                 raise
             return self._too_late(charged)
         except BodyTooLarge:
@@ -111,6 +112,8 @@ class ZenrowsGateway:
         except ClientError as lost:
             why = f"The gateway gave no answer: {_what_happened(lost)}."
             return wire.synthesised("gateway_unreachable", 502, why, charged=charged)
+        finally:
+            limit.lift()
 
     def _ask(self, request: PageRequest) -> AbstractAsyncContextManager[ClientResponse]:
         headers, content = wire.forwarded(request), None
@@ -190,6 +193,33 @@ class ZenrowsGateway:
     def _too_large(self, charged: Spend) -> Refusal:
         why = f"The page is larger than {self._largest} bytes."
         return wire.synthesised("body_too_large", 413, why, charged=charged)
+
+
+class Deadline:
+    """Cancels the task that made it, once, when its time is up.
+
+    What `asyncio.timeout` does, for a third of its cost: that was a twentieth of a page's.
+    """
+
+    __slots__ = ("_task", "_timer", "_was_cancelled")
+
+    def __init__(self, seconds: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._was_cancelled = False
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def is_why(self) -> bool:
+        """Whether a cancellation came from here, and from nobody else as well."""
+        return self._was_cancelled and self._task.uncancel() == 0
+
+    def lift(self) -> None:
+        self._timer.cancel()
+
+    def _expire(self) -> None:
+        self._was_cancelled = True
+        self._task.cancel()
 
 
 class BodyTooLarge(Exception):

@@ -1,5 +1,6 @@
 """How tasks and their lines stand in SQLite."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,7 +25,7 @@ PHASE = {
     TaskStatus.FAILED: 3,
 }
 
-Row = tuple[Any, ...]  # as the driver gives it
+Row = Sequence[Any]  # as the driver gives it
 
 TASK_COLUMNS = (
     "idx", "id", "status", "due_at", "claim_no", "attempts", "lost", "claimed_at", "created_at",
@@ -32,6 +33,11 @@ TASK_COLUMNS = (
     "checksum", "format", "problem", "reason", "source_run_id",
 )  # fmt: skip
 TASK = ", ".join(TASK_COLUMNS)
+
+# Many rows travel as one JSON value: each row stepped to is a turn of the interpreter's lock, and
+# while pages come in, waiting for that turn takes longer than all the rest.
+ROWS = f"json_group_array(json_array({TASK}))"
+DECODER = msgspec.json.Decoder(list[list[Any]])
 
 ADD_COUNTS = f"""
 INSERT INTO counter (shelf, incarnation, {", ".join(COUNTED)})
@@ -58,6 +64,14 @@ def stamp(moment: datetime) -> int:
 
 def moment(value: int) -> datetime:
     return EPOCH + timedelta(microseconds=value)
+
+
+def rows_of(
+    connection: apsw.Connection, query: str, values: tuple[int | str, ...]
+) -> Sequence[Row]:
+    """What a query gives that gathers all its rows into one JSON value."""
+    [(text,)] = connection.execute(query, values)
+    return DECODER.decode(text)
 
 
 def task_of(run_id: RunId, row: Row) -> Task:

@@ -1,5 +1,8 @@
 """The short names runs have in the task tables."""
 
+from collections.abc import Callable
+from functools import cache, partial
+
 import apsw
 
 from conveyor.domain.ids import RunId
@@ -11,6 +14,11 @@ MOST_KNOWN = 100_000
 def find_shelf(connection: apsw.Connection, run_id: RunId) -> int | None:
     row = connection.execute(FIND, (run_id,)).fetchone()
     return row[0] if row else None
+
+
+def finder(connection: apsw.Connection) -> Callable[[RunId], int | None]:
+    """Shelves by run, each looked up once in a transaction."""
+    return cache(partial(find_shelf, connection))
 
 
 def make_shelf(connection: apsw.Connection, run_id: RunId) -> int:

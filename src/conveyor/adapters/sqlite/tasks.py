@@ -1,18 +1,21 @@
 """Task rows in SQLite."""
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from operator import itemgetter
 
 import apsw
+import msgspec
 
 from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.rows import (
     PHASE,
+    ROWS,
     STATUS_NO,
     STATUSES,
     TASK,
     Row,
     line_of,
+    rows_of,
     stamp,
     task_of,
 )
@@ -27,14 +30,22 @@ from conveyor.ports.tasks import NewTask
 ADD = """
 INSERT INTO task (shelf, idx, id, status, phase, due_at, claim_no, attempts, lost, created_at,
                   updated_at, url, method, external_id, metadata, params, body)
-VALUES (?, ?, ?, 0, 0, ?, 0, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?)
+SELECT ?2, value ->> 0, value ->> 1, 0, 0, ?3, 0, 0, 0, ?3, ?3, value ->> 2, value ->> 3,
+       value ->> 4, value ->> 5, value ->> 6, value ->> 7
+  FROM json_each(?1) WHERE true
 ON CONFLICT DO NOTHING
 """
+ADDED_AT_A_TIME = 1_000
 GET = f"SELECT {TASK} FROM task WHERE shelf = ? AND idx = ?"
-PAGE = f"SELECT {TASK} FROM task WHERE shelf = ? AND idx > ? ORDER BY idx LIMIT ?"
+PAGE = f"""
+SELECT {ROWS} FROM
+       (SELECT {TASK} FROM task WHERE shelf = ? AND idx > ? ORDER BY idx LIMIT ?)
+"""
 PAGE_OF_PHASE = f"""
-SELECT {TASK} FROM task INDEXED BY task_by_phase
- WHERE shelf = ? AND phase = ? AND idx > ? ORDER BY idx
+SELECT {ROWS} FROM
+       (SELECT {TASK} FROM task INDEXED BY task_by_phase
+         WHERE shelf = ? AND phase = ? AND idx > ? AND status IN (SELECT value FROM json_each(?))
+         ORDER BY idx LIMIT ?)
 """
 HISTORY = """
 SELECT attempt, started_at, ended_at, problem, credits, nanos FROM attempt
@@ -62,10 +73,16 @@ class SqliteTasks:
     async def add(self, run_id: RunId, tasks: Sequence[NewTask]) -> int:
         now = stamp(self._clock.now())
 
+        chunks = [
+            msgspec.json.encode([_row(task) for task in tasks[start : start + ADDED_AT_A_TIME]])
+            for start in range(0, len(tasks), ADDED_AT_A_TIME)
+        ]
+
         def operation(connection: apsw.Connection) -> int:
             shelf = make_shelf(connection, run_id)
             before = connection.total_changes()
-            connection.executemany(ADD, (_row(shelf, task, now) for task in tasks))
+            for chunk in chunks:
+                connection.execute(ADD, (chunk.decode(), shelf, now))
             return int(connection.total_changes() - before)
 
         # Rows mean nothing before the commit of the run or watermark that follows them.
@@ -94,7 +111,7 @@ class SqliteTasks:
             if shelf is None:
                 return []
             rows = (
-                connection.execute(PAGE, (shelf, after, limit)).fetchall()
+                rows_of(connection, PAGE, (shelf, after, limit))
                 if statuses is None
                 else _of_statuses(connection, shelf, statuses, after=after, limit=limit)
             )
@@ -142,10 +159,10 @@ class SqliteTasks:
         return Counts(**dict(zip(COUNTED, row, strict=True))) if row else ZERO
 
 
-def _row(shelf: int, task: NewTask, now: int) -> tuple[int | str | None, ...]:
+def _row(task: NewTask) -> tuple[int | str | None, ...]:
     spec = task.spec
     return (
-        shelf, task.index, task.id, now, now, now,
+        task.index, task.id,
         spec.url, spec.method, spec.external_id, spec.metadata, spec.params, spec.body,
     )  # fmt: skip
 
@@ -173,9 +190,8 @@ def _of_statuses(
     A phase that is wanted only in part (pending without processing, say) is read on until the
     page is full.
     """
-    wanted = {STATUS_NO[status] for status in statuses}
+    wanted = msgspec.json.encode([STATUS_NO[status] for status in statuses]).decode()
     found: list[Row] = []
     for phase in {PHASE[status] for status in statuses}:
-        rows = connection.execute(PAGE_OF_PHASE, (shelf, phase, after))
-        found += islice((row for row in rows if row[2] in wanted), limit)
-    return sorted(found)[:limit]
+        found += rows_of(connection, PAGE_OF_PHASE, (shelf, phase, after, wanted, limit))
+    return sorted(found, key=itemgetter(0))[:limit]

@@ -1,39 +1,41 @@
 """Claims in SQLite: a pending row is the queue entry, its `due_at` the time it comes up."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import cache, partial
+from typing import NamedTuple
 
 import apsw
+import msgspec
 
 from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.rows import (
-    ADD_LINE,
-    PHASE,
-    STATUS_NO,
+    DECODER,
+    ROWS,
     TASK,
     Row,
     add_counts,
     add_line,
+    moment,
     replace_state,
     stamp,
     task_of,
 )
-from conveyor.adapters.sqlite.shelves import find_shelf
+from conveyor.adapters.sqlite.settling import prepare, settle_all, tell_settled
+from conveyor.adapters.sqlite.shelves import Shelves, finder
 from conveyor.domain import task as life
-from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import RunId, TaskId, task_index
 from conveyor.domain.task import Settlement, Task, TaskStatus
 from conveyor.ports.clock import Clock
 from conveyor.ports.work import Held
 
+PENDING = """
+FROM task INDEXED BY task_due
+WHERE shelf = ?1 AND status = 0 AND due_at <= ?2 ORDER BY due_at, idx LIMIT ?3
+"""
+NEXT = f"SELECT {ROWS} FROM (SELECT {TASK} {PENDING})"
 TAKE = f"""
-UPDATE task SET status = 1, claim_no = claim_no + 1, claimed_at = ?1, updated_at = ?1, due_at = ?2
- WHERE shelf = ?3 AND idx IN
-       (SELECT idx FROM task INDEXED BY task_due
-         WHERE shelf = ?3 AND status = 0 AND due_at <= ?1 ORDER BY due_at, idx LIMIT ?4)
-RETURNING {TASK}
+UPDATE task SET status = 1, claim_no = claim_no + 1, claimed_at = ?2, updated_at = ?2, due_at = ?4
+ WHERE shelf = ?1 AND idx IN (SELECT idx {PENDING})
 """
 ANY_LAPSED = """
 SELECT 1 FROM task INDEXED BY task_held WHERE shelf = ? AND status = 1 AND due_at <= ? LIMIT 1
@@ -57,12 +59,6 @@ FOREVER = timedelta(days=36_500)
 RENEW = """
 UPDATE task SET due_at = ? WHERE shelf = ? AND idx = ? AND claim_no = ? AND status = 1 RETURNING 1
 """
-SETTLE = """
-UPDATE task SET status = ?, phase = ?, attempts = attempts + ?, due_at = ?, updated_at = ?,
-       locator = ?, length = ?, checksum = ?, format = ?, problem = ?, reason = ?
- WHERE shelf = ? AND idx = ? AND claim_no = ? AND status = 1
-RETURNING attempts, claimed_at
-"""
 
 
 class SqliteWork:
@@ -80,6 +76,7 @@ class SqliteWork:
         self._clock = clock
         self._lease = lease
         self._incarnation = incarnation
+        self._shelves = Shelves()
 
     async def open(self, run_id: RunId) -> None:
         await self._database.write(lambda connection: _set_open(connection, run_id, opened=True))
@@ -91,22 +88,21 @@ class SqliteWork:
         """Nothing to do: the rows are the queue."""
 
     async def claim(self, wants: Mapping[RunId, int]) -> Sequence[Task]:
-        def operation(connection: apsw.Connection) -> list[Task]:
-            taken: list[Task] = []
-            for run_id, limit in wants.items():
-                shelf = self._open_shelf(connection, run_id)
-                if shelf is not None:
-                    taken += self._claim_run(connection, run_id, shelf, limit)
-            return taken
-
         # A claim that a power cut undoes is a task that is pending again.
-        return await self._database.write(operation, lazy=True)
+        taken = await self._database.write(
+            lambda connection: [
+                (run_id, self._claim_run(connection, run_id, limit))
+                for run_id, limit in wants.items()
+            ],
+            lazy=True,
+        )
+        return [task for run_id, given in taken for task in self._given(run_id, given)]
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
         until = stamp(self._clock.now() + self._lease)
 
         def operation(connection: apsw.Connection) -> list[Held]:
-            shelf = _finder(connection)
+            shelf = finder(connection)
             return [
                 one for one in held if not _renew_one(connection, shelf(one.run_id), one, until)
             ]
@@ -115,19 +111,11 @@ class SqliteWork:
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
         now = stamp(self._clock.now())
-
-        def operation(connection: apsw.Connection) -> list[bool]:
-            shelf = _finder(connection)
-            sums: dict[int, Counts] = defaultdict(lambda: ZERO)
-            settled = [
-                _settle_one(connection, shelf(one.run_id), one, now, sums) for one in settlements
-            ]
-            for number, counts in sums.items():
-                if counts != ZERO:
-                    add_counts(connection, number, self._incarnation, counts)
-            return settled
-
-        return await self._database.write(operation)
+        keys, claims = prepare(settlements, self._shelf_of, now)
+        held = await self._database.write(
+            lambda connection: settle_all(connection, claims, now, self._incarnation)
+        )
+        return list(tell_settled(keys, held))
 
     async def ack(self, final: Sequence[Held]) -> None:
         """Nothing to do: the rows are the queue."""
@@ -163,22 +151,36 @@ class SqliteWork:
         return row[0] if row and row[1] else None
 
     def _claim_run(
-        self, connection: apsw.Connection, run_id: RunId, shelf: int, limit: int
-    ) -> list[Task]:
+        self, connection: apsw.Connection, run_id: RunId, limit: int
+    ) -> "Taken | list[Task]":
+        """What is due of a run: pending tasks as they were, or, where a lease lapsed, all as
+        they are now. As little as can be is done here: others wait for this thread.
+        """
+        shelf = self._open_shelf(connection, run_id)
+        if shelf is None:
+            return []
         now = stamp(self._clock.now())
         if connection.execute(ANY_LAPSED, (shelf, now)).fetchone():
             rows = connection.execute(DUE, (shelf, now, limit)).fetchall()
             return self.take_due(connection, shelf, [task_of(run_id, row) for row in rows])
+        [(rows_before,)] = connection.execute(NEXT, (shelf, now, limit))
         until = now + self._lease // timedelta(microseconds=1)
-        taken = [
-            task_of(run_id, row) for row in connection.execute(TAKE, (now, until, shelf, limit))
-        ]
-        return sorted(taken, key=lambda task: task.index)
+        connection.execute(TAKE, (shelf, now, limit, until))
+        return Taken(rows_before, now, until)
+
+    def _given(self, run_id: RunId, taken: "Taken | list[Task]") -> list[Task]:
+        if not isinstance(taken, Taken):
+            return taken
+        rows = DECODER.decode(taken.rows)
+        return [_claimed(task_of(run_id, row), taken.at, taken.until) for row in rows]
+
+    def _shelf_of(self, run_id: RunId) -> int | None:
+        return self._database.peek(lambda connection: self._shelves.find(connection, run_id))
 
     def _release(self, connection: apsw.Connection, latest: int, limit: int) -> list[Held]:
         now = self._clock.now()
         released = []
-        rows: list[Row] = connection.execute(LAPSED_ANYWHERE, (latest, limit)).fetchall()
+        rows: Sequence[Row] = connection.execute(LAPSED_ANYWHERE, (latest, limit)).fetchall()
         for shelf, run_id, *row in rows:
             task = task_of(run_id, tuple(row))
             self._move_lost(connection, shelf, task, life.release(task, now))
@@ -196,62 +198,31 @@ class SqliteWork:
             add_counts(connection, shelf, self._incarnation, life.counted(verdict))
 
 
-def _finder(connection: apsw.Connection) -> Callable[[RunId], int | None]:
-    """Shelves by run, each looked up once in this transaction."""
-    return cache(partial(find_shelf, connection))
-
-
 def _renew_one(connection: apsw.Connection, shelf: int | None, held: Held, until: int) -> bool:
     key = (until, shelf, task_index(held.task_id), held.claim_no)
     return connection.execute(RENEW, key).fetchone() is not None
 
 
-def _settle_one(
-    connection: apsw.Connection,
-    shelf: int | None,
-    one: Settlement,
-    now: int,
-    sums: dict[int, Counts],
-) -> bool:
-    index, verdict = task_index(one.task_id), one.verdict
-    life.check_ends(verdict)
-    if shelf is None:
-        return False
-    row = connection.execute(SETTLE, _settled(shelf, index, one, now)).fetchone()
-    if row is None:
-        return False
-    attempts, claimed_at = row
-    if verdict.charged:
-        line = (shelf, index, one.claim_no, attempts, claimed_at, now, verdict.problem)
-        connection.execute(ADD_LINE, (*line, verdict.spend.credits, verdict.spend.nanos))
-    sums[shelf] += life.counted(verdict)
-    return True
+class Taken(NamedTuple):
+    """Pending tasks as JSON of their rows before they were taken, and when that was."""
+
+    rows: str
+    at: int
+    until: int
+
+
+def _claimed(task: Task, now: int, until: int) -> Task:
+    """What `TAKE` made of a pending task."""
+    claimed_at = moment(now)
+    return msgspec.structs.replace(
+        task,
+        status=TaskStatus.PROCESSING,
+        claim_no=task.claim_no + 1,
+        claimed_at=claimed_at,
+        updated_at=claimed_at,
+        due_at=moment(until),
+    )
 
 
 def _set_open(connection: apsw.Connection, run_id: RunId, *, opened: bool) -> None:
     connection.execute("UPDATE shelf SET open = ? WHERE run_id = ?", (int(opened), run_id))
-
-
-def _settled(
-    shelf: int, index: int | None, one: Settlement, now: int
-) -> tuple[int | str | None, ...]:
-    verdict, result = one.verdict, one.verdict.result
-    pending = verdict.status is TaskStatus.PENDING
-    failed = verdict.status is TaskStatus.FAILED
-    body = (result.locator, result.length, result.checksum, result.format) if result else NO_BODY
-    return (
-        STATUS_NO[verdict.status],
-        PHASE[verdict.status],
-        int(verdict.charged),
-        now + verdict.delay // timedelta(microseconds=1) if pending else None,
-        now,
-        *body,
-        verdict.problem if failed else None,
-        verdict.reason if failed else None,
-        shelf,
-        index,
-        one.claim_no,
-    )
-
-
-NO_BODY = (None, None, None, None)

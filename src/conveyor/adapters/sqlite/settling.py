@@ -1,0 +1,115 @@
+"""Settling in SQLite: any number of claims in four statements.
+
+All that the statements need is made ready beforehand, as one JSON value: the writer's thread runs
+SQL and hardly any Python, so it does not wait for its turn of the interpreter's lock while pages
+come in.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+
+import apsw
+import msgspec
+
+from conveyor.adapters.sqlite.rows import PHASE, STATUS_NO
+from conveyor.domain import task as life
+from conveyor.domain.counts import COLUMNS as COUNTED
+from conveyor.domain.ids import RunId, task_index
+from conveyor.domain.task import Settlement, TaskStatus, Verdict
+
+# One claim's end, in the order its values are sent in.
+SENT = (
+    "shelf", "idx", "claim_no", "status", "phase", "charged", "due_at", "locator", "length",
+    "checksum", "format", "problem", "reason", "told", *COUNTED,
+)  # fmt: skip
+AT = {name: f"(claim.value ->> {place})" for place, name in enumerate(SENT)}
+THAT_HOLD = f"""
+  FROM json_each(?1) AS claim CROSS JOIN task
+    ON task.shelf = {AT["shelf"]} AND task.idx = {AT["idx"]}
+ WHERE task.claim_no = {AT["claim_no"]} AND task.status = 1
+"""
+HELD = (
+    f"SELECT json_group_array(json_array({AT['shelf']}, {AT['idx']}, {AT['claim_no']})) {THAT_HOLD}"
+)
+TELL = f"""
+INSERT INTO attempt (shelf, idx, claim_no, attempt, started_at, ended_at, problem, credits, nanos)
+SELECT task.shelf, task.idx, task.claim_no, task.attempts + 1, task.claimed_at, ?2, {AT["told"]},
+       {AT["credits"]}, {AT["nanos"]} {THAT_HOLD} AND {AT["charged"]}
+"""
+COUNT = f"""
+INSERT INTO counter (shelf, incarnation, {", ".join(COUNTED)})
+SELECT task.shelf, ?2, {", ".join(f"sum({AT[name]})" for name in COUNTED)} {THAT_HOLD}
+ GROUP BY task.shelf
+ON CONFLICT (shelf, incarnation) DO UPDATE SET
+{", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTED)}
+"""
+MOVED = (
+    "status",
+    "phase",
+    "due_at",
+    "locator",
+    "length",
+    "checksum",
+    "format",
+    "problem",
+    "reason",
+)
+MOVE = f"""
+UPDATE task SET updated_at = ?2, attempts = attempts + {AT["charged"]},
+       {", ".join(f"{name} = {AT[name]}" for name in MOVED)}
+  FROM json_each(?1) AS claim
+ WHERE task.shelf = {AT["shelf"]} AND task.idx = {AT["idx"]}
+   AND task.claim_no = {AT["claim_no"]} AND task.status = 1
+"""
+NO_BODY = (None, None, None, None)
+HELD_KEYS = msgspec.json.Decoder(list[tuple[int, int, int]])
+
+Key = tuple[int | None, int | None, int]
+Values = tuple[int | str | None, ...]
+
+
+def prepare(
+    settlements: Sequence[Settlement], shelf_of: Callable[[RunId], int | None], now: int
+) -> tuple[list[Key], str]:
+    """The claims by their keys, and what the statements need of them."""
+    keys = [(shelf_of(one.run_id), task_index(one.task_id), one.claim_no) for one in settlements]
+    sent: dict[Key, Values] = {}
+    for key, one in zip(keys, settlements, strict=True):
+        life.check_ends(one.verdict)
+        # A claim that is named twice ends once: the first word counts.
+        sent.setdefault(key, (*key, *_values(one.verdict, now)))
+    return keys, msgspec.json.encode(list(sent.values())).decode()
+
+
+def settle_all(connection: apsw.Connection, claims: str, now: int, incarnation: int) -> str:
+    """End the claims that still hold their tasks, and say which those were."""
+    [(held,)] = connection.execute(HELD, (claims,))
+    connection.execute(TELL, (claims, now))
+    connection.execute(COUNT, (claims, incarnation))
+    connection.execute(MOVE, (claims, now))
+    return str(held)
+
+
+def tell_settled(keys: Sequence[Key], held: str) -> Iterator[bool]:
+    """Which of the claims took effect, each counted where it is first named."""
+    left = set(HELD_KEYS.decode(held))
+    for key in keys:
+        yield key in left
+        left.discard(key)
+
+
+def _values(verdict: Verdict, now: int) -> Values:
+    result = verdict.result
+    pending = verdict.status is TaskStatus.PENDING
+    failed = verdict.status is TaskStatus.FAILED
+    return (
+        STATUS_NO[verdict.status],
+        PHASE[verdict.status],
+        int(verdict.charged),
+        now + verdict.delay // timedelta(microseconds=1) if pending else None,
+        *((result.locator, result.length, result.checksum, result.format) if result else NO_BODY),
+        verdict.problem if failed else None,
+        verdict.reason if failed else None,
+        verdict.problem,
+        *msgspec.structs.astuple(life.counted(verdict)),
+    )
