@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
+import structlog
 
 from conveyor.domain.batch import Batch, ingest_duty, lines, list_key
 from conveyor.domain.ids import JobId, RunId
@@ -37,6 +38,8 @@ from conveyor.steps.idempotency import Answer, Call, Replays
 
 WORTH_A_THREAD = 64 * 1024  # bytes of body from which decoding would hold up other callers
 
+
+log = structlog.get_logger()
 
 Render = Callable[[Job, Run, int], bytes]
 
@@ -140,6 +143,8 @@ class Accept:
         except ConveyorError:
             await self._abandon(draft)
             raise
+        count = len(draft.specs)
+        log.info("job.accepted", job_id=draft.job.id, run_id=draft.run.id, tasks=count)
         await self._send_duties(batches)
         self.wake(draft.run.id)
         return answer

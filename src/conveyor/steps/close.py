@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import structlog
+
 from conveyor.domain import job as job_life
 from conveyor.domain import run as run_life
 from conveyor.domain.ids import CallerId, JobId, RunId
@@ -12,6 +14,8 @@ from conveyor.errors import NotFound, RunNotStoppable, Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,7 @@ class Close:
                 raise RunNotStoppable(f"The run is {run.status}: there is nothing to stop")
             try:
                 await self.metadata.commit(run_life.stop(run, self.clock.now()))
+                log.info("run.stopped", run_id=run.id)
             except Stale:
                 continue
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import structlog
+
 from conveyor.domain import run as life
 from conveyor.domain.ids import RunId
 from conveyor.errors import Stale
@@ -9,6 +11,8 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,7 @@ class Complete:
                 await self.metadata.commit(life.complete(run, settled, self.clock.now()))
             except Stale:
                 continue
+            log.info("run.completed", run_id=run_id, tasks=run.total)
             await self.work.close(run_id)
             return True
         return False
