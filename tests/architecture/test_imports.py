@@ -25,7 +25,7 @@ STANDARD_AND_PURE = {
     "collections", "datetime", "difflib", "enum", "hashlib", "http", "itertools", "re", "typing", "zlib",
 }  # fmt: skip
 # Values and helpers that stations share; no station itself.
-SHARED_BY_STEPS = {"attempt", "idempotency"}
+SHARED_BY_STEPS = {"attempt", "idempotency", "ownership"}
 # Only these know every part.
 KNOW_ALL = {"wiring", "cli", "testing", "__main__", "__init__"}
 

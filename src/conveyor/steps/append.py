@@ -25,7 +25,6 @@ from conveyor.errors import (
     JobNotOpen,
     KeyTaken,
     LastBatchReceived,
-    NotFound,
     QuotaExceeded,
     RunNotTerminal,
     Stale,
@@ -37,6 +36,7 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.duties import Duties
 from conveyor.ports.metadata import Metadata
 from conveyor.steps.idempotency import Answer, Call, Replays
+from conveyor.steps.ownership import own_job, own_run
 
 Render = Callable[[Job, Run, int], Awaitable[bytes]]
 
@@ -121,12 +121,8 @@ class Append:
 
     async def _open_job(self, call: Call, job_id: JobId) -> tuple[Job, Run]:
         """The job and its run, if they take more tasks."""
-        job = await self.metadata.job(job_id)
-        if job is None or job.caller != call.caller or job.status is JobStatus.DELETED:
-            raise NotFound("No such job")
-        run = await self.metadata.run(job.latest_run_id)
-        if run is None:
-            raise NotFound("No such job")
+        job = await own_job(self.metadata, call.caller, job_id)
+        run = await own_run(self.metadata, job)
         if job.last_batch:
             raise LastBatchReceived("The last batch of this job has been received")
         if job.status is not JobStatus.OPEN or not run.is_live:

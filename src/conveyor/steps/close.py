@@ -10,10 +10,11 @@ from conveyor.domain import run as run_life
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.run import Run, RunStatus
-from conveyor.errors import NotFound, RunNotStoppable, Stale
+from conveyor.errors import RunNotStoppable, Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
+from conveyor.steps.ownership import own_job, own_run
 
 log = structlog.get_logger()
 
@@ -63,10 +64,5 @@ class Close:
             await self.metadata.commit(closed)
 
     async def _load(self, caller: CallerId, job_id: JobId) -> tuple[Job, Run]:
-        job = await self.metadata.job(job_id)
-        if job is None or job.caller != caller or job.status is JobStatus.DELETED:
-            raise NotFound("No such job")
-        run = await self.metadata.run(job.latest_run_id)
-        if run is None:
-            raise NotFound("No such job")
-        return job, run
+        job = await own_job(self.metadata, caller, job_id)
+        return job, await own_run(self.metadata, job)

@@ -10,13 +10,14 @@ from conveyor.domain import cursor
 from conveyor.domain.counts import Counts
 from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_index
 from conveyor.domain.job import Job, JobStatus, JobType
-from conveyor.domain.run import Run, RunStatus
+from conveyor.domain.run import Run
 from conveyor.domain.task import Attempt, Task, TaskStatus
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
+from conveyor.steps.ownership import own_job, own_run
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -51,13 +52,13 @@ class Read:
     clock: Clock
 
     async def job(self, caller: CallerId, job_id: JobId) -> JobView:
-        job = await self._own_job(caller, job_id)
-        run = await self._own_run(job, job.latest_run_id)
+        job = await own_job(self.metadata, caller, job_id)
+        run = await own_run(self.metadata, job)
         return JobView(job, run, await self._settled(run))
 
     async def run(self, caller: CallerId, job_id: JobId, run_id: RunId) -> RunView:
-        job = await self._own_job(caller, job_id)
-        run = await self._own_run(job, run_id)
+        job = await own_job(self.metadata, caller, job_id)
+        run = await own_run(self.metadata, job, run_id)
         return RunView(run, await self._settled(run))
 
     async def jobs(
@@ -81,7 +82,7 @@ class Read:
     async def runs(
         self, caller: CallerId, job_id: JobId, *, limit: int, before: str | None
     ) -> tuple[list[RunView], str | None]:
-        job = await self._own_job(caller, job_id)
+        job = await own_job(self.metadata, caller, job_id)
         found = await self.metadata.runs(job.id, limit=limit + 1, before=before)
         page = found[:limit]
         settled = await self.tasks.counts([run.id for run in page])
@@ -99,8 +100,8 @@ class Read:
         statuses: frozenset[TaskStatus] | None,
     ) -> ResultPage:
         """A dense page of a run's tasks; of the latest run when none is named."""
-        job = await self._own_job(caller, job_id)
-        run = await self._own_run(job, run_id or job.latest_run_id)
+        job = await own_job(self.metadata, caller, job_id)
+        run = await own_run(self.metadata, job, run_id)
         found = await self.tasks.page(run.id, limit=limit + 1, after=after, statuses=statuses)
         page = found[:limit]
         more = len(found) > limit
@@ -110,7 +111,7 @@ class Read:
         self, caller: CallerId, job_id: JobId, run_id: RunId | None, task_id: TaskId
     ) -> Content:
         """The body of a successful task."""
-        job = await self._own_job(caller, job_id)
+        job = await own_job(self.metadata, caller, job_id)
         return self._open(job, await self._own_task(job, run_id, task_id))
 
     async def content_by_link(self, job_id: JobId, run_id: RunId, task_id: TaskId) -> Content:
@@ -123,7 +124,7 @@ class Read:
     async def history(
         self, caller: CallerId, job_id: JobId, run_id: RunId | None, task_id: TaskId
     ) -> Sequence[Attempt]:
-        job = await self._own_job(caller, job_id)
+        job = await own_job(self.metadata, caller, job_id)
         task = await self._own_task(job, run_id, task_id)
         return await self.tasks.history(task.run_id, task.id)
 
@@ -143,20 +144,8 @@ class Read:
         chunks = self.bodies.read(result.locator)
         return Content(result.format, result.length, result.checksum, chunks)
 
-    async def _own_job(self, caller: CallerId, job_id: JobId) -> Job:
-        job = await self.metadata.job(job_id)
-        if job is None or job.caller != caller or job.status is JobStatus.DELETED:
-            raise NotFound("No such job")
-        return job
-
-    async def _own_run(self, job: Job, run_id: RunId) -> Run:
-        run = await self.metadata.run(run_id)
-        if run is None or run.job_id != job.id or run.status is RunStatus.DELETED:
-            raise NotFound("No such run")
-        return run
-
     async def _own_task(self, job: Job, run_id: RunId | None, task_id: TaskId) -> Task:
-        run = await self._own_run(job, run_id or job.latest_run_id)
+        run = await own_run(self.metadata, job, run_id)
         task = await self.tasks.get(run.id, task_id) if task_index(task_id) is not None else None
         if task is None:
             raise NotFound("No such task")

@@ -1,0 +1,25 @@
+"""Whose job it is. What is another caller's is told as if it were not there.
+
+Not a station of its own: the steps that answer callers share it.
+"""
+
+from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.run import Run, RunStatus
+from conveyor.errors import NotFound
+from conveyor.ports.metadata import Metadata
+
+
+async def own_job(metadata: Metadata, caller: CallerId, job_id: JobId) -> Job:
+    job = await metadata.job(job_id)
+    if job is None or job.caller != caller or job.status is JobStatus.DELETED:
+        raise NotFound("No such job")
+    return job
+
+
+async def own_run(metadata: Metadata, job: Job, run_id: RunId | None = None) -> Run:
+    """A run of the job, its latest when none is named."""
+    run = await metadata.run(run_id or job.latest_run_id)
+    if run is None or run.job_id != job.id or run.status is RunStatus.DELETED:
+        raise NotFound("No such run")
+    return run
