@@ -45,6 +45,7 @@ from conveyor.steps.complete import Complete
 from conveyor.steps.dispatch import Pace, Pump
 from conveyor.steps.idempotency import Replays
 from conveyor.steps.ingest import Ingest
+from conveyor.steps.pause import Pause
 from conveyor.steps.read import Read
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
@@ -293,6 +294,7 @@ def _wire_handlers(
             check=ingest.check,
             wake=ingest.wake,
         ),
+        pausing=Pause(metadata=engines.metadata, clock=engines.clock, wake=ingest.wake),
         read=Read(
             metadata=engines.metadata,
             tasks=engines.tasks,

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from zenrows.batch import BatchAPIError, ZenRowsBatchClient
+from zenrows.batch import BatchAPIError, RunPaused, ZenRowsBatchClient
 from zenrows.batch._typed_dicts import TaskInputDict, WebhookDict
 from zenrows.batch.models import (
     Format,
     IngestStatus,
     JobStatus,
     JobType,
+    PauseState,
     ResultType,
     RunStatus,
     TaskStatus,
@@ -165,6 +166,20 @@ def test_a_stopped_run_keeps_what_it_has_and_takes_up_nothing_new(
     done = client.submit_regular(["https://ok.example/1"])
     done.run.wait(timeout=60, poll_interval=0.05)
     assert code_of(done.run.stop) == (409, "run_not_stoppable")
+
+
+def test_a_paused_run_waits_until_it_is_resumed(client: ZenRowsBatchClient) -> None:
+    job = client.submit_open()
+    assert job.run.pause().data.pause_state is PauseState.PAUSED
+    job.add_tasks({"tasks": [{"url": f"https://ok.example/{n}"} for n in range(5)]})
+    with pytest.raises(RunPaused):
+        job.run.wait(timeout=5, poll_interval=0.05)
+    job.close()
+    assert client.get_job(job.job_id).data.latest_run.stats.completed == 0  # type: ignore[union-attr]
+    assert job.run.resume().data.pause_state is None
+    done = job.run.wait(timeout=60, poll_interval=0.05).data
+    assert (done.status, done.stats.successful) == (RunStatus.COMPLETED, 5)
+    assert code_of(job.run.pause) == (409, "conflict")
 
 
 def test_a_large_submit_is_answered_at_once_and_its_rows_follow(client: ZenRowsBatchClient) -> None:

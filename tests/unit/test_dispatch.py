@@ -12,13 +12,14 @@ import pytest
 from conveyor.adapters.crypto.sealing import AesSealing
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import CallerId, RunId
-from conveyor.domain.run import RunStatus
+from conveyor.domain.run import PauseState, RunStatus
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import MOST_LOST, AccountBlocked, Task, TaskStatus, Throttled
 from conveyor.errors import Unavailable
 from conveyor.steps import dispatch
 from conveyor.steps.attempt import Assignment, Result
 from conveyor.steps.dispatch import Pace, Pump
+from conveyor.steps.pause import Pause
 from conveyor.testing.factories import a_run, scraped, settlement
 from tests.unit.kit import (
     A_PAGE,
@@ -593,3 +594,37 @@ async def _no_words(*_: object) -> bytes:
 
 async def _be_away() -> None:
     raise Unavailable("away")
+
+
+async def test_a_paused_run_gives_nothing_until_it_is_resumed() -> None:
+    house, gateway = a_house(), ScriptedAttempts()
+    job_id, run_id = await house.submit(3)
+    pump = a_pump(house, gateway.attempt)
+    pausing = Pause(metadata=house.metadata, clock=house.clock, wake=pump.wake)
+    await pausing.turn(CALLER, job_id, PauseState.PAUSED)
+
+    async with running(pump):
+        await until(lambda: run_id in pump.lanes)
+        assert not house.trace.of("work.claim")
+        assert not gateway.started
+        await pausing.turn(CALLER, job_id, PauseState.ACTIVE)
+        await _completed(house, run_id)
+
+    assert len(gateway.started) == 3
+
+
+async def test_a_pause_lets_what_is_running_finish() -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    job_id, run_id = await house.submit(3, max_inflight=2)
+    pump = a_pump(house, gateway.attempt)
+    pausing = Pause(metadata=house.metadata, clock=house.clock, wake=pump.wake)
+
+    async with running(pump):
+        await until(lambda: len(gateway.started) == 2)
+        await pausing.turn(CALLER, job_id, PauseState.PAUSED)
+        await until(lambda: pump.lanes[run_id].run.is_paused)
+        gateway.gate.set()
+        await until(lambda: not pump.flights)
+        assert await house.done(run_id) == 2
+
+    assert len(gateway.started) == 2

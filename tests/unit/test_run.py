@@ -12,7 +12,7 @@ from conveyor.domain import run as runs
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import CallerId, JobId, RunId
-from conveyor.domain.run import ENDED, LIVE, MOVES, IngestStatus, Run, RunStatus
+from conveyor.domain.run import ENDED, LIVE, MOVES, IngestStatus, PauseState, Run, RunStatus
 from conveyor.errors import IllegalMove
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -194,3 +194,16 @@ def test_a_failed_run_says_why_in_at_most_500_characters() -> None:
     failed = runs.fail(a_run(), AccountReason.API_KEY_CAP_REACHED, "é" * 501, LATER)
     assert failed.failure_reason is AccountReason.API_KEY_CAP_REACHED
     assert failed.failure_detail == "é" * 500
+
+
+@pytest.mark.parametrize("state", PauseState)
+def test_a_live_run_is_paused_and_resumed_whatever_else_it_is(state: PauseState) -> None:
+    turned = runs.pause(a_run(), state, LATER)
+    assert (turned.pause_state, turned.is_paused) == (state, state is PauseState.PAUSED)
+    assert (turned.status, turned.updated_at) == (RunStatus.RUNNING, LATER)
+
+
+@pytest.mark.parametrize("status", sorted({*ENDED, RunStatus.DELETED}))
+def test_an_ended_run_is_not_paused(status: RunStatus) -> None:
+    with pytest.raises(IllegalMove):
+        runs.pause(a_run(status=status), PauseState.PAUSED, LATER)

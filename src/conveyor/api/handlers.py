@@ -14,7 +14,7 @@ from conveyor.api.links import Links
 from conveyor.domain import cursor
 from conveyor.domain.ids import CallerId, JobId, RunId, TaskId
 from conveyor.domain.job import Job, JobStatus, JobType
-from conveyor.domain.run import Run
+from conveyor.domain.run import PauseState, Run
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import InvalidArgument, NotImplementedYet
@@ -22,6 +22,7 @@ from conveyor.steps.accept import Accept
 from conveyor.steps.append import Append
 from conveyor.steps.close import Close
 from conveyor.steps.idempotency import Answer
+from conveyor.steps.pause import Pause
 from conveyor.steps.read import Content, Read
 from conveyor.telemetry import Metrics
 
@@ -52,6 +53,7 @@ class Handlers:
     accept: Accept
     append: Append
     closing: Close
+    pausing: Pause
     read: Read
     public_url: str | None = None
 
@@ -98,6 +100,12 @@ class Handlers:
         run = await self.closing.stop(caller, _job(request))
         view = await self.read.run(caller, _job(request), run.id)
         return _json(wire.encode(wire.run_shown(view.run, view.settled)))
+
+    async def pause_run(self, request: Request) -> Response:
+        return await self._turn(request, PauseState.PAUSED)
+
+    async def resume_run(self, request: Request) -> Response:
+        return await self._turn(request, PauseState.ACTIVE)
 
     async def list_runs(self, request: Request) -> Response:
         query = request.query_params
@@ -159,6 +167,12 @@ class Handlers:
     async def not_implemented(self, request: Request) -> Response:
         self.callers.identify(request)
         raise NotImplementedYet(f"{request.method} {request.url.path} is not available yet")
+
+    async def _turn(self, request: Request, state: PauseState) -> Response:
+        caller = self._caller(request)
+        run = await self.pausing.turn(caller, _job(request), state)
+        view = await self.read.run(caller, _job(request), run.id)
+        return _json(wire.encode(wire.run_shown(view.run, view.settled)))
 
     def _caller(self, request: Request) -> CallerId:
         return self.callers.identify(request)[0]

@@ -59,6 +59,14 @@ ROUTES: tuple[Route, ...] = (
         wire.WireRun,
     ),
     Route(
+        "POST", JOB + "/pause", "pause_run", "Pause the live run", (200, 401, 404, 409, 503),
+        wire.WireRun,
+    ),
+    Route(
+        "POST", JOB + "/resume", "resume_run", "Resume the live run", (200, 401, 404, 409, 503),
+        wire.WireRun,
+    ),
+    Route(
         "GET", JOB + "/runs", "list_runs", "List a job's runs", (200, 400, 401, 404, 503),
         wire.WireRuns, query=LISTING,
     ),
@@ -88,8 +96,6 @@ ROUTES: tuple[Route, ...] = (
         answer=wire.WireHistory,
     ),
     later("DELETE", JOB, "Delete a job"),
-    later("POST", JOB + "/pause", "Pause the live run"),
-    later("POST", JOB + "/resume", "Resume the live run"),
     later("POST", JOB + "/rerun", "Run a job again"),
     later("PUT", JOB + "/schedule", "Replace a schedule"),
     later("POST", JOB + "/schedule/state", "Pause or resume a schedule"),

@@ -45,6 +45,7 @@ class WireRun(msgspec.Struct, kw_only=True):
     created_at: datetime
     updated_at: datetime
     ingest_status: str | UnsetType = UNSET
+    pause_state: str | UnsetType = UNSET
     failure_reason: str | UnsetType = UNSET
     failure_detail: str | UnsetType = UNSET
 
@@ -149,6 +150,7 @@ def run_shown(run: Run, settled: Counts) -> WireRun:
         stats=_stats(run, settled),
         last_batch_received=run.last_batch_received,
         ingest_status=run.ingest_status or UNSET,
+        pause_state=run.pause_state if run.is_paused else UNSET,
         failure_reason=run.failure_reason or UNSET,
         failure_detail=run.failure_detail or UNSET,
         created_at=run.created_at,

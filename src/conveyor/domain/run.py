@@ -51,6 +51,13 @@ class IngestStatus(StrEnum):
     DONE = "done"
 
 
+class PauseState(StrEnum):
+    """Orthogonal to the status: while a run is paused none of its tasks is taken up."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     id: RunId
     job_id: JobId
@@ -64,6 +71,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     trigger: Trigger = Trigger.MANUAL
     last_batch_received: bool = False
     ingest_status: IngestStatus | None = None
+    pause_state: PauseState = PauseState.ACTIVE
     failure_reason: AccountReason | None = None
     failure_detail: str | None = None
     base: Counts = ZERO  # what it began with: inherited rows
@@ -73,6 +81,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_live(self) -> bool:
         return self.status in LIVE
+
+    @property
+    def is_paused(self) -> bool:
+        return self.pause_state is PauseState.PAUSED
 
 
 def counts(run: Run, settled: Counts) -> Counts:
@@ -125,6 +137,13 @@ def fail(run: Run, reason: AccountReason, detail: str, now: datetime) -> Run:
         failure_reason=reason,
         failure_detail=detail[:LONGEST_DETAIL],
     )
+
+
+def pause(run: Run, state: PauseState, now: datetime) -> Run:
+    """Pause a live run, or let it go on."""
+    if not run.is_live:
+        raise IllegalMove(f"run {run.id} is {run.status}")
+    return msgspec.structs.replace(run, pause_state=state, updated_at=now)
 
 
 def grow(run: Run, count: int, now: datetime) -> Run:

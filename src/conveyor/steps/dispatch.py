@@ -71,7 +71,9 @@ class Lane:
     gone: bool = False  # no longer live: take nothing new
 
     def room(self) -> int:
-        return 0 if self.gone else self.job.max_inflight - self.calls - self.coming
+        if self.gone or self.run.is_paused:
+            return 0
+        return self.job.max_inflight - self.calls - self.coming
 
     def ready_at(self) -> float:
         hasty = self.hasty_until if self.room() < self.worthwhile else 0.0
@@ -391,9 +393,10 @@ class Pump:
         run = await self.metadata.run(run_id)
         if run is None or not run.is_live:
             await self._leave(run_id)
-        elif run_id in self.lanes:
-            self.lanes[run_id].resting_until = 0.0
-            self.lanes[run_id].idle = 0.0
+        elif lane := self.lanes.get(run_id):
+            lane.run = run
+            lane.resting_until = 0.0
+            lane.idle = 0.0
         elif job := await self.metadata.job(run.job_id):
             self._join(run, job)
 
@@ -403,7 +406,9 @@ class Pump:
         while page := await self.metadata.live(limit=PAGE, after=after):
             for run, job in page:
                 live.add(run.id)
-                if run.id not in self.lanes:
+                if lane := self.lanes.get(run.id):
+                    lane.run = run
+                else:
                     self._join(run, job)
             after = page[-1][0].id
         return live
