@@ -18,7 +18,8 @@ from conveyor.domain.submission import Limits
 from conveyor.errors import RefusedToStart
 
 PREFIX = "CONVEYOR_"
-ELSEWHERE = {"CONVEYOR_ROLE", "CONVEYOR_CONFIG"}  # variables that are not settings
+# Variables that are not settings.
+ELSEWHERE = {"CONVEYOR_ROLE", "CONVEYOR_CONFIG", "CONVEYOR_URL", "CONVEYOR_KEY"}
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.ASCII)
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 ADDRESS = re.compile(r"https?://[^/\s]+(/\S*)?")

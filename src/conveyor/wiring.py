@@ -42,9 +42,10 @@ from conveyor.steps.append import Append
 from conveyor.steps.attend import Attend, Handler
 from conveyor.steps.close import Close
 from conveyor.steps.complete import Complete
-from conveyor.steps.dispatch import Pace, Pump
+from conveyor.steps.dispatch import Pump
 from conveyor.steps.idempotency import Replays
 from conveyor.steps.ingest import Ingest
+from conveyor.steps.lane import Pace
 from conveyor.steps.pause import Pause
 from conveyor.steps.read import Read
 from conveyor.steps.scrape import Scrape
@@ -103,6 +104,8 @@ def check_role(role: Role, settings: Settings) -> None:
             raise RefusedToStart(
                 f"{kind}: there is no engine {scheme!r}; choose from {', '.join(known)}"
             )
+        if getattr(settings, kind) != f"{scheme}:":
+            raise RefusedToStart(f"{kind}: {scheme!r} takes no address; its place is in --data")
         if role is not Role.DEV and scheme in OF_ONE_PROCESS:
             raise RefusedToStart(
                 f"`conveyor {role}` shares its state with other processes, and {kind} is on "
@@ -222,8 +225,10 @@ def _wire_pump(settings: Settings, engines: Engines, complete: Complete) -> Pump
         bodies=engines.bodies,
         clock=engines.clock,
         check=complete.check,
+        # The pump settles, and settling wakes the pump.
+        wake=lambda run_id: pump.wake(run_id),  # noqa: PLW0108 - it is made below
     )
-    return Pump(
+    pump = Pump(
         metadata=engines.metadata,
         work=engines.work,
         coordination=engines.coordination,
@@ -237,6 +242,7 @@ def _wire_pump(settings: Settings, engines: Engines, complete: Complete) -> Pump
         ),
         pace=Pace(concurrency=settings.concurrency, renewal=settings.renewal, grace=settings.grace),
     )
+    return pump
 
 
 def _wire_sweep(engines: Engines, metrics: Metrics, complete: Complete) -> Sweep:

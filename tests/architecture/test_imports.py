@@ -22,10 +22,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Pure libraries: they compute, and touch nothing.
 DOMAIN_MAY_USE = {"msgspec", "can_ada"}
 STANDARD_AND_PURE = {
-    "collections", "datetime", "difflib", "enum", "hashlib", "http", "itertools", "re", "typing", "zlib",
+    "collections", "dataclasses", "datetime", "difflib", "enum", "hashlib", "http", "itertools", "re", "typing", "zlib",
 }  # fmt: skip
 # Values and helpers that stations share; no station itself.
-SHARED_BY_STEPS = {"attempt", "idempotency", "ownership"}
+SHARED_BY_STEPS = {"attempt", "idempotency", "lane", "ownership"}
 # Only these know every part.
 KNOW_ALL = {"wiring", "cli", "testing", "__main__", "__init__"}
 

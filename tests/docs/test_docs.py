@@ -197,7 +197,7 @@ def _events(path: Path) -> Iterator[tuple[str, str]]:
                 func=ast.Attribute(value=ast.Name(id="log"), attr=level),
                 args=[ast.Constant(value=str(event)), *_],
             ):
-                yield event, level
+                yield event, "error" if level == "exception" else level
 
 
 # What a reader is told to run.

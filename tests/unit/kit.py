@@ -352,6 +352,7 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
             bodies=kept,
             clock=clock,
             check=complete.check,
+            wake=woken.append,
             outage=timedelta(milliseconds=1),
         ),
         attend=Attend(duties=duties, handlers={INGEST: Handler(do_ingest, give_ingest_up)}),

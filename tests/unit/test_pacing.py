@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conveyor.domain.ids import CallerId, RunId
-from conveyor.domain.pacing import Want, share
+from conveyor.domain.pacing import EASING, Throttle, Want, most_for_one, share
 
 CALLERS = [CallerId(name) for name in ("ann", "bob", "cid", "dan")]
 
@@ -153,3 +153,55 @@ def test_with_room_for_all_everybody_gets_all(asked: dict[RunId, Want]) -> None:
     assert share(asked, room) == {
         run_id: want.tasks for run_id, want in asked.items() if want.tasks
     }
+
+
+def test_whoever_holds_least_catches_up() -> None:
+    ann, bob = CALLERS[:2]
+    asked = {RunId("a"): Want(ann, 50), RunId("b"): Want(bob, 50)}
+
+    assert share(asked, 10, held={ann: 30}) == {RunId("b"): 10}
+    assert share(asked, 10, held={ann: 4}) == {RunId("a"): 3, RunId("b"): 7}
+
+
+@given(wants, free, st.dictionaries(st.sampled_from(CALLERS), st.integers(0, 40)))
+def test_what_is_held_takes_nothing_from_what_is_free(
+    asked: dict[RunId, Want], places: int, held: dict[CallerId, int]
+) -> None:
+    granted = share(asked, places, held=held)
+    wanted = sum(want.tasks for want in asked.values())
+    assert sum(granted.values()) == min(places, wanted)
+    assert all(granted[run_id] <= asked[run_id].tasks for run_id in granted)
+
+
+@given(wants, free, st.dictionaries(st.sampled_from(CALLERS), st.integers(0, 40)))
+def test_nobody_comes_to_hold_more_than_one_may(
+    asked: dict[RunId, Want], places: int, held: dict[CallerId, int]
+) -> None:
+    most = most_for_one(100)
+    got = by_caller(asked, share(asked, places, held=held, most=most))
+    assert all(places == 0 or held.get(who, 0) + places <= most for who, places in got.items())
+
+
+def test_one_place_in_five_is_kept_and_a_single_place_is_for_anybody() -> None:
+    assert [most_for_one(places) for places in (1, 4, 5, 500)] == [1, 4, 4, 400]
+
+
+def test_a_throttle_is_halved_once_for_a_burst_and_never_closed() -> None:
+    throttle = Throttle(limit=100, most=100, under_way=99)
+    for _ in range(50):
+        throttle.refused(now=0.0)
+    assert throttle.limit == 50
+    for number in range(1, 20):
+        throttle.refused(now=number * EASING)
+    assert throttle.limit == 1
+    assert Throttle(limit=1, most=9).room() == 1
+
+
+def test_a_throttle_rises_by_one_for_a_round_of_answers_up_to_its_most() -> None:
+    throttle = Throttle(limit=4, most=6)
+    for _ in range(5):
+        throttle.answered()
+    assert 5 <= throttle.limit < 6
+    for _ in range(100):
+        throttle.answered()
+    assert throttle.room() == 6

@@ -10,7 +10,7 @@ from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.domain.counts import Spend
 from conveyor.domain.failure import BY_CODE, AccountReason, FailureReason, Handling, ruling
 from conveyor.domain.params import dump
-from conveyor.domain.task import AccountBlocked, Refused, Task, Throttled
+from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
 from conveyor.errors import StorageFull, Unavailable
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
@@ -177,7 +177,7 @@ async def test_tasks_that_wait_part_ways() -> None:
 @pytest.mark.parametrize("error", [StorageFull("no room"), Unavailable("away")])
 async def test_a_page_there_is_no_room_to_spool_is_not_an_attempt(error: Exception) -> None:
     result, _ = await _attempt(error)
-    assert result == Throttled(SHORTEST_WAIT)
+    assert result == Interrupted(SHORTEST_WAIT)
 
 
 async def _attempt(

@@ -330,6 +330,16 @@ async def test_claims_of_a_dead_process_are_freed_when_the_folder_is_opened(
         assert engine.incarnation == 2
 
 
+async def test_tasks_do_not_wait_for_a_clock_that_was_set_back(tmp_path: Path) -> None:
+    ahead = FakeClock()
+    ahead.advance(timedelta(hours=1))
+    async with open_engine(tmp_path, clock=ahead, ids=FakeIds(), lease=LEASE) as engine:
+        await engine.tasks.add(RUN, new_tasks(n=2))
+
+    async with _engine(tmp_path) as engine:
+        assert len(await engine.work.claim({RUN: 9})) == 2
+
+
 async def test_duties_of_a_dead_process_are_due_when_the_folder_is_opened(tmp_path: Path) -> None:
     async with _engine(tmp_path) as engine:
         await engine.duties.send("ingest", {"run_id": "a"})

@@ -8,11 +8,14 @@ from typing import Annotated
 import typer
 
 from conveyor import __version__
+from conveyor.cli import people
+from conveyor.cli.groups import GroupedCommands
 from conveyor.errors import ConveyorError, RefusedToStart
 from conveyor.settings import Settings, load_settings
 from conveyor.wiring import Role
 
 app = typer.Typer(
+    cls=GroupedCommands,
     no_args_is_help=False,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -20,6 +23,8 @@ app = typer.Typer(
     help="A durable inbox for scrape jobs.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+people.register(app)
 
 Config = Annotated[str | None, typer.Option(help="A TOML file of settings.")]
 Host = Annotated[str | None, typer.Option(help="Where to listen [127.0.0.1].")]

@@ -31,6 +31,7 @@ TEXTS = frozenset(
 HEADERS = "custom_headers"
 KNOWN = BOOLEANS | NUMBERS.keys() | CHOICES.keys() | TEXTS | {HEADERS}
 
+LONGEST_TEXT = 64 * 1024
 MOST_HEADERS = 32
 MOST_HEADER_BYTES = 8 * 1024
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -123,7 +124,7 @@ def _is_allowed(key: str, text: str) -> bool:
         return text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= NUMBERS[key]
     if key in CHOICES:
         return text in CHOICES[key]
-    return "\x00" not in text
+    return "\x00" not in text and len(text) <= LONGEST_TEXT
 
 
 def _canonical_headers(value: object) -> str:

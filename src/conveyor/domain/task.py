@@ -111,9 +111,10 @@ class Throttled(msgspec.Struct, frozen=True):
 
 
 class Interrupted(msgspec.Struct, frozen=True):
-    """The worker had to stop, or could not keep the result: not an attempt."""
+    """The worker had to stop, or could not keep the result: not an attempt, but maybe paid for."""
 
     wait: timedelta = timedelta()
+    spend: Spend = NOTHING
 
 
 class AccountBlocked(msgspec.Struct, frozen=True):
@@ -204,8 +205,8 @@ def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> Verdict:
         case Throttled(wait):
             limited = FailureReason.RATE_LIMITED
             return Verdict(status=TaskStatus.PENDING, charged=False, delay=wait, reason=limited)
-        case Interrupted(wait):
-            return Verdict(status=TaskStatus.PENDING, charged=False, delay=wait)
+        case Interrupted(wait, spend):
+            return Verdict(status=TaskStatus.PENDING, charged=False, delay=wait, spend=spend)
         case AccountBlocked():  # pragma: no branch - the last of the union
             return Verdict(status=TaskStatus.PENDING, charged=False)
 

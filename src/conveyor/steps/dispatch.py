@@ -17,12 +17,21 @@ from datetime import timedelta
 import structlog
 from msgspec.structs import replace
 
-from conveyor.domain.ids import JobId, RunId, TaskId, ulid
+from conveyor.domain.failure import FailureReason
+from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, ulid
 from conveyor.domain.job import Job
-from conveyor.domain.pacing import Want, share
+from conveyor.domain.pacing import Throttle, Want, most_for_one, share
 from conveyor.domain.params import load
+from conveyor.domain.problem import encoded, problem
 from conveyor.domain.run import Run
-from conveyor.domain.task import AccountBlocked, Interrupted, RetryPolicy, Task, Throttled
+from conveyor.domain.task import (
+    AccountBlocked,
+    Interrupted,
+    Refused,
+    RetryPolicy,
+    Task,
+    Throttled,
+)
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
@@ -30,64 +39,9 @@ from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
 from conveyor.ports.work import Held, Work
 from conveyor.steps.attempt import Assignment, Ended, Result
+from conveyor.steps.lane import Flight, Lane, Pace
 
 log = structlog.get_logger()
-
-
-@dataclass(slots=True, kw_only=True)
-class Pace:
-    """How the pump goes about its rounds."""
-
-    concurrency: int = 500  # tasks not yet settled in this process, over all runs
-    refresh: timedelta = timedelta(seconds=1)  # how often new live runs are looked for
-    resync: timedelta = timedelta(seconds=30)  # how often the whole map of live runs is read anew
-    renewal: timedelta = timedelta(seconds=10)  # of leases and permits, well within a lease
-    worthwhile: int = 25  # tasks that make a claim or a settle worth its round trip
-    patience: timedelta = timedelta(milliseconds=5)  # after which fewer will do
-    shortest_idle: timedelta = timedelta(milliseconds=20)
-    longest_idle: timedelta = timedelta(milliseconds=500)
-    outage: timedelta = timedelta(seconds=1)  # how long to wait for an engine that is away
-    feeders: int = 3  # claims under way at once: one waits for the engine while another starts
-    settlers: int = 2  # groups being settled at once: one writes bodies while another commits
-    grace: timedelta = timedelta(seconds=20)  # for running tasks when the program stops
-
-
-@dataclass(slots=True, kw_only=True)
-class Lane:
-    """A live run as this process serves it."""
-
-    run: Run
-    job: Job
-    assignment: Assignment
-    worthwhile: int
-    coming: int = 0  # tasks asked for and not given yet
-    calls: int = 0  # pages being fetched, each with a permit
-    unsettled: int = 0  # tasks claimed and not settled yet: `calls` among them
-    spare: list[str] = field(default_factory=list)  # permits for the next pages
-    hasty_until: float = 0.0  # few places are free: wait for more
-    cooling_until: float = 0.0  # the gateway asked to wait
-    resting_until: float = 0.0  # nothing was due
-    idle: float = 0.0  # how long it rests when nothing is due; doubles
-    gone: bool = False  # no longer live: take nothing new
-
-    def room(self) -> int:
-        if self.gone or self.run.is_paused:
-            return 0
-        return self.job.max_inflight - self.calls - self.coming
-
-    def ready_at(self) -> float:
-        hasty = self.hasty_until if self.room() < self.worthwhile else 0.0
-        return max(self.cooling_until, self.resting_until, hasty)
-
-
-@dataclass(slots=True)
-class Flight:
-    """A task under way in this process."""
-
-    task: Task
-    lane: Lane
-    permit: str | None  # none once its call is over and a next page has it
-    worker: asyncio.Task[None] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,11 +52,12 @@ class Pump:
     sealing: Sealing
     clock: Clock
     attempt: Callable[[Task, Assignment], Awaitable[Result]]
-    settle: Callable[[Sequence[Ended]], Awaitable[None]]
+    settle: Callable[[Sequence[Ended]], Awaitable[timedelta]]  # for how long to ask for no more
     settle_final: Callable[[Sequence[Task]], Awaitable[None]]
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     pace: Pace = field(default_factory=Pace)
     lanes: dict[RunId, Lane] = field(default_factory=dict)
+    throttles: dict[str, Throttle] = field(default_factory=dict)  # by API key, over all its jobs
     flights: dict[tuple[RunId, TaskId], Flight] = field(default_factory=dict)
     landed: list[tuple[Flight, Result]] = field(default_factory=list)  # over, not settled
     touched: set[RunId] = field(default_factory=set)  # runs somebody in this process changed
@@ -110,6 +65,7 @@ class Pump:
     stirred: asyncio.Event = field(default_factory=asyncio.Event)  # there may be room for tasks
     any_landed: asyncio.Event = field(default_factory=asyncio.Event)
     dice: random.Random = field(default_factory=random.Random)
+    holding_until: float = 0.0  # there is no room for results: ask for no more pages
     refresh_at: float = 0.0
     resync_at: float = 0.0
 
@@ -159,18 +115,38 @@ class Pump:
 
     async def _feed(self, group: asyncio.TaskGroup) -> int:
         """Take as many tasks as there are places for, start them, and say how many."""
-        coming = sum(lane.coming for lane in self.lanes.values())
-        free = self.pace.concurrency - len(self.flights) - coming
-        if free <= 0:
+        free = self._free()
+        if free <= 0 or self.holding_until > self.clock.monotonic():
             return 0
-        granted = share(self._wants(), free)
-        for run_id, want in granted.items():
-            self.lanes[run_id].coming += want
+        most = most_for_one(self.pace.concurrency)
+        granted = self._expect(share(self._wants(), free, held=self._held(), most=most))
         try:
             return await self._claim(group, granted)
         finally:
             for run_id, want in granted.items():
                 self.lanes[run_id].coming -= want
+                self.lanes[run_id].throttle.under_way -= want
+
+    def _free(self) -> int:
+        coming = sum(lane.coming for lane in self.lanes.values())
+        return self.pace.concurrency - len(self.flights) - coming
+
+    def _held(self) -> dict[CallerId, int]:
+        held: dict[CallerId, int] = defaultdict(int)
+        for lane in self.lanes.values():
+            held[lane.run.caller] += lane.unsettled + lane.coming
+        return held
+
+    def _expect(self, granted: Mapping[RunId, int]) -> dict[RunId, int]:
+        """Note what is about to be asked for: runs of one key share what it may have."""
+        expected: dict[RunId, int] = {}
+        for run_id, places in granted.items():
+            lane = self.lanes[run_id]
+            if (want := min(places, lane.room())) > 0:
+                lane.coming += want
+                lane.throttle.under_way += want
+                expected[run_id] = want
+        return expected
 
     async def _claim(self, group: asyncio.TaskGroup, granted: Mapping[RunId, int]) -> int:
         permits = await self._reserve(granted)
@@ -254,6 +230,7 @@ class Pump:
         lane = self.lanes[task.run_id]
         flight = Flight(task, lane, permit)
         lane.calls += 1
+        lane.throttle.under_way += 1
         lane.unsettled += 1
         # A process that slept through a lease may claim what it still has in flight.
         if (lapsed := self.flights.get((task.run_id, task.id))) and lapsed.worker:
@@ -265,6 +242,10 @@ class Pump:
         result: Result = Interrupted()
         try:
             result = await self.attempt(flight.task, flight.lane.assignment)
+        except Exception:
+            # A bug that one page brings out must not take all others down with it.
+            log.exception("attempt.bug", run_id=flight.task.run_id, task_id=flight.task.id)
+            result = Refused(INTERNAL, FailureReason.OTHER, retryable=True)
         finally:
             self._land(flight, result)
 
@@ -272,6 +253,7 @@ class Pump:
         """A call is over: its permit is for the next page, its result to be settled."""
         lane = flight.lane
         lane.calls -= 1
+        lane.throttle.under_way -= 1
         self._cool_down(lane, result)
         if flight.permit and not lane.gone and lane.cooling_until <= self.clock.monotonic():
             lane.spare.append(flight.permit)
@@ -282,12 +264,19 @@ class Pump:
             self.stirred.set()
 
     def _cool_down(self, lane: Lane, result: Result) -> None:
+        now = self.clock.monotonic()
         match result:
             case Throttled(wait):
-                until = self.clock.monotonic() + wait.total_seconds()
-                lane.cooling_until = max(lane.cooling_until, until)
+                lane.throttle.refused(now)
+                if wait > SHORT_WAIT:  # more than too many at once: the key is to be left alone
+                    until = now + min(wait, LONGEST_COOLING).total_seconds()
+                    lane.cooling_until = max(lane.cooling_until, until)
             case AccountBlocked():
                 lane.gone = True
+            case Interrupted():
+                pass
+            case _:
+                lane.throttle.answered()
 
     async def _settle_for_ever(self) -> None:
         while True:
@@ -298,9 +287,11 @@ class Pump:
             landed, self.landed = self.landed, []
             if not landed:
                 continue
-            await self.settle(
+            hold = await self.settle(
                 [Ended(flight.task, flight.lane.assignment, result) for flight, result in landed]
             )
+            if hold:
+                self.holding_until = self.clock.monotonic() + hold.total_seconds()
             await self._clear([flight for flight, _ in landed])
             self.stirred.set()
 
@@ -427,7 +418,14 @@ class Pump:
             policy=replace(self.policy, retries=job.retries),
         )
         worthwhile = min(self.pace.worthwhile, (job.max_inflight + 1) // 2)
-        self.lanes[run.id] = Lane(run=run, job=job, assignment=assignment, worthwhile=worthwhile)
+        most = self.pace.concurrency
+        self.lanes[run.id] = Lane(
+            run=run,
+            job=job,
+            assignment=assignment,
+            throttle=self.throttles.setdefault(key, Throttle(limit=most, most=most)),
+            worthwhile=worthwhile,
+        )
 
     async def _leave(self, run_id: RunId) -> None:
         """Take nothing more of a run; forget it when its last task is in."""
@@ -459,8 +457,10 @@ class Pump:
 
     def _next_ready(self, now: float) -> float:
         """When a run that rests is up again, if there is a place for it."""
-        if len(self.flights) >= self.pace.concurrency:
+        if self._free() <= 0:
             return math.inf
+        if self.holding_until > now:
+            return self.holding_until
         resting = (lane.ready_at() for lane in self.lanes.values() if lane.room() > 0)
         return min((moment for moment in resting if moment > now), default=math.inf)
 
@@ -483,5 +483,10 @@ class Pump:
 
 
 PAGE = 1000
+SHORT_WAIT = timedelta(seconds=5)
+LONGEST_COOLING = timedelta(minutes=1)
+INTERNAL = encoded(
+    problem(status=500, code="internal", detail="Something went wrong here with this page.")
+)
 OVERLAP = timedelta(minutes=1)  # between looks for new runs, for clocks that disagree
 LAST_WORDS = timedelta(seconds=5)  # for the engines to answer when the program stops

@@ -10,7 +10,14 @@ import msgspec
 from conveyor.domain import params as scraper_params
 from conveyor.domain.failure import Handling, ruling
 from conveyor.domain.params import Params
-from conveyor.domain.task import AccountBlocked, Outcome, Refused, Task, Throttled
+from conveyor.domain.task import (
+    AccountBlocked,
+    Interrupted,
+    Outcome,
+    Refused,
+    Task,
+    Throttled,
+)
 from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
@@ -38,7 +45,7 @@ class Scrape:
         try:
             answer = await self.gateway.fetch(request, self.bodies.spool)
         except Unavailable:  # no room to spool a large page
-            return Throttled(SHORTEST_WAIT)
+            return Interrupted(SHORTEST_WAIT)
         match answer:
             case Page():
                 kind = _format(task, assignment, params)
@@ -78,7 +85,7 @@ def _wait(task: Task, refusal: Refusal) -> timedelta:
     """As long as the gateway asks for; else a second or two, spread so that tasks part ways."""
     least = BLOCKED_WAIT if refusal.code == "BLK0001" else SHORTEST_WAIT
     spread = crc32(f"{task.id}/{task.claim_no}".encode()) / 2**32
-    return max(refusal.retry_after or least, least) * (1 + spread)
+    return max(refusal.retry_after or least, least) + least * spread
 
 
 def _detail(refusal: Refusal) -> str:

@@ -5,7 +5,7 @@ task writes nothing, and its body is removed again.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -42,22 +42,30 @@ class Settle:
     bodies: Bodies
     clock: Clock
     check: Callable[[RunId], Awaitable[bool]]
+    wake: Callable[[RunId], None]
     outage: timedelta = timedelta(seconds=1)  # between tries while an engine is away
 
-    async def settle(self, ended: Sequence[Ended]) -> None:
+    async def settle(self, ended: Sequence[Ended]) -> timedelta:
         """Settle attempts that are over, however long the engines make it wait.
 
         Their leases are renewed meanwhile; should one lapse, its claim is void and so is this.
+        Says for how long no more pages should be asked for: some, when these found no room.
         """
         outcomes = await self._keep(ended)
         await self._insist(lambda again: self._record(ended, outcomes, again=again))
         await self._insist(lambda _: self._follow_up(ended, outcomes))
         await self._ack([one.task for one in ended])
+        found_no_room = any(
+            isinstance(one.result, Fetched) and isinstance(outcome, Interrupted)
+            for one, outcome in zip(ended, outcomes, strict=True)
+        )
+        return NO_ROOM_WAIT if found_no_room else timedelta()
 
     async def settle_final(self, tasks: Sequence[Task]) -> None:
         """Check the runs of tasks that turned out to be final when they were claimed."""
-        for run_id in {task.run_id for task in tasks}:
-            await self.check(run_id)
+        if not tasks:
+            return
+        await self._check_all({task.run_id for task in tasks})
         await self._ack(tasks)
 
     async def _ack(self, tasks: Sequence[Task]) -> None:
@@ -119,8 +127,27 @@ class Settle:
         }
         for run_id, why in blocked.items():
             await self._fail_run(run_id, why)
-        for run_id in {one.task.run_id for one in ended}:
-            await self.check(run_id)
+        await self._check_all({one.task.run_id for one in ended})
+
+    async def _check_all(self, run_ids: Collection[RunId]) -> None:
+        """Check runs for completion side by side, so that their commits share a sync."""
+        first, *others = run_ids
+        if not others:
+            errors = [await self._check(first)]
+        else:
+            async with asyncio.TaskGroup() as group:
+                checks = [group.create_task(self._check(run_id)) for run_id in run_ids]
+            errors = [check.result() for check in checks]
+        for error in filter(None, errors):
+            raise error
+
+    async def _check(self, run_id: RunId) -> Unavailable | None:
+        try:
+            if await self.check(run_id):
+                self.wake(run_id)
+        except Unavailable as error:
+            return error
+        return None
 
     async def _store(self, fetched: Sequence[Ended]) -> list[StoredBody]:
         pages = [one.result for one in fetched if isinstance(one.result, Fetched)]
@@ -164,7 +191,9 @@ def _name(ended: Ended) -> BodyName:
 
 def _outcome(page: Fetched, stored: Iterator[StoredBody]) -> Outcome:
     body = next(stored, None)
-    return Interrupted(NO_ROOM_WAIT) if body is None else Scraped(body, page.spend)
+    if body is None:
+        return Interrupted(NO_ROOM_WAIT, page.spend)
+    return Scraped(body, page.spend)
 
 
 def _stored(kept: Kept, page: Fetched) -> StoredBody:

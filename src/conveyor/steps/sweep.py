@@ -67,7 +67,7 @@ class Sweep:
         await self._release_lapsed()
         await self._finish_batches(seen, patient=patient)
         await self._complete_runs(seen, patient=patient)
-        await self._clear_rows(patient=patient)
+        await self._clear_rows(seen, patient=patient)
         await self._clear_lists(patient=patient)
         self.suspects = seen
 
@@ -98,7 +98,7 @@ class Sweep:
                     self._did("missed_completion", int(await self.check(run.id)))
             after = page[-1][0].id
 
-    async def _clear_rows(self, *, patient: bool) -> None:
+    async def _clear_rows(self, seen: set[str], *, patient: bool) -> None:
         """Remove rows of submissions that never came to be."""
         after = ""
         while page := await self.tasks.runs_held(limit=PAGE, after=after):
@@ -106,6 +106,7 @@ class Sweep:
                 if (
                     self._is_old(run_id, patient=patient)
                     and await self.metadata.run(run_id) is None
+                    and self._is_stuck(f"rows {run_id}", seen, patient=patient)
                 ):
                     await self._discard(run_id)
             after = page[-1]

@@ -24,6 +24,7 @@ from conveyor.domain.ids import JobId, RunId
 from conveyor.ports.bodies import Body, BodyName, Kept, Spool
 
 SCHEME = "file:"
+SMALL_GROUP = 1024 * 1024  # what may be written while others wait
 
 
 class FileSpool:
@@ -78,7 +79,7 @@ class FileBodies:
         return FileSpool(self._folder / "spool")
 
     async def put_many(self, bodies: Sequence[Body]) -> Sequence[Kept]:
-        if not self._sync:
+        if not self._sync and sum(map(_size, bodies)) <= SMALL_GROUP:
             # Into the page cache: shorter than the way to another thread and back, which has
             # to wait for the interpreter's lock at every call of the system.
             return self._put_all(bodies)
@@ -145,6 +146,11 @@ class FileBodies:
 
     def _path(self, locator: str) -> Path:
         return below(self._folder, locator.removeprefix(SCHEME))
+
+
+def _size(body: Body) -> int:
+    """What is to be written of a body: a spool is there already, and only moved."""
+    return len(body.content) if isinstance(body.content, bytes) else 0
 
 
 def _run_folder(job_id: JobId, run_id: RunId) -> str:

@@ -292,7 +292,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _open_lock(folder: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(folder / "conveyor.lock", flags, 0o600)
     except OSError as error:
         raise RefusedToStart(

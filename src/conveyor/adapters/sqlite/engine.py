@@ -18,6 +18,8 @@ from conveyor.adapters.sqlite.work import SqliteWork
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.work import Held
 
+COME_DUE = "UPDATE task SET due_at = ?1 WHERE shelf = ?2 AND status = 0 AND due_at > ?1"
+
 
 class SqliteEngine(msgspec.Struct, frozen=True, kw_only=True):
     database: Database
@@ -58,5 +60,8 @@ async def open_engine(
 
 def _begin(connection: apsw.Connection, now: int) -> int:
     connection.execute("UPDATE duty SET due_at = ?1 WHERE due_at > ?1 AND deliveries > 0", (now,))
+    # A clock that was set back since would make tasks wait for it to catch up.
+    shelves = connection.execute("SELECT no FROM shelf WHERE open = 1").fetchall()
+    connection.executemany(COME_DUE, ((now, shelf) for (shelf,) in shelves))
     connection.execute("INSERT INTO incarnation (started_at) VALUES (?)", (now,))
     return connection.last_insert_rowid()

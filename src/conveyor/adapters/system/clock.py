@@ -1,6 +1,7 @@
 """The machine's own clock and dice."""
 
 import os
+import threading
 import time
 from datetime import UTC, datetime
 
@@ -25,8 +26,13 @@ class SystemIds:
         self._clock = clock
         self._moment = 0
         self._chance = 0
+        self._lock = threading.Lock()  # large submissions are checked in a thread
 
     def new(self) -> str:
+        with self._lock:
+            return self._next()
+
+    def _next(self) -> str:
         moment = int(self._clock.now().timestamp() * 1000)
         if moment > self._moment:
             self._moment = moment

@@ -1,0 +1,354 @@
+"""Commands for people: hand in jobs to a service over HTTP, watch them, fetch what came of them."""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from conveyor.cli import handing_in, show
+from conveyor.cli.reach import reach
+from conveyor.cli.remote import Remote, read
+from conveyor.cli.shapes import COMPLETED, Added, History, Job, Jobs, Run, Submitted
+from conveyor.errors import RefusedToStart
+
+ENDED_OTHERWISE = 3
+INTERRUPTED = 130
+JOBS_PER_PAGE = 100
+FRACTION = re.compile(r"\.\d+")
+
+JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
+TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The task's id.")]
+File = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="Lines of URLs; or tasks, in .ndjson or .jsonl; or .csv with a `url` column; "
+        "- for standard input.",
+    ),
+]
+Url = Annotated[
+    str | None, typer.Option(help="Base URL of the service, or CONVEYOR_URL [local port 8080].")
+]
+Key = Annotated[str | None, typer.Option(help="API key; better CONVEYOR_KEY or the file.")]
+ConfigFile = Annotated[
+    str | None, typer.Option(help="TOML file with `url` and `key` [~/.config/conveyor/cli.toml].")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the API's JSON.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Stay until the run is over.")]
+
+
+def register(app: typer.Typer) -> None:
+    for command in COMMANDS:
+        app.command()(command)
+
+
+def submit(
+    file: File,
+    *,
+    param: Annotated[
+        list[str] | None, typer.Option(help="A scraper parameter, name=value; repeatable.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
+    external_id: Annotated[str | None, typer.Option(help="An id of your own.")] = None,
+    max_inflight: Annotated[int | None, typer.Option(help="Tasks at a time [100].")] = None,
+    retries: Annotated[int | None, typer.Option(help="After the first attempt [3].")] = None,
+    open_: Annotated[bool, typer.Option("--open", help="More tasks follow with `add`.")] = False,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Submitting again with the same key and list is one job.")
+    ] = None,
+    follow: Follow = False,
+    url: Url = None,
+    key: Key = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Submit a list of URLs as a job."""
+    remote = reach(url, key, config)
+    fields: dict[str, object] = {
+        "zenrows_params": handing_in.parameters(param or []),
+        "name": name,
+        "external_id": external_id,
+        "max_inflight": max_inflight,
+        "retries": retries,
+        "status": "open" if open_ else None,
+    }
+    raw = handing_in.submit(remote, file, fields, idempotency_key=idempotency_key)
+    job_id = read(raw, Submitted).job_id
+    with _interruptible(_again(job_id)):
+        _tell_submitted(raw, as_json=as_json, followed=follow)
+        if follow:
+            _follow(remote, job_id, as_json=as_json)
+
+
+def add(
+    job: JobId,
+    file: File,
+    *,
+    last_batch: Annotated[
+        bool, typer.Option("--last-batch", help="Close the job after these.")
+    ] = False,
+    url: Url = None,
+    key: Key = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Add tasks to an open job."""
+    accepted = 0
+    for raw in handing_in.add(reach(url, key, config), job, file, last_batch=last_batch):
+        accepted += read(raw, Added).accepted_tasks
+        if as_json:
+            show.raw(raw)
+    if not as_json:
+        show.facts([("accepted_tasks", accepted)])
+
+
+def close(
+    job: JobId,
+    *,
+    url: Url = None,
+    key: Key = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Close an open job: no more tasks will come."""
+    _tell_job(reach(url, key, config).post("jobs", job, "close"), as_json=as_json)
+
+
+def jobs(
+    *,
+    status: Annotated[str | None, typer.Option(help="open, closed or deleted.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
+    url: Url = None,
+    key: Key = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """List your jobs, the newest first."""
+    found = _jobs(reach(url, key, config), status, limit)
+    if as_json:
+        show.raw(msgspec.json.encode(found))
+        return
+    heads = ("job", "name", "status", "run", "done", "total", "failed", "created")
+    show.table(heads, [_job_row(read(bytes(raw), Job)) for raw in found.jobs])
+
+
+def status(
+    job: JobId,
+    *,
+    follow: Follow = False,
+    url: Url = None,
+    key: Key = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Tell how far a job is; with --follow, live until its run is over.
+
+    Ends with 0, or with 3 when the run has ended otherwise than completed.
+    """
+    remote = reach(url, key, config)
+    if follow:
+        with _interruptible(_again(job)):
+            _follow(remote, job, as_json=as_json)
+    else:
+        _end_as(_tell_job(remote.get("jobs", job), as_json=as_json))
+
+
+def results(
+    job: JobId,
+    *,
+    status: Annotated[
+        str | None, typer.Option(help="successful, failed or processing; several with commas.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Save every page as a file in this folder.")
+    ] = None,
+    ndjson: Annotated[bool, typer.Option("--ndjson", help="Print every row as JSON.")] = False,
+    url: Url = None,
+    key: Key = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """List results, or save the pages."""
+    from conveyor.cli import results as of_job  # noqa: PLC0415 - commands load what they need
+
+    if out and ndjson:
+        raise RefusedToStart("--out and --ndjson are two ways: choose one")
+    remote = reach(url, key, config)
+    if out:
+        _save(remote, job, status, out, as_json=as_json)
+    elif ndjson:
+        of_job.as_lines(remote, job, status)
+    elif as_json:
+        of_job.as_one_document(remote, job, status)
+    else:
+        of_job.listed(remote, job, status)
+
+
+def history(
+    job: JobId,
+    task: TaskId,
+    *,
+    url: Url = None,
+    key: Key = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """List the attempts at a task."""
+    raw = reach(url, key, config).get("jobs", job, "tasks", task, "history")
+    if as_json:
+        show.raw(raw)
+        return
+    rows = [
+        (one.attempt, one.started_at, one.ended_at, one.error.code if one.error else "ok")
+        for one in read(raw, History).events
+    ]
+    show.table(("attempt", "started", "ended", "outcome"), rows)
+
+
+def pause(
+    job: JobId,
+    *,
+    url: Url = None,
+    key: Key = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Pause the live run: what is under way finishes, nothing new is taken up."""
+    _tell_run(reach(url, key, config).post("jobs", job, "pause"), as_json=as_json)
+
+
+def resume(
+    job: JobId,
+    *,
+    url: Url = None,
+    key: Key = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Resume a paused run."""
+    _tell_run(reach(url, key, config).post("jobs", job, "resume"), as_json=as_json)
+
+
+def stop(
+    job: JobId,
+    *,
+    url: Url = None,
+    key: Key = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Stop the live run for good; what is scraped is kept."""
+    _tell_run(reach(url, key, config).post("jobs", job, "stop"), as_json=as_json)
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (
+    submit, add, close, jobs, status, results, history, pause, resume, stop,
+)  # fmt: skip
+
+
+def _follow(remote: Remote, job_id: str, *, as_json: bool) -> None:
+    from conveyor.cli.follow import follow  # noqa: PLC0415
+
+    _end_as(_tell_job(follow(remote, job_id, quiet=as_json), as_json=as_json))
+
+
+def _again(job_id: str) -> str:
+    return f"The run goes on. Follow it again with: conveyor status {show.plain(job_id)} --follow"
+
+
+def _save(remote: Remote, job_id: str, status: str | None, out: Path, *, as_json: bool) -> None:
+    from conveyor.cli.results import save  # noqa: PLC0415
+
+    with _interruptible("What is saved is whole. Run the same command again for the rest."):
+        done = save(remote, job_id, status, out, quiet=as_json)
+    if as_json:
+        show.raw(msgspec.json.encode(done))
+    else:
+        show.facts(list(msgspec.structs.asdict(done).items()))
+    if not read(remote.get("jobs", job_id), Job).run.has_ended:
+        show.aside("The run is not over: run the same command again for the rest.")
+
+
+@contextmanager
+def _interruptible(hint: str) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\n{hint}", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _end_as(run: Run) -> None:
+    if run.has_ended and run.status != COMPLETED:
+        raise typer.Exit(ENDED_OTHERWISE)
+
+
+def _tell_submitted(raw: bytes, *, as_json: bool, followed: bool) -> None:
+    """On a pipe the id alone, for a variable of a script."""
+    answer = read(raw, Submitted)
+    if as_json:
+        show.raw(raw)
+    elif show.on_terminal():
+        print(f"Submitted {answer.accepted_tasks:,} tasks as job {show.plain(answer.job_id)}")
+    else:
+        print(show.plain(answer.job_id), flush=True)
+    if not (as_json or followed):
+        show.aside(f"Follow it with: conveyor status {show.plain(answer.job_id)} --follow")
+
+
+def _tell_job(raw: bytes, *, as_json: bool) -> Run:
+    job = read(raw, Job)
+    if as_json:
+        show.raw(raw)
+    else:
+        show.facts([("job", job.job_id), ("job_status", job.status), *_run_facts(job.run)])
+    return job.run
+
+
+def _tell_run(raw: bytes, *, as_json: bool) -> None:
+    run = read(raw, Run)
+    if as_json:
+        show.raw(raw)
+    else:
+        show.facts(_run_facts(run))
+
+
+def _run_facts(run: Run) -> list[tuple[str, object]]:
+    stats = run.stats
+    told: list[tuple[str, object]] = [
+        ("run", run.run_id),
+        ("run_status", run.shown_status),
+        ("total", stats.total),
+        ("completed", stats.completed),
+        ("successful", stats.successful),
+        ("failed", stats.failed),
+    ]
+    told += [(f"failed.{reason}", times) for reason, times in stats.failure_reasons.items()]
+    told += [("failure_reason", run.failure_reason)] if run.failure_reason else []
+    told += [("failure_detail", run.failure_detail)] if run.failure_detail else []
+    return told
+
+
+def _jobs(remote: Remote, status: str | None, limit: int) -> Jobs:
+    """Up to `limit` jobs, over as many pages as that takes."""
+    found: list[msgspec.Raw] = []
+    cursor: str | None = None
+    while True:
+        most = min(limit - len(found), JOBS_PER_PAGE)
+        page = read(remote.get("jobs", status=status, limit=most, cursor=cursor), Jobs)
+        found += page.jobs
+        cursor = page.next_cursor
+        if cursor is None or len(found) >= limit:
+            return Jobs(found, cursor)
+
+
+def _job_row(job: Job) -> tuple[object, ...]:
+    run, stats = job.run, job.run.stats
+    numbers = (stats.completed, stats.total, stats.failed)
+    created = FRACTION.sub("", job.created_at)
+    return job.job_id, job.name, job.status, run.shown_status, *numbers, created

@@ -1,0 +1,200 @@
+"""A service over HTTP, for the commands: one connection kept open, refusals as errors.
+
+Every call may be sent twice: reads and turns are idempotent, and what creates something carries
+an idempotency key. So a kept connection that turns out to be dead is opened anew, once.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import BinaryIO, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from conveyor import __version__
+from conveyor.cli.show import plain
+from conveyor.errors import ConveyorError
+
+T = TypeVar("T")
+
+TIMEOUT = 60.0  # seconds without a byte
+CHUNK = 256 * 1024
+HINTS = {
+    401: "give your API key with --key, CONVEYOR_KEY, or `key` in ~/.config/conveyor/cli.toml",
+    404: "`conveyor jobs` lists what this key can see; the base URL given by --url ends in /v1",
+    413: "split the list into smaller ones",
+    429: "wait a while, or hand in less",
+    503: "try again in a few seconds",
+}
+
+
+class InvalidTask(msgspec.Struct, frozen=True):
+    index: int
+    reason: str
+    value: str = ""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """What a refusal says, as far as it says it."""
+
+    status: int = 0
+    code: str = ""
+    title: str = ""
+    detail: str = ""
+    invalid_tasks: list[InvalidTask] = []
+
+
+class Refused(ConveyorError):
+    """The service answered, and said no."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        hint = HINTS.get(problem.status)
+        said = plain(problem.detail or problem.title or "Refused")
+        super().__init__(
+            f"{said} ({problem.status} {plain(problem.code)})" + (f"\n  {hint}" if hint else "")
+        )
+
+
+class Unreachable(ConveyorError):
+    """There was no answer, or none that can be made sense of."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What a body is known by; a service may leave out either."""
+
+    length: int | None
+    checksum: str | None
+
+
+class Remote:
+    """A base URL and a key. Not for several threads."""
+
+    def __init__(self, base: str, key: str | None) -> None:
+        self.base = base
+        address = urlsplit(base)
+        kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
+        self._connection = kind(address.hostname or "", address.port, timeout=TIMEOUT)
+        self._path = address.path.rstrip("/")
+        self._headers = {"Accept": "application/json", "User-Agent": f"conveyor/{__version__}"}
+        if key:
+            self._headers["X-API-Key"] = key
+
+    def get(self, *parts: str, **query: str | int | None) -> bytes:
+        return self._whole(self._answer("GET", _path(parts, query)))
+
+    def post(
+        self, *parts: str, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        raw = b"" if body is None else msgspec.json.encode(body)
+        return self._whole(self._answer("POST", _path(parts, {}), raw, headers))
+
+    def head(self, *parts: str) -> Page:
+        answer = self._answer("HEAD", _path(parts, {}))
+        self._whole(answer)
+        return _page(answer)
+
+    def save(self, *parts: str, into: BinaryIO) -> None:
+        """Stream a body into a file; one that does not arrive whole is `Unreachable`."""
+        answer = self._answer("GET", _path(parts, {}))
+        length, digest = 0, hashlib.sha256()
+        for chunk in self._chunks(answer):
+            into.write(chunk)
+            digest.update(chunk)
+            length += len(chunk)
+        promised = _page(answer)
+        arrived = Page(length, digest.hexdigest() if promised.checksum else None)
+        if promised not in {arrived, Page(None, arrived.checksum)}:
+            raise Unreachable(f"a page from {self.base} did not arrive whole; try again")
+
+    def _answer(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> HTTPResponse:
+        sent = {**self._headers, **(headers or {})}
+        if body:
+            sent["Content-Type"] = "application/json"
+        with self._network():
+            answer = self._exchange(method, self._path + path, body, sent)
+        if answer.status >= 300:
+            raise Refused(_problem(answer.status, self._whole(answer)))
+        return answer
+
+    def _whole(self, answer: HTTPResponse) -> bytes:
+        with self._network():
+            return answer.read()
+
+    def _chunks(self, answer: HTTPResponse) -> Iterator[bytes]:
+        while True:
+            with self._network():
+                chunk = answer.read(CHUNK)
+            if not chunk:
+                return
+            yield chunk
+
+    @contextlib.contextmanager
+    def _network(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, HTTPException) as error:
+            self._connection.close()
+            raise self._unreachable(error) from None
+
+    def _exchange(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> HTTPResponse:
+        kept_open = self._connection.sock is not None
+        try:
+            return self._once(method, path, body, headers)
+        except (ConnectionError, HTTPException):
+            self._connection.close()
+            if not kept_open:
+                raise
+            return self._once(method, path, body, headers)
+
+    def _once(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> HTTPResponse:
+        # A body that is too large is refused while it is sent: the answer is there all the same.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._connection.request(method, path, body or None, dict(headers))
+        return self._connection.getresponse()
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return Unreachable(
+            f"cannot reach {self.base}: {reason}\n"
+            "  is it running? start one with `conveyor dev`, or name another with --url"
+        )
+
+
+def read(raw: bytes, kind: type[T]) -> T:
+    """An answer as the commands want it."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise Unreachable("the answer is none of this API's; is --url its base URL?") from None
+
+
+def _path(parts: tuple[str, ...], query: Mapping[str, str | int | None]) -> str:
+    given = {name: value for name, value in query.items() if value is not None}
+    path = "".join(f"/{quote(part, safe='')}" for part in parts)
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def _page(answer: HTTPResponse) -> Page:
+    length, tag = answer.getheader("Content-Length"), answer.getheader("ETag") or ""
+    checksum = tag.strip('"')
+    return Page(
+        int(length) if length and length.isdigit() else None,
+        checksum if len(checksum) == 64 else None,
+    )
+
+
+def _problem(status: int, raw: bytes) -> Problem:
+    try:
+        found = msgspec.json.decode(raw, type=Problem)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        found = Problem(detail="The answer is none of this API's; is --url its base URL?")
+    return msgspec.structs.replace(found, status=status)

@@ -1,0 +1,95 @@
+"""What the commands read of the API's answers; whatever else is there is left alone."""
+
+import msgspec
+
+COMPLETED = "completed"
+ENDED = {COMPLETED, "stopped", "failed", "deleted"}
+
+
+class Stats(msgspec.Struct, frozen=True):
+    total: int = 0
+    completed: int = 0
+    successful: int = 0
+    failed: int = 0
+    failure_reasons: dict[str, int] = {}
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    run_id: str
+    status: str
+    stats: Stats = Stats()
+    pause_state: str = "active"
+    failure_reason: str | None = None
+    failure_detail: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED
+
+    @property
+    def shown_status(self) -> str:
+        """The status, and what holds the run up."""
+        paused = self.pause_state == "paused" and not self.has_ended
+        return f"{self.status} (paused)" if paused else self.status
+
+
+NO_RUN = Run(run_id="", status="not started")
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: str
+    status: str
+    created_at: str
+    name: str = ""
+    latest_run: Run | None = None
+
+    @property
+    def run(self) -> Run:
+        return self.latest_run or NO_RUN
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    job_id: str
+    accepted_tasks: int
+
+
+class Added(msgspec.Struct, frozen=True):
+    accepted_tasks: int
+
+
+class Failure(msgspec.Struct, frozen=True):
+    code: str = ""
+    title: str = ""
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    attempt: int
+    started_at: str
+    ended_at: str
+    error: Failure | None = None
+
+
+class History(msgspec.Struct, frozen=True):
+    events: list[Attempt]
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    task_id: str
+    run_id: str
+    url: str
+    status: str
+    type: str = ""
+    result_url: str | None = None
+    error: Failure | None = None
+
+
+class Jobs(msgspec.Struct, frozen=True):
+    """A page of jobs as they came; the rows are read one by one where they are shown."""
+
+    jobs: list[msgspec.Raw]
+    next_cursor: str | None = None
+
+
+class Results(msgspec.Struct, frozen=True):
+    results: list[msgspec.Raw]
+    next_cursor: str | None = None

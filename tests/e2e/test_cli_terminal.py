@@ -1,0 +1,210 @@
+"""The commands for people on a terminal: bars that are drawn and end, tables, Ctrl-C."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from conveyor.testing.programs import Program
+from tests.e2e.polling import ended
+
+SECRET = "an-api-key"
+OK = "https://ok.example/"
+SLOW = "https://slow.example/?ms=1500"
+BAR = "━"
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+PATIENCE = 60.0  # seconds
+
+
+class Terminal:
+    """A pseudo-terminal with a command at it."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", master: int) -> None:
+        self.process = process
+        self.text = ""
+        self._master = master
+
+    def until(self, word: str) -> None:
+        """Read on until a word has been shown."""
+        deadline = time.monotonic() + PATIENCE
+        while word not in self.text:
+            assert time.monotonic() < deadline, self.text
+            assert self._read(), f"ended without {word!r}: {self.text}"
+
+    def to_the_end(self) -> int:
+        """Read everything; the exit code."""
+        deadline = time.monotonic() + PATIENCE
+        while self._read():
+            assert time.monotonic() < deadline, self.text
+        return self.process.wait(timeout=PATIENCE)
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def _read(self) -> bool:
+        ready, _, _ = select.select([self._master], [], [], PATIENCE)
+        assert ready, f"nothing more came after: {self.text}"
+        try:
+            chunk = os.read(self._master, 65_536)
+        except OSError:  # Linux answers so when the other side is gone
+            return False
+        self.text += chunk.decode(errors="replace")
+        return bool(chunk)
+
+
+@pytest.fixture
+def environ(running: Program, tmp_path: Path) -> dict[str, str]:
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("CONVEYOR_") and name not in {"COLUMNS", "LINES", "NO_COLOR"}
+    }
+    at = {"HOME": str(tmp_path), "CONVEYOR_URL": running.url, "CONVEYOR_KEY": SECRET}
+    return {**own, **at, "TERM": "xterm-256color"}
+
+
+def test_submit_draws_a_bar_that_ends_by_itself(environ: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "urls.txt"
+    file.write_text(f"{SLOW}\nhttps://permanent.example/\n" + f"{OK}\n" * 8)
+    with _at_terminal(["submit", str(file), "--follow"], environ) as terminal:
+        assert terminal.to_the_end() == 0
+    shown = ESCAPE.sub("", terminal.text)
+    assert "Submitted 10 tasks as job" in shown
+    assert f"running {BAR}" in shown
+    assert "9/10" in shown
+    assert "/s left:" in shown
+    assert "9 successful  1 failed: bad_target 1" in shown
+    assert f"completed {BAR}" in shown
+    assert shown.rstrip().endswith("failed.bad_target  1")
+    assert SECRET not in terminal.text
+
+
+def test_status_follows_a_run_that_is_stopped_meanwhile(
+    environ: dict[str, str], api: httpx.Client
+) -> None:
+    job_id = _submit(api, status="open")
+    with _at_terminal(["status", job_id, "--follow"], environ) as terminal:
+        terminal.until("pending")
+        api.post(f"/jobs/{job_id}/pause").raise_for_status()
+        terminal.until("(paused)")
+        api.post(f"/jobs/{job_id}/stop").raise_for_status()
+        assert terminal.to_the_end() == 3
+    assert "stopped" in terminal.text
+
+
+def test_ctrl_c_leaves_the_run_alone_and_says_how_to_come_back(
+    environ: dict[str, str], api: httpx.Client
+) -> None:
+    job_id = _submit(api, status="open")
+    with _at_terminal(["status", job_id, "--follow"], environ) as terminal:
+        terminal.until("pending")
+        terminal.type(b"\x03")
+        assert terminal.to_the_end() == 130
+    assert f"conveyor status {job_id} --follow" in terminal.text
+    assert "\x1b[?25h" in terminal.text, "the cursor is hidden for good"
+    assert api.get(f"/jobs/{job_id}").json()["latest_run"]["status"] == "pending"
+
+
+def test_tables_have_headings_and_steer_nothing(environ: dict[str, str], api: httpx.Client) -> None:
+    job_id = _submit(api, name="[red]a\x1b]0;title\x07b[/red]")
+    ended(api, job_id)
+    with _at_terminal(["jobs", "--limit", "1"], environ) as terminal:
+        assert terminal.to_the_end() == 0
+    head, row = ESCAPE.sub("", terminal.text).splitlines()[:2]
+    assert head.split() == ["job", "name", "status", "run", "done", "total", "failed", "created"]
+    assert row.startswith(job_id)
+    assert "[red]a ]0;title b[/red]" in row
+    assert "\x1b]" not in terminal.text
+
+
+def test_a_long_listing_shows_its_beginning_and_how_to_get_the_rest(
+    environ: dict[str, str], api: httpx.Client
+) -> None:
+    job_id = _submit(api, count=101)
+    with _at_terminal(["results", job_id], environ) as terminal:
+        assert terminal.to_the_end() == 0
+    assert terminal.text.count(OK) == 100
+    assert "--ndjson prints every row" in terminal.text
+
+
+def test_saving_pages_draws_a_bar(
+    environ: dict[str, str], api: httpx.Client, tmp_path: Path
+) -> None:
+    job_id = _submit(api, count=20)
+    ended(api, job_id)
+    folder = tmp_path / "pages"
+    with _at_terminal(["results", job_id, "--out", str(folder)], environ) as terminal:
+        assert terminal.to_the_end() == 0
+    assert BAR in terminal.text
+    assert "20/20" in ESCAPE.sub("", terminal.text)
+    assert len(list(folder.glob("*.html"))) == 20
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_no_bar_and_no_colour_gets_into_a_pipe(
+    environ: dict[str, str], api: httpx.Client, flags: list[str]
+) -> None:
+    """Standard output is a pipe and standard error a terminal: the bar is drawn on the latter."""
+    job_id = _submit(api)
+    ended(api, job_id)
+    command = ["status", job_id, "--follow", *flags]
+    with _at_terminal(command, environ, piped=True) as terminal:
+        assert terminal.process.stdout
+        told = terminal.process.stdout.read().decode()
+        assert terminal.to_the_end() == 0
+    assert BAR not in told
+    assert "\x1b" not in told
+    assert job_id in told
+    assert (BAR in terminal.text) is not bool(flags)
+
+
+def _submit(api: httpx.Client, *, count: int = 1, **fields: str) -> str:
+    body = {"tasks": [{"url": f"{OK}{number}"} for number in range(count)], **fields}
+    return str(api.post("/jobs", json=body).raise_for_status().json()["job_id"])
+
+
+@contextmanager
+def _at_terminal(
+    arguments: list[str], environ: dict[str, str], *, piped: bool = False
+) -> Iterator[Terminal]:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-c", _AT_THE_TERMINAL, *arguments],
+        stdin=slave,
+        stdout=subprocess.PIPE if piped else slave,
+        stderr=slave,
+        start_new_session=True,
+        env=environ,
+    )
+    os.close(slave)
+    try:
+        yield Terminal(process, master)
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+        os.close(master)
+
+
+# A session's leader takes up the terminal as its own, so that Ctrl-C on it becomes a signal.
+_AT_THE_TERMINAL = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from conveyor.cli.main import main
+sys.argv[0] = "conveyor"
+main()
+"""

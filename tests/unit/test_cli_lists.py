@@ -1,0 +1,93 @@
+"""Lists of tasks: each form of file, and what is said of one that is none."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from conveyor.cli.lists import Listed, open_list
+from conveyor.errors import RefusedToStart
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def test_lines_are_urls_but_for_blank_ones_and_comments(folder: Path) -> None:
+    text = "# news\nhttps://a.example/#top\n\n   https://b.example  \r\n  # no\nhttps://c.example"
+    assert _tasks(folder / "urls.txt", text) == [
+        Listed(2, {"url": "https://a.example/#top"}),
+        Listed(4, {"url": "https://b.example"}),
+        Listed(6, {"url": "https://c.example"}),
+    ]
+
+
+@pytest.mark.parametrize("ending", ["ndjson", "jsonl", "JSONL"])
+def test_ndjson_lines_are_tasks_with_all_they_bear(folder: Path, ending: str) -> None:
+    text = (
+        '{"url": "https://a.example", "body": {"x": [1.5, null]}}\n\n{"url": "https://b.example"}'
+    )
+    assert _tasks(folder / f"tasks.{ending}", text) == [
+        Listed(1, {"url": "https://a.example", "body": {"x": [1.5, None]}}),
+        Listed(3, {"url": "https://b.example"}),
+    ]
+
+
+def test_csv_has_a_header_and_may_bear_ids_of_ones_own(folder: Path) -> None:
+    text = '\ufeffexternal_id,url,note\nA-1,"https://a.example/?q=1,2",x\n\n,https://b.example,\n'
+    assert _tasks(folder / "tasks.csv", text) == [
+        Listed(2, {"url": "https://a.example/?q=1,2", "external_id": "A-1"}),
+        Listed(4, {"url": "https://b.example"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "task"),
+    [
+        (b"https://a.example\n", {"url": "https://a.example"}),
+        (b'{"url": "https://a.example", "method": "POST"}\n', {"method": "POST"}),
+        (b"\xef\xbb\xbfhttps://a.example", {"url": "https://a.example"}),
+    ],
+)
+def test_standard_input_is_lines_or_ndjson(
+    monkeypatch: pytest.MonkeyPatch, given: bytes, task: dict[str, object]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+    with open_list("-") as source:
+        [listed] = source
+    assert listed.task == {"url": "https://a.example"} | task
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.ndjson", b'{"url": "https://a.example"}\n{"url"', ["a.ndjson, line 2", "not a task"]),
+        ("a.ndjson", b'["https://a.example"]', ["line 1", "not a task"]),
+        ("a.ndjson", b'{"link": "https://a.example"}', ["line 1", "no `url`"]),
+        ("a.csv", b"", ["a.csv", "is empty"]),
+        ("a.csv", b"link,id\nx,1\n", ["no column is named `url`", "link, id"]),
+        ("a.csv", b"url,id\nhttps://a.example,1\n,2\n", ["line 3", "`url` is empty"]),
+        ("a.csv", b"url\n" + b"a" * 200_000, ["line", "limit"]),
+        ("a.txt", b"\xff\xfe\x00h", ["a.txt", "UTF-8"]),
+        ("a.ndjson", b'{"url": "\xff"}', ["a.ndjson", "UTF-8"]),
+        ("folder/a.txt", None, ["folder/a.txt", "No such file"]),
+    ],
+)
+def test_what_is_no_list_is_refused_with_its_place(
+    folder: Path, name: str, content: bytes | None, words: list[str]
+) -> None:
+    file = folder / name
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(RefusedToStart) as refusal, open_list(str(file)) as source:
+        list(source)
+    for word in words:
+        assert word in str(refusal.value)
+
+
+def _tasks(file: Path, text: str) -> list[Listed]:
+    file.write_bytes(text.encode())
+    with open_list(str(file)) as source:
+        return list(source)

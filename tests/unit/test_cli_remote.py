@@ -1,0 +1,186 @@
+"""The commands' HTTP client against servers that misbehave, and what is saved from them."""
+
+import hashlib
+import io
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import ClassVar
+
+import pytest
+
+from conveyor.cli import results
+from conveyor.cli.remote import Refused, Remote, Unreachable, read
+from conveyor.cli.shapes import Job
+
+PAGE = b"<html>a page</html>"
+ROW = {"run_id": "r", "url": "https://a.example", "status": "successful", "result_url": "x"}
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers by path, from a table a test fills; each answer says how it goes wrong."""
+
+    protocol_version = "HTTP/1.1"
+    table: ClassVar[dict[str, tuple[int, dict[str, str], bytes]]]
+    seen: ClassVar[list[str]]
+    hang_up: ClassVar[bool]
+
+    def do_GET(self) -> None:
+        self.seen.append(f"{self.command} {self.path}")
+        status, headers, body = self.table[self.path]
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+        if self.hang_up or int(headers.get("Content-Length", 0)) > len(body):
+            self.close_connection = True
+
+    do_HEAD = do_POST = do_GET  # noqa: N815 - the library's names
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture
+def answers() -> type[Answers]:
+    class Fresh(Answers):
+        table: ClassVar[dict[str, tuple[int, dict[str, str], bytes]]] = {}
+        seen: ClassVar[list[str]] = []
+        hang_up = False
+
+    return Fresh
+
+
+@pytest.fixture
+def remote(answers: type[Answers]) -> Iterator[Remote]:
+    with _served(answers) as url:
+        remote = Remote(url, "a-key")
+        yield remote
+        remote._connection.close()
+
+
+def test_a_refusal_carries_what_the_problem_says(remote: Remote, answers: type[Answers]) -> None:
+    problem = {"status": 404, "code": "not_found", "detail": "No\x1b[31m such job", "more": 1}
+    answers.table["/v1/jobs/x"] = 404, {}, json.dumps(problem).encode()
+    with pytest.raises(Refused) as refusal:
+        remote.get("jobs", "x")
+    assert (refusal.value.problem.status, refusal.value.problem.code) == (404, "not_found")
+    assert "such job (404 not_found)" in str(refusal.value)
+    assert "conveyor jobs" in str(refusal.value)
+    assert "\x1b" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("status", [302, 404, 502])
+def test_an_answer_of_something_else_is_a_refusal_too(
+    remote: Remote, answers: type[Answers], status: int
+) -> None:
+    answers.table["/v1/jobs"] = status, {"Location": "https://a.example"}, b"<html>\xff"
+    with pytest.raises(Refused, match=f"--url its base URL.*{status}"):
+        remote.get("jobs")
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"job_id": "\xff"}', b""])
+def test_a_good_answer_that_makes_no_sense_is_told(
+    remote: Remote, answers: type[Answers], body: bytes
+) -> None:
+    answers.table["/v1/jobs/x"] = 200, {}, body
+    with pytest.raises(Unreachable, match="--url"):
+        read(remote.get("jobs", "x"), Job)
+
+
+def test_ids_cannot_reach_beyond_their_place_in_the_path(
+    remote: Remote, answers: type[Answers]
+) -> None:
+    answers.table["/v1/jobs/..%2Fx%3Fa%20b?limit=1"] = 200, {}, b"{}"
+    assert remote.get("jobs", "../x?a b", limit=1, cursor=None) == b"{}"
+
+
+def test_a_kept_connection_that_was_closed_is_opened_anew(
+    remote: Remote, answers: type[Answers]
+) -> None:
+    answers.table["/v1/jobs"] = 200, {}, b"{}"
+    answers.hang_up = True
+    assert [remote.get("jobs"), remote.post("jobs", body={}), remote.get("jobs")] == [b"{}"] * 3
+    assert len(answers.seen) == 3
+
+
+def test_nobody_there_says_how_to_start_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    with pytest.raises(Unreachable, match="is it running"):
+        Remote(f"http://127.0.0.1:{port}/v1", None).get("jobs")
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Content-Length": str(len(PAGE) + 1)}, {"ETag": f'"{"0" * 64}"'}]
+)
+def test_a_page_that_is_cut_or_altered_is_not_taken(
+    remote: Remote, answers: type[Answers], headers: dict[str, str]
+) -> None:
+    answers.table["/v1/page"] = 200, headers, PAGE
+    with pytest.raises(Unreachable, match=r"whole|cannot reach"):
+        remote.save("page", into=io.BytesIO())
+
+
+@pytest.mark.parametrize("tag", [None, hashlib.sha256(PAGE).hexdigest(), "weak"])
+def test_saved_pages_are_left_alone_only_when_whole(
+    remote: Remote, answers: type[Answers], tmp_path: Path, tag: str | None
+) -> None:
+    _listing(answers, {**ROW, "task_id": "t-1", "type": "markdown"})
+    headers = {"ETag": f'"{tag}"'} if tag else {}
+    answers.table["/v1/jobs/j/runs/r/tasks/t-1/content"] = 200, headers, PAGE
+    file = tmp_path / "t-1.md"
+    assert results.save(remote, "j", None, tmp_path).saved == 1
+    assert results.save(remote, "j", None, tmp_path).already_there == 1
+    file.write_bytes(PAGE[:5])
+    assert results.save(remote, "j", None, tmp_path).saved == 1
+    file.write_bytes(PAGE[::-1])
+    assert results.save(remote, "j", None, tmp_path).saved == (1 if tag and tag != "weak" else 0)
+    assert {path.name for path in tmp_path.iterdir()} == {"t-1.md", "results.ndjson"}
+
+
+@pytest.mark.parametrize(
+    "name", ["../evil", "/evil", "..", ".hidden", "", "a/b", "a\x00", "a" * 200]
+)
+def test_a_task_cannot_be_saved_outside_of_the_folder(
+    remote: Remote, answers: type[Answers], tmp_path: Path, name: str
+) -> None:
+    _listing(answers, {**ROW, "task_id": name})
+    with pytest.raises(Unreachable, match="no file name"):
+        results.save(remote, "j", None, tmp_path / "out")
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "results.ndjson"]
+
+
+def test_a_full_disk_is_not_taken_for_an_absent_service(
+    remote: Remote, answers: type[Answers], tmp_path: Path
+) -> None:
+    _listing(answers, {**ROW, "task_id": "t"})
+    answers.table["/v1/jobs/j/runs/r/tasks/t/content"] = 200, {}, PAGE
+    (tmp_path / "t.bin.part").symlink_to("/dev/full")
+    with pytest.raises(results.Unsaved, match="No space left"):
+        results.save(remote, "j", None, tmp_path)
+
+
+def _listing(answers: type[Answers], row: dict[str, str]) -> None:
+    job = {"job_id": "j", "status": "closed", "created_at": "", "latest_run": None}
+    answers.table["/v1/jobs/j"] = 200, {}, json.dumps(job).encode()
+    listing = json.dumps({"results": [row], "next_cursor": None}).encode()
+    answers.table["/v1/jobs/j/results?limit=1000"] = 200, {}, listing
+
+
+@contextmanager
+def _served(answers: type[Answers]) -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), answers) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/v1"
+        finally:
+            server.shutdown()
+            thread.join()
