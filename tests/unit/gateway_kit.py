@@ -61,10 +61,14 @@ class Spools:
 
 def opened(url: str, **settings: int | timedelta) -> ZenrowsGateway:
     deadline = settings.get("deadline", timedelta(seconds=20))
+    silence = settings.get("silence", timedelta(seconds=20))
     largest = settings.get("largest_body", 50 * MIB)
     assert isinstance(deadline, timedelta)
+    assert isinstance(silence, timedelta)
     assert isinstance(largest, int)
-    return ZenrowsGateway(url, deadline=deadline, largest_body=largest, connections=10)
+    return ZenrowsGateway(
+        url, deadline=deadline, silence=silence, largest_body=largest, connections=10
+    )
 
 
 def asked(url: str, params: dict[str, str] | None = None) -> PageRequest:

@@ -226,6 +226,35 @@ async def test_a_cut_page_ends_too_soon(client: ClientSession, query: str) -> No
             await answer.read()
 
 
+async def test_a_truncated_page_is_whole_but_for_its_gzip(gateway: MockGateway) -> None:
+    async with (
+        ClientSession(gateway.url, auto_decompress=False) as client,
+        ask(client, "https://truncated.example/") as answer,
+    ):
+        body = await answer.read()
+        assert len(body) == answer.content_length
+    with pytest.raises(EOFError):
+        gzip.decompress(body)
+
+
+@pytest.mark.parametrize(("query", "named"), [("", "foo"), ("?as=br", "br")])
+async def test_an_encoded_page_is_what_it_says_by_name_only(
+    gateway: MockGateway, query: str, named: str
+) -> None:
+    raw = await exchange(gateway, wire_call(f"https://encoded.example/{query}"), answers=1)
+    assert f"Content-Encoding: {named}\r\n".encode() in raw
+
+
+@pytest.mark.parametrize("query", ["", "?chunked=1"])
+async def test_a_stuck_page_is_in_flight_until_the_caller_leaves(
+    client: ClientSession, gateway: MockGateway, query: str
+) -> None:
+    async with ask(client, f"https://stuck.example/{query}") as answer:
+        assert await answer.content.readany()
+        assert gateway.in_flight == 1
+    await until(lambda: gateway.in_flight == 0)
+
+
 async def test_rubbish_is_no_http(gateway: MockGateway) -> None:
     raw = await exchange(gateway, wire_call("https://rubbish.example/"))
     assert raw

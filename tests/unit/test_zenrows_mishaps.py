@@ -12,7 +12,7 @@ import pytest_asyncio
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.errors import StorageFull
-from conveyor.ports.gateway import Gateway, Page, Refusal
+from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
 from conveyor.testing.mock_gateway import MockGateway
 from tests.unit.gateway_kit import (
     KEY,
@@ -199,6 +199,67 @@ class TestMishaps:
         assert isinstance(refusal, Refusal)
         # aiohttp 3.14.5 tells its reader nothing of a chunk it cannot parse.
         assert refusal.code in {"gateway_timeout", "gateway_garbled"}
+
+    @pytest.mark.parametrize(
+        "target",
+        [
+            "truncated.example/",
+            "truncated.example/?size=3000000",
+            "encoded.example/",
+            "encoded.example/?as=gzip",
+            "encoded.example/?as=deflate",
+            "encoded.example/?as=gzip,gzip",
+        ],
+    )
+    async def test_a_page_that_cannot_be_unpacked_to_its_end_is_garbled(
+        self, gateway: Gateway, mock: MockGateway, spools: Spools, target: str
+    ) -> None:
+        refusal = await fetched(gateway, f"https://{target}", spools)
+        refused(refusal, "gateway_garbled", 502)
+        assert refusal.spend == Spend(1, 100_000)
+        assert all(spool.discarded for spool in spools.given)
+        await until(lambda: mock.in_flight == 0)
+
+    @pytest.mark.parametrize("query", ["", "?size=300000", "?chunked=1"])
+    async def test_an_answer_that_falls_silent_midway_is_a_timeout(
+        self, mock: MockGateway, spools: Spools, query: str
+    ) -> None:
+        async with opened(mock.url, silence=timedelta(milliseconds=150)) as gateway:
+            refusal = await fetched(gateway, f"https://stuck.example/{query}", spools)
+            told = refused(refusal, "gateway_timeout", 504)
+            assert "0.15 seconds" in str(told["detail"])
+            assert refusal.spend == Spend(1, 100_000)
+            assert all(spool.discarded for spool in spools.given)
+            await until(lambda: mock.in_flight == 0)
+            assert isinstance(await fetched(gateway, "https://ok.example/"), Page)
+
+    @pytest.mark.parametrize("target", ["slow.example/?ms=300", "drip.example/?ms=1&size=1"])
+    async def test_an_answer_may_take_its_time_to_begin_and_to_go_on(
+        self, mock: MockGateway, target: str
+    ) -> None:
+        async with opened(mock.url, silence=timedelta(milliseconds=150)) as gateway:
+            await content(gateway, f"https://{target}")
+
+    @pytest.mark.parametrize(
+        "request_",
+        [
+            PageRequest(url="https://ok.example/", key=KEY, headers={"X-A": "1\r\nX-B: 2"}),
+            PageRequest(url="https://ok.example/\ud800", key=KEY),
+            PageRequest(url="https://ok.example/", key=KEY, method="G T"),
+            PageRequest(url="https://ok.example/", key=KEY, method="POST", body='"cut'),
+            PageRequest(url="https://ok.example/", key=KEY, method="POST", body="\ud800"),
+        ],
+    )
+    async def test_a_request_that_cannot_be_sent_is_a_value_that_tells_no_secret(
+        self, gateway: Gateway, mock: MockGateway, request_: PageRequest
+    ) -> None:
+        refusal = await gateway.fetch(request_, Spools())
+        refused(refusal, "request_unsendable", 400)
+        assert isinstance(refusal, Refusal)
+        assert "s3cret" not in refusal.problem
+        assert "ok.example" not in refusal.problem
+        assert mock.calls == 0
+        assert isinstance(await fetched(gateway, "https://ok.example/"), Page)
 
     async def test_long_headers_of_targets_are_taken(self) -> None:
         answer = b"HTTP/1.1 200 OK\r\nZ-Policy: %b\r\nContent-Length: 2\r\n\r\nok" % (b"x" * 30_000)

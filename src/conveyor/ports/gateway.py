@@ -41,8 +41,9 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 class Gateway(Protocol):
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
         """Fetch one page. Expected failures are values: no answer is `gateway_unreachable`, no
-        answer in time `gateway_timeout`, an answer cut short or unreadable `gateway_garbled`,
-        a body over the cap `body_too_large`. Content past a few hundred kilobytes goes to a
-        spool, so memory does not grow with the page. Spools of pages not returned are discarded.
+        answer in time `gateway_timeout`, an answer cut short or unreadable `gateway_garbled`, a
+        body over the cap `body_too_large`, a request that cannot be put on the wire
+        `request_unsendable`. Content past a few hundred kilobytes goes to a spool, so memory does
+        not grow with the page. Spools of pages not returned are discarded.
         """
         ...

@@ -169,6 +169,27 @@ def cut(call: Call) -> Answer:
     return Answer(head + half, ending=Ending.CLOSE)
 
 
+def truncated(call: Call) -> Answer:
+    whole = gzip.compress(b"".join(_pieces(*_page(call, PAGE))), mtime=0)
+    half = whole[: len(whole) // 2]
+    lines = (_kind(call), "Content-Encoding: gzip", _length(half), _charge(call))
+    return Answer(_head(call, 200, *lines) + half)
+
+
+def encoded(call: Call) -> Answer:
+    named = _plain(call.options.get("as", "foo"))
+    return _paged(call, 200, f"Content-Encoding: {named}", _charge(call))
+
+
+def stuck(call: Call) -> Answer:
+    begun = cut(call)._replace(ending=Ending.HANG)
+    if not call.options.get("chunked"):
+        return begun
+    head = _head(call, 200, _kind(call), "Transfer-Encoding: chunked", _charge(call))
+    # The bad chunk comes alone, for a client that is told of it with the head gives up at once.
+    return Answer(head, iter((b"2\r\nok\r\n", b"zz\r\n")), pace=0.05, ending=Ending.HANG)
+
+
 def rubbish(_: Call) -> Answer:
     return Answer(b"\x16\x03 this is no HTTP at all \x00\xff\r\n\r\n", ending=Ending.CLOSE)
 
@@ -196,6 +217,9 @@ BEHAVIOURS: dict[str, Callable[[Call], Answer]] = {
     "leaky": leaky,
     "dropped": dropped,
     "cut": cut,
+    "truncated": truncated,
+    "encoded": encoded,
+    "stuck": stuck,
     "rubbish": rubbish,
     "hang": hang,
     "drip": drip,

@@ -93,6 +93,7 @@ class Connection(asyncio.Protocol):
         self._busy = False
         self._writable = True
         self._keep = True
+        self._hangs = False
         self._load: Load | None = None
         self._rest: Iterator[bytes] | None = None
         self._pace = 0.0
@@ -163,6 +164,7 @@ class Connection(asyncio.Protocol):
         self._busy = True
         answer, self._load = self._site.answer(request)
         self._keep = request.keep_alive and answer.ending is Ending.KEEP
+        self._hangs = answer.ending is Ending.HANG
         if answer.delay:
             self._timer = self._loop.call_later(answer.delay, self._send, answer)
         else:
@@ -175,7 +177,7 @@ class Connection(asyncio.Protocol):
         if answer.rest is not None:
             self._rest, self._pace = answer.rest, answer.pace
             self._pump()
-        elif answer.ending is not Ending.HANG:
+        else:
             self._finish()
 
     def _pump(self) -> None:
@@ -193,6 +195,8 @@ class Connection(asyncio.Protocol):
                 return
 
     def _finish(self) -> None:
+        if self._hangs:
+            return
         self._leave()
         if not self._keep:
             self._transport.close()

@@ -21,6 +21,9 @@ query. Any other host is a page that is there.
     status      `code=` (404) with a page and no problem document
     dropped     closed without an answer       cut         closed in the middle of the page
                                                            (of a chunk, with `chunked=1`)
+    truncated   gzip that ends too soon, in an answer that is whole
+    encoded     ok, and said to be encoded `as=` (foo), which it is not
+    stuck       half a page, then silence (and, with `chunked=1`, a chunk that is none)
     rubbish     bytes that are no HTTP         hang        no answer, ever
 
 No key gets 401 AUTH001, no target 400 REQS004. `GET /_mock/stats` tells what was counted,

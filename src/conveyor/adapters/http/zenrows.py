@@ -2,8 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
@@ -28,14 +27,17 @@ from multidict import istr
 from yarl import URL
 
 from conveyor.adapters.http import zenrows_wire as wire
+from conveyor.adapters.http.unpack import ACCEPTED, Garbled, unpacking
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 
 DEADLINE = timedelta(seconds=190)  # the gateway itself gives up after some 181
+SILENCE = timedelta(seconds=60)  # in the middle of an answer, once it has begun
 LARGEST_BODY = 50 * 1024 * 1024
 SMALL_BODY = 256 * 1024  # larger ones go through a spool
 LARGEST_PROBLEM = 64 * 1024
+WRAPPING = 64 * 1024  # what compressing may add to a body that does not compress
 # Targets' headers come back too, and some are long.
 LONGEST_HEADER = 64 * 1024
 MOST_HEADERS = 1024
@@ -56,11 +58,15 @@ class ZenrowsGateway:
         url: str,
         *,
         deadline: timedelta = DEADLINE,
+        silence: timedelta = SILENCE,
         largest_body: int = LARGEST_BODY,
         connections: int,
     ) -> None:
-        self._question = wire.question(url)
+        bare, authorization = wire.separated(url)
+        self._question = wire.question(bare)
+        self._headers = {"Accept-Encoding": ACCEPTED, **authorization}
         self._deadline = deadline.total_seconds()
+        self._silence = silence.total_seconds()
         self._largest = largest_body
         self._small = min(SMALL_BODY, largest_body)
         self._connections = connections
@@ -71,6 +77,8 @@ class ZenrowsGateway:
             cookie_jar=DummyCookieJar(),
             timeout=ClientTimeout(),
             trust_env=False,
+            headers=self._headers,
+            auto_decompress=False,  # aiohttp takes a stream that is cut short for a whole one
             # With custom headers on, all that is sent reaches the target.
             skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
             max_line_size=LONGEST_HEADER,
@@ -95,7 +103,7 @@ class ZenrowsGateway:
         charged = NOTHING
         limit = Deadline(self._deadline)
         try:
-            async with self._ask(request) as answer:
+            async with await self._ask(request) as answer:
                 charged = wire.spend(answer.headers.get(CREDITS), answer.headers.get(COST))
                 if 200 <= answer.status < 300:
                     return Page(content=await self._content(answer, spool), spend=charged)
@@ -106,23 +114,38 @@ class ZenrowsGateway:
             return self._too_late(charged)
         except BodyTooLarge:
             return self._too_large(charged)
-        except ClientPayloadError:
+        except FellSilent:
+            return self._silent(charged)
+        except (ClientPayloadError, Garbled):
             why = "The gateway's answer was cut short or cannot be read."
             return wire.synthesised("gateway_garbled", 502, why, charged=charged)
+        except Unsendable:
+            why = "The request cannot be put into HTTP: look at its URL, headers and body."
+            return wire.synthesised("request_unsendable", 400, why)
         except ClientError as lost:
             why = f"The gateway gave no answer: {_what_happened(lost)}."
             return wire.synthesised("gateway_unreachable", 502, why, charged=charged)
         finally:
             limit.lift()
 
-    def _ask(self, request: PageRequest) -> AbstractAsyncContextManager[ClientResponse]:
+    async def _ask(self, request: PageRequest) -> ClientResponse:
+        try:
+            return await self._send(request)
+        except ClientError:
+            raise
+        except OSError as lost:
+            raise ClientOSError(*lost.args) from lost
+        except (ValueError, LookupError) as odd:
+            raise Unsendable from odd
+
+    async def _send(self, request: PageRequest) -> ClientResponse:
         headers, content = wire.forwarded(request), None
         where = URL(wire.address(self._question, request, headers), encoded=True)
         if request.method == "POST" and request.body is not None:
             content, kind = wire.payload(request.body)
             if not any(name.lower() == "content-type" for name in headers):
                 headers = {**headers, CONTENT_TYPE: kind}
-        return self._session.request(
+        return await self._session.request(
             request.method, where, headers=headers, data=content, allow_redirects=False
         )
 
@@ -138,7 +161,7 @@ class ZenrowsGateway:
         if allowed:
             body = await self._content(answer, spool)
         else:
-            body = await _beginning(answer.content)
+            body = await _beginning(self._inflow(answer))
         if not isinstance(body, bytes):
             return Page(content=body, spend=charged)
         document = wire.gateway_problem(body[:LARGEST_PROBLEM])
@@ -154,33 +177,37 @@ class ZenrowsGateway:
     async def _content(self, answer: ClientResponse, spool: Callable[[], Spool]) -> bytes | Spool:
         length = answer.content_length
         # A compressed answer's length says nothing about the size it unpacks to.
-        if length is not None and CONTENT_ENCODING not in answer.headers:
-            if length <= self._small:
-                return await answer.read()
+        if length == 0 or (length is not None and CONTENT_ENCODING not in answer.headers):
             if length > self._largest:
                 raise BodyTooLarge
-        return await self._gather(answer.content, spool)
+            if length <= self._small and answer.content.is_eof():
+                return await answer.read()  # all of it came with its headers, as it mostly does
+        return await self._gather(self._inflow(answer), spool)
 
-    async def _gather(self, stream: StreamReader, spool: Callable[[], Spool]) -> bytes | Spool:
-        chunks, size = [], 0
-        while chunk := await stream.readany():
-            chunks.append(chunk)
-            size += len(chunk)
+    def _inflow(self, answer: ClientResponse) -> "Inflow":
+        encodings = answer.headers.getall(CONTENT_ENCODING, ())
+        return Inflow(
+            answer.content, encodings, most=self._largest + WRAPPING, silence=self._silence
+        )
+
+    async def _gather(self, inflow: "Inflow", spool: Callable[[], Spool]) -> bytes | Spool:
+        pieces, size = [], 0
+        while piece := await inflow.piece():
+            pieces.append(piece)
+            size += len(piece)
             if size > self._small:
-                return await self._spooled(b"".join(chunks), stream, spool)
-        return b"".join(chunks)
+                return await self._spooled(b"".join(pieces), inflow, spool)
+        return b"".join(pieces)
 
-    async def _spooled(
-        self, chunk: bytes, stream: StreamReader, spool: Callable[[], Spool]
-    ) -> Spool:
+    async def _spooled(self, piece: bytes, inflow: "Inflow", spool: Callable[[], Spool]) -> Spool:
         room, size = spool(), 0
         try:
-            while chunk:
-                size += len(chunk)
+            while piece:
+                size += len(piece)
                 if size > self._largest:
                     raise BodyTooLarge  # noqa: TRY301  # the spool is discarded for it as for all else
-                await room.write(chunk)
-                chunk = await stream.readany()
+                await room.write(piece)
+                piece = await inflow.piece()
         except BaseException:
             await room.discard()
             raise
@@ -190,9 +217,53 @@ class ZenrowsGateway:
         why = f"The gateway did not finish its answer within {self._deadline:g} seconds."
         return wire.synthesised("gateway_timeout", 504, why, charged=charged)
 
+    def _silent(self, charged: Spend) -> Refusal:
+        why = f"The gateway sent nothing for {self._silence:g} seconds, midway in its answer."
+        return wire.synthesised("gateway_timeout", 504, why, charged=charged)
+
     def _too_large(self, charged: Spend) -> Refusal:
         why = f"The page is larger than {self._largest} bytes."
         return wire.synthesised("body_too_large", 413, why, charged=charged)
+
+
+class Inflow:
+    """A body as it comes in, unpacked, in pieces; an empty one is its end.
+
+    Raises `FellSilent` when nothing comes for too long. aiohttp's `sock_read` does not: it says
+    nothing when a chunk cannot be parsed, and counts from before the gateway has answered.
+    """
+
+    __slots__ = ("_came", "_loop", "_most", "_pieces", "_silence", "_stream", "_unpacking")
+
+    def __init__(
+        self, stream: StreamReader, encodings: Iterable[str], *, most: int, silence: float
+    ) -> None:
+        self._stream = stream
+        self._unpacking = unpacking(encodings)
+        self._most, self._silence = most, silence
+        self._came = 0
+        self._pieces: Iterator[bytes] = iter(())
+        self._loop = asyncio.get_running_loop()
+
+    async def piece(self) -> bytes:
+        while (piece := next(self._pieces, None)) is None:
+            chunk = await self._chunk()
+            if not chunk:
+                self._unpacking.finish()
+                return b""
+            self._pieces = iter(self._unpacking.pieces(chunk))
+        return piece
+
+    async def _chunk(self) -> bytes:
+        timer = self._loop.call_later(self._silence, self._stream.set_exception, FellSilent())
+        try:
+            chunk = await self._stream.readany()
+        finally:
+            timer.cancel()
+        self._came += len(chunk)
+        if self._came > self._most:
+            raise BodyTooLarge  # however little it unpacks to
+        return chunk
 
 
 class Deadline:
@@ -226,6 +297,14 @@ class BodyTooLarge(Exception):
     """More came than may be kept."""
 
 
+class FellSilent(Exception):
+    """An answer has begun, and does not go on."""
+
+
+class Unsendable(Exception):
+    """A request that the driver cannot put on the wire."""
+
+
 def _what_happened(lost: ClientError) -> str:
     """In words of our own: those of the driver may hold the address, and so the key."""
     match lost:
@@ -243,9 +322,9 @@ def _what_happened(lost: ClientError) -> str:
             return "the connection failed"
 
 
-async def _beginning(stream: StreamReader) -> bytes:
-    chunks, size = [], 0
-    while size < LARGEST_PROBLEM and (chunk := await stream.readany()):
-        chunks.append(chunk)
-        size += len(chunk)
-    return b"".join(chunks)
+async def _beginning(inflow: Inflow) -> bytes:
+    pieces, size = [], 0
+    while size < LARGEST_PROBLEM and (piece := await inflow.piece()):
+        pieces.append(piece)
+        size += len(piece)
+    return b"".join(pieces)

@@ -4,12 +4,13 @@ problem documents mean. The key is in every request and may be in no problem.
 
 import math
 import re
+from base64 import b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import msgspec
 
@@ -46,6 +47,21 @@ OWN_HEADERS = frozenset(
         "upgrade",
     }
 )
+
+
+def separated(url: str) -> tuple[str, dict[str, str]]:
+    """The gateway's address without the name and password in it, and the header they make.
+
+    A driver that is left to make it refuses a request that brings an `Authorization` of its own.
+    """
+    parts = urlsplit(url)
+    told, _, host = parts.netloc.rpartition("@")
+    if not told:
+        return url, {}
+    user, _, password = told.partition(":")
+    pair = f"{unquote(user)}:{unquote(password)}".encode()
+    bare = urlunsplit(parts._replace(netloc=host))
+    return bare, {"Authorization": f"Basic {b64encode(pair).decode()}"}
 
 
 def question(url: str) -> str:
