@@ -10,11 +10,16 @@ from conveyor.adapters.http.unpack import MOST_MEMBERS, PIECE, Garbled, unpackin
 PAGE = b"".join(b"line %d\n" % number for number in range(20_000))
 BARE = zlib.compress(PAGE)[2:-4]
 WHOLE = [
-    ("gzip", gzip.compress(PAGE)),
-    ("gzip", gzip.compress(PAGE[:999]) + gzip.compress(b"") + gzip.compress(PAGE[999:])),
-    ("gzip", gzip.compress(PAGE) + b"\0\0\x1f\x8b garbage"),
-    ("gzip", gzip.compress(PAGE) + b"\x1f"),
-    ("gzip", gzip.compress(PAGE) + b"\x1fgarbage"),
+    ("gzip", gzip.compress(PAGE, mtime=0)),
+    (
+        "gzip",
+        gzip.compress(PAGE[:999], mtime=0)
+        + gzip.compress(b"", mtime=0)
+        + gzip.compress(PAGE[999:], mtime=0),
+    ),
+    ("gzip", gzip.compress(PAGE, mtime=0) + b"\0\0\x1f\x8b garbage"),
+    ("gzip", gzip.compress(PAGE, mtime=0) + b"\x1f"),
+    ("gzip", gzip.compress(PAGE, mtime=0) + b"\x1fgarbage"),
     ("deflate", zlib.compress(PAGE)),
     ("deflate", zlib.compress(PAGE) + b"garbage"),
     ("deflate", BARE),
@@ -43,16 +48,16 @@ def test_a_piece_is_never_large_and_the_last_is_never_lost(size: int, step: int)
     [
         ("gzip", b""),
         ("gzip", b"no gzip at all"),
-        ("gzip", gzip.compress(PAGE)[:-1]),
-        ("gzip", gzip.compress(PAGE)[:-8] + bytes(8)),
-        ("gzip", gzip.compress(PAGE) + gzip.compress(PAGE)[:-1]),
-        ("gzip", gzip.compress(b"") * (MOST_MEMBERS + 1)),
+        ("gzip", gzip.compress(PAGE, mtime=0)[:-1]),
+        ("gzip", gzip.compress(PAGE, mtime=0)[:-8] + bytes(8)),
+        ("gzip", gzip.compress(PAGE, mtime=0) + gzip.compress(PAGE, mtime=0)[:-1]),
+        ("gzip", gzip.compress(b"", mtime=0) * (MOST_MEMBERS + 1)),
         ("deflate", b""),
         ("deflate", zlib.compress(PAGE)[:-1]),
         ("deflate", BARE[:-1]),
         ("deflate", b"\xff\xff"),
         ("br", b"x"),
-        ("gzip, gzip", gzip.compress(gzip.compress(PAGE))),
+        ("gzip, gzip", gzip.compress(gzip.compress(PAGE, mtime=0))),
     ],
 )
 def test_what_is_not_whole_is_garbled(encoding: str, packed: bytes) -> None:
@@ -61,7 +66,7 @@ def test_what_is_not_whole_is_garbled(encoding: str, packed: bytes) -> None:
 
 
 def test_as_many_members_as_are_sane_are_taken() -> None:
-    assert unpacked("gzip", gzip.compress(b"") * MOST_MEMBERS, 1000) == []
+    assert unpacked("gzip", gzip.compress(b"", mtime=0) * MOST_MEMBERS, 1000) == []
 
 
 def unpacked(encoding: str, packed: bytes, step: int) -> list[bytes]:
