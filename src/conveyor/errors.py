@@ -11,6 +11,10 @@ ConveyorError
 │   │   ├── LastBatchReceived         last_batch_received
 │   │   ├── RunNotTerminal            run_not_terminal
 │   │   ├── RunNotStoppable           run_not_stoppable
+│   │   ├── RunHasDescendants         run_has_descendants
+│   │   ├── NoPriorRun                no_prior_run
+│   │   ├── NoMatchingTasks           no_matching_tasks
+│   │   ├── PartialRerunWindowExpired partial_rerun_window_expired
 │   │   ├── IdempotencyKeyConflict    idempotency_key_conflict
 │   │   └── TaskNotReady              task_not_ready
 │   ├── ResultExpired             410 result_expired
@@ -81,6 +85,22 @@ class RunNotTerminal(Conflict):
 
 class RunNotStoppable(Conflict):
     code, title = "run_not_stoppable", "Run cannot be stopped"
+
+
+class RunHasDescendants(Conflict):
+    code, title = "run_has_descendants", "Run has descendants"
+
+
+class NoPriorRun(Conflict):
+    code, title = "no_prior_run", "No prior run"
+
+
+class NoMatchingTasks(Conflict):
+    code, title = "no_matching_tasks", "No matching tasks"
+
+
+class PartialRerunWindowExpired(Conflict):
+    code, title = "partial_rerun_window_expired", "Partial rerun window expired"
 
 
 class IdempotencyKeyConflict(Conflict):

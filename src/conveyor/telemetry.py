@@ -59,6 +59,7 @@ SWEEPER_ACTIONS = (
     "lapsed_lease",
     "missed_completion",
     "unfinished_ingest",
+    "unfinished_scrub",
     "orphan_rows",
     "orphan_list",
     "orphan_body",

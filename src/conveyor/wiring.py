@@ -22,10 +22,11 @@ from conveyor.api.app import Ready, build_app
 from conveyor.api.auth import Callers
 from conveyor.api.handlers import Handlers
 from conveyor.api.links import Links
-from conveyor.domain.batch import INGEST
+from conveyor.domain.batch import INGEST, SCRUB
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.task import RetryPolicy
 from conveyor.errors import RefusedToStart
+from conveyor.ports.answers import Answers
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock, Ids
@@ -42,13 +43,16 @@ from conveyor.steps.append import Append
 from conveyor.steps.attend import Attend, Handler
 from conveyor.steps.close import Close
 from conveyor.steps.complete import Complete
+from conveyor.steps.delete import Delete
 from conveyor.steps.dispatch import Pump
 from conveyor.steps.idempotency import Replays
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.lane import Pace
 from conveyor.steps.pause import Pause
 from conveyor.steps.read import Read
+from conveyor.steps.rerun import Rerun
 from conveyor.steps.scrape import Scrape
+from conveyor.steps.scrub import Scrub
 from conveyor.steps.settle import Settle
 from conveyor.steps.sweep import Sweep
 from conveyor.telemetry import MeteredGateway, MeteredTasks, MeteredWork, Metrics
@@ -64,6 +68,7 @@ ENGINES: Mapping[str, tuple[str, ...]] = {
     "coordination": ("memory",),
 }
 OF_ONE_PROCESS = {"sqlite", "memory"}
+ATTENDANTS = 4  # duties done side by side: a long one keeps no other waiting
 DUTY_IDLE = timedelta(milliseconds=250)
 
 
@@ -88,9 +93,11 @@ class Service:
         """Run every loop of a worker until told to stop."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.pump.run(stopping), name="pump")
-            group.create_task(
-                serve(self.attend.step, stopping, idle=DUTY_IDLE, name="attend"), name="attend"
-            )
+            for number in range(ATTENDANTS):
+                group.create_task(
+                    serve(self.attend.step, stopping, idle=DUTY_IDLE, name="attend"),
+                    name=f"attend {number}",
+                )
             group.create_task(
                 serve(self.sweep.step, stopping, idle=self.sweep_every, name="sweep"), name="sweep"
             )
@@ -126,6 +133,7 @@ class Engines:
     clock: Clock
     ids: Ids
     metadata: Metadata
+    answers: Answers
     tasks: Tasks
     work: Work
     duties: Duties
@@ -166,6 +174,7 @@ async def open_embedded(settings: Settings, stack: AsyncExitStack) -> Engines:
         clock=clock,
         ids=ids,
         metadata=rows.metadata,
+        answers=rows.answers,
         tasks=rows.tasks,
         work=rows.work,
         duties=rows.duties,
@@ -202,7 +211,10 @@ def wire(settings: Settings, engines: Engines) -> Service:
         app=build_app(handlers, metrics, engines.ids, _readiness(engines)),
         metrics=metrics,
         pump=pump,
-        attend=Attend(duties=engines.duties, handlers={INGEST: _ingest_handler(ingest)}),
+        attend=Attend(
+            duties=engines.duties,
+            handlers={INGEST: _ingest_handler(ingest), SCRUB: _scrub_handler(_scrub(engines))},
+        ),
         sweep=_wire_sweep(engines, metrics, complete),
         sweep_every=settings.sweep_every,
     )
@@ -248,6 +260,7 @@ def _wire_pump(settings: Settings, engines: Engines, complete: Complete) -> Pump
 def _wire_sweep(engines: Engines, metrics: Metrics, complete: Complete) -> Sweep:
     return Sweep(
         metadata=engines.metadata,
+        answers=engines.answers,
         tasks=engines.tasks,
         work=engines.work,
         duties=engines.duties,
@@ -263,7 +276,7 @@ def _wire_sweep(engines: Engines, metrics: Metrics, complete: Complete) -> Sweep
 def _wire_handlers(
     settings: Settings, engines: Engines, metrics: Metrics, ingest: Ingest
 ) -> Handlers:
-    replays = Replays(metadata=engines.metadata, clock=engines.clock)
+    replays = Replays(answers=engines.answers, clock=engines.clock)
     return Handlers(
         callers=Callers(settings.api_keys),
         links=Links(engines.link_secret, engines.clock, life=settings.result_url_life),
@@ -301,12 +314,40 @@ def _wire_handlers(
             wake=ingest.wake,
         ),
         pausing=Pause(metadata=engines.metadata, clock=engines.clock, wake=ingest.wake),
+        rerunning=_wire_rerun(settings, engines, replays, ingest),
+        deleting=_wire_delete(engines, ingest),
         read=Read(
             metadata=engines.metadata,
             tasks=engines.tasks,
             bodies=engines.bodies,
             clock=engines.clock,
         ),
+    )
+
+
+def _wire_rerun(settings: Settings, engines: Engines, replays: Replays, ingest: Ingest) -> Rerun:
+    return Rerun(
+        metadata=engines.metadata,
+        tasks=engines.tasks,
+        work=engines.work,
+        duties=engines.duties,
+        sealing=engines.sealing,
+        replays=replays,
+        clock=engines.clock,
+        ids=engines.ids,
+        limits=settings.limits,
+        check=ingest.check,
+        wake=ingest.wake,
+    )
+
+
+def _wire_delete(engines: Engines, ingest: Ingest) -> Delete:
+    return Delete(
+        metadata=engines.metadata,
+        work=engines.work,
+        duties=engines.duties,
+        clock=engines.clock,
+        wake=ingest.wake,
     )
 
 
@@ -325,6 +366,27 @@ def _ingest_handler(ingest: Ingest) -> Handler:
 
     async def give_up(about: Mapping[str, str]) -> None:
         await ingest.abandon(RunId(about["run_id"]), int(about["first"]))
+
+    return Handler(do, give_up)
+
+
+def _scrub(engines: Engines) -> Scrub:
+    return Scrub(
+        metadata=engines.metadata,
+        tasks=engines.tasks,
+        work=engines.work,
+        bodies=engines.bodies,
+        blobs=engines.blobs,
+        clock=engines.clock,
+    )
+
+
+def _scrub_handler(scrub: Scrub) -> Handler:
+    async def do(about: Mapping[str, str]) -> None:
+        await scrub.run(about["id"])
+
+    async def give_up(about: Mapping[str, str]) -> None:
+        """Nothing is left half done that the sweeper would not have done again."""
 
     return Handler(do, give_up)
 

@@ -272,11 +272,106 @@ def test_errors_have_the_codes_of_the_contract(
     assert code_of(lambda: client.get_job("01ARZ3NDEKTSV4RRFFQ69G5FAV")) == (404, "not_found")
     assert code_of(lambda: client.list_jobs(limit=0)) == (400, "invalid_argument")
     assert code_of(lambda: client.list_jobs(cursor="?")) == (400, "invalid_argument")
-    assert code_of(job.rerun) == (501, "not_implemented")
     assert code_of(client.list_hmac_keys) == (501, "not_implemented")
     webhook: WebhookDict = {"url": "https://example.com/hook", "signature": False}
     submit = lambda: client.submit_regular(["https://ok.example/1"], webhook=webhook)  # noqa: E731
     assert code_of(submit) == (501, "not_implemented")
+
+
+def test_a_full_rerun_is_a_run_of_its_own_under_the_same_ids(client: ZenRowsBatchClient) -> None:
+    job = client.submit_open([{"url": "https://ok.example/1", "external_id": "one"}])
+    job.close()
+    first = job.run.wait(timeout=60, poll_interval=0.05)
+    before = [(row.task_id, row.external_id) for row in first.results()]
+
+    second = job.rerun(wait_for_ingest=True)
+
+    assert second.run_id != first.run_id
+    done = second.wait(timeout=60, poll_interval=0.05).data
+    assert (done.status, done.run_sequence, done.stats.successful) == (RunStatus.COMPLETED, 2, 1)
+    assert [(row.task_id, row.external_id) for row in second.results()] == before
+    assert [row.source_run_id for row in second.results()] == [None]
+    assert [run.run_id for run in job.runs()] == [second.run_id, first.run_id]
+
+
+def test_failed_tasks_are_retried_and_the_others_inherited(client: ZenRowsBatchClient) -> None:
+    urls: list[str | TaskInputDict] = [f"https://ok.example/{n}" for n in range(3)]
+    job = client.submit_regular([*urls, "https://permanent.example/x"])
+    first = job.run.wait(timeout=60, poll_interval=0.05)
+    key = str(uuid.uuid4())
+
+    second = job.retry_failed(idempotency_key=key)
+
+    assert second.data.stats.successful == 3, "inherited successes are there from the start"
+    done = second.wait(timeout=60, poll_interval=0.05).data
+    assert (done.stats.total, done.stats.successful, done.stats.failed) == (4, 3, 1)
+    rows = list(second.results())
+    assert [row.source_run_id for row in rows] == [first.run_id] * 3 + [None]
+    assert {row.run_id for row in rows} == {second.run_id}
+    assert [len(second.task_history(row.task_id).events) for row in rows] == [1, 1, 1, 1]
+    assert rows[0].result_url is not None
+    assert job.retry_failed(idempotency_key=key).run_id == second.run_id
+    other = lambda: job.rerun(status="pending", idempotency_key=key)  # noqa: E731
+    assert code_of(other) == (409, "idempotency_key_conflict")
+    assert code_of(first.delete) == (409, "run_has_descendants")
+    assert code_of(lambda: job.rerun(status=["pending"])) == (409, "no_matching_tasks")
+    assert code_of(lambda: job.rerun(status="nonsense")) == (400, "invalid_argument")
+
+
+def test_what_a_stop_left_is_taken_up_again(client: ZenRowsBatchClient) -> None:
+    job = client.submit_regular([f"https://slow.example/{n}?ms=100" for n in range(300)])
+    assert code_of(job.rerun) == (409, "run_not_terminal")
+    job.run.stop()
+
+    again = job.retry_failed(include_pending=True)
+
+    assert again.wait(timeout=60, poll_interval=0.05).data.stats.successful == 300
+
+
+def test_a_large_rerun_is_copied_while_it_runs(client: ZenRowsBatchClient) -> None:
+    urls: list[str | TaskInputDict] = [f"https://ok.example/{n}?size=10" for n in range(10_000)]
+    job = client.submit_regular([*urls, "https://permanent.example/x"])
+    job.run.wait(timeout=120, poll_interval=0.05)
+
+    second = job.rerun(status="failed")
+
+    assert second.data.ingest_status is IngestStatus.PENDING
+    assert second.data.stats.total > second.data.stats.completed == 10_000
+    done = second.wait(timeout=60, poll_interval=0.05).data
+    assert (done.ingest_status, done.stats.successful) == (IngestStatus.DONE, 10_000)
+    assert sum(1 for _ in second.results()) == 10_001
+
+
+def test_a_deleted_run_gives_way_to_the_one_before_it(client: ZenRowsBatchClient) -> None:
+    job = client.submit_regular(["https://ok.example/1"])
+    first = job.run.wait(timeout=60, poll_interval=0.05)
+    second = job.rerun().wait(timeout=60, poll_interval=0.05)
+
+    client.run(job.job_id, second.run_id).delete()
+    client.run(job.job_id, second.run_id).delete()
+
+    latest = client.get_job(job.job_id).data.latest_run
+    assert latest is not None
+    assert latest.run_id == first.run_id
+    assert code_of(lambda: client.get_run(job.job_id, run_id=second.run_id)) == (404, "not_found")
+    client.run(job.job_id, first.run_id).delete()
+    assert client.get_job(job.job_id).data.latest_run is None
+    assert code_of(job.rerun) == (409, "no_prior_run")
+    assert list(job.runs()) == []
+
+
+def test_a_deleted_job_is_gone_with_its_live_run(
+    client: ZenRowsBatchClient, stranger: ZenRowsBatchClient
+) -> None:
+    job = client.submit_regular([f"https://slow.example/{n}?ms=300" for n in range(500)])
+    assert code_of(stranger.job(job.job_id).delete) == (404, "not_found")
+
+    client.job(job.job_id).delete()
+    client.job(job.job_id).delete()
+
+    assert code_of(lambda: client.get_job(job.job_id)) == (404, "not_found")
+    assert job.job_id not in {each.job_id for each in client.list_jobs().jobs}
+    assert code_of(lambda: list(client.iter_results(job.job_id))) == (404, "not_found")
 
 
 def test_every_bad_task_is_named_and_nothing_is_created(client: ZenRowsBatchClient) -> None:

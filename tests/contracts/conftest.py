@@ -11,6 +11,7 @@ import pytest
 
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
+from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.blobs import MemoryBlobs
 from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.claims import MemoryClaims
@@ -41,9 +42,10 @@ OpenEngine = Callable[[Path], AbstractAsyncContextManager[Engine]]
 @asynccontextmanager
 async def memory(_folder: Path) -> AsyncIterator[Engine]:
     clock = FakeClock()
-    rows = Rows(clock, LEASE)
+    rows, answers = Rows(clock, LEASE), MemoryAnswers(clock)
     yield Engine(
-        metadata=MemoryMetadata(clock),
+        metadata=MemoryMetadata(answers),
+        answers=answers,
         tasks=MemoryTasks(rows),
         work=MemoryWork(rows),
         claims=MemoryClaims(rows),
@@ -57,10 +59,11 @@ async def memory(_folder: Path) -> AsyncIterator[Engine]:
 @asynccontextmanager
 async def composed(_folder: Path) -> AsyncIterator[Engine]:
     clock = FakeClock()
-    rows = Rows(clock, LEASE)
+    rows, answers = Rows(clock, LEASE), MemoryAnswers(clock)
     claims = MemoryClaims(rows)
     yield Engine(
-        metadata=MemoryMetadata(clock),
+        metadata=MemoryMetadata(answers),
+        answers=answers,
         tasks=MemoryTasks(rows),
         work=QueuedWork(claims, queues(clock, NASTY), clock=clock, lease=LEASE),
         claims=claims,
@@ -80,6 +83,7 @@ async def sqlite(folder: Path) -> AsyncIterator[Engine]:
     ) as opened:
         yield Engine(
             metadata=opened.metadata,
+            answers=opened.answers,
             tasks=opened.tasks,
             work=opened.work,
             claims=opened.claims,

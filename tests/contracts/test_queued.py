@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.claims import MemoryClaims
 from conveyor.adapters.memory.duties import MemoryDuties
 from conveyor.adapters.memory.metadata import MemoryMetadata
@@ -510,10 +511,11 @@ def _stranger(engine: Engine, queues: MemoryQueues) -> QueuedWork:
 
 
 def _engine(clock: FakeClock, queues: MemoryQueues) -> Engine:
-    rows = Rows(clock, LEASE)
+    rows, answers = Rows(clock, LEASE), MemoryAnswers(clock)
     claims = MemoryClaims(rows)
     return Engine(
-        metadata=MemoryMetadata(clock),
+        metadata=MemoryMetadata(answers),
+        answers=answers,
         tasks=MemoryTasks(rows),
         work=QueuedWork(claims, queues, clock=clock, lease=LEASE),
         claims=claims,

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, cast
 import msgspec
 
 from conveyor.adapters.crypto.sealing import AesSealing
+from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.blobs import MemoryBlobs
 from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.coordination import MemoryCoordination
@@ -21,12 +22,14 @@ from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.rows import Rows
 from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.adapters.memory.work import MemoryWork
-from conveyor.domain.batch import INGEST, Batch
+from conveyor.domain.batch import INGEST, SCRUB, Batch
 from conveyor.domain.ids import CallerId, JobId, RunId, ulid
 from conveyor.domain.job import Job
+from conveyor.domain.rerun import parse_statuses
 from conveyor.domain.run import Run
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import RetryPolicy, Task, TaskStatus
+from conveyor.ports.answers import Answers
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies, BodyName
 from conveyor.ports.clock import Clock
@@ -41,9 +44,12 @@ from conveyor.steps.attempt import Assignment, Ended, Fetched, Result
 from conveyor.steps.attend import Attend, Handler
 from conveyor.steps.close import Close
 from conveyor.steps.complete import Complete
+from conveyor.steps.delete import Delete
 from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.read import Read
+from conveyor.steps.rerun import Rerun, Rerunning
+from conveyor.steps.scrub import Scrub
 from conveyor.steps.settle import Settle
 from conveyor.steps.sweep import Sweep
 from conveyor.testing.clock import FakeClock
@@ -183,6 +189,7 @@ class House:
     ids: ClockIds
     trace: Trace
     metadata: Metadata
+    answers: Answers
     tasks: Tasks
     work: Work
     blobs: Blobs
@@ -199,6 +206,9 @@ class House:
     attend: Attend
     sweep: Sweep
     read: Read
+    rerunning: Rerun
+    delete: Delete
+    scrub: Scrub
     swept: Counter[str] = field(default_factory=Counter)
     woken: list[RunId] = field(default_factory=list)
 
@@ -206,6 +216,16 @@ class House:
         """A job of so many tasks, as a caller gets one; its ids."""
         answer = await self.accept.submit(a_call(count, **given), ids_as_answer)
         return ids_in(answer)
+
+    async def rerun(
+        self, job_id: JobId, status: str | None = None, *, key: str | None = None
+    ) -> tuple[RunId, int, int]:
+        """A new run as a caller gets one: its id, how many tasks it does, how many it inherits."""
+        statuses = parse_statuses(status)
+        call = a_rerun(status, key=key)
+        answer = await self.rerunning.rerun(call, job_id, statuses, figures_as_answer)
+        run_id, retried, inherited = answer.body.decode().split()
+        return RunId(run_id), int(retried), int(inherited)
 
     async def job(self, job_id: JobId) -> Job:
         job = await self.metadata.job(job_id)
@@ -278,7 +298,9 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
     def port(port: P, name: str) -> P:
         return watched(port, name, trace)
 
-    metadata: Metadata = port(MemoryMetadata(clock), "metadata")
+    remembered = MemoryAnswers(clock)
+    answers: Answers = port(remembered, "answers")
+    metadata: Metadata = port(MemoryMetadata(remembered), "metadata")
     tasks: Tasks = port(MemoryTasks(rows), "tasks")
     work: Work = port(MemoryWork(rows), "work")
     blobs: Blobs = port(MemoryBlobs(), "blobs")
@@ -297,18 +319,27 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
         wake=woken.append,
     )
 
+    scrub = Scrub(metadata=metadata, tasks=tasks, work=work, bodies=kept, blobs=blobs, clock=clock)
+
     async def do_ingest(about: Mapping[str, str]) -> None:
         await ingest.run(RunId(about["run_id"]), int(about["first"]))
 
     async def give_ingest_up(about: Mapping[str, str]) -> None:
         await ingest.abandon(RunId(about["run_id"]), int(about["first"]))
 
-    replays = Replays(metadata=metadata, clock=clock)
+    async def do_scrub(about: Mapping[str, str]) -> None:
+        await scrub.run(about["id"])
+
+    async def leave_scrub(_: Mapping[str, str]) -> None:
+        return None
+
+    replays = Replays(answers=answers, clock=clock)
     return House(
         clock=clock,
         ids=ids,
         trace=trace,
         metadata=metadata,
+        answers=answers,
         tasks=tasks,
         work=work,
         blobs=blobs,
@@ -346,6 +377,21 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
         close=Close(
             metadata=metadata, work=work, clock=clock, check=complete.check, wake=woken.append
         ),
+        rerunning=Rerun(
+            metadata=metadata,
+            tasks=tasks,
+            work=work,
+            duties=duties,
+            sealing=sealing,
+            replays=replays,
+            clock=clock,
+            ids=ids,
+            limits=limits,
+            check=complete.check,
+            wake=woken.append,
+        ),
+        delete=Delete(metadata=metadata, work=work, duties=duties, clock=clock, wake=woken.append),
+        scrub=scrub,
         settle=Settle(
             metadata=metadata,
             work=work,
@@ -355,10 +401,17 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
             wake=woken.append,
             outage=timedelta(milliseconds=1),
         ),
-        attend=Attend(duties=duties, handlers={INGEST: Handler(do_ingest, give_ingest_up)}),
+        attend=Attend(
+            duties=duties,
+            handlers={
+                INGEST: Handler(do_ingest, give_ingest_up),
+                SCRUB: Handler(do_scrub, leave_scrub),
+            },
+        ),
         read=Read(metadata=metadata, tasks=tasks, bodies=kept, clock=clock),
         sweep=Sweep(
             metadata=metadata,
+            answers=answers,
             tasks=tasks,
             work=work,
             duties=duties,
@@ -386,6 +439,15 @@ def a_call(
     return Call(caller=caller, api_key=KEY, raw=raw, fingerprint=raw, idempotency_key=key)
 
 
+def a_rerun(status: str | None = None, *, key: str | None = None) -> Call:
+    mark = f"rerun {status}".encode()
+    return Call(caller=CALLER, api_key=KEY, raw=b"", fingerprint=mark, idempotency_key=key)
+
+
+def figures_as_answer(told: Rerunning) -> bytes:
+    return f"{told.run.id} {told.retried} {told.inherited}".encode()
+
+
 def ids_as_answer(job: Job, run: Run, count: int) -> bytes:
     return f"{job.id} {run.id} {count}".encode()
 
@@ -411,6 +473,19 @@ def body_name(job: Job, task: Task) -> BodyName:
 
 def held(task: Task) -> Held:
     return Held(task.run_id, task.id, task.claim_no)
+
+
+async def survives(effect: Awaitable[object]) -> bool:
+    """Whether the process lives to the end of it."""
+    try:
+        await effect
+    except Crash:
+        return False
+    except BaseExceptionGroup as group:
+        if group.split(Crash)[1]:
+            raise
+        return False
+    return True
 
 
 class RealRounds:

@@ -380,6 +380,7 @@ async def _check_whole_or_nothing(house: House, count_: int, answer: Answer | No
         assert await house.lists() == []
         return
     [(_, run)] = jobs
+    assert run is not None
     await house.sweep_later()
     await house.do_duties()
     await house.drain(run.id, lambda _: Fetched(content=b"page", format="html"))
@@ -390,5 +391,5 @@ async def _check_whole_or_nothing(house: House, count_: int, answer: Answer | No
 
 def _another_process(house: House) -> Accept:
     """The same engines, with a memory of its own."""
-    replays = Replays(metadata=house.metadata, clock=house.clock)
+    replays = Replays(answers=house.answers, clock=house.clock)
     return with_(house.accept, replays=replays)

@@ -121,7 +121,7 @@ Change = Callable[[House, JobId], Awaitable[None]]
         (_stop, JobNotOpen),
         (_end_with_last_batch, LastBatchReceived),
         (_delete, NotFound),
-        (_lose_the_run, NotFound),
+        (_lose_the_run, JobNotOpen),
     ],
 )
 async def test_a_job_that_takes_no_more_says_why(
@@ -350,7 +350,7 @@ def _lose_the_answer_of_the_promise(house: House) -> None:
 
 
 def _another_process(house: House) -> Append:
-    return replace(house.append, replays=Replays(metadata=house.metadata, clock=house.clock))
+    return replace(house.append, replays=Replays(answers=house.answers, clock=house.clock))
 
 
 def _page(_task: Task) -> Result:

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from conveyor.domain import job as job_life
-from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.ids import JobId
 from conveyor.domain.job import JobStatus
 from conveyor.domain.run import IngestStatus, RunStatus
 from conveyor.domain.task import Task, TaskStatus
@@ -140,15 +140,16 @@ async def test_a_deleted_job_is_not_there(ask: Ask) -> None:
         await ask(house, job_id)
 
 
-@BOTH
-async def test_a_job_without_its_run_is_not_there(ask: Ask) -> None:
+async def test_a_job_without_a_run_is_closed_and_has_nothing_to_stop() -> None:
     house = a_house()
     job_id, _ = await house.submit(1, status="open")
-    job = structs.replace(await house.job(job_id), latest_run_id=RunId(house.ids.new()))
-    await house.metadata.commit(job)
+    await house.metadata.commit(structs.replace(await house.job(job_id), latest_run_id=None))
 
-    with pytest.raises(NotFound):
-        await ask(house, job_id)
+    await house.close.close(CALLER, job_id)
+    with pytest.raises(RunNotStoppable):
+        await house.close.stop(CALLER, job_id)
+
+    assert (await house.job(job_id)).status is JobStatus.CLOSED
 
 
 async def test_a_stopped_run_gives_out_nothing_and_what_was_in_flight_counts() -> None:

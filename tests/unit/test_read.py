@@ -24,6 +24,7 @@ async def test_a_job_is_seen_with_its_run_and_what_is_settled_of_it() -> None:
 
     view = await house.read.job(CALLER, job_id)
 
+    assert view.run is not None
     assert (view.job.id, view.run.id, view.settled) == (job_id, run_id, _counts(3))
     seen = await house.read.run(CALLER, job_id, run_id)
     assert (seen.run, seen.settled) == (view.run, view.settled)

@@ -12,7 +12,17 @@ from conveyor.domain import run as runs
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import CallerId, JobId, RunId
-from conveyor.domain.run import ENDED, LIVE, MOVES, IngestStatus, PauseState, Run, RunStatus
+from conveyor.domain.run import (
+    ENDED,
+    LIVE,
+    MOVES,
+    NO_INHERITANCE,
+    IngestStatus,
+    Inheritance,
+    PauseState,
+    Run,
+    RunStatus,
+)
 from conveyor.errors import IllegalMove
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -101,7 +111,9 @@ def test_a_run_is_complete_when_done_is_total_and_no_more_can_come(
 
 
 def test_completing_freezes_the_counts_with_what_the_run_began_with() -> None:
-    run = a_run(last_batch_received=True, base=Counts(successful=1, nanos=5))
+    run = a_run(
+        last_batch_received=True, inherited=Inheritance(counts=Counts(successful=1, nanos=5))
+    )
     ended = runs.complete(run, Counts(blocked=2, nanos=7), LATER)
     assert ended.frozen == Counts(successful=1, blocked=2, nanos=12)
     assert runs.counts(ended, Counts(successful=99)) == ended.frozen
@@ -185,9 +197,9 @@ def test_the_latch_says_that_no_more_tasks_will_come() -> None:
 
 def test_the_end_of_ingest_sets_the_total_whatever_it_was() -> None:
     run = a_run(total=10, ingest_status=IngestStatus.PENDING)
-    once = runs.ingested(run, 7, LATER)
+    once = runs.ingested(run, 7, NO_INHERITANCE, LATER)
     assert (once.total, once.ingest_status) == (7, IngestStatus.DONE)
-    assert runs.ingested(once, 7, LATER) == once
+    assert runs.ingested(once, 7, NO_INHERITANCE, LATER) == once
 
 
 def test_a_failed_run_says_why_in_at_most_500_characters() -> None:

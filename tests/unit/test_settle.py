@@ -10,6 +10,7 @@ import pytest
 from conveyor.adapters.files.bodies import FileBodies
 from conveyor.domain.counts import Counts, Spend
 from conveyor.domain.failure import AccountReason, FailureReason
+from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job
 from conveyor.domain.run import RunStatus
 from conveyor.domain.task import (
@@ -119,9 +120,9 @@ async def test_many_are_settled_in_one_write_each_by_its_own_outcome() -> None:
     )
 
     assert house.trace.of("bodies.put_many", "work.settle") == ["bodies.put_many", "work.settle"]
-    rows = await house.rows(job.latest_run_id)
+    rows = await house.rows(_run_of(job))
     assert [row.result.length if row.result else None for row in rows] == [4, None, 10, None]
-    await house.check_counts(job.latest_run_id)
+    await house.check_counts(_run_of(job))
 
 
 async def test_bodies_come_before_rows_before_the_check_and_the_ack_is_last() -> None:
@@ -146,7 +147,7 @@ async def test_an_account_that_cannot_go_on_fails_the_run_and_burns_no_task() ->
 
     await _settle(house, job, (tasks[0], BLOCKED), (tasks[1], PAGE), (tasks[2], BLOCKED))
 
-    run = await house.run(job.latest_run_id)
+    run = await house.run(_run_of(job))
     assert run.status is RunStatus.FAILED
     assert (run.failure_reason, run.failure_detail) == (
         AccountReason.INSUFFICIENT_CREDITS,
@@ -167,7 +168,7 @@ async def test_a_run_that_has_ended_is_not_failed_by_a_late_refusal_of_the_accou
 
     await _settle(house, job, (task, BLOCKED))
 
-    assert (await house.run(job.latest_run_id)).status is RunStatus.STOPPED
+    assert (await house.run(_run_of(job))).status is RunStatus.STOPPED
 
 
 async def test_a_run_that_changes_while_it_is_being_failed_is_failed_all_the_same() -> None:
@@ -176,7 +177,7 @@ async def test_a_run_that_changes_while_it_is_being_failed_is_failed_all_the_sam
 
     await _settle(house, job, (task, BLOCKED))
 
-    run = await house.run(job.latest_run_id)
+    run = await house.run(_run_of(job))
     assert (run.status, run.last_batch_received) == (RunStatus.FAILED, True)
 
 
@@ -186,9 +187,9 @@ async def test_failing_a_run_whose_work_cannot_be_closed_is_repeated_until_it_is
 
     await _settle(house, job, (task, BLOCKED))
 
-    assert (await house.run(job.latest_run_id)).status is RunStatus.FAILED
+    assert (await house.run(_run_of(job))).status is RunStatus.FAILED
     assert len(house.trace.of("work.close")) == 2
-    assert await house.work.claim({job.latest_run_id: 9}) == []
+    assert await house.work.claim({_run_of(job): 9}) == []
 
 
 @pytest.mark.parametrize("error", [StorageFull("no room"), Unavailable("away")], ids=repr)
@@ -204,7 +205,7 @@ async def test_pages_there_is_no_room_for_go_back_uncharged_and_leave_nothing(
     large = Fetched(content=spool, format="html")
     await _settle(house, job, (tasks[0], PAGE), (tasks[1], large), (tasks[2], BLOCKED))
 
-    rows = await house.rows(job.latest_run_id)
+    rows = await house.rows(_run_of(job))
     assert {(row.status, row.attempts, row.lost) for row in rows} == {(TaskStatus.PENDING, 0, 0)}
     assert rows[0].due_at == rows[1].due_at == house.clock.now() + NO_ROOM_WAIT
     assert _files(tmp_path) == []
@@ -216,10 +217,10 @@ async def test_pages_that_went_back_are_kept_when_there_is_room_again() -> None:
         await _settle(house, job, *[(task, PAGE) for task in tasks])
 
     house.clock.advance(NO_ROOM_WAIT)
-    await house.drain(job.latest_run_id, lambda _: PAGE)
+    await house.drain(_run_of(job), lambda _: PAGE)
 
-    assert (await house.run(job.latest_run_id)).status is RunStatus.COMPLETED
-    assert {row.attempts for row in await house.rows(job.latest_run_id)} == {1}
+    assert (await house.run(_run_of(job))).status is RunStatus.COMPLETED
+    assert {row.attempts for row in await house.rows(_run_of(job))} == {1}
 
 
 async def test_bodies_that_cannot_even_be_removed_are_in_nobodys_way() -> None:
@@ -239,17 +240,17 @@ async def test_a_claim_that_lost_its_task_writes_nothing_and_its_body_goes(
 ) -> None:
     house, job, [lost, kept] = await _claimed(2, bodies=FileBodies(tmp_path))
     house.clock.advance(LEASE)
-    again = {task.id: task for task in await house.work.claim({job.latest_run_id: 2})}
+    again = {task.id: task for task in await house.work.claim({_run_of(job): 2})}
     large = Fetched(content=await _spooled(house, b"large"), format="html")
 
     await _settle(house, job, (lost, large), (again[kept.id], PAGE))
 
     assert not await house.has_body(body_name(job, lost))
-    rows = await house.rows(job.latest_run_id)
+    rows = await house.rows(_run_of(job))
     assert [row.status for row in rows] == [TaskStatus.PROCESSING, TaskStatus.SUCCESSFUL]
     await _settle(house, job, (again[lost.id], PAGE))
-    await house.check_counts(job.latest_run_id)
-    assert (await house.run(job.latest_run_id)).status is RunStatus.COMPLETED
+    await house.check_counts(_run_of(job))
+    assert (await house.run(_run_of(job))).status is RunStatus.COMPLETED
 
 
 async def test_a_settle_whose_answer_was_lost_keeps_its_bodies() -> None:
@@ -258,11 +259,11 @@ async def test_a_settle_whose_answer_was_lost_keeps_its_bodies() -> None:
 
     await _settle(house, job, *[(task, PAGE) for task in tasks])
 
-    rows = await house.rows(job.latest_run_id)
+    rows = await house.rows(_run_of(job))
     for row in rows:
         assert row.result is not None
         assert [part async for part in house.bodies.read(row.result.locator)] == [b"page"]
-    run = await house.run(job.latest_run_id)
+    run = await house.run(_run_of(job))
     assert run.frozen is not None
     assert run.frozen.successful == 3
 
@@ -278,7 +279,7 @@ async def test_settling_insists_while_an_engine_is_away(call: str, times: int) -
 
     await _settle(house, job, *[(task, PAGE) for task in tasks])
 
-    run = await house.run(job.latest_run_id)
+    run = await house.run(_run_of(job))
     assert run.status is RunStatus.COMPLETED
     await house.check_counts(run.id)
 
@@ -289,7 +290,7 @@ async def test_an_ack_that_fails_is_not_insisted_upon() -> None:
         await _settle(house, job, (task, PAGE))
 
     assert house.trace.of("work.ack") == ["work.ack"]
-    assert (await house.run(job.latest_run_id)).status is RunStatus.COMPLETED
+    assert (await house.run(_run_of(job))).status is RunStatus.COMPLETED
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -304,9 +305,9 @@ async def test_a_crash_at_any_call_loses_no_task_and_counts_none_twice(moment: M
             house.clock.advance(LEASE)
         reached = len(house.trace.calls) > number
         house.trace.forget()
-        await house.drain(job.latest_run_id, lambda _: PAGE)
+        await house.drain(_run_of(job), lambda _: PAGE)
         await house.sweep_twice()
-        run = await house.run(job.latest_run_id)
+        run = await house.run(_run_of(job))
         assert run.status is RunStatus.COMPLETED
         assert run.frozen is not None
         assert run.frozen.successful == run.total == 3
@@ -323,7 +324,7 @@ async def test_tasks_found_final_have_their_runs_checked_once_and_are_acked() ->
     await house.settle.settle_final(tasks)
 
     assert house.trace.of("metadata.commit", "work.ack") == ["metadata.commit", "work.ack"]
-    assert (await house.run(job.latest_run_id)).status is RunStatus.COMPLETED
+    assert (await house.run(_run_of(job))).status is RunStatus.COMPLETED
 
 
 async def _claimed(
@@ -351,3 +352,8 @@ async def _be_away() -> None:
 
 def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def _run_of(job: Job) -> RunId:
+    assert job.latest_run_id
+    return job.latest_run_id

@@ -14,6 +14,7 @@ from conveyor.api.links import Links
 from conveyor.domain import cursor
 from conveyor.domain.ids import CallerId, JobId, RunId, TaskId
 from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.rerun import parse_statuses
 from conveyor.domain.run import PauseState, Run
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import Task, TaskStatus
@@ -21,9 +22,11 @@ from conveyor.errors import InvalidArgument, NotImplementedYet
 from conveyor.steps.accept import Accept
 from conveyor.steps.append import Append
 from conveyor.steps.close import Close
+from conveyor.steps.delete import Delete
 from conveyor.steps.idempotency import Answer
 from conveyor.steps.pause import Pause
 from conveyor.steps.read import Content, Read
+from conveyor.steps.rerun import Rerun
 from conveyor.telemetry import Metrics
 
 JSON = "application/json"
@@ -54,6 +57,8 @@ class Handlers:
     append: Append
     closing: Close
     pausing: Pause
+    rerunning: Rerun
+    deleting: Delete
     read: Read
     public_url: str | None = None
 
@@ -106,6 +111,22 @@ class Handlers:
 
     async def resume_run(self, request: Request) -> Response:
         return await self._turn(request, PauseState.ACTIVE)
+
+    async def rerun_job(self, request: Request) -> Response:
+        call = await take_call(request, *self.callers.identify(request), self.limits.inline_bytes)
+        statuses = parse_statuses(request.query_params.get("status"))
+        return _answered(
+            await self.rerunning.rerun(call, _job(request), statuses, wire.rerun_shown)
+        )
+
+    async def delete_job(self, request: Request) -> Response:
+        await self.deleting.job(self._caller(request), _job(request))
+        return Response(status_code=202)
+
+    async def delete_run(self, request: Request) -> Response:
+        run_id = RunId(request.path_params["run"])
+        await self.deleting.run(self._caller(request), _job(request), run_id)
+        return Response(status_code=202)
 
     async def list_runs(self, request: Request) -> Response:
         query = request.query_params

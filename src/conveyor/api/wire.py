@@ -16,6 +16,7 @@ from conveyor.domain.job import Job
 from conveyor.domain.run import Run
 from conveyor.domain.task import Attempt, Task, TaskStatus
 from conveyor.steps.read import JobView, RunView
+from conveyor.steps.rerun import Rerunning
 
 EXPIRED = "expired"
 
@@ -55,13 +56,13 @@ class WireJob(msgspec.Struct, kw_only=True):
     type: str
     status: str
     format: str
-    latest_run: WireRun
     created_at: datetime
     updated_at: datetime
     max_inflight: int
     retries: int
     result_ttl_days: int
     next_scheduled_run: datetime | None = None
+    latest_run: WireRun | UnsetType = UNSET
     zenrows_params: dict[str, str] | UnsetType = UNSET
     external_id: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
@@ -73,6 +74,15 @@ class WireSubmitted(msgspec.Struct):
     status: str
     latest_run: WireRun
     accepted_tasks: int
+
+
+class WireRerun(msgspec.Struct):
+    job_id: str
+    status: str
+    latest_run: WireRun
+    rerun_of: str
+    retried_tasks: int
+    inherited_tasks: int
 
 
 class WireAdded(msgspec.Struct):
@@ -165,7 +175,7 @@ def job_shown(view: JobView) -> WireJob:
         type=job.type,
         status=job.status,
         format=job.format,
-        latest_run=run_shown(view.run, view.settled),
+        latest_run=run_shown(view.run, view.settled) if view.run else UNSET,
         zenrows_params=_texts(job.params),
         external_id=_given(job.external_id),
         name=_given(job.name),
@@ -188,6 +198,19 @@ def runs_shown(views: Sequence[RunView], next_cursor: str | None) -> WireRuns:
 
 def submitted(job: Job, run: Run, accepted: int) -> bytes:
     return encode(WireSubmitted(job.id, job.status, run_shown(run, ZERO), accepted))
+
+
+def rerun_shown(told: Rerunning) -> bytes:
+    return encode(
+        WireRerun(
+            told.job.id,
+            told.job.status,
+            run_shown(told.run, ZERO),
+            told.rerun_of,
+            told.retried,
+            told.inherited,
+        )
+    )
 
 
 def result_shown(task: Task, *, expired: bool, link: Callable[[Task], str]) -> WireResult:

@@ -1,4 +1,6 @@
-"""A list of tasks on its way into rows, and the answer owed to a repeated call."""
+"""What is owed: rows on their way from a list or an earlier run, rows on their way out, and the
+answer to a repeated call.
+"""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -6,28 +8,49 @@ from datetime import datetime, timedelta
 import msgspec
 
 from conveyor.domain.ids import CallerId, JobId, RunId
-from conveyor.domain.task import TaskSpec
+from conveyor.domain.run import NO_INHERITANCE, Inheritance
+from conveyor.domain.task import TaskSpec, TaskStatus
 
 REPLAY_LIFE = timedelta(hours=24)
 INGEST = "ingest"  # the duty that finishes a batch
+SCRUB = "scrub"  # the duty that clears what was deleted
+TOMBSTONE_LIFE = timedelta(hours=24)  # for how long a repeated delete is answered as the first
 LINES_AT_A_TIME = 5_000
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """A staged list whose rows are promised: its run's total already counts them.
+    """Rows that are promised: their run's total already counts them.
 
     It is stored before its rows and removed after them, so whoever finds one finds unfinished
-    work, and can finish it: line n of the list becomes the row with index `first + n`.
+    work, and can finish it. Line n of the staged list `blob` becomes the row with index
+    `first + n`; or each row of the run `source` is copied to the same index.
     """
 
     run_id: RunId
     job_id: JobId
     first: int
     count: int
-    blob: str
     created_at: datetime
-    written: int = 0  # lines whose rows exist: where a new ingester goes on
-    read: int = 0  # bytes of the list that those lines took
+    blob: str | None = None
+    source: RunId | None = None
+    statuses: tuple[TaskStatus, ...] | None = None  # of the rows to be done again; None: all
+    inherited: Inheritance = NO_INHERITANCE  # by the rows that exist
+    written: int = 0  # rows that exist
+    read: int = 0  # where to go on: bytes of the list, or indexes of the source
+    version: int = 0
+
+
+class Scrub(msgspec.Struct, frozen=True, kw_only=True):
+    """A deleted job, or one deleted run of a job, that is to be cleared away.
+
+    It is stored by the delete itself. Once all is cleared it stays with its tombstone for a day.
+    """
+
+    id: str  # of what was deleted: the run, or the job
+    job_id: JobId
+    sent_at: datetime  # when its duty was last sent
+    run_id: RunId | None = None
+    done_at: datetime | None = None
     version: int = 0
 
 
@@ -44,7 +67,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
 def list_key(job_id: JobId, run_id: RunId, name: str) -> str:
     """Where a staged list is kept."""
-    return f"lists/{job_id}/{run_id}/{name}.ndjson"
+    return f"{lists_of(job_id, run_id)}{name}.ndjson"
 
 
 def lines(specs: Sequence[TaskSpec]) -> Iterator[bytes]:
@@ -54,6 +77,16 @@ def lines(specs: Sequence[TaskSpec]) -> Iterator[bytes]:
         yield encoder.encode_lines(specs[start : start + LINES_AT_A_TIME])
 
 
+def lists_of(job_id: JobId, run_id: RunId) -> str:
+    """Where all staged lists of a run are kept."""
+    return f"lists/{job_id}/{run_id}/"
+
+
 def ingest_duty(batch: Batch) -> tuple[str, dict[str, str]]:
     """The duty that finishes a batch."""
     return INGEST, {"run_id": batch.run_id, "first": str(batch.first)}
+
+
+def scrub_duty(scrub: Scrub) -> tuple[str, dict[str, str]]:
+    """The duty that clears away what was deleted."""
+    return SCRUB, {"id": scrub.id}

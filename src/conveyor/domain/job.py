@@ -35,7 +35,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     caller: CallerId
     status: JobStatus
     format: str
-    latest_run_id: RunId
+    latest_run_id: RunId | None  # the newest that is not deleted
     sealed_key: bytes  # the caller's gateway key, encrypted for this caller and job
     created_at: datetime
     updated_at: datetime
@@ -47,6 +47,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     max_inflight: int = 100
     retries: int = 3
     result_ttl_days: int = 14
+    runs: int = 1  # runs there have ever been: the next one's sequence is one more
     last_batch: bool = False  # closed by the last batch of added tasks, not by a call to close
     version: int = 0  # 0: not stored yet; each store raises it
 
@@ -55,8 +56,39 @@ def close(job: Job, now: datetime) -> Job:
     return _moved(job, JobStatus.CLOSED, now)
 
 
+def run_again(job: Job, run_id: RunId, now: datetime) -> Job:
+    """The job with a new run. It takes no more tasks: they would be for its first."""
+    closed = job if job.status is JobStatus.CLOSED else close(job, now)
+    return msgspec.structs.replace(closed, latest_run_id=run_id, runs=job.runs + 1, updated_at=now)
+
+
+def point_at(job: Job, run_id: RunId | None, now: datetime) -> Job:
+    """The job after one of its runs was deleted, with the newest that is left."""
+    if job.status is JobStatus.DELETED:
+        raise IllegalMove(f"job {job.id} is deleted")
+    return msgspec.structs.replace(job, latest_run_id=run_id, updated_at=now)
+
+
 def delete(job: Job, now: datetime) -> Job:
     return _moved(job, JobStatus.DELETED, now)
+
+
+def tombstone(job: Job) -> Job:
+    """What is left of a deleted job once it is cleared: whose it was, and that it is gone."""
+    if job.status is not JobStatus.DELETED:
+        raise IllegalMove(f"job {job.id} is {job.status}")
+    return Job(
+        id=job.id,
+        caller=job.caller,
+        status=job.status,
+        type=job.type,
+        format="",
+        latest_run_id=None,
+        sealed_key=b"",
+        created_at=job.created_at,
+        updated_at=job.updated_at,
+        version=job.version,
+    )
 
 
 def _moved(job: Job, status: JobStatus, now: datetime) -> Job:

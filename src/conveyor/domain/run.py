@@ -58,6 +58,24 @@ class PauseState(StrEnum):
     PAUSED = "paused"
 
 
+class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has from earlier ones, as its own rows tell it."""
+
+    counts: Counts = ZERO  # rows that are final
+    idle: int = 0  # rows that are not: the run leaves them as they are
+    sources: tuple[RunId, ...] = ()  # the runs whose rows they are
+
+    def __add__(self, other: "Inheritance") -> "Inheritance":
+        return Inheritance(
+            counts=self.counts + other.counts,
+            idle=self.idle + other.idle,
+            sources=tuple(sorted({*self.sources, *other.sources})),
+        )
+
+
+NO_INHERITANCE = Inheritance()
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     id: RunId
     job_id: JobId
@@ -74,7 +92,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     pause_state: PauseState = PauseState.ACTIVE
     failure_reason: AccountReason | None = None
     failure_detail: str | None = None
-    base: Counts = ZERO  # what it began with: inherited rows
+    inherited: Inheritance = NO_INHERITANCE
+    bodies_since: datetime | None = None  # no result shown here is older; None: than the run
     frozen: Counts | None = None  # set once, at completion
     version: int = 0  # 0: not stored yet; each store raises it
 
@@ -89,16 +108,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 def counts(run: Run, settled: Counts) -> Counts:
     """A run's figures, given the sum of its counter rows."""
-    return run.frozen or run.base + settled
+    return run.frozen or run.inherited.counts + settled
 
 
 def is_complete(run: Run, settled: Counts) -> bool:
-    """Done equals total, and no more tasks can come."""
+    """All is done but what the run was told to leave alone, and no more tasks can come."""
     return (
         run.is_live
         and run.last_batch_received
         and run.ingest_status is not IngestStatus.PENDING
-        and counts(run, settled).done == run.total
+        and counts(run, settled).done + run.inherited.idle == run.total
     )
 
 
@@ -127,6 +146,10 @@ def complete(run: Run, settled: Counts, now: datetime) -> Run:
 
 def stop(run: Run, now: datetime) -> Run:
     return _moved(run, RunStatus.STOPPED, now)
+
+
+def delete(run: Run, now: datetime) -> Run:
+    return _moved(run, RunStatus.DELETED, now)
 
 
 def fail(run: Run, reason: AccountReason, detail: str, now: datetime) -> Run:
@@ -160,10 +183,14 @@ def latch(run: Run, now: datetime) -> Run:
     return msgspec.structs.replace(run, last_batch_received=True, updated_at=now)
 
 
-def ingested(run: Run, total: int, now: datetime) -> Run:
-    """Every accepted row is written: the total is set, never added to."""
+def ingested(run: Run, total: int, inherited: Inheritance, now: datetime) -> Run:
+    """Every accepted row is written: the figures are set, never added to."""
     return msgspec.structs.replace(
-        run, total=total, ingest_status=IngestStatus.DONE, updated_at=now
+        run,
+        total=total,
+        inherited=inherited,
+        ingest_status=IngestStatus.DONE,
+        updated_at=now,
     )
 
 

@@ -87,6 +87,23 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.attempts > 0
 
 
+class Inherited(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How a row of an earlier run stood, taken over by a rerun that leaves it alone."""
+
+    status: TaskStatus
+    attempts: int
+    created_at: datetime
+    updated_at: datetime
+    source_run_id: RunId
+    result: StoredBody | None = None
+    problem: str | None = None
+    reason: FailureReason | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.status in FINAL
+
+
 # How an attempt can end. Expected results are values, not exceptions.
 
 
@@ -209,6 +226,23 @@ def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> Verdict:
             return Verdict(status=TaskStatus.PENDING, charged=False, delay=wait, spend=spend)
         case AccountBlocked():  # pragma: no branch - the last of the union
             return Verdict(status=TaskStatus.PENDING, charged=False)
+
+
+def inherit(task: Task) -> Inherited:
+    """The row as it stands, pointing at the run that owns its result.
+
+    What an ended run still holds as processing counts as pending: nobody will hear of it here.
+    """
+    return Inherited(
+        status=task.status if task.is_final else TaskStatus.PENDING,
+        attempts=task.attempts,
+        created_at=task.created_at,
+        updated_at=task.updated_at,
+        source_run_id=task.source_run_id or task.run_id,
+        result=task.result,
+        problem=task.problem,
+        reason=task.reason,
+    )
 
 
 def is_due(task: Task, now: datetime) -> bool:

@@ -70,6 +70,16 @@ class Bodies(Protocol):
         """Remove what bodies claims left that never settled, and say how many there were."""
         ...
 
+    async def runs_held(self, *, limit: int, after: str = "") -> Sequence[tuple[JobId, RunId]]:
+        """Runs that have bodies here, in order of run id within their job, job by job.
+
+        From above `after`, which is a run's `"<job>/<run>"`.
+        """
+        ...
+
     async def delete_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
-        """Remove up to `limit` bodies of a run, and say how many went."""
+        """Remove up to `limit` bodies of a run, and say how many were found.
+
+        Fewer than `limit` only when there are no more, though another removes them as well.
+        """
         ...

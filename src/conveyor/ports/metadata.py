@@ -1,23 +1,23 @@
-"""Jobs, runs, unfinished batches and answers to be replayed: few rows, all conditional."""
+"""Jobs, runs and what is owed to them: few rows, all conditional."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
-from conveyor.domain.batch import Batch, Replay
+from conveyor.domain.batch import Batch, Replay, Scrub
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.run import Run
 
 
-class Finished(msgspec.Struct, frozen=True):
-    """A batch whose rows all exist: its row goes."""
+class Removed(msgspec.Struct, frozen=True):
+    """What is over: its row goes."""
 
-    batch: Batch
+    row: Job | Run | Batch | Scrub
 
 
-Change = Job | Run | Batch | Finished | Replay
+Change = Job | Run | Batch | Scrub | Removed | Replay
 
 
 class Metadata(Protocol):
@@ -30,11 +30,11 @@ class Metadata(Protocol):
     async def commit(self, *changes: Change) -> None:
         """Write all the changes, or none.
 
-        A job, run or batch of version 0 is new and must not exist; one of version n replaces
-        the stored row of version n, which becomes n + 1; `Finished` removes its batch if it is
-        there. `Stale` when any of them does not hold. A `Replay` claims its key: `KeyTaken`
-        when an unexpired claim stands, whoever made it; an expired one is replaced. `KeyTaken`
-        is told in preference to `Stale`.
+        A job, run, batch or scrub of version 0 is new and must not exist; one of version n
+        replaces the stored row of version n, which becomes n + 1; `Removed` takes its row away
+        if it is there, whatever its version. `Stale` when any of them does not hold. A `Replay`
+        claims its key: `KeyTaken` when an unexpired claim stands, whoever made it; an expired
+        one is replaced. `KeyTaken` is told in preference to `Stale`.
         """
         ...
 
@@ -50,15 +50,17 @@ class Metadata(Protocol):
         before: str | None = None,
         status: JobStatus | None = None,
         kind: JobType | None = None,
-    ) -> Sequence[tuple[Job, Run]]:
+    ) -> Sequence[tuple[Job, Run | None]]:
         """A caller's jobs with their latest runs, newest first, with ids below `before`.
 
         Deleted jobs are left out unless `status` asks for them.
         """
         ...
 
-    async def runs(self, job_id: JobId, *, limit: int, before: str | None = None) -> Sequence[Run]:
-        """A job's runs, newest first, with ids below `before`."""
+    async def runs(
+        self, job_id: JobId, *, limit: int, before: str | None = None, deleted: bool = False
+    ) -> Sequence[Run]:
+        """A job's runs, newest first, with ids below `before`; deleted ones when asked for too."""
         ...
 
     async def live(self, *, limit: int, after: str = "") -> Sequence[tuple[Run, Job]]:
@@ -73,6 +75,6 @@ class Metadata(Protocol):
         """Unfinished batches in order of (run id, first index), from above `after`."""
         ...
 
-    async def replay(self, caller: CallerId, key: str) -> Replay | None:
-        """The unexpired claim on an idempotency key."""
+    async def scrubs(self, *, limit: int, after: str = "") -> Sequence[Scrub]:
+        """What was deleted, cleared away or not, in order of id, from above `after`."""
         ...

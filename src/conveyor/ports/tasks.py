@@ -7,15 +7,21 @@ import msgspec
 
 from conveyor.domain.counts import Counts
 from conveyor.domain.ids import RunId, TaskId, task_ids
-from conveyor.domain.task import Attempt, Task, TaskSpec, TaskStatus
+from conveyor.domain.rerun import Statuses, is_done_again
+from conveyor.domain.task import Attempt, Inherited, Task, TaskSpec, TaskStatus, inherit
 
 
 class NewTask(msgspec.Struct, frozen=True, gc=False):
-    """A row to be: the engine dates it and makes it due at once."""
+    """A row to be: the engine dates it and makes it due at once.
+
+    One that is inherited is stored just as it is said to stand, with its own dates, and is
+    never due.
+    """
 
     index: int
     id: TaskId
     spec: TaskSpec
+    inherited: Inherited | None = None
 
 
 def new_tasks(run_id: RunId, first: int, specs: Sequence[TaskSpec]) -> list[NewTask]:
@@ -24,11 +30,17 @@ def new_tasks(run_id: RunId, first: int, specs: Sequence[TaskSpec]) -> list[NewT
     return [NewTask(index, task_id(index), spec) for index, spec in enumerate(specs, first)]
 
 
+def copied(task: Task, statuses: Statuses | None) -> NewTask:
+    """The row a rerun has in place of an earlier run's, under the same index and id."""
+    again = is_done_again(task, statuses)
+    return NewTask(task.index, task.id, task.spec, None if again else inherit(task))
+
+
 class Tasks(Protocol):
     """Durable home of tasks. Raises `Unavailable`, and `StorageFull` when there is no room."""
 
     async def add(self, run_id: RunId, tasks: Sequence[NewTask]) -> int:
-        """Store new tasks as pending and due, leave known ones alone, say how many were new.
+        """Store new tasks, leave known ones alone, say how many were new.
 
         All of one call are stored, or none.
         """

@@ -90,9 +90,8 @@ class Accept:
         large = bool(body.async_) or len(specs) >= self.limits.sync_tasks
         job_id, run_id = JobId(self.ids.new()), RunId(self.ids.new())
         job = self._new_job(call, body, job_id, run_id)
-        return Draft(
-            job=job, run=self._new_run(job, len(specs), large=large), specs=specs, large=large
-        )
+        run = self._new_run(job, run_id, len(specs), large=large)
+        return Draft(job=job, run=run, specs=specs, large=large)
 
     def _new_job(self, call: Call, body: Submission, job_id: JobId, run_id: RunId) -> Job:
         params = job_params(body)
@@ -118,10 +117,10 @@ class Accept:
             **given,
         )
 
-    def _new_run(self, job: Job, count: int, *, large: bool) -> Run:
+    def _new_run(self, job: Job, run_id: RunId, count: int, *, large: bool) -> Run:
         closed = job.status is JobStatus.CLOSED
         return Run(
-            id=job.latest_run_id,
+            id=run_id,
             job_id=job.id,
             caller=job.caller,
             created_at=job.created_at,
@@ -165,15 +164,16 @@ class Accept:
         return []
 
     async def _stage(self, draft: Draft) -> list[Batch]:
+        blob = list_key(draft.job.id, draft.run.id, "0")
         batch = Batch(
             run_id=draft.run.id,
             job_id=draft.job.id,
             first=0,
             count=len(draft.specs),
-            blob=list_key(draft.job.id, draft.run.id, "0"),
+            blob=blob,
             created_at=draft.run.created_at,
         )
-        await self.blobs.put(batch.blob, as_stream(lines(draft.specs)))
+        await self.blobs.put(blob, as_stream(lines(draft.specs)))
         return [batch]
 
     async def _abandon(self, draft: Draft) -> None:

@@ -36,7 +36,7 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.duties import Duties
 from conveyor.ports.metadata import Metadata
 from conveyor.steps.idempotency import Answer, Call, Replays
-from conveyor.steps.ownership import own_job, own_run
+from conveyor.steps.ownership import latest_run, own_job
 
 Render = Callable[[Job, Run, int], Awaitable[bytes]]
 
@@ -65,8 +65,8 @@ class Append:
         with self.replays.claiming(call):
             if known := await self.replays.find(call):
                 return known
-            job, _ = await self._open_job(call, job_id)
-            addition = await asyncio.to_thread(self._checked, call, job)
+            job, run = await self._open_job(call, job_id)
+            addition = await asyncio.to_thread(self._checked, call, job, run.id)
             await self.blobs.put(addition.blob, as_stream(lines(addition.specs)))
             try:
                 answer, batch = await self._promise(call, job_id, addition, render)
@@ -94,12 +94,12 @@ class Append:
             with suppress(Unavailable):  # then the sweeper finds the batch
                 await self.duties.send(*ingest_duty(batch))
 
-    def _checked(self, call: Call, job: Job) -> Addition:
+    def _checked(self, call: Call, job: Job, run_id: RunId) -> Addition:
         body = parse_addition(call.raw, self.limits)
         return Addition(
             specs=accept_tasks(body.tasks, load(job.params)),
             last_batch=bool(body.last_batch),
-            blob=list_key(job.id, job.latest_run_id, self.ids.new()),
+            blob=list_key(job.id, run_id, self.ids.new()),
         )
 
     async def _promise(
@@ -122,10 +122,10 @@ class Append:
     async def _open_job(self, call: Call, job_id: JobId) -> tuple[Job, Run]:
         """The job and its run, if they take more tasks."""
         job = await own_job(self.metadata, call.caller, job_id)
-        run = await own_run(self.metadata, job)
+        run = await latest_run(self.metadata, job)
         if job.last_batch:
             raise LastBatchReceived("The last batch of this job has been received")
-        if job.status is not JobStatus.OPEN or not run.is_live:
+        if job.status is not JobStatus.OPEN or run is None or not run.is_live:
             raise JobNotOpen("This job takes no more tasks: submit a new one")
         if run.ingest_status is IngestStatus.PENDING:
             raise RunNotTerminal("The first tasks are still being taken in: try again later")

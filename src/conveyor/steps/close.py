@@ -14,7 +14,7 @@ from conveyor.errors import RunNotStoppable, Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
-from conveyor.steps.ownership import own_job, own_run
+from conveyor.steps.ownership import latest_run, own_job
 
 log = structlog.get_logger()
 
@@ -36,13 +36,16 @@ class Close:
                     await self._close_both(job, run)
                 except Stale:
                     continue
-            await self.check(run.id)
+            if run:
+                await self.check(run.id)
             return
 
     async def stop(self, caller: CallerId, job_id: JobId) -> Run:
         """End the live run: nothing new is taken up, what is in flight may finish and counts."""
         while True:
             _, run = await self._load(caller, job_id)
+            if run is None:
+                raise RunNotStoppable("The job has no run: there is nothing to stop")
             if run.status is RunStatus.STOPPED:
                 await self.work.close(run.id)
                 self.wake(run.id)
@@ -55,14 +58,14 @@ class Close:
             except Stale:
                 continue
 
-    async def _close_both(self, job: Job, run: Run) -> None:
+    async def _close_both(self, job: Job, run: Run | None) -> None:
         now = self.clock.now()
         closed = job_life.close(job, now)
-        if run.is_live:
+        if run and run.is_live:
             await self.metadata.commit(closed, run_life.latch(run, now))
         else:
             await self.metadata.commit(closed)
 
-    async def _load(self, caller: CallerId, job_id: JobId) -> tuple[Job, Run]:
+    async def _load(self, caller: CallerId, job_id: JobId) -> tuple[Job, Run | None]:
         job = await own_job(self.metadata, caller, job_id)
-        return job, await own_run(self.metadata, job)
+        return job, await latest_run(self.metadata, job)

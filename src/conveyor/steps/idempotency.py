@@ -12,8 +12,8 @@ import msgspec
 from conveyor.domain.batch import REPLAY_LIFE, Replay
 from conveyor.domain.ids import CallerId
 from conveyor.errors import IdempotencyKeyConflict
+from conveyor.ports.answers import Answers
 from conveyor.ports.clock import Clock
-from conveyor.ports.metadata import Metadata
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Replays:
     processes the transaction that claims the key decides.
     """
 
-    metadata: Metadata
+    answers: Answers
     clock: Clock
     under_way: set[tuple[CallerId, str]] = field(default_factory=set)
 
@@ -46,7 +46,7 @@ class Replays:
         """The first answer to a repeated call; a conflict when it is not a repetition."""
         if call.idempotency_key is None:
             return None
-        replay = await self.metadata.replay(call.caller, call.idempotency_key)
+        replay = await self.answers.replay(call.caller, call.idempotency_key)
         if replay is None:
             return None
         if replay.fingerprint != call.fingerprint:

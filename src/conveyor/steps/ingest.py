@@ -1,6 +1,7 @@
-"""Ingest: a staged list becomes rows, chunk by chunk, from wherever the last ingester got to.
+"""Ingest: a staged list, or an earlier run, becomes rows, piece by piece, from wherever the last
+ingester got to.
 
-For each chunk: rows if absent, then the offer, then the watermark. After the last: the total
+For each piece: rows if absent, then the offer, then the watermark. After the last: the total
 (absolute), the latch for a closed job, and the batch's removal, in one transaction; then the
 completion check. Two ingesters at once do no harm: rows are inserted if absent, and the
 watermark's version lets only one of them go on.
@@ -13,24 +14,27 @@ import msgspec
 
 from conveyor.domain import run as life
 from conveyor.domain.batch import Batch
-from conveyor.domain.ids import RunId
+from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import JobStatus
-from conveyor.domain.run import IngestStatus, Run
+from conveyor.domain.rerun import inherited
+from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run
 from conveyor.domain.task import TaskSpec
 from conveyor.errors import InvalidArgument, NotFound, Stale
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock
-from conveyor.ports.metadata import Finished, Metadata
-from conveyor.ports.tasks import Tasks, new_tasks
+from conveyor.ports.metadata import Metadata, Removed
+from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
 from conveyor.ports.work import Work
 
 CHUNK_LINES = 2_000
 SPECS = msgspec.json.Decoder(TaskSpec)
 
 
-class Chunk(msgspec.Struct, frozen=True):
-    specs: list[TaskSpec]
-    length: int  # bytes of the list they took
+class Piece(msgspec.Struct, frozen=True):
+    """Rows to be written in one go, and where the next piece begins (`Batch.read`)."""
+
+    rows: list[NewTask]
+    read: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,23 +81,59 @@ class Ingest:
         )
 
     async def _write(self, batch: Batch) -> Batch:
-        """Write rows until the list ends or the run no longer wants them."""
-        async for chunk in _chunks(self.blobs.read(batch.blob, offset=batch.read)):
+        """Write rows until there are no more or the run no longer wants them."""
+        async for piece in self._pieces(batch):
             if not await self._is_wanted(batch.run_id):
                 return batch
-            batch = await self._write_chunk(batch, chunk)
+            batch = await self._write_piece(batch, piece)
             self.wake(batch.run_id)
         return batch
 
-    async def _write_chunk(self, batch: Batch, chunk: Chunk) -> Batch:
-        rows = new_tasks(batch.run_id, batch.first + batch.written, chunk.specs)
-        await self.tasks.add(batch.run_id, rows)
-        await self.work.offer(batch.run_id, [row.id for row in rows])
+    def _pieces(self, batch: Batch) -> AsyncIterator[Piece]:
+        if batch.source:
+            return self._copies(batch, batch.source)
+        return self._listed(batch, batch.blob or "")
+
+    async def _listed(self, batch: Batch, blob: str) -> AsyncIterator[Piece]:
+        """What is left of a staged list."""
+        first, read = batch.first + batch.written, batch.read
+        async for specs, length in _chunks(self.blobs.read(blob, offset=read)):
+            read += length
+            yield Piece(new_tasks(batch.run_id, first, specs), read)
+            first += len(specs)
+
+    async def _copies(self, batch: Batch, source: RunId) -> AsyncIterator[Piece]:
+        """What is left of an earlier run's rows."""
+        statuses = None if batch.statuses is None else frozenset(batch.statuses)
+        read = batch.read
+        while rows := await self.tasks.page(source, limit=CHUNK_LINES, after=read - 1):
+            read = rows[-1].index + 1
+            yield Piece([copied(row, statuses) for row in rows], read)
+
+    async def _write_piece(self, batch: Batch, piece: Piece) -> Batch:
+        await self.tasks.add(batch.run_id, piece.rows)
+        fresh, taken_over = await self._told_apart(batch, piece)
+        await self.work.offer(batch.run_id, fresh)
         ahead = msgspec.structs.replace(
-            batch, written=batch.written + len(rows), read=batch.read + chunk.length
+            batch,
+            written=batch.written + len(piece.rows),
+            read=piece.read,
+            inherited=batch.inherited + taken_over,
         )
         await self.metadata.commit(ahead)
         return msgspec.structs.replace(ahead, version=ahead.version + 1)
+
+    async def _told_apart(self, batch: Batch, piece: Piece) -> tuple[list[TaskId], Inheritance]:
+        """Which rows of a piece are to be done, and what the others bring.
+
+        By the rows as stored: what settled late in its own run may have been copied by an
+        earlier ingester before it did.
+        """
+        if batch.statuses is None:
+            return [row.id for row in piece.rows], NO_INHERITANCE
+        after = piece.rows[0].index - 1
+        rows = await self.tasks.page(batch.run_id, limit=len(piece.rows), after=after)
+        return [row.id for row in rows if row.source_run_id is None], inherited(rows)
 
     async def _finish(self, batch: Batch) -> None:
         """Say what came of the promise: all of it, or what was written when the run ended."""
@@ -104,11 +144,12 @@ class Ingest:
             if await self._find(batch.run_id, batch.first) != batch:
                 raise Stale(f"batch {batch.first} of {batch.run_id} has moved on")
             try:
-                await self.metadata.commit(*await self._ended(run, batch), Finished(batch))
+                await self.metadata.commit(*await self._ended(run, batch), Removed(batch))
                 break
             except Stale:
                 continue
-        await self.blobs.delete([batch.blob])
+        if batch.blob:
+            await self.blobs.delete([batch.blob])
 
     async def _ended(self, run: Run | None, batch: Batch) -> list[Run]:
         missing = batch.count - batch.written
@@ -118,17 +159,18 @@ class Ingest:
             cut = msgspec.structs.replace(run, total=run.total - missing)
             return [cut] if missing else []
         job = await self.metadata.job(batch.job_id)
-        ended = life.ingested(run, batch.first + batch.written, self.clock.now())
+        now = self.clock.now()
+        ended = life.ingested(run, batch.first + batch.written, batch.inherited, now)
         is_last = job is None or job.status is not JobStatus.OPEN
-        return [life.latch(ended, self.clock.now()) if is_last else ended]
+        return [life.latch(ended, now) if is_last else ended]
 
     async def _is_wanted(self, run_id: RunId) -> bool:
         run = await self.metadata.run(run_id)
         return run is not None and run.is_live
 
 
-async def _chunks(content: AsyncIterator[bytes]) -> AsyncIterator[Chunk]:
-    """Whole lines of a stream, many at a time."""
+async def _chunks(content: AsyncIterator[bytes]) -> AsyncIterator[tuple[list[TaskSpec], int]]:
+    """Whole lines of a stream, many at a time, and how many bytes they took."""
     rest, specs, length = b"", list[TaskSpec](), 0
     async for part in content:
         *lines, rest = (rest + part).split(b"\n")
@@ -136,10 +178,10 @@ async def _chunks(content: AsyncIterator[bytes]) -> AsyncIterator[Chunk]:
             specs.append(_spec(line))
             length += len(line) + 1
             if len(specs) == CHUNK_LINES:
-                yield Chunk(specs, length)
+                yield specs, length
                 specs, length = [], 0
     if specs:
-        yield Chunk(specs, length)
+        yield specs, length
 
 
 def _spec(line: bytes) -> TaskSpec:

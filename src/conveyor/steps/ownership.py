@@ -19,7 +19,12 @@ async def own_job(metadata: Metadata, caller: CallerId, job_id: JobId) -> Job:
 
 async def own_run(metadata: Metadata, job: Job, run_id: RunId | None = None) -> Run:
     """A run of the job, its latest when none is named."""
-    run = await metadata.run(run_id or job.latest_run_id)
+    run = await metadata.run(run_id) if run_id else await latest_run(metadata, job)
     if run is None or run.job_id != job.id or run.status is RunStatus.DELETED:
         raise NotFound("No such run")
     return run
+
+
+async def latest_run(metadata: Metadata, job: Job) -> Run | None:
+    """The job's newest run, if it has one that is not deleted."""
+    return await metadata.run(job.latest_run_id) if job.latest_run_id else None

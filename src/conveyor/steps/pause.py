@@ -11,7 +11,7 @@ from conveyor.domain.run import PauseState, Run
 from conveyor.errors import Conflict, Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
-from conveyor.steps.ownership import own_job, own_run
+from conveyor.steps.ownership import latest_run, own_job
 
 log = structlog.get_logger()
 
@@ -26,9 +26,10 @@ class Pause:
         """Bring the live run of a job into a pause state; if it is in it, nothing changes."""
         while True:
             job = await own_job(self.metadata, caller, job_id)
-            run = await own_run(self.metadata, job)
-            if not run.is_live:
-                raise Conflict(f"The run is {run.status}: there is nothing to pause or resume")
+            run = await latest_run(self.metadata, job)
+            if run is None or not run.is_live:
+                state_now = f"is {run.status}" if run else "is deleted"
+                raise Conflict(f"The run {state_now}: there is nothing to pause or resume")
             if run.pause_state is state:
                 self.wake(run.id)
                 return run

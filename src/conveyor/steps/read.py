@@ -7,7 +7,7 @@ from datetime import timedelta
 import msgspec
 
 from conveyor.domain import cursor
-from conveyor.domain.counts import Counts
+from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_index
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.run import Run
@@ -17,12 +17,12 @@ from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
-from conveyor.steps.ownership import own_job, own_run
+from conveyor.steps.ownership import latest_run, own_job, own_run
 
 
 class JobView(msgspec.Struct, frozen=True):
     job: Job
-    run: Run
+    run: Run | None
     settled: Counts
 
 
@@ -53,8 +53,8 @@ class Read:
 
     async def job(self, caller: CallerId, job_id: JobId) -> JobView:
         job = await own_job(self.metadata, caller, job_id)
-        run = await own_run(self.metadata, job)
-        return JobView(job, run, await self._settled(run))
+        run = await latest_run(self.metadata, job)
+        return JobView(job, run, await self._settled(run) if run else ZERO)
 
     async def run(self, caller: CallerId, job_id: JobId, run_id: RunId) -> RunView:
         job = await own_job(self.metadata, caller, job_id)
@@ -75,8 +75,8 @@ class Read:
             caller, limit=limit + 1, before=before, status=status, kind=kind
         )
         page = found[:limit]
-        settled = await self.tasks.counts([run.id for _, run in page])
-        views = [JobView(job, run, settled[run.id]) for job, run in page]
+        settled = await self.tasks.counts([run.id for _, run in page if run])
+        views = [JobView(job, run, settled[run.id] if run else ZERO) for job, run in page]
         return views, page[-1][0].id if len(found) > limit else None
 
     async def runs(
@@ -126,7 +126,8 @@ class Read:
     ) -> Sequence[Attempt]:
         job = await own_job(self.metadata, caller, job_id)
         task = await self._own_task(job, run_id, task_id)
-        return await self.tasks.history(task.run_id, task.id)
+        # What is inherited was attempted in the run that it comes from.
+        return await self.tasks.history(task.source_run_id or task.run_id, task.id)
 
     def has_expired(self, job: Job, task: Task) -> bool:
         life = timedelta(days=job.result_ttl_days)

@@ -10,15 +10,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+import msgspec
 import structlog
 
-from conveyor.domain.batch import Batch, ingest_duty
+from conveyor.domain.batch import TOMBSTONE_LIFE, Batch, Scrub, ingest_duty, scrub_duty
 from conveyor.domain.ids import JobId, RunId, is_ulid, ulid_milliseconds
+from conveyor.domain.run import RunStatus
+from conveyor.errors import Stale
+from conveyor.ports.answers import Answers
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies, BodyName
 from conveyor.ports.clock import Clock
 from conveyor.ports.duties import Duties
-from conveyor.ports.metadata import Metadata
+from conveyor.ports.metadata import Metadata, Removed
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Work
 
@@ -35,6 +39,7 @@ Count = Callable[[str, int], None]
 @dataclass(slots=True, kw_only=True)
 class Sweep:
     metadata: Metadata
+    answers: Answers
     tasks: Tasks
     work: Work
     duties: Duties
@@ -67,8 +72,11 @@ class Sweep:
         await self._release_lapsed()
         await self._finish_batches(seen, patient=patient)
         await self._complete_runs(seen, patient=patient)
-        await self._clear_rows(seen, patient=patient)
+        being_cleared = await self._finish_scrubs(seen, patient=patient)
+        await self._clear_rows(seen, being_cleared, patient=patient)
+        await self._clear_orphan_bodies(seen, being_cleared, patient=patient)
         await self._clear_lists(patient=patient)
+        await self.answers.clear_expired(limit=BITE)
         self.suspects = seen
 
     async def _release_lapsed(self) -> None:
@@ -98,18 +106,78 @@ class Sweep:
                     self._did("missed_completion", int(await self.check(run.id)))
             after = page[-1][0].id
 
-    async def _clear_rows(self, seen: set[str], *, patient: bool) -> None:
-        """Remove rows of submissions that never came to be."""
+    async def _finish_scrubs(self, seen: set[str], *, patient: bool) -> set[str]:
+        """Send again the duty of what was deleted and is not cleared; say what that is.
+
+        Tombstones whose time is over go.
+        """
+        after = ""
+        being_cleared: set[str] = set()
+        while page := await self.metadata.scrubs(limit=PAGE, after=after):
+            for scrub in page:
+                if scrub.done_at is None:
+                    being_cleared.add(scrub.id)
+                    await self._scrub_again(scrub, seen, patient=patient)
+                elif scrub.done_at + TOMBSTONE_LIFE <= self.clock.now():
+                    await self._remove_tombstone(scrub)
+            after = page[-1].id
+        return being_cleared
+
+    async def _scrub_again(self, scrub: Scrub, seen: set[str], *, patient: bool) -> None:
+        now = self.clock.now()
+        is_old = scrub.sent_at <= now - (YOUNG if patient else timedelta())
+        if not is_old or not self._is_stuck(f"scrub {scrub.id}", seen, patient=patient):
+            return
+        try:
+            await self.metadata.commit(msgspec.structs.replace(scrub, sent_at=now))
+        except Stale:
+            return  # it has just been done, or another sweeper saw it too
+        await self.duties.send(*scrub_duty(scrub))
+        self._did("unfinished_scrub", 1)
+
+    async def _remove_tombstone(self, scrub: Scrub) -> None:
+        if scrub.run_id:
+            stone = await self.metadata.run(scrub.run_id)
+            await self.metadata.commit(Removed(scrub), *([Removed(stone)] if stone else []))
+        else:
+            job = await self.metadata.job(scrub.job_id)
+            await self.metadata.commit(Removed(scrub), *([Removed(job)] if job else []))
+
+    async def _clear_rows(self, seen: set[str], being_cleared: set[str], *, patient: bool) -> None:
+        """Remove rows of submissions that never came to be, or that came after a delete."""
         after = ""
         while page := await self.tasks.runs_held(limit=PAGE, after=after):
             for run_id in page:
                 if (
                     self._is_old(run_id, patient=patient)
-                    and await self.metadata.run(run_id) is None
+                    and await self._is_gone(run_id, being_cleared)
                     and self._is_stuck(f"rows {run_id}", seen, patient=patient)
                 ):
                     await self._discard(run_id)
             after = page[-1]
+
+    async def _clear_orphan_bodies(
+        self, seen: set[str], being_cleared: set[str], *, patient: bool
+    ) -> None:
+        """Remove bodies of runs that are no more: their writer died before it could."""
+        after = ""
+        while page := await self.bodies.runs_held(limit=PAGE, after=after):
+            for job_id, run_id in page:
+                if (
+                    self._is_old(run_id, patient=patient)
+                    and await self._is_gone(run_id, being_cleared)
+                    and self._is_stuck(f"bodies {run_id}", seen, patient=patient)
+                ):
+                    while removed := await self.bodies.delete_run(job_id, run_id, limit=BITE):
+                        self._did("orphan_body", removed)
+            after = "/".join(page[-1])
+
+    async def _is_gone(self, run_id: RunId, being_cleared: set[str]) -> bool:
+        """Whether a run is not on record, or deleted and said to be cleared."""
+        run = await self.metadata.run(run_id)
+        if run is None:
+            return True
+        return run.status is RunStatus.DELETED and not being_cleared & {run.id, run.job_id}
 
     async def _discard(self, run_id: RunId) -> None:
         while await self.tasks.discard(run_id, limit=BITE) == BITE:

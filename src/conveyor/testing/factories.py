@@ -6,14 +6,22 @@ from typing import TypeVar
 
 import msgspec
 
-from conveyor.domain.batch import REPLAY_LIFE, Batch, Replay
+from conveyor.domain.batch import REPLAY_LIFE, Batch, Replay, Scrub
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.domain.failure import FailureReason, ruling
 from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_ids
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.run import Run
-from conveyor.domain.task import Settlement, StoredBody, Task, TaskSpec, TaskStatus, Verdict
+from conveyor.domain.task import (
+    Inherited,
+    Settlement,
+    StoredBody,
+    Task,
+    TaskSpec,
+    TaskStatus,
+    Verdict,
+)
 from conveyor.ports.tasks import NewTask
 from conveyor.ports.work import Held
 from conveyor.testing.clock import NOON, FakeIds
@@ -86,6 +94,11 @@ def a_batch(**changes: object) -> Batch:
     return msgspec.structs.replace(batch, **changes)
 
 
+def a_scrub(**changes: object) -> Scrub:
+    scrub = Scrub(id=JOB, job_id=JOB, sent_at=NOON)
+    return msgspec.structs.replace(scrub, **changes)
+
+
 def a_replay(**changes: object) -> Replay:
     replay = Replay(
         caller=CALLER,
@@ -98,7 +111,7 @@ def a_replay(**changes: object) -> Replay:
     return msgspec.structs.replace(replay, **changes)
 
 
-_Row = TypeVar("_Row", Job, Run, Batch)
+_Row = TypeVar("_Row", Job, Run, Batch, Scrub)
 
 
 def as_stored(row: _Row) -> _Row:
@@ -109,6 +122,21 @@ def as_stored(row: _Row) -> _Row:
 def a_stored_body(**changes: object) -> StoredBody:
     body = StoredBody(locator="somewhere", length=4, checksum="c0ffee", format="html")
     return msgspec.structs.replace(body, **changes)
+
+
+def inherited_as(status: TaskStatus) -> Inherited:
+    """A row of another run that stood so, some time ago."""
+    failed = status is TaskStatus.FAILED
+    return Inherited(
+        status=status,
+        attempts=2,
+        created_at=NOON - timedelta(days=2),
+        updated_at=NOON - timedelta(days=1),
+        source_run_id=RUN,
+        result=a_stored_body() if status is TaskStatus.SUCCESSFUL else None,
+        problem=encoded(problem(status=422, code="RESP001")) if failed else None,
+        reason=FailureReason.BLOCKED if failed else None,
+    )
 
 
 def scraped(*, body: StoredBody | None = None, spend: Spend = NOTHING) -> Verdict:

@@ -99,6 +99,9 @@ class FileBodies:
         paths = [below(self._folder, _file_name(name)) for name in names]
         return await asyncio.to_thread(self._delete, paths)
 
+    async def runs_held(self, *, limit: int, after: str = "") -> Sequence[tuple[JobId, RunId]]:
+        return await asyncio.to_thread(self._runs_held, limit, after)
+
     async def delete_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
         return await asyncio.to_thread(self._delete_run, _run_folder(job_id, run_id), limit)
 
@@ -130,10 +133,22 @@ class FileBodies:
             case other:
                 raise TypeError(f"not a body of this store: {other!r}")
 
+    def _runs_held(self, limit: int, after: str) -> list[tuple[JobId, RunId]]:
+        last_job = after.partition("/")[0]
+        held = (
+            (JobId(job.name), RunId(run.name))
+            for job in _entries(self._folder / "jobs")
+            if job.name >= last_job
+            for run in _entries(Path(job.path) / "runs")
+        )
+        return list(islice((one for one in held if "/".join(one) > after), limit))
+
     def _delete_run(self, folder: str, limit: int) -> int:
         parts = _entries(below(self._folder, folder))
         paths = (Path(entry.path) for part in parts for entry in _entries(Path(part.path)))
-        return self._delete(islice(paths, limit))
+        found = list(islice(paths, limit))
+        self._delete(found)
+        return len(found)
 
     def _delete(self, paths: Iterable[Path]) -> int:
         removed = 0

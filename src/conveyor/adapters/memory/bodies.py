@@ -54,6 +54,10 @@ class MemoryBodies:
     async def discard(self, names: Sequence[BodyName]) -> int:
         return self._remove(_locator(name) for name in names)
 
+    async def runs_held(self, *, limit: int, after: str = "") -> Sequence[tuple[JobId, RunId]]:
+        held = {(name.job_id, name.run_id) for name, _ in self._kept.values()}
+        return sorted(one for one in held if "/".join(one) > after)[:limit]
+
     async def delete_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
         of_run = [
             locator

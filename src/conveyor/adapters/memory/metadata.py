@@ -5,22 +5,22 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from conveyor.domain.batch import Batch, Replay
+from conveyor.adapters.memory.answers import MemoryAnswers
+from conveyor.domain.batch import Batch, Replay, Scrub
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
-from conveyor.domain.run import Run
+from conveyor.domain.run import Run, RunStatus
 from conveyor.errors import KeyTaken, Stale
-from conveyor.ports.clock import Clock
-from conveyor.ports.metadata import Change, Finished
+from conveyor.ports.metadata import Change, Removed
 
 
 class MemoryMetadata:
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, answers: MemoryAnswers) -> None:
+        self._answers = answers
         self._jobs: dict[JobId, Job] = {}
         self._runs: dict[RunId, Run] = {}
         self._batches: dict[tuple[str, int], Batch] = {}
-        self._replays: dict[tuple[CallerId, str], Replay] = {}
+        self._scrubs: dict[str, Scrub] = {}
 
     async def commit(self, *changes: Change) -> None:
         for change in changes:
@@ -44,19 +44,25 @@ class MemoryMetadata:
         before: str | None = None,
         status: JobStatus | None = None,
         kind: JobType | None = None,
-    ) -> Sequence[tuple[Job, Run]]:
+    ) -> Sequence[tuple[Job, Run | None]]:
         asked = [
             job
             for job in self._jobs.values()
             if job.caller == caller and _is_asked_for(job, status, kind)
         ]
         return [
-            (job, self._runs[job.latest_run_id])
+            (job, self._runs.get(job.latest_run_id) if job.latest_run_id else None)
             for job in _newest_first(asked, lambda job: job.id, before)[:limit]
         ]
 
-    async def runs(self, job_id: JobId, *, limit: int, before: str | None = None) -> Sequence[Run]:
-        runs = [run for run in self._runs.values() if run.job_id == job_id]
+    async def runs(
+        self, job_id: JobId, *, limit: int, before: str | None = None, deleted: bool = False
+    ) -> Sequence[Run]:
+        runs = [
+            run
+            for run in self._runs.values()
+            if run.job_id == job_id and (deleted or run.status is not RunStatus.DELETED)
+        ]
         return _newest_first(runs, lambda run: run.id, before)[:limit]
 
     async def live(self, *, limit: int, after: str = "") -> Sequence[tuple[Run, Job]]:
@@ -68,25 +74,24 @@ class MemoryMetadata:
         rest = sorted(place for place in self._batches if place > after)
         return [self._batches[place] for place in rest[:limit]]
 
-    async def replay(self, caller: CallerId, key: str) -> Replay | None:
-        replay = self._replays.get((caller, key))
-        return replay if replay and replay.expires_at > self._clock.now() else None
+    async def scrubs(self, *, limit: int, after: str = "") -> Sequence[Scrub]:
+        rest = sorted(name for name in self._scrubs if name > after)
+        return [self._scrubs[name] for name in rest[:limit]]
 
     def _check_key(self, change: Change) -> None:
         if not isinstance(change, Replay):
             return
-        standing = self._replays.get((change.caller, change.key))
-        if standing and standing.expires_at > self._clock.now():
+        if self._answers.standing(change.caller, change.key):
             raise KeyTaken(f"the idempotency key {change.key!r} is taken")
 
     def _check_version(self, change: Change) -> None:
-        if isinstance(change, Finished | Replay):
+        if isinstance(change, Removed | Replay):
             return
         stored = self._stored(change)
         if change.version != (stored.version if stored else 0):
             raise Stale(f"{type(change).__name__} moved on from version {change.version}")
 
-    def _stored(self, change: Job | Run | Batch) -> "_Versioned | None":
+    def _stored(self, change: Job | Run | Batch | Scrub) -> "_Versioned | None":
         match change:
             case Job():
                 return self._jobs.get(change.id)
@@ -94,6 +99,8 @@ class MemoryMetadata:
                 return self._runs.get(change.id)
             case Batch():
                 return self._batches.get(_place(change))
+            case Scrub():
+                return self._scrubs.get(change.id)
 
     def _write(self, change: Change) -> None:
         match change:
@@ -103,10 +110,23 @@ class MemoryMetadata:
                 self._runs[change.id] = _raised(change)
             case Batch():
                 self._batches[_place(change)] = _raised(change)
-            case Finished(batch):
-                self._batches.pop(_place(batch), None)
+            case Scrub():
+                self._scrubs[change.id] = _raised(change)
+            case Removed(row):
+                self._remove(row)
             case Replay():
-                self._replays[change.caller, change.key] = change
+                self._answers.keep(change)
+
+    def _remove(self, row: Job | Run | Batch | Scrub) -> None:
+        match row:
+            case Job():
+                self._jobs.pop(row.id, None)
+            case Run():
+                self._runs.pop(row.id, None)
+            case Batch():
+                self._batches.pop(_place(row), None)
+            case Scrub():
+                self._scrubs.pop(row.id, None)
 
 
 class _Versioned(Protocol):
@@ -114,7 +134,7 @@ class _Versioned(Protocol):
     def version(self) -> int: ...
 
 
-_Row = TypeVar("_Row", Job, Run, Batch)
+_Row = TypeVar("_Row", Job, Run, Batch, Scrub)
 _Listed = TypeVar("_Listed", Job, Run)
 
 

@@ -4,6 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import timedelta
 
+import msgspec
+
 from conveyor.domain import task as life
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure import FailureReason
@@ -115,6 +117,15 @@ class Rows:
 
     def _born(self, run_id: RunId, new: NewTask) -> Task:
         now = self._clock.now()
+        if new.inherited:
+            return Task(
+                run_id=run_id,
+                id=new.id,
+                index=new.index,
+                spec=new.spec,
+                due_at=None,
+                **msgspec.structs.asdict(new.inherited),
+            )
         return Task(
             run_id=run_id,
             id=new.id,

@@ -8,6 +8,7 @@ from pathlib import Path
 import apsw
 import msgspec
 
+from conveyor.adapters.sqlite.answers import SqliteAnswers
 from conveyor.adapters.sqlite.claims import SqliteClaims
 from conveyor.adapters.sqlite.database import Database, Durability, open_database
 from conveyor.adapters.sqlite.duties import SqliteDuties
@@ -24,6 +25,7 @@ COME_DUE = "UPDATE task SET due_at = ?1 WHERE shelf = ?2 AND status = 0 AND due_
 class SqliteEngine(msgspec.Struct, frozen=True, kw_only=True):
     database: Database
     metadata: SqliteMetadata
+    answers: SqliteAnswers
     tasks: SqliteTasks
     work: SqliteWork
     claims: SqliteClaims
@@ -49,6 +51,7 @@ async def open_engine(
         yield SqliteEngine(
             database=database,
             metadata=SqliteMetadata(database, clock),
+            answers=SqliteAnswers(database, clock),
             tasks=SqliteTasks(database, clock),
             work=work,
             claims=SqliteClaims(database, work),

@@ -1,4 +1,4 @@
-"""Jobs, runs, batches and replays in SQLite."""
+"""Jobs, runs and what is owed to them in SQLite."""
 
 from collections.abc import Sequence
 from functools import singledispatch
@@ -6,19 +6,21 @@ from functools import singledispatch
 import apsw
 import msgspec
 
+from conveyor.adapters.sqlite.answers import claim_key
 from conveyor.adapters.sqlite.database import Database
-from conveyor.adapters.sqlite.rows import moment, stamp
-from conveyor.domain.batch import Batch, Replay
+from conveyor.adapters.sqlite.rows import stamp
+from conveyor.domain.batch import Batch, Replay, Scrub
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.run import Run
-from conveyor.errors import KeyTaken, Stale
+from conveyor.errors import Stale
 from conveyor.ports.clock import Clock
-from conveyor.ports.metadata import Change, Finished
+from conveyor.ports.metadata import Change, Removed
 
 JOB = msgspec.json.Decoder(Job)
 RUN = msgspec.json.Decoder(Run)
 BATCH = msgspec.json.Decoder(Batch)
+SCRUB = msgspec.json.Decoder(Scrub)
 
 INSERT_JOB = """
 INSERT INTO job (id, caller, type, status, run_id, version, doc) VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -44,30 +46,29 @@ UPDATE_BATCH = """
 UPDATE batch SET version = ?3, doc = ?4
  WHERE run_id = ?1 AND first = ?2 AND version = ?3 - 1 RETURNING 1
 """
-CLAIM_KEY = """
-INSERT INTO replay (caller, key, fingerprint, status, body, expires_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT (caller, key) DO UPDATE SET
-       fingerprint = ?3, status = ?4, body = ?5, expires_at = ?6 WHERE expires_at <= ?7
-RETURNING 1
+INSERT_SCRUB = """
+INSERT INTO scrub (id, version, doc) VALUES (?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1
 """
-REPLAY = """
-SELECT fingerprint, status, body, expires_at FROM replay
- WHERE caller = ? AND key = ? AND expires_at > ?
-"""
+UPDATE_SCRUB = (
+    "UPDATE scrub SET version = ?2, doc = ?3 WHERE id = ?1 AND version = ?2 - 1 RETURNING 1"
+)
 JOBS = """
-SELECT job.doc, run.doc FROM job JOIN run ON run.id = job.run_id
+SELECT job.doc, run.doc FROM job LEFT JOIN run ON run.id = job.run_id
  WHERE job.caller = ?1 AND job.id < ?2
    AND CASE WHEN ?3 IS NULL THEN job.status <> 'deleted' ELSE job.status = ?3 END
    AND (?4 IS NULL OR job.type = ?4)
  ORDER BY job.id DESC LIMIT ?5
 """
-RUNS = "SELECT doc FROM run WHERE job_id = ? AND id < ? ORDER BY id DESC LIMIT ?"
+RUNS = """
+SELECT doc FROM run WHERE job_id = ?1 AND id < ?2 AND (?3 OR doc ->> 'status' <> 'deleted')
+ ORDER BY id DESC LIMIT ?4
+"""
 LIVE = """
 SELECT run.doc, job.doc FROM run INDEXED BY run_live JOIN job ON job.id = run.job_id
  WHERE run.live = 1 AND run.id > ? ORDER BY run.id LIMIT ?
 """
 BATCHES = "SELECT doc FROM batch WHERE (run_id, first) > (?, ?) ORDER BY run_id, first LIMIT ?"
+SCRUBS = "SELECT doc FROM scrub WHERE id > ? ORDER BY id LIMIT ?"
 PAST_EVERY_ID = "~"
 
 
@@ -102,16 +103,19 @@ class SqliteMetadata:
         before: str | None = None,
         status: JobStatus | None = None,
         kind: JobType | None = None,
-    ) -> Sequence[tuple[Job, Run]]:
+    ) -> Sequence[tuple[Job, Run | None]]:
         wanted = (caller, before or PAST_EVERY_ID, status, kind, limit)
         return await self._database.read(
             lambda connection: [
-                (JOB.decode(job), RUN.decode(run)) for job, run in connection.execute(JOBS, wanted)
+                (JOB.decode(job), RUN.decode(run) if run else None)
+                for job, run in connection.execute(JOBS, wanted)
             ]
         )
 
-    async def runs(self, job_id: JobId, *, limit: int, before: str | None = None) -> Sequence[Run]:
-        wanted = (job_id, before or PAST_EVERY_ID, limit)
+    async def runs(
+        self, job_id: JobId, *, limit: int, before: str | None = None, deleted: bool = False
+    ) -> Sequence[Run]:
+        wanted = (job_id, before or PAST_EVERY_ID, deleted, limit)
         return await self._database.read(
             lambda connection: [RUN.decode(doc) for (doc,) in connection.execute(RUNS, wanted)]
         )
@@ -131,19 +135,11 @@ class SqliteMetadata:
             ]
         )
 
-    async def replay(self, caller: CallerId, key: str) -> Replay | None:
-        wanted = (caller, key, stamp(self._clock.now()))
-        row = self._database.peek(lambda connection: connection.execute(REPLAY, wanted).fetchone())
-        if row is None:
-            return None
-        fingerprint, status, body, expires_at = row
-        return Replay(
-            caller=caller,
-            key=key,
-            fingerprint=fingerprint,
-            status=status,
-            body=body,
-            expires_at=moment(expires_at),
+    async def scrubs(self, *, limit: int, after: str = "") -> Sequence[Scrub]:
+        return await self._database.read(
+            lambda connection: [
+                SCRUB.decode(doc) for (doc,) in connection.execute(SCRUBS, (after, limit))
+            ]
         )
 
     def _doc(self, query: str, key: str) -> str | None:
@@ -159,7 +155,7 @@ def _write(change: Change, _connection: apsw.Connection, _now: int) -> None:
 @_write.register
 def _write_job(job: Job, connection: apsw.Connection, _: int) -> None:
     stored = msgspec.structs.replace(job, version=job.version + 1)
-    row = (job.id, job.caller, job.type, job.status, job.latest_run_id, stored.version)
+    row = (job.id, job.caller, job.type, job.status, job.latest_run_id or "", stored.version)
     _put(connection, UPDATE_JOB if job.version else INSERT_JOB, (*row, _doc_of(stored)), job.id)
 
 
@@ -178,24 +174,29 @@ def _write_batch(batch: Batch, connection: apsw.Connection, _: int) -> None:
 
 
 @_write.register
-def _remove_batch(finished: Finished, connection: apsw.Connection, _: int) -> None:
-    key = (finished.batch.run_id, finished.batch.first)
-    connection.execute("DELETE FROM batch WHERE run_id = ? AND first = ?", key)
+def _write_scrub(scrub: Scrub, connection: apsw.Connection, _: int) -> None:
+    stored = msgspec.structs.replace(scrub, version=scrub.version + 1)
+    row = (scrub.id, stored.version, _doc_of(stored))
+    _put(connection, UPDATE_SCRUB if scrub.version else INSERT_SCRUB, row, scrub.id)
 
 
 @_write.register
-def _claim_key(replay: Replay, connection: apsw.Connection, now: int) -> None:
-    row = (
-        replay.caller,
-        replay.key,
-        replay.fingerprint,
-        replay.status,
-        replay.body,
-        stamp(replay.expires_at),
-        now,
-    )
-    if connection.execute(CLAIM_KEY, row).fetchone() is None:
-        raise KeyTaken(f"idempotency key {replay.key!r} is taken")
+def _remove(removed: Removed, connection: apsw.Connection, _: int) -> None:
+    match removed.row:
+        case Job(id=name):
+            connection.execute("DELETE FROM job WHERE id = ?", (name,))
+        case Run(id=name):
+            connection.execute("DELETE FROM run WHERE id = ?", (name,))
+        case Scrub(id=name):
+            connection.execute("DELETE FROM scrub WHERE id = ?", (name,))
+        case Batch(run_id=run_id, first=first):
+            key = (run_id, first)
+            connection.execute("DELETE FROM batch WHERE run_id = ? AND first = ?", key)
+
+
+@_write.register
+def _write_replay(replay: Replay, connection: apsw.Connection, now: int) -> None:
+    claim_key(replay, connection, now)
 
 
 def _put(
@@ -205,5 +206,5 @@ def _put(
         raise Stale(f"{name} has moved on")
 
 
-def _doc_of(value: Job | Run | Batch) -> str:
+def _doc_of(value: Job | Run | Batch | Scrub) -> str:
     return msgspec.json.encode(value).decode()

@@ -35,6 +35,12 @@ CREATE TABLE batch (
     PRIMARY KEY (run_id, first)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE scrub (
+    id      TEXT    NOT NULL PRIMARY KEY,  -- of the deleted job or run
+    version INTEGER NOT NULL,
+    doc     TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE replay (
     caller      TEXT    NOT NULL,
     key         TEXT    NOT NULL,

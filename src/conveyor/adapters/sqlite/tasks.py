@@ -11,7 +11,6 @@ from conveyor.adapters.sqlite.rows import (
     PHASE,
     ROWS,
     STATUS_NO,
-    STATUSES,
     TASK,
     Row,
     line_of,
@@ -23,7 +22,7 @@ from conveyor.adapters.sqlite.shelves import Shelves, find_shelf, make_shelf
 from conveyor.domain.counts import COLUMNS as COUNTED
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import RunId, TaskId, task_index
-from conveyor.domain.task import Attempt, Task, TaskStatus
+from conveyor.domain.task import Attempt, Inherited, Task, TaskStatus
 from conveyor.ports.clock import Clock
 from conveyor.ports.tasks import NewTask
 
@@ -32,6 +31,17 @@ INSERT INTO task (shelf, idx, id, status, phase, due_at, claim_no, attempts, los
                   updated_at, url, method, external_id, metadata, params, body)
 SELECT ?2, value ->> 0, value ->> 1, 0, 0, ?3, 0, 0, 0, ?3, ?3, value ->> 2, value ->> 3,
        value ->> 4, value ->> 5, value ->> 6, value ->> 7
+  FROM json_each(?1) WHERE true
+ON CONFLICT DO NOTHING
+"""
+ADD_INHERITED = """
+INSERT INTO task (shelf, idx, id, status, phase, claim_no, attempts, lost, created_at, updated_at,
+                  url, method, external_id, metadata, params, body, locator, length, checksum,
+                  format, problem, reason, source_run_id)
+SELECT ?2, value ->> 0, value ->> 1, value ->> 8, value ->> 9, 0, value ->> 10, 0, value ->> 11,
+       value ->> 12, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
+       value ->> 13, value ->> 14, value ->> 15, value ->> 16, value ->> 17, value ->> 18,
+       value ->> 19
   FROM json_each(?1) WHERE true
 ON CONFLICT DO NOTHING
 """
@@ -55,8 +65,13 @@ SUM = f"""
 SELECT {", ".join(f"sum({name})" for name in COUNTED)} FROM counter
  WHERE shelf = ? HAVING count(*) > 0
 """
-TALLY = "SELECT status, count(*) FROM task WHERE shelf = ? GROUP BY status"
+# From the indexes alone: the rows of a large run are many times their size.
+PHASES = """
+SELECT phase, count(*) FROM task INDEXED BY task_by_phase WHERE shelf = ? GROUP BY phase
+"""
+HELD = "SELECT count(*) FROM task INDEXED BY task_held WHERE shelf = ? AND status = 1"
 RUNS = "SELECT run_id FROM shelf WHERE run_id > ? ORDER BY run_id LIMIT ?"
+NO_BODY = (None,) * 4
 DROP_ROWS = """
 DELETE FROM task WHERE shelf = ?1 AND idx IN
        (SELECT idx FROM task WHERE shelf = ?1 ORDER BY idx LIMIT ?2)
@@ -73,16 +88,18 @@ class SqliteTasks:
     async def add(self, run_id: RunId, tasks: Sequence[NewTask]) -> int:
         now = stamp(self._clock.now())
 
-        chunks = [
-            msgspec.json.encode([_row(task) for task in tasks[start : start + ADDED_AT_A_TIME]])
-            for start in range(0, len(tasks), ADDED_AT_A_TIME)
-        ]
+        fresh = _chunks([_row(task) for task in tasks if task.inherited is None])
+        inherited = _chunks(
+            [_inherited_row(task, task.inherited) for task in tasks if task.inherited]
+        )
 
         def operation(connection: apsw.Connection) -> int:
             shelf = make_shelf(connection, run_id)
             before = connection.total_changes()
-            for chunk in chunks:
-                connection.execute(ADD, (chunk.decode(), shelf, now))
+            for chunk in fresh:
+                connection.execute(ADD, (chunk, shelf, now))
+            for chunk in inherited:
+                connection.execute(ADD_INHERITED, (chunk, shelf))
             return int(connection.total_changes() - before)
 
         # Rows mean nothing before the commit of the run or watermark that follows them.
@@ -136,7 +153,15 @@ class SqliteTasks:
     async def tally(self, run_id: RunId) -> Mapping[TaskStatus, int]:
         def operation(connection: apsw.Connection) -> dict[TaskStatus, int]:
             shelf = self._shelves.find(connection, run_id)
-            return {STATUSES[number]: n for number, n in connection.execute(TALLY, (shelf,))}
+            phases = dict(connection.execute(PHASES, (shelf,)))
+            [(processing,)] = connection.execute(HELD, (shelf,))
+            counted = {
+                TaskStatus.PENDING: phases.get(PHASE[TaskStatus.PENDING], 0) - processing,
+                TaskStatus.PROCESSING: processing,
+                TaskStatus.SUCCESSFUL: phases.get(PHASE[TaskStatus.SUCCESSFUL], 0),
+                TaskStatus.FAILED: phases.get(PHASE[TaskStatus.FAILED], 0),
+            }
+            return {status: n for status, n in counted.items() if n}
 
         return await self._database.read(operation)
 
@@ -165,6 +190,24 @@ def _row(task: NewTask) -> tuple[int | str | None, ...]:
         task.index, task.id,
         spec.url, spec.method, spec.external_id, spec.metadata, spec.params, spec.body,
     )  # fmt: skip
+
+
+def _inherited_row(task: NewTask, stood: Inherited) -> tuple[int | str | None, ...]:
+    result = stood.result
+    body = (result.locator, result.length, result.checksum, result.format) if result else NO_BODY
+    return (
+        *_row(task), STATUS_NO[stood.status], PHASE[stood.status], stood.attempts,
+        stamp(stood.created_at), stamp(stood.updated_at), *body, stood.problem, stood.reason,
+        stood.source_run_id,
+    )  # fmt: skip
+
+
+def _chunks(rows: Sequence[tuple[int | str | None, ...]]) -> list[str]:
+    """Rows as JSON, many to a text."""
+    return [
+        msgspec.json.encode(rows[start : start + ADDED_AT_A_TIME]).decode()
+        for start in range(0, len(rows), ADDED_AT_A_TIME)
+    ]
 
 
 def _drop_rows(connection: apsw.Connection, shelf: int, limit: int) -> int:

@@ -1,5 +1,6 @@
 """What every home of result bodies must do."""
 
+import asyncio
 import hashlib
 
 import pytest
@@ -128,6 +129,18 @@ class BodiesContract:
 
         assert portions == [2, 2, 1, 0]
 
+    async def test_two_that_delete_a_run_leave_nothing_between_them(self, bodies: Bodies) -> None:
+        await bodies.put_many([Body(_name(n), b"page") for n in range(100)])
+
+        async def delete() -> None:
+            while await bodies.delete_run(JOB, RUN, limit=10) == 10:
+                pass
+            assert list(await bodies.runs_held(limit=9)) == []
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(delete())
+
     async def test_deleting_a_run_leaves_other_runs_alone(self, bodies: Bodies) -> None:
         await bodies.put_many([Body(_name(0), b"mine")])
         others = [_name(0, run_id=OTHER_RUN), _name(0, job_id=JobId("another"))]
@@ -136,6 +149,29 @@ class BodiesContract:
         await bodies.delete_run(JOB, RUN, limit=9)
 
         assert [await _read(bodies, kept) for kept in all_kept] == [b"other"] * 2
+
+    @pytest.mark.parametrize("size", [1, 2, 9])
+    async def test_runs_that_have_bodies_are_listed_in_order(
+        self, bodies: Bodies, size: int
+    ) -> None:
+        places = sorted((job, run) for job in (JOB, JobId("another")) for run in (RUN, OTHER_RUN))
+        names = [_name(n, job_id=job, run_id=run) for job, run in places for n in range(2)]
+        await bodies.put_many([Body(name, b"page") for name in reversed(names)])
+        listed: list[tuple[JobId, RunId]] = []
+        after = ""
+        while page := await bodies.runs_held(limit=size, after=after):
+            listed += page
+            after = "/".join(listed[-1])
+
+        assert listed == places
+
+    async def test_a_run_without_bodies_is_not_listed(self, bodies: Bodies) -> None:
+        await bodies.put_many([Body(_name(0), b"page"), Body(_name(0, run_id=OTHER_RUN), b"")])
+        await bodies.delete_run(JOB, RUN, limit=9)
+
+        assert list(await bodies.runs_held(limit=9)) == [(JOB, OTHER_RUN)]
+        await bodies.discard([_name(0, run_id=OTHER_RUN)])
+        assert list(await bodies.runs_held(limit=9)) == []
 
     async def test_deleting_an_unknown_run_finds_nothing(self, bodies: Bodies) -> None:
         assert await bodies.delete_run(JOB, RUN, limit=9) == 0

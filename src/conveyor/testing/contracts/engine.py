@@ -7,6 +7,7 @@ from datetime import timedelta
 from conveyor.domain.counts import Counts
 from conveyor.domain.ids import RunId
 from conveyor.domain.task import Attempt, Task, Verdict
+from conveyor.ports.answers import Answers
 from conveyor.ports.claims import Claims
 from conveyor.ports.duties import Duties
 from conveyor.ports.metadata import Metadata
@@ -26,6 +27,7 @@ class Engine:
     """One engine, open, with the clock it was opened with."""
 
     metadata: Metadata
+    answers: Answers
     tasks: Tasks
     work: Work
     duties: Duties

@@ -37,10 +37,10 @@ class ListingContract:
         listed = await engine.metadata.jobs(CALLER, limit=9)
 
         assert [job.id for job, _ in listed] == [job.id for job in reversed(jobs)]
-        assert all(run.id == job.latest_run_id for job, run in listed)
+        assert all(run and run.id == job.latest_run_id for job, run in listed)
         assert listed[0] == (
             await engine.metadata.job(jobs[2].id),
-            await engine.metadata.run(jobs[2].latest_run_id),
+            await engine.metadata.run(_run_of(jobs[2])),
         )
 
     async def test_a_job_is_listed_with_the_run_it_came_to_last(self, engine: Engine) -> None:
@@ -52,7 +52,26 @@ class ListingContract:
 
         [(_, run)] = await engine.metadata.jobs(CALLER, limit=9)
 
+        assert run is not None
         assert run.id == rerun.id
+
+    async def test_a_job_without_a_run_is_listed_too(self, engine: Engine) -> None:
+        await engine.metadata.commit(a_job(latest_run_id=None))
+
+        assert list(await engine.metadata.jobs(CALLER, limit=9)) == [
+            (a_job(latest_run_id=None, version=1), None)
+        ]
+
+    async def test_deleted_runs_are_listed_only_when_asked_for(self, engine: Engine) -> None:
+        names = [RunId(name) for name in new_ids(4)]
+        gone = [a_run(id=name, status=RunStatus.DELETED) for name in names[::2]]
+        await engine.metadata.commit(a_job(), *gone, *[a_run(id=name) for name in names[1::2]])
+
+        full = await engine.metadata.runs(JOB, limit=2)
+        everything = await engine.metadata.runs(JOB, limit=9, deleted=True)
+
+        assert [run.id for run in full] == [names[3], names[1]]
+        assert [run.id for run in everything] == names[::-1]
 
     @pytest.mark.parametrize("size", [1, 2, 3, 100])
     async def test_pages_of_jobs_give_each_once(self, engine: Engine, size: int) -> None:
@@ -121,7 +140,7 @@ class ListingContract:
         jobs = await _given_jobs(engine, 7)
         listed = await _live(engine, size)
 
-        assert [run.id for run, _ in listed] == sorted(job.latest_run_id for job in jobs)
+        assert [run.id for run, _ in listed] == sorted(_run_of(job) for job in jobs)
         assert [job for _, job in listed] == [as_stored(job) for job in jobs]
 
     @pytest.mark.parametrize("status", list(RunStatus))
@@ -149,6 +168,11 @@ class ListingContract:
         rest = await engine.metadata.live(limit=9, after=first.id)
 
         assert [run.id for run, _ in rest] == [job.latest_run_id for job in jobs[1:]] + ["7" * 26]
+
+
+def _run_of(job: Job) -> RunId:
+    assert job.latest_run_id
+    return job.latest_run_id
 
 
 async def _given_jobs(engine: Engine, n: int) -> list[Job]:

@@ -8,13 +8,15 @@ import msgspec
 import pytest
 
 from conveyor.domain import run as run_life
+from conveyor.domain.batch import Scrub
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import CallerId, RunId
 from conveyor.domain.job import Job, JobType
-from conveyor.domain.run import IngestStatus, Run, RunStatus, Trigger
+from conveyor.domain.run import IngestStatus, Inheritance, Run, RunStatus, Trigger
 from conveyor.errors import KeyTaken, Stale
-from conveyor.ports.metadata import Change, Finished, Metadata
+from conveyor.ports.metadata import Change, Metadata, Removed
+from conveyor.testing.clock import NOON
 from conveyor.testing.contracts.engine import Engine
 from conveyor.testing.contracts.listings import ListingContract
 from conveyor.testing.factories import (
@@ -26,6 +28,7 @@ from conveyor.testing.factories import (
     a_job,
     a_replay,
     a_run,
+    a_scrub,
     as_stored,
     new_ids,
 )
@@ -52,7 +55,7 @@ class CommittingContract:
     async def test_what_was_never_stored_is_none(self, engine: Engine) -> None:
         assert await engine.metadata.job(JOB) is None
         assert await engine.metadata.run(RUN) is None
-        assert await engine.metadata.replay(CALLER, "key") is None
+        assert await engine.answers.replay(CALLER, "key") is None
 
     async def test_a_change_raises_the_version(self, engine: Engine) -> None:
         await engine.metadata.commit(a_job(), a_run())
@@ -63,18 +66,18 @@ class CommittingContract:
         assert await engine.metadata.run(RUN) == msgspec.structs.replace(run, version=2)
         assert await engine.metadata.job(JOB) == a_job(version=1)
 
-    @pytest.mark.parametrize("again", [a_job(), a_run(), a_batch()])
+    @pytest.mark.parametrize("again", [a_job(), a_run(), a_batch(), a_scrub()])
     async def test_what_is_new_must_not_exist(self, engine: Engine, again: Change) -> None:
-        await engine.metadata.commit(a_job(), a_run(), a_batch())
+        await engine.metadata.commit(a_job(), a_run(), a_batch(), a_scrub())
         with pytest.raises(Stale):
             await engine.metadata.commit(again)
 
     @pytest.mark.parametrize("version", [1, 3])
-    @pytest.mark.parametrize("make", [a_job, a_run, a_batch])
+    @pytest.mark.parametrize("make", [a_job, a_run, a_batch, a_scrub])
     async def test_only_the_version_that_is_stored_can_be_replaced(
         self, engine: Engine, make: Callable[..., Change], version: int
     ) -> None:
-        await engine.metadata.commit(a_job(), a_run(), a_batch())
+        await engine.metadata.commit(a_job(), a_run(), a_batch(), a_scrub())
         await engine.metadata.commit(make(version=1))
 
         with pytest.raises(Stale):
@@ -95,7 +98,7 @@ class CommittingContract:
                 a_job(version=1, name="new"),
                 a_run(id=OTHER_RUN),
                 a_batch(first=1),
-                Finished(a_batch()),
+                Removed(a_batch()),
                 a_replay(),
                 a_run(version=7),
             )
@@ -103,7 +106,7 @@ class CommittingContract:
         assert await engine.metadata.job(JOB) == a_job(version=1)
         assert await engine.metadata.run(OTHER_RUN) is None
         assert list(await engine.metadata.batches(limit=9)) == [a_batch(version=1)]
-        assert await engine.metadata.replay(CALLER, "key") is None
+        assert await engine.answers.replay(CALLER, "key") is None
 
     async def test_of_writers_at_the_same_time_one_wins(self, engine: Engine) -> None:
         await engine.metadata.commit(a_job(), a_run())
@@ -146,31 +149,67 @@ class BatchesContract:
 
         assert batch == a_batch(count=10, written=4, read=99, version=2)
 
-    async def test_a_finished_batch_is_gone(self, engine: Engine) -> None:
+    async def test_a_removed_batch_is_gone(self, engine: Engine) -> None:
         await engine.metadata.commit(a_batch(), a_batch(first=1))
 
-        await engine.metadata.commit(Finished(a_batch(version=1)))
+        await engine.metadata.commit(Removed(a_batch(version=1)))
 
         assert [batch.first for batch in await engine.metadata.batches(limit=9)] == [1]
 
-    async def test_finishing_what_is_finished_does_no_harm(self, engine: Engine) -> None:
-        await engine.metadata.commit(a_job(), Finished(a_batch()))
+    async def test_removing_what_is_gone_does_no_harm(self, engine: Engine) -> None:
+        await engine.metadata.commit(a_job(), Removed(a_batch()))
         assert await engine.metadata.job(JOB) == a_job(version=1)
+
+
+class ScrubsContract:
+    async def test_scrubs_are_listed_in_order_of_id(self, engine: Engine) -> None:
+        names = new_ids(4)
+        await engine.metadata.commit(*[a_scrub(id=name) for name in reversed(names)])
+
+        assert [scrub.id for scrub in await engine.metadata.scrubs(limit=9)] == names
+        rest = await engine.metadata.scrubs(limit=2, after=names[0])
+        assert [scrub.id for scrub in rest] == names[1:3]
+
+    async def test_a_scrub_keeps_what_it_is_about(self, engine: Engine) -> None:
+        await engine.metadata.commit(a_scrub())
+        done = a_scrub(run_id=OTHER_RUN, done_at=NOON + SECOND, version=1)
+        await engine.metadata.commit(done)
+
+        assert list(await engine.metadata.scrubs(limit=9)) == [
+            msgspec.structs.replace(done, version=2)
+        ]
+
+    @pytest.mark.parametrize("make", [a_job, a_run, a_scrub])
+    async def test_what_is_removed_is_gone_whatever_its_version(
+        self, engine: Engine, make: Callable[..., Job | Run | Scrub]
+    ) -> None:
+        await engine.metadata.commit(a_job(), a_run(), a_scrub())
+        await engine.metadata.commit(make(version=1))
+
+        await engine.metadata.commit(Removed(make()))
+
+        left = [
+            await engine.metadata.job(JOB),
+            await engine.metadata.run(RUN),
+            next(iter(await engine.metadata.scrubs(limit=9)), None),
+        ]
+        assert [type(one) for one in left].count(type(None)) == 1
+        assert not any(isinstance(one, type(make())) for one in left)
 
 
 class ReplaysContract:
     async def test_a_claimed_key_gives_its_answer_back(self, engine: Engine) -> None:
         replay = a_replay(body=b'{"\xc3\xbc":0}\x00', fingerprint=bytes(range(32)))
         await engine.metadata.commit(replay)
-        assert await engine.metadata.replay(CALLER, "key") == replay
+        assert await engine.answers.replay(CALLER, "key") == replay
 
     async def test_keys_belong_to_their_caller(self, engine: Engine) -> None:
         await engine.metadata.commit(a_replay())
-        assert await engine.metadata.replay(STRANGER, "key") is None
+        assert await engine.answers.replay(STRANGER, "key") is None
 
         await engine.metadata.commit(a_replay(caller=STRANGER, status=202))
 
-        assert await engine.metadata.replay(CALLER, "key") == a_replay()
+        assert await engine.answers.replay(CALLER, "key") == a_replay()
 
     @pytest.mark.parametrize("fingerprint", [b"fingerprint", b"another"])
     async def test_a_standing_claim_keeps_its_key(self, engine: Engine, fingerprint: bytes) -> None:
@@ -180,7 +219,7 @@ class ReplaysContract:
         with pytest.raises(KeyTaken):
             await engine.metadata.commit(a_replay(fingerprint=fingerprint))
 
-        assert await engine.metadata.replay(CALLER, "key") == a_replay()
+        assert await engine.answers.replay(CALLER, "key") == a_replay()
 
     async def test_a_taken_key_takes_all_others_with_it(self, engine: Engine) -> None:
         await engine.metadata.commit(a_replay())
@@ -200,12 +239,23 @@ class ReplaysContract:
     async def test_an_expired_claim_is_gone_and_can_be_replaced(self, engine: Engine) -> None:
         await engine.metadata.commit(a_replay())
         engine.clock.advance(_life_of_a_claim(engine) + SECOND)
-        assert await engine.metadata.replay(CALLER, "key") is None
+        assert await engine.answers.replay(CALLER, "key") is None
         anew = a_replay(status=202, expires_at=engine.clock.now() + SECOND)
 
         await engine.metadata.commit(anew)
 
-        assert await engine.metadata.replay(CALLER, "key") == anew
+        assert await engine.answers.replay(CALLER, "key") == anew
+
+    async def test_expired_claims_are_cleared_so_many_at_a_time(self, engine: Engine) -> None:
+        await engine.metadata.commit(*[a_replay(key=f"old {n}") for n in range(5)])
+        engine.clock.advance(_life_of_a_claim(engine))
+        standing = a_replay(key="new", expires_at=engine.clock.now() + SECOND)
+        await engine.metadata.commit(standing)
+
+        cleared = [await engine.answers.clear_expired(limit=3) for _ in range(3)]
+
+        assert cleared == [3, 2, 0]
+        assert await engine.answers.replay(CALLER, "new") == standing
 
     async def test_of_claims_at_the_same_time_one_wins(self, engine: Engine) -> None:
         async with asyncio.TaskGroup() as group:
@@ -215,12 +265,14 @@ class ReplaysContract:
             ]
 
         assert [each.result() for each in tries].count(True) == 1
-        replay = await engine.metadata.replay(CALLER, "key")
+        replay = await engine.answers.replay(CALLER, "key")
         assert replay is not None
         assert tries[replay.status - 200].result()
 
 
-class MetadataContract(CommittingContract, BatchesContract, ReplaysContract, ListingContract):
+class MetadataContract(
+    CommittingContract, BatchesContract, ScrubsContract, ReplaysContract, ListingContract
+):
     """All that steps rely on. An engine passes by giving an `engine` fixture."""
 
 
@@ -262,6 +314,9 @@ def _rich_run() -> Run:
         ingest_status=IngestStatus.DONE,
         failure_reason=AccountReason.INSUFFICIENT_CREDITS,
         failure_detail="No credits left",
-        base=Counts(successful=1, nanos=2**60),
+        inherited=Inheritance(
+            counts=Counts(successful=1, nanos=2**60), idle=3, sources=(OTHER_RUN,)
+        ),
+        bodies_since=NOON,
         frozen=Counts(successful=2, blocked=3, credits=4, nanos=2**61),
     )

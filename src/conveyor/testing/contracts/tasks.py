@@ -1,7 +1,9 @@
 """What every store of tasks must do."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
+import msgspec
 import pytest
 
 from conveyor.domain.counts import ZERO, Counts
@@ -13,6 +15,7 @@ from conveyor.testing.factories import (
     OTHER_RUN,
     RUN,
     a_task_spec,
+    inherited_as,
     new_tasks,
     new_tasks_at,
     refused,
@@ -106,6 +109,73 @@ class AddingContract:
     async def test_a_task_of_an_unknown_run_is_none(self, engine: Engine) -> None:
         [new] = new_tasks(RUN, 1)
         assert await engine.tasks.get(OTHER_RUN, new.id) is None
+
+
+class InheritingContract:
+    @pytest.mark.parametrize("status", [*sorted(FINAL), TaskStatus.PENDING])
+    async def test_an_inherited_row_stands_as_it_stood(
+        self, engine: Engine, status: TaskStatus
+    ) -> None:
+        [new] = new_tasks(RUN, 1)
+        stood = inherited_as(status)
+        assert await engine.tasks.add(OTHER_RUN, [NewTask(0, new.id, new.spec, stood)]) == 1
+
+        assert await engine.tasks.get(OTHER_RUN, new.id) == Task(
+            run_id=OTHER_RUN,
+            id=new.id,
+            index=0,
+            spec=new.spec,
+            due_at=None,
+            **msgspec.structs.asdict(stood),
+        )
+
+    async def test_an_inherited_row_is_never_claimed(self, engine: Engine) -> None:
+        rows = [
+            NewTask(new.index, new.id, new.spec, inherited_as(TaskStatus.PENDING))
+            for new in new_tasks(RUN, 2)
+        ]
+        fresh = new_tasks(RUN, 3)[2:]
+        await engine.tasks.add(OTHER_RUN, [*rows, *fresh])
+        await engine.work.offer(OTHER_RUN, [row.id for row in [*rows, *fresh]])
+        engine.clock.advance(timedelta(days=1))
+
+        taken = await claim(engine, 3, OTHER_RUN)
+
+        assert [task.id for task in taken] == [fresh[0].id]
+        await settle(engine, taken[0], scraped())
+        assert await engine.work.release_lapsed(overdue=timedelta(), limit=9) == []
+        assert await engine.tasks.tally(OTHER_RUN) == {
+            TaskStatus.PENDING: 2,
+            TaskStatus.SUCCESSFUL: 1,
+        }
+
+    async def test_inherited_rows_are_paged_and_tallied_but_not_counted(
+        self, engine: Engine
+    ) -> None:
+        stood = [inherited_as(status) for status in (*sorted(FINAL), TaskStatus.PENDING)]
+        rows = [
+            NewTask(new.index, new.id, new.spec, how)
+            for new, how in zip(new_tasks(RUN, 3), stood, strict=True)
+        ]
+        await engine.tasks.add(OTHER_RUN, rows)
+
+        for how in stood:
+            page = await engine.tasks.page(OTHER_RUN, limit=9, statuses=frozenset({how.status}))
+            assert [task.status for task in page] == [how.status]
+        assert await engine.tasks.tally(OTHER_RUN) == {how.status: 1 for how in stood}
+        assert (await engine.tasks.counts([OTHER_RUN]))[OTHER_RUN] == ZERO
+        assert await engine.tasks.history(OTHER_RUN, rows[0].id) == []
+
+    async def test_inheriting_again_never_resets_a_task(self, engine: Engine) -> None:
+        [new] = await given_tasks(engine, 1)
+        [task] = await claim(engine)
+        await settle(engine, task, refused())
+        before = await stored(engine, task)
+
+        again = NewTask(0, new.id, new.spec, inherited_as(TaskStatus.SUCCESSFUL))
+        assert await engine.tasks.add(RUN, [again]) == 0
+
+        assert await stored(engine, task) == before
 
 
 class PagingContract:
@@ -260,7 +330,9 @@ class DiscardingContract:
         assert await engine.tasks.discard(OTHER_RUN, limit=9) == 0
 
 
-class TasksContract(AddingContract, PagingContract, CountingContract, DiscardingContract):
+class TasksContract(
+    AddingContract, InheritingContract, PagingContract, CountingContract, DiscardingContract
+):
     """All that readers rely on. An engine passes by giving an `engine` fixture."""
 
 

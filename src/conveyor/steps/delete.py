@@ -1,0 +1,102 @@
+"""Delete: a job or a run is gone for callers and pumps at once; a duty clears it away.
+
+One transaction marks it deleted and stores what is owed: the scrub. Every change of a job's runs
+raises the job's version, so a delete and a rerun at the same time cannot both have their way.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from conveyor.domain import job as job_life
+from conveyor.domain import run as run_life
+from conveyor.domain.batch import Scrub, scrub_duty
+from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.run import Run, RunStatus
+from conveyor.errors import NotFound, RunHasDescendants, Stale, Unavailable
+from conveyor.ports.clock import Clock
+from conveyor.ports.duties import Duties
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.work import Work
+from conveyor.steps.ownership import latest_run, own_job
+
+PAGE = 100
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    metadata: Metadata
+    work: Work
+    duties: Duties
+    clock: Clock
+    wake: Callable[[RunId], None]
+
+    async def job(self, caller: CallerId, job_id: JobId) -> None:
+        """Delete a job with all its runs; one that is deleted stays so."""
+        while True:
+            job = await self.metadata.job(job_id)
+            if job is None or job.caller != caller:
+                raise NotFound("No such job")
+            if job.status is JobStatus.DELETED:
+                return None
+            run = await latest_run(self.metadata, job)
+            with suppress(Stale):
+                return await self._delete_job(job, run)
+
+    async def run(self, caller: CallerId, job_id: JobId, run_id: RunId) -> None:
+        """Delete one run; the job's latest is then the newest that is left."""
+        while True:
+            job = await own_job(self.metadata, caller, job_id)
+            run = await self.metadata.run(run_id)
+            if run is None or run.job_id != job.id:
+                raise NotFound("No such run")
+            if run.status is RunStatus.DELETED:
+                return None
+            with suppress(Stale):
+                return await self._delete_run(job, run)
+
+    async def _delete_job(self, job: Job, run: Run | None) -> None:
+        now = self.clock.now()
+        ended = [run_life.delete(run, now)] if run and run.is_live else []
+        scrub = Scrub(id=job.id, job_id=job.id, sent_at=now)
+        await self.metadata.commit(job_life.delete(job, now), *ended, scrub)
+        log.info("job.deleted", job_id=job.id)
+        await self._follow_up(scrub, run)
+
+    async def _delete_run(self, job: Job, run: Run) -> None:
+        now = self.clock.now()
+        newest = None
+        async for other in self._others(job, run):
+            if run.id in other.inherited.sources:
+                raise RunHasDescendants(
+                    f"Run {other.id} shows results of this one: delete it first"
+                )
+            newest = newest or other.id
+        scrub = Scrub(id=run.id, job_id=job.id, run_id=run.id, sent_at=now)
+        pointed = job_life.point_at(job, newest, now)
+        await self.metadata.commit(pointed, run_life.delete(run, now), scrub)
+        log.info("run.deleted", job_id=job.id, run_id=run.id)
+        await self._follow_up(scrub, run)
+
+    async def _others(self, job: Job, run: Run) -> AsyncIterator[Run]:
+        """The job's other runs, newest first."""
+        before = None
+        while page := await self.metadata.runs(job.id, limit=PAGE, before=before):
+            for other in page:
+                if other.id != run.id:
+                    yield other
+            before = page[-1].id
+
+    async def _follow_up(self, scrub: Scrub, run: Run | None) -> None:
+        """Take no more of the run, and have all cleared; what fails here the sweeper finds."""
+        with suppress(Unavailable):
+            if run and run.is_live:
+                await self.work.close(run.id)
+            await self.duties.send(*scrub_duty(scrub))
+        if run:
+            self.wake(run.id)

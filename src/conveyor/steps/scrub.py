@@ -1,0 +1,84 @@
+"""Scrub: clear away all that a deleted job or run left, in bites that hold nobody up.
+
+For each run: what is owed to it, then its rows, then its bodies and lists. Rows go before bodies,
+so that a worker which settles late finds no row, and removes the body it brought. Beginning again
+after a death finds less to do. At the end a tombstone stays for a day, that says no more than
+whose it was: a repeated delete is answered like the first.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from conveyor.domain import job as life
+from conveyor.domain.batch import Scrub as Owed
+from conveyor.domain.batch import lists_of
+from conveyor.domain.ids import JobId, RunId
+from conveyor.ports.blobs import Blobs
+from conveyor.ports.bodies import Bodies
+from conveyor.ports.clock import Clock
+from conveyor.ports.metadata import Metadata, Removed
+from conveyor.ports.tasks import Tasks
+from conveyor.ports.work import Work
+
+BITE = 1_000
+PAGE = 100
+SIBLINGS = 32  # ids that differ in their last character only
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scrub:
+    metadata: Metadata
+    tasks: Tasks
+    work: Work
+    bodies: Bodies
+    blobs: Blobs
+    clock: Clock
+
+    async def run(self, name: str) -> None:
+        """Clear what is owed under this id, if it is not cleared yet."""
+        owed = await self._find(name)
+        if owed is None or owed.done_at:
+            return
+        if owed.run_id:
+            await self._clear(owed.job_id, owed.run_id)
+        else:
+            await self._clear_job(owed.job_id)
+        await self._bury(owed)
+        log.info("scrub.done", job_id=owed.job_id, run_id=owed.run_id)
+
+    async def _find(self, name: str) -> Owed | None:
+        near = await self.metadata.scrubs(limit=SIBLINGS, after=name[:-1])
+        return next((scrub for scrub in near if scrub.id == name), None)
+
+    async def _clear_job(self, job_id: JobId) -> None:
+        while runs := await self.metadata.runs(job_id, limit=PAGE, deleted=True):
+            for run in runs:
+                await self._clear(job_id, run.id)
+                await self.metadata.commit(Removed(run))
+
+    async def _clear(self, job_id: JobId, run_id: RunId) -> None:
+        await self.work.close(run_id)
+        await self._drop_batches(run_id)
+        while await self.tasks.discard(run_id, limit=BITE) == BITE:
+            pass
+        while await self.bodies.delete_run(job_id, run_id, limit=BITE) == BITE:
+            pass
+        while keys := await self.blobs.keys(lists_of(job_id, run_id), limit=BITE):
+            await self.blobs.delete(keys)
+
+    async def _drop_batches(self, run_id: RunId) -> None:
+        while batches := [
+            batch
+            for batch in await self.metadata.batches(limit=PAGE, after=(run_id, -1))
+            if batch.run_id == run_id
+        ]:
+            await self.metadata.commit(*(Removed(batch) for batch in batches))
+
+    async def _bury(self, owed: Owed) -> None:
+        job = None if owed.run_id else await self.metadata.job(owed.job_id)
+        done = msgspec.structs.replace(owed, done_at=self.clock.now())
+        await self.metadata.commit(done, *([life.tombstone(job)] if job else []))

@@ -1,0 +1,372 @@
+"""Delete: gone at once, cleared away by a duty, with nothing left behind, whatever happens."""
+
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+
+from conveyor.domain import job as job_life
+from conveyor.domain.batch import SCRUB, TOMBSTONE_LIFE
+from conveyor.domain.failure import FailureReason
+from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.job import JobStatus
+from conveyor.domain.run import RunStatus
+from conveyor.domain.task import Refused, Task
+from conveyor.errors import (
+    ConveyorError,
+    IllegalMove,
+    NotFound,
+    RunHasDescendants,
+    Unavailable,
+)
+from conveyor.ports.metadata import Removed
+from conveyor.steps.attempt import Ended, Result
+from conveyor.testing.factories import a_job
+from tests.unit.kit import (
+    A_PAGE,
+    CALLER,
+    STRANGER,
+    Crash,
+    House,
+    Moment,
+    a_call,
+    a_house,
+    an_assignment,
+    away,
+    ids_as_reply,
+    survives,
+)
+
+LARGE = 25
+MOMENTS = pytest.mark.parametrize("moment", ["before", "after"])
+
+
+async def test_a_deleted_job_is_gone_at_once() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(5)
+
+    await house.delete.job(CALLER, job_id)
+
+    with pytest.raises(NotFound):
+        await house.read.job(CALLER, job_id)
+    with pytest.raises(NotFound):
+        await house.read.run(CALLER, job_id, run_id)
+    assert await house.read.jobs(CALLER, limit=9, before=None, status=None, kind=None) == ([], None)
+    assert await house.work.claim({run_id: 5}) == []
+    assert list(await house.metadata.live(limit=9)) == []
+    assert run_id in house.woken
+
+
+async def test_nothing_of_a_deleted_job_is_left_behind() -> None:
+    house = a_house()
+    job_id, first = await house.submit(LARGE)
+    await house.do_duties()
+    await house.drain(first, _page)
+    second, *_ = await house.rerun(job_id)  # its copy is under way
+    other_job, other_run = await house.submit(2)
+    await house.drain(other_run, _page)
+
+    await house.delete.job(CALLER, job_id)
+    await house.do_duties()
+
+    assert list(await house.tasks.runs_held(limit=9)) == [other_run]
+    assert list(await house.bodies.runs_held(limit=9)) == [(other_job, other_run)]
+    assert await house.lists() == []
+    assert await house.batches() == []
+    assert [await house.metadata.run(one) for one in (first, second)] == [None, None]
+    stone = await house.metadata.job(job_id)
+    assert stone is not None
+    assert (stone.status, stone.sealed_key, stone.params) == (JobStatus.DELETED, b"", None)
+    assert not house.swept
+
+
+async def test_a_tombstone_goes_after_a_day() -> None:
+    house, job_id, _ = await _ended(3)
+    await house.delete.job(CALLER, job_id)
+    await house.do_duties()
+    await house.delete.job(CALLER, job_id)  # answered as the first time
+
+    house.clock.advance(TOMBSTONE_LIFE)
+    await house.sweep.step()
+
+    assert await house.metadata.job(job_id) is None
+    assert list(await house.metadata.scrubs(limit=9)) == []
+    with pytest.raises(NotFound):
+        await house.delete.job(CALLER, job_id)
+    assert not house.swept
+
+
+async def test_deleting_again_changes_nothing() -> None:
+    house, job_id, _ = await _ended(3)
+    await house.delete.job(CALLER, job_id)
+    before = await house.metadata.job(job_id)
+
+    await house.delete.job(CALLER, job_id)
+
+    assert await house.metadata.job(job_id) == before
+    assert len(await house.duties.receive(9, lease=timedelta(seconds=1))) == 1
+
+
+async def test_what_is_not_ones_own_cannot_be_deleted() -> None:
+    house, job_id, run_id = await _ended(2)
+    for attempt in (
+        house.delete.job(STRANGER, job_id),
+        house.delete.run(STRANGER, job_id, run_id),
+        house.delete.job(CALLER, JobId("nothing")),
+        house.delete.run(CALLER, job_id, RunId("nothing")),
+    ):
+        with pytest.raises(NotFound):
+            await attempt
+    other_job, _ = await house.submit(1)
+    with pytest.raises(NotFound):
+        await house.delete.run(CALLER, other_job, run_id)
+    assert (await house.read.run(CALLER, job_id, run_id)).run.status is RunStatus.COMPLETED
+
+
+async def test_deleting_a_run_moves_the_latest_to_the_newest_left() -> None:
+    house, job_id, first = await _ended(3)
+    second, *_ = await house.rerun(job_id)
+    await house.drain(second, _page)
+    third, *_ = await house.rerun(job_id)
+
+    await house.delete.run(CALLER, job_id, second)
+    assert (await house.job(job_id)).latest_run_id == third
+    await house.delete.run(CALLER, job_id, third)
+    assert (await house.job(job_id)).latest_run_id == first
+    await house.delete.run(CALLER, job_id, first)
+    assert (await house.job(job_id)).latest_run_id is None
+
+    view = await house.read.job(CALLER, job_id)
+    assert view.run is None
+    assert (await house.read.runs(CALLER, job_id, limit=9, before=None))[0] == []
+    await house.do_duties()
+    assert list(await house.tasks.runs_held(limit=9)) == []
+    assert list(await house.bodies.runs_held(limit=9)) == []
+    await house.delete.run(CALLER, job_id, first)  # answered as the first time
+
+
+async def test_a_live_run_can_be_deleted() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(3, status="open")
+    job = await house.job(job_id)
+    [task] = await house.work.claim({run_id: 1})
+
+    await house.delete.run(CALLER, job_id, run_id)
+
+    assert await house.work.claim({run_id: 5}) == []
+    with pytest.raises(ConveyorError, match="takes no more tasks"):
+        await house.append.add(a_call(1), job_id, ids_as_reply)
+    await house.settle.settle([Ended(task, an_assignment(job), A_PAGE)])
+    await house.do_duties()
+    assert list(await house.bodies.runs_held(limit=9)) == []
+    await house.close.close(CALLER, job_id)
+    assert (await house.job(job_id)).status is JobStatus.CLOSED
+
+
+async def test_a_run_whose_rows_are_shown_by_a_newer_one_stays() -> None:
+    house, job_id, first = await _ended(4)
+    second, *_ = await house.rerun(job_id, "successful")  # inherits what failed
+    await house.drain(second, _page)
+    third, *_ = await house.rerun(job_id, "failed")
+    await house.drain(third, _page)
+
+    with pytest.raises(RunHasDescendants, match=third):
+        await house.delete.run(CALLER, job_id, second)
+
+    await house.delete.run(CALLER, job_id, third)
+    with pytest.raises(RunHasDescendants, match=second):
+        await house.delete.run(CALLER, job_id, first)
+    await house.delete.run(CALLER, job_id, second)
+    await house.delete.run(CALLER, job_id, first)
+
+
+async def test_a_run_in_the_middle_that_owns_nothing_shown_can_be_deleted() -> None:
+    house, job_id, first = await _ended(4)
+    second, *_ = await house.rerun(job_id, "failed")
+    await house.drain(second, lambda _: A_PAGE)
+    third, *_ = await house.rerun(job_id, "successful,failed")
+    await house.drain(third, _page)
+
+    await house.delete.run(CALLER, job_id, second)
+    await house.delete.run(CALLER, job_id, first)
+
+
+async def test_a_source_stays_while_it_is_being_copied() -> None:
+    house, job_id, first = await _ended(LARGE)
+    await house.rerun(job_id, "failed")
+
+    with pytest.raises(RunHasDescendants):
+        await house.delete.run(CALLER, job_id, first)
+
+
+@MOMENTS
+async def test_a_delete_and_a_settle(moment: Moment) -> None:
+    """A page that comes back after the delete leaves no body, whenever it comes."""
+    for name in ("bodies.put_many", "work.settle"):
+        house = a_house()
+        job_id, run_id = await house.submit(3)
+        job = await house.job(job_id)
+        tasks = await house.work.claim({run_id: 3})
+        getattr(house.trace, moment)(name, 1, lambda h=house, j=job_id: _delete_and_scrub(h, j))
+
+        await house.settle.settle([Ended(task, an_assignment(job), A_PAGE) for task in tasks])
+
+        assert list(await house.tasks.runs_held(limit=9)) == []
+        assert list(await house.bodies.runs_held(limit=9)) == []
+
+
+@pytest.mark.parametrize("call", ["tasks.add", "work.offer", "metadata.commit", "blobs.delete"])
+@MOMENTS
+async def test_a_delete_and_an_ingest(
+    call: str, moment: Moment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", 10)
+    house = a_house()
+    job_id, run_id = await house.submit(LARGE)
+    nth = 1 if call == "blobs.delete" else 2
+    getattr(house.trace, moment)(call, nth, lambda: _delete_and_scrub(house, job_id))
+
+    await house.ingest.run(run_id, 0)
+    await house.do_duties()
+    await house.sweep_later()
+
+    assert list(await house.tasks.runs_held(limit=9)) == []
+    assert await house.batches() == []
+    assert await house.lists() == []
+
+
+@MOMENTS
+async def test_a_delete_and_added_tasks(moment: Moment) -> None:
+    house = a_house()
+    job_id, _ = await house.submit(2, status="open")
+    getattr(house.trace, moment)("metadata.commit", 1, lambda: _delete_and_scrub(house, job_id))
+
+    with suppress(NotFound):
+        await house.append.add(a_call(3), job_id, ids_as_reply)
+
+    await house.do_duties()
+    await house.sweep_later()
+    assert list(await house.tasks.runs_held(limit=9)) == []
+    assert await house.lists() == []
+    assert await house.batches() == []
+
+
+async def test_a_delete_and_a_completion() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(1)
+
+    async def delete() -> None:
+        await house.delete.run(CALLER, job_id, run_id)
+
+    house.trace.before("metadata.commit", 1, delete)
+    await house.drain(run_id, _page)
+
+    assert (await house.run(run_id)).status is RunStatus.DELETED
+
+
+async def test_a_scrub_that_was_not_sent_is_found() -> None:
+    house, job_id, _ = await _ended(3)
+    with away(house.trace, "duties.send", Unavailable("no queue")):
+        await house.delete.job(CALLER, job_id)
+    assert await house.do_duties() == 0
+
+    await house.sweep_later()
+    await house.do_duties()
+
+    assert house.swept == {"unfinished_scrub": 1}
+    assert list(await house.tasks.runs_held(limit=9)) == []
+
+
+async def test_a_scrub_that_is_slow_is_asked_for_once_in_a_while_only() -> None:
+    house, job_id, _ = await _ended(3)
+    await house.delete.job(CALLER, job_id)
+    house.clock.advance(timedelta(minutes=11))
+
+    for _ in range(5):
+        await house.sweep.step()
+        house.clock.advance(timedelta(minutes=1))
+
+    assert house.swept == {"unfinished_scrub": 1}
+
+
+@pytest.mark.parametrize("what", ["job", "run"])
+@MOMENTS
+async def test_a_delete_that_dies_anywhere_is_finished_or_not_begun(
+    what: str, moment: Moment
+) -> None:
+    number = 0
+    while True:
+        house, job_id, run_id = await _ended(LARGE)
+        house.trace.forget()
+        house.trace.break_at(number, moment, Crash())
+        if await survives(_delete_and_clear(house, what, job_id, run_id)):
+            assert number > 8, "the calls of a delete were broken one by one"
+            return
+        await _delete(house, what, job_id, run_id)
+        house.clock.advance(timedelta(minutes=2))  # the dead process's duty is due again
+        await house.do_duties()
+        await house.sweep_later()
+        await house.do_duties()
+        assert list(await house.tasks.runs_held(limit=9)) == []
+        assert list(await house.bodies.runs_held(limit=9)) == []
+        [scrub] = await house.metadata.scrubs(limit=9)
+        assert scrub.done_at is not None
+        number += 1
+
+
+async def test_bodies_of_a_run_that_is_no_more_are_found() -> None:
+    house, job_id, run_id = await _ended(3)
+    while await house.tasks.discard(run_id, limit=9):
+        pass
+    run, job = await house.run(run_id), await house.job(job_id)
+    await house.metadata.commit(Removed(run), Removed(job))
+
+    await house.sweep_later()
+
+    assert list(await house.bodies.runs_held(limit=9)) == []
+    assert house.swept == {"orphan_body": 2}
+
+
+async def test_a_scrub_of_nothing_known_does_nothing() -> None:
+    house = a_house()
+    await house.duties.send(SCRUB, {"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"})
+    assert await house.do_duties() == 1
+
+
+def test_only_a_deleted_job_has_a_tombstone() -> None:
+    with pytest.raises(IllegalMove):
+        job_life.tombstone(a_job())
+    deleted = job_life.delete(a_job(name="mine", metadata="{}"), a_job().created_at)
+    with pytest.raises(IllegalMove):
+        job_life.point_at(deleted, None, a_job().created_at)
+    assert job_life.tombstone(deleted).name is None
+
+
+async def _delete(house: House, what: str, job_id: JobId, run_id: RunId) -> None:
+    if what == "job":
+        await house.delete.job(CALLER, job_id)
+    else:
+        await house.delete.run(CALLER, job_id, run_id)
+
+
+async def _delete_and_clear(house: House, what: str, job_id: JobId, run_id: RunId) -> None:
+    await _delete(house, what, job_id, run_id)
+    await house.do_duties()
+
+
+async def _delete_and_scrub(house: House, job_id: JobId) -> None:
+    await house.delete.job(CALLER, job_id)
+    await house.do_duties()
+
+
+async def _ended(count: int) -> tuple[House, JobId, RunId]:
+    house = a_house()
+    job_id, run_id = await house.submit(count)
+    await house.do_duties()
+    refusal = Refused('{"status":403}', FailureReason.BLOCKED, retryable=False)
+    await house.drain(run_id, lambda task: refusal if task.index == 1 else A_PAGE)
+    return house, job_id, run_id
+
+
+def _page(_task: Task) -> Result:
+    return A_PAGE
