@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: help setup demo dev test test-long check format bench clean
+.PHONY: help setup demo dev test test-long check format reference bench clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,9 @@ check: setup ## lint, types and the import rule
 format: setup ## put the code in its form
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+reference: setup ## write docs/reference from the code
+	@$(BIN)/python -m tests.docs.reference
 
 bench: setup ## measure against the scripts people would write instead
 	@$(BIN)/python -m benchmarks

@@ -35,7 +35,10 @@ from typing import ClassVar
 
 
 class ConveyorError(Exception):
+    """Something went wrong here. The log has it under the answer's `X-Request-ID`."""
+
     code: ClassVar[str] = "internal"
+    remedy: ClassVar[str] = "Repeat the call; if it goes on, tell the operator the request id."
 
 
 class CallerFault(ConveyorError):
@@ -51,86 +54,143 @@ class CallerFault(ConveyorError):
 
 
 class InvalidArgument(CallerFault):
-    code = "invalid_argument"
-    title = "Invalid argument"
+    """A field, a parameter or a task of the request is not as it should be. Nothing was created."""
+
+    code, title = "invalid_argument", "Invalid argument"
+    remedy = "Mend what `field` names, or every task that `invalid_tasks` lists by index, and send it again."
 
 
 class Unauthenticated(CallerFault):
+    """There is no API key, it is not known here, or it stands in the query."""
+
     code, status, title = "unauthenticated", 401, "Unauthenticated"
+    remedy = "Send a known key in the header `X-API-Key`."
 
 
 class NotFound(CallerFault):
+    """There is no such thing, it is deleted, or it belongs to another caller."""
+
     code, status, title = "not_found", 404, "Not found"
+    remedy = "Check the id, and that the key is the one it was made with."
 
 
 class MethodNotAllowed(CallerFault):
+    """The path has no such method."""
+
     code, status, title = "method_not_allowed", 405, "Method not allowed"
+    remedy = "Use one that the header `Allow` names."
 
 
 class Conflict(CallerFault):
+    """The state a thing is in does not allow the call."""
+
     code, status, title = "conflict", 409, "Conflict"
+    remedy = "Read the thing again, and decide by what `detail` says."
 
 
 class JobNotOpen(Conflict):
+    """Tasks for a job that is closed, or whose run has ended."""
+
     code, title = "job_not_open", "Job is not open"
+    remedy = "Submit them as a new job; a job that is to grow is submitted with `status: open`."
 
 
 class LastBatchReceived(Conflict):
+    """Tasks for a job after those marked `last_batch`."""
+
     code, title = "last_batch_received", "Last batch already received"
+    remedy = "Submit them as a new job."
 
 
 class RunNotTerminal(Conflict):
+    """The run must have ended first, or its rows must all be written."""
+
     code, title = "run_not_terminal", "Run is not terminal"
+    remedy = "Wait for its end or stop it; while rows are being written, try again in a moment."
 
 
 class RunNotStoppable(Conflict):
+    """The run has ended, and not by a stop."""
+
     code, title = "run_not_stoppable", "Run cannot be stopped"
+    remedy = "There is nothing to stop; run the job again if you want more of it."
 
 
 class RunHasDescendants(Conflict):
+    """A newer run shows rows that this one owns."""
+
     code, title = "run_has_descendants", "Run has descendants"
+    remedy = "Delete the newer run first, or the whole job."
 
 
 class NoPriorRun(Conflict):
+    """The job has no run that could be repeated: all are deleted."""
+
     code, title = "no_prior_run", "No prior run"
+    remedy = "Submit a new job."
 
 
 class NoMatchingTasks(Conflict):
+    """No task of the last run is in the statuses that were asked for."""
+
     code, title = "no_matching_tasks", "No matching tasks"
+    remedy = "There is nothing to do again; leave `status` out to repeat all tasks."
 
 
 class PartialRerunWindowExpired(Conflict):
+    """Results that the new run would take over are past their retention."""
+
     code, title = "partial_rerun_window_expired", "Partial rerun window expired"
+    remedy = "Leave `status` out: a full rerun scrapes all tasks anew."
 
 
 class IdempotencyKeyConflict(Conflict):
+    """The key was used for another request, or its first call is still under way."""
+
     code, title = "idempotency_key_conflict", "Idempotency key conflict"
+    remedy = "For another request take another key; for the same one, try again in a moment."
 
 
 class TaskNotReady(Conflict):
+    """Content of a task that is not done."""
+
     code, title = "task_not_ready", "Task is not ready"
+    remedy = "Ask again when its status is final."
 
 
 class ResultExpired(CallerFault):
+    """Content of a task that is past its retention."""
+
     code, status, title = "result_expired", 410, "Result expired"
+    remedy = "Run the job again; a longer `result_ttl_days` at submit keeps results longer."
 
 
 class TooLarge(CallerFault):
+    """The request has more bytes than are taken."""
+
     code, status, title = "payload_too_large", 413, "Payload too large"
+    remedy = "Send fewer tasks in a call: submit an open job, and add the rest to it."
 
 
 class TaskUnsuccessful(CallerFault):
-    """The content of a failed task was asked for: the task's own problem is the answer."""
+    """Content of a failed task was asked for: the task's own problem, with its own code, is the answer."""
 
     code, status, title = "task_failed", 422, "Task failed"
+    remedy = "See the problem; a rerun with `status=failed` tries the task again."
 
 
 class QuotaExceeded(CallerFault):
+    """A limit of the account, or of an open job, is reached."""
+
     code, status, title = "quota_exceeded", 429, "Quota exceeded"
+    remedy = "Wait as `Retry-After` says, if it is there, or submit another job."
 
 
 class NotImplementedYet(CallerFault):
+    """This part of the API is not there yet."""
+
     code, status, title = "not_implemented", 501, "Not implemented"
+    remedy = "Do without it; the README lists what is to come."
 
 
 class Unavailable(ConveyorError):
@@ -138,10 +198,14 @@ class Unavailable(ConveyorError):
 
     code = "unavailable"
     title: ClassVar[str] = "Service unavailable"
+    remedy = "Repeat the call after the seconds in `Retry-After`."
 
 
 class StorageFull(Unavailable):
+    """There is no room left where the service keeps its data."""
+
     code, title = "storage_full", "Storage is full"
+    remedy = "Tell the operator; repeat the call when there is room again."
 
 
 class Stale(ConveyorError):
@@ -157,8 +221,13 @@ class KeyTaken(ConveyorError):
 
 
 class RefusedToStart(ConveyorError):
+    """The program cannot work with its settings or surroundings."""
+
     code = "refused_to_start"
+    remedy = "Do what the message says, and start it again."
 
 
 class IllegalMove(ConveyorError):
+    """A bug: a state machine was asked for a move it does not have."""
+
     code = "illegal_move"

@@ -27,42 +27,89 @@ LONGEST = timedelta(days=36_500)  # so that no date to come is beyond the calend
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
+def _about(text: str, *, ge: int | None = None, le: int | None = None) -> msgspec.Meta:
+    """What a setting is for, as the reference tells it, and its bounds."""
+    return msgspec.Meta(description=text, ge=ge, le=le)
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Each field is a flag (where a command offers it), a variable and a key of the file."""
 
-    host: str = "127.0.0.1"
-    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8080
-    data: str = "data"
-    gateway: str = "https://api.zenrows.com/v1/"
-    public_url: str | None = None
-    api_keys: tuple[str, ...] = ()
+    host: Annotated[str, _about("Where to listen.")] = "127.0.0.1"
+    port: Annotated[int, _about("Port to listen on; 0 is any free one.", ge=0, le=65_535)] = 8080
+    data: Annotated[str, _about("Folder of the embedded engines.")] = "data"
+    gateway: Annotated[str, _about("The scraping gateway, an http or https URL.")] = (
+        "https://api.zenrows.com/v1/"
+    )
+    public_url: Annotated[
+        str | None, _about("What links to results begin with, for a service behind a proxy.")
+    ] = None
+    api_keys: Annotated[
+        tuple[str, ...],
+        _about(
+            "The keys that are known, apart by commas or spaces; needed on any host but loopback."
+        ),
+    ] = ()
 
-    metadata: str = "sqlite:"
-    tasks: str = "sqlite:"
-    duties: str = "sqlite:"
-    bodies: str = "files:"
-    blobs: str = "files:"
-    coordination: str = "memory:"
-    durability: str = "power"
+    metadata: Annotated[str, _about("Engine of jobs, runs and what is owed to them.")] = "sqlite:"
+    tasks: Annotated[str, _about("Engine of tasks and their claims.")] = "sqlite:"
+    duties: Annotated[str, _about("Engine of the control queue.")] = "sqlite:"
+    bodies: Annotated[str, _about("Engine of results.")] = "files:"
+    blobs: Annotated[str, _about("Engine of staged lists.")] = "files:"
+    coordination: Annotated[str, _about("Engine of permits.")] = "memory:"
+    durability: Annotated[
+        str,
+        _about(
+            "What an answered call survives: power cuts (power), or deaths of the process (process)."
+        ),
+    ] = "power"
 
-    concurrency: Annotated[int, msgspec.Meta(ge=1)] = 500
-    lease: timedelta = timedelta(seconds=30)
-    renewal: timedelta = timedelta(seconds=10)
-    grace: timedelta = timedelta(seconds=20)
-    sweep_every: timedelta = timedelta(seconds=60)
-    retry_first_delay: timedelta = timedelta(seconds=1)
-    retry_longest_delay: timedelta = timedelta(minutes=5)
-    gateway_deadline: timedelta = timedelta(seconds=190)
-    largest_body: Annotated[int, msgspec.Meta(ge=1)] = 50 * 1024 * 1024
-    result_url_life: timedelta = timedelta(hours=24)
+    concurrency: Annotated[int, _about("Tasks in flight in one process.", ge=1)] = 500
+    lease: Annotated[
+        timedelta, _about("How long a claim or a permit holds without being renewed.")
+    ] = timedelta(seconds=30)
+    renewal: Annotated[
+        timedelta, _about("How often both are renewed; less than half of the lease.")
+    ] = timedelta(seconds=10)
+    grace: Annotated[timedelta, _about("For tasks in flight when the program stops.")] = timedelta(
+        seconds=20
+    )
+    sweep_every: Annotated[timedelta, _about("Rest between two sweeps.")] = timedelta(seconds=60)
+    retry_first_delay: Annotated[
+        timedelta, _about("Before the first retry of a task; doubles from one to the next.")
+    ] = timedelta(seconds=1)
+    retry_longest_delay: Annotated[timedelta, _about("The most that delay can grow to.")] = (
+        timedelta(minutes=5)
+    )
+    gateway_deadline: Annotated[
+        timedelta, _about("For one call to the gateway, which itself gives up sooner.")
+    ] = timedelta(seconds=190)
+    largest_body: Annotated[
+        int, _about("Bytes of a page that is kept; a larger one fails its task.", ge=1)
+    ] = 50 * 1024 * 1024
+    result_url_life: Annotated[
+        timedelta, _about("How long a signed link to a result is good for.")
+    ] = timedelta(hours=24)
 
-    inline_tasks: Annotated[int, msgspec.Meta(ge=1)] = 100_000
-    inline_bytes: Annotated[int, msgspec.Meta(ge=1)] = 64 * 1024 * 1024
-    sync_tasks: Annotated[int, msgspec.Meta(ge=1)] = 10_000
-    open_job_tasks: Annotated[int, msgspec.Meta(ge=1)] = 10_000_000
+    inline_tasks: Annotated[int, _about("Tasks in one submission.", ge=1)] = 100_000
+    inline_bytes: Annotated[int, _about("Bytes of one request.", ge=1)] = 64 * 1024 * 1024
+    sync_tasks: Annotated[
+        int,
+        _about(
+            "From so many tasks on, a submission or rerun is answered 202 and its rows follow.",
+            ge=1,
+        ),
+    ] = 10_000
+    open_job_tasks: Annotated[int, _about("Tasks of an open job, over all additions.", ge=1)] = (
+        10_000_000
+    )
 
-    log_level: str = "info"
-    log_format: str = "auto"
+    log_level: Annotated[
+        str, _about("The least that is logged: debug, info, warning or error.")
+    ] = "info"
+    log_format: Annotated[
+        str, _about("Of the log: json, console, or auto (console on a terminal, else json).")
+    ] = "auto"
 
     @property
     def is_local(self) -> bool:

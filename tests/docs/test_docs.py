@@ -18,6 +18,7 @@ from conveyor.api.routes import ROUTES
 from conveyor.cli import main as cli
 from conveyor.settings import Settings, load_settings
 from conveyor.telemetry import SWEEPER_ACTIONS, Metrics
+from tests.docs import reference
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "conveyor"
@@ -155,6 +156,11 @@ def _as_set(name: str, written: str) -> object:
     found: object = getattr(load_settings(flags, environ={}), name)
     assert written != NONE or not found, f"{name!r} has a default, and the table says it has none"
     return found
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    written = {page.name: text_of(page) for page in reference.FOLDER.glob("*.md")}
+    assert written == reference.pages(), "run `make reference`"
 
 
 def test_the_flags_are_those_of_the_commands() -> None:

@@ -1,0 +1,121 @@
+"""The pages of docs/reference, made from the code: `make reference` writes them, a test holds them."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import msgspec
+
+from conveyor import errors
+from conveyor.errors import CallerFault, ConveyorError, Unavailable
+from conveyor.settings import CHOICES, Settings
+
+FOLDER = Path(__file__).parents[2] / "docs" / "reference"
+ABOUT_SETTINGS = (
+    "Each is a flag where the command has one, else a variable, else a key of the TOML file named"
+    " by `--config` or `CONVEYOR_CONFIG`, else its default. Durations are written `500ms`, `30s`,"
+    " `5m`, `2h` or `14d`; a bare number is seconds. An unknown name stops the program, which"
+    " names the nearest known one. A dash is unset."
+)
+ABOUT_ERRORS = (
+    "Every error is `application/problem+json`, with `type`, `title`, `status`, `code` and mostly"
+    " `detail`. Branch on `code`: it never changes. Repeating a call that got 4xx does not help"
+    " until something else changes; a 5xx may be repeated, with the same `Idempotency-Key` if it"
+    " was to make something."
+)
+HEAD = "Made from the code by `make reference`; change it there.\n"
+
+
+def pages() -> dict[str, str]:
+    """Every page by its name."""
+    return {"settings.md": settings_page(), "errors.md": errors_page()}
+
+
+def settings_page() -> str:
+    rows = [_setting(name) for name in Settings.__struct_fields__]
+    return "\n".join(
+        [
+            "# Settings",
+            "",
+            HEAD,
+            ABOUT_SETTINGS,
+            "",
+            "| key | variable | default | takes | meaning |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def errors_page() -> str:
+    told = [kind for kind in _kinds() if _status(kind)]
+    return "\n".join(
+        [
+            "# Errors",
+            "",
+            HEAD,
+            ABOUT_ERRORS,
+            "",
+            "| code | status | when | what to do |",
+            "|---|---|---|---|",
+            *(_error(kind) for kind in sorted(told, key=lambda kind: (_status(kind), kind.code))),
+            "",
+        ]
+    )
+
+
+def _setting(name: str) -> str:
+    kind, meta = get_args(get_type_hints(Settings, include_extras=True)[name])
+    default = {field.name: field.default for field in msgspec.structs.fields(Settings)}[name]
+    cells = [name, f"CONVEYOR_{name.upper()}", _shown(default), _takes(name, kind, meta)]
+    return f"| {' | '.join(cells)} | {meta.description} |"
+
+
+def _takes(name: str, kind: object, meta: msgspec.Meta) -> str:
+    if name in CHOICES:
+        return ", ".join(CHOICES[name])
+    if kind is timedelta:
+        return "duration"
+    if kind is int:
+        return f"{meta.ge} to {meta.le}" if meta.le is not None else f"{meta.ge} or more"
+    return "list" if kind == tuple[str, ...] else "text"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, timedelta):
+        return _duration(value)
+    return str(value) if value not in (None, ()) else "-"
+
+
+def _duration(value: timedelta) -> str:
+    for unit, seconds in (("h", 3600), ("m", 60)):
+        if value.total_seconds() >= 2 * seconds and value.total_seconds() % seconds == 0:
+            return f"{value.total_seconds() / seconds:.0f}{unit}"
+    return f"{value.total_seconds():g}s"
+
+
+def _kinds() -> Iterator[type[ConveyorError]]:
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, ConveyorError) and kind is not CallerFault:
+            yield kind
+
+
+def _status(kind: type[ConveyorError]) -> int:
+    """The status a caller sees; 0 when the error never reaches one."""
+    if issubclass(kind, CallerFault):
+        return kind.status
+    if issubclass(kind, Unavailable):
+        return 503
+    return 500 if kind is ConveyorError else 0
+
+
+def _error(kind: type[ConveyorError]) -> str:
+    when = " ".join((kind.__doc__ or "").split())
+    return f"| {kind.code} | {_status(kind)} | {when} | {kind.remedy} |"
+
+
+if __name__ == "__main__":
+    for page, text in pages().items():
+        (FOLDER / page).write_text(text)
