@@ -1,7 +1,7 @@
 """`make bench`: every benchmark, one after another."""
 
-from benchmarks import drain, http_rates, large_submit
+from benchmarks import drain, http_rates, large_submit, listeners
 
-for benchmark in (drain, http_rates, large_submit):
+for benchmark in (drain, http_rates, large_submit, listeners):
     print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}")
     benchmark.main()

@@ -38,6 +38,10 @@ class Metrics:
         self.served_rows = self._counter("conveyor_served_rows", "Task rows served in result pages")
         self.sweeps = self._counter("conveyor_sweeper_actions", "Repairs by the sweeper", "action")
         self.requests = self._counter("conveyor_requests", "HTTP requests, by status", "status")
+        self.watch_reads = self._counter("conveyor_watch_reads", "Runs read for listeners")
+        self.listeners = Gauge(
+            "conveyor_listeners", "Open streams of events", registry=self.registry
+        )
         self.inflight = Gauge("conveyor_inflight", "Tasks in flight", registry=self.registry)
         self.gateway = Histogram(
             "conveyor_gateway_seconds",

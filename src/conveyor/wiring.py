@@ -18,6 +18,7 @@ from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.sqlite.database import Durability
 from conveyor.adapters.sqlite.engine import open_engine
 from conveyor.adapters.system.clock import SystemClock, SystemIds
+from conveyor.api import wire as shapes
 from conveyor.api.app import Ready, build_app
 from conveyor.api.auth import Callers
 from conveyor.api.handlers import Handlers
@@ -55,6 +56,7 @@ from conveyor.steps.scrape import Scrape
 from conveyor.steps.scrub import Scrub
 from conveyor.steps.settle import Settle
 from conveyor.steps.sweep import Sweep
+from conveyor.steps.watch import ROUND, Watch
 from conveyor.telemetry import MeteredGateway, MeteredTasks, MeteredWork, Metrics
 from conveyor.worker import serve
 
@@ -88,6 +90,7 @@ class Service:
     attend: Attend
     sweep: Sweep
     sweep_every: timedelta
+    watch: Watch
 
     async def work(self, stopping: asyncio.Event) -> None:
         """Run every loop of a worker until told to stop."""
@@ -101,6 +104,13 @@ class Service:
             group.create_task(
                 serve(self.sweep.step, stopping, idle=self.sweep_every, name="sweep"), name="sweep"
             )
+
+    async def watch_runs(self, stopping: asyncio.Event) -> None:
+        """Keep listeners up to date; when told to stop, let them go, so that no stream holds it."""
+        try:
+            await serve(self.watch.step, stopping, idle=ROUND, name="watch")
+        finally:
+            self.watch.close()
 
 
 def check_role(role: Role, settings: Settings) -> None:
@@ -206,7 +216,15 @@ def wire(settings: Settings, engines: Engines) -> Service:
         check=complete.check,
         wake=pump.wake,
     )
-    handlers = _wire_handlers(settings, engines, metrics, ingest)
+    watch = Watch(
+        metadata=engines.metadata,
+        tasks=engines.tasks,
+        clock=engines.clock,
+        render=shapes.event_shown,
+        count=metrics.watch_reads.inc,
+    )
+    metrics.listeners.set_function(lambda: watch.listeners)
+    handlers = _wire_handlers(settings, engines, metrics, ingest, watch)
     return Service(
         app=build_app(handlers, metrics, engines.ids, _readiness(engines)),
         metrics=metrics,
@@ -217,6 +235,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
         ),
         sweep=_wire_sweep(engines, metrics, complete),
         sweep_every=settings.sweep_every,
+        watch=watch,
     )
 
 
@@ -274,7 +293,7 @@ def _wire_sweep(engines: Engines, metrics: Metrics, complete: Complete) -> Sweep
 
 
 def _wire_handlers(
-    settings: Settings, engines: Engines, metrics: Metrics, ingest: Ingest
+    settings: Settings, engines: Engines, metrics: Metrics, ingest: Ingest, watch: Watch
 ) -> Handlers:
     replays = Replays(answers=engines.answers, clock=engines.clock)
     return Handlers(
@@ -283,19 +302,7 @@ def _wire_handlers(
         limits=settings.limits,
         metrics=metrics,
         public_url=settings.public_url,
-        accept=Accept(
-            metadata=engines.metadata,
-            tasks=engines.tasks,
-            work=engines.work,
-            blobs=engines.blobs,
-            duties=engines.duties,
-            sealing=engines.sealing,
-            replays=replays,
-            clock=engines.clock,
-            ids=engines.ids,
-            limits=settings.limits,
-            wake=ingest.wake,
-        ),
+        accept=_wire_accept(settings, engines, replays, ingest),
         append=Append(
             metadata=engines.metadata,
             blobs=engines.blobs,
@@ -322,6 +329,23 @@ def _wire_handlers(
             bodies=engines.bodies,
             clock=engines.clock,
         ),
+        watch=watch,
+    )
+
+
+def _wire_accept(settings: Settings, engines: Engines, replays: Replays, ingest: Ingest) -> Accept:
+    return Accept(
+        metadata=engines.metadata,
+        tasks=engines.tasks,
+        work=engines.work,
+        blobs=engines.blobs,
+        duties=engines.duties,
+        sealing=engines.sealing,
+        replays=replays,
+        clock=engines.clock,
+        ids=engines.ids,
+        limits=settings.limits,
+        wake=ingest.wake,
     )
 
 

@@ -33,6 +33,8 @@ CONTRACT = {
     ("GET", f"{JOB}/runs"),
     ("GET", RUN),
     ("DELETE", RUN),
+    ("GET", f"{JOB}/events"),
+    ("GET", f"{RUN}/events"),
     ("GET", f"{JOB}/results"),
     ("GET", f"{RUN}/results"),
     ("GET", f"{JOB}/tasks/{{task}}/content"),

@@ -9,6 +9,7 @@ from starlette.responses import Response, StreamingResponse
 
 from conveyor.api import wire
 from conveyor.api.auth import Callers
+from conveyor.api.events import EventStream
 from conveyor.api.intake import take_call
 from conveyor.api.links import Links
 from conveyor.domain import cursor
@@ -27,6 +28,7 @@ from conveyor.steps.idempotency import Answer
 from conveyor.steps.pause import Pause
 from conveyor.steps.read import Content, Read
 from conveyor.steps.rerun import Rerun
+from conveyor.steps.watch import Watch
 from conveyor.telemetry import Metrics
 
 JSON = "application/json"
@@ -60,6 +62,7 @@ class Handlers:
     rerunning: Rerun
     deleting: Delete
     read: Read
+    watch: Watch
     public_url: str | None = None
 
     async def submit_job(self, request: Request) -> Response:
@@ -184,6 +187,11 @@ class Handlers:
         caller = self._caller(request)
         lines = await self.read.history(caller, _job(request), _run(request), _task(request))
         return _json(wire.encode(wire.history_shown(lines)))
+
+    async def follow_run(self, request: Request) -> Response:
+        seen = request.headers.get("last-event-id")
+        caller = self._caller(request)
+        return EventStream(await self.watch.listen(caller, _job(request), _run(request), seen=seen))
 
     async def not_implemented(self, request: Request) -> Response:
         self.callers.identify(request)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from conveyor import __version__
-from conveyor.api import wire
+from conveyor.api import events, wire
 from conveyor.api.routes import ROUTES, Route
 from conveyor.domain.problem import phrase
 
@@ -87,10 +87,12 @@ def _query_parameters(route: Route) -> list[Document]:
 
 
 def _headers(route: Route) -> list[Document]:
-    if not route.repeatable:
-        return []
-    schemas: dict[str, Document] = {"Idempotency-Key": {"type": "string", "maxLength": 128}}
-    if route.path == "/v1/jobs":
+    schemas: dict[str, Document] = {}
+    if route.repeatable:
+        schemas["Idempotency-Key"] = {"type": "string", "maxLength": 128}
+    if route.media_type == events.MEDIA_TYPE:
+        schemas["Last-Event-ID"] = {"type": "string"}
+    if route.repeatable and route.path == "/v1/jobs":
         schemas |= EXTENSIONS
     return [{"name": name, "in": "header", "schema": schema} for name, schema in schemas.items()]
 
@@ -103,7 +105,8 @@ def _response(route: Route, status: int) -> Document:
         }
     if route.answer is None:
         return {"description": "The body, in the format of the job", "content": {"*/*": {}}}
-    return {"description": phrase(status), "content": _json(route.answer.__name__)}
+    answered = {route.media_type: _content(route.answer.__name__)}
+    return {"description": phrase(status), "content": answered}
 
 
 def _json(name: str) -> Document:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from conveyor.api import wire
+from conveyor.api import events, wire
 from conveyor.domain.submission import Addition, Submission
 
 JOB = "/v1/jobs/{job}"
@@ -27,6 +27,7 @@ class Route(msgspec.Struct, frozen=True):
     body: type[msgspec.Struct] | None = None
     query: Sequence[str] = ()
     repeatable: bool = False
+    media_type: str = "application/json"
 
 
 def later(method: str, path: str, summary: str) -> Route:
@@ -77,6 +78,14 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("GET", RUN, "get_run", "Get a run", answer=wire.WireRun),
     Route("DELETE", RUN, "delete_run", "Delete a run", (202, 401, 404, 409, 503)),
+    Route(
+        "GET", JOB + "/events", "follow_run", "Follow the latest run live",
+        answer=wire.WireProgress, media_type=events.MEDIA_TYPE,
+    ),
+    Route(
+        "GET", RUN + "/events", "follow_run", "Follow a run live",
+        answer=wire.WireProgress, media_type=events.MEDIA_TYPE,
+    ),
     Route(
         "GET", JOB + "/results", "list_results", "List results of the latest run",
         (200, 400, 401, 404, 503), wire.WireResults, query=("status", *LISTING),

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from conveyor.domain import run as run_life
 from conveyor.domain.counts import ZERO, Counts, Spend
 from conveyor.domain.job import Job
+from conveyor.domain.progress import Progress
 from conveyor.domain.run import Run
 from conveyor.domain.task import Attempt, Task, TaskStatus
 from conveyor.steps.read import JobView, RunView
@@ -146,6 +147,19 @@ class WireHistory(msgspec.Struct):
     events: list[WireAttempt]
 
 
+class WireProgress(msgspec.Struct, kw_only=True):
+    """The data of an event of a run."""
+
+    job_id: str
+    run_id: str
+    status: str
+    pause_state: str
+    stats: WireStats
+    rate: float | None
+    eta_seconds: int | None
+    ingest_status: str | UnsetType = UNSET
+
+
 def encode(value: msgspec.Struct) -> bytes:
     return ENCODER.encode(value)
 
@@ -245,6 +259,23 @@ def history_shown(lines: Sequence[Attempt]) -> WireHistory:
             for line in lines
         ]
     )
+
+
+def event_shown(progress: Progress) -> bytes:
+    """News of a run as a server-sent event."""
+    run = progress.run
+    data = WireProgress(
+        job_id=run.job_id,
+        run_id=run.id,
+        status=run_life.shown_status(run, progress.settled),
+        pause_state=run.pause_state,
+        stats=_stats(run, progress.settled),
+        rate=progress.rate,
+        eta_seconds=progress.eta,
+        ingest_status=run.ingest_status or UNSET,
+    )
+    kind = b"end" if progress.is_last else b"progress"
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (progress.mark.encode(), kind, encode(data))
 
 
 def _stats(run: Run, settled: Counts) -> WireStats:

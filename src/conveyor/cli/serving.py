@@ -87,6 +87,7 @@ async def serve_until(
     async with asyncio.TaskGroup() as group:
         if listening:
             group.create_task(_serve_http(stopping, service, listening), name="http")
+            group.create_task(service.watch_runs(stopping), name="watch")
         if role is not Role.API:
             group.create_task(service.work(stopping), name="work")
 

@@ -1,0 +1,67 @@
+"""How far a run is, how fast it goes, and when it may be done."""
+
+import math
+
+import msgspec
+
+from conveyor.domain import run as run_life
+from conveyor.domain.counts import Counts
+from conveyor.domain.run import IngestStatus, Run, RunStatus
+
+WINDOW = 10.0  # seconds over which the rate is measured
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """How many tasks were done at a moment of a clock that does not jump."""
+
+    at: float
+    done: int
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as it was read, with what a single reading does not tell."""
+
+    run: Run
+    settled: Counts
+    rate: float | None = None  # tasks a second; None after a first reading
+    eta: int | None = None  # seconds; None when it cannot be told
+
+    @property
+    def mark(self) -> str:
+        """Names what was read. It follows from the rows alone, so any process gives the same."""
+        run, counts = self.run, run_life.counts(self.run, self.settled)
+        return f"{run.id}-{run.version}-{counts.done}-{counts.credits}-{counts.nanos}"
+
+    @property
+    def is_last(self) -> bool:
+        return not self.run.is_live
+
+    def differs_from(self, earlier: "Progress") -> bool:
+        """Whether there is news: other figures, or a run that came to a standstill."""
+        return self.mark != earlier.mark or bool(self.rate) != bool(earlier.rate)
+
+
+def slid(window: tuple[Reading, ...], new: Reading) -> tuple[Reading, ...]:
+    """The window with one more reading; the oldest kept is the last that is not too young."""
+    begins = new.at - WINDOW
+    too_old = [reading for reading in window if reading.at <= begins]
+    return (*window[max(len(too_old) - 1, 0) :], new)
+
+
+def rate(window: tuple[Reading, ...]) -> float | None:
+    """Tasks done a second between the first and the last reading."""
+    taken = window[-1].at - window[0].at
+    return round((window[-1].done - window[0].done) / taken, 2) if taken > 0 else None
+
+
+def eta(run: Run, settled: Counts, speed: float | None) -> int | None:
+    """Seconds until all is done at this speed; None while more may come or nothing moves."""
+    all_known = run.last_batch_received and run.ingest_status is not IngestStatus.PENDING
+    if not (speed and all_known and run.is_live) or run.is_paused:
+        return None
+    return math.ceil((run.total - run_life.counts(run, settled).done) / speed)
+
+
+def gone(run: Run) -> Run:
+    """A run whose row is no more, as it would look at the end of its life."""
+    return msgspec.structs.replace(run, status=RunStatus.DELETED, version=run.version + 1)

@@ -1,0 +1,177 @@
+"""Watch: live news of runs, to any number of listeners, from one reading a run a round.
+
+Listeners share what was read, and hold nothing themselves but the number of the news they had
+last: whoever is slow misses what lies between, and costs no memory.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import islice
+
+from conveyor.domain import run as run_life
+from conveyor.domain.counts import Counts
+from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.progress import Progress, Reading, eta, gone, rate, slid
+from conveyor.domain.run import Run, RunStatus
+from conveyor.errors import Unavailable
+from conveyor.ports.clock import Clock
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.tasks import Tasks
+from conveyor.steps.ownership import own_job, own_run
+
+ROUND = timedelta(seconds=1)
+HEARTBEAT = timedelta(seconds=15)
+READ_AT_ONCE = 100  # runs
+
+Render = Callable[[Progress], bytes]
+News = AsyncGenerator[bytes | None, None]
+
+
+class Post:
+    """What is known of one run that somebody listens to."""
+
+    def __init__(self, render: Render) -> None:
+        self._render = render
+        self._window: tuple[Reading, ...] = ()
+        self._bell = asyncio.Event()
+        self.listeners = 0
+        self.progress: Progress | None = None
+        self.shown = b""
+        self.turn = 0  # rises with every news
+        self.rung_at = 0.0
+
+    def tell(self, run: Run, settled: Counts, now: float) -> None:
+        """Take up a reading; when it is news, ring."""
+        self._window = slid(self._window, Reading(now, run_life.counts(run, settled).done))
+        speed = rate(self._window)
+        known = self.progress
+        self.progress = Progress(run=run, settled=settled, rate=speed, eta=eta(run, settled, speed))
+        self.shown = self._render(self.progress)
+        if known is None or self.progress.differs_from(known):
+            self.turn += 1
+            self.ring(now)
+
+    def ring(self, now: float) -> None:
+        """Wake every listener, be it only to show that the line is alive."""
+        bell, self._bell, self.rung_at = self._bell, asyncio.Event(), now
+        bell.set()
+
+    async def rung(self) -> None:
+        await self._bell.wait()
+
+    def is_known_by(self, mark: str | None) -> bool:
+        return self.progress is not None and self.progress.mark == mark
+
+    @property
+    def is_over(self) -> bool:
+        return self.progress is not None and self.progress.is_last
+
+
+@dataclass(slots=True, kw_only=True)
+class Watch:
+    """The posts of this process. A post lives only while somebody listens to its run."""
+
+    metadata: Metadata
+    tasks: Tasks
+    clock: Clock
+    render: Render
+    count: Callable[[int], None]  # runs that were read
+    posts: dict[RunId, Post] = field(default_factory=dict)
+    closed: bool = False
+
+    @property
+    def listeners(self) -> int:
+        return sum(post.listeners for post in self.posts.values())
+
+    async def listen(
+        self, caller: CallerId, job_id: JobId, run_id: RunId | None, *, seen: str | None
+    ) -> News:
+        """News of a run, of the latest when none is named, from the state it is in to its end.
+
+        None among them shows that the line is alive. `seen` is the mark of the last news the
+        caller had: that is not told again, unless it was the end. A mark that says nothing here
+        is as good as none.
+        """
+        job = await own_job(self.metadata, caller, job_id)
+        run = await own_run(self.metadata, job, run_id)
+        known = run.id in self.posts
+        return self._news(run, None if known else await self._settled(run.id), seen)
+
+    async def step(self) -> None:
+        """One round: read each run that has listeners, once, and tell them what is new."""
+        now = self.clock.monotonic()
+        for post in self.posts.values():
+            if now - post.rung_at >= HEARTBEAT.total_seconds():
+                post.ring(now)
+        watched = iter(list(self.posts))
+        while some := list(islice(watched, READ_AT_ONCE)):
+            await self._read(some)
+
+    def close(self) -> None:
+        """End all news; whoever resumes finds the place by its mark."""
+        self.closed = True
+        for post in self.posts.values():
+            post.ring(self.clock.monotonic())
+
+    async def _news(self, run: Run, settled: Counts | None, seen: str | None) -> News:
+        with self._at_post(run, settled) as post:
+            turn = post.turn if post.is_known_by(seen) and not post.is_over else 0
+            while not self.closed:
+                if post.turn != turn:
+                    turn, is_over = post.turn, post.is_over
+                    yield post.shown
+                    if is_over:
+                        return
+                    continue  # there may be news since
+                await post.rung()
+                if post.turn == turn and not self.closed:
+                    yield None
+
+    @contextmanager
+    def _at_post(self, run: Run, settled: Counts | None) -> Iterator[Post]:
+        """The run's post while one listens; the last to leave takes it down."""
+        post = self.posts.setdefault(run.id, Post(self.render))
+        post.listeners += 1
+        if post.progress is None and settled is not None:  # else the next round tells
+            post.tell(run, settled, self.clock.monotonic())
+        try:
+            yield post
+        finally:
+            post.listeners -= 1
+            if not post.listeners:
+                del self.posts[run.id]
+
+    async def _read(self, run_ids: Sequence[RunId]) -> None:
+        self.count(len(run_ids))
+        # The counts first: a run must not be seen with more tasks done than it has.
+        settled = await self.tasks.counts(run_ids)
+        async with asyncio.TaskGroup() as group:
+            readings = [group.create_task(self._run(run_id)) for run_id in run_ids]
+        now = self.clock.monotonic()
+        for run_id, reading in zip(run_ids, readings, strict=True):
+            run = reading.result()
+            if isinstance(run, Unavailable):
+                raise run
+            self._tell(run_id, run, settled[run_id], now)
+
+    async def _run(self, run_id: RunId) -> Run | Unavailable | None:
+        try:
+            return await self.metadata.run(run_id)
+        except Unavailable as error:
+            return error
+
+    async def _settled(self, run_id: RunId) -> Counts:
+        self.count(1)
+        return (await self.tasks.counts([run_id]))[run_id]
+
+    def _tell(self, run_id: RunId, run: Run | None, settled: Counts, now: float) -> None:
+        post = self.posts.get(run_id)
+        if post is None or post.is_over:  # all left meanwhile, or there is no more to tell
+            return
+        if run and run.status is not RunStatus.DELETED:
+            post.tell(run, settled, now)
+        elif post.progress:  # its counts may be gone already: the last ones stand
+            post.tell(gone(post.progress.run), post.progress.settled, now)

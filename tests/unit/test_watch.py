@@ -1,0 +1,320 @@
+"""News of runs over the memory engine: who is told what, and what it costs."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from datetime import timedelta
+
+import pytest
+
+from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.progress import Progress
+from conveyor.domain.run import PauseState
+from conveyor.errors import NotFound, Unavailable
+from conveyor.steps.attempt import Ended
+from conveyor.steps.pause import Pause
+from conveyor.steps.watch import HEARTBEAT, ROUND, News, Watch
+from tests.unit.kit import A_PAGE, CALLER, STRANGER, a_house, an_assignment
+
+READS = ("metadata.run", "tasks.counts")
+
+
+def shown(progress: Progress) -> bytes:
+    done = progress.settled.done
+    return f"{progress.run.status} {done} {progress.rate} {progress.eta}".encode()
+
+
+class Watched:
+    """A house with a watch, whose rounds a test makes."""
+
+    def __init__(self) -> None:
+        self.house = a_house()
+        self.reads = 0
+        self.marks: dict[bytes, str] = {}
+        self.watch = Watch(
+            metadata=self.house.metadata,
+            tasks=self.house.tasks,
+            clock=self.house.clock,
+            render=self._render,
+            count=self._count,
+        )
+
+    def _render(self, progress: Progress) -> bytes:
+        self.marks[shown(progress)] = progress.mark
+        return shown(progress)
+
+    def _count(self, reads: int) -> None:
+        self.reads += reads
+
+    async def listen(
+        self, job_id: JobId, *, run_id: RunId | None = None, seen: str | None = None
+    ) -> News:
+        return await self.watch.listen(CALLER, job_id, run_id, seen=seen)
+
+    async def round(self) -> None:
+        self.house.clock.advance(ROUND)
+        await self.watch.step()
+
+    async def scrape(self, run_id: RunId, count: int) -> None:
+        house = self.house
+        job = await house.job((await house.run(run_id)).job_id)
+        tasks = await house.work.claim({run_id: count})
+        await house.settle.settle([Ended(task, an_assignment(job), A_PAGE) for task in tasks])
+
+
+async def heard(news: News) -> list[bytes | None]:
+    return [one async for one in news]
+
+
+async def has_nothing_to_say(news: News) -> bool:
+    """Whether one who listens is still waiting, when everybody who could act has acted."""
+    waiting = asyncio.ensure_future(anext(news))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    return waiting.cancelled()
+
+
+async def test_the_state_is_told_at_once_then_what_is_new_and_then_the_end() -> None:
+    at = Watched()
+    job_id, run_id = await at.house.submit(4)
+    async with aclosing(await at.listen(job_id)) as news:
+        assert await anext(news) == b"running 0 None None"
+        await at.scrape(run_id, 1)
+        await at.round()
+        assert await anext(news) == b"running 1 1.0 3"
+        await at.scrape(run_id, 3)
+        await at.round()
+        assert await anext(news) == b"completed 4 2.0 None"
+        with pytest.raises(StopAsyncIteration):
+            await anext(news)
+
+
+async def test_rounds_without_change_tell_nothing() -> None:
+    at = Watched()
+    job_id, _ = await at.house.submit(4)
+    news = await at.listen(job_id)
+    await anext(news)
+    for _ in range(10):
+        await at.round()
+    assert await has_nothing_to_say(news)
+
+
+async def test_a_standstill_is_told_once() -> None:
+    at = Watched()
+    job_id, run_id = await at.house.submit(4)
+    async with aclosing(await at.listen(job_id)) as news:
+        await anext(news)
+        await at.scrape(run_id, 2)
+        await at.round()
+        assert await anext(news) == b"running 2 2.0 1"
+        for _ in range(10):
+            await at.round()
+        assert await anext(news) == b"running 2 0.0 None"
+        await at.round()
+        assert at.watch.posts[run_id].turn == 3
+
+
+@pytest.mark.parametrize("listeners", [1, 1000])
+async def test_a_round_reads_a_run_once_whoever_listens(listeners: int) -> None:
+    at = Watched()
+    job_id, run_id = await at.house.submit(9)
+    all_news = [await at.listen(job_id) for _ in range(listeners)]
+    assert {await anext(news) for news in all_news} == {b"running 0 None None"}
+    at.house.trace.forget()
+    at.reads = 0
+    for number in range(1, 6):
+        await at.scrape(run_id, 1)
+        at.house.trace.forget()
+        await at.round()
+        assert sorted(at.house.trace.of(*READS)) == sorted(READS)
+        assert {await anext(news) for news in all_news} == {
+            f"running {number} 1.0 {9 - number}".encode()
+        }
+    assert at.reads == 5
+    assert at.watch.listeners == listeners
+    for news in all_news:
+        await news.aclose()
+    assert at.watch.listeners == 0
+
+
+async def test_nothing_is_read_for_nobody() -> None:
+    at = Watched()
+    job_id, _ = await at.house.submit(2)
+    news = await at.listen(job_id)
+    await anext(news)
+    await news.aclose()
+    at.house.trace.forget()
+    await at.round()
+    assert at.house.trace.calls == []
+    assert at.watch.posts == {}
+
+
+async def test_one_who_is_slow_gets_the_newest_state_alone() -> None:
+    at = Watched()
+    job_id, run_id = await at.house.submit(9)
+    news = await at.listen(job_id)
+    await anext(news)
+    for _ in range(5):
+        await at.scrape(run_id, 1)
+        await at.round()
+    assert await anext(news) == b"running 5 1.0 4"
+    assert await has_nothing_to_say(news)
+
+
+async def test_one_who_has_seen_the_state_hears_nothing_until_it_changes() -> None:
+    at = Watched()
+    job_id, run_id = await at.house.submit(9)
+    state = await anext(await at.listen(job_id))
+    assert state
+    seen = at.marks[state]
+
+    assert await has_nothing_to_say(await at.listen(job_id, seen=seen))
+    restarted = Watched()
+    restarted.house = at.house
+    restarted.watch.metadata, restarted.watch.tasks = at.house.metadata, at.house.tasks
+    resumed = await restarted.listen(job_id, seen=seen)
+    assert await has_nothing_to_say(resumed)
+    resumed = await restarted.listen(job_id, seen=seen)
+    first = asyncio.ensure_future(anext(resumed))
+    await asyncio.sleep(0)
+    await at.scrape(run_id, 1)
+    await restarted.round()
+    assert (await first or b"").startswith(b"running 1 ")
+
+
+@pytest.mark.parametrize("seen", ["", "nonsense", "01ARZ3NDEKTSV4RRFFQ69G5FAV-1-0-0-0"])
+async def test_a_mark_that_says_nothing_is_as_good_as_none(seen: str) -> None:
+    at = Watched()
+    job_id, _ = await at.house.submit(2)
+    assert await anext(await at.listen(job_id, seen=seen)) == b"running 0 None None"
+
+
+async def test_one_who_has_seen_the_end_hears_it_again() -> None:
+    at = Watched()
+    job_id, run_id = await at.house.submit(2)
+    await at.scrape(run_id, 2)
+    ended = await heard(await at.listen(job_id))
+    assert ended == [b"completed 2 None None"]
+    seen = at.marks[b"completed 2 None None"]
+    assert await heard(await at.listen(job_id, seen=seen)) == ended
+    assert at.watch.posts == {}
+
+
+async def _stop(at: Watched, job_id: JobId) -> None:
+    await at.house.close.stop(CALLER, job_id)
+
+
+async def _pause(at: Watched, job_id: JobId) -> None:
+    pause = Pause(metadata=at.house.metadata, clock=at.house.clock, wake=at.house.woken.append)
+    await pause.turn(CALLER, job_id, PauseState.PAUSED)
+
+
+@pytest.mark.parametrize("turn", [_stop, _pause])
+async def test_a_stop_and_a_pause_are_news(
+    turn: Callable[[Watched, JobId], Awaitable[None]],
+) -> None:
+    at = Watched()
+    job_id, run_id = await at.house.submit(2)
+    news = await at.listen(job_id)
+    await anext(news)
+    await turn(at, job_id)
+    await at.round()
+    await anext(news)
+    assert at.watch.posts[run_id].is_over == (turn is _stop)
+
+
+async def test_a_run_that_vanishes_ends_as_deleted_with_its_last_figures() -> None:
+    at = Watched()
+    job_id, run_id = await at.house.submit(4)
+    news = await at.listen(job_id)
+    await at.scrape(run_id, 1)
+    await anext(news)
+    await at.round()
+    await anext(news)
+    at.watch.metadata = a_house().metadata  # in which there is no such run
+    at.watch.tasks = a_house().tasks
+    await at.round()
+    assert (await anext(news) or b"").startswith(b"deleted 1 ")
+    assert await heard(news) == []
+
+
+async def test_the_line_is_shown_to_be_alive_when_there_is_no_news() -> None:
+    at = Watched()
+    job_id, _ = await at.house.submit(2)
+    news = await at.listen(job_id)
+    await anext(news)
+    waiting = asyncio.ensure_future(anext(news))
+    await asyncio.sleep(0)
+    at.house.clock.advance(HEARTBEAT - timedelta(seconds=2))
+    await at.round()
+    assert not waiting.done()
+    await at.round()
+    assert await waiting is None
+
+
+async def test_an_engine_that_is_away_costs_rounds_and_no_listener() -> None:
+    at = Watched()
+    job_id, run_id = await at.house.submit(2)
+    news = await at.listen(job_id)
+    await anext(news)
+    for call in READS:
+        at.house.trace.broken[call] = Unavailable("away")
+        with pytest.raises(Unavailable):
+            await at.round()
+        del at.house.trace.broken[call]
+    await at.scrape(run_id, 1)
+    await at.round()
+    assert (await anext(news) or b"").startswith(b"running 1 ")
+
+
+async def test_closing_lets_everybody_go_and_nobody_in() -> None:
+    at = Watched()
+    job_id, _ = await at.house.submit(2)
+    news = [await at.listen(job_id) for _ in range(3)]
+    for one in news:
+        await anext(one)
+    waiting = [asyncio.ensure_future(heard(one)) for one in news]
+    await asyncio.sleep(0)
+    at.watch.close()
+    assert await asyncio.gather(*waiting) == [[], [], []]
+    assert await heard(await at.listen(job_id)) == []
+    assert at.watch.posts == {}
+
+
+async def test_a_post_that_went_while_one_came_is_told_by_the_next_round() -> None:
+    at = Watched()
+    job_id, _ = await at.house.submit(2)
+    first = await at.listen(job_id)
+    await anext(first)
+    second = await at.listen(job_id)
+    await first.aclose()
+    waiting = asyncio.ensure_future(anext(second))
+    await asyncio.sleep(0)
+    await at.round()
+    assert await waiting == b"running 0 None None"
+
+
+async def test_many_runs_are_read_in_groups() -> None:
+    at = Watched()
+    jobs = [await at.house.submit(1) for _ in range(150)]
+    news = [await at.listen(job_id) for job_id, _ in jobs]
+    for one in news:
+        await anext(one)
+    at.house.trace.forget()
+    await at.round()
+    assert len(at.house.trace.of("tasks.counts")) == 2
+    assert len(at.house.trace.of("metadata.run")) == 150
+
+
+@pytest.mark.parametrize("caller", [STRANGER, CallerId("")])
+async def test_somebody_elses_run_is_not_there(caller: CallerId) -> None:
+    at = Watched()
+    job_id, run_id = await at.house.submit(2)
+    other_job, _ = await at.house.submit(2)
+    with pytest.raises(NotFound):
+        await at.watch.listen(caller, job_id, None, seen=None)
+    with pytest.raises(NotFound):
+        await at.watch.listen(CALLER, other_job, run_id, seen=None)
+    assert await anext(await at.listen(job_id, run_id=run_id))
