@@ -104,6 +104,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         10_000_000
     )
 
+    slow_call: Annotated[
+        timedelta, _about("From so long on, a call to an engine is counted as slow and logged.")
+    ] = timedelta(seconds=1)
+    slow_loop: Annotated[
+        timedelta, _about("From so long on, a hold-up of the event loop is logged.")
+    ] = timedelta(milliseconds=500)
+
     log_level: Annotated[
         str, _about("The least that is logged: debug, info, warning or error.")
     ] = "info"

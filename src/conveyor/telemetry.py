@@ -8,11 +8,13 @@ import re
 import sys
 import time
 from collections import Counter as Counted
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
+from conveyor.domain.counts import NANO, NOTHING
+from conveyor.domain.failure import BY_CODE, FailureReason
 from conveyor.domain.ids import RunId
 from conveyor.domain.task import Settlement, Task, TaskStatus
 from conveyor.ports.bodies import Spool
@@ -21,13 +23,24 @@ from conveyor.ports.tasks import NewTask, Tasks
 from conveyor.ports.work import Work
 
 SECRET = re.compile(r"(?i)(apikey|api_key|x-api-key|authorization|signature)=[^&\s\"']+")
+QUERY = re.compile(r"(?i)(\bhttps?://[^\s?#\"'<>]*)[?#][^\s\"'<>]*")
 
 
 class Metrics:
-    """Every metric by its public name."""
+    """Every metric by its public name. What a label can be is known here or bounded elsewhere:
+    no label holds an id, a URL or any other word of a caller's.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._count_work()
+        self._count_gateway()
+        self._count_requests()
+        self._time_ports()
+        self._look_at_process()
+
+    def _count_work(self) -> None:
         self.receives = self._counter(
             "conveyor_receives", "Tasks handed to a worker, however often"
         )
@@ -37,20 +50,61 @@ class Metrics:
         self.read_rows = self._counter("conveyor_read_rows", "Task rows read for result pages")
         self.served_rows = self._counter("conveyor_served_rows", "Task rows served in result pages")
         self.sweeps = self._counter("conveyor_sweeper_actions", "Repairs by the sweeper", "action")
-        self.requests = self._counter("conveyor_requests", "HTTP requests, by status", "status")
         self.watch_reads = self._counter("conveyor_watch_reads", "Runs read for listeners")
-        self.listeners = Gauge(
-            "conveyor_listeners", "Open streams of events", registry=self.registry
+        self.listeners = self._gauge("conveyor_listeners", "Open streams of events")
+        self.inflight = self._gauge("conveyor_inflight", "Tasks in flight")
+        self.live_runs = self._gauge("conveyor_live_runs", "Live runs this process works on")
+        # A rate that begins with its first event misses it: what can happen stands at zero.
+        _start_at_zero(self.settled, OUTCOMES)
+        _start_at_zero(self.retries, (*FailureReason, INTERRUPTED))
+        _start_at_zero(self.sweeps, SWEEPER_ACTIONS)
+
+    def _count_gateway(self) -> None:
+        self.gateway = self._histogram(
+            "conveyor_gateway_seconds", "Time of calls to the gateway", GATEWAY_TIMES
         )
-        self.inflight = Gauge("conveyor_inflight", "Tasks in flight", registry=self.registry)
-        self.gateway = Histogram(
-            "conveyor_gateway_seconds",
-            "Time of calls to the gateway",
-            buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180),
-            registry=self.registry,
+        self.answers = self._counter("conveyor_gateway_answers", "Answers by their code", "answer")
+        self.credits = self._counter("conveyor_gateway_credits", "Credits the gateway charged")
+        self.dollars = self._counter("conveyor_gateway_dollars", "US dollars the gateway charged")
+        _start_at_zero(self.answers, (PAGE, *BY_CODE, OTHER))
+
+    def _count_requests(self) -> None:
+        route = ("route", "method")
+        self.requests = self._counter(
+            "conveyor_requests", "HTTP requests, by what serves them", *route, "status"
         )
-        for action in SWEEPER_ACTIONS:
-            self.sweeps.labels(action)
+        self.request = self._histogram(
+            "conveyor_request_seconds", "Time until an answer begins", REQUEST_TIMES, *route
+        )
+
+    def _time_ports(self) -> None:
+        call = ("port", "method")
+        self.port = self._histogram(
+            "conveyor_port_seconds", "Time of calls to engines", PORT_TIMES, *call
+        )
+        self.slow = self._counter("conveyor_port_slow", "Calls to engines that took long", *call)
+        self.away = self._counter(
+            "conveyor_port_unavailable", "Calls that an engine could not serve", *call
+        )
+
+    def _look_at_process(self) -> None:
+        self.lag = self._histogram(
+            "conveyor_loop_lag_seconds", "How late timers of the event loop fire", LAG_TIMES
+        )
+        self.lag_max = self._gauge(
+            "conveyor_loop_lag_max_seconds", "The latest of them in the last minute"
+        )
+        self.batches = self._gauge("conveyor_unfinished_batches", "Lists still to become rows")
+        self.buried = self._gauge("conveyor_buried_duties", "Duties put aside for a person")
+        self.disk_free = self._gauge("conveyor_disk_free_bytes", "Room where the data are")
+        self.disk_size = self._gauge("conveyor_disk_size_bytes", "Size of the disk they are on")
+        self.database = self._gauge("conveyor_database_bytes", "Size of the database", "part")
+        self.sampled = self._gauge(
+            "conveyor_sampled_timestamp_seconds", "When the gauges of engines were last read"
+        )
+        self.build = self._gauge(
+            "conveyor_build_info", "What runs here", "version", "engine", "durability"
+        )
 
     def swept(self, action: str, times: int) -> None:
         self.sweeps.labels(action).inc(times)
@@ -58,7 +112,30 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
 
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
 
+    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+
+
+def _start_at_zero(metric: Counter, values: Collection[str]) -> None:
+    for value in values:
+        metric.labels(value)
+
+
+GATEWAY_TIMES = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180)
+REQUEST_TIMES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+PORT_TIMES = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30)
+LAG_TIMES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+PAGE = "page"
+OTHER = "other"
+INTERRUPTED = "interrupted"
+RETRIED = "retried"
+GIVEN_BACK = "given_back"
+DROPPED = "dropped"
+WORKER_LOST = "worker_lost"
+OUTCOMES = (TaskStatus.SUCCESSFUL, TaskStatus.FAILED, RETRIED, GIVEN_BACK, DROPPED, WORKER_LOST)
 SWEEPER_ACTIONS = (
     "lapsed_lease",
     "missed_completion",
@@ -88,7 +165,7 @@ class MeteredWork:
         self._metrics.receives.inc(len(tasks))
         failed = sum(task.reason is not None for task in tasks)
         if failed:  # by the claim itself: their workers were lost
-            self._metrics.settled.labels("worker_lost").inc(failed)
+            self._metrics.settled.labels(WORKER_LOST).inc(failed)
         return tasks
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
@@ -103,17 +180,13 @@ class MeteredWork:
     def _count_retries(self, settlements: Sequence[Settlement], settled: Sequence[bool]) -> None:
         for one, took in zip(settlements, settled, strict=True):
             if _outcome(one, took) in {RETRIED, GIVEN_BACK}:
-                self._metrics.retries.labels(one.verdict.reason or "interrupted").inc()
-
-
-RETRIED = "retried"
-GIVEN_BACK = "given_back"
+                self._metrics.retries.labels(one.verdict.reason or INTERRUPTED).inc()
 
 
 def _outcome(settlement: Settlement, took: bool) -> str:
     verdict = settlement.verdict
     if not took:
-        return "dropped"
+        return DROPPED
     if verdict.status is not TaskStatus.PENDING:
         return verdict.status
     return RETRIED if verdict.charged else GIVEN_BACK
@@ -151,49 +224,94 @@ class MeteredTasks:
 
 
 class MeteredGateway:
-    """Times calls to the gateway."""
+    """Times calls to the gateway, and counts what they brought and what they cost."""
 
     def __init__(self, gateway: Gateway, metrics: Metrics) -> None:
         self._gateway = gateway
         self._metrics = metrics
+        self._pages = metrics.answers.labels(PAGE)
 
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
         started = time.perf_counter()
         try:
-            return await self._gateway.fetch(request, spool)
+            answer = await self._gateway.fetch(request, spool)
         finally:
             self._metrics.gateway.observe(time.perf_counter() - started)
+        self._count(answer)
+        if answer.spend is not NOTHING:
+            self._metrics.credits.inc(answer.spend.credits)
+            self._metrics.dollars.inc(answer.spend.nanos / NANO)
+        return answer
+
+    def _count(self, answer: Page | Refusal) -> None:
+        """By its code if it is a known one: a gateway may think of any number of others."""
+        if isinstance(answer, Page):
+            self._pages.inc()
+        else:
+            self._metrics.answers.labels(answer.code if answer.code in BY_CODE else OTHER).inc()
 
 
 def set_up_logs(level: str, *, json: bool) -> None:
-    """Events with fields, one a line, on standard error: JSON, or coloured for a terminal."""
+    """Events with fields, one a line, on standard error: JSON, or coloured for a terminal.
+
+    What libraries log takes the same form, under `logger`, from warnings on.
+    """
     numeric = logging.getLevelNamesMapping()[level.upper()]
-    shape = (
-        structlog.processors.JSONRenderer()
+    shape: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer(default=str)
         if json
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     )
+    common: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            _without_secrets,
-            shape,
-        ],
+        processors=[*common, without_secrets, shape],
         wrapper_class=structlog.make_filtering_bound_logger(numeric),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(level=max(numeric, logging.WARNING), stream=sys.stderr)
+    _set_up_library_logs(max(numeric, logging.WARNING), common, shape)
 
 
-def _without_secrets(
+def _set_up_library_logs(
+    level: int,
+    common: Sequence[structlog.typing.Processor],
+    shape: structlog.typing.Processor,
+) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *common],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                without_secrets,
+                shape,
+            ],
+        )
+    )
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def without_secrets(
     _logger: object, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """The last line of defence: what looks like a credential in a text is blotted out."""
-    return {
-        name: SECRET.sub(r"\1=***", value) if isinstance(value, str) else value
-        for name, value in event.items()
-    }
+    """The last line of defence: credentials, and the queries of addresses, are blotted out."""
+    return {name: _blotted(value) for name, value in event.items()}
+
+
+def _blotted(value: object) -> object:
+    match value:
+        case str():
+            return QUERY.sub(r"\1?***", SECRET.sub(r"\1=***", value))
+        case dict():
+            return {name: _blotted(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_blotted(item) for item in value]
+        case _:
+            return value

@@ -1,16 +1,19 @@
 """Settings become engines, engines become steps. The only module that names adapters."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp
 
+from conveyor import __version__
 from conveyor.adapters.crypto.sealing import AesSealing, load_or_make_key
+from conveyor.adapters.files import room as files_room
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.http.zenrows import ZenrowsGateway
@@ -58,6 +61,8 @@ from conveyor.steps.settle import Settle
 from conveyor.steps.sweep import Sweep
 from conveyor.steps.watch import ROUND, Watch
 from conveyor.telemetry import MeteredGateway, MeteredTasks, MeteredWork, Metrics
+from conveyor.timing import timed
+from conveyor.vitals import Room, Vitals
 from conveyor.worker import serve
 
 # Kind of state -> URL schemes that can hold it.
@@ -71,6 +76,7 @@ ENGINES: Mapping[str, tuple[str, ...]] = {
 }
 OF_ONE_PROCESS = {"sqlite", "memory"}
 ATTENDANTS = 4  # duties done side by side: a long one keeps no other waiting
+TIMED = ("metadata", "answers", "tasks", "work", "duties", "bodies", "blobs", "coordination")
 DUTY_IDLE = timedelta(milliseconds=250)
 
 
@@ -91,6 +97,7 @@ class Service:
     sweep: Sweep
     sweep_every: timedelta
     watch: Watch
+    vitals: Vitals
 
     async def work(self, stopping: asyncio.Event) -> None:
         """Run every loop of a worker until told to stop."""
@@ -153,6 +160,7 @@ class Engines:
     gateway: Gateway
     sealing: Sealing
     link_secret: bytes
+    room: Callable[[], Awaitable[Room]]
     dead: Sequence[Held]  # claims of processes known to be dead
 
 
@@ -194,6 +202,7 @@ async def open_embedded(settings: Settings, stack: AsyncExitStack) -> Engines:
         gateway=await stack.enter_async_context(_open_gateway(settings)),
         sealing=AesSealing(load_or_make_key(folder / "sealing.key")),
         link_secret=load_or_make_key(folder / "links.key"),
+        room=lambda: _room(folder),
         dead=rows.dead,
     )
 
@@ -201,12 +210,14 @@ async def open_embedded(settings: Settings, stack: AsyncExitStack) -> Engines:
 def wire(settings: Settings, engines: Engines) -> Service:
     """Steps over engines, and the doors over steps."""
     metrics = Metrics()
-    engines = _measured(engines, metrics)
+    _tell_build(settings, metrics)
+    engines = _measured(engines, metrics, settings.slow_call)
     complete = Complete(
         metadata=engines.metadata, tasks=engines.tasks, work=engines.work, clock=engines.clock
     )
     pump = _wire_pump(settings, engines, complete)
     metrics.inflight.set_function(lambda: len(pump.flights))
+    metrics.live_runs.set_function(lambda: sum(not one.gone for one in pump.lanes.values()))
     ingest = Ingest(
         metadata=engines.metadata,
         tasks=engines.tasks,
@@ -236,10 +247,18 @@ def wire(settings: Settings, engines: Engines) -> Service:
         sweep=_wire_sweep(engines, metrics, complete),
         sweep_every=settings.sweep_every,
         watch=watch,
+        vitals=_wire_vitals(settings, engines, metrics),
     )
 
 
-def _measured(engines: Engines, metrics: Metrics) -> Engines:
+def _tell_build(settings: Settings, metrics: Metrics) -> None:
+    engine = urlsplit(settings.tasks).scheme
+    metrics.build.labels(__version__, engine, settings.durability).set(1)
+
+
+def _measured(engines: Engines, metrics: Metrics, slow: timedelta) -> Engines:
+    timed_ports = {name: timed(getattr(engines, name), name, metrics, slow=slow) for name in TIMED}
+    engines = replace(engines, **timed_ports)
     return replace(
         engines,
         tasks=MeteredTasks(engines.tasks, metrics),
@@ -289,6 +308,17 @@ def _wire_sweep(engines: Engines, metrics: Metrics, complete: Complete) -> Sweep
         is_due=complete.is_due,
         check=complete.check,
         count=metrics.swept,
+    )
+
+
+def _wire_vitals(settings: Settings, engines: Engines, metrics: Metrics) -> Vitals:
+    return Vitals(
+        metrics=metrics,
+        metadata=engines.metadata,
+        duties=engines.duties,
+        clock=engines.clock,
+        room=engines.room,
+        slow_loop=settings.slow_loop,
     )
 
 
@@ -413,6 +443,12 @@ def _scrub_handler(scrub: Scrub) -> Handler:
         """Nothing is left half done that the sweeper would not have done again."""
 
     return Handler(do, give_up)
+
+
+async def _room(folder: Path) -> Room:
+    database = folder / "conveyor.db"
+    parts = {"rows": database, "log": database.with_name("conveyor.db-wal")}
+    return Room(*await files_room.disk(folder), await files_room.sizes(parts))
 
 
 def _readiness(engines: Engines) -> Ready:

@@ -26,10 +26,11 @@ async def serve(
             log.warning("step.unavailable", step=name, why=str(error))
             worked = 0
         if not worked:
-            await _rest(stopping, idle)
+            await rest(stopping, idle)
 
 
-async def _rest(stopping: asyncio.Event, idle: timedelta) -> None:
+async def rest(stopping: asyncio.Event, idle: timedelta) -> None:
+    """Wait for so long, or until `stopping`."""
     try:
         async with asyncio.timeout(idle.total_seconds()):
             await stopping.wait()

@@ -17,6 +17,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "worker": {"errors"},
     "settings": {"errors", "domain"},
     "telemetry": {"errors", "domain", "ports"},
+    "timing": {"errors", "ports", "telemetry"},
+    "vitals": {"errors", "ports", "telemetry", "worker"},
     "api": {"errors", "domain", "ports", "steps", "telemetry", "__version__"},
 }
 # Pure libraries: they compute, and touch nothing.

@@ -1,6 +1,7 @@
 """The ASGI application: routes, request ids, errors, and the pages for operators."""
 
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bound_contextvars
 
 from conveyor.api import problems
 from conveyor.api.handlers import Handlers
@@ -24,6 +26,9 @@ from conveyor.errors import ConveyorError, Unavailable
 from conveyor.ports.clock import Ids
 from conveyor.telemetry import Metrics
 
+METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+OTHER = "other"
+NO_ROUTE = "none"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 ASSETS = Path(__file__).parent / "assets"
 
@@ -52,13 +57,19 @@ class Front:
             raise NotImplementedError(f"this is an HTTP service: {scope['type']}")
         scope["app"] = self._router  # so that the router raises its refusals
         request_id = self._request_id(scope)
-        answered = 0
+        # Whatever is logged below bears the id.
+        with bound_contextvars(request_id=request_id):
+            await self._serve(scope, receive, send, request_id.encode())
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> None:
+        started = time.perf_counter()
+        took, answered = 0.0, 0
 
         async def stamped(message: Message) -> None:
-            nonlocal answered
+            nonlocal took, answered
             if message["type"] == "http.response.start":
-                answered = message["status"]
-                message["headers"].append((b"x-request-id", request_id.encode()))
+                took, answered = time.perf_counter() - started, message["status"]
+                message["headers"].append((b"x-request-id", request_id))
             await send(message)
 
         try:
@@ -68,26 +79,34 @@ class Front:
         except Exception as error:
             if answered:  # too late for a problem: the server cuts the connection
                 raise
-            await self._problem(error, scope, request_id)(scope, receive, stamped)
+            await self._problem(error, scope)(scope, receive, stamped)
         finally:
-            self._metrics.requests.labels(str(answered)).inc()
-            log.debug(
-                "http.request",
-                request_id=request_id,
-                method=scope["method"],
-                path=scope["path"],
-                status=answered,
-            )
+            self._tell(scope, answered, took)
 
-    def _problem(self, error: Exception, scope: Scope, request_id: str) -> Response:
+    def _tell(self, scope: Scope, status: int, took: float) -> None:
+        route, method = _template(scope), scope["method"]
+        labels = route, method if method in METHODS else OTHER
+        self._metrics.requests.labels(*labels, str(status)).inc()
+        if status:
+            self._metrics.request.labels(*labels).observe(took)
+        log.debug(
+            "http.request",
+            method=method,
+            path=scope["path"],
+            route=route,
+            status=status,
+            seconds=round(took, 4),
+        )
+
+    def _problem(self, error: Exception, scope: Scope) -> Response:
         path: str = scope["path"]
         if isinstance(error, HTTPException):
             return problems.from_framework(error, scope["method"], path)
         if isinstance(error, ConveyorError):
             if isinstance(error, Unavailable):
-                log.warning("http.unavailable", request_id=request_id, path=path, why=str(error))
+                log.warning("http.unavailable", path=path, why=str(error))
             return problems.answer(error, path)
-        log.error("http.bug", request_id=request_id, path=path, exc_info=error)
+        log.error("http.bug", path=path, exc_info=error)
         return problems.internal(path)
 
     def _request_id(self, scope: Scope) -> str:
@@ -95,6 +114,11 @@ class Front:
             if name == b"x-request-id" and REQUEST_ID.fullmatch(text := value.decode("latin-1")):
                 return str(text)
         return self._ids.new()
+
+
+def _template(scope: Scope) -> str:
+    """The path as the table of routes has it: of paths themselves there is no end."""
+    return getattr(scope.get("route"), "path", None) or NO_ROUTE
 
 
 def _contract_routes(handlers: Handlers) -> list[Route]:

@@ -88,6 +88,7 @@ async def serve_until(
         if listening:
             group.create_task(_serve_http(stopping, service, listening), name="http")
             group.create_task(service.watch_runs(stopping), name="watch")
+        group.create_task(service.vitals.watch(stopping), name="vitals")
         if role is not Role.API:
             group.create_task(service.work(stopping), name="work")
 
@@ -98,7 +99,7 @@ async def _serve_http(stopping: asyncio.Event, service: Service, listening: sock
             service.app,
             access_log=False,
             proxy_headers=False,
-            log_level="warning",
+            log_config=None,  # its lines take the form of ours
             lifespan="off",
             server_header=False,
             timeout_keep_alive=75,

@@ -1,0 +1,130 @@
+"""Ports that are timed: one wrapper for all of them, so that no engine measures itself."""
+
+import functools
+import inspect
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sized
+from datetime import timedelta
+from typing import TypeVar, cast
+
+import structlog
+
+from conveyor.errors import Unavailable
+from conveyor.ports.duties import Duty
+from conveyor.telemetry import Metrics
+
+IDS = {"job_id", "run_id", "task_id"}
+
+log = structlog.get_logger()
+
+Port = TypeVar("Port")
+Value = TypeVar("Value")
+Ended = Callable[[float, tuple[object, ...], Mapping[str, object]], None]
+
+
+def timed(port: Port, name: str, metrics: Metrics, *, slow: timedelta) -> Port:
+    """The same port, its calls timed, and those over `slow` counted and logged.
+
+    A stream is timed up to its first chunk: from there on it is as slow as its reader. Methods
+    that are neither awaited nor streams are passed on as they are.
+    """
+    return cast("Port", _Timed(port, _Watch(name, metrics, slow.total_seconds())))
+
+
+class _Timed:
+    """A port with its methods wrapped. That is done once, here, so that a call costs little."""
+
+    def __init__(self, port: object, watch: "_Watch") -> None:
+        self._port = port
+        for name, method in inspect.getmembers(port, inspect.ismethod):
+            if not name.startswith("_"):
+                setattr(self, name, watch.wrapped(name, method))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._port, name)
+
+
+class _Watch:
+    """Wraps the methods of one port."""
+
+    def __init__(self, port: str, metrics: Metrics, slow: float) -> None:
+        self._port, self._metrics, self._slow = port, metrics, slow
+
+    def wrapped(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
+        if inspect.iscoroutinefunction(method):
+            return self._call(name, method)
+        return self._stream(name, method) if inspect.isasyncgenfunction(method) else method
+
+    def _call(
+        self, name: str, method: Callable[..., Awaitable[Value]]
+    ) -> Callable[..., Awaitable[Value]]:
+        ended, away = self._ended(name, method), self._metrics.away.labels(self._port, name)
+        now = time.perf_counter
+
+        @functools.wraps(method)
+        async def call(*given: object, **named: object) -> Value:
+            started = now()
+            try:
+                return await method(*given, **named)
+            except Unavailable:
+                away.inc()
+                raise
+            finally:
+                ended(now() - started, given, named)
+
+        return call
+
+    def _stream(
+        self, name: str, method: Callable[..., AsyncGenerator[Value, None]]
+    ) -> Callable[..., AsyncGenerator[Value, None]]:
+        ended, away = self._ended(name, method), self._metrics.away.labels(self._port, name)
+        now = time.perf_counter
+
+        @functools.wraps(method)
+        async def stream(*given: object, **named: object) -> AsyncGenerator[Value, None]:
+            started: float | None = now()
+            chunks = method(*given, **named)
+            try:
+                async for chunk in chunks:
+                    if started is not None:
+                        ended(now() - started, given, named)
+                        started = None
+                    yield chunk
+            except Unavailable:
+                away.inc()
+                raise
+            finally:
+                if started is not None:  # nothing came
+                    ended(now() - started, given, named)
+                await chunks.aclose()
+
+        return stream
+
+    def _ended(self, name: str, method: Callable[..., object]) -> Ended:
+        port, limit = self._port, self._slow
+        observe = self._metrics.port.labels(port, name).observe
+        slow = self._metrics.slow.labels(port, name)
+        signature = inspect.signature(method)
+
+        def ended(took: float, given: tuple[object, ...], named: Mapping[str, object]) -> None:
+            observe(took)
+            if took >= limit:
+                slow.inc()
+                about = _about(signature.bind(*given, **named).arguments)
+                fields = about | {"port": port, "method": name, "seconds": round(took, 3)}
+                log.warning("port.slow", **fields)
+
+        return ended
+
+
+def _about(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Of a call's arguments the ids, and of what comes many at a time the number: no content."""
+    about: dict[str, object] = {}
+    for name, value in arguments.items():
+        if name in IDS:
+            about[name] = value
+        elif isinstance(value, Duty):
+            about["duty"] = value.id
+        elif isinstance(value, Sized) and not isinstance(value, str | bytes):
+            about[name] = len(value)
+    return about

@@ -1,0 +1,89 @@
+"""What a process watches of itself while it runs: how late its event loop is, and figures of the
+engines, sampled in the background so that whoever asks for the metrics waits for nothing.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import NamedTuple
+
+import structlog
+
+from conveyor.errors import Unavailable
+from conveyor.ports.clock import Clock
+from conveyor.ports.duties import Duties
+from conveyor.ports.metadata import Metadata
+from conveyor.telemetry import Metrics
+from conveyor.worker import rest
+
+TICK = timedelta(milliseconds=250)
+REMEMBERED = 240  # ticks: a minute
+SAMPLE_EVERY = timedelta(seconds=15)
+MOST_COUNTED = 1000  # of each kind: more than that says no more to a person
+
+log = structlog.get_logger()
+
+
+class Room(NamedTuple):
+    """Bytes: free on the disk of the data, its size, and what parts of the database take."""
+
+    free: int
+    size: int
+    database: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    metrics: Metrics
+    metadata: Metadata
+    duties: Duties
+    clock: Clock
+    room: Callable[[], Awaitable[Room]]
+    slow_loop: timedelta
+    lags: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+
+    def __post_init__(self) -> None:
+        self.metrics.lag_max.set_function(lambda: max(self.lags, default=0.0))
+
+    async def watch(self, stopping: asyncio.Event) -> None:
+        """Watch until told to stop."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._time_the_loop(stopping), name="lag")
+            group.create_task(self._sample_for_ever(stopping), name="samples")
+
+    async def _time_the_loop(self, stopping: asyncio.Event) -> None:
+        """See how late timers fire. Nothing else tells of work that keeps the loop from others."""
+        due = TICK.total_seconds()
+        while not stopping.is_set():
+            started = time.perf_counter()
+            await rest(stopping, TICK)
+            if not stopping.is_set():
+                self.tick(max(time.perf_counter() - started - due, 0.0))
+
+    def tick(self, lag: float) -> None:
+        self.lags.append(lag)
+        self.metrics.lag.observe(lag)
+        if lag >= self.slow_loop.total_seconds():
+            log.warning("loop.lagged", seconds=round(lag, 3))
+
+    async def _sample_for_ever(self, stopping: asyncio.Event) -> None:
+        while not stopping.is_set():
+            try:
+                await self.sample()
+            except Unavailable as error:
+                log.warning("sample.unavailable", why=str(error))
+            await rest(stopping, SAMPLE_EVERY)
+
+    async def sample(self) -> None:
+        """Read what the gauges of engines show; until the next time they show this."""
+        room = await self.room()
+        self.metrics.disk_free.set(room.free)
+        self.metrics.disk_size.set(room.size)
+        for part, length in room.database.items():
+            self.metrics.database.labels(part).set(length)
+        self.metrics.batches.set(len(await self.metadata.batches(limit=MOST_COUNTED)))
+        self.metrics.buried.set(len(await self.duties.buried(limit=MOST_COUNTED)))
+        self.metrics.sampled.set(self.clock.now().timestamp())

@@ -1,0 +1,122 @@
+"""What a process watches of itself."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from conveyor.adapters.files import room as files_room
+from conveyor.adapters.memory.answers import MemoryAnswers
+from conveyor.adapters.memory.duties import MemoryDuties
+from conveyor.adapters.memory.metadata import MemoryMetadata
+from conveyor.domain.batch import Batch
+from conveyor.domain.ids import JobId, RunId
+from conveyor.errors import Unavailable
+from conveyor.telemetry import Metrics
+from conveyor.testing.clock import FakeClock
+from conveyor.vitals import REMEMBERED, Room, Vitals
+from tests.unit.gateway_kit import until
+
+SLOW = timedelta(milliseconds=300)
+ROOM = Room(10, 100, {"rows": 7, "log": 3})
+
+
+async def room() -> Room:
+    return ROOM
+
+
+def vitals(*, room: Callable[[], Awaitable[Room]] = room) -> Vitals:
+    clock = FakeClock()
+    return Vitals(
+        metrics=Metrics(),
+        metadata=MemoryMetadata(MemoryAnswers(clock)),
+        duties=MemoryDuties(clock),
+        clock=clock,
+        room=room,
+        slow_loop=SLOW,
+    )
+
+
+def figure(of: Vitals, name: str, **labels: str) -> float | None:
+    return of.metrics.registry.get_sample_value(f"conveyor_{name}", labels)
+
+
+async def test_work_that_keeps_the_loop_is_seen_as_lag_and_logged() -> None:
+    watched, stopping = vitals(), asyncio.Event()
+    with capture_logs() as logs:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(watched.watch(stopping))
+            await until(lambda: bool(watched.lags))
+            watched.lags.clear()
+            time.sleep(0.6)  # noqa: ASYNC251  # what must never be done is the thing to be seen
+            await until(lambda: bool(watched.lags))
+            stopping.set()
+    assert watched.lags[0] >= 0.3
+    assert figure(watched, "loop_lag_max_seconds") == max(watched.lags)
+    assert (figure(watched, "loop_lag_seconds_count") or 0) >= 2
+    assert [line["seconds"] >= 0.3 for line in logs if line["event"] == "loop.lagged"] == [True]
+
+
+async def test_a_calm_loop_is_not_logged_and_old_lags_are_forgotten() -> None:
+    watched = vitals()
+    with capture_logs() as logs:
+        watched.tick(0.5)
+        for _ in range(REMEMBERED):
+            watched.tick(0.001)
+    assert [line["event"] for line in logs] == ["loop.lagged"]
+    assert figure(watched, "loop_lag_max_seconds") == 0.001
+
+
+async def test_the_figures_of_engines_are_sampled() -> None:
+    watched = vitals()
+    now = watched.clock.now()
+    await watched.metadata.commit(
+        Batch(run_id=RunId("r"), job_id=JobId("j"), first=0, count=1, blob="b", created_at=now)
+    )
+    await watched.duties.send("kind", {})
+    [duty] = await watched.duties.receive(1, lease=timedelta(seconds=1))
+    await watched.duties.bury(duty, "hopeless")
+
+    await watched.sample()
+
+    assert figure(watched, "unfinished_batches") == 1
+    assert figure(watched, "buried_duties") == 1
+    assert figure(watched, "disk_free_bytes") == 10
+    assert figure(watched, "disk_size_bytes") == 100
+    assert figure(watched, "database_bytes", part="rows") == 7
+    assert figure(watched, "database_bytes", part="log") == 3
+    assert figure(watched, "sampled_timestamp_seconds") == now.timestamp()
+
+
+async def test_an_engine_that_is_away_is_told_of_and_the_watching_goes_on() -> None:
+    stopping, asked = asyncio.Event(), asyncio.Event()
+
+    async def away() -> Room:
+        asked.set()
+        raise Unavailable("the disk is away")
+
+    watched = vitals(room=away)
+    with capture_logs() as logs:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(watched.watch(stopping))
+            await until(lambda: asked.is_set() and bool(watched.lags))
+            stopping.set()
+    assert [line["why"] for line in logs if line["event"] == "sample.unavailable"] == [
+        "the disk is away"
+    ]
+
+
+async def test_room_is_that_of_the_disk_and_a_file_that_is_not_there_takes_none(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a").write_bytes(b"12345")
+    free, size = await files_room.disk(tmp_path)
+    assert 0 < free <= size
+    told = await files_room.sizes({"a": tmp_path / "a", "b": tmp_path / "b"})
+    assert told == {"a": 5, "b": 0}
+    with pytest.raises(Unavailable):
+        await files_room.disk(tmp_path / "nowhere")
