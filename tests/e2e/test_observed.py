@@ -1,7 +1,10 @@
 """What an operator can see of a service from outside: its metrics and its log."""
 
+import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +17,7 @@ from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
 from tests.e2e.polling import ended, every_row, until
 
+DEBUG = ("--log-level", "debug")
 ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}|\d{8}-[0-9a-f]{24}")
 
 
@@ -146,3 +150,51 @@ def test_live_runs_are_those_that_are_not_over(observed: Program, api: httpx.Cli
     api.post(f"/jobs/{job_id}/close").raise_for_status()
     ended(api, job_id)
     until(lambda: figure(observed, "conveyor_live_runs") == 0)
+
+
+def test_a_request_is_followed_through_the_log_to_the_gateway_and_back(
+    gateway: Program, tmp_path: Path, log: Path
+) -> None:
+    """From the caller's own id to the run, from the run to calls, from calls to the gateway's."""
+    urls = ("https://ok.example/followed", "https://permanent.example/followed")
+    with (
+        service(data=tmp_path / "data", gateway=gateway.url, flags=DEBUG, log=log) as program,
+        client_of(program) as api,
+    ):
+        body = {"status": "open", "tasks": [{"url": url} for url in urls]}
+        made = {"X-Request-ID": "made-it"}
+        job_id = api.post("/jobs", json=body, headers=made).raise_for_status().json()["job_id"]
+        more = {"tasks": [{"url": "https://ok.example/added"}], "last_batch": True}
+        added = {"X-Request-ID": "added-to-it"}
+        api.post(f"/jobs/{job_id}/tasks", json=more, headers=added).raise_for_status()
+        ended(api, job_id)
+        rows = every_row(api, job_id)
+        failed = rows[1]
+        history = api.get(f"/jobs/{job_id}/tasks/{failed['task_id']}/history").json()
+        content = api.get(f"/jobs/{job_id}/tasks/{rows[0]['task_id']}/content").text
+
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    [accepted] = of(lines, "job.accepted")
+    [more_of_it] = of(lines, "tasks.added")
+    assert (accepted["request_id"], accepted["job_id"]) == ("made-it", job_id)
+    assert (more_of_it["request_id"], more_of_it["job_id"]) == ("added-to-it", job_id)
+    assert more_of_it["tasks"] == 1
+    assert {line["request_id"] for line in of(lines, "http.request")} >= {"made-it", "added-to-it"}
+
+    calls = of(lines, "gateway.answered") + of(lines, "gateway.refused")
+    assert {line["run_id"] for line in calls} == {accepted["run_id"]}
+    assert {line["call_id"] for line in calls} == {f"{row['task_id']}.1" for row in rows}
+    assert not [line for line in calls if "request_id" in line], "calls belong to no request"
+    # The gateway was told our id, and what it called the call is where a person looks.
+    assert f'"request_id":"{rows[0]["task_id"]}.1"' in content
+    [refused] = of(lines, "gateway.refused")
+    theirs = refused["gateway_request_id"]
+    assert theirs.startswith("mock-")
+    assert failed["error"]["gateway_request_id"] == theirs
+    assert history["events"][-1]["error"]["gateway_request_id"] == theirs
+    [completed] = of(lines, "run.completed")
+    assert (completed["job_id"], completed["run_id"]) == (job_id, accepted["run_id"])
+
+
+def of(lines: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
+    return [line for line in lines if line["event"] == event]

@@ -46,6 +46,7 @@ async def test_a_page_tells_what_was_received_but_never_the_key(client: ClientSe
         "params": {"js_render": "true"},
         "headers": {},
         "content_type": "text/x-own",
+        "request_id": None,
         "body": "a=1",
     }
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.domain.counts import Spend
@@ -52,7 +53,38 @@ async def test_a_large_page_is_passed_on_in_its_spool() -> None:
 async def test_the_callers_key_and_the_jobs_parameters_are_sent() -> None:
     params = {"js_render": "true"}
     _, asked = await _attempt(assignment=replace(ASSIGNMENT, params=params))
-    assert asked == PageRequest(url=a_task().spec.url, key=KEY, params=params)
+    call = f"{a_task().id}.{a_task().claim_no}"
+    assert asked == PageRequest(url=a_task().spec.url, key=KEY, params=params, call_id=call)
+
+
+async def test_a_call_goes_by_its_task_and_claim_and_is_told_of_in_the_log() -> None:
+    task = a_task(claim_no=7)
+    page = Page(content=b"page", gateway_request_id="of-the-page")
+    refusal = Refusal(
+        status=404, code="RESP002" + "x" * 99, problem="{}", gateway_request_id="of-the-refusal"
+    )
+    with capture_logs() as logs:
+        _, asked = await _attempt(page, task=task)
+        await _attempt(refusal, task=task)
+    assert asked.call_id == f"{task.id}.7"
+    ids = {"run_id": task.run_id, "task_id": task.id, "call_id": asked.call_id}
+    assert logs == [
+        {
+            "event": "gateway.answered",
+            "log_level": "debug",
+            "gateway_request_id": "of-the-page",
+            **ids,
+        },
+        {
+            "event": "gateway.refused",
+            "log_level": "info",
+            "status": 404,
+            "code": refusal.code[:64],
+            "handling": Handling.FAIL,
+            "gateway_request_id": "of-the-refusal",
+            **ids,
+        },
+    ]
 
 
 async def test_a_tasks_own_parameters_come_before_the_jobs() -> None:

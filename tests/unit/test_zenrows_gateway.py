@@ -61,6 +61,7 @@ class TestAsking:
             "params": params,
             "headers": {},
             "content_type": None,
+            "request_id": None,
             "body": "",
         }
         assert set(mock.keys) == {hashed_key(KEY)}

@@ -112,6 +112,7 @@ class WireProblem(msgspec.Struct, kw_only=True):
     detail: str | UnsetType = UNSET
     instance: str | UnsetType = UNSET
     invalid_tasks: list[dict[str, Any]] | UnsetType = UNSET
+    gateway_request_id: str | UnsetType = UNSET  # of a failed attempt
 
 
 class WireResult(msgspec.Struct, kw_only=True):

@@ -19,6 +19,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     params: Mapping[str, str] = {}
     headers: Mapping[str, str] = {}
     body: str | None = None  # JSON text, as the caller gave it
+    call_id: str = ""  # of this very call; the target must not see it
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,16 +27,20 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
     content: bytes | Spool
     spend: Spend = NOTHING
+    gateway_request_id: str | None = None  # what the gateway itself calls the call
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Anything but content. `problem` is whole; `code` and `status` say what to make of it."""
+    """Anything but content. `problem` is whole, with the gateway's id of the call if there is one;
+    `code` and `status` say what to make of it.
+    """
 
     status: int
     code: str
     problem: str
     retry_after: timedelta | None = None
     spend: Spend = NOTHING
+    gateway_request_id: str | None = None
 
 
 class Gateway(Protocol):

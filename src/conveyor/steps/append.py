@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
+import structlog
 
 from conveyor.domain import job as job_life
 from conveyor.domain import run as run_life
@@ -37,6 +38,8 @@ from conveyor.ports.duties import Duties
 from conveyor.ports.metadata import Metadata
 from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.ownership import latest_run, own_job
+
+log = structlog.get_logger()
 
 Render = Callable[[Job, Run, int], Awaitable[bytes]]
 
@@ -76,6 +79,8 @@ class Append:
             except (CallerFault, StorageFull):
                 await self._abandon(addition)
                 raise
+            ids = {"job_id": batch.job_id, "run_id": batch.run_id}
+            log.info("tasks.added", first=batch.first, tasks=batch.count, **ids)
             await self._write_rows(batch)
             return answer
 

@@ -34,6 +34,7 @@ class Close:
             if job.status is JobStatus.OPEN:
                 try:
                     await self._close_both(job, run)
+                    log.info("job.closed", job_id=job.id, run_id=run.id)
                 except Stale:
                     continue
             if run:
@@ -54,7 +55,7 @@ class Close:
                 raise RunNotStoppable(f"The run is {run.status}: there is nothing to stop")
             try:
                 await self.metadata.commit(run_life.stop(run, self.clock.now()))
-                log.info("run.stopped", run_id=run.id)
+                log.info("run.stopped", job_id=run.job_id, run_id=run.id)
             except Stale:
                 continue
 

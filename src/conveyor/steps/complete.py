@@ -36,7 +36,7 @@ class Complete:
                 await self.metadata.commit(life.complete(run, settled, self.clock.now()))
             except Stale:
                 continue
-            log.info("run.completed", run_id=run_id, tasks=run.total)
+            log.info("run.completed", job_id=run.job_id, run_id=run_id, tasks=run.total)
             await self.work.close(run_id)
             return True
         return False

@@ -408,7 +408,7 @@ class Pump:
         try:
             key = self.sealing.open(job.sealed_key, context=f"{job.caller}|{job.id}")
         except Unavailable as error:
-            log.critical("run.key.unreadable", run_id=run.id, why=str(error))
+            log.critical("run.key.unreadable", job_id=job.id, run_id=run.id, why=str(error))
             return
         assignment = Assignment(
             job_id=job.id,

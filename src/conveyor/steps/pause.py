@@ -37,4 +37,4 @@ class Pause:
                 await self.metadata.commit(life.pause(run, state, self.clock.now()))
             except Stale:
                 continue
-            log.info("run.turned", run_id=run.id, pause_state=state)
+            log.info("run.turned", job_id=run.job_id, run_id=run.id, pause_state=state)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from zlib import crc32
 
 import msgspec
+import structlog
 
 from conveyor.domain import params as scraper_params
 from conveyor.domain.failure import Handling, ruling
@@ -25,6 +26,9 @@ from conveyor.steps.attempt import Assignment, Fetched, Result
 
 SHORTEST_WAIT = timedelta(seconds=1)
 BLOCKED_WAIT = timedelta(minutes=1)  # the gateway lifts a block of the caller's address in minutes
+LONGEST_CODE = 64  # of what a log line says of a refusal
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,7 @@ class Scrape:
             params=params,
             headers=_headers(params),
             body=task.spec.body,
+            call_id=f"{task.id}.{task.claim_no}",
         )
         try:
             answer = await self.gateway.fetch(request, self.bodies.spool)
@@ -48,10 +53,11 @@ class Scrape:
             return Interrupted(SHORTEST_WAIT)
         match answer:
             case Page():
+                log.debug("gateway.answered", **_ids(task, request, answer))
                 kind = _format(task, assignment, params)
                 return Fetched(content=answer.content, format=kind, spend=answer.spend)
             case Refusal():  # pragma: no branch - the last of the union
-                return _judge(task, answer)
+                return _judge(task, request, answer)
 
 
 def _params(task: Task, assignment: Assignment) -> Params:
@@ -68,9 +74,11 @@ def _format(task: Task, assignment: Assignment, params: Params) -> str:
     return assignment.format if task.spec.params is None else scraper_params.result_format(params)
 
 
-def _judge(task: Task, refusal: Refusal) -> Outcome:
+def _judge(task: Task, request: PageRequest, refusal: Refusal) -> Outcome:
     """What a refusal is to the task, by the rulings of the domain."""
     rule = ruling(refusal.status, refusal.code)
+    said = {"status": refusal.status, "code": refusal.code[:LONGEST_CODE]}
+    log.info("gateway.refused", handling=rule.handling, **said, **_ids(task, request, refusal))
     match rule.handling:
         case Handling.ACCOUNT if rule.account:
             return AccountBlocked(rule.account, _detail(refusal))
@@ -79,6 +87,16 @@ def _judge(task: Task, refusal: Refusal) -> Outcome:
         case _:
             retryable = rule.handling is Handling.RETRY
             return Refused(refusal.problem, rule.reason, retryable, refusal.spend)
+
+
+def _ids(task: Task, request: PageRequest, answer: Page | Refusal) -> dict[str, str | None]:
+    """What a call goes by: here, and with the gateway."""
+    return {
+        "run_id": task.run_id,
+        "task_id": task.id,
+        "call_id": request.call_id,
+        "gateway_request_id": answer.gateway_request_id,
+    }
 
 
 def _wait(task: Task, refusal: Refusal) -> timedelta:

@@ -180,7 +180,7 @@ class Settle:
                 await self.metadata.commit(failed)
             except Stale:
                 continue
-            log.warning("run.failed", run_id=run_id, reason=why.reason)
+            log.warning("run.failed", job_id=run.job_id, run_id=run_id, reason=why.reason)
         await self.work.close(run_id)
 
 

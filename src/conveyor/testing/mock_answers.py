@@ -260,11 +260,13 @@ HTML_OPENING = (
 
 def _echo(call: Call) -> dict[str, object]:
     """What was received, but for the key."""
-    kind, forwarded = None, {}
+    kind, named, forwarded = None, None, {}
     for name, value in call.headers:
         lower = name.lower()
         if lower == b"content-type":
             kind = value.decode("latin-1")
+        if lower == b"x-request-id":
+            named = value.decode("latin-1")
         if lower not in OF_THE_CONNECTION:
             forwarded[name.decode("latin-1")] = value.decode(errors="replace")
     return {
@@ -273,6 +275,7 @@ def _echo(call: Call) -> dict[str, object]:
         "params": call.params,
         "headers": forwarded if call.params.get("custom_headers") == "true" else {},
         "content_type": kind,
+        "request_id": named,
         "body": call.body.decode(errors="replace"),
     }
 

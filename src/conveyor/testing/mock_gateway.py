@@ -26,6 +26,7 @@ query. Any other host is a page that is there.
     stuck       half a page, then silence (and, with `chunked=1`, a chunk that is none)
     rubbish     bytes that are no HTTP         hang        no answer, ever
 
+Each answer has an `X-Request-Id` of its own; a page tells the one it was asked with.
 No key gets 401 AUTH001, no target 400 REQS004. `GET /_mock/stats` tells what was counted,
 `POST /_mock/reset` starts counting anew.
 """

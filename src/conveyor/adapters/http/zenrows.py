@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from aiohttp import (
     ClientConnectorDNSError,
@@ -48,6 +48,7 @@ CREDITS = istr("X-Request-Credits")
 COST = istr("X-Request-Cost")
 RETRY_AFTER = istr("Retry-After")
 DATE = istr("Date")
+REQUEST_ID = istr("X-Request-ID")
 
 
 class ZenrowsGateway:
@@ -64,6 +65,7 @@ class ZenrowsGateway:
     ) -> None:
         bare, authorization = wire.separated(url)
         self._question = wire.question(bare)
+        self._keeps_headers = wire.keeps_headers(bare)
         self._headers = {"Accept-Encoding": ACCEPTED, **authorization}
         self._deadline = deadline.total_seconds()
         self._silence = silence.total_seconds()
@@ -100,31 +102,34 @@ class ZenrowsGateway:
         await self._session.close()
 
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
-        charged = NOTHING
+        told = NOTHING_TOLD
         limit = Deadline(self._deadline)
         try:
             async with await self._ask(request) as answer:
-                charged = wire.spend(answer.headers.get(CREDITS), answer.headers.get(COST))
+                told = _told(request, answer)
                 if 200 <= answer.status < 300:
-                    return Page(content=await self._content(answer, spool), spend=charged)
-                return await self._judge(request, answer, charged, spool)
+                    return told.page(await self._content(answer, spool))
+                return await self._judge(request, answer, told, spool)
         except asyncio.CancelledError:
             if not limit.is_why():
                 raise
-            return self._too_late(charged)
+            why = f"The gateway did not finish its answer within {self._deadline:g} seconds."
+            return told.refusal("gateway_timeout", 504, why)
         except BodyTooLarge:
-            return self._too_large(charged)
+            why = f"The page is larger than {self._largest} bytes."
+            return told.refusal("body_too_large", 413, why)
         except FellSilent:
-            return self._silent(charged)
+            why = f"The gateway sent nothing for {self._silence:g} seconds, midway in its answer."
+            return told.refusal("gateway_timeout", 504, why)
         except (ClientPayloadError, Garbled):
             why = "The gateway's answer was cut short or cannot be read."
-            return wire.synthesised("gateway_garbled", 502, why, charged=charged)
+            return told.refusal("gateway_garbled", 502, why)
         except Unsendable:
             why = "The request cannot be put into HTTP: look at its URL, headers and body."
             return wire.synthesised("request_unsendable", 400, why)
         except ClientError as lost:
             why = f"The gateway gave no answer: {_what_happened(lost)}."
-            return wire.synthesised("gateway_unreachable", 502, why, charged=charged)
+            return told.refusal("gateway_unreachable", 502, why)
         finally:
             limit.lift()
 
@@ -141,6 +146,8 @@ class ZenrowsGateway:
     async def _send(self, request: PageRequest) -> ClientResponse:
         headers, content = wire.forwarded(request), None
         where = URL(wire.address(self._question, request, headers), encoded=True)
+        if request.call_id and not headers and self._keeps_headers:
+            headers = {REQUEST_ID: request.call_id}  # no target can see it
         if request.method == "POST" and request.body is not None:
             content, kind = wire.payload(request.body)
             if not any(name.lower() == "content-type" for name in headers):
@@ -153,7 +160,7 @@ class ZenrowsGateway:
         self,
         request: PageRequest,
         answer: ClientResponse,
-        charged: Spend,
+        told: "Told",
         spool: Callable[[], Spool],
     ) -> Page | Refusal:
         """A status other than success: a refusal, unless the caller takes such pages."""
@@ -163,16 +170,16 @@ class ZenrowsGateway:
         else:
             body = await _beginning(self._inflow(answer))
         if not isinstance(body, bytes):
-            return Page(content=body, spend=charged)
+            return told.page(body)
         document = wire.gateway_problem(body[:LARGEST_PROBLEM])
         if document is not None:
-            refusal = wire.refusal(document, answer.status, request.key)
+            refusal = wire.refusal(document, answer.status, request.key, named=told.named)
         elif allowed:
-            return Page(content=body, spend=charged)
+            return told.page(body)
         else:
-            refusal = wire.wordless(body, answer.status, request.key)
+            refusal = wire.wordless(body, answer.status, request.key, named=told.named)
         wait = wire.retry_after(answer.headers.get(RETRY_AFTER), answer.headers.get(DATE))
-        return replace(refusal, retry_after=wait, spend=charged)
+        return replace(refusal, retry_after=wait, spend=told.charged)
 
     async def _content(self, answer: ClientResponse, spool: Callable[[], Spool]) -> bytes | Spool:
         length = answer.content_length
@@ -213,17 +220,27 @@ class ZenrowsGateway:
             raise
         return room
 
-    def _too_late(self, charged: Spend) -> Refusal:
-        why = f"The gateway did not finish its answer within {self._deadline:g} seconds."
-        return wire.synthesised("gateway_timeout", 504, why, charged=charged)
 
-    def _silent(self, charged: Spend) -> Refusal:
-        why = f"The gateway sent nothing for {self._silence:g} seconds, midway in its answer."
-        return wire.synthesised("gateway_timeout", 504, why, charged=charged)
+class Told(NamedTuple):
+    """What the head of an answer tells beside its status: it counts even if no body follows."""
 
-    def _too_large(self, charged: Spend) -> Refusal:
-        why = f"The page is larger than {self._largest} bytes."
-        return wire.synthesised("body_too_large", 413, why, charged=charged)
+    charged: Spend = NOTHING
+    named: str | None = None
+
+    def page(self, content: bytes | Spool) -> Page:
+        return Page(content=content, spend=self.charged, gateway_request_id=self.named)
+
+    def refusal(self, code: str, status: int, why: str) -> Refusal:
+        return wire.synthesised(code, status, why, charged=self.charged, named=self.named)
+
+
+NOTHING_TOLD = Told()
+
+
+def _told(request: PageRequest, answer: ClientResponse) -> Told:
+    headers = answer.headers
+    charged = wire.spend(headers.get(CREDITS), headers.get(COST))
+    return Told(charged, wire.request_id(headers.get(REQUEST_ID), request.key))
 
 
 class Inflow:

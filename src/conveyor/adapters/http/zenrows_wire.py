@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 import msgspec
 
@@ -24,6 +24,7 @@ LONGEST_WAIT = timedelta(hours=1)
 MOST_CREDITS = 1_000_000
 MOST_DOLLARS = 10_000
 EXCERPT = 200
+REQUEST_ID = re.compile(r"[!-~]{1,128}")  # printable, without spaces
 REDACTED = "***"
 SHORTEST_SECRET = 6  # a shorter key is for trying things out, and part of many words
 DEEPEST = 16  # a problem nested deeper is not told further
@@ -82,6 +83,16 @@ def forwarded(request: PageRequest) -> Mapping[str, str]:
     return _allowed({**stored, **request.headers}) if request.headers else stored
 
 
+def keeps_headers(url: str) -> bool:
+    """Whether the gateway passes no headers on by itself; one may be told to, in its address."""
+    return HEADERS not in dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
+
+
+def request_id(text: str | None, key: str) -> str | None:
+    """What the gateway calls a call, if that is fit to be kept."""
+    return _hidden(text, key) if text and REQUEST_ID.fullmatch(text) else None
+
+
 def payload(body: str) -> tuple[bytes, str]:
     """What is posted, and its type: a JSON string is a form already written, the rest is JSON."""
     if body.lstrip().startswith('"'):
@@ -122,28 +133,38 @@ def gateway_problem(body: bytes) -> dict[str, object] | None:
     return document if is_gateway_problem(document) else None
 
 
-def refusal(document: dict[str, object], status: int, key: str) -> Refusal:
-    """A refusal in the gateway's own words, but for the key."""
+def refusal(
+    document: dict[str, object], status: int, key: str, *, named: str | None = None
+) -> Refusal:
+    """A refusal in the gateway's own words, but for the key; `named` is its id of the call."""
     clean = {_hidden(name, key): _scrubbed(member, key) for name, member in document.items()}
-    named = clean.get("code")
-    code = named if isinstance(named, str) else f"http_{status}"
-    return Refusal(status=status, code=code, problem=encoded(completed(clean, status, code)))
+    said = clean.get("code")
+    code = said if isinstance(said, str) else f"http_{status}"
+    whole = completed(clean, status, code) | ({"gateway_request_id": named} if named else {})
+    return Refusal(status=status, code=code, problem=encoded(whole), gateway_request_id=named)
 
 
-def wordless(body: bytes, status: int, key: str) -> Refusal:
+def wordless(body: bytes, status: int, key: str, *, named: str | None = None) -> Refusal:
     """A refusal that came without a problem document: ours says what came instead."""
     text = " ".join(body.decode(errors="replace").split())
     excerpt = _hidden(text, key)[:EXCERPT]
     said = f": {excerpt}" if excerpt else ", with nothing to say"
-    return synthesised(
-        f"http_{status}", status, f"The gateway answered {status} with no problem document{said}"
-    )
+    detail = f"The gateway answered {status} with no problem document{said}"
+    return synthesised(f"http_{status}", status, detail, named=named)
 
 
-def synthesised(code: str, status: int, detail: str, *, charged: Spend = NOTHING) -> Refusal:
+def synthesised(
+    code: str, status: int, detail: str, *, charged: Spend = NOTHING, named: str | None = None
+) -> Refusal:
     """A refusal in our words."""
-    document = problem(status=status, code=code, detail=detail)
-    return Refusal(status=status, code=code, problem=encoded(document), spend=charged)
+    document = problem(status=status, code=code, detail=detail, gateway_request_id=named)
+    return Refusal(
+        status=status,
+        code=code,
+        problem=encoded(document),
+        spend=charged,
+        gateway_request_id=named,
+    )
 
 
 # A job's tasks share their parameters: their part of the address is made once.
