@@ -34,7 +34,7 @@ class Close:
             if job.status is JobStatus.OPEN:
                 try:
                     await self._close_both(job, run)
-                    log.info("job.closed", job_id=job.id, run_id=run.id)
+                    log.info("job.closed", job_id=job.id, run_id=job.latest_run_id)
                 except Stale:
                     continue
             if run:
