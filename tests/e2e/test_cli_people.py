@@ -208,6 +208,39 @@ def test_a_run_is_paused_resumed_and_stopped(run: Run) -> None:
     assert "409" in run("pause", job_id, code=1).stderr
 
 
+def test_failed_tasks_are_run_again_and_followed(run: Run, api: httpx.Client) -> None:
+    job_id = run("submit", "-", given=f"{OK}1\n{PERMANENT}2\n").stdout.strip()
+    ended(api, job_id)
+
+    told = run("rerun", job_id, "--status", "failed", "--idempotency-key", job_id, "--follow")
+
+    facts = _facts(told.stdout)
+    assert (facts["retried_tasks"], facts["inherited_tasks"]) == ("1", "1")
+    assert (facts["run_status"], facts["total"], facts["failed"]) == ("completed", "2", "1")
+    again = json.loads(
+        run("rerun", job_id, "--status", "failed", "--idempotency-key", job_id, "--json").stdout
+    )
+    assert again["latest_run"]["run_id"] == facts["run"]
+    assert "no_matching_tasks" in run("rerun", job_id, "--status", "pending", code=1).stderr
+    assert "pending" in run("rerun", job_id, "--status", "done", code=1).stderr
+
+
+def test_a_job_is_deleted_only_when_one_is_sure(run: Run, api: httpx.Client) -> None:
+    job_id = run("submit", "-", given=OK).stdout.strip()
+    first = ended(api, job_id)["run_id"]
+    second = json.loads(run("rerun", job_id, "--json").stdout)["latest_run"]["run_id"]
+    ended(api, job_id)
+    assert "--yes" in run("delete", job_id, code=2).stderr
+    assert api.get(f"/jobs/{job_id}").status_code == 200
+
+    run("delete", job_id, "--run", second, "--yes")
+    assert _facts(run("status", job_id).stdout)["run"] == first
+    run("delete", job_id, "--yes")
+    run("delete", job_id, "--yes")
+
+    assert "404" in run("status", job_id, code=1).stderr
+
+
 def test_a_run_that_fails_ends_with_3_and_tells_the_reason(run: Run) -> None:
     told = run("submit", "-", "--follow", given="https://nocredits.example/", code=3)
     facts = _facts(told.stdout.partition("\n")[2])

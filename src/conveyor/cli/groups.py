@@ -5,7 +5,7 @@ from typing import Any
 from typer.core import TyperGroup
 
 GROUPS = {
-    "Jobs": ("submit", "add", "close", "jobs", "status", "results", "history"),
+    "Jobs": ("submit", "add", "close", "jobs", "status", "results", "history", "rerun", "delete"),
     "Live runs": ("pause", "resume", "stop"),
     "Running a service": ("dev", "api", "worker"),
     "Trying it out": ("demo", "mock-gateway"),

@@ -13,7 +13,7 @@ import typer
 from conveyor.cli import handing_in, show
 from conveyor.cli.reach import reach
 from conveyor.cli.remote import Remote, read
-from conveyor.cli.shapes import COMPLETED, Added, History, Job, Jobs, Run, Submitted
+from conveyor.cli.shapes import COMPLETED, Added, History, Job, Jobs, Rerun, Run, Submitted
 from conveyor.errors import RefusedToStart
 
 ENDED_OTHERWISE = 3
@@ -246,9 +246,67 @@ def stop(
     _tell_run(reach(url, key, config).post("jobs", job, "stop"), as_json=as_json)
 
 
+def rerun(
+    job: JobId,
+    *,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            help="Only tasks that are pending, processing, successful or failed, with commas "
+            "between; the others are inherited [all tasks]."
+        ),
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Running again with the same key is one run.")
+    ] = None,
+    follow: Follow = False,
+    url: Url = None,
+    key: Key = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Run a job again: all its tasks, or with --status some."""
+    remote = reach(url, key, config)
+    headers = {"Idempotency-Key": idempotency_key} if idempotency_key else None
+    raw = remote.post("jobs", job, "rerun", query={"status": status}, headers=headers)
+    with _interruptible(_again(job)):
+        _tell_rerun(raw, as_json=as_json)
+        if follow:
+            _follow(remote, job, as_json=as_json)
+
+
+def delete(
+    job: JobId,
+    *,
+    run: Annotated[str | None, typer.Option(help="Delete this run only.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+    key: Key = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Delete a job with all its runs and pages, or one run."""
+    remote = reach(url, key, config)
+    what = f"run {show.plain(run)}" if run else f"job {show.plain(job)}"
+    if not yes:
+        _ask(f"Delete {what} with all its pages?")
+    remote.delete("jobs", job, *(("runs", run) if run else ()))
+    if as_json:
+        show.raw(msgspec.json.encode({"deleted": run or job}))
+    else:
+        show.aside(f"Deleted {what}; what it held is being cleared away.")
+
+
 COMMANDS: tuple[Callable[..., None], ...] = (
-    submit, add, close, jobs, status, results, history, pause, resume, stop,
+    submit, add, close, jobs, status, results, history, rerun, delete, pause, resume, stop,
 )  # fmt: skip
+
+
+def _ask(question: str) -> None:
+    """Go on only with a yes; where nobody can be asked, say how to go without."""
+    if not sys.stdin.isatty():
+        raise RefusedToStart("there is no terminal to ask on: say --yes if you are sure")
+    typer.confirm(question, abort=True, err=True)
 
 
 def _follow(remote: Remote, job_id: str, *, as_json: bool) -> None:
@@ -299,6 +357,21 @@ def _tell_submitted(raw: bytes, *, as_json: bool, followed: bool) -> None:
         print(show.plain(answer.job_id), flush=True)
     if not (as_json or followed):
         show.aside(f"Follow it with: conveyor status {show.plain(answer.job_id)} --follow")
+
+
+def _tell_rerun(raw: bytes, *, as_json: bool) -> None:
+    answer = read(raw, Rerun)
+    if as_json:
+        show.raw(raw)
+    else:
+        show.facts(
+            [
+                ("job", answer.job_id),
+                ("run", answer.latest_run.run_id),
+                ("retried_tasks", answer.retried_tasks),
+                ("inherited_tasks", answer.inherited_tasks),
+            ]
+        )
 
 
 def _tell_job(raw: bytes, *, as_json: bool) -> Run:

@@ -69,6 +69,9 @@ class Page(msgspec.Struct, frozen=True):
     checksum: str | None
 
 
+Query = Mapping[str, str | int | None]
+
+
 class Remote:
     """A base URL and a key. Not for several threads."""
 
@@ -86,10 +89,17 @@ class Remote:
         return self._whole(self._answer("GET", _path(parts, query)))
 
     def post(
-        self, *parts: str, body: object = None, headers: Mapping[str, str] | None = None
+        self,
+        *parts: str,
+        body: object = None,
+        query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> bytes:
         raw = b"" if body is None else msgspec.json.encode(body)
-        return self._whole(self._answer("POST", _path(parts, {}), raw, headers))
+        return self._whole(self._answer("POST", _path(parts, query or {}), raw, headers))
+
+    def delete(self, *parts: str) -> None:
+        self._whole(self._answer("DELETE", _path(parts, {})))
 
     def head(self, *parts: str) -> Page:
         answer = self._answer("HEAD", _path(parts, {}))
@@ -177,7 +187,7 @@ def read(raw: bytes, kind: type[T]) -> T:
         raise Unreachable("the answer is none of this API's; is --url its base URL?") from None
 
 
-def _path(parts: tuple[str, ...], query: Mapping[str, str | int | None]) -> str:
+def _path(parts: tuple[str, ...], query: Query) -> str:
     given = {name: value for name, value in query.items() if value is not None}
     path = "".join(f"/{quote(part, safe='')}" for part in parts)
     return f"{path}?{urlencode(given)}" if given else path

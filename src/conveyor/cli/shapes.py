@@ -57,6 +57,13 @@ class Added(msgspec.Struct, frozen=True):
     accepted_tasks: int
 
 
+class Rerun(msgspec.Struct, frozen=True):
+    job_id: str
+    latest_run: Run
+    retried_tasks: int
+    inherited_tasks: int
+
+
 class Failure(msgspec.Struct, frozen=True):
     code: str = ""
     title: str = ""
