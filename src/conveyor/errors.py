@@ -37,7 +37,7 @@ from typing import ClassVar
 class ConveyorError(Exception):
     """Something went wrong here. The log has it under the answer's `X-Request-ID`."""
 
-    code: ClassVar[str] = "internal"
+    code: str = "internal"
     remedy: ClassVar[str] = "Repeat the call; if it goes on, tell the operator the request id."
 
 

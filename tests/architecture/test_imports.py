@@ -1,6 +1,7 @@
 """The dependency rule of the house, held by a test."""
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "timing": {"errors", "ports", "telemetry"},
     "vitals": {"errors", "ports", "telemetry", "worker"},
     "api": {"errors", "domain", "ports", "steps", "telemetry", "__version__"},
+    # It runs in other people's programs, and knows the service by its wire alone.
+    "client": {"errors", "__version__"},
 }
 # Pure libraries: they compute, and touch nothing.
 DOMAIN_MAY_USE = {"msgspec", "can_ada"}
@@ -52,6 +55,17 @@ def test_the_domain_uses_nothing_that_touches_the_world() -> None:
         for path, layer in _modules()
         if layer == "domain"
         for name in sorted(_roots(path) - {"conveyor"} - DOMAIN_MAY_USE - STANDARD_AND_PURE)
+    ]
+    assert offences == []
+
+
+def test_the_client_brings_nothing_but_its_http_library() -> None:
+    allowed = sys.stdlib_module_names | {"conveyor", "aiohttp", "yarl", "msgspec"}
+    offences = [
+        f"{path.relative_to(SOURCE)} imports {name}"
+        for path, layer in _modules()
+        if layer == "client"
+        for name in sorted(_roots(path) - allowed)
     ]
     assert offences == []
 
@@ -120,7 +134,8 @@ def test_nothing_reads_a_clock_or_rolls_dice_but_the_adapter_for_it() -> None:
     offences = [
         f"{path.relative_to(SOURCE)}:{node.lineno} calls {ast.unparse(node.func)}"
         for path, layer in _modules()
-        if layer not in {"cli", "testing"} and str(path.relative_to(SOURCE)) not in allowed
+        if layer not in {"cli", "client", "testing"}
+        and str(path.relative_to(SOURCE)) not in allowed
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in banned
     ]

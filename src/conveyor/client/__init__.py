@@ -1,0 +1,68 @@
+"""The Python client of Conveyor, and of any service that speaks the same API.
+
+`AsyncConveyor` for programs with an event loop, `Conveyor` for those without.
+"""
+
+from conveyor.client.asynchronous import AsyncConveyor
+from conveyor.client.errors import (
+    ClientError,
+    Conflict,
+    Expired,
+    InvalidRequest,
+    InvalidTask,
+    NotFound,
+    NotServed,
+    Refused,
+    TooMany,
+    Unauthenticated,
+    Unavailable,
+    Unfinished,
+    Unreachable,
+)
+from conveyor.client.shapes import (
+    Added,
+    Attempt,
+    Failure,
+    Job,
+    NewTask,
+    Progress,
+    Rerun,
+    Result,
+    Run,
+    Spend,
+    Stats,
+    Submitted,
+)
+from conveyor.client.synchronous import Conveyor
+from conveyor.client.transport import Patience
+
+__all__ = [
+    "Added",
+    "AsyncConveyor",
+    "Attempt",
+    "ClientError",
+    "Conflict",
+    "Conveyor",
+    "Expired",
+    "Failure",
+    "InvalidRequest",
+    "InvalidTask",
+    "Job",
+    "NewTask",
+    "NotFound",
+    "NotServed",
+    "Patience",
+    "Progress",
+    "Refused",
+    "Rerun",
+    "Result",
+    "Run",
+    "Spend",
+    "Stats",
+    "Submitted",
+    "TooMany",
+    "Unauthenticated",
+    "Unavailable",
+    "Unfinished",
+    "Unreachable",
+]

@@ -1,0 +1,342 @@
+"""The client: hand in lists of any length, follow runs, fetch what came of them."""
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from conveyor.client.errors import NotFound, Problem, Refused, Unfinished
+from conveyor.client.following import Following
+from conveyor.client.handing_in import Chunk, Tasks, chunked, key_of
+from conveyor.client.results import content_of, listed, with_bodies
+from conveyor.client.shapes import (
+    Added,
+    Attempt,
+    History,
+    Job,
+    JobPage,
+    Progress,
+    Rerun,
+    Result,
+    Run,
+    Submitted,
+)
+from conveyor.client.transport import Patience, Sendings, Transport, decoded, path_of
+
+T = TypeVar("T")
+
+DEFAULT_URL = "http://127.0.0.1:8080/v1"
+INGESTING = frozenset({"run_not_terminal"})  # rows of an addition before are still written
+
+
+class AsyncConveyor:
+    """A service, and a key to it; use it as a context. One is enough for many calls at once.
+
+    Calls are made again after 429, 502, 503, 504 and broken connections, as `patience` says;
+    what creates something carries an idempotency key, so that nothing is done twice.
+    """
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        api_key: str | None = None,
+        *,
+        timeout: float = 60.0,
+        patience: Patience | None = None,
+    ) -> None:
+        self._transport = Transport(
+            base_url, api_key, timeout=timeout, patience=patience or Patience()
+        )
+        self._stack = AsyncExitStack()
+        self._background = _Background()
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self._transport)
+        await self._stack.enter_async_context(self._background)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> bool | None:
+        return await self._stack.__aexit__(kind, error, at)
+
+    async def submit(
+        self,
+        tasks: Tasks,
+        *,
+        params: Mapping[str, object] | None = None,
+        name: str | None = None,
+        external_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_inflight: int | None = None,
+        retries: int | None = None,
+        result_ttl_days: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Submitted:
+        """Hand in URLs or tasks as a job: any number of them, from any iterable, once.
+
+        Up to 10,000 tasks are one call; beyond that an open job is made, filled and closed, and
+        no more than 10,000 tasks are held here. When the list raises, or a later part of it is
+        refused, the error is `Unfinished`: it names the job, which stays open.
+        """
+        key = idempotency_key or str(uuid.uuid4())
+        fields = {
+            "zenrows_params": params,
+            "name": name,
+            "external_id": external_id,
+            "metadata": metadata,
+            "max_inflight": max_inflight,
+            "retries": retries,
+            "result_ttl_days": result_ttl_days,
+        }
+        chunks = chunked(tasks)
+        first = await anext(chunks)
+        if not first.tasks:
+            raise ValueError("there is no task in the list")
+        if first.is_last:
+            raw = await self._transport.call("POST", "/jobs", first.body(**fields), key=key)
+            return msgspec.structs.replace(decoded(raw, Submitted), idempotency_key=key)
+        job_id = await self._open(fields, key)
+        accepted = await self._fill(job_id, first, chunks, key, last_batch=True)
+        return Submitted(job_id=job_id, accepted_tasks=accepted, idempotency_key=key)
+
+    async def open(
+        self,
+        *,
+        params: Mapping[str, object] | None = None,
+        name: str | None = None,
+        max_inflight: int | None = None,
+        retries: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> str:
+        """Make an open job without tasks, to be filled by `add`; its id."""
+        fields = {
+            "zenrows_params": params,
+            "name": name,
+            "max_inflight": max_inflight,
+            "retries": retries,
+        }
+        return await self._open(fields, idempotency_key or str(uuid.uuid4()))
+
+    async def add(
+        self,
+        job_id: str,
+        tasks: Tasks,
+        *,
+        last_batch: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Added:
+        """Add tasks to an open job, any number of them; `last_batch` closes it after them."""
+        chunks = chunked(tasks)
+        first = await anext(chunks)
+        if not first.tasks:
+            raise ValueError("there is no task in the list")
+        key = idempotency_key or str(uuid.uuid4())
+        try:
+            return Added(await self._fill(job_id, first, chunks, key, last_batch=last_batch))
+        except Unfinished as error:
+            if error.accepted_tasks or error.__cause__ is None:
+                raise
+            raise error.__cause__ from None  # nothing was begun
+
+    async def close(self, job_id: str) -> Job:
+        """Close an open job: no more tasks will come."""
+        return decoded(await self._transport.call("POST", path_of("jobs", job_id, "close")), Job)
+
+    async def job(self, job_id: str) -> Job:
+        return await self._transport.read(Job, path_of("jobs", job_id))
+
+    async def jobs(self, *, status: str | None = None) -> AsyncGenerator[Job, None]:
+        """Your jobs, the newest first."""
+        cursor: str | None = None
+        while True:
+            path = path_of("jobs", query={"status": status, "limit": 100, "cursor": cursor})
+            page = await self._transport.read(JobPage, path)
+            for job in page.jobs:
+                yield job
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def progress(
+        self, job_id: str, *, run_id: str | None = None, poll_every: float = 2.0
+    ) -> AsyncGenerator[Progress, None]:
+        """How far a run is, whenever that has changed, to its end; of the latest run by default.
+
+        By the service's events, resumed where they were cut; by asking every `poll_every`
+        seconds where the service has none.
+        """
+        following = Following(self._transport, job_id, run_id, poll_every)
+        async with aclosing(following.progress()) as states:
+            async for state in states:
+                yield state
+
+    async def wait(self, job_id: str, *, poll_every: float = 2.0) -> Run:
+        """The latest run once it is over."""
+        states = self.progress(job_id, poll_every=poll_every)
+        async with aclosing(states):
+            async for state in states:
+                if state.has_ended and state.status != "deleted":
+                    return await self.run(job_id, state.run_id)
+        raise NotFound(Problem(status=404, code="not_found", detail="The run was deleted"))
+
+    async def run(self, job_id: str, run_id: str) -> Run:
+        return await self._transport.read(Run, path_of("jobs", job_id, "runs", run_id))
+
+    async def results(
+        self,
+        job_id: str,
+        *,
+        run_id: str | None = None,
+        status: str | None = None,
+        bodies: bool = True,
+        concurrency: int = 8,
+    ) -> AsyncGenerator[Result, None]:
+        """Results in the order of submission; `status` may be successful, failed or processing.
+
+        With bodies, up to `concurrency` of them are fetched ahead and held. Without, fetch those
+        you want by `body`, or by `save` when they are large.
+        """
+        rows = listed(self._transport, job_id, run_id, status)
+        if bodies:
+            spawn = self._background.spawn
+            rows = with_bodies(self._transport, rows, spawn, concurrency=concurrency)
+        async with aclosing(rows):
+            async for row in rows:
+                yield row
+
+    async def body(self, result: Result) -> bytes:
+        """The page of a result."""
+        return result.body or await self._transport.body(content_of(result))
+
+    async def save(self, result: Result, path: str | os.PathLike[str]) -> int:
+        """Stream the page of a result into a file, which appears only when whole; its length."""
+        return await self._transport.save(content_of(result), Path(path))
+
+    async def history(self, job_id: str, task_id: str) -> list[Attempt]:
+        """The attempts at a task."""
+        path = path_of("jobs", job_id, "tasks", task_id, "history")
+        return (await self._transport.read(History, path)).events
+
+    async def stop(self, job_id: str) -> Run:
+        """Stop the live run for good; what is scraped is kept."""
+        return await self._turn(job_id, "stop")
+
+    async def pause(self, job_id: str) -> Run:
+        """Take up nothing more of the live run; what is under way finishes."""
+        return await self._turn(job_id, "pause")
+
+    async def resume(self, job_id: str) -> Run:
+        return await self._turn(job_id, "resume")
+
+    async def rerun(
+        self, job_id: str, *, status: str | None = None, idempotency_key: str | None = None
+    ) -> Rerun:
+        """Run a job again: all of it, or the tasks of that status, several with commas."""
+        path = path_of("jobs", job_id, "rerun", query={"status": status})
+        key = idempotency_key or str(uuid.uuid4())
+        return decoded(await self._transport.call("POST", path, key=key), Rerun)
+
+    async def delete(self, job_id: str) -> None:
+        """Delete a job with all its runs and results. One that is gone already is `NotFound`."""
+        sent = Sendings()
+
+        async def once() -> None:
+            try:
+                await self._transport.call_once("DELETE", path_of("jobs", job_id), sent=sent)
+            except NotFound:
+                if sent.times == 1:  # else it was the doing of a call whose answer was lost
+                    raise
+
+        await self._transport.patiently(once)
+
+    async def _turn(self, job_id: str, verb: str) -> Run:
+        return decoded(await self._transport.call("POST", path_of("jobs", job_id, verb)), Run)
+
+    async def _open(self, fields: Mapping[str, object], key: str) -> str:
+        body = Chunk(0, 0, [], is_last=False).body(**fields, status="open")
+        raw = await self._transport.call("POST", "/jobs", body, key=key_of(key, "open"))
+        return decoded(raw, Submitted).job_id
+
+    async def _fill(
+        self,
+        job_id: str,
+        first: Chunk,
+        rest: AsyncGenerator[Chunk, None],
+        key: str,
+        *,
+        last_batch: bool,
+    ) -> int:
+        """Add all chunks, each under a key of its own; how many tasks were accepted."""
+        accepted, chunk = 0, first
+        try:
+            while True:
+                accepted += await self._add(job_id, chunk, key, close=last_batch)
+                if chunk.is_last:
+                    return accepted
+                chunk = await anext(rest)
+        except Refused as error:
+            cause = _shifted(error, chunk.first)
+            raise Unfinished(job_id, accepted, key, cause) from cause
+        except Exception as error:
+            raise Unfinished(job_id, accepted, key, error) from error
+
+    async def _add(self, job_id: str, chunk: Chunk, key: str, *, close: bool) -> int:
+        raw = await self._transport.call(
+            "POST",
+            path_of("jobs", job_id, "tasks"),
+            chunk.body(last_batch=True if close and chunk.is_last else None),
+            key=key_of(key, chunk.number),
+            wait_out=INGESTING,
+        )
+        return decoded(raw, Added).accepted_tasks
+
+
+class _Background:
+    """A task group for what is fetched ahead. Leaving ends whatever nobody waits for any more."""
+
+    def __init__(self) -> None:
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._group = await asyncio.TaskGroup().__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        group, self._group = self._group, None
+        # The caller's error is not the group's: it leaves the client as it is, in no wrapping.
+        await group.__aexit__(None, None, None) if group else None
+
+    def spawn(self, coroutine: Coroutine[object, object, T]) -> asyncio.Task[T]:
+        if self._group is None:
+            coroutine.close()
+            raise RuntimeError("the client is not open: use it as a context")
+        task = self._group.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _shifted(error: Refused, by: int) -> Refused:
+    """The same refusal, naming tasks by their place in the whole list."""
+    faults = [
+        msgspec.structs.replace(fault, index=fault.index + by) for fault in error.invalid_tasks
+    ]
+    return type(error)(msgspec.structs.replace(error.problem, invalid_tasks=faults))

@@ -1,0 +1,183 @@
+"""Following a run: by its events, resumed when they are cut; by asking, where there are none."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import aiohttp
+import msgspec
+
+from conveyor.client.errors import ClientError, NotFound, NotServed, Problem, Refused, Unreachable
+from conveyor.client.shapes import Job, Progress, Run
+from conveyor.client.transport import Transport, decoded, path_of
+
+EVENTS = "text/event-stream"
+SILENCE = 45.0  # seconds: three heartbeats
+WINDOW = 10.0  # seconds over which a rate is measured
+LONGEST_LINE = "a line of the stream is too long"
+
+
+class Event(msgspec.Struct, frozen=True):
+    id: str
+    data: bytes
+
+
+class EventReader:
+    """Lines of a stream become events."""
+
+    def __init__(self) -> None:
+        self._id = ""
+        self._data: list[bytes] = []
+
+    def feed(self, line: bytes) -> Event | None:
+        """The event that ends with this line, if one does."""
+        line = line.rstrip(b"\r\n")
+        if not line:
+            data, self._data = self._data, []
+            return Event(self._id, b"\n".join(data)) if data else None
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data.append(value)
+        elif name == b"id":
+            self._id = value.decode(errors="replace")
+        return None
+
+
+class NoEvents(ClientError):
+    """This service has no such stream."""
+
+
+class Following:
+    """One who follows a run, and what it has seen."""
+
+    def __init__(
+        self, transport: Transport, job_id: str, run_id: str | None, poll_every: float
+    ) -> None:
+        self._transport = transport
+        self._job_id = job_id
+        self._run_id = run_id  # once known, so that a rerun is not taken for the run
+        self._poll_every = poll_every
+        self._seen: str | None = None
+        self._last: Progress | None = None
+
+    async def progress(self) -> AsyncGenerator[Progress, None]:
+        """Every state that is seen, up to the end of the run."""
+        fails = 0
+        while True:
+            asked: float | None = None
+            try:
+                async with aclosing(self._listen()) as events:
+                    async for one in events:
+                        fails = 0
+                        if one is not None:
+                            self._last, self._run_id = one, one.run_id
+                            yield one
+                            if one.has_ended:
+                                return
+            except NoEvents:
+                break
+            except ClientError as error:
+                fails += 1
+                if not _may_pass(error) or fails >= self._transport.patience.attempts:
+                    raise
+                asked = getattr(error, "retry_after", None)
+            await asyncio.sleep(self._transport.patience.rest(max(fails, 1), asked))
+        async with aclosing(self._ask()) as states:
+            async for one in states:
+                yield one
+
+    async def _listen(self) -> AsyncGenerator[Progress | None, None]:
+        """The events of one connection; None first, when it stands."""
+        headers = {"Accept": EVENTS} | ({"Last-Event-ID": self._seen} if self._seen else {})
+        # Only the silence between two bytes is bounded, not the stream.
+        quiet = aiohttp.ClientTimeout(total=None, sock_connect=30.0, sock_read=SILENCE)
+        try:
+            async with self._transport.answer(
+                "GET", path_of(*self._parts(), "events"), headers=headers, timeout=quiet
+            ) as answer:
+                if answer.content_type != EVENTS:
+                    raise NoEvents("the answer is no stream of events")
+                yield None
+                async with aclosing(_events(answer)) as events:
+                    async for event in events:
+                        self._seen = event.id or None
+                        yield decoded(event.data, Progress)
+        except (NotFound, NotServed):
+            # No such path, or no such run: asking for the run itself tells which.
+            raise NoEvents("this service has no events of runs") from None
+
+    async def _ask(self) -> AsyncGenerator[Progress, None]:
+        """The same by asking again and again, told when it has changed."""
+        readings: deque[tuple[float, int]] = deque()
+        while True:
+            try:
+                run = await self._run()
+            except NotFound:
+                if self._last is None:
+                    raise
+                yield msgspec.structs.replace(self._last, status="deleted", eta_seconds=None)
+                return
+            progress = _measured(self._job_id, run, readings)
+            known, self._last, self._run_id = self._last, progress, run.run_id
+            if known is None or _lasting(progress) != _lasting(known):
+                yield progress
+            if run.has_ended:
+                return
+            await asyncio.sleep(self._poll_every)
+
+    async def _run(self) -> Run:
+        if self._run_id is not None:
+            return await self._transport.read(Run, path_of(*self._parts()))
+        job = await self._transport.read(Job, path_of(*self._parts()))
+        if job.latest_run is None:
+            raise NotFound(Problem(status=404, code="not_found", detail="The job has no run"))
+        return job.latest_run
+
+    def _parts(self) -> tuple[str, ...]:
+        run = ("runs", self._run_id) if self._run_id else ()
+        return ("jobs", self._job_id, *run)
+
+
+def _may_pass(error: ClientError) -> bool:
+    return isinstance(error, Unreachable) or (
+        isinstance(error, Refused) and (error.status == 429 or error.status >= 500)
+    )
+
+
+async def _events(answer: aiohttp.ClientResponse) -> AsyncGenerator[Event, None]:
+    reader = EventReader()
+    try:
+        async for line in answer.content:
+            if event := reader.feed(line):
+                yield event
+    except ValueError as error:  # the library's word for a line without end
+        raise Unreachable(f"{LONGEST_LINE}: {error}") from error
+
+
+def _measured(job_id: str, run: Run, readings: deque[tuple[float, int]]) -> Progress:
+    """A run as progress, its rate from what was read in the last seconds."""
+    now, stats = time.monotonic(), run.stats
+    readings.append((now, stats.completed))
+    while len(readings) > 2 and readings[1][0] <= now - WINDOW:
+        readings.popleft()
+    then, done = readings[0]
+    rate = (stats.completed - done) / (now - then) if now > then else None
+    is_told = rate and run.last_batch_received and run.ingest_status != "pending"
+    moving = is_told and not run.has_ended and run.pause_state == "active"
+    return Progress(
+        job_id=job_id,
+        run_id=run.run_id,
+        status=run.status,
+        pause_state=run.pause_state,
+        stats=stats,
+        ingest_status=run.ingest_status,
+        rate=rate,
+        eta_seconds=(stats.total - stats.completed) / rate if rate and moving else None,
+    )
+
+
+def _lasting(progress: Progress) -> Progress:
+    return msgspec.structs.replace(progress, rate=None, eta_seconds=None)

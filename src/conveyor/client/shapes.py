@@ -1,0 +1,158 @@
+"""What the service tells, as values. Whatever else is in an answer is left alone."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+ENDED = frozenset({"completed", "stopped", "failed", "deleted"})
+
+
+class NewTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task to hand in, where there is more to say than its URL."""
+
+    url: str
+    external_id: str | None = None
+    metadata: Mapping[str, str] | None = None
+    method: str | None = None
+    body: object = None
+    zenrows_params: Mapping[str, object] | None = None
+
+
+class Spend(msgspec.Struct, frozen=True):
+    credits: int = 0
+    cost: float = 0.0  # dollars
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    total: int = 0
+    completed: int = 0
+    successful: int = 0
+    failed: int = 0
+    spend: Spend = Spend()
+    failure_reasons: dict[str, int] = {}
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    run_id: str
+    status: str
+    job_id: str = ""
+    run_sequence: int = 1
+    stats: Stats = Stats()
+    pause_state: str = "active"
+    ingest_status: str | None = None
+    last_batch_received: bool = True
+    failure_reason: str | None = None
+    failure_detail: str | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: str
+    status: str
+    type: str = "regular"
+    format: str = ""
+    name: str = ""
+    external_id: str = ""
+    metadata: dict[str, str] = {}
+    zenrows_params: dict[str, str] = {}
+    latest_run: Run | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+class Submitted(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: str
+    accepted_tasks: int
+    idempotency_key: str = ""  # submitting the same with it again is the same job
+
+
+class Added(msgspec.Struct, frozen=True):
+    accepted_tasks: int
+
+
+class Rerun(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: str
+    status: str = ""
+    latest_run: Run | None = None
+    rerun_of: str | None = None
+    retried_tasks: int = 0
+    inherited_tasks: int = 0
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a run is."""
+
+    job_id: str
+    run_id: str
+    status: str
+    pause_state: str = "active"
+    stats: Stats = Stats()
+    ingest_status: str | None = None
+    rate: float | None = None  # tasks a second
+    eta_seconds: float | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a task failed."""
+
+    code: str = ""
+    title: str = ""
+    detail: str = ""
+    status: int = 0
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one task. `body` is there when bodies were asked for and the task has one."""
+
+    task_id: str
+    run_id: str
+    url: str
+    status: str
+    job_id: str = ""
+    type: str = ""
+    external_id: str = ""
+    method: str = "GET"
+    metadata: dict[str, object] = {}
+    result_url: str | None = None
+    error: Failure | None = None
+    source_run_id: str | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    body: bytes | None = None
+
+    @property
+    def has_body(self) -> bool:
+        """Whether there is a page to be fetched."""
+        return self.result_url is not None
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    attempt: int
+    started_at: datetime
+    ended_at: datetime
+    spend: Spend = Spend()
+    error: Failure | None = None
+
+
+class History(msgspec.Struct, frozen=True):
+    events: list[Attempt]
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    jobs: list[Job]
+    next_cursor: str | None = None
+
+
+class ResultPage(msgspec.Struct, frozen=True):
+    results: list[Result]
+    next_cursor: str | None = None
