@@ -367,12 +367,16 @@ def test_following_outlives_a_restart_of_the_service(
     url = f"http://127.0.0.1:{port}/v1"
     first = service(data=tmp_path / "own", gateway=gateway.url, port=port, environ=FAST_RETRIES)
     with first as program, client_of(program) as api:
-        tasks = [{"url": f"https://slow.example/restart/{number}?ms=1500"} for number in range(4)]
-        job = api.post("/jobs", json={"tasks": tasks, "max_inflight": 1}).json()
         following = _started(
-            ["status", job["job_id"], "--follow"], {**environ, "CONVEYOR_URL": url}
+            ["submit", "-", "--max-inflight", "1", "--follow"], {**environ, "CONVEYOR_URL": url}
         )
-        until(lambda: api.get(f"/jobs/{job['job_id']}").json()["latest_run"]["stats"]["completed"])
+        assert following.stdin
+        assert following.stdout
+        following.stdin.write("".join(f"https://slow.example/{n}?ms=500\n" for n in range(4)))
+        following.stdin.close()
+        following.stdin = None
+        job_id = following.stdout.readline().strip()
+        until(lambda: api.get(f"/jobs/{job_id}").json()["latest_run"]["stats"]["completed"])
         program.kill()
     second = service(data=tmp_path / "own", gateway=gateway.url, port=port, environ=FAST_RETRIES)
     with second:

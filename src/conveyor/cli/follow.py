@@ -23,9 +23,13 @@ POLL = 0.5  # seconds
 PATIENCE = 60.0  # seconds without a service: long enough for a restart of it
 
 
-def follow(remote: Remote, job_id: str, *, quiet: bool) -> bytes:
-    """Ask until the run is over; the job as it is then."""
-    raw = remote.get("jobs", job_id)
+def follow(remote: Remote, job_id: str, *, quiet: bool, reached: bool) -> bytes:
+    """Ask until the run is over; the job as it is then.
+
+    A service that was `reached` before may be away for a while; else the first call tells at
+    once that the URL is a wrong one.
+    """
+    raw = _ask_patiently(remote, job_id) if reached else remote.get("jobs", job_id)
     with _Board(hidden=quiet) as board:
         while not board.shows(read(raw, Job).run).has_ended:
             time.sleep(POLL)

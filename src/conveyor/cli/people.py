@@ -153,7 +153,7 @@ def status(
     remote = reach(url, key, config)
     if follow:
         with _interruptible(_again(job)):
-            _follow(remote, job, as_json=as_json)
+            _follow(remote, job, as_json=as_json, reached=False)
     else:
         _end_as(_tell_job(remote.get("jobs", job), as_json=as_json))
 
@@ -309,10 +309,11 @@ def _ask(question: str) -> None:
     typer.confirm(question, abort=True, err=True)
 
 
-def _follow(remote: Remote, job_id: str, *, as_json: bool) -> None:
+def _follow(remote: Remote, job_id: str, *, as_json: bool, reached: bool = True) -> None:
     from conveyor.cli.follow import follow  # noqa: PLC0415
 
-    _end_as(_tell_job(follow(remote, job_id, quiet=as_json), as_json=as_json))
+    raw = follow(remote, job_id, quiet=as_json, reached=reached)
+    _end_as(_tell_job(raw, as_json=as_json))
 
 
 def _again(job_id: str) -> str:
