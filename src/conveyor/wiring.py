@@ -174,10 +174,19 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
         yield service
 
 
-async def open_embedded(settings: Settings, stack: AsyncExitStack) -> Engines:
-    """The engines of one process: SQLite, files and memory; `stack` closes them."""
-    clock = SystemClock()
-    ids = SystemIds(clock)
+async def open_embedded(
+    settings: Settings,
+    stack: AsyncExitStack,
+    *,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+) -> Engines:
+    """The engines of one process: SQLite, files and memory; `stack` closes them.
+
+    Time and chance are the machine's, unless they are given.
+    """
+    clock = clock or SystemClock()
+    ids = ids or SystemIds(clock)
     durability = Durability(settings.durability)
     sync = durability is Durability.POWER
     folder = settings.folder

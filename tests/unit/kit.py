@@ -1,14 +1,13 @@
 """A whole Conveyor over memory engines, in which any call of any port can be made to fail."""
 
 import asyncio
-import inspect
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -53,10 +52,9 @@ from conveyor.steps.scrub import Scrub
 from conveyor.steps.settle import Settle
 from conveyor.steps.sweep import Sweep
 from conveyor.testing.clock import FakeClock
+from conveyor.testing.trace import Crash, Trace, watched
 
 P = TypeVar("P")
-T = TypeVar("T")
-Moment = Literal["before", "after"]
 
 CALLER = CallerId("caller")
 STRANGER = CallerId("stranger")
@@ -65,108 +63,6 @@ KEY = "the-caller's-own-key"
 LIMITS = Limits(sync_tasks=10)
 A_PAGE = Fetched(content=b"page", format="html")
 SOON = 5.0  # seconds that something at work in this process may take at most
-
-
-class Crash(Exception):
-    """The process died here. No step knows this error, so none can tidy up after it."""
-
-
-class Trace:
-    """Every call of a port in order, and the faults that are to befall them."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.broken: dict[str, Exception] = {}  # calls that fail until they are mended
-        self._plans: list[_Plan] = []
-        self._faults: dict[int, tuple[Moment, Exception]] = {}
-
-    def break_at(self, number: int, moment: Moment, error: Exception) -> None:
-        """Let the call of that number, counted from now, fail once: before or after its effect."""
-        self._faults[len(self.calls) + number] = (moment, error)
-
-    def before(self, name: str, nth: int, action: Callable[[], Awaitable[object]]) -> None:
-        """Let something happen just before the nth call of that name from now."""
-        self._plans.append(_Plan("before", name, nth, action))
-
-    def after(self, name: str, nth: int, action: Callable[[], Awaitable[object]]) -> None:
-        """Let something happen when the nth call of that name from now has taken effect."""
-        self._plans.append(_Plan("after", name, nth, action))
-
-    def die_at(self, name: str, nth: int) -> None:
-        """Let the process die just before the nth call of that name from now."""
-        self.before(name, nth, _die)
-
-    def of(self, *names: str) -> list[str]:
-        return [call for call in self.calls if call in names]
-
-    def forget(self) -> None:
-        self.calls.clear()
-        self._faults.clear()
-        self._plans.clear()
-
-    async def around(self, name: str, effect: Callable[[], Awaitable[T]]) -> T:
-        moment, error = self._faults.get(len(self.calls), ("before", self.broken.get(name)))
-        self.calls.append(name)
-        await self._follow("before", name)
-        if error and moment == "before":
-            raise error
-        result = await effect()
-        await self._follow("after", name)
-        if error:
-            raise error
-        return result
-
-    async def _follow(self, moment: Moment, name: str) -> None:
-        due = []
-        for plan in self._plans:
-            if (plan.moment, plan.name) == (moment, name):
-                plan.left -= 1
-                due += [] if plan.left else [plan]
-        for plan in due:
-            self._plans.remove(plan)
-        for plan in due:
-            await plan.action()
-
-
-@dataclass(slots=True)
-class _Plan:
-    moment: Moment
-    name: str
-    left: int
-    action: Callable[[], Awaitable[object]]
-
-
-async def _die() -> None:
-    raise Crash
-
-
-class _Watched:
-    """A port whose calls go through a trace."""
-
-    def __init__(self, port: object, name: str, trace: Trace) -> None:
-        self._port, self._name, self._trace = port, name, trace
-
-    def __getattr__(self, method: str) -> Any:
-        target = getattr(self._port, method)
-        name = f"{self._name}.{method}"
-        if inspect.isasyncgenfunction(target):
-            return lambda *given, **named: self._stream(name, target(*given, **named))
-        if inspect.iscoroutinefunction(target):
-            return lambda *given, **named: self._trace.around(name, lambda: target(*given, **named))
-        return target
-
-    async def _stream(self, name: str, content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        await self._trace.around(name, _nothing)
-        async for part in content:
-            yield part
-
-
-async def _nothing() -> None:
-    return None
-
-
-def watched(port: P, name: str, trace: Trace) -> P:
-    return cast("P", _Watched(port, name, trace))
 
 
 class ClockIds:

@@ -21,13 +21,12 @@ from conveyor.steps.accept import WORTH_A_THREAD, Accept
 from conveyor.steps.attempt import Fetched
 from conveyor.steps.idempotency import Answer, Replays
 from conveyor.testing.factories import a_replay
+from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (
     CALLER,
     KEY,
     STRANGER,
-    Crash,
     House,
-    Moment,
     a_call,
     a_house,
     away,

@@ -29,13 +29,12 @@ from conveyor.steps.append import Append
 from conveyor.steps.attempt import Fetched, Result
 from conveyor.steps.idempotency import Answer, Replays
 from conveyor.testing.factories import a_replay
+from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (
     CALLER,
     LIMITS,
     STRANGER,
-    Crash,
     House,
-    Moment,
     a_call,
     a_house,
     away,

@@ -18,7 +18,11 @@ from conveyor.ports.duties import Duties
 from conveyor.steps import attend as attend_step
 from conveyor.steps.attend import LEASE, LONGEST_DELAY, MOST_DELIVERIES, Attend, Handler
 from conveyor.testing.clock import FakeClock
-from tests.unit.kit import Trace, away, until, watched
+from conveyor.testing.trace import Trace, watched
+from tests.unit.kit import (
+    away,
+    until,
+)
 
 KIND = "a kind"
 ABOUT = {"run_id": "a run"}

@@ -22,13 +22,12 @@ from conveyor.errors import (
 from conveyor.ports.metadata import Removed
 from conveyor.steps.attempt import Ended, Result
 from conveyor.testing.factories import a_job
+from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (
     A_PAGE,
     CALLER,
     STRANGER,
-    Crash,
     House,
-    Moment,
     a_call,
     a_house,
     an_assignment,

@@ -13,11 +13,10 @@ from conveyor.domain.run import IngestStatus, RunStatus
 from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import NotFound, StorageFull, Unavailable
 from conveyor.steps.attempt import Fetched, Result
+from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (
     CALLER,
-    Crash,
     House,
-    Moment,
     a_call,
     a_house,
     away,

@@ -29,13 +29,12 @@ from conveyor.steps.attempt import Ended, Result
 from conveyor.steps.idempotency import Answer, Replays
 from conveyor.steps.rerun import Rerun
 from conveyor.testing.factories import a_run, a_task
+from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (
     A_PAGE,
     CALLER,
     STRANGER,
-    Crash,
     House,
-    Moment,
     a_call,
     a_house,
     a_rerun,

@@ -28,12 +28,11 @@ from conveyor.ports.bodies import Spool
 from conveyor.steps.attempt import Ended, Fetched, Result
 from conveyor.steps.settle import NO_ROOM_WAIT
 from conveyor.testing.factories import a_problem, scraped, settlement
+from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (
     CALLER,
     LEASE,
-    Crash,
     House,
-    Moment,
     a_house,
     an_assignment,
     away,

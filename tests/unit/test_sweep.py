@@ -18,9 +18,9 @@ from conveyor.ports.work import Held
 from conveyor.steps import sweep as sweep_step
 from conveyor.steps.attempt import Fetched, Result
 from conveyor.testing.factories import a_stored_body, settlement
+from conveyor.testing.trace import Crash
 from tests.unit.kit import (
     LEASE,
-    Crash,
     House,
     a_call,
     a_house,

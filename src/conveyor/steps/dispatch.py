@@ -284,16 +284,20 @@ class Pump:
             if len(self.landed) < self.pace.worthwhile < len(self.flights):
                 await asyncio.sleep(self.pace.patience.total_seconds())  # more will land
             self.any_landed.clear()
-            landed, self.landed = self.landed, []
-            if not landed:
-                continue
-            hold = await self.settle(
-                [Ended(flight.task, flight.lane.assignment, result) for flight, result in landed]
-            )
-            if hold:
-                self.holding_until = self.clock.monotonic() + hold.total_seconds()
-            await self._clear([flight for flight, _ in landed])
-            self.stirred.set()
+            await self._settle_landed()
+
+    async def _settle_landed(self) -> None:
+        """Settle whatever has landed, as one group."""
+        landed, self.landed = self.landed, []
+        if not landed:
+            return
+        hold = await self.settle(
+            [Ended(flight.task, flight.lane.assignment, result) for flight, result in landed]
+        )
+        if hold:
+            self.holding_until = self.clock.monotonic() + hold.total_seconds()
+        await self._clear([flight for flight, _ in landed])
+        self.stirred.set()
 
     async def _clear(self, flights: Sequence[Flight]) -> None:
         permits: dict[JobId, list[str]] = defaultdict(list)
