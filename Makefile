@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: help setup demo dev test test-long check format reference bench clean
+.PHONY: help setup demo dev test test-long crash-points check format reference bench clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,9 @@ test: setup ## run the tests, with the real engines they need
 
 test-long: setup ## run the soaks as well
 	@$(BIN)/pytest -m 'long or not long' --timeout 1800
+
+crash-points: setup ## list the points at which the tests let the program die
+	@PYTHONPATH=. $(BIN)/python -m tests.crash
 
 check: setup ## lint, types and the import rule
 	@$(BIN)/ruff check .

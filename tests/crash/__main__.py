@@ -1,0 +1,74 @@
+"""Crash points from the command line, and for the tests: a process without threads, to fork from.
+
+`python -m tests.crash` prints how many points each scenario has; with names of scenarios it dies
+at each of theirs. `serve` answers one question a line, for the tests.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from tests.crash.deaths import Crossing, When
+from tests.crash.harness import check_all, check_pairs, points, prepare, record
+from tests.crash.questions import Question, Report
+from tests.crash.scenarios import SCENARIOS
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        question = msgspec.json.decode(line, type=Question)
+        try:
+            report = answer(question)
+        except Exception as error:  # noqa: BLE001 - the test that asked is to fail with it
+            report = Report(failures=[repr(error)])
+        sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
+        sys.stdout.flush()
+
+
+def answer(question: Question) -> Report:
+    name = question.scenario
+    match question.ask:
+        case "record":
+            return Report(crossed=record(name).crossed)
+        case "deaths":
+            calls, deaths, failures = check_all(name, thorough=question.thorough)
+            return Report(calls=calls, deaths=deaths, failures=[str(one) for one in failures])
+        case _:
+            pairs, failures = check_pairs(name, question.at)
+            return Report(deaths=pairs, failures=[str(one) for one in failures])
+
+
+def table() -> None:
+    rows: list[tuple[str, ...]] = [("scenario", "calls", "points", "deaths", "in make test")]
+    figures = {name: _figures(record(name).crossed) for name in SCENARIOS}
+    rows += [(name, *map(str, some)) for name, some in figures.items()]
+    rows.append(("all", *(str(sum(column)) for column in zip(*figures.values(), strict=True))))
+    for name, *some in rows:
+        print(f"{name:44}", *(f"{one:>12}" for one in some))
+
+
+def _figures(crossed: Sequence[Crossing]) -> tuple[int, int, int, int]:
+    all_of_them, some = (len(points(crossed, thorough=how)) for how in (True, False))
+    return len(crossed), len(When) * len(crossed), all_of_them, some
+
+
+def run(names: list[str]) -> int:
+    wrong = 0
+    for name in names:
+        calls, deaths, failures = check_all(name, thorough=True)
+        wrong += len(failures)
+        print(f"{name}: {calls} calls, {deaths} deaths, {len(failures)} with another outcome")
+        for failure in failures:
+            print(f"  {failure}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    prepare()
+    if sys.argv[1:] == ["serve"]:
+        serve()
+    elif sys.argv[1:]:
+        sys.exit(run(sys.argv[1:]))
+    else:
+        table()

@@ -1,0 +1,169 @@
+"""Lives in processes of their own: each is forked, dies for real, and is followed by another."""
+
+import asyncio
+import gc
+import logging
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Self
+
+import msgspec
+import structlog
+
+from conveyor.steps import delete, ingest, rerun, scrub, sweep
+from tests.crash.deaths import DEAD, Crossing, Deaths, Point, When
+from tests.crash.life import a_life
+from tests.crash.scenarios import SCENARIOS, Scenario
+from tests.crash.snapshot import Picture, differences, picture
+
+IN_MEMORY = Path("/dev/shm")
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a life that came to rest left behind, and the calls it came by."""
+
+    complaints: list[str]
+    picture: Picture
+    crossed: list[Crossing]
+
+
+class Failure(msgspec.Struct, frozen=True):
+    deaths: list[str]
+    wrong: list[str]
+
+    def __str__(self) -> str:
+        return f"died {', then '.join(self.deaths)}:\n    " + "\n    ".join(self.wrong)
+
+
+def prepare() -> None:
+    """Make ten rows many, so that they come and go in several pieces; have everything at hand that
+    the children would otherwise each load anew; be quiet.
+    """
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    ingest.CHUNK_LINES = 4
+    rerun.PAGE = scrub.BITE = sweep.BITE = 4
+    delete.PAGE = scrub.PAGE = sweep.PAGE = 2
+    with _folder() as folder:
+        folder.live(SCENARIOS["settle_every_kind_of_answer"], Deaths())
+    gc.collect()
+    gc.disable()  # lives are short, and a collection would copy every page they share
+    gc.freeze()
+
+
+def record(name: str) -> Outcome:
+    """The scenario in a single life, with nothing gone wrong."""
+    with _folder() as folder:
+        outcome = folder.lives(SCENARIOS[name], [])
+    if outcome.complaints:
+        raise AssertionError(f"{name} is wrong without any death: {outcome.complaints}")
+    return outcome
+
+
+def points(crossed: Sequence[Crossing], *, thorough: bool) -> list[Point]:
+    """Every call at its moments, but for those that are the same death: after an answer is before
+    the next call, unless somebody outside hears something in between.
+
+    Where nobody does, what follows the effect and what follows the answer find the same on disk:
+    they take turns unless all is to be `thorough`.
+    """
+    return [
+        Point(number, crossing.call, when)
+        for number, crossing in enumerate(crossed)
+        for when in _moments(crossed, number, thorough=thorough)
+    ]
+
+
+def _moments(crossed: Sequence[Crossing], number: int, *, thorough: bool) -> list[When]:
+    begins = [When.BEFORE] if crossed[number].first else []
+    is_heard = number + 1 == len(crossed) or crossed[number + 1].first
+    if thorough or is_heard:
+        return [*begins, When.EFFECT, When.ANSWER]
+    return [*begins, When.ANSWER if number % 2 else When.EFFECT]
+
+
+def check(name: str, want: Outcome, deaths: Sequence[Point]) -> tuple[Outcome, Failure | None]:
+    """Die at the points one life after another, and compare what the last life comes to."""
+    scenario = SCENARIOS[name]
+    with _folder() as folder:
+        got = folder.lives(scenario, deaths)
+    wrong = list(got.complaints)
+    if got.picture:
+        wrong += differences(scenario.told(want.picture), scenario.told(got.picture))
+    return got, Failure([str(point) for point in deaths], wrong) if wrong else None
+
+
+def check_all(name: str, *, thorough: bool) -> tuple[int, int, list[Failure]]:
+    """Die at every point of a scenario: how many calls and deaths, and what went wrong."""
+    want = record(name)
+    deaths = points(want.crossed, thorough=thorough)
+    failures = (check(name, want, [point])[1] for point in deaths)
+    return len(want.crossed), len(deaths), [one for one in failures if one]
+
+
+def check_pairs(name: str, at: str) -> tuple[int, list[Failure]]:
+    """Die at every point of a scenario, or at one call's only, and again at every point of the way
+    back from there.
+    """
+    want, pairs, failures = record(name), 0, list[Failure]()
+    for first in points(want.crossed, thorough=False):
+        if at in ("", first.call):
+            recovered, _ = check(name, want, [first])
+            for second in points(recovered.crossed, thorough=False):
+                pairs += 1
+                if failure := check(name, want, [first, second])[1]:
+                    failures.append(failure)
+    return pairs, failures
+
+
+class _folder:  # noqa: N801 - reads as a function
+    """A fresh folder, in memory where there is room for it."""
+
+    def __enter__(self) -> Self:
+        parent = IN_MEMORY if IN_MEMORY.is_dir() else None
+        self.path = Path(mkdtemp(prefix="conveyor-crash-", dir=parent))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def lives(self, scenario: Scenario, deaths: Sequence[Point]) -> Outcome:
+        for number, point in enumerate(deaths):
+            mortal = Deaths(point, counting=number > 0)
+            ended = _forked(partial(self.live, scenario, mortal))
+            if ended != DEAD:
+                return Outcome([f"the process ended with {ended} and not {point}"], {}, [])
+        last = Deaths(counting=bool(deaths))
+        if ended := _forked(partial(self.live, scenario, last)):
+            return Outcome([f"the last life ended with {ended}"], {}, [])
+        return msgspec.json.decode((self.path / "outcome").read_bytes(), type=Outcome)
+
+    def live(self, scenario: Scenario, deaths: Deaths) -> None:
+        outcome = asyncio.run(self._to_the_end(scenario, deaths))
+        (self.path / "outcome").write_bytes(msgspec.json.encode(outcome))
+
+    async def _to_the_end(self, scenario: Scenario, deaths: Deaths) -> Outcome:
+        async with a_life(self.path, deaths) as life:
+            await scenario.script(life)
+            deaths.end()
+            await life.rest()
+            return Outcome(await life.complaints(), picture(life.data), deaths.crossed)
+
+
+def _forked(live: Callable[[], None]) -> int:
+    """Run a life in a child process, and say how it ended."""
+    sys.stderr.flush()
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        live()
+        os._exit(0)
+    except BaseException:  # noqa: BLE001 - a child must not go on as its parent
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)

@@ -1,0 +1,269 @@
+"""One life of the program: the wired service over a real folder, driven step by step.
+
+A script is run from its top in every life. What the caller was answered in an earlier one it
+remembers, and does not ask again; what it was not it asks again, with the same key.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+from starlette.types import ASGIApp, Message
+
+from conveyor.settings import Settings
+from conveyor.testing.clock import NOON, FakeClock, FakeIds
+from conveyor.testing.trace import watched
+from conveyor.wiring import Engines, Service, open_embedded, wire
+from tests.crash.deaths import Deaths
+from tests.crash.gateway import ScriptedGateway
+
+SYNC_TASKS = 8  # from so many tasks on a call is answered 202
+MOST_ROUNDS = 60
+REMEMBERED = timedelta(hours=23)  # for which the answer to a repeated call is surely kept
+BEGUN = "begun"
+PORTS = (
+    "metadata", "answers", "tasks", "work", "duties", "bodies", "blobs", "coordination",
+    "gateway", "sealing",
+)  # fmt: skip
+UNFINISHED = """
+SELECT 1 FROM task JOIN shelf ON shelf.no = task.shelf JOIN run ON run.id = shelf.run_id
+ WHERE shelf.open = 1 AND run.live = 1 AND task.due_at IS NOT NULL
+   AND coalesce(run.doc ->> 'pause_state', 'active') = 'active' LIMIT 1
+"""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    status: int
+    body: bytes
+
+    def __getitem__(self, name: str) -> Any:
+        return msgspec.json.decode(self.body)[name]
+
+
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the caller's journal: what it was answered, or how late it is."""
+
+    label: str = ""
+    call: tuple[str, str, object, str | None] = ("", "", None, None)
+    answer: Answer = Answer(0, b"")
+    passed: float = 0.0
+
+
+class Journal:
+    """What the world outside remembers when the program dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        self.lines = [msgspec.json.decode(line, type=Heard) for line in lines]
+
+    @property
+    def passed(self) -> timedelta:
+        return timedelta(seconds=max((line.passed for line in self.lines), default=0.0))
+
+    def find(self, label: str) -> Answer | None:
+        return next((line.answer for line in self.lines if line.label == label), None)
+
+    def add(self, line: Heard) -> None:
+        self.lines.append(line)
+        with self._path.open("ab", buffering=0) as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+
+
+@dataclass(slots=True, kw_only=True)
+class Life:
+    deaths: Deaths
+    clock: FakeClock
+    journal: Journal
+    service: Service
+    raw: Engines  # the engines, unwatched
+    data: Path
+    swept: Counter[str] = field(default_factory=Counter)
+    has_begun: bool = False
+
+    def begin(self) -> None:
+        """From here on calls of ports are points of the scenario."""
+        self.has_begun = True
+        if not self.journal.find(BEGUN):
+            self.journal.add(Heard(label=BEGUN, answer=Answer(1, b"")))
+        self.deaths.begin()
+
+    @property
+    def is_past(self) -> bool:
+        """Whether an earlier life has done what the script prepares here."""
+        return not self.has_begun and self.journal.find(BEGUN) is not None
+
+    def advance(self, by: timedelta) -> None:
+        if self.is_past:
+            return
+        self.clock.advance(by)
+        self.journal.add(Heard(passed=self.passed))
+
+    @property
+    def passed(self) -> float:
+        return (self.clock.now() - NOON).total_seconds()
+
+    async def call(
+        self,
+        label: str,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        key: str | None = None,
+        faults: Mapping[str, Exception] | None = None,
+    ) -> Answer:
+        """What the caller was answered, in this life or in an earlier one."""
+        if known := self.journal.find(label):
+            return known
+        self.deaths.broken.update(faults or {})
+        answer = await _ask(self.service.app, method, path, body, key)
+        self.deaths.broken.clear()
+        call = (method, path, body, key)
+        self.journal.add(Heard(label=label, call=call, answer=answer, passed=self.passed))
+        self.deaths.step_is_over()
+        return answer
+
+    async def attend(self, times: int = MOST_ROUNDS) -> None:
+        """Do the duties that are due."""
+        if self.is_past:
+            return
+        for _ in range(times):
+            done = await self.service.attend.step()
+            self.deaths.step_is_over()
+            if not done:
+                return
+
+    async def pump(self, *, meanwhile: Callable[[], Awaitable[object]] | None = None) -> None:
+        """One round: take what is due, renew the leases, settle what came of it."""
+        if self.is_past:
+            return
+        pump = self.service.pump
+        self.advance(timedelta(seconds=3))
+        await pump._refresh()
+        async with asyncio.TaskGroup() as group:
+            await pump._feed(group)
+        await pump._renew()
+        if meanwhile:
+            await meanwhile()
+        await pump._settle_landed()
+        self.deaths.step_is_over()
+
+    async def drain(self) -> None:
+        """Rounds until nothing is left to do, and one in which ended runs are left."""
+        if self.is_past:
+            return
+        for _ in range(MOST_ROUNDS):
+            if not self.sees(UNFINISHED):
+                break
+            await self.pump()
+        await self.pump()
+
+    async def sweep(self) -> None:
+        await self.service.sweep.step()
+        self.deaths.step_is_over()
+
+    async def rest(self) -> None:
+        """Go on until there is nothing left to do for anyone but the sweeper."""
+        for _ in range(MOST_ROUNDS):
+            duties = self.sees("SELECT 1 FROM duty WHERE due_at IS NOT NULL")
+            if duties:
+                self.advance(timedelta(minutes=1))
+                await self.attend()
+            elif self.sees(UNFINISHED):
+                await self.drain()
+            else:
+                return
+        raise AssertionError("it does not come to rest")
+
+    async def complaints(self) -> list[str]:
+        """What is wrong at rest: things to repair, and repeated calls with another answer."""
+        wrong = []
+        for line in list(self.journal.lines):
+            fresh = line.passed + REMEMBERED.total_seconds() > self.passed
+            if fresh and line.call[3] and line.answer.status < 300:
+                again = await _ask(self.service.app, *line.call)
+                if again != line.answer:
+                    wrong.append(f"{line.label}: first {line.answer}, then {again}")
+        self.swept.clear()
+        self.advance(timedelta(minutes=15))
+        await self.sweep()
+        self.advance(timedelta(minutes=1))
+        await self.sweep()
+        return [*wrong, *(f"left to the sweeper: {action}" for action in sorted(self.swept))]
+
+    def sees(self, query: str) -> bool:
+        connection = apsw.Connection(
+            str(self.data / "conveyor.db"), flags=apsw.SQLITE_OPEN_READONLY
+        )
+        try:
+            return connection.execute(query).fetchone() is not None
+        finally:
+            connection.close()
+
+
+@asynccontextmanager
+async def a_life(folder: Path, deaths: Deaths) -> AsyncIterator[Life]:
+    """Open the folder as `open_service` does, with every port watched."""
+    journal = Journal(folder / "journal")
+    clock = FakeClock(NOON + journal.passed + timedelta(seconds=1))
+    journal.add(Heard(passed=(clock.now() - NOON).total_seconds()))
+    data = folder / "data"
+    settings = Settings(
+        data=str(data), durability="process", sync_tasks=SYNC_TASKS, open_job_tasks=20
+    )
+    async with AsyncExitStack() as stack:
+        raw = await open_embedded(settings, stack, clock=clock, ids=FakeIds(clock.now()))
+        raw = replace(raw, gateway=ScriptedGateway(lambda url: _tried(data, url)))
+        seen = {name: watched(getattr(raw, name), name, deaths) for name in PORTS}
+        service = wire(settings, replace(raw, **seen))
+        service.pump.dice.seed(1)
+        life = Life(
+            deaths=deaths, clock=clock, journal=journal, service=service, raw=raw, data=data
+        )
+        service.sweep.count = lambda action, times: life.swept.update({action: times})
+        await service.sweep.at_start(raw.dead)
+        yield life
+
+
+def _tried(data: Path, url: str) -> tuple[int, int]:
+    connection = apsw.Connection(str(data / "conveyor.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    query = "SELECT attempts, claim_no FROM task WHERE url = ? ORDER BY shelf DESC LIMIT 1"
+    [(attempts, claims)] = connection.execute(query, (url,))
+    connection.close()
+    return int(str(attempts)), int(str(claims))
+
+
+async def _ask(
+    app: ASGIApp, method: str, path: str, body: object = None, key: str | None = None
+) -> Answer:
+    """One request of a caller, with its answer."""
+    path, _, query = path.partition("?")
+    headers = [(b"x-api-key", b"the-caller's-own-key")]
+    if key:
+        headers.append((b"idempotency-key", key.encode()))
+    scope = {
+        "type": "http", "http_version": "1.1", "method": method, "scheme": "http", "path": path,
+        "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
+        "headers": headers, "server": ("conveyor.example", 80), "client": ("192.0.2.1", 1),
+    }  # fmt: skip
+    sent = {"type": "http.request", "body": b"" if body is None else msgspec.json.encode(body)}
+    status, parts = 0, list[bytes]()
+
+    async def receive() -> Message:
+        return sent
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        status = message.get("status", status)
+        parts.append(message.get("body", b""))
+
+    await app(scope, receive, send)
+    return Answer(status, b"".join(parts))

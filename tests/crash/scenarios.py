@@ -1,0 +1,429 @@
+"""What callers and loops do, as scripts whose every call of a port is a point to die at."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import apsw
+import msgspec
+
+from conveyor.domain.ids import JobId, RunId, TaskId
+from conveyor.errors import StorageFull, Unavailable
+from conveyor.ports.bodies import Body, BodyName
+from tests.crash.life import Answer, Life
+from tests.crash.snapshot import Picture
+
+Script = Callable[[Life], Awaitable[None]]
+Told = Callable[[Picture], Picture]
+LARGE = 10
+FULL = StorageFull("no room")
+AWAY = Unavailable("away")
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """A script, and what of its outcome does not depend on when it was cut off."""
+
+    name: str
+    script: Script
+    told: Told
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def _all_of_it(picture: Picture) -> Picture:
+    return picture
+
+
+def scenario(told: Told = _all_of_it) -> Callable[[Script], Script]:
+    def register(script: Script) -> Script:
+        name = script.__name__
+        SCENARIOS[name] = Scenario(name, script, told)
+        return script
+
+    return register
+
+
+def pages(count: int, kind: str = "ok") -> list[dict[str, str]]:
+    return [{"url": f"https://{kind}.example/{number}"} for number in range(count)]
+
+
+async def submit(
+    life: Life, tasks: list[dict[str, str]], name: str = "job", **given: Any
+) -> Answer:
+    body = {"tasks": tasks, "name": name, **given}
+    return await life.call(f"submit {name}", "POST", "/v1/jobs", body, key=name)
+
+
+async def on(life: Life, job: Answer, verb: str, *, label: str = "") -> Answer:
+    path = f"/v1/jobs/{job['job_id']}/{verb}"
+    key = label or verb if verb.startswith("rerun") else None
+    return await life.call(label or verb, "POST", path, key=key and key.replace("?", "-"))
+
+
+async def add(life: Life, job: Answer, count: int, label: str, **given: Any) -> Answer:
+    body = {"tasks": pages(count, label), **given}
+    return await life.call(label, "POST", f"/v1/jobs/{job['job_id']}/tasks", body, key=label)
+
+
+# Taking in.
+
+
+@scenario()
+async def submit_small(life: Life) -> None:
+    life.begin()
+    assert (await submit(life, pages(3))).status == 201
+
+
+@scenario()
+async def submit_large(life: Life) -> None:
+    life.begin()
+    assert (await submit(life, pages(LARGE))).status == 202
+    await life.attend()
+
+
+@scenario()
+async def submit_nothing_to_an_open_job(life: Life) -> None:
+    life.begin()
+    await submit(life, [], status="open")
+
+
+@scenario()
+async def submit_without_room(life: Life) -> None:
+    life.begin()
+    for name, count in ("small", 3), ("large", LARGE):
+        body = {"tasks": pages(count), "name": name}
+        refused = {"metadata.commit": FULL}
+        label = f"refused-{name}"
+        answer = await life.call(label, "POST", "/v1/jobs", body, key=label, faults=refused)
+        assert answer.status == 503
+
+
+@scenario()
+async def add_tasks_with_the_last_batch(life: Life) -> None:
+    job = await submit(life, pages(2), status="open")
+    await life.drain()
+    life.begin()
+    assert (await add(life, job, 3, "first")).status == 200
+    assert (await add(life, job, LARGE, "second", last_batch=True)).status == 200
+
+
+@scenario()
+async def add_tasks_that_are_refused_or_late(life: Life) -> None:
+    job = await submit(life, pages(2), status="open")
+    life.begin()
+    assert (await add(life, job, 21, "refused")).status == 429
+    body = {"tasks": pages(3, "late")}
+    path = f"/v1/jobs/{job['job_id']}/tasks"
+    answer = await life.call("late", "POST", path, body, key="late", faults={"tasks.add": AWAY})
+    assert answer.status == 200
+    await life.attend()
+    await on(life, job, "close")
+
+
+def _without_how_far(picture: Picture) -> Picture:
+    """How many rows a stopped ingest got to is a matter of when; that rows and total agree not."""
+    rows = {len(picture["task"])}
+    return picture | {
+        "task": [row for row in picture["task"] if row["idx"] >= LARGE or row["status"] != 0],
+        "run": [
+            run | {"total": {run["total"]} == rows, "next_index": run["next_index"] >= run["total"]}
+            for run in picture["run"]
+        ],
+        "shelf": [],
+    }
+
+
+@scenario(_without_how_far)
+async def stop_in_the_middle_of_an_ingest(life: Life) -> None:
+    job = await submit(life, pages(LARGE))
+    life.begin()
+    life.deaths.after("metadata.commit", 2, lambda: on(life, job, "stop"))
+    await life.attend()
+    assert (await on(life, job, "stop")).status == 200
+
+
+@scenario()
+async def a_list_that_cannot_be_read_at_first(life: Life) -> None:
+    await submit(life, pages(LARGE))
+    life.begin()
+    life.deaths.broken["blobs.read"] = AWAY
+    await life.attend(1)
+    life.deaths.broken.clear()
+    life.advance(timedelta(minutes=1))
+    await life.attend()
+
+
+def _without_the_burial(picture: Picture) -> Picture:
+    """A duty whose list was given up already has nothing left to be buried for."""
+    return picture | {"duty": [duty for duty in picture["duty"] if not duty["reason"]]}
+
+
+@scenario(_without_the_burial)
+async def a_list_that_can_never_be_read(life: Life) -> None:
+    await submit(life, pages(LARGE))
+    for path in (life.data / "blobs").rglob("*.ndjson"):
+        path.write_bytes(b"not a task\n")
+    life.begin()
+    await life.attend()
+
+
+# Working off.
+
+
+@scenario()
+async def settle_every_kind_of_answer(life: Life) -> None:
+    others = ("flaky", "busy", "missing", "large")
+    tasks = [*pages(2), *(page for kind in others for page in pages(1, kind))]
+    await submit(life, tasks)
+    life.begin()
+    await life.drain()
+
+
+@scenario()
+async def settle_the_last_of_two_runs_at_once(life: Life) -> None:
+    await submit(life, pages(2), "one")
+    await submit(life, pages(1), "other")
+    life.begin()
+    await life.drain()
+
+
+@scenario()
+async def settle_one_page_at_a_time(life: Life) -> None:
+    await submit(life, pages(2), max_inflight=1)
+    life.begin()
+    await life.drain()
+
+
+@scenario()
+async def settle_for_a_blocked_account(life: Life) -> None:
+    await submit(life, pages(2, "blocked"))
+    life.begin()
+    await life.drain()
+
+
+@scenario()
+async def settle_after_a_delete(life: Life) -> None:
+    job = await submit(life, pages(2))
+
+    async def delete() -> None:
+        await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
+        await life.attend()
+
+    life.begin()
+    await life.pump(meanwhile=delete)
+    await delete()
+
+
+@scenario()
+async def settle_in_the_middle_of_a_scrub(life: Life) -> None:
+    job = await submit(life, pages(2))
+
+    async def delete() -> None:
+        await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
+        life.deaths.before("tasks.discard", 1, life.service.pump._settle_landed)
+        await life.attend()
+
+    life.begin()
+    await life.pump(meanwhile=delete)
+    await delete()
+
+
+@scenario()
+async def a_task_that_lost_its_tenth_worker(life: Life) -> None:
+    job = await submit(life, pages(1))
+    if not life.is_past:
+        await life.raw.work.claim({RunId(job["latest_run"]["run_id"]): 1})
+        _lose_nine_workers(life)
+    life.advance(timedelta(seconds=31))
+    life.begin()
+    await life.drain()
+
+
+@scenario()
+async def close_a_job_that_is_done(life: Life) -> None:
+    job = await submit(life, pages(2), status="open")
+    await life.drain()
+    life.begin()
+    await on(life, job, "close")
+
+
+@scenario()
+async def pause_and_resume(life: Life) -> None:
+    job = await submit(life, pages(2))
+    life.begin()
+    await on(life, job, "pause")
+    await life.pump()
+    await on(life, job, "resume")
+    await life.drain()
+
+
+@scenario()
+async def stop_a_run_with_a_page_in_flight(life: Life) -> None:
+    job = await submit(life, pages(2), max_inflight=1)
+    await life.pump()
+    life.begin()
+    await on(life, job, "stop")
+    await life.pump()
+
+
+# Once more.
+
+
+@scenario()
+async def rerun_all_of_a_small_run(life: Life) -> None:
+    job = await submit(life, [*pages(2), *pages(2, "missing")])
+    await life.drain()
+    life.begin()
+    assert (await on(life, job, "rerun")).status == 201
+
+
+@scenario()
+async def rerun_what_failed_of_a_small_run(life: Life) -> None:
+    job = await submit(life, [*pages(2), *pages(2, "missing")])
+    await life.drain()
+    life.begin()
+    assert (await on(life, job, "rerun?status=failed")).status == 201
+
+
+@scenario()
+async def rerun_what_failed_of_a_large_run(life: Life) -> None:
+    job = await submit(life, [*pages(LARGE - 3), *pages(3, "missing")])
+    await life.attend()
+    await life.drain()
+    life.begin()
+    assert (await on(life, job, "rerun?status=failed")).status == 202
+    await life.attend()
+
+
+@scenario()
+async def rerun_all_of_a_large_run(life: Life) -> None:
+    job = await submit(life, pages(LARGE))
+    await life.attend()
+    await on(life, job, "stop")
+    life.begin()
+    assert (await on(life, job, "rerun")).status == 202
+    await life.attend()
+
+
+@scenario()
+async def rerun_nothing(life: Life) -> None:
+    job = await submit(life, pages(2))
+    await life.drain()
+    life.begin()
+    assert (await on(life, job, "rerun?status=failed")).status == 409
+
+
+# Away with it.
+
+
+@scenario()
+async def delete_a_large_live_job(life: Life) -> None:
+    job = await submit(life, pages(LARGE), max_inflight=5)
+    await life.attend()
+    await life.pump()
+    life.begin()
+    assert (await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")).status == 202
+    await life.attend()
+
+
+@scenario()
+async def delete_a_job_before_its_list_is_in(life: Life) -> None:
+    job = await submit(life, pages(LARGE))
+    life.begin()
+    await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
+    await life.attend()
+
+
+@scenario()
+async def delete_a_job_whose_list_nobody_took_up(life: Life) -> None:
+    body = {"tasks": pages(LARGE), "name": "job"}
+    away = {"duties.send": AWAY}
+    job = await life.call("submit", "POST", "/v1/jobs", body, key="job", faults=away)
+    life.begin()
+    await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
+    await life.attend()
+
+
+@scenario()
+async def delete_the_latest_run(life: Life) -> None:
+    job = await submit(life, pages(3))
+    await life.drain()
+    again = await on(life, job, "rerun")
+    await life.drain()
+    life.begin()
+    run_id = again["latest_run"]["run_id"]
+    await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}/runs/{run_id}")
+    await life.attend()
+
+
+# Coming after.
+
+
+async def _mess(life: Life) -> None:
+    """One of everything that the sweeper repairs, made without a death."""
+    if life.is_past:
+        return
+    gone = await submit(life, pages(1), "gone")
+    await life.call("delete gone", "DELETE", f"/v1/jobs/{gone['job_id']}")
+    await life.attend()
+    life.advance(timedelta(hours=25))
+    for name, count in ("no rows", 3), ("no list", LARGE):
+        body = {"tasks": pages(count), "name": name}
+        away = {"metadata.commit": FULL, "tasks.discard": AWAY, "blobs.delete": AWAY}
+        await life.call(name, "POST", "/v1/jobs", body, key="orphans", faults=away)
+    away = {"duties.send": AWAY}
+    body = {"tasks": pages(LARGE), "name": "unsent"}
+    await life.call("unsent", "POST", "/v1/jobs", body, key="unsent", faults=away)
+    left = await submit(life, pages(1), "left")
+    await life.call("delete left", "DELETE", f"/v1/jobs/{left['job_id']}", faults=away)
+    done = await submit(life, [], "done", status="open")
+    path = f"/v1/jobs/{done['job_id']}/close"
+    await life.call("close done", "POST", path, faults={"tasks.counts": AWAY})
+    nobodys = BodyName(JobId(life.raw.ids.new()), RunId(life.raw.ids.new()), TaskId("0-0"), 1)
+    await life.raw.bodies.put_many([Body(nobodys, b"nobody's")])
+
+
+async def _lapse(life: Life) -> None:
+    """A claim that nobody holds any more, with the body it wrote."""
+    if life.is_past:
+        return
+    job = await submit(life, pages(1), "held")
+    job_id, run_id = JobId(job["job_id"]), RunId(job["latest_run"]["run_id"])
+    [task] = await life.raw.work.claim({run_id: 1})
+    name = BodyName(job_id, run_id, task.id, task.claim_no)
+    await life.raw.bodies.put_many([Body(name, b"unsettled")])
+
+
+def _without_the_lapsed_body(picture: Picture) -> Picture:
+    """Whoever dies between a release and the removal of the claim's body leaves the body to the
+    end of its run: nobody knows any more that it was ever there.
+    """
+    unsettled = "jobs/job 3/runs/run 3.1/00000/task 3.1.0.1"
+    return picture | {"orphan body": [name for name in picture["orphan body"] if name != unsettled]}
+
+
+@scenario(_without_the_lapsed_body)
+async def sweep_with_patience(life: Life) -> None:
+    await _mess(life)
+    await _lapse(life)
+    life.advance(timedelta(minutes=15))
+    life.begin()
+    await life.sweep()
+    life.advance(timedelta(minutes=1))
+    await life.sweep()
+
+
+@scenario()
+async def sweep_at_the_start(life: Life) -> None:
+    await _mess(life)
+    life.begin()
+    await life.service.sweep.at_start([])
+    life.deaths.step_is_over()
+
+
+def _lose_nine_workers(life: Life) -> None:
+    connection = apsw.Connection(str(life.data / "conveyor.db"))
+    connection.set_busy_timeout(5000)
+    connection.execute("UPDATE task SET lost = 9")
+    connection.close()

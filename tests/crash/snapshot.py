@@ -1,0 +1,127 @@
+"""All that a data folder holds, told without ids and times, so that two of them can be compared."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+
+from conveyor.domain.counts import COLUMNS as COUNTED
+from conveyor.domain.ids import TASK_ID, ULID, RunId, task_ids
+
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
+ID = re.compile(rf"{ULID.pattern}|{TASK_ID.pattern}")  # of what is no longer there
+# Not told: versions and seals differ by the way there; a lost worker leaves numbers and a line.
+UNTOLD = {"version", "sealed_key"}
+MOST_TASKS = 64
+
+Picture = dict[str, Any]
+
+
+def picture(data: Path) -> Picture:
+    """Every row and file, with ids by their place: the same for every way that led there."""
+    connection = apsw.Connection(str(data / "conveyor.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        held = _rows(connection, data) | _files(connection, data)
+        text = msgspec.json.encode(held).decode()
+        for known, name in _names(connection):
+            text = text.replace(known, name)
+    finally:
+        connection.close()
+    told: Picture = msgspec.json.decode(ID.sub("<gone>", TIME.sub("<time>", text)))
+    return {kind: sorted(rows, key=str) for kind, rows in told.items()}
+
+
+def differences(want: Picture, got: Picture) -> list[str]:
+    return [
+        f"{kind}: {sign} {row}"
+        for kind in want
+        for sign, some, others in (
+            ("missing", want[kind], got[kind]),
+            ("too much", got[kind], want[kind]),
+        )
+        for row in some
+        if some.count(row) > others.count(row)
+    ]
+
+
+def _rows(connection: apsw.Connection, data: Path) -> Picture:
+    tables = {
+        kind: [_doc(str(doc)) for (doc,) in connection.execute(f"SELECT doc FROM {kind}")]
+        for kind in ("job", "run", "batch", "scrub")
+    }
+    return tables | {
+        "task": [_task(row, data) for row in _dicts(connection, TASKS)],
+        "history": [
+            row for row in _dicts(connection, LINES) if "worker_lost" not in (row["problem"] or "")
+        ],
+        "counts": list(_dicts(connection, COUNTS)),
+        "duty": list(_dicts(connection, "SELECT kind, about, reason FROM duty")),
+        "answer": [
+            row | {"body": bytes(row["body"]).decode()}
+            for row in _dicts(connection, "SELECT key, status, body FROM replay")
+        ],
+        "shelf": list(_dicts(connection, "SELECT run_id FROM shelf")),
+    }
+
+
+def _doc(text: str) -> Picture:
+    doc: Picture = msgspec.json.decode(text)
+    return {name: value for name, value in doc.items() if name not in UNTOLD}
+
+
+def _task(row: Picture, data: Path) -> Picture:
+    """With the body that a reader would get for it."""
+    locator = row.pop("locator")
+    path = data / "bodies" / str(locator).removeprefix("file:")
+    body = None if locator is None else path.read_text() if path.exists() else "gone"
+    return row | {"body": body}
+
+
+def _files(connection: apsw.Connection, data: Path) -> Picture:
+    """Files that no row refers to."""
+    rows = connection.execute("SELECT locator FROM task WHERE locator IS NOT NULL")
+    wanted = {str(locator).removeprefix("file:") for (locator,) in rows}
+    return {
+        "orphan body": [name for name in _below(data / "bodies") if name not in wanted],
+        "list": list(_below(data / "blobs")),
+    }
+
+
+def _below(folder: Path) -> Iterator[str]:
+    return (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def _names(connection: apsw.Connection) -> Iterator[tuple[str, str]]:
+    """Names for ids: jobs in the order they came to be, their runs by number, tasks by index."""
+    jobs = [str(job) for (job,) in connection.execute("SELECT id FROM job ORDER BY id")]
+    for number, job in enumerate(jobs):
+        yield job, f"job {number}"
+    query = "SELECT id, job_id, doc ->> 'sequence' FROM run ORDER BY id"
+    for run, job, sequence in connection.execute(query):
+        name = f"{jobs.index(str(job))}.{sequence or 1}"
+        yield str(run), f"run {name}"
+        task_id = task_ids(RunId(str(run)))
+        yield from ((task_id(index), f"task {name}.{index}") for index in range(MOST_TASKS))
+
+
+def _dicts(connection: apsw.Connection, query: str) -> Iterator[Picture]:
+    cursor = connection.execute(query)
+    for row in cursor:
+        yield dict(zip((column[0] for column in cursor.description), row, strict=True))
+
+
+TASKS = """
+SELECT run_id, idx, id, status, phase, due_at IS NOT NULL AS waits, attempts, url, method, locator,
+       length, checksum, format, problem, reason, source_run_id
+  FROM task LEFT JOIN shelf ON no = shelf
+"""
+LINES = """
+SELECT run_id, idx, attempt, problem, credits, nanos FROM attempt LEFT JOIN shelf ON no = shelf
+"""
+COUNTS = f"""
+SELECT run_id, {", ".join(f"sum({name}) AS {name}" for name in COUNTED)}
+  FROM counter LEFT JOIN shelf ON no = shelf GROUP BY shelf
+"""

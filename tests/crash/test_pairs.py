@@ -1,0 +1,31 @@
+"""Die, and once more on the way back."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.crash.questions import Forker
+
+SCENARIOS = [
+    "submit_large",
+    "settle_every_kind_of_answer",
+    "settle_the_last_of_two_runs_at_once",
+    "close_a_job_that_is_done",
+]
+Told = Callable[[str, object], None]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_second_death_on_the_way_back_changes_nothing_either(
+    scenario: str, forker: Forker, record_property: Told
+) -> None:
+    _check_pairs(forker, scenario, "", record_property)
+
+
+def _check_pairs(forker: Forker, scenario: str, at: str, tell: Told) -> None:
+    report = forker.ask("pairs", scenario, at=at)
+    tell("pairs of deaths", report.deaths)
+    assert report.failures == [], "\n".join(report.failures)
+    assert report.deaths
