@@ -24,6 +24,13 @@ def test_a_second_death_on_the_way_back_changes_nothing_either(
     _check_pairs(forker, scenario, "", record_property)
 
 
+@pytest.mark.timeout(300)
+def test_a_body_without_its_row_outlives_no_number_of_starts(
+    forker: Forker, record_property: Told
+) -> None:
+    _check_pairs(forker, "settle_one_page_at_a_time", "bodies.put_many", record_property)
+
+
 def _check_pairs(forker: Forker, scenario: str, at: str, tell: Told) -> None:
     report = forker.ask("pairs", scenario, at=at)
     tell("pairs of deaths", report.deaths)

@@ -299,6 +299,19 @@ async def test_at_start_everything_is_repaired_at_once() -> None:
     assert not house.swept
 
 
+async def test_at_start_the_bodies_of_dead_claims_go_before_the_claims_themselves() -> None:
+    house = a_house()
+    _, run_id = await house.submit(7)
+    dead = await house.work.claim({run_id: 7})
+    house.trace.forget()
+
+    await house.sweep.at_start([held(task) for task in dead])
+
+    first_release = house.trace.calls.index("work.release_lapsed")
+    assert house.trace.calls.index("bodies.discard") < first_release
+    assert len(await house.work.claim({run_id: 9})) == 7
+
+
 async def test_dead_claims_without_a_body_or_a_run_are_nothing_to_repair() -> None:
     house = a_house()
     _, run_id = await house.submit(1)

@@ -27,6 +27,7 @@ from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Work
 
 OVERDUE = timedelta(seconds=30)  # past the end of a lease: a live pump would have taken it over
+FOREVER = timedelta(days=36_500)  # longer than any lease
 YOUNG = timedelta(minutes=10)  # rows and lists of submissions that may still be under way
 PAGE = 500
 BITE = 5_000
@@ -56,8 +57,13 @@ class Sweep:
         await self._round(patient=True)
 
     async def at_start(self, dead: Sequence[Held]) -> None:
-        """The first round of a process that knows all others to be dead."""
+        """The first round of a process that knows all others to be dead.
+
+        Bodies go before the claims that name them: whoever dies in between finds both again.
+        """
         await self.clear_bodies(dead)
+        while len(await self.work.release_lapsed(overdue=-FOREVER, limit=BITE)) == BITE:
+            pass
         await self._round(patient=False)
 
     async def clear_bodies(self, dead: Sequence[Held]) -> None:

@@ -31,7 +31,7 @@ class SqliteEngine(msgspec.Struct, frozen=True, kw_only=True):
     claims: SqliteClaims
     duties: SqliteDuties
     incarnation: int
-    dead: Sequence[Held]  # claims that earlier incarnations died holding
+    dead: Sequence[Held]  # claims that earlier incarnations died holding, and still hold
 
 
 @asynccontextmanager
@@ -43,7 +43,7 @@ async def open_engine(
     lease: timedelta,
     durability: Durability = Durability.POWER,
 ) -> AsyncIterator[SqliteEngine]:
-    """Open a data folder as its only owner, and free what dead owners held."""
+    """Open a data folder as its only owner, and find what dead owners held."""
     async with open_database(folder, durability=durability) as database:
         now = stamp(clock.now())
         incarnation = await database.write(lambda connection: _begin(connection, now))
@@ -57,7 +57,7 @@ async def open_engine(
             claims=SqliteClaims(database, work),
             duties=SqliteDuties(database, clock, ids),
             incarnation=incarnation,
-            dead=await work.release_dead(),
+            dead=await work.held_by_the_dead(),
         )
 
 

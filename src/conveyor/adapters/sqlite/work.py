@@ -55,7 +55,7 @@ LAPSED_ANYWHERE = f"""
 SELECT shelf, (SELECT run_id FROM shelf WHERE no = task.shelf), {TASK} FROM task INDEXED BY task_held
  WHERE status = 1 AND due_at <= ? LIMIT ?
 """
-FOREVER = timedelta(days=36_500)
+EVER = 2**62  # later than any lease
 RENEW = """
 UPDATE task SET due_at = ? WHERE shelf = ? AND idx = ? AND claim_no = ? AND status = 1 RETURNING 1
 """
@@ -126,9 +126,14 @@ class SqliteWork:
             lambda connection: self._release(connection, latest, limit)
         )
 
-    async def release_dead(self) -> Sequence[Held]:
-        """Free what earlier incarnations held: owning the folder proves them dead."""
-        return await self.release_lapsed(overdue=-FOREVER, limit=-1)
+    async def held_by_the_dead(self) -> Sequence[Held]:
+        """What earlier incarnations hold: owning the folder proves them dead."""
+        return await self._database.read(
+            lambda connection: [
+                Held(task.run_id, task.id, task.claim_no)
+                for _, task in _lapsed(connection, EVER, limit=-1)
+            ]
+        )
 
     def take_due(
         self, connection: apsw.Connection, shelf: int | None, tasks: Sequence[Task]
@@ -180,9 +185,7 @@ class SqliteWork:
     def _release(self, connection: apsw.Connection, latest: int, limit: int) -> list[Held]:
         now = self._clock.now()
         released = []
-        rows: Sequence[Row] = connection.execute(LAPSED_ANYWHERE, (latest, limit)).fetchall()
-        for shelf, run_id, *row in rows:
-            task = task_of(run_id, tuple(row))
+        for shelf, task in _lapsed(connection, latest, limit=limit):
             self._move_lost(connection, shelf, task, life.release(task, now))
             released.append(Held(task.run_id, task.id, task.claim_no))
         return released
@@ -196,6 +199,12 @@ class SqliteWork:
         if new.status is TaskStatus.FAILED:
             verdict = life.Verdict(status=new.status, charged=False, reason=new.reason)
             add_counts(connection, shelf, self._incarnation, life.counted(verdict))
+
+
+def _lapsed(connection: apsw.Connection, latest: int, *, limit: int) -> list[tuple[int, Task]]:
+    """Claims whose lease ends at a moment or before it, each with its shelf."""
+    rows: Sequence[Row] = connection.execute(LAPSED_ANYWHERE, (latest, limit)).fetchall()
+    return [(shelf, task_of(run_id, tuple(row))) for shelf, run_id, *row in rows]
 
 
 def _renew_one(connection: apsw.Connection, shelf: int | None, held: Held, until: int) -> bool:

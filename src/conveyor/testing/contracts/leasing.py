@@ -192,6 +192,16 @@ class ReleasingContract:
         assert list(await engine.work.release_lapsed(overdue=SECOND, limit=10)) == []
         assert await stored(engine, task) == task
 
+    async def test_leases_that_still_run_end_when_their_holders_are_known_to_be_dead(
+        self, engine: Engine
+    ) -> None:
+        task = await given_claim(engine)
+        ever = timedelta(days=36_500)
+
+        assert list(await engine.work.release_lapsed(overdue=-ever, limit=10)) == [held(task)]
+
+        assert await stored(engine, task) == life.release(task, engine.clock.now())
+
     async def test_a_release_leaves_alone_what_nobody_holds(self, engine: Engine) -> None:
         await given_tasks(engine, 3)
         done, waiting = await claim(engine, 2)
