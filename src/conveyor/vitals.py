@@ -14,7 +14,7 @@ import structlog
 
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
-from conveyor.ports.duties import Duties
+from conveyor.ports.graves import Graves
 from conveyor.ports.metadata import Metadata
 from conveyor.telemetry import Metrics
 from conveyor.worker import rest
@@ -39,7 +39,7 @@ class Room(NamedTuple):
 class Vitals:
     metrics: Metrics
     metadata: Metadata
-    duties: Duties
+    graves: Graves
     clock: Clock
     room: Callable[[], Awaitable[Room]]
     slow_loop: timedelta
@@ -85,5 +85,5 @@ class Vitals:
         for part, length in room.database.items():
             self.metrics.database.labels(part).set(length)
         self.metrics.batches.set(len(await self.metadata.batches(limit=MOST_COUNTED)))
-        self.metrics.buried.set(len(await self.duties.buried(limit=MOST_COUNTED)))
+        self.metrics.buried.set(len(await self.graves.buried(limit=MOST_COUNTED)))
         self.metrics.sampled.set(self.clock.now().timestamp())

@@ -37,8 +37,10 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.coordination import Coordination
 from conveyor.ports.duties import Duties
 from conveyor.ports.gateway import Gateway
+from conveyor.ports.graves import Graves
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
+from conveyor.ports.survey import Survey
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Work
 from conveyor.settings import Settings
@@ -76,7 +78,17 @@ ENGINES: Mapping[str, tuple[str, ...]] = {
 }
 OF_ONE_PROCESS = {"sqlite", "memory"}
 ATTENDANTS = 4  # duties done side by side: a long one keeps no other waiting
-TIMED = ("metadata", "answers", "tasks", "work", "duties", "bodies", "blobs", "coordination")
+TIMED = (
+    "metadata",
+    "answers",
+    "tasks",
+    "work",
+    "duties",
+    "graves",
+    "bodies",
+    "blobs",
+    "coordination",
+)
 DUTY_IDLE = timedelta(milliseconds=250)
 
 
@@ -154,6 +166,8 @@ class Engines:
     tasks: Tasks
     work: Work
     duties: Duties
+    graves: Graves
+    survey: Survey
     bodies: Bodies
     blobs: Blobs
     coordination: Coordination
@@ -205,6 +219,8 @@ async def open_embedded(
         tasks=rows.tasks,
         work=rows.work,
         duties=rows.duties,
+        graves=rows.graves,
+        survey=rows.survey,
         bodies=bodies,
         blobs=blobs,
         coordination=MemoryCoordination(clock, lease=settings.lease),
@@ -313,6 +329,7 @@ def _wire_sweep(engines: Engines, metrics: Metrics, complete: Complete) -> Sweep
         duties=engines.duties,
         bodies=engines.bodies,
         blobs=engines.blobs,
+        survey=engines.survey,
         clock=engines.clock,
         is_due=complete.is_due,
         check=complete.check,
@@ -324,7 +341,7 @@ def _wire_vitals(settings: Settings, engines: Engines, metrics: Metrics) -> Vita
     return Vitals(
         metrics=metrics,
         metadata=engines.metadata,
-        duties=engines.duties,
+        graves=engines.graves,
         clock=engines.clock,
         room=engines.room,
         slow_loop=settings.slow_loop,

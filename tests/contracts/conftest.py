@@ -17,9 +17,11 @@ from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.claims import MemoryClaims
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.memory.duties import MemoryDuties
+from conveyor.adapters.memory.graves import MemoryGraves
 from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.queues import CALM, NASTY, Habits, MemoryQueues
 from conveyor.adapters.memory.rows import Rows
+from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.adapters.memory.work import MemoryWork
 from conveyor.adapters.queued.work import QueuedWork
@@ -42,14 +44,17 @@ OpenEngine = Callable[[Path], AbstractAsyncContextManager[Engine]]
 @asynccontextmanager
 async def memory(_folder: Path) -> AsyncIterator[Engine]:
     clock = FakeClock()
-    rows, answers = Rows(clock, LEASE), MemoryAnswers(clock)
+    rows, answers, duties = Rows(clock, LEASE), MemoryAnswers(clock), MemoryDuties(clock)
+    metadata = MemoryMetadata(answers)
     yield Engine(
-        metadata=MemoryMetadata(answers),
+        metadata=metadata,
         answers=answers,
         tasks=MemoryTasks(rows),
         work=MemoryWork(rows),
         claims=MemoryClaims(rows),
-        duties=MemoryDuties(clock),
+        duties=duties,
+        graves=MemoryGraves(duties),
+        survey=MemorySurvey(metadata, rows),
         clock=clock,
         lease=LEASE,
         ordered=True,
@@ -59,15 +64,18 @@ async def memory(_folder: Path) -> AsyncIterator[Engine]:
 @asynccontextmanager
 async def composed(_folder: Path) -> AsyncIterator[Engine]:
     clock = FakeClock()
-    rows, answers = Rows(clock, LEASE), MemoryAnswers(clock)
+    rows, answers, duties = Rows(clock, LEASE), MemoryAnswers(clock), MemoryDuties(clock)
+    metadata = MemoryMetadata(answers)
     claims = MemoryClaims(rows)
     yield Engine(
-        metadata=MemoryMetadata(answers),
+        metadata=metadata,
         answers=answers,
         tasks=MemoryTasks(rows),
         work=QueuedWork(claims, queues(clock, NASTY), clock=clock, lease=LEASE),
         claims=claims,
-        duties=MemoryDuties(clock),
+        duties=duties,
+        graves=MemoryGraves(duties),
+        survey=MemorySurvey(metadata, rows),
         clock=clock,
         lease=LEASE,
         ordered=False,
@@ -88,6 +96,8 @@ async def sqlite(folder: Path) -> AsyncIterator[Engine]:
             work=opened.work,
             claims=opened.claims,
             duties=opened.duties,
+            graves=opened.graves,
+            survey=opened.survey,
             clock=clock,
             lease=LEASE,
             ordered=True,

@@ -9,9 +9,11 @@ import pytest
 from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.claims import MemoryClaims
 from conveyor.adapters.memory.duties import MemoryDuties
+from conveyor.adapters.memory.graves import MemoryGraves
 from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.queues import CALM, LONGEST_HIDING, NASTY, Habits, MemoryQueues
 from conveyor.adapters.memory.rows import Rows
+from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.adapters.queued.work import QueuedWork
 from conveyor.domain.ids import RunId, TaskId
@@ -511,15 +513,18 @@ def _stranger(engine: Engine, queues: MemoryQueues) -> QueuedWork:
 
 
 def _engine(clock: FakeClock, queues: MemoryQueues) -> Engine:
-    rows, answers = Rows(clock, LEASE), MemoryAnswers(clock)
+    rows, answers, duties = Rows(clock, LEASE), MemoryAnswers(clock), MemoryDuties(clock)
+    metadata = MemoryMetadata(answers)
     claims = MemoryClaims(rows)
     return Engine(
-        metadata=MemoryMetadata(answers),
+        metadata=metadata,
         answers=answers,
         tasks=MemoryTasks(rows),
         work=QueuedWork(claims, queues, clock=clock, lease=LEASE),
         claims=claims,
-        duties=MemoryDuties(clock),
+        duties=duties,
+        graves=MemoryGraves(duties),
+        survey=MemorySurvey(metadata, rows),
         clock=clock,
         lease=LEASE,
         ordered=False,

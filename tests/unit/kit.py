@@ -17,8 +17,10 @@ from conveyor.adapters.memory.blobs import MemoryBlobs
 from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.memory.duties import MemoryDuties
+from conveyor.adapters.memory.graves import MemoryGraves
 from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.rows import Rows
+from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.adapters.memory.work import MemoryWork
 from conveyor.domain.batch import INGEST, SCRUB, Batch
@@ -34,7 +36,9 @@ from conveyor.ports.bodies import Bodies, BodyName
 from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
 from conveyor.ports.duties import Duties
+from conveyor.ports.graves import Graves
 from conveyor.ports.metadata import Metadata
+from conveyor.ports.survey import Survey
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Work
 from conveyor.steps.accept import Accept
@@ -90,6 +94,8 @@ class House:
     work: Work
     blobs: Blobs
     duties: Duties
+    graves: Graves
+    survey: Survey
     bodies: Bodies
     coordination: Coordination
     sealing: AesSealing
@@ -196,11 +202,15 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
 
     remembered = MemoryAnswers(clock)
     answers: Answers = port(remembered, "answers")
-    metadata: Metadata = port(MemoryMetadata(remembered), "metadata")
+    recorded = MemoryMetadata(remembered)
+    metadata: Metadata = port(recorded, "metadata")
     tasks: Tasks = port(MemoryTasks(rows), "tasks")
     work: Work = port(MemoryWork(rows), "work")
     blobs: Blobs = port(MemoryBlobs(), "blobs")
-    duties: Duties = port(MemoryDuties(clock), "duties")
+    queued = MemoryDuties(clock)
+    duties: Duties = port(queued, "duties")
+    graves: Graves = port(MemoryGraves(queued), "graves")
+    survey: Survey = port(MemorySurvey(recorded, rows), "survey")
     kept: Bodies = port(bodies or MemoryBodies(), "bodies")
     coordination: Coordination = port(MemoryCoordination(clock, lease=LEASE), "coordination")
 
@@ -240,6 +250,8 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
         work=work,
         blobs=blobs,
         duties=duties,
+        graves=graves,
+        survey=survey,
         bodies=kept,
         coordination=coordination,
         sealing=sealing,
@@ -313,6 +325,7 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
             duties=duties,
             bodies=kept,
             blobs=blobs,
+            survey=survey,
             clock=clock,
             is_due=complete.is_due,
             check=complete.check,

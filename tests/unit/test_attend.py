@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from conveyor.adapters.memory.duties import MemoryDuties
+from conveyor.adapters.memory.graves import MemoryGraves
 from conveyor.errors import (
     ConveyorError,
     InvalidArgument,
@@ -34,6 +35,7 @@ class Desk:
     def __init__(self) -> None:
         self.clock, self.trace = FakeClock(), Trace()
         self.memory = MemoryDuties(self.clock)
+        self.graves = MemoryGraves(self.memory)
         self.duties: Duties = watched(self.memory, "duties", self.trace)
         self.attend = Attend(
             duties=self.duties, handlers={KIND: Handler(self.handle, self.give_up)}
@@ -98,11 +100,11 @@ async def test_a_duty_that_failed_ten_times_is_buried_with_why() -> None:
     await desk.duties.send(KIND, ABOUT)
 
     for _ in range(MOST_DELIVERIES):
-        assert await desk.duties.buried(limit=9) == []
+        assert await desk.graves.buried(limit=9) == []
         assert await desk.attend.step() == 1
         desk.clock.advance(LONGEST_DELAY)
 
-    [buried] = await desk.duties.buried(limit=9)
+    [buried] = await desk.graves.buried(limit=9)
     assert (buried.kind, buried.about) == (KIND, ABOUT)
     assert "the engine is away" in buried.reason
     assert await desk.attend.step() == 0
@@ -116,7 +118,7 @@ async def test_a_duty_that_will_never_be_done_is_buried_at_once(error: ConveyorE
 
     await desk.attend.step()
 
-    [buried] = await desk.duties.buried(limit=9)
+    [buried] = await desk.graves.buried(limit=9)
     assert str(error) in buried.reason
     assert desk.given_up == [ABOUT]
 
@@ -132,7 +134,7 @@ async def test_a_duty_that_kills_its_process_again_and_again_is_given_up() -> No
 
     assert desk.done == []
     assert desk.given_up == [ABOUT]
-    [buried] = await desk.duties.buried(limit=9)
+    [buried] = await desk.graves.buried(limit=9)
     assert "never ended" in buried.reason
 
 
@@ -142,7 +144,7 @@ async def test_a_duty_of_an_unknown_kind_is_buried() -> None:
 
     assert await desk.attend.step() == 1
 
-    [buried] = await desk.duties.buried(limit=9)
+    [buried] = await desk.graves.buried(limit=9)
     assert "another kind" in buried.reason
 
 
@@ -214,7 +216,7 @@ async def test_a_duty_that_passed_to_another_is_left_to_it(fails_with: Exception
 
     assert await desk.attend.step() == 1
 
-    assert await desk.duties.buried(limit=9) == []
+    assert await desk.graves.buried(limit=9) == []
     desk.clock.advance(LEASE)
     [again] = await desk.duties.receive(1, lease=LEASE)
     assert again.deliveries == 3

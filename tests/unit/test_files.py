@@ -341,3 +341,24 @@ def _everything(folder: Path) -> list[str]:
 
 def _descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_folders_that_a_death_left_without_bodies_go_with_their_run(tmp_path: Path) -> None:
+    bodies = FileBodies(tmp_path)
+    hollow = tmp_path / "jobs" / JOB / "runs" / RUN / "00000"
+    hollow.mkdir(parents=True)
+
+    assert await bodies.delete_run(JOB, RUN, limit=9) == 0
+
+    assert list(await bodies.runs_held(limit=9)) == []
+
+
+async def test_a_file_that_is_no_body_is_listed_by_the_name_it_has(tmp_path: Path) -> None:
+    bodies = FileBodies(tmp_path)
+    folder = tmp_path / "jobs" / JOB / "runs" / RUN / "00000"
+    folder.mkdir(parents=True)
+    (folder / "notes").write_bytes(b"")
+
+    [name] = await bodies.names(JOB, RUN, limit=9)
+
+    assert (name.task_id, name.claim_no) == ("notes", 0)

@@ -192,7 +192,7 @@ async def test_a_list_that_is_lost_while_its_rows_are_owed_is_told() -> None:
         await house.ingest.run(run_id, 0)
     await house.do_duties()
 
-    [buried] = await house.duties.buried(limit=9)
+    [buried] = await house.graves.buried(limit=9)
     assert buried.about["run_id"] == run_id
 
 
@@ -204,7 +204,7 @@ async def test_a_duty_delivered_three_times_makes_the_rows_once() -> None:
     assert await house.do_duties() == 3
 
     await _check_whole(house, run_id)
-    assert await house.duties.buried(limit=9) == []
+    assert await house.graves.buried(limit=9) == []
 
 
 async def test_a_duty_for_an_unknown_run_or_batch_is_done_with() -> None:
@@ -423,7 +423,7 @@ async def test_a_list_that_cannot_be_finished_leaves_its_run_stopped_with_what_i
     assert (run.status, run.ingest_status) == (RunStatus.STOPPED, IngestStatus.DONE)
     assert run.total == len(await house.rows(run_id)) == 8
     assert await house.batches() == []
-    [buried] = await house.duties.buried(limit=9)
+    [buried] = await house.graves.buried(limit=9)
     assert buried.kind == "ingest"
     await house.sweep_twice()
     assert await house.do_duties() == 0

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from conveyor.adapters.files import room as files_room
 from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.duties import MemoryDuties
+from conveyor.adapters.memory.graves import MemoryGraves
 from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.domain.batch import Batch
 from conveyor.domain.ids import JobId, RunId
@@ -29,12 +30,14 @@ async def room() -> Room:
     return ROOM
 
 
-def vitals(*, room: Callable[[], Awaitable[Room]] = room) -> Vitals:
+def vitals(
+    *, room: Callable[[], Awaitable[Room]] = room, duties: MemoryDuties | None = None
+) -> Vitals:
     clock = FakeClock()
     return Vitals(
         metrics=Metrics(),
         metadata=MemoryMetadata(MemoryAnswers(clock)),
-        duties=MemoryDuties(clock),
+        graves=MemoryGraves(duties or MemoryDuties(clock)),
         clock=clock,
         room=room,
         slow_loop=SLOW,
@@ -72,14 +75,15 @@ async def test_a_calm_loop_is_not_logged_and_old_lags_are_forgotten() -> None:
 
 
 async def test_the_figures_of_engines_are_sampled() -> None:
-    watched = vitals()
+    duties = MemoryDuties(FakeClock())
+    watched = vitals(duties=duties)
     now = watched.clock.now()
     await watched.metadata.commit(
         Batch(run_id=RunId("r"), job_id=JobId("j"), first=0, count=1, blob="b", created_at=now)
     )
-    await watched.duties.send("kind", {})
-    [duty] = await watched.duties.receive(1, lease=timedelta(seconds=1))
-    await watched.duties.bury(duty, "hopeless")
+    await duties.send("kind", {})
+    [duty] = await duties.receive(1, lease=timedelta(seconds=1))
+    await duties.bury(duty, "hopeless")
 
     await watched.sample()
 

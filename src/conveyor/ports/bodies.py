@@ -77,6 +77,15 @@ class Bodies(Protocol):
         """
         ...
 
+    async def names(
+        self, job_id: JobId, run_id: RunId, *, limit: int, after: tuple[str, int] = ("", -1)
+    ) -> Sequence[BodyName]:
+        """Bodies of a run in order of task id and claim, from above `after`, which is both.
+
+        What lies among them under no name of ours is listed too, by the name it has and claim 0.
+        """
+        ...
+
     async def delete_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
         """Remove up to `limit` bodies of a run, and say how many were found.
 

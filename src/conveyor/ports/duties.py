@@ -1,7 +1,7 @@
 """The control queue: background duties, done at least once, buried when they cannot be."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Protocol
 
 import msgspec
@@ -15,14 +15,6 @@ class Duty(msgspec.Struct, frozen=True, kw_only=True):
     about: Mapping[str, str]
     deliveries: int
     receipt: str
-
-
-class BuriedDuty(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    kind: str
-    about: Mapping[str, str]
-    reason: str
-    buried_at: datetime
 
 
 class Duties(Protocol):
@@ -43,7 +35,5 @@ class Duties(Protocol):
     async def retry_later(self, duty: Duty, *, delay: timedelta) -> None: ...
 
     async def bury(self, duty: Duty, reason: str) -> None:
-        """Put the duty aside for a person to see, with why."""
+        """Put the duty aside for a person to see, with why: from now on it is in `Graves`."""
         ...
-
-    async def buried(self, *, limit: int) -> Sequence[BuriedDuty]: ...

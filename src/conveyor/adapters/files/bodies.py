@@ -20,7 +20,7 @@ from conveyor.adapters.files.disk import (
     write_all,
     write_new,
 )
-from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.ports.bodies import Body, BodyName, Kept, Spool
 
 SCHEME = "file:"
@@ -102,6 +102,11 @@ class FileBodies:
     async def runs_held(self, *, limit: int, after: str = "") -> Sequence[tuple[JobId, RunId]]:
         return await asyncio.to_thread(self._runs_held, limit, after)
 
+    async def names(
+        self, job_id: JobId, run_id: RunId, *, limit: int, after: tuple[str, int] = ("", -1)
+    ) -> Sequence[BodyName]:
+        return await asyncio.to_thread(self._names, job_id, run_id, limit, after)
+
     async def delete_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
         return await asyncio.to_thread(self._delete_run, _run_folder(job_id, run_id), limit)
 
@@ -143,11 +148,29 @@ class FileBodies:
         )
         return list(islice((one for one in held if "/".join(one) > after), limit))
 
+    def _names(
+        self, job_id: JobId, run_id: RunId, limit: int, after: tuple[str, int]
+    ) -> list[BodyName]:
+        parts = _entries(below(self._folder, _run_folder(job_id, run_id)))
+        found = (
+            BodyName(job_id, run_id, task_id, claim_no)
+            for part in parts
+            if part.name >= after[0][: len(part.name)]
+            for task_id, claim_no in sorted(_claim_of(one) for one in _entries(Path(part.path)))
+            if (task_id, claim_no) > after
+        )
+        with own_errors():
+            return list(islice(found, limit))
+
     def _delete_run(self, folder: str, limit: int) -> int:
         parts = _entries(below(self._folder, folder))
         paths = (Path(entry.path) for part in parts for entry in _entries(Path(part.path)))
-        found = list(islice(paths, limit))
+        with own_errors():
+            found = list(islice(paths, limit))
         self._delete(found)
+        if not found:  # somebody died between a run's last body and its folder
+            for hollow in [*_entries(below(self._folder, folder))]:
+                remove_empty(Path(hollow.path), up_to=self._folder / "jobs")
         return len(found)
 
     def _delete(self, paths: Iterable[Path]) -> int:
@@ -176,6 +199,11 @@ def _file_name(name: BodyName) -> str:
     """A folder for each 4,096 tasks keeps folders small enough to list."""
     part = name.task_id[:5]
     return f"{_run_folder(name.job_id, name.run_id)}/{part}/{name.task_id}.{name.claim_no}"
+
+
+def _claim_of(file: os.DirEntry[str]) -> tuple[TaskId, int]:
+    task_id, _, claim_no = file.name.rpartition(".")
+    return (TaskId(task_id), int(claim_no)) if claim_no.isdecimal() else (TaskId(file.name), 0)
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:

@@ -58,6 +58,17 @@ class MemoryBodies:
         held = {(name.job_id, name.run_id) for name, _ in self._kept.values()}
         return sorted(one for one in held if "/".join(one) > after)[:limit]
 
+    async def names(
+        self, job_id: JobId, run_id: RunId, *, limit: int, after: tuple[str, int] = ("", -1)
+    ) -> Sequence[BodyName]:
+        of_run = (
+            name
+            for name, _ in self._kept.values()
+            if (name.job_id, name.run_id) == (job_id, run_id)
+        )
+        rest = (name for name in of_run if (name.task_id, name.claim_no) > after)
+        return sorted(rest, key=lambda name: (name.task_id, name.claim_no))[:limit]
+
     async def delete_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
         of_run = [
             locator

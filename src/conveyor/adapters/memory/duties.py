@@ -8,7 +8,8 @@ import msgspec
 
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock
-from conveyor.ports.duties import BuriedDuty, Duty
+from conveyor.ports.duties import Duty
+from conveyor.ports.graves import BuriedDuty
 
 
 class MemoryDuties:
@@ -16,7 +17,7 @@ class MemoryDuties:
         self._clock = clock
         self._numbers = count(1)
         self._waiting: dict[str, _Waiting] = {}
-        self._buried: list[BuriedDuty] = []
+        self.buried: dict[str, BuriedDuty] = {}
 
     async def send(self, kind: str, about: Mapping[str, str]) -> None:
         name = str(next(self._numbers))
@@ -40,18 +41,13 @@ class MemoryDuties:
 
     async def bury(self, duty: Duty, reason: str) -> None:
         await self.ack(duty)
-        self._buried.append(
-            BuriedDuty(
-                id=duty.id,
-                kind=duty.kind,
-                about=duty.about,
-                reason=reason,
-                buried_at=self._clock.now(),
-            )
+        self.buried[duty.id] = BuriedDuty(
+            id=duty.id,
+            kind=duty.kind,
+            about=duty.about,
+            reason=reason,
+            buried_at=self._clock.now(),
         )
-
-    async def buried(self, *, limit: int) -> Sequence[BuriedDuty]:
-        return self._buried[:limit]
 
     def _deliver(self, duty: Duty, lease: timedelta) -> Duty:
         nth = duty.deliveries + 1

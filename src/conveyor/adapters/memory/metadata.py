@@ -78,6 +78,9 @@ class MemoryMetadata:
         rest = sorted(name for name in self._scrubs if name > after)
         return [self._scrubs[name] for name in rest[:limit]]
 
+    def every_job(self) -> list[Job]:
+        return sorted(self._jobs.values(), key=lambda job: job.id)
+
     def _check_key(self, change: Change) -> None:
         if not isinstance(change, Replay):
             return

@@ -7,10 +7,10 @@ import apsw
 import msgspec
 
 from conveyor.adapters.sqlite.database import Database
-from conveyor.adapters.sqlite.rows import Row, moment, stamp
+from conveyor.adapters.sqlite.rows import Row, stamp
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock, Ids
-from conveyor.ports.duties import BuriedDuty, Duty
+from conveyor.ports.duties import Duty
 
 ABOUT = msgspec.json.Decoder(dict[str, str])
 
@@ -21,10 +21,6 @@ UPDATE duty SET due_at = ?2, deliveries = deliveries + 1
 RETURNING id, kind, about, deliveries
 """
 HELD = "WHERE id = ? AND deliveries = ? AND due_at IS NOT NULL RETURNING 1"
-BURIED = """
-SELECT id, kind, about, reason, buried_at FROM duty
- WHERE buried_at IS NOT NULL ORDER BY buried_at LIMIT ?
-"""
 
 
 class SqliteDuties:
@@ -63,11 +59,6 @@ class SqliteDuties:
         statement = f"UPDATE duty SET due_at = NULL, reason = ?, buried_at = ? {HELD}"
         await self._held(duty, statement, reason, now)
 
-    async def buried(self, *, limit: int) -> Sequence[BuriedDuty]:
-        return await self._database.read(
-            lambda connection: [_buried(row) for row in connection.execute(BURIED, (limit,))]
-        )
-
     async def _held(self, duty: Duty, statement: str, *values: str | int) -> None:
         def operation(connection: apsw.Connection) -> None:
             key = (*values, duty.id, int(duty.receipt))
@@ -94,15 +85,4 @@ def _duty(row: Row) -> Duty:
         about=ABOUT.decode(about),
         deliveries=deliveries,
         receipt=str(deliveries),
-    )
-
-
-def _buried(row: Row) -> BuriedDuty:
-    duty_id, kind, about, reason, buried_at = row
-    return BuriedDuty(
-        id=duty_id,
-        kind=kind,
-        about=ABOUT.decode(about),
-        reason=reason,
-        buried_at=moment(buried_at),
     )

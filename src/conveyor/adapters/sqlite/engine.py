@@ -12,8 +12,10 @@ from conveyor.adapters.sqlite.answers import SqliteAnswers
 from conveyor.adapters.sqlite.claims import SqliteClaims
 from conveyor.adapters.sqlite.database import Database, Durability, open_database
 from conveyor.adapters.sqlite.duties import SqliteDuties
+from conveyor.adapters.sqlite.graves import SqliteGraves
 from conveyor.adapters.sqlite.metadata import SqliteMetadata
 from conveyor.adapters.sqlite.rows import stamp
+from conveyor.adapters.sqlite.survey import SqliteSurvey
 from conveyor.adapters.sqlite.tasks import SqliteTasks
 from conveyor.adapters.sqlite.work import SqliteWork
 from conveyor.ports.clock import Clock, Ids
@@ -30,6 +32,8 @@ class SqliteEngine(msgspec.Struct, frozen=True, kw_only=True):
     work: SqliteWork
     claims: SqliteClaims
     duties: SqliteDuties
+    graves: SqliteGraves
+    survey: SqliteSurvey
     incarnation: int
     dead: Sequence[Held]  # claims that earlier incarnations died holding, and still hold
 
@@ -56,6 +60,8 @@ async def open_engine(
             work=work,
             claims=SqliteClaims(database, work),
             duties=SqliteDuties(database, clock, ids),
+            graves=SqliteGraves(database, clock, ids),
+            survey=SqliteSurvey(database, clock),
             incarnation=incarnation,
             dead=await work.held_by_the_dead(),
         )

@@ -173,6 +173,25 @@ class BodiesContract:
         await bodies.discard([_name(0, run_id=OTHER_RUN)])
         assert list(await bodies.runs_held(limit=9)) == []
 
+    @pytest.mark.parametrize("size", [1, 2, 9])
+    async def test_the_bodies_of_a_run_are_listed_by_name_in_order(
+        self, bodies: Bodies, size: int
+    ) -> None:
+        claims = [(0, 1), (0, 2), (0, 11), (1, 1), (5_000, 3), (70_000, 1)]
+        names = [_name(index, claim_no=claim_no) for index, claim_no in claims]
+        others = [_name(2, run_id=OTHER_RUN), _name(2, job_id=JobId("another"))]
+        await bodies.put_many([Body(name, b"page") for name in (*reversed(names), *others)])
+        listed: list[BodyName] = []
+        after = ("", -1)
+        while page := await bodies.names(JOB, RUN, limit=size, after=after):
+            listed += page
+            after = (page[-1].task_id, page[-1].claim_no)
+
+        assert listed == names
+
+    async def test_a_run_without_bodies_has_no_names(self, bodies: Bodies) -> None:
+        assert list(await bodies.names(JOB, RUN, limit=9)) == []
+
     async def test_deleting_an_unknown_run_finds_nothing(self, bodies: Bodies) -> None:
         assert await bodies.delete_run(JOB, RUN, limit=9) == 0
 

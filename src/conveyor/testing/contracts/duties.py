@@ -117,27 +117,8 @@ class DutiesContract:
             await engine.duties.bury(stale, "because")
 
         assert await _receive(engine.duties) == []
-        assert list(await engine.duties.buried(limit=9)) == []
+        assert list(await engine.graves.buried(limit=9)) == []
         await engine.duties.ack(held)
-
-    async def test_a_buried_duty_is_shown_with_why_and_never_delivered(
-        self, engine: Engine
-    ) -> None:
-        duty = await _given_duty(engine)
-        await engine.duties.bury(duty, "it cannot be done")
-
-        [buried] = await engine.duties.buried(limit=9)
-
-        assert (buried.id, buried.kind, buried.about) == (duty.id, duty.kind, duty.about)
-        assert (buried.reason, buried.buried_at) == ("it cannot be done", engine.clock.now())
-        engine.clock.advance(2 * LEASE)
-        assert await _receive(engine.duties) == []
-
-    async def test_no_more_buried_duties_are_shown_than_asked_for(self, engine: Engine) -> None:
-        for _ in range(3):
-            await engine.duties.bury(await _given_duty(engine), "because")
-
-        assert len(await engine.duties.buried(limit=2)) == 2
 
 
 async def _given_duty(engine: Engine) -> Duty:

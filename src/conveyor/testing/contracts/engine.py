@@ -10,7 +10,9 @@ from conveyor.domain.task import Attempt, Task, Verdict
 from conveyor.ports.answers import Answers
 from conveyor.ports.claims import Claims
 from conveyor.ports.duties import Duties
+from conveyor.ports.graves import Graves
 from conveyor.ports.metadata import Metadata
+from conveyor.ports.survey import Survey
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
 from conveyor.testing.clock import FakeClock
@@ -31,6 +33,8 @@ class Engine:
     tasks: Tasks
     work: Work
     duties: Duties
+    graves: Graves
+    survey: Survey
     clock: FakeClock
     lease: timedelta
     ordered: bool  # gives the longest due first: an engine behind a queue cannot

@@ -1,0 +1,58 @@
+"""Everything in SQLite, seen without touching it."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+import apsw
+
+from conveyor.adapters.sqlite.database import Database
+from conveyor.adapters.sqlite.metadata import JOB
+from conveyor.adapters.sqlite.rows import line_of, stamp
+from conveyor.adapters.sqlite.shelves import find_shelf
+from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.job import Job
+from conveyor.domain.task import Attempt
+from conveyor.ports.clock import Clock
+from conveyor.ports.work import Held
+
+JOBS = "SELECT doc FROM job WHERE id > ? ORDER BY id LIMIT ?"
+LAPSED = """
+SELECT (SELECT run_id FROM shelf WHERE no = task.shelf), id, claim_no
+  FROM task INDEXED BY task_held WHERE status = 1 AND due_at <= ? LIMIT ?
+"""
+HISTORIES = """
+SELECT task.id, attempt, started_at, ended_at, attempt.problem, credits, nanos
+  FROM attempt JOIN task USING (shelf, idx)
+ WHERE shelf = ? AND idx > ? AND idx <= ? ORDER BY idx, attempt.claim_no
+"""
+
+
+class SqliteSurvey:
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def jobs(self, *, limit: int, after: str = "") -> Sequence[Job]:
+        return await self._database.read(
+            lambda connection: [
+                JOB.decode(doc) for (doc,) in connection.execute(JOBS, (after, limit))
+            ]
+        )
+
+    async def lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
+        latest = stamp(self._clock.now() - overdue)
+        return await self._database.read(
+            lambda connection: [Held(*row) for row in connection.execute(LAPSED, (latest, limit))]
+        )
+
+    async def histories(
+        self, run_id: RunId, *, after: int, up_to: int
+    ) -> Mapping[TaskId, Sequence[Attempt]]:
+        def operation(connection: apsw.Connection) -> dict[TaskId, list[Attempt]]:
+            shelf = find_shelf(connection, run_id)
+            found: dict[TaskId, list[Attempt]] = {}
+            for task_id, *line in connection.execute(HISTORIES, (shelf, after, up_to)):
+                found.setdefault(task_id, []).append(line_of(tuple(line)))
+            return found
+
+        return await self._database.read(operation)

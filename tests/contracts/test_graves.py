@@ -1,0 +1,5 @@
+from conveyor.testing.contracts.graves import GravesContract
+
+
+class TestGraves(GravesContract):
+    pass

@@ -1,0 +1,5 @@
+from conveyor.testing.contracts.survey import SurveyContract
+
+
+class TestSurvey(SurveyContract):
+    pass
