@@ -22,6 +22,7 @@ PREFIX = "CONVEYOR_"
 ELSEWHERE = {"CONVEYOR_ROLE", "CONVEYOR_CONFIG", "CONVEYOR_URL", "CONVEYOR_KEY"}
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.ASCII)
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=\?)\S+")
 ADDRESS = re.compile(r"https?://[^/\s]+(/\S*)?")
 LONGEST = timedelta(days=36_500)  # so that no date to come is beyond the calendar
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -134,6 +135,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def folder(self) -> Path:
         return Path(self.data)
+
+
+def shown(settings: Settings) -> dict[str, str]:
+    """Every setting as text, without what is nobody's business."""
+    return {name: _shown(getattr(settings, name)) for name in Settings.__struct_fields__}
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):  # the keys that are known
+        return f"*** ({len(value)})" if value else "-"
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():g}s"
+    text = "-" if value is None else str(value)
+    # An address may hold a password, or a key in its query.
+    return IN_ADDRESS.sub("***", text) if "://" in text else text
 
 
 def load_settings(

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp
 
 from conveyor import __version__
-from conveyor.adapters.crypto.sealing import AesSealing, load_or_make_key
+from conveyor.adapters.crypto.sealing import AesSealing, load_or_make_key, new_token
 from conveyor.adapters.files import room as files_room
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
@@ -26,23 +26,17 @@ from conveyor.api.app import Ready, build_app
 from conveyor.api.auth import Callers
 from conveyor.api.handlers import Handlers
 from conveyor.api.links import Links
+from conveyor.api.operators import Operators
 from conveyor.domain.batch import INGEST, SCRUB
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.task import RetryPolicy
 from conveyor.errors import RefusedToStart
-from conveyor.ports.answers import Answers
-from conveyor.ports.blobs import Blobs
-from conveyor.ports.bodies import Bodies
+from conveyor.operating import Stores, wire_doctor, wire_sweep
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.coordination import Coordination
-from conveyor.ports.duties import Duties
 from conveyor.ports.gateway import Gateway
-from conveyor.ports.graves import Graves
-from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
-from conveyor.ports.survey import Survey
-from conveyor.ports.tasks import Tasks
-from conveyor.ports.work import Held, Work
+from conveyor.ports.work import Held
 from conveyor.settings import Settings
 from conveyor.steps.accept import Accept
 from conveyor.steps.append import Append
@@ -110,6 +104,7 @@ class Service:
     sweep_every: timedelta
     watch: Watch
     vitals: Vitals
+    token: str  # opens the door for operators
 
     async def work(self, stopping: asyncio.Event) -> None:
         """Run every loop of a worker until told to stop."""
@@ -156,20 +151,9 @@ def check_role(role: Role, settings: Settings) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engines:
+class Engines(Stores):
     """Every port with an engine behind it."""
 
-    clock: Clock
-    ids: Ids
-    metadata: Metadata
-    answers: Answers
-    tasks: Tasks
-    work: Work
-    duties: Duties
-    graves: Graves
-    survey: Survey
-    bodies: Bodies
-    blobs: Blobs
     coordination: Coordination
     gateway: Gateway
     sealing: Sealing
@@ -236,7 +220,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
     """Steps over engines, and the doors over steps."""
     metrics = Metrics()
     _tell_build(settings, metrics)
-    engines = _measured(engines, metrics, settings.slow_call)
+    stores, engines = engines, _measured(engines, metrics, settings.slow_call)
     complete = Complete(
         metadata=engines.metadata, tasks=engines.tasks, work=engines.work, clock=engines.clock
     )
@@ -261,18 +245,25 @@ def wire(settings: Settings, engines: Engines) -> Service:
     )
     metrics.listeners.set_function(lambda: watch.listeners)
     handlers = _wire_handlers(settings, engines, metrics, ingest, watch)
+    sweep = wire_sweep(engines, complete, metrics.swept)
+    operators = Operators(
+        doctor=wire_doctor(settings, stores, sweep, running=True),
+        graves=engines.graves,
+        token=new_token(),
+    )
     return Service(
-        app=build_app(handlers, metrics, engines.ids, _readiness(engines)),
+        app=build_app(handlers, metrics, engines.ids, _readiness(engines), operators),
         metrics=metrics,
         pump=pump,
         attend=Attend(
             duties=engines.duties,
             handlers={INGEST: _ingest_handler(ingest), SCRUB: _scrub_handler(_scrub(engines))},
         ),
-        sweep=_wire_sweep(engines, metrics, complete),
+        sweep=sweep,
         sweep_every=settings.sweep_every,
         watch=watch,
         vitals=_wire_vitals(settings, engines, metrics),
+        token=operators.token,
     )
 
 
@@ -318,23 +309,6 @@ def _wire_pump(settings: Settings, engines: Engines, complete: Complete) -> Pump
         pace=Pace(concurrency=settings.concurrency, renewal=settings.renewal, grace=settings.grace),
     )
     return pump
-
-
-def _wire_sweep(engines: Engines, metrics: Metrics, complete: Complete) -> Sweep:
-    return Sweep(
-        metadata=engines.metadata,
-        answers=engines.answers,
-        tasks=engines.tasks,
-        work=engines.work,
-        duties=engines.duties,
-        bodies=engines.bodies,
-        blobs=engines.blobs,
-        survey=engines.survey,
-        clock=engines.clock,
-        is_due=complete.is_due,
-        check=complete.check,
-        count=metrics.swept,
-    )
 
 
 def _wire_vitals(settings: Settings, engines: Engines, metrics: Metrics) -> Vitals:

@@ -24,6 +24,18 @@ TIMER = "only a timer of 20 seconds calls it, and an extension lost is a lease t
 # Calls of steps that no scenario comes by, and why that is no loss.
 NOT_CROSSED: dict[tuple[str, str], str] = {
     ("attend.py", "duties.extend"): TIMER,
+    ("audit.py", "bodies.names"): ONLY_READ,
+    ("audit.py", "bodies.read"): ONLY_READ,
+    ("audit.py", "metadata.batches"): ONLY_READ,
+    ("audit.py", "metadata.run"): ONLY_READ,
+    ("audit.py", "tasks.counts"): ONLY_READ,
+    ("audit.py", "tasks.get"): ONLY_READ,
+    ("audit.py", "tasks.history"): ONLY_READ,
+    ("audit.py", "tasks.page"): ONLY_READ,
+    ("doctor.py", "metadata.job"): ONLY_READ,
+    ("doctor.py", "metadata.run"): ONLY_READ,
+    ("doctor.py", "metadata.runs"): ONLY_READ,
+    ("doctor.py", "tasks.runs_held"): ONLY_READ,
     ("read.py", "bodies.read"): ONLY_READ,
     ("read.py", "metadata.job"): ONLY_READ,
     ("read.py", "metadata.jobs"): ONLY_READ,

@@ -206,6 +206,20 @@ def _events(path: Path) -> Iterator[tuple[str, str]]:
                 yield event, "error" if level == "exception" else level
 
 
+def test_the_doctors_codes_are_in_the_code_and_its_paths_are_served() -> None:
+    codes, paths = (
+        tables(heading)[0] for heading in ("17.1 Doctor", "17.3 The door for operators")
+    )
+    text = "".join(
+        text_of(SOURCE / name) for name in ("domain/ledger.py", "steps/audit.py", "steps/doctor.py")
+    )
+    assert all(f'"{row["code"]}"' in text for row in codes)
+    served = text_of(SOURCE / "api" / "operators.py")
+    assert [
+        row["path"] for row in paths if f'"{row["path"].removeprefix("/operator")}"' not in served
+    ] == []
+
+
 # What a reader is told to run.
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

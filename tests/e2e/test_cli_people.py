@@ -420,7 +420,13 @@ def test_a_reader_that_leaves_is_no_traceback(environ: dict[str, str], run: Run)
 
 def test_help_groups_the_commands(run: Run) -> None:
     told = run("--help").stdout
-    for heading in ("Jobs:", "Live runs:", "Running a service:", "Trying it out:"):
+    for heading in (
+        "Jobs:",
+        "Live runs:",
+        "Running a service:",
+        "Looking after it:",
+        "Trying it out:",
+    ):
         assert heading in told
     assert "Other commands" not in told
 

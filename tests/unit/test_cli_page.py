@@ -13,6 +13,7 @@ from conveyor.cli.people import COMMANDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 NAMES = [command.__name__ for command in COMMANDS]
+FOR_OPERATORS = ["doctor", "dlq"]
 SHARED = {"--url", "--key", "--config", "--json"}
 AT_THE_TOP = {"--help", "--install-completion", "--show-completion"}
 
@@ -23,8 +24,15 @@ def _commands() -> dict[str, Any]:
 
 
 def _options(name: str) -> set[str]:
+    """Those of a command, or of all its verbs."""
+    command = _commands()[name]
+    takers = list(getattr(command, "commands", {}).values()) or [command]
     return {
-        option for param in _commands()[name].params for option in param.opts if option[0] == "-"
+        option
+        for taker in takers
+        for param in taker.params
+        for option in param.opts
+        if option[0] == "-"
     }
 
 
@@ -38,7 +46,7 @@ def _named(text: str) -> set[str]:
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *FOR_OPERATORS])
 def test_each_command_has_its_section_an_example_and_all_options(name: str) -> None:
     section = _section(name)
     assert re.search(rf"^```sh\n(?:.*\n)*?.*conveyor {name}\b", section, re.MULTILINE)
@@ -53,11 +61,11 @@ def test_each_command_takes_the_shared_options(name: str) -> None:
 
 
 def test_no_option_is_named_that_no_command_has() -> None:
-    there = {option for name in NAMES for option in _options(name)}
+    there = {option for name in (*NAMES, *FOR_OPERATORS) for option in _options(name)}
     assert _named(PAGE) <= there | AT_THE_TOP
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *FOR_OPERATORS])
 def test_options_in_examples_belong_to_their_command(name: str) -> None:
     for line in re.findall(rf"conveyor {name} ([^`\n]*)", PAGE):
         assert _named(line) <= _options(name) | AT_THE_TOP

@@ -230,6 +230,7 @@ async def test_an_operation_over_which_sqlite_undoes_the_whole_group_fails_alone
 
 async def test_a_commit_that_fails_is_told_to_each_caller(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database:
+        assert database._writer
         database._writer.connection.set_commit_hook(lambda: True)
 
         results = await _together(database, [_insert("a"), _insert("b")])
@@ -262,6 +263,7 @@ async def test_what_was_waiting_when_the_database_is_closed_is_still_written(
         with _writer_held_up(database):
             waiting = [asyncio.ensure_future(database.write(_insert(name))) for name in "ab"]
             await asyncio.sleep(0)
+            assert database._writer
             closing = threading.Thread(target=database._writer.close)
             closing.start()
         await asyncio.to_thread(closing.join)

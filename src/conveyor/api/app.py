@@ -21,6 +21,7 @@ from conveyor.api import problems
 from conveyor.api.handlers import Handlers
 from conveyor.api.links import PREFIX as LINKS
 from conveyor.api.openapi import document
+from conveyor.api.operators import Operators
 from conveyor.api.routes import ROUTES
 from conveyor.errors import ConveyorError, Unavailable
 from conveyor.ports.clock import Ids
@@ -38,9 +39,12 @@ Ready = Callable[[], Awaitable[None]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def build_app(handlers: Handlers, metrics: Metrics, ids: Ids, ready: Ready) -> ASGIApp:
+def build_app(
+    handlers: Handlers, metrics: Metrics, ids: Ids, ready: Ready, operators: Operators
+) -> ASGIApp:
     links = Route(f"{LINKS}/{{job}}/{{run}}/{{task}}", handlers.get_linked_content)
     routes = [*_contract_routes(handlers), links, *_operators_routes(metrics, ready)]
+    routes.append(operators.mounted())
     return Front(Router(routes, redirect_slashes=False), metrics, ids)
 
 

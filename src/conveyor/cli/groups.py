@@ -8,6 +8,7 @@ GROUPS = {
     "Jobs": ("submit", "add", "close", "jobs", "status", "results", "history", "rerun", "delete"),
     "Live runs": ("pause", "resume", "stop"),
     "Running a service": ("dev", "api", "worker"),
+    "Looking after it": ("doctor", "dlq"),
     "Trying it out": ("demo", "mock-gateway"),
 }
 

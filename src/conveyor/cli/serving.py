@@ -14,6 +14,7 @@ import uvicorn
 from msgspec.structs import replace
 
 from conveyor.errors import RefusedToStart
+from conveyor.operating import announced
 from conveyor.settings import Settings
 from conveyor.telemetry import set_up_logs
 from conveyor.testing.mock_gateway import MockGateway
@@ -54,6 +55,9 @@ async def _serve(role: Role, settings: Settings) -> None:
         # A port that is taken is found out before anything is opened.
         listening = None if role is Role.WORKER else stack.enter_context(_listen(settings))
         service = await stack.enter_async_context(open_service(settings))
+        if listening:
+            host, port = listening.getsockname()[:2]
+            stack.enter_context(announced(settings, service.token, host, port))
         _calm_collector()
         await serve_until(stopping, role, service, listening)
 

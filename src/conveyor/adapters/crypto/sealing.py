@@ -1,6 +1,7 @@
 """Secrets sealed with AES-256-GCM under a key file of the data folder."""
 
 import os
+import secrets
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
@@ -29,6 +30,11 @@ class AesSealing:
             return self._cipher.decrypt(nonce, content, context.encode()).decode()
         except InvalidTag:
             raise Unavailable("a stored credential does not open with this sealing key") from None
+
+
+def new_token() -> str:
+    """A secret that nobody can guess, for as long as a process lives."""
+    return secrets.token_urlsafe(32)
 
 
 def load_or_make_key(path: Path) -> bytes:

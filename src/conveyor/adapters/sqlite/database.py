@@ -51,9 +51,10 @@ class Durability(StrEnum):
 class Database:
     """Reads and writes of one open file. Make it with `open_database`."""
 
-    def __init__(self, path: Path, durability: Durability) -> None:
+    def __init__(self, path: Path, durability: Durability | None) -> None:
+        """Without a durability there is no writing."""
         self._path = path
-        self._writer = _Writer(_connect(path), durability)
+        self._writer = _Writer(_connect(path), durability) if durability else None
         self._near = _connect(path, read_only=True)
         self._local = threading.local()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="sqlite-read")
@@ -66,6 +67,8 @@ class Database:
         statements. A lazy one lasts through the end of the process at once, through a power
         cut from the next write on that is not lazy: for what means nothing without that write.
         """
+        if self._writer is None:
+            raise Unavailable("sqlite: the data folder is open for reading only")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._writer.put(_Job(operation, future, lazy=lazy))
         return await future
@@ -82,11 +85,13 @@ class Database:
         )
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer:
+            self._writer.close()
         self._readers.shutdown()
         for connection in (*self._reading, self._near):
             connection.close()
-        self._writer.connection.close()
+        if self._writer:
+            self._writer.connection.close()
 
     def _read_here(self, operation: Operation[T]) -> T:
         connection: apsw.Connection | None = getattr(self._local, "connection", None)
@@ -114,6 +119,39 @@ async def open_database(
             yield database
         finally:
             database.close()
+
+
+@asynccontextmanager
+async def visit_database(folder: Path, *, writable: bool) -> AsyncIterator[Database]:
+    """Open a data folder that has no owner, just as it stands: nothing is made or brought up to
+    date. The lock is held meanwhile, so that no service begins to work on it.
+    """
+    path = folder / "conveyor.db"
+    if not path.exists():
+        raise RefusedToStart(f"there is no data of Conveyor in {folder}: name its folder by --data")
+    with _locked(folder):
+        with own_errors():
+            _check_schema(path)
+            database = Database(path, Durability.POWER if writable else None)
+        try:
+            yield database
+        finally:
+            database.close()
+
+
+def owner_of(folder: Path) -> str | None:
+    """The process that holds a data folder; None when nobody does."""
+    try:
+        descriptor = os.open(folder / "conveyor.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _told_owner(descriptor)
+    finally:
+        os.close(descriptor)
+    return None
 
 
 @contextmanager
@@ -277,9 +315,8 @@ def _locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
             raise RefusedToStart(
-                f"the data folder {folder} is in use by process {owner}: stop that one first, "
+                f"the data folder {folder} is in use by process {_told_owner(descriptor)}: stop that one first, "
                 "or choose another folder with --data"
             ) from None
         os.ftruncate(descriptor, 0)
@@ -287,6 +324,10 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _told_owner(descriptor: int) -> str:
+    return os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
 
 
 def _open_lock(folder: Path) -> int:
@@ -310,16 +351,35 @@ def migrations() -> list[tuple[int, str]]:
     return [(int(item.name[:4]), item.read_text()) for item in scripts]
 
 
+def _check_schema(path: Path) -> None:
+    connection = _connect(path, read_only=True)
+    try:
+        have = connection.pragma("user_version")
+    finally:
+        connection.close()
+    known = migrations()
+    _refuse_newer(path, have, known[-1][0])
+    if have < known[-1][0]:
+        raise RefusedToStart(
+            f"{path} was written by an older Conveyor (schema {have} of {known[-1][0]}): start the "
+            "service once, which brings it up to date"
+        )
+
+
+def _refuse_newer(path: Path, have: int, newest: int) -> None:
+    if have > newest:
+        raise RefusedToStart(
+            f"{path} was written by a newer Conveyor (schema {have}, known to {newest}): "
+            "upgrade, or choose another folder with --data"
+        )
+
+
 def _migrate(path: Path) -> None:
     connection = _connect(path)
     try:
         have = connection.pragma("user_version")
         known = migrations()
-        if have > known[-1][0]:
-            raise RefusedToStart(
-                f"{path} was written by a newer Conveyor (schema {have}, known to {known[-1][0]}): "
-                "upgrade, or choose another folder with --data"
-            )
+        _refuse_newer(path, have, known[-1][0])
         for version, script in known:
             if version > have:
                 connection.execute(

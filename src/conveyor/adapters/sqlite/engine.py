@@ -10,7 +10,7 @@ import msgspec
 
 from conveyor.adapters.sqlite.answers import SqliteAnswers
 from conveyor.adapters.sqlite.claims import SqliteClaims
-from conveyor.adapters.sqlite.database import Database, Durability, open_database
+from conveyor.adapters.sqlite.database import Database, Durability, open_database, visit_database
 from conveyor.adapters.sqlite.duties import SqliteDuties
 from conveyor.adapters.sqlite.graves import SqliteGraves
 from conveyor.adapters.sqlite.metadata import SqliteMetadata
@@ -21,6 +21,7 @@ from conveyor.adapters.sqlite.work import SqliteWork
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.work import Held
 
+NOBODY = 0
 COME_DUE = "UPDATE task SET due_at = ?1 WHERE shelf = ?2 AND status = 0 AND due_at > ?1"
 
 
@@ -52,19 +53,43 @@ async def open_engine(
         now = stamp(clock.now())
         incarnation = await database.write(lambda connection: _begin(connection, now))
         work = SqliteWork(database, clock, lease=lease, incarnation=incarnation)
-        yield SqliteEngine(
-            database=database,
-            metadata=SqliteMetadata(database, clock),
-            answers=SqliteAnswers(database, clock),
-            tasks=SqliteTasks(database, clock),
-            work=work,
-            claims=SqliteClaims(database, work),
-            duties=SqliteDuties(database, clock, ids),
-            graves=SqliteGraves(database, clock, ids),
-            survey=SqliteSurvey(database, clock),
-            incarnation=incarnation,
-            dead=await work.held_by_the_dead(),
-        )
+        yield _engine(database, clock, ids, work, incarnation, await work.held_by_the_dead())
+
+
+@asynccontextmanager
+async def visit_engine(
+    folder: Path, *, clock: Clock, ids: Ids, writable: bool = False
+) -> AsyncIterator[SqliteEngine]:
+    """A data folder that nobody owns, as it stands: no claim is freed, nothing comes due.
+
+    Its work is to be looked at, not done: it has no incarnation to count under.
+    """
+    async with visit_database(folder, writable=writable) as database:
+        work = SqliteWork(database, clock, lease=timedelta(), incarnation=NOBODY)
+        yield _engine(database, clock, ids, work, NOBODY, [])
+
+
+def _engine(  # noqa: PLR0917 - all of them parts of one thing
+    database: Database,
+    clock: Clock,
+    ids: Ids,
+    work: SqliteWork,
+    incarnation: int,
+    dead: Sequence[Held],
+) -> SqliteEngine:
+    return SqliteEngine(
+        database=database,
+        metadata=SqliteMetadata(database, clock),
+        answers=SqliteAnswers(database, clock),
+        tasks=SqliteTasks(database, clock),
+        work=work,
+        claims=SqliteClaims(database, work),
+        duties=SqliteDuties(database, clock, ids),
+        graves=SqliteGraves(database, clock, ids),
+        survey=SqliteSurvey(database, clock),
+        incarnation=incarnation,
+        dead=dead,
+    )
 
 
 def _begin(connection: apsw.Connection, now: int) -> int:

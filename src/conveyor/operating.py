@@ -1,0 +1,162 @@
+"""What operators need: a doctor over the stores, and a way to them. A folder at rest is opened; a
+running service is found by the notice it left in its folder.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+from conveyor import __version__
+from conveyor.adapters.files import room
+from conveyor.adapters.files.blobs import FileBlobs
+from conveyor.adapters.files.bodies import FileBodies
+from conveyor.adapters.files.notice import Notice, posted, read_notice
+from conveyor.adapters.sqlite.database import owner_of
+from conveyor.adapters.sqlite.engine import visit_engine
+from conveyor.adapters.system.clock import SystemClock, SystemIds
+from conveyor.domain.finding import Lost, Surroundings
+from conveyor.ports.answers import Answers
+from conveyor.ports.blobs import Blobs
+from conveyor.ports.bodies import Bodies
+from conveyor.ports.clock import Clock, Ids
+from conveyor.ports.duties import Duties
+from conveyor.ports.graves import Graves
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.survey import Survey
+from conveyor.ports.tasks import Tasks
+from conveyor.ports.work import Work
+from conveyor.settings import Settings, shown
+from conveyor.steps.audit import Audit
+from conveyor.steps.complete import Complete
+from conveyor.steps.doctor import Doctor
+from conveyor.steps.sweep import Count, Sweep
+
+Address = Notice
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - to reach, not to listen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """The ports behind which state is kept."""
+
+    clock: Clock
+    ids: Ids
+    metadata: Metadata
+    answers: Answers
+    tasks: Tasks
+    work: Work
+    duties: Duties
+    graves: Graves
+    survey: Survey
+    bodies: Bodies
+    blobs: Blobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtRest:
+    """What operators see of a folder that no service has."""
+
+    doctor: Doctor
+    graves: Graves
+
+
+def owner(settings: Settings) -> str | None:
+    """The process that has the data folder; None when it is at rest."""
+    return owner_of(settings.folder)
+
+
+def notice(settings: Settings) -> Address | None:
+    """Where the running service can be asked, as it says itself."""
+    return read_notice(settings.folder)
+
+
+@contextmanager
+def announced(settings: Settings, token: str, host: str, port: int) -> Iterator[None]:
+    """Let operators find a running service."""
+    near = EVERYWHERE.get(host, host)
+    address = f"[{near}]" if ":" in near else near
+    with posted(settings.folder, Notice(f"http://{address}:{port}", token)):
+        yield
+
+
+@asynccontextmanager
+async def open_at_rest(settings: Settings, *, writable: bool = False) -> AsyncIterator[AtRest]:
+    """Open a data folder as it stands. Unless `writable`, nothing in it can be changed."""
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    folder = settings.folder
+    async with visit_engine(folder, clock=clock, ids=ids, writable=writable) as rows:
+        stores = Stores(
+            clock=clock,
+            ids=ids,
+            metadata=rows.metadata,
+            answers=rows.answers,
+            tasks=rows.tasks,
+            work=rows.work,
+            duties=rows.duties,
+            graves=rows.graves,
+            survey=rows.survey,
+            bodies=FileBodies(folder / "bodies"),
+            blobs=FileBlobs(folder / "blobs"),
+        )
+        complete = Complete(metadata=rows.metadata, tasks=rows.tasks, work=rows.work, clock=clock)
+        sweep = wire_sweep(stores, complete, _count_nothing)
+        doctor = wire_doctor(settings, stores, sweep, running=False)
+        yield AtRest(doctor=doctor, graves=rows.graves)
+
+
+def wire_sweep(stores: Stores, complete: Complete, count: Count) -> Sweep:
+    return Sweep(
+        metadata=stores.metadata,
+        answers=stores.answers,
+        tasks=stores.tasks,
+        work=stores.work,
+        duties=stores.duties,
+        bodies=stores.bodies,
+        blobs=stores.blobs,
+        survey=stores.survey,
+        clock=stores.clock,
+        is_due=complete.is_due,
+        check=complete.check,
+        count=count,
+    )
+
+
+def wire_doctor(settings: Settings, stores: Stores, sweep: Sweep, *, running: bool) -> Doctor:
+    """A doctor over stores that are at work, or at rest: then every claim is a dead one's."""
+    audit = Audit(
+        metadata=stores.metadata,
+        tasks=stores.tasks,
+        bodies=stores.bodies,
+        survey=stores.survey,
+        clock=stores.clock,
+    )
+
+    async def lost() -> AsyncIterator[tuple[Lost, str]]:
+        async for one in sweep.findings(patient=running):
+            yield one, sweep.when(one) if running else "at the next start of the service"
+
+    async def surroundings() -> Surroundings:
+        free, size = await room.disk(settings.folder)
+        return Surroundings(
+            version=__version__,
+            running=running,
+            folder=str(settings.folder.absolute()),
+            free=free,
+            size=size,
+            settings=shown(settings),
+        )
+
+    return Doctor(
+        metadata=stores.metadata,
+        tasks=stores.tasks,
+        graves=stores.graves,
+        survey=stores.survey,
+        audit=audit.run,
+        lost=lost,
+        surroundings=surroundings,
+    )
+
+
+def _count_nothing(_action: str, _times: int) -> None:
+    """Nothing is repaired, so there is nothing to count."""

@@ -1,0 +1,268 @@
+"""Audit: a run's accounting, verified from its rows, its histories and its bodies.
+
+Nothing is written. Rows are read in pages, however many there are. What looks wrong while others
+work is read again before it is told; what belongs to a run that is deleted meanwhile is not told.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from conveyor.domain.finding import Finding, Progress, Severity
+from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.job import Job
+from conveyor.domain.ledger import Ledger, Standing, row_faults
+from conveyor.domain.run import Run, RunStatus
+from conveyor.domain.task import Attempt, StoredBody, Task, TaskStatus
+from conveyor.errors import NotFound, Unavailable
+from conveyor.ports.bodies import Bodies, BodyName
+from conveyor.ports.clock import Clock
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.survey import Survey
+from conveyor.ports.tasks import Tasks
+
+PAGE = 500
+NAMES = 5_000
+MOST_TOLD = 20  # of one kind in one run, one by one; the others as a number
+AT_ONCE = 4  # bodies being read
+TRIES = 5
+LAST = "~"
+
+AGAIN = "restore it from a backup, or run the job again (POST /v1/jobs/{job}/rerun)"
+ADVICE = {
+    "body_missing": AGAIN,
+    "body_damaged": AGAIN,
+    "body_unreadable": "look at the disk and its permissions; if the file is lost, " + AGAIN,
+    "body_orphaned": "no row refers to it: remove the file, or leave it until the run is deleted",
+    "source_missing": "its inherited results cannot be read: run the whole job again",
+}
+TAMPERED = (
+    "Conveyor does not do this by itself: restore the data folder from a backup, or run the job "
+    "again (POST /v1/jobs/{job}/rerun) and delete this run"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    metadata: Metadata
+    tasks: Tasks
+    bodies: Bodies
+    survey: Survey
+    clock: Clock
+
+    async def run(self, job: Job, run_id: RunId, bodies: bool) -> AsyncIterator[Progress | Finding]:
+        """Each page that was read, and at the end what is wrong."""
+        before = await self._standing(run_id)
+        if before is None:
+            return
+        case = _Case(job, before.run)
+        names = _Names(self.bodies, before.run) if bodies else None
+        async for page in self._pages(run_id):
+            await self._look_at(case, page, names)
+            yield case.progress
+        if names:
+            await self._note_orphans(case, await names.up_to(LAST), [])
+        await self._check_sources(case)
+        after = await self._standing(run_id)
+        if after is None:
+            return
+        for code, text in case.ledger.faults(before, after):
+            case.note(code, text)
+        for finding in case.findings():
+            yield finding
+
+    async def _standing(self, run_id: RunId) -> Standing | None:
+        """What is on record of a run; None when it is gone."""
+        run = await self.metadata.run(run_id)
+        if run is None or run.status is RunStatus.DELETED:
+            return None
+        settled = (await self.tasks.counts([run_id]))[run_id]
+        batches = await self.metadata.batches(limit=PAGE, after=(run_id, -1))
+        return Standing(run, settled, [batch for batch in batches if batch.run_id == run_id])
+
+    async def _pages(self, run_id: RunId) -> AsyncIterator[Sequence[Task]]:
+        after = -1
+        while page := await self.tasks.page(run_id, limit=PAGE, after=after):
+            yield page
+            after = page[-1].index
+
+    async def _look_at(self, case: "_Case", page: Sequence[Task], names: "_Names | None") -> None:
+        case.ledger.add(page)
+        lines = await self._histories(case.run.id, page)
+        for task in page:
+            if any(row_faults(case.run, task, lines.get(task.id, ()))):
+                await self._look_again(case, task)
+        if names:
+            async with asyncio.TaskGroup() as group:
+                for part in range(AT_ONCE):
+                    group.create_task(self._check_bodies(case, page[part::AT_ONCE]))
+            await self._note_orphans(case, await names.up_to(page[-1].id), page)
+
+    async def _histories(
+        self, run_id: RunId, page: Sequence[Task]
+    ) -> Mapping[TaskId, Sequence[Attempt]]:
+        """The histories of a page's tasks, those of inherited ones from the runs that own them."""
+        found: dict[TaskId, Sequence[Attempt]] = {}
+        after, up_to = page[0].index - 1, page[-1].index
+        for owner in {task.source_run_id or run_id for task in page}:
+            lines = await self.survey.histories(owner, after=after, up_to=up_to)
+            owned = {task.id for task in page if (task.source_run_id or run_id) == owner}
+            found |= {task_id: lines[task_id] for task_id in owned & lines.keys()}
+        return found
+
+    async def _look_again(self, case: "_Case", task: Task) -> None:
+        """Judge a row that stands still: the run, the row and its history of one moment."""
+        for _ in range(TRIES):
+            run = await self.metadata.run(case.run.id)
+            rows = await self._row(case.run.id, task.index)
+            if run is None or not rows:
+                return
+            [row] = rows
+            lines = await self.tasks.history(row.source_run_id or run.id, row.id)
+            if await self._row(case.run.id, task.index) == rows:
+                for code, text in row_faults(run, row, lines):
+                    case.note(code, text, row.id)
+                return
+
+    async def _row(self, run_id: RunId, index: int) -> list[Task]:
+        near = await self.tasks.page(run_id, limit=1, after=index - 1)
+        return [row for row in near if row.index == index]
+
+    async def _check_bodies(self, case: "_Case", tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            await self._check_body(case, task)
+
+    async def _check_body(self, case: "_Case", task: Task) -> None:
+        if task.status is not TaskStatus.SUCCESSFUL or task.result is None:
+            return
+        case.bodies += 1
+        fault = await self._body_fault(task.result)
+        expires = task.updated_at + timedelta(days=case.job.result_ttl_days)
+        if fault and not (fault[0] == "body_missing" and expires <= self.clock.now()):
+            case.note(*fault, task.id)
+
+    async def _body_fault(self, result: StoredBody) -> tuple[str, str] | None:
+        digest, length = hashlib.sha256(), 0
+        try:
+            async for chunk in self.bodies.read(result.locator):
+                digest.update(chunk)
+                length += len(chunk)
+        except NotFound:
+            return "body_missing", f"its body is gone: {result.locator}"
+        except Unavailable as error:
+            return "body_unreadable", f"its body cannot be read: {result.locator} ({error})"
+        if length != result.length:
+            told = f"has {length:,} bytes, and should have {result.length:,}"
+        elif digest.hexdigest() != result.checksum:
+            told = "is not what was stored: its SHA-256 differs"
+        else:
+            return None
+        return "body_damaged", f"its body {told}: {result.locator}"
+
+    async def _note_orphans(
+        self, case: "_Case", names: Iterable[BodyName], page: Sequence[Task]
+    ) -> None:
+        wanted = {(task.id, task.claim_no) for task in page if _may_have_body(task)}
+        for name in names:
+            if (name.task_id, name.claim_no) not in wanted and await self._is_orphan(name):
+                text = f"a body of claim {name.claim_no} lies there, and no row refers to it"
+                case.note("body_orphaned", text, name.task_id)
+
+    async def _is_orphan(self, name: BodyName) -> bool:
+        """Whether it still lies there, and its task still has no use for it."""
+        task = await self.tasks.get(name.run_id, name.task_id)
+        if task and task.claim_no == name.claim_no and _may_have_body(task):
+            return False
+        after = (name.task_id, name.claim_no - 1)
+        return name in await self.bodies.names(name.job_id, name.run_id, limit=1, after=after)
+
+    async def _check_sources(self, case: "_Case") -> None:
+        for source in case.run.inherited.sources:
+            run = await self.metadata.run(source)
+            if run is None or run.status is RunStatus.DELETED:
+                case.note("source_missing", f"it shows results of run {source}, which is gone")
+
+
+def _may_have_body(task: Task) -> bool:
+    """Whether the latest claim of a row has written a body, or may be about to."""
+    return task.source_run_id is None and task.status in {
+        TaskStatus.SUCCESSFUL,
+        TaskStatus.PROCESSING,
+    }
+
+
+class _Case:
+    """One run under examination: its sums, and what was noted."""
+
+    def __init__(self, job: Job, run: Run) -> None:
+        self.job = job
+        self.run = run
+        self.ledger = Ledger()
+        self.bodies = 0
+        self._noted: dict[str, list[tuple[str, TaskId | None]]] = {}
+        self._more: dict[str, int] = {}
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(
+            job_id=self.job.id,
+            run_id=self.run.id,
+            rows=self.ledger.rows,
+            bodies=self.bodies,
+            total=self.run.total,
+        )
+
+    def note(self, code: str, text: str, task_id: TaskId | None = None) -> None:
+        told = self._noted.setdefault(code, [])
+        if len(told) < MOST_TOLD:
+            told.append((text, task_id))
+        else:
+            self._more[code] = self._more.get(code, 0) + 1
+
+    def findings(self) -> Iterator[Finding]:
+        for code, told in self._noted.items():
+            for text, task_id in told:
+                yield self._finding(code, text, task_id)
+            if more := self._more.get(code):
+                yield self._finding(code, f"{more:,} more of its tasks are so", None)
+
+    def _finding(self, code: str, text: str, task_id: TaskId | None) -> Finding:
+        return Finding(
+            severity=Severity.WRONG,
+            code=code,
+            what=text,
+            advice=ADVICE.get(code, TAMPERED).replace("{job}", self.job.id),
+            job_id=self.job.id,
+            run_id=self.run.id,
+            task_id=task_id,
+        )
+
+
+class _Names:
+    """The bodies of a run in order, taken as far as wanted."""
+
+    def __init__(self, bodies: Bodies, run: Run) -> None:
+        self._bodies = bodies
+        self._run = run
+        self._ahead: list[BodyName] = []
+        self._after = ("", -1)
+        self._ended = False
+
+    async def up_to(self, task_id: str) -> list[BodyName]:
+        """Those not taken yet whose task is not past this one."""
+        while not self._ended and not (self._ahead and self._ahead[-1].task_id > task_id):
+            await self._read_on()
+        taken = [name for name in self._ahead if name.task_id <= task_id]
+        self._ahead = self._ahead[len(taken) :]
+        return taken
+
+    async def _read_on(self) -> None:
+        page = await self._bodies.names(
+            self._run.job_id, self._run.id, limit=NAMES, after=self._after
+        )
+        self._ahead += page
+        self._ended = not page
+        if page:
+            self._after = (page[-1].task_id, page[-1].claim_no)

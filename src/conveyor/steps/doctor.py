@@ -1,0 +1,256 @@
+"""Doctor: everything there is, looked at and left as it is.
+
+What the sweeper would do, what was buried, each job's runs, and each run's accounts. Reading only:
+a doctor may be called at any time, and as often as one likes.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from conveyor.domain.finding import (
+    Checked,
+    Event,
+    Finding,
+    Lost,
+    Progress,
+    Severity,
+    Surroundings,
+    Wanted,
+)
+from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.run import Run, RunStatus
+from conveyor.ports.graves import BuriedDuty, Graves
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.survey import Survey
+from conveyor.ports.tasks import Tasks
+
+PAGE = 100
+TRIES = 5
+LEAST_ROOM = 64 * 1024 * 1024  # bytes: about what one page and its rows may take
+REPORT = "Conveyor does not do this by itself: restore the data folder from a backup"
+
+Findings = AsyncIterator[Finding]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doctor:
+    metadata: Metadata
+    tasks: Tasks
+    graves: Graves
+    survey: Survey
+    audit: Callable[[Job, RunId, bool], AsyncIterator[Progress | Finding]]
+    lost: Callable[[], AsyncIterator[tuple[Lost, str]]]  # with when it is repaired
+    surroundings: Callable[[], Awaitable[Surroundings]]
+
+    async def examine(self, wanted: Wanted) -> AsyncIterator[Event]:
+        """Findings and progress as they come, and a summary last of all."""
+        tally = _Tally()
+        async for event in self._events(wanted):
+            tally.add(event)
+            yield event
+        yield tally.summary()
+
+    async def _events(self, wanted: Wanted) -> AsyncIterator[Event]:
+        about = await self.surroundings()
+        yield about
+        if about.free < LEAST_ROOM:
+            yield _no_room(about)
+        async for finding in self._general(wanted):
+            yield finding
+        known = False
+        async for job in self._jobs(wanted):
+            known = True
+            async for event in self._job(job, wanted):
+                yield event
+        if not known and (wanted.job_id or wanted.run_id):
+            yield _unknown(wanted)
+
+    async def _general(self, wanted: Wanted) -> Findings:
+        async for lost, when in self.lost():
+            if _is_of(wanted, lost.job_id, lost.run_id):
+                yield _to_repair(lost, when)
+        async for duty in self._buried():
+            run = await self.metadata.run(RunId(duty.about.get("run_id", duty.about.get("id", ""))))
+            job_id = run.job_id if run else JobId(duty.about.get("id", "")) or None
+            if _is_of(wanted, job_id, run.id if run else None):
+                yield _buried(duty, job_id, run.id if run else None)
+        if not (wanted.job_id or wanted.run_id):
+            async for finding in self._strays():
+                yield finding
+
+    async def _buried(self) -> AsyncIterator[BuriedDuty]:
+        after = ""
+        while page := await self.graves.buried(limit=PAGE, after=after):
+            for duty in page:
+                yield duty
+            after = page[-1].id
+
+    async def _strays(self) -> Findings:
+        """Runs that belong to no job: no caller can reach them."""
+        after = ""
+        while page := await self.tasks.runs_held(limit=PAGE, after=after):
+            for run_id in page:
+                run = await self.metadata.run(run_id)
+                if run and await self.metadata.job(run.job_id) is None:
+                    yield _wrong("run_without_job", "its job is gone", run.job_id, run.id)
+            after = page[-1]
+
+    async def _jobs(self, wanted: Wanted) -> AsyncIterator[Job]:
+        if wanted.job_id or wanted.run_id:
+            run = await self.metadata.run(wanted.run_id) if wanted.run_id else None
+            job_id = wanted.job_id or (run.job_id if run else None)
+            job = await self.metadata.job(job_id) if job_id else None
+            fits = not wanted.run_id or (run is not None and run.job_id == job_id)
+            if job and fits:
+                yield job
+            return
+        after = ""
+        while page := await self.survey.jobs(limit=PAGE, after=after):
+            for job in page:
+                yield job
+            after = page[-1].id
+
+    async def _job(self, job: Job, wanted: Wanted) -> AsyncIterator[Event]:
+        if job.status is JobStatus.DELETED:
+            return
+        runs, faults = await self._judged(job)
+        for finding in faults:
+            yield finding
+        for run in runs:
+            if wanted.run_id in {None, run.id} and run.status is not RunStatus.DELETED:
+                yield Progress(job_id=job.id, run_id=run.id, total=run.total)
+                async for event in self.audit(job, run.id, wanted.bodies):
+                    yield event
+
+    async def _judged(self, job: Job) -> tuple[Sequence[Run], Sequence[Finding]]:
+        """A job's runs, and what is wrong between it and them; read again while it moves."""
+        for _ in range(TRIES):
+            runs = await self._runs(job.id)
+            latest = await self.metadata.job(job.id)
+            if latest is None or latest.status is JobStatus.DELETED:
+                return [], []
+            if latest == job:
+                return runs, list(_job_faults(job, runs))
+            job = latest
+        return runs, []
+
+    async def _runs(self, job_id: JobId) -> list[Run]:
+        """Newest first."""
+        found: list[Run] = []
+        before = None
+        while page := await self.metadata.runs(job_id, limit=PAGE, before=before):
+            found += page
+            before = page[-1].id
+        return found
+
+
+def _job_faults(job: Job, runs: Sequence[Run]) -> Iterator[Finding]:
+    live = [run.id for run in runs if run.is_live]
+    if len(live) > 1:
+        yield _wrong("two_live_runs", f"runs {', '.join(live)} are live at once", job.id)
+    newest = runs[0].id if runs else None
+    if job.latest_run_id != newest:
+        text = f"it says its latest run is {job.latest_run_id}, and its newest is {newest}"
+        yield _wrong("wrong_latest_run", text, job.id, newest)
+    numbers = Counter(run.sequence for run in runs)
+    for run in runs:
+        if numbers[run.sequence] > 1 or run.sequence > job.runs:
+            text = f"it is run {run.sequence} of its job, which is given twice or not yet"
+            yield _wrong("wrong_sequence", text, job.id, run.id)
+        if run.caller != job.caller:
+            yield _wrong("wrong_caller", "it is another caller's than its job", job.id, run.id)
+
+
+def _is_of(wanted: Wanted, job_id: JobId | None, run_id: RunId | None) -> bool:
+    if wanted.run_id:
+        return run_id == wanted.run_id
+    return wanted.job_id is None or job_id == wanted.job_id
+
+
+def _wrong(code: str, what: str, job_id: JobId, run_id: RunId | None = None) -> Finding:
+    return Finding(
+        severity=Severity.WRONG, code=code, what=what, advice=REPORT, job_id=job_id, run_id=run_id
+    )
+
+
+def _unknown(wanted: Wanted) -> Finding:
+    return Finding(
+        severity=Severity.WRONG,
+        code="unknown",
+        what="there is no such job or run here",
+        advice="look for it without --job and --run, or in another folder with --data",
+        job_id=wanted.job_id,
+        run_id=wanted.run_id,
+    )
+
+
+def _no_room(about: Surroundings) -> Finding:
+    return Finding(
+        severity=Severity.WRONG,
+        code="no_room",
+        what=f"{about.free / 2**20:,.0f} MiB are free at {about.folder}",
+        advice="make room: without it no page can be kept",
+    )
+
+
+def _to_repair(lost: Lost, when: str) -> Finding:
+    return Finding(
+        severity=Severity.REPAIR,
+        code=lost.action,
+        what=lost.what,
+        advice=f"nothing to do: the sweeper repairs it {when}",
+        job_id=lost.job_id,
+        run_id=lost.run_id,
+        task_id=lost.task_id,
+    )
+
+
+def _buried(duty: BuriedDuty, job_id: JobId | None, run_id: RunId | None) -> Finding:
+    return Finding(
+        severity=Severity.WRONG,
+        code="buried_duty",
+        what=f"the duty {duty.id} ({duty.kind}) was given up: {duty.reason}",
+        advice=f"mend the cause, then `conveyor dlq retry {duty.id}`; or `conveyor dlq drop "
+        f"{duty.id}`",
+        job_id=job_id,
+        run_id=run_id,
+    )
+
+
+class _Tally:
+    """What has been looked at so far."""
+
+    def __init__(self) -> None:
+        self._jobs: set[JobId] = set()
+        self._runs = self._rows = self._bodies = 0
+        self._last: Progress | None = None
+        self._found: Counter[Severity] = Counter()
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Finding):
+            self._found[event.severity] += 1
+        if isinstance(event, Progress):
+            if self._last and self._last.run_id != event.run_id:
+                self._count(self._last)
+            self._last = event
+
+    def summary(self) -> Checked:
+        if self._last:
+            self._count(self._last)
+        return Checked(
+            jobs=len(self._jobs),
+            runs=self._runs,
+            rows=self._rows,
+            bodies=self._bodies,
+            wrong=self._found[Severity.WRONG],
+            repairs=self._found[Severity.REPAIR],
+            notes=self._found[Severity.NOTE],
+        )
+
+    def _count(self, run: Progress) -> None:
+        self._jobs.add(run.job_id)
+        self._runs += 1
+        self._rows += run.rows
+        self._bodies += run.bodies
