@@ -110,14 +110,19 @@ class Service:
         """Run every loop of a worker until told to stop."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.pump.run(stopping), name="pump")
-            for number in range(ATTENDANTS):
-                group.create_task(
-                    serve(self.attend.step, stopping, idle=DUTY_IDLE, name="attend"),
-                    name=f"attend {number}",
-                )
-            group.create_task(
-                serve(self.sweep.step, stopping, idle=self.sweep_every, name="sweep"), name="sweep"
-            )
+            loops = [
+                serve(self.sweep.step, stopping, idle=self.sweep_every, name="sweep"),
+                *(
+                    serve(self.attend.step, stopping, idle=DUTY_IDLE, name="attend")
+                    for _ in range(ATTENDANTS)
+                ),
+            ]
+            others = [group.create_task(loop) for loop in loops]
+            await stopping.wait()
+            # Whatever they are at can be cut off anywhere, and is done again at the next start.
+            await asyncio.wait(others, timeout=self.pump.pace.grace.total_seconds())
+            for other in others:
+                other.cancel()
 
     async def watch_runs(self, stopping: asyncio.Event) -> None:
         """Keep listeners up to date; when told to stop, let them go, so that no stream holds it."""

@@ -190,12 +190,24 @@ async def test_a_run_in_the_middle_that_owns_nothing_shown_can_be_deleted() -> N
     await house.delete.run(CALLER, job_id, first)
 
 
-async def test_a_source_stays_while_it_is_being_copied() -> None:
+@pytest.mark.parametrize("status", ["failed", None])
+async def test_a_source_stays_while_it_is_being_copied(status: str | None) -> None:
     house, job_id, first = await _ended(LARGE)
-    await house.rerun(job_id, "failed")
+    second, *_ = await house.rerun(job_id, status)
 
-    with pytest.raises(RunHasDescendants):
+    with pytest.raises(RunHasDescendants, match=second):
         await house.delete.run(CALLER, job_id, first)
+
+
+async def test_a_source_can_go_once_all_of_it_was_copied_to_be_done_again() -> None:
+    house, job_id, first = await _ended(LARGE)
+    second, *_ = await house.rerun(job_id)
+    await house.do_duties()
+
+    await house.delete.run(CALLER, job_id, first)
+    await house.do_duties()
+
+    assert len(await house.rows(second)) == LARGE
 
 
 @MOMENTS

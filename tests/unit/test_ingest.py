@@ -7,7 +7,9 @@ from itertools import count
 import pytest
 from msgspec.structs import replace
 
+from conveyor.domain import run as life
 from conveyor.domain.batch import INGEST
+from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import JobId, RunId, task_ids
 from conveyor.domain.run import IngestStatus, RunStatus
 from conveyor.domain.task import Task, TaskStatus
@@ -15,6 +17,7 @@ from conveyor.errors import NotFound, StorageFull, Unavailable
 from conveyor.steps.attempt import Fetched, Result
 from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (
+    A_PAGE,
     CALLER,
     House,
     a_call,
@@ -438,3 +441,51 @@ async def test_giving_up_a_list_that_is_in_changes_nothing() -> None:
     await house.ingest.abandon(RunId("01ARZ3NDEKTSV4RRFFQ69G5FAV"), 0)
 
     assert await house.run(run_id) == before
+
+
+async def test_a_run_whose_account_fails_still_gets_all_its_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its caller did nothing wrong, and will run it again."""
+    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", 4)
+    house = a_house()
+    job_id, run_id = await house.submit(20)
+
+    async def fail() -> None:
+        failed = life.fail(
+            await house.run(run_id), AccountReason.INSUFFICIENT_CREDITS, "none", house.clock.now()
+        )
+        await house.metadata.commit(failed)
+
+    house.trace.after("work.offer", 2, fail)
+    await house.do_duties()
+
+    run = await house.run(run_id)
+    assert (run.status, run.total, run.ingest_status) == (RunStatus.FAILED, 20, IngestStatus.DONE)
+    assert len(await house.rows(run_id)) == 20
+    assert (await house.rerun(job_id))[1] == 20
+
+
+@pytest.mark.parametrize("copied", [False, True])
+async def test_rows_ahead_of_the_watermark_count_when_the_run_ends_there(
+    copied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", 4)
+    house = a_house()
+    job_id, run_id = await house.submit(20)
+    if copied:
+        await house.do_duties()
+        await house.drain(run_id, lambda _: A_PAGE)
+        run_id, *_ = await house.rerun(job_id, "successful")
+    house.trace.die_at("metadata.commit", 2)  # the watermark of the second chunk
+    with pytest.raises(Crash):
+        await house.ingest.run(run_id, 0)
+    assert len(await house.rows(run_id)) == 8
+    await house.close.stop(CALLER, job_id)
+
+    await house.ingest.run(run_id, 0)
+
+    run, rows = await house.run(run_id), await house.rows(run_id)
+    assert (run.total, run.ingest_status) == (len(rows), IngestStatus.DONE)
+    assert len(rows) == (20 if copied else 8)
+    assert await house.batches() == []

@@ -4,7 +4,7 @@ import pytest
 
 from conveyor.domain.counts import Counts
 from conveyor.domain.progress import WINDOW, Progress, Reading, eta, gone, rate, slid
-from conveyor.domain.run import IngestStatus, PauseState, RunStatus
+from conveyor.domain.run import IngestStatus, Inheritance, PauseState, RunStatus
 from conveyor.testing.factories import a_run
 
 HALF = Counts(successful=40, blocked=10)
@@ -47,6 +47,7 @@ def test_the_time_left_is_not_guessed(state: dict[str, object]) -> None:
     known: dict[str, object] = {"total": 100, "last_batch_received": True}
     assert eta(a_run(**known), HALF, 10.0) == 5
     assert eta(a_run(**known | state), HALF, 10.0) is None
+    assert eta(a_run(**known, inherited=Inheritance(idle=20)), HALF, 10.0) == 3
     assert eta(a_run(**known), HALF, 0.0) is None
     assert eta(a_run(**known), HALF, None) is None
 

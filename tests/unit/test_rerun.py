@@ -13,7 +13,7 @@ from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId, task_ids
 from conveyor.domain.job import JobStatus
 from conveyor.domain.rerun import expected, inherited, is_done_again, parse_statuses
-from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, RunStatus
+from conveyor.domain.run import IngestStatus, Inheritance, RunStatus
 from conveyor.domain.task import Refused, Task, TaskStatus
 from conveyor.errors import (
     IdempotencyKeyConflict,
@@ -231,15 +231,13 @@ async def test_runs_are_numbered_even_when_one_is_deleted() -> None:
     assert (await house.job(job_id)).latest_run_id == third
 
 
-async def test_a_rerun_of_an_empty_run_completes_at_once() -> None:
+async def test_a_run_without_tasks_is_not_repeated() -> None:
     house = a_house()
     job_id, _ = await house.submit(0, status="open")
     await house.close.close(CALLER, job_id)
 
-    second, retried, _ = await house.rerun(job_id)
-
-    assert retried == 0
-    assert (await house.run(second)).status is RunStatus.COMPLETED
+    with pytest.raises(NoMatchingTasks, match=r"no tasks$"):
+        await house.rerun(job_id)
 
 
 async def test_the_key_of_the_rerun_is_the_one_forwarded() -> None:
@@ -301,7 +299,7 @@ def test_what_is_expected_is_what_comes_of_the_rows() -> None:
         rest = [structs.replace(row, source_run_id=row.run_id) for row in rows if row not in again]
         retried, taken_over = expected(a_run(), tally, counts, statuses)
         assert (retried, taken_over) == (len(again), inherited(rest)), statuses
-    assert expected(a_run(), tally, counts, None) == (5, NO_INHERITANCE)
+    assert expected(a_run(), tally, counts, None) == (5, Inheritance(sources=(a_run().id,)))
 
 
 async def test_a_strangers_job_is_not_there() -> None:
@@ -328,7 +326,8 @@ async def test_a_run_that_ended_before_its_rows_were_written_is_not_run_again_ye
 
     await house.do_duties()
 
-    assert (await house.rerun(job_id))[1] == 0
+    with pytest.raises(NoMatchingTasks):  # the stop came before the first row
+        await house.rerun(job_id)
 
 
 async def test_without_a_run_there_is_nothing_to_repeat() -> None:
@@ -341,7 +340,7 @@ async def test_without_a_run_there_is_nothing_to_repeat() -> None:
 @EITHER
 async def test_without_a_match_nothing_is_made(count: int) -> None:
     house, job_id, first = await _ended(count, failing=lambda _: False)
-    with pytest.raises(NoMatchingTasks, match="failed, pending"):
+    with pytest.raises(NoMatchingTasks, match="failed or pending"):
         await house.rerun(job_id, "failed,pending")
 
     assert list(await house.tasks.runs_held(limit=9)) == [first]
@@ -349,13 +348,13 @@ async def test_without_a_match_nothing_is_made(count: int) -> None:
 
 
 @EITHER
-async def test_bodies_are_inherited_while_they_live_counted_from_the_first_run(count: int) -> None:
+async def test_bodies_are_inherited_while_they_live(count: int) -> None:
     house, job_id, first = await _ended(count)
     house.clock.advance(timedelta(days=14) - timedelta(seconds=1))
     second, *_ = await house.rerun(job_id, "failed")
     await house.do_duties()
     await house.drain(second, lambda task: A_REFUSAL if task.index == 0 else A_PAGE)
-    house.clock.advance(timedelta(seconds=1))
+    house.clock.advance(timedelta(days=14))
 
     with pytest.raises(PartialRerunWindowExpired, match="14 days"):
         await house.rerun(job_id, "failed")
@@ -463,29 +462,65 @@ async def test_a_rerun_and_a_delete_of_its_source(count: int) -> None:
     assert list(await house.tasks.runs_held(limit=9)) == []
 
 
-@EITHER
-async def test_a_stopped_copy_counts_the_rows_it_wrote(
-    count: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("status", [None, "failed"])
+async def test_a_stopped_copy_is_copied_to_its_end(
+    status: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Or the next rerun would have less to copy than there was."""
     monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", 10)
-    house, job_id, _ = await _ended(count)
+    house, job_id, _ = await _ended(LARGE)
 
     async def stop() -> None:
         await house.close.stop(CALLER, job_id)
 
     house.trace.after("work.offer", 2, stop)
-    second, *_ = await house.rerun(job_id, "failed")
+    second, *_ = await house.rerun(job_id, status)
     await house.do_duties()
 
     run, rows = await house.run(second), await house.rows(second)
-    if count == LARGE:
-        assert (run.status, run.ingest_status, len(rows)) == (
-            RunStatus.STOPPED,
-            IngestStatus.DONE,
-            20,
-        )
-    assert run.total == len(rows)
+    assert (run.status, run.ingest_status) == (RunStatus.STOPPED, IngestStatus.DONE)
+    assert run.total == len(rows) == LARGE
     assert run.inherited == inherited(rows)
+    assert await house.work.claim({second: 9}) == []
+    assert (await house.rerun(job_id))[1] == LARGE
+
+
+async def test_a_copy_whose_source_is_gone_is_given_up_for_all_to_see() -> None:
+    house, job_id, first = await _ended(LARGE)
+    second, *_ = await house.rerun(job_id)
+    await house.tasks.discard(first, limit=5)
+
+    await house.do_duties()
+
+    run = await house.run(second)
+    assert (run.status, run.total) == (RunStatus.STOPPED, LARGE - 5)
+    [grave] = await house.graves.buried(limit=9)
+    assert "gone before they were copied" in grave.reason
+
+
+async def test_of_reruns_in_one_process_one_copies_at_a_time() -> None:
+    house, job_id, first = await _ended(SMALL)
+    refusals: list[Exception] = []
+
+    async def rerun_too() -> None:
+        try:
+            await house.rerun(job_id)
+        except RunNotTerminal as refusal:
+            refusals.append(refusal)
+
+    house.trace.before("tasks.add", 1, rerun_too)
+    second, *_ = await house.rerun(job_id)
+
+    assert len(refusals) == 1
+    assert set(await house.tasks.runs_held(limit=9)) == {first, second}
+
+
+async def test_what_is_refused_writes_no_row() -> None:
+    house, job_id, _ = await _ended(SMALL)
+    house.trace.forget()
+    with pytest.raises(NoMatchingTasks):
+        await house.rerun(job_id, "pending")
+    assert house.trace.of("tasks.add", "tasks.discard") == []
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -576,7 +611,7 @@ async def _stopped(count: int, *, processing: int = 0) -> tuple[House, JobId, Ru
 def _another_process(house: House) -> Rerun:
     """The same engines, with a memory of its own."""
     replays = Replays(answers=house.answers, clock=house.clock)
-    return replace(house.rerunning, replays=replays)
+    return replace(house.rerunning, replays=replays, under_way=set())
 
 
 def _page(_task: Task) -> Result:

@@ -53,7 +53,7 @@ async def test_a_large_page_is_passed_on_in_its_spool() -> None:
 async def test_the_callers_key_and_the_jobs_parameters_are_sent() -> None:
     params = {"js_render": "true"}
     _, asked = await _attempt(assignment=replace(ASSIGNMENT, params=params))
-    call = f"{a_task().id}.{a_task().claim_no}"
+    call = f"{a_task().run_id}.{a_task().id}.{a_task().claim_no}"
     assert asked == PageRequest(url=a_task().spec.url, key=KEY, params=params, call_id=call)
 
 
@@ -66,7 +66,7 @@ async def test_a_call_goes_by_its_task_and_claim_and_is_told_of_in_the_log() -> 
     with capture_logs() as logs:
         _, asked = await _attempt(page, task=task)
         await _attempt(refusal, task=task)
-    assert asked.call_id == f"{task.id}.7"
+    assert asked.call_id == f"{task.run_id}.{task.id}.7"
     ids = {"run_id": task.run_id, "task_id": task.id, "call_id": asked.call_id}
     assert logs == [
         {

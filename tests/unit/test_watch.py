@@ -240,6 +240,25 @@ async def test_a_run_that_vanishes_ends_as_deleted_with_its_last_figures() -> No
     assert await heard(news) == []
 
 
+async def test_a_run_that_vanishes_before_it_was_ever_read_ends_as_deleted() -> None:
+    """One who joins a post has nothing read; the other leaves, and then the run goes."""
+    at = Watched()
+    job_id, _ = await at.house.submit(4)
+    first = await at.listen(job_id)
+    await anext(first)
+    second = await at.listen(job_id)
+    await first.aclose()
+    hearing = asyncio.ensure_future(heard(second))
+    await asyncio.sleep(0)
+    at.watch.metadata = a_house().metadata  # in which there is no such run
+    at.watch.tasks = a_house().tasks
+    await at.round()
+
+    async with asyncio.timeout(5):
+        [last] = await hearing
+    assert (last or b"").startswith(b"deleted ")
+
+
 async def test_the_line_is_shown_to_be_alive_when_there_is_no_news() -> None:
     at = Watched()
     job_id, _ = await at.house.submit(2)

@@ -59,7 +59,8 @@ def eta(run: Run, settled: Counts, speed: float | None) -> int | None:
     all_known = run.last_batch_received and run.ingest_status is not IngestStatus.PENDING
     if not (speed and all_known and run.is_live) or run.is_paused:
         return None
-    return math.ceil((run.total - run_life.counts(run, settled).done) / speed)
+    left = run.total - run.inherited.idle - run_life.counts(run, settled).done
+    return math.ceil(left / speed)
 
 
 def gone(run: Run) -> Run:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.job import Job
-from conveyor.domain.run import NO_INHERITANCE, Inheritance, Run
+from conveyor.domain.run import Inheritance, Run
 from conveyor.domain.task import FINAL, Inherited, Task, TaskStatus
 from conveyor.errors import InvalidArgument
 
@@ -49,9 +49,12 @@ def inherited(rows: Iterable[Task | Inherited]) -> Inheritance:
 def expected(
     source: Run, tally: Mapping[TaskStatus, int], counts: Counts, statuses: Statuses | None
 ) -> tuple[int, Inheritance]:
-    """How many tasks a rerun will do, and what it will inherit, before a row is copied."""
+    """How many tasks a rerun will do, and what it will inherit, before a row is copied.
+
+    Until then the run it is copied from is a source even when nothing is inherited: it must stay.
+    """
     if statuses is None:
-        return sum(tally.values()), NO_INHERITANCE
+        return sum(tally.values()), Inheritance(sources=(source.id,))
     again = statuses | ({TaskStatus.PROCESSING} if TaskStatus.PENDING in statuses else set())
     left = {status: n for status, n in tally.items() if status not in again}
     failed = {why: getattr(counts, why) for why in FailureReason}
@@ -66,9 +69,11 @@ def expected(
 
 
 def is_too_late(source: Run, job: Job, now: datetime) -> bool:
-    """Whether results that a partial rerun would take over are past their time."""
-    since = source.bodies_since or source.created_at
-    return since + timedelta(days=job.result_ttl_days) <= now
+    """Whether every result that a partial rerun would take over is past its time.
+
+    An ended run's last change is its end: none of its results is younger.
+    """
+    return source.updated_at + timedelta(days=job.result_ttl_days) <= now
 
 
 def _field(row: Task | Inherited) -> str:

@@ -93,7 +93,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     failure_reason: AccountReason | None = None
     failure_detail: str | None = None
     inherited: Inheritance = NO_INHERITANCE
-    bodies_since: datetime | None = None  # no result shown here is older; None: than the run
     frozen: Counts | None = None  # set once, at completion
     version: int = 0  # 0: not stored yet; each store raises it
 

@@ -7,6 +7,7 @@ completion check. Two ingesters at once do no harm: rows are inserted if absent,
 watermark's version lets only one of them go on.
 """
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from conveyor.domain.batch import Batch
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import JobStatus
 from conveyor.domain.rerun import inherited
-from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run
+from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, RunStatus
 from conveyor.domain.task import TaskSpec
 from conveyor.errors import InvalidArgument, NotFound, Stale
 from conveyor.ports.blobs import Blobs
@@ -71,7 +72,7 @@ class Ingest:
                 continue
         await self.work.close(run_id)
         if batch := await self._find(run_id, first):
-            await self._finish(batch)
+            await self._finish(await self._caught_up(batch))
         self.wake(run_id)
 
     async def _find(self, run_id: RunId, first: int) -> Batch | None:
@@ -83,10 +84,12 @@ class Ingest:
     async def _write(self, batch: Batch) -> Batch:
         """Write rows until there are no more or the run no longer wants them."""
         async for piece in self._pieces(batch):
-            if not await self._is_wanted(batch.run_id):
-                return batch
+            if not await self._is_wanted(batch):
+                return await self._caught_up(batch)
             batch = await self._write_piece(batch, piece)
             self.wake(batch.run_id)
+        if batch.source and batch.written < batch.count and await self._is_wanted(batch):
+            raise InvalidArgument(f"rows of run {batch.source} are gone before they were copied")
         return batch
 
     def _pieces(self, batch: Batch) -> AsyncIterator[Piece]:
@@ -135,6 +138,22 @@ class Ingest:
         rows = await self.tasks.page(batch.run_id, limit=len(piece.rows), after=after)
         return [row.id for row in rows if row.source_run_id is None], inherited(rows)
 
+    async def _caught_up(self, batch: Batch) -> Batch:
+        """The batch with the rows counted that an ingester wrote and died before it said so."""
+        start = batch.read if batch.source else batch.first + batch.written
+        end = math.inf if batch.source else batch.first + batch.count
+        found = await self.tasks.page(batch.run_id, limit=CHUNK_LINES, after=start - 1)
+        ahead = [row for row in found if row.index < end]
+        if not ahead:
+            return batch
+        counted = msgspec.structs.replace(
+            batch,
+            written=batch.written + len(ahead),
+            inherited=batch.inherited + inherited(ahead),
+        )
+        await self.metadata.commit(counted)
+        return msgspec.structs.replace(counted, version=counted.version + 1)
+
     async def _finish(self, batch: Batch) -> None:
         """Say what came of the promise: all of it, or what was written when the run ended."""
         while True:
@@ -164,9 +183,16 @@ class Ingest:
         is_last = job is None or job.status is not JobStatus.OPEN
         return [life.latch(ended, now) if is_last else ended]
 
-    async def _is_wanted(self, run_id: RunId) -> bool:
-        run = await self.metadata.run(run_id)
-        return run is not None and run.is_live
+    async def _is_wanted(self, batch: Batch) -> bool:
+        """Whether the run is to have the rest of its rows.
+
+        One whose account failed is: its caller will run it again. A stop cuts a list short, but
+        not a copy, or the next rerun would have less to copy than there was.
+        """
+        run = await self.metadata.run(batch.run_id)
+        if run is None or run.status is RunStatus.DELETED:
+            return False
+        return run.status is not RunStatus.STOPPED or batch.source is not None
 
 
 async def _chunks(content: AsyncIterator[bytes]) -> AsyncIterator[tuple[list[TaskSpec], int]]:

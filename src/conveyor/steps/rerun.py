@@ -5,9 +5,9 @@ for a repeated call. A run of many rows is made with a batch instead, and copied
 The job's version decides between two reruns, or a rerun and a delete: the loser begins again.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
 import msgspec
 import structlog
@@ -85,6 +85,7 @@ class Rerun:
     limits: Limits
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
+    under_way: set[JobId] = field(default_factory=set)
 
     async def rerun(
         self, call: Call, job_id: JobId, statuses: Statuses | None, render: Render
@@ -95,9 +96,20 @@ class Rerun:
                 if known := await self.replays.find(call):
                     return known
                 job = await own_job(self.metadata, call.caller, job_id)
-                source = await self._source(job)
-                with suppress(Stale):  # another rerun, a close or a delete came first
-                    return await self._rerun(call, job, source, statuses, render)
+                with suppress(Stale), self._alone(job_id):
+                    # Stale: a rerun elsewhere, a close or a delete came first.
+                    return await self._rerun(call, job, statuses, render)
+
+    @contextmanager
+    def _alone(self, job_id: JobId) -> Iterator[None]:
+        """Copy a job's rows once at a time: of two reruns only one can come to be."""
+        if job_id in self.under_way:
+            raise RunNotTerminal("Another rerun of this job is being made: look at its latest run")
+        self.under_way.add(job_id)
+        try:
+            yield
+        finally:
+            self.under_way.discard(job_id)
 
     async def _source(self, job: Job) -> Run:
         """The run to be done again, if it is over and all its rows are there."""
@@ -112,37 +124,44 @@ class Rerun:
         return run
 
     async def _rerun(
-        self, call: Call, job: Job, source: Run, statuses: Statuses | None, render: Render
+        self, call: Call, job: Job, statuses: Statuses | None, render: Render
     ) -> Answer:
-        run_id = RunId(self.ids.new())
-        large = source.total >= self.limits.sync_tasks
+        source = await self._source(job)
+        plan = await self._plan(job, source, statuses)
+        self._check(plan)
         try:
-            make = self._expect if large else self._write_rows
-            retried, taken_over = await make(run_id, source, statuses)
-            plan = Plan(
-                job=job,
-                source=source,
-                statuses=statuses,
-                run_id=run_id,
-                retried=retried,
-                inherited=taken_over,
-                large=large,
-            )
-            self._check(plan)
-            return await self._store(call, plan, render)
+            return await self._store(call, await self._prepared(plan), render)
         except KeyTaken:
-            await self._abandon(run_id)
+            await self._abandon(plan)
             return await self.replays.won_by_another(call)
         except ConveyorError:
-            await self._abandon(run_id)
+            await self._abandon(plan)
             raise
 
+    async def _plan(self, job: Job, source: Run, statuses: Statuses | None) -> Plan:
+        tally = await self.tasks.tally(source.id)
+        settled = (await self.tasks.counts([source.id]))[source.id]
+        retried, taken_over = expected(source, tally, counts(source, settled), statuses)
+        return Plan(
+            job=job,
+            source=source,
+            statuses=statuses,
+            run_id=RunId(self.ids.new()),
+            retried=retried,
+            inherited=taken_over,
+            large=source.total >= self.limits.sync_tasks,
+        )
+
+    async def _prepared(self, plan: Plan) -> Plan:
+        """The plan as it is to be stored: with its rows written, if they are few."""
+        if plan.large:
+            return plan
+        retried, taken_over = await self._write_rows(plan)
+        return msgspec.structs.replace(plan, retried=retried, inherited=taken_over)
+
     def _check(self, plan: Plan) -> None:
-        if plan.statuses is None:
-            return
         if not plan.retried:
-            wanted = ", ".join(sorted(plan.statuses))
-            raise NoMatchingTasks(f"No task of the last run is {wanted}")
+            raise NoMatchingTasks(f"The last run has no tasks{_in(plan.statuses)}")
         takes_bodies = plan.inherited.counts.successful > 0
         if takes_bodies and is_too_late(plan.source, plan.job, self.clock.now()):
             days = plan.job.result_ttl_days
@@ -151,29 +170,20 @@ class Rerun:
                 "run the whole job again"
             )
 
-    async def _expect(
-        self, _: RunId, source: Run, statuses: Statuses | None
-    ) -> tuple[int, Inheritance]:
-        tally = await self.tasks.tally(source.id)
-        settled = (await self.tasks.counts([source.id]))[source.id]
-        return expected(source, tally, counts(source, settled), statuses)
-
-    async def _write_rows(
-        self, run_id: RunId, source: Run, statuses: Statuses | None
-    ) -> tuple[int, Inheritance]:
+    async def _write_rows(self, plan: Plan) -> tuple[int, Inheritance]:
         retried, taken_over = 0, Inheritance()
-        async for rows in self._copies(source, statuses):
-            await self.tasks.add(run_id, rows)
+        async for rows in self._copies(plan):
+            await self.tasks.add(plan.run_id, rows)
             fresh = [row.id for row in rows if row.inherited is None]
-            await self.work.offer(run_id, fresh)
+            await self.work.offer(plan.run_id, fresh)
             retried += len(fresh)
             taken_over += inherited(row.inherited for row in rows if row.inherited)
         return retried, taken_over
 
-    async def _copies(self, source: Run, statuses: Statuses | None) -> AsyncIterator[list[NewTask]]:
+    async def _copies(self, plan: Plan) -> AsyncIterator[list[NewTask]]:
         after = -1
-        while rows := await self.tasks.page(source.id, limit=PAGE, after=after):
-            yield [copied(row, statuses) for row in rows]
+        while rows := await self.tasks.page(plan.source.id, limit=PAGE, after=after):
+            yield [copied(row, plan.statuses) for row in rows]
             after = rows[-1].index
 
     async def _store(self, call: Call, plan: Plan, render: Render) -> Answer:
@@ -197,7 +207,6 @@ class Rerun:
 
     def _new_run(self, plan: Plan) -> Run:
         source, now = plan.source, self.clock.now()
-        takes_bodies = plan.inherited.counts.successful > 0
         return Run(
             id=plan.run_id,
             job_id=plan.job.id,
@@ -210,17 +219,21 @@ class Rerun:
             last_batch_received=not plan.large,
             ingest_status=IngestStatus.PENDING if plan.large else None,
             inherited=plan.inherited,
-            bodies_since=(source.bodies_since or source.created_at) if takes_bodies else None,
         )
 
-    async def _abandon(self, run_id: RunId) -> None:
+    async def _abandon(self, plan: Plan) -> None:
         """Clear rows that no run came of; what cannot be cleared now the sweeper finds."""
         try:
-            if await self.metadata.run(run_id):
-                return  # it took effect, and only the word of it was lost
-            await self.tasks.discard(run_id, limit=self.limits.sync_tasks + 1)
+            if plan.large or await self.metadata.run(plan.run_id):
+                return  # there are none; or it took effect, and only the word of it was lost
+            while await self.tasks.discard(plan.run_id, limit=PAGE) == PAGE:
+                pass
         except ConveyorError:
             return
+
+
+def _in(statuses: Statuses | None) -> str:
+    return "" if statuses is None else f" that are {' or '.join(sorted(statuses))}"
 
 
 def _batch(plan: Plan, run: Run) -> Batch:

@@ -45,7 +45,7 @@ class Scrape:
             params=params,
             headers=_headers(params),
             body=task.spec.body,
-            call_id=f"{task.id}.{task.claim_no}",
+            call_id=f"{task.run_id}.{task.id}.{task.claim_no}",
         )
         try:
             answer = await self.gateway.fetch(request, self.bodies.spool)

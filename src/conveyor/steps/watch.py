@@ -12,7 +12,7 @@ from datetime import timedelta
 from itertools import islice
 
 from conveyor.domain import run as run_life
-from conveyor.domain.counts import Counts
+from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.progress import Progress, Reading, eta, gone, rate, slid
 from conveyor.domain.run import Run, RunStatus
@@ -33,7 +33,8 @@ News = AsyncGenerator[bytes | None, None]
 class Post:
     """What is known of one run that somebody listens to."""
 
-    def __init__(self, render: Render) -> None:
+    def __init__(self, run: Run, render: Render) -> None:
+        self.run = run  # as the first listener found it
         self._render = render
         self._window: tuple[Reading, ...] = ()
         self._bell = asyncio.Event()
@@ -133,7 +134,7 @@ class Watch:
     @contextmanager
     def _at_post(self, run: Run, settled: Counts | None) -> Iterator[Post]:
         """The run's post while one listens; the last to leave takes it down."""
-        post = self.posts.setdefault(run.id, Post(self.render))
+        post = self.posts.setdefault(run.id, Post(run, self.render))
         post.listeners += 1
         if post.progress is None and settled is not None:  # else the next round tells
             post.tell(run, settled, self.clock.monotonic())
@@ -173,5 +174,6 @@ class Watch:
             return
         if run and run.status is not RunStatus.DELETED:
             post.tell(run, settled, now)
-        elif post.progress:  # its counts may be gone already: the last ones stand
-            post.tell(gone(post.progress.run), post.progress.settled, now)
+        else:  # its counts may be gone already: the last ones stand
+            known = post.progress
+            post.tell(gone(known.run if known else post.run), known.settled if known else ZERO, now)

@@ -317,6 +317,5 @@ def _rich_run() -> Run:
         inherited=Inheritance(
             counts=Counts(successful=1, nanos=2**60), idle=3, sources=(OTHER_RUN,)
         ),
-        bodies_since=NOON,
         frozen=Counts(successful=2, blocked=3, credits=4, nanos=2**61),
     )
