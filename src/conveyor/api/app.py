@@ -5,7 +5,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-import msgspec
 import structlog
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -20,7 +19,7 @@ from structlog.contextvars import bound_contextvars
 from conveyor.api import problems
 from conveyor.api.handlers import Handlers
 from conveyor.api.links import PREFIX as LINKS
-from conveyor.api.openapi import document
+from conveyor.api.openapi import encoded
 from conveyor.api.operators import Operators
 from conveyor.api.routes import ROUTES
 from conveyor.errors import ConveyorError, Unavailable
@@ -141,8 +140,6 @@ def _by_method(calls: Mapping[str, Endpoint]) -> Endpoint:
 
 
 def _operators_routes(metrics: Metrics, ready: Ready) -> list[Route | Mount]:
-    api = msgspec.json.encode(document())
-
     async def healthz(_: Request) -> Response:
         return Response(b'{"status":"ok"}', media_type="application/json")
 
@@ -154,7 +151,7 @@ def _operators_routes(metrics: Metrics, ready: Ready) -> list[Route | Mount]:
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def openapi(_: Request) -> Response:
-        return Response(api, media_type="application/json")
+        return Response(encoded(), media_type="application/json")
 
     async def docs(_: Request) -> Response:
         return FileResponse(ASSETS / "docs.html")

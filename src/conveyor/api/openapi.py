@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -26,6 +27,12 @@ EXTENSIONS: dict[str, Document] = {
     "Conveyor-Result-Ttl-Days": {"type": "integer", "minimum": 1},
     "Conveyor-Async": {"type": "boolean"},
 }
+
+
+@cache
+def encoded() -> bytes:
+    """The document as it is served: it never changes while the program runs."""
+    return msgspec.json.encode(document())
 
 
 def document() -> Document:
