@@ -7,7 +7,6 @@ completion check. Two ingesters at once do no harm: rows are inserted if absent,
 watermark's version lets only one of them go on.
 """
 
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
@@ -72,7 +71,7 @@ class Ingest:
                 continue
         await self.work.close(run_id)
         if batch := await self._find(run_id, first):
-            await self._finish(await self._caught_up(batch))
+            await self._finish(batch)
         self.wake(run_id)
 
     async def _find(self, run_id: RunId, first: int) -> Batch | None:
@@ -85,7 +84,7 @@ class Ingest:
         """Write rows until there are no more or the run no longer wants them."""
         async for piece in self._pieces(batch):
             if not await self._is_wanted(batch):
-                return await self._caught_up(batch)
+                return batch
             batch = await self._write_piece(batch, piece)
             self.wake(batch.run_id)
         if batch.source and batch.written < batch.count and await self._is_wanted(batch):
@@ -138,22 +137,6 @@ class Ingest:
         rows = await self.tasks.page(batch.run_id, limit=len(piece.rows), after=after)
         return [row.id for row in rows if row.source_run_id is None], inherited(rows)
 
-    async def _caught_up(self, batch: Batch) -> Batch:
-        """The batch with the rows counted that an ingester wrote and died before it said so."""
-        start = batch.read if batch.source else batch.first + batch.written
-        end = math.inf if batch.source else batch.first + batch.count
-        found = await self.tasks.page(batch.run_id, limit=CHUNK_LINES, after=start - 1)
-        ahead = [row for row in found if row.index < end]
-        if not ahead:
-            return batch
-        counted = msgspec.structs.replace(
-            batch,
-            written=batch.written + len(ahead),
-            inherited=batch.inherited + inherited(ahead),
-        )
-        await self.metadata.commit(counted)
-        return msgspec.structs.replace(counted, version=counted.version + 1)
-
     async def _finish(self, batch: Batch) -> None:
         """Say what came of the promise: all of it, or what was written when the run ended."""
         while True:
@@ -171,9 +154,10 @@ class Ingest:
             await self.blobs.delete([batch.blob])
 
     async def _ended(self, run: Run | None, batch: Batch) -> list[Run]:
-        missing = batch.count - batch.written
         if run is None:
             return []
+        batch = await self._with_rows_ahead(batch)
+        missing = batch.count - batch.written
         if run.ingest_status is not IngestStatus.PENDING:
             cut = msgspec.structs.replace(run, total=run.total - missing)
             return [cut] if missing else []
@@ -182,6 +166,24 @@ class Ingest:
         ended = life.ingested(run, batch.first + batch.written, batch.inherited, now)
         is_last = job is None or job.status is not JobStatus.OPEN
         return [life.latch(ended, now) if is_last else ended]
+
+    async def _with_rows_ahead(self, batch: Batch) -> Batch:
+        """The batch as its rows tell it: whoever died before the watermark left some ahead of it,
+        and they may be done and counted by now.
+        """
+        while batch.written < batch.count:
+            after = (batch.read if batch.source else batch.first + batch.written) - 1
+            page = await self.tasks.page(batch.run_id, limit=CHUNK_LINES, after=after)
+            rows = [row for row in page if batch.source or row.index < batch.first + batch.count]
+            if not rows:
+                break
+            batch = msgspec.structs.replace(
+                batch,
+                written=batch.written + len(rows),
+                read=rows[-1].index + 1 if batch.source else batch.read,
+                inherited=batch.inherited + inherited(rows),
+            )
+        return batch
 
     async def _is_wanted(self, batch: Batch) -> bool:
         """Whether the run is to have the rest of its rows.
