@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import CancelledError
 from contextlib import aclosing
 from pathlib import Path
 
@@ -168,6 +169,14 @@ async def test_a_job_is_run_again_in_part_and_deleted(client: AsyncConveyor) -> 
     assert results[0].body
     old = [result async for result in client.results(job.job_id, run_id=first.run_id)]
     assert [result.run_id for result in old] == [first.run_id] * 2
+    failed = results[1].task_id
+    [before] = await client.history(job.job_id, failed, run_id=first.run_id)
+    [since] = await client.history(job.job_id, failed)
+    assert before.ended_at < since.started_at
+    await client.delete_run(job.job_id, second.run_id)
+    with pytest.raises(NotFound):
+        await client.run(job.job_id, second.run_id)
+    assert (await client.wait(job.job_id)).run_id == first.run_id
     await client.delete(job.job_id)
     with pytest.raises(NotFound):
         await client.job(job.job_id)
@@ -263,6 +272,51 @@ def test_lists_are_read_in_the_callers_thread(sync: Conveyor) -> None:
     assert job.accepted_tasks == 2500
     sync.stop(job.job_id)
     rows.close()
+
+
+def test_leaving_ends_the_iterators_that_are_open(
+    running: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Conveyor(running.url, KEY) as client:
+        done = client.submit([OK.format(n) for n in range(20)]).job_id
+        client.wait(done)
+        slow = client.submit([SLOW.format(1)]).job_id
+        opened = [client.progress(slow), client.results(done), client.jobs()]
+        for iterator in opened:
+            next(iterator)
+    assert [record.getMessage() for record in caplog.records] == []
+    for iterator in opened:
+        with pytest.raises(RuntimeError, match="left"):
+            next(iterator)
+    assert "conveyor" not in {thread.name for thread in threading.enumerate()}
+    with Conveyor(running.url, KEY) as client:
+        client.stop(slow)
+
+
+def test_leaving_ends_an_iterator_that_another_thread_waits_for(
+    running: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended: list[str] = []
+    told = threading.Event()
+
+    def follow(client: Conveyor, job_id: str) -> None:
+        try:
+            for _ in client.progress(job_id):
+                told.set()
+        except CancelledError:
+            ended.append(job_id)
+
+    with Conveyor(running.url, KEY) as client:
+        job_id = client.submit([SLOW.format(1)]).job_id
+        following = threading.Thread(target=follow, args=(client, job_id))
+        following.start()
+        assert told.wait(10)
+    following.join(10)
+    assert not following.is_alive()
+    assert ended == [job_id]
+    assert [record.getMessage() for record in caplog.records] == []
+    with Conveyor(running.url, KEY) as client:
+        client.stop(job_id)
 
 
 def test_a_client_without_a_loop_serves_several_threads_and_leaves_none(running: Program) -> None:

@@ -247,6 +247,10 @@ async def test_a_delete_whose_answer_is_lost_is_done(client: AsyncConveyor, sky:
     await client.delete("j")
     with pytest.raises(NotFound):
         await client.delete("j")
+    sky.before["DELETE /jobs/j/runs/r"] = [cut, refuse(404)]
+    await client.delete_run("j", "r")
+    with pytest.raises(NotFound):
+        await client.delete_run("j", "r")
 
 
 def event(number: int, **changes: object) -> bytes:
@@ -356,7 +360,7 @@ def _listing(sky: Weather, *names: str) -> None:
         following = str(at + 2) if at + 2 < len(rows) else None
         return web.json_response({"results": rows[at : at + 2], "next_cursor": following})
 
-    sky.routes["GET /jobs/j/results"] = give
+    sky.routes["GET /jobs/j/results"] = sky.routes["GET /jobs/j/runs/r/results"] = give
     for name in names:
         sky.routes[f"GET /jobs/j/runs/r/tasks/{name}/content"] = page()
 
@@ -376,7 +380,29 @@ async def test_a_page_that_is_cut_or_altered_is_fetched_again(
     sky.before[content] = [fault] * ATTEMPTS
     with pytest.raises(Unreachable):
         await client.save(result, tmp_path / "other")
-    assert not (tmp_path / "other").exists()
+    for name in ("other", "other.part"):
+        assert not (tmp_path / name).exists()
+
+
+async def test_a_page_for_a_folder_that_is_not_there_is_told(
+    client: AsyncConveyor, sky: Weather, tmp_path: Path
+) -> None:
+    _listing(sky, "t")
+    [result] = [one async for one in client.results("j", bodies=False)]
+    with pytest.raises(FileNotFoundError):
+        await client.save(result, tmp_path / "nowhere" / "page")
+
+
+async def test_a_rerun_between_two_pages_does_not_get_into_the_listing(
+    client: AsyncConveyor, sky: Weather
+) -> None:
+    _listing(sky, "a", "b", "c", "d", "e")
+    rerun = {"task_id": "a", "run_id": "r2", "url": "u", "status": "pending"}
+    found = []
+    async for one in client.results("j", bodies=False):
+        found.append((one.run_id, one.task_id))
+        sky.routes["GET /jobs/j/results"] = answer({"results": [rerun], "next_cursor": None})
+    assert found == [("r", name) for name in "abcde"]
 
 
 async def test_bodies_are_fetched_ahead_within_the_bound_and_told_in_order(

@@ -203,6 +203,7 @@ class AsyncConveyor:
     ) -> AsyncGenerator[Result, None]:
         """Results in the order of submission; `status` may be successful, failed or processing.
 
+        All are of one run, the latest by default, whatever is run again meanwhile.
         With bodies, up to `concurrency` of them are fetched ahead and held. Without, fetch those
         you want by `body`, or by `save` when they are large.
         """
@@ -222,9 +223,12 @@ class AsyncConveyor:
         """Stream the page of a result into a file, which appears only when whole; its length."""
         return await self._transport.save(content_of(result), Path(path))
 
-    async def history(self, job_id: str, task_id: str) -> list[Attempt]:
-        """The attempts at a task."""
-        path = path_of("jobs", job_id, "tasks", task_id, "history")
+    async def history(
+        self, job_id: str, task_id: str, *, run_id: str | None = None
+    ) -> list[Attempt]:
+        """The attempts at a task, in the latest run by default."""
+        run = ("runs", run_id) if run_id else ()
+        path = path_of("jobs", job_id, *run, "tasks", task_id, "history")
         return (await self._transport.read(History, path)).events
 
     async def stop(self, job_id: str) -> Run:
@@ -248,11 +252,18 @@ class AsyncConveyor:
 
     async def delete(self, job_id: str) -> None:
         """Delete a job with all its runs and results. One that is gone already is `NotFound`."""
+        await self._delete(path_of("jobs", job_id))
+
+    async def delete_run(self, job_id: str, run_id: str) -> None:
+        """Delete a run that has ended, with its results; the job stays, if without a run."""
+        await self._delete(path_of("jobs", job_id, "runs", run_id))
+
+    async def _delete(self, path: str) -> None:
         sent = Sendings()
 
         async def once() -> None:
             try:
-                await self._transport.call_once("DELETE", path_of("jobs", job_id), sent=sent)
+                await self._transport.call_once("DELETE", path, sent=sent)
             except NotFound:
                 if sent.times == 1:  # else it was the doing of a call whose answer was lost
                     raise

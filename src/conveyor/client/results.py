@@ -21,13 +21,14 @@ Spawn = Callable[
 async def listed(
     transport: Transport, job_id: str, run_id: str | None, status: str | None
 ) -> AsyncGenerator[Result, None]:
-    """Every row, without bodies."""
-    parts = ("jobs", job_id, *(("runs", run_id) if run_id else ()), "results")
+    """Every row of one run, without bodies: of the latest when the first page was asked for."""
     cursor: str | None = None
     while True:
+        parts = ("jobs", job_id, *(("runs", run_id) if run_id else ()), "results")
         query = {"status": status, "limit": PAGE, "cursor": cursor}
         page = await transport.read(ResultPage, path_of(*parts, query=query))
         for row in page.results:
+            run_id = run_id or row.run_id  # a rerun between two pages has rows of its own
             yield msgspec.structs.replace(row, job_id=job_id)
         cursor = page.next_cursor
         if cursor is None:

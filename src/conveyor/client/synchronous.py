@@ -58,6 +58,7 @@ def _iterated(
     def call(self: "Conveyor", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         self._start()
         source = method(self._client, *args, **kwargs)
+        self._sources.add(source)
 
         async def following() -> list[T]:
             async for one in source:
@@ -67,10 +68,14 @@ def _iterated(
         try:
             while got := self._run(following(), SimpleQueue()):
                 yield got[0]
+                if source not in self._sources:
+                    raise RuntimeError("the client was left before the end was reached")
         except GeneratorExit:  # any other error has ended the source itself
-            if self._thread:
+            if source in self._sources:
                 self._run(source.aclose(), SimpleQueue())
             raise
+        finally:
+            self._sources.discard(source)
 
     return call
 
@@ -100,6 +105,7 @@ class Conveyor:
     resume = _waited(AsyncConveyor.resume)
     rerun = _waited(AsyncConveyor.rerun)
     delete = _waited(AsyncConveyor.delete)
+    delete_run = _waited(AsyncConveyor.delete_run)
 
     def __init__(
         self,
@@ -112,6 +118,7 @@ class Conveyor:
         self._client = AsyncConveyor(base_url, api_key, timeout=timeout, patience=patience)
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._sources: set[AsyncGenerator[Any, None]] = set()  # of iterators not at their end
         self._loop: asyncio.AbstractEventLoop
         self._leaving: asyncio.Event
 
@@ -147,6 +154,17 @@ class Conveyor:
         async with self._client:
             ready.set_result(None)
             await self._leaving.wait()
+            await self._close_sources()
+
+    async def _close_sources(self) -> None:
+        """While the client is open still: what they hold is given back in order.
+
+        One that is waited for in another thread is ended by the end of the loop.
+        """
+        while self._sources:
+            source = self._sources.pop()
+            if not getattr(source, "ag_running", False):
+                await source.aclose()
 
     def _run(self, coroutine: Coroutine[object, object, T], asks: Asks) -> T:
         """Wait for the loop, and meanwhile do here what it asks this thread for."""

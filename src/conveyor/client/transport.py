@@ -5,7 +5,7 @@ import hashlib
 import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
@@ -145,7 +145,10 @@ class Transport:
         return await self.patiently(once)
 
     async def save(self, path: str, file: Path) -> int:
-        """Stream a page into a file, which appears under its name only when whole; its length."""
+        """Stream a page into a file, which appears under its name only when whole; its length.
+
+        Of a page that does not come nothing is left.
+        """
         unfinished = file.with_name(f"{file.name}.part")
 
         async def once() -> int:
@@ -153,8 +156,13 @@ class Transport:
                 async with self.answer("GET", path) as answer:
                     return await _copy(answer, into)
 
-        length = await self.patiently(once)
-        unfinished.replace(file)
+        try:
+            length = await self.patiently(once)
+            unfinished.replace(file)
+        except BaseException:
+            with suppress(OSError):  # it may never have been made
+                unfinished.unlink()
+            raise
         return length
 
     async def patiently(
