@@ -221,7 +221,9 @@ def test_failed_tasks_are_run_again_and_followed(run: Run, api: httpx.Client) ->
         run("rerun", job_id, "--status", "failed", "--idempotency-key", job_id, "--json").stdout
     )
     assert again["latest_run"]["run_id"] == facts["run"]
-    assert "no_matching_tasks" in run("rerun", job_id, "--status", "pending", code=1).stderr
+    told = run("rerun", job_id, "--status", "pending", code=1)
+    assert "no_matching_tasks" in told.stderr
+    assert "leave --status out" in told.stderr
     assert "pending" in run("rerun", job_id, "--status", "done", code=1).stderr
 
 
@@ -233,8 +235,22 @@ def test_a_job_is_deleted_only_when_one_is_sure(run: Run, api: httpx.Client) -> 
     assert "--yes" in run("delete", job_id, code=2).stderr
     assert api.get(f"/jobs/{job_id}").status_code == 200
 
+    rows = [line.split("\t") for line in run("runs", job_id).stdout.splitlines()]
+    assert [row[:2] for row in rows] == [[second, "2"], [first, "1"]]
+    assert {tuple(row[2:7]) for row in rows} == {("completed", "manual", "1", "1", "0")}
+    [only] = run("runs", job_id, "--limit", "1").stdout.splitlines()
+    assert only.startswith(second)
+    assert (
+        json.loads(run("runs", job_id, "--json").stdout) == api.get(f"/jobs/{job_id}/runs").json()
+    )
+    assert f"conveyor runs {job_id}" in run("delete", job_id, "--run", "no", "-y", code=1).stderr
+
     run("delete", job_id, "--run", second, "--yes")
     assert _facts(run("status", job_id).stdout)["run"] == first
+    run("delete", job_id, "--run", first, "--yes")
+    assert run("runs", job_id).stdout == ""
+    assert _facts(run("status", job_id).stdout)["run_status"] == "no run"
+    assert "no run" in run("status", job_id, "--follow", code=3).stderr
     run("delete", job_id, "--yes")
     run("delete", job_id, "--yes")
 

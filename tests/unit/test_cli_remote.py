@@ -5,52 +5,32 @@ import io
 import json
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import ClassVar
 
 import pytest
 
-from conveyor.cli import results
-from conveyor.cli.remote import Refused, Remote, Unreachable, read
+from conveyor.cli import people, results
+from conveyor.cli.remote import Problem, Refused, Remote, Unreachable, read
 from conveyor.cli.shapes import Job
+from conveyor.errors import CallerFault, ConveyorError, Unavailable
+from tests.unit.answers_kit import Answer, Answers, served
+
+
+def _on_the_wire(root: type[ConveyorError]) -> Iterator[type[ConveyorError]]:
+    yield root
+    for kind in root.__subclasses__():
+        yield from _on_the_wire(kind)
+
 
 PAGE = b"<html>a page</html>"
 ROW = {"run_id": "r", "url": "https://a.example", "status": "successful", "result_url": "x"}
 
 
-class Answers(BaseHTTPRequestHandler):
-    """Answers by path, from a table a test fills; each answer says how it goes wrong."""
-
-    protocol_version = "HTTP/1.1"
-    table: ClassVar[dict[str, tuple[int, dict[str, str], bytes]]]
-    seen: ClassVar[list[str]]
-    hang_up: ClassVar[bool]
-
-    def do_GET(self) -> None:
-        self.seen.append(f"{self.command} {self.path}")
-        status, headers, body = self.table[self.path]
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-        if self.hang_up or int(headers.get("Content-Length", 0)) > len(body):
-            self.close_connection = True
-
-    do_HEAD = do_POST = do_GET  # noqa: N815 - the library's names
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        pass
-
-
 @pytest.fixture
 def answers() -> type[Answers]:
     class Fresh(Answers):
-        table: ClassVar[dict[str, tuple[int, dict[str, str], bytes]]] = {}
+        table: ClassVar[dict[str, Answer | list[Answer]]] = {}
         seen: ClassVar[list[str]] = []
         hang_up = False
 
@@ -59,7 +39,7 @@ def answers() -> type[Answers]:
 
 @pytest.fixture
 def remote(answers: type[Answers]) -> Iterator[Remote]:
-    with _served(answers) as url:
+    with served(answers) as url:
         remote = Remote(url, "a-key")
         yield remote
         remote._connection.close()
@@ -167,20 +147,63 @@ def test_a_full_disk_is_not_taken_for_an_absent_service(
         results.save(remote, "j", None, tmp_path)
 
 
+def test_a_rerun_between_two_pages_does_not_get_into_the_listing(
+    remote: Remote, answers: type[Answers]
+) -> None:
+    def page(*names: str, run: str, cursor: str | None) -> Answer:
+        rows = [{**ROW, "task_id": name, "run_id": run} for name in names]
+        return 200, {}, json.dumps({"results": rows, "next_cursor": cursor}).encode()
+
+    answers.table |= {
+        "/v1/jobs/j/results?limit=1000": page("a", "b", run="r", cursor="b"),
+        "/v1/jobs/j/results?limit=1000&cursor=b": page("c", run="r2", cursor=None),
+        "/v1/jobs/j/runs/r/results?limit=1000&cursor=b": page("c", run="r", cursor="c"),
+        "/v1/jobs/j/runs/r/results?limit=1000&cursor=c": page("d", run="r", cursor=None),
+    }
+    rows = [json.loads(bytes(row)) for row in results.rows_of(remote, "j", None)]
+    assert [(row["run_id"], row["task_id"]) for row in rows] == [("r", name) for name in "abcd"]
+
+
+@pytest.mark.parametrize("kind", list(_on_the_wire(CallerFault)) + list(_on_the_wire(Unavailable)))
+def test_every_refusal_says_what_to_do(kind: type[CallerFault | Unavailable]) -> None:
+    status = getattr(kind, "status", 503)
+    said, *advice = str(Refused(Problem(status=status, code=kind.code, detail="So"))).splitlines()
+    assert said == f"So ({status} {kind.code})"
+    assert len(advice) == 1
+    assert len(advice[0].strip()) > 10
+
+
+def test_more_runs_than_a_page_are_listed_page_by_page(
+    remote: Remote, answers: type[Answers]
+) -> None:
+    for path, numbers, cursor in (
+        ("/v1/jobs/j/runs?limit=100", range(100), "c"),
+        ("/v1/jobs/j/runs?limit=50&cursor=c", range(100, 150), "d"),
+    ):
+        listing = {"runs": list(numbers), "next_cursor": cursor}
+        answers.table[path] = 200, {}, json.dumps(listing).encode()
+    found = people._runs(remote, "j", 150)
+    assert [int(bytes(row)) for row in found.runs] == list(range(150))
+    assert found.next_cursor == "d"
+
+
+def test_a_refusal_without_words_of_the_commands_has_those_of_the_error() -> None:
+    told = str(Refused(Problem(status=410, code="result_expired")))
+    assert "run the job again; a longer `result_ttl_days`" in told
+    assert str(Refused(Problem(status=418, code="teapot", detail="So"))) == "So (418 teapot)"
+
+
+def test_a_fault_of_the_service_is_told_with_its_request_id(
+    remote: Remote, answers: type[Answers]
+) -> None:
+    problem = json.dumps({"code": "internal", "detail": "It broke"}).encode()
+    answers.table["/v1/jobs"] = 500, {"X-Request-ID": "abc"}, problem
+    with pytest.raises(Refused, match=r"It broke \(500 internal, request id abc\)\n  repeat"):
+        remote.get("jobs")
+
+
 def _listing(answers: type[Answers], row: dict[str, str]) -> None:
     job = {"job_id": "j", "status": "closed", "created_at": "", "latest_run": None}
     answers.table["/v1/jobs/j"] = 200, {}, json.dumps(job).encode()
     listing = json.dumps({"results": [row], "next_cursor": None}).encode()
     answers.table["/v1/jobs/j/results?limit=1000"] = 200, {}, listing
-
-
-@contextmanager
-def _served(answers: type[Answers]) -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), answers) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/v1"
-        finally:
-            server.shutdown()
-            thread.join()

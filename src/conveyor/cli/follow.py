@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Iterable
 
+import msgspec
 from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
@@ -18,30 +19,76 @@ from rich.text import Text
 
 from conveyor.cli.remote import Refused, Remote, Unreachable, read
 from conveyor.cli.shapes import Job, Run, Stats
+from conveyor.cli.show import plain
+from conveyor.errors import ConveyorError
 
 POLL = 0.5  # seconds
 PATIENCE = 60.0  # seconds without a service: long enough for a restart of it
 
 
-def follow(remote: Remote, job_id: str, *, quiet: bool, reached: bool) -> bytes:
-    """Ask until the run is over; the job as it is then.
+class Gone(ConveyorError):
+    """There is no run to follow, or there is none any more."""
 
-    A service that was `reached` before may be away for a while; else the first call tells at
-    once that the URL is a wrong one.
+
+class Ended(msgspec.Struct, frozen=True):
+    """The run at its end, and the document that tells of it."""
+
+    run: Run
+    raw: bytes
+    job: Job | None  # what the document is of, unless the job has another run by now
+
+
+def follow(remote: Remote, job_id: str, run_id: str | None, *, quiet: bool) -> Ended:
+    """Ask until that run is over, or the job's latest where none is named; `Gone` if it is deleted.
+
+    One that is named comes from a service that was reached, which may be away for a while; else
+    the first call tells at once that the URL is a wrong one.
     """
-    raw = _ask_patiently(remote, job_id) if reached else remote.get("jobs", job_id)
+    run_id = run_id or _latest(remote, job_id)
+    parts = ("jobs", job_id, "runs", run_id)
     with _Board(hidden=quiet) as board:
-        while not board.shows(read(raw, Job).run).has_ended:
+        while not board.shows(read(raw := _of_run(remote, *parts), Run)).has_ended:
             time.sleep(POLL)
-            raw = _ask_patiently(remote, job_id)
-    return raw
+    return _told(remote, job_id, raw)
 
 
-def _ask_patiently(remote: Remote, job_id: str) -> bytes:
+def _latest(remote: Remote, job_id: str) -> str:
+    job = read(remote.get("jobs", job_id), Job)
+    if job.latest_run is None:
+        raise Gone(
+            f"job {plain(job_id)} has no run: all are deleted, and there is nothing to follow"
+        )
+    return job.latest_run.run_id
+
+
+def _of_run(remote: Remote, *parts: str) -> bytes:
+    try:
+        return _ask_patiently(remote, *parts)
+    except Refused as error:
+        if error.problem.status != 404:
+            raise
+        raise Gone(
+            f"run {plain(parts[-1])} was deleted before it was seen to end\n"
+            f"  `conveyor runs {plain(parts[1])}` lists the runs that are left"
+        ) from None
+
+
+def _told(remote: Remote, job_id: str, raw: bytes) -> Ended:
+    """By the job's own document while its latest run is this one."""
+    run = read(raw, Run)
+    try:
+        of_job = _ask_patiently(remote, "jobs", job_id)
+    except Refused:
+        return Ended(run, raw, None)
+    job = read(of_job, Job)
+    return Ended(job.run, of_job, job) if job.run.run_id == run.run_id else Ended(run, raw, None)
+
+
+def _ask_patiently(remote: Remote, *parts: str) -> bytes:
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            return remote.get("jobs", job_id)
+            return remote.get(*parts)
         except (Unreachable, Refused) as error:
             lasting = isinstance(error, Refused) and error.problem.status < 500
             if lasting or time.monotonic() > deadline:

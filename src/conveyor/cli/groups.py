@@ -5,7 +5,18 @@ from typing import Any
 from typer.core import TyperGroup
 
 GROUPS = {
-    "Jobs": ("submit", "add", "close", "jobs", "status", "results", "history", "rerun", "delete"),
+    "Jobs": (
+        "submit",
+        "add",
+        "close",
+        "jobs",
+        "runs",
+        "status",
+        "results",
+        "history",
+        "rerun",
+        "delete",
+    ),
     "Live runs": ("pause", "resume", "stop"),
     "Running a service": ("dev", "api", "worker"),
     "Looking after it": ("doctor", "dlq"),

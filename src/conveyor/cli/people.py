@@ -12,13 +12,13 @@ import typer
 
 from conveyor.cli import handing_in, show
 from conveyor.cli.reach import reach
-from conveyor.cli.remote import Remote, read
-from conveyor.cli.shapes import COMPLETED, Added, History, Job, Jobs, Rerun, Run, Submitted
+from conveyor.cli.remote import Refused, Remote, read
+from conveyor.cli.shapes import COMPLETED, Added, History, Job, Jobs, Rerun, Run, Runs, Submitted
 from conveyor.errors import RefusedToStart
 
 ENDED_OTHERWISE = 3
 INTERRUPTED = 130
-JOBS_PER_PAGE = 100
+JOBS_PER_PAGE = RUNS_PER_PAGE = 100
 FRACTION = re.compile(r"\.\d+")
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
@@ -78,11 +78,11 @@ def submit(
         "status": "open" if open_ else None,
     }
     raw = handing_in.submit(remote, file, fields, idempotency_key=idempotency_key)
-    job_id = read(raw, Submitted).job_id
-    with _interruptible(_again(job_id)):
+    made = read(raw, Submitted)
+    with _interruptible(_again(made.job_id)):
         _tell_submitted(raw, as_json=as_json, followed=follow)
         if follow:
-            _follow(remote, job_id, as_json=as_json)
+            _follow(remote, made.job_id, made.latest_run, as_json=as_json)
 
 
 def add(
@@ -137,6 +137,24 @@ def jobs(
     show.table(heads, [_job_row(read(bytes(raw), Job)) for raw in found.jobs])
 
 
+def runs(
+    job: JobId,
+    *,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
+    url: Url = None,
+    key: Key = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """List the runs of a job, the newest first."""
+    found = _runs(reach(url, key, config), job, limit)
+    if as_json:
+        show.raw(msgspec.json.encode(found))
+        return
+    heads = ("run", "no.", "status", "trigger", "done", "total", "failed", "created")
+    show.table(heads, [_run_row(read(bytes(raw), Run)) for raw in found.runs])
+
+
 def status(
     job: JobId,
     *,
@@ -148,12 +166,12 @@ def status(
 ) -> None:
     """Tell how far a job is; with --follow, live until its run is over.
 
-    Ends with 0, or with 3 when the run has ended otherwise than completed.
+    Ends with 0, or with 3 when the run has ended otherwise than completed, or is deleted.
     """
     remote = reach(url, key, config)
     if follow:
         with _interruptible(_again(job)):
-            _follow(remote, job, as_json=as_json, reached=False)
+            _follow(remote, job, None, as_json=as_json)
     else:
         _end_as(_tell_job(remote.get("jobs", job), as_json=as_json))
 
@@ -272,7 +290,7 @@ def rerun(
     with _interruptible(_again(job)):
         _tell_rerun(raw, as_json=as_json)
         if follow:
-            _follow(remote, job, as_json=as_json)
+            _follow(remote, job, read(raw, Rerun).latest_run, as_json=as_json)
 
 
 def delete(
@@ -290,7 +308,7 @@ def delete(
     what = f"run {show.plain(run)}" if run else f"job {show.plain(job)}"
     if not yes:
         _ask(f"Delete {what} with all its pages?")
-    remote.delete("jobs", job, *(("runs", run) if run else ()))
+    _delete(remote, job, run)
     if as_json:
         show.raw(msgspec.json.encode({"deleted": run or job}))
     else:
@@ -298,7 +316,7 @@ def delete(
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    submit, add, close, jobs, status, results, history, rerun, delete, pause, resume, stop,
+    submit, add, close, jobs, runs, status, results, history, rerun, delete, pause, resume, stop,
 )  # fmt: skip
 
 
@@ -309,11 +327,31 @@ def _ask(question: str) -> None:
     typer.confirm(question, abort=True, err=True)
 
 
-def _follow(remote: Remote, job_id: str, *, as_json: bool, reached: bool = True) -> None:
-    from conveyor.cli.follow import follow  # noqa: PLC0415
+def _delete(remote: Remote, job_id: str, run_id: str | None) -> None:
+    try:
+        remote.delete("jobs", job_id, *(("runs", run_id) if run_id else ()))
+    except Refused as error:
+        if run_id is None or error.problem.status != 404:
+            raise
+        advice = f"`conveyor runs {show.plain(job_id)}` lists the runs of the job"
+        raise Refused(error.problem, advice) from None
 
-    raw = follow(remote, job_id, quiet=as_json, reached=reached)
-    _end_as(_tell_job(raw, as_json=as_json))
+
+def _follow(remote: Remote, job_id: str, run: Run | None, *, as_json: bool) -> None:
+    """Follow that run, or the job's latest, and end as it does."""
+    from conveyor.cli.follow import Gone, follow  # noqa: PLC0415
+
+    try:
+        ended = follow(remote, job_id, run.run_id if run else None, quiet=as_json)
+    except Gone as error:
+        print(f"conveyor: {error}", file=sys.stderr)
+        raise typer.Exit(ENDED_OTHERWISE) from None
+    if as_json:
+        show.raw(ended.raw)
+    else:
+        status = [("job_status", ended.job.status)] if ended.job else []
+        show.facts([("job", job_id), *status, *_run_facts(ended.run)])
+    _end_as(ended.run)
 
 
 def _again(job_id: str) -> str:
@@ -426,3 +464,23 @@ def _job_row(job: Job) -> tuple[object, ...]:
     numbers = (stats.completed, stats.total, stats.failed)
     created = FRACTION.sub("", job.created_at)
     return job.job_id, job.name, job.status, run.shown_status, *numbers, created
+
+
+def _runs(remote: Remote, job_id: str, limit: int) -> Runs:
+    """Up to `limit` runs, over as many pages as that takes."""
+    found: list[msgspec.Raw] = []
+    cursor: str | None = None
+    while True:
+        most = min(limit - len(found), RUNS_PER_PAGE)
+        page = read(remote.get("jobs", job_id, "runs", limit=most, cursor=cursor), Runs)
+        found += page.runs
+        cursor = page.next_cursor
+        if cursor is None or len(found) >= limit:
+            return Runs(found, cursor)
+
+
+def _run_row(run: Run) -> tuple[object, ...]:
+    stats = run.stats
+    numbers = (stats.completed, stats.total, stats.failed)
+    created = FRACTION.sub("", run.created_at)
+    return run.run_id, run.run_sequence, run.shown_status, run.trigger, *numbers, created

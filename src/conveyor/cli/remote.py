@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from conveyor import __version__
+from conveyor.cli.hints import hint
 from conveyor.cli.show import plain
 from conveyor.errors import ConveyorError
 
@@ -21,13 +22,6 @@ T = TypeVar("T")
 
 TIMEOUT = 60.0  # seconds without a byte
 CHUNK = 256 * 1024
-HINTS = {
-    401: "give your API key with --key, CONVEYOR_KEY, or `key` in ~/.config/conveyor/cli.toml",
-    404: "`conveyor jobs` lists what this key can see; the base URL given by --url ends in /v1",
-    413: "split the list into smaller ones",
-    429: "wait a while, or hand in less",
-    503: "try again in a few seconds",
-}
 
 
 class InvalidTask(msgspec.Struct, frozen=True):
@@ -44,18 +38,20 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     title: str = ""
     detail: str = ""
     invalid_tasks: list[InvalidTask] = []
+    request_id: str = ""
 
 
 class Refused(ConveyorError):
-    """The service answered, and said no."""
+    """The service answered, and said no. `advice` is what to do, where the caller knows better."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, advice: str | None = None) -> None:
         self.problem = problem
-        hint = HINTS.get(problem.status)
+        advice = advice or hint(problem.status, problem.code)
         said = plain(problem.detail or problem.title or "Refused")
-        super().__init__(
-            f"{said} ({problem.status} {plain(problem.code)})" + (f"\n  {hint}" if hint else "")
-        )
+        which = f"{problem.status} {plain(problem.code)}".rstrip()
+        if problem.request_id and problem.status >= 500:  # by it the operator finds the cause
+            which += f", request id {plain(problem.request_id)}"
+        super().__init__(f"{said} ({which})" + (f"\n  {advice}" if advice else ""))
 
 
 class Unreachable(ConveyorError):
@@ -128,7 +124,7 @@ class Remote:
         with self._network():
             answer = self._exchange(method, self._path + path, body, sent)
         if answer.status >= 300:
-            raise Refused(_problem(answer.status, self._whole(answer)))
+            raise Refused(_problem(answer, self._whole(answer)))
         return answer
 
     def _whole(self, answer: HTTPResponse) -> bytes:
@@ -202,9 +198,10 @@ def _page(answer: HTTPResponse) -> Page:
     )
 
 
-def _problem(status: int, raw: bytes) -> Problem:
+def _problem(answer: HTTPResponse, raw: bytes) -> Problem:
     try:
         found = msgspec.json.decode(raw, type=Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         found = Problem(detail="The answer is none of this API's; is --url its base URL?")
-    return msgspec.structs.replace(found, status=status)
+    request_id = answer.getheader("X-Request-ID") or ""
+    return msgspec.structs.replace(found, status=answer.status, request_id=request_id)

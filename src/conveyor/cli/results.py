@@ -87,15 +87,18 @@ def save(
 
 
 def rows_of(remote: Remote, job_id: str, status: str | None) -> Iterator[msgspec.Raw]:
-    """All rows as they came, page by page."""
+    """All rows of one run as they came, page by page: of the latest when the first was asked for."""
     cursor: str | None = None
+    of_run: tuple[str, ...] = ()
     while True:
-        raw = remote.get("jobs", job_id, "results", status=status, limit=PAGE, cursor=cursor)
-        page = read(raw, Results)
+        parts = ("jobs", job_id, *of_run, "results")
+        page = read(remote.get(*parts, status=status, limit=PAGE, cursor=cursor), Results)
         yield from page.results
         cursor = page.next_cursor
         if cursor is None:
             return
+        if page.results and not of_run:  # a rerun between two pages has rows of its own
+            of_run = ("runs", read(bytes(page.results[0]), Result).run_id)
 
 
 def _save_one(remote: Remote, job_id: str, row: Result, done: Saved) -> None:

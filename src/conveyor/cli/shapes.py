@@ -17,6 +17,9 @@ class Stats(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     status: str
+    run_sequence: int = 1
+    trigger: str = ""
+    created_at: str = ""
     stats: Stats = Stats()
     pause_state: str = "active"
     failure_reason: str | None = None
@@ -33,7 +36,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.status} (paused)" if paused else self.status
 
 
-NO_RUN = Run(run_id="", status="not started")
+NO_RUN = Run(run_id="", status="no run")  # all are deleted
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +54,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 class Submitted(msgspec.Struct, frozen=True):
     job_id: str
     accepted_tasks: int
+    latest_run: Run | None = None
 
 
 class Added(msgspec.Struct, frozen=True):
@@ -94,6 +98,11 @@ class Jobs(msgspec.Struct, frozen=True):
     """A page of jobs as they came; the rows are read one by one where they are shown."""
 
     jobs: list[msgspec.Raw]
+    next_cursor: str | None = None
+
+
+class Runs(msgspec.Struct, frozen=True):
+    runs: list[msgspec.Raw]
     next_cursor: str | None = None
 
 
