@@ -26,7 +26,7 @@ dev: setup ## run the service on http://127.0.0.1:8080 with a mock gateway
 test: setup ## run the tests, with the real engines they need
 	@$(BIN)/pytest -m 'not long'
 
-test-long: setup ## run the soaks as well
+test-long: setup ## run the soaks as well, and many more histories
 	@$(BIN)/pytest -m 'long or not long' --timeout 1800
 
 crash-points: setup ## list the points at which the tests let the program die

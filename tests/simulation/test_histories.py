@@ -1,0 +1,83 @@
+"""Whatever callers, workers, clocks and deaths do in whatever order, every promise is kept.
+
+Hypothesis makes up histories of the whole program on the embedded engine, and the book of what
+callers were told judges them. A failure prints the shortest history that shows it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from random import SystemRandom
+
+import pytest
+import structlog
+import uvloop
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.simulation.machine import Machine
+
+HISTORIES = 50  # of full length, from each seed
+MANY_HISTORIES = 3_000
+STEPS = 50
+PIECE = 3
+CHOSEN = settings(
+    max_examples=25,
+    stateful_step_count=STEPS,
+    database=None,
+    deadline=None,
+    phases=[Phase.generate, Phase.shrink],
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(autouse=True)
+def _silence() -> Iterator[None]:
+    """Deaths are loud, and expected here."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.configure(**before)
+
+
+@pytest.fixture(autouse=True)
+def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that even short lists take several."""
+    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", PIECE)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", range(4))
+def test_every_history_keeps_what_callers_were_told(tmp_path: Path, number: int) -> None:
+    """The same ones each time."""
+    make_histories(tmp_path, HISTORIES, first_seed=number * 1_000)
+
+
+@pytest.mark.long
+def test_many_histories_keep_what_callers_were_told(tmp_path: Path) -> None:
+    """New ones each time."""
+    make_histories(tmp_path, MANY_HISTORIES, first_seed=SystemRandom().randrange(2**32))
+
+
+def make_histories(folder: Path, wanted: int, *, first_seed: int) -> None:
+    """So many of full length: those that Hypothesis cuts short do not count."""
+    numbers, whole = count(first_seed), 0
+    last: Machine | None = None
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+
+        def begin() -> Machine:
+            nonlocal whole, last
+            whole += last is not None and last.steps >= STEPS
+            last = Machine(runner, folder / "data")
+            return last
+
+        while whole < wanted:
+            number = next(numbers)
+            try:
+                run_state_machine_as_test(seed(number)(begin), settings=CHOSEN)  # type: ignore[arg-type]
+            except Exception as error:
+                error.add_note(f"It is repeated by `first_seed={number}`.")
+                raise

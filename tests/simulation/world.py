@@ -1,0 +1,342 @@
+"""The whole program in this process, on the embedded engine: stepped, interrupted and killed.
+
+Nothing here runs by itself. A test makes each call, each claim, each duty and each sweep, and may
+have the process die, or something else happen, at any call of a port in the middle of one.
+"""
+
+import inspect
+import shutil
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+import msgspec
+
+from conveyor.domain.counts import Spend
+from conveyor.domain.params import load
+from conveyor.domain.problem import encoded, problem
+from conveyor.domain.task import RetryPolicy, Task
+from conveyor.ports.bodies import Spool
+from conveyor.ports.gateway import Page, PageRequest, Refusal
+from conveyor.ports.work import Held
+from conveyor.settings import Settings
+from conveyor.steps.attempt import Assignment, Ended
+from conveyor.testing.clock import FakeClock
+from conveyor.wiring import Engines, Service, open_embedded, wire
+from tests.unit.kit import ClockIds
+
+P = TypeVar("P")
+T = TypeVar("T")
+Moment = Literal["before", "after"]
+Document = dict[str, Any]
+
+LEASE = timedelta(seconds=30)
+SYNC_TASKS = 4
+PORTS = ("metadata", "answers", "tasks", "work", "duties", "bodies", "blobs")
+
+
+class Died(BaseException):
+    """The process ended here. Nothing can catch it and tidy up."""
+
+
+def is_death(error: BaseException) -> bool:
+    """Whether an error is a death, or what task groups make of one."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_death(each) for each in error.exceptions)
+    return isinstance(error, Died)
+
+
+class Fate:
+    """What befalls the process at some call of a port, counted from when it was planned."""
+
+    def __init__(self) -> None:
+        self.dead = False
+        self.struck = False
+        self._left = -1
+        self._moment: Moment = "before"
+        self._blow: Callable[[], Awaitable[object]] = self.die
+
+    def plan(self, nth: int, moment: Moment, blow: Callable[[], Awaitable[object]]) -> None:
+        self._left, self._moment, self._blow = nth, moment, blow
+        self.struck = False
+
+    def forget(self) -> None:
+        self._left = -1
+        self.struck = False
+
+    @contextmanager
+    def held_off(self) -> Iterator[None]:
+        """For a while nothing befalls the process, and no call counts."""
+        left, self._left = self._left, -1
+        try:
+            yield
+        finally:
+            self._left = left
+
+    async def die(self) -> None:
+        self.dead = True
+        raise Died
+
+    async def around(self, effect: Callable[[], Awaitable[T]]) -> T:
+        if self.dead:
+            raise Died
+        due = self._left == 0
+        self._left -= 1
+        if due and self._moment == "before":
+            await self._strike()
+        result = await effect()
+        if due and self._moment == "after":
+            await self._strike()
+        return result
+
+    async def _strike(self) -> None:
+        self.struck = True
+        await self._blow()
+
+
+class _Watched:
+    """A port whose calls are in the hands of fate."""
+
+    def __init__(self, port: object, fate: Fate) -> None:
+        self._port, self._fate = port, fate
+
+    def __getattr__(self, method: str) -> Any:
+        target = getattr(self._port, method)
+        fate = self._fate
+        call: Any
+        if inspect.isasyncgenfunction(target):
+
+            async def call(*given: Any, **named: Any) -> AsyncIterator[bytes]:
+                await fate.around(_nothing)
+                async for part in target(*given, **named):
+                    yield part
+
+        elif inspect.iscoroutinefunction(target):
+
+            def call(*given: Any, **named: Any) -> Awaitable[Any]:
+                return fate.around(lambda: target(*given, **named))
+
+        else:
+            call = target
+        setattr(self, method, call)
+        return call
+
+
+async def _nothing() -> None:
+    return None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def document(self) -> Document:
+        return msgspec.json.decode(self.body, type=dict[str, Any])
+
+    @property
+    def code(self) -> str:
+        return str(self.document.get("code")) if self.status >= 400 else ""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    caller: str
+    method: str
+    path: str
+    query: str = ""
+    body: bytes = b""
+    key: str | None = None
+
+
+# How the gateway answers, in the words of the rulings.
+OUTCOMES: dict[str, tuple[int, str]] = {
+    "retry": (422, "RESP001"),
+    "fail": (404, "RESP002"),
+    "throttled": (429, "AUTH006"),
+    "blocked": (402, "AUTH004"),
+}
+SPEND = Spend(1, 1_000)
+
+
+class ToldGateway:
+    """A gateway that answers as it is told, and remembers every page it gave."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, str] = {}
+        self.served: dict[str, set[bytes]] = defaultdict(set)
+        self._pages = 0
+
+    async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+        outcome = self.told.pop(request.url, "page")
+        if outcome in OUTCOMES:
+            status, code = OUTCOMES[outcome]
+            text = encoded(problem(status=status, code=code, detail=outcome))
+            spend = SPEND if outcome in {"retry", "fail"} else Spend(0, 0)
+            return Refusal(status=status, code=code, problem=text, spend=spend)
+        self._pages += 1
+        content = f"{request.url} {request.key} {self._pages}".encode()
+        self.served[request.url].add(content)
+        if outcome == "spooled":
+            spooled = spool()
+            await spooled.write(content)
+            return Page(content=spooled, spend=SPEND)
+        return Page(content=content, spend=SPEND)
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A task in somebody's hands."""
+
+    task: Task
+    assignment: Assignment
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class World:
+    """A data folder, time, and the process that owns the folder, if one lives."""
+
+    folder: Path
+    clock: FakeClock = field(default_factory=FakeClock)
+    fate: Fate = field(default_factory=Fate)
+    gateway: ToldGateway = field(default_factory=ToldGateway)
+    flights: list[Flight] = field(default_factory=list)
+    claims: dict[tuple[str, str], int] = field(default_factory=dict)  # the last of each task
+    ids: ClockIds = field(init=False)
+    stack: AsyncExitStack = field(init=False)
+    service: Service = field(init=False)
+    ports: Engines = field(init=False)  # unwatched: to look at what is stored
+    watched: Engines = field(init=False)
+    deaths: int = 0
+
+    def __post_init__(self) -> None:
+        self.ids = ClockIds(self.clock)
+
+    async def start(self) -> None:
+        """Open the folder as a new process does, repairs included."""
+        settings = Settings(
+            data=str(self.folder), durability="process", lease=LEASE, sync_tasks=SYNC_TASKS
+        )
+        self.stack = AsyncExitStack()
+        self.fate.dead = False
+        engines = await open_embedded(settings, self.stack, clock=self.clock, ids=self.ids)
+        self.ports = replace(engines, gateway=self.gateway)
+        self.watched = _watched(self.ports, self.fate)
+        self.service = wire(settings, self.watched)
+        await self.service.sweep.at_start(self.ports.dead)
+
+    async def kill(self) -> None:
+        """End the process: no step hears of it. Only what the system closes is closed."""
+        self.deaths += 1
+        self.fate.dead = True
+        self.flights.clear()
+        await self.stack.aclose()
+
+    async def restart(self) -> None:
+        self.fate.forget()
+        await self.kill()
+        await self.start()
+
+    async def end(self) -> None:
+        await self.stack.aclose()
+        shutil.rmtree(self.folder)
+
+    async def call(self, request: Request) -> Answer:
+        """One request over HTTP, as the server hands it to the application."""
+        headers = [(b"x-api-key", request.caller.encode()), (b"host", b"conveyor")]
+        if request.key:
+            headers.append((b"idempotency-key", request.key.encode()))
+        scope = {
+            "type": "http",
+            "method": request.method,
+            "path": request.path,
+            "query_string": request.query.encode(),
+            "headers": headers,
+            "scheme": "http",
+            "server": ("conveyor", 80),
+            "root_path": "",
+        }
+        sent: list[Document] = []
+
+        async def receive() -> Document:
+            return {"type": "http.request", "body": request.body, "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await self.service.app(scope, receive, send)
+        body = b"".join(message.get("body", b"") for message in sent[1:])
+        told = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        answer = Answer(sent[0]["status"], body, told)
+        assert answer.status != 500, f"a bug: {request} was answered {answer}"
+        return answer
+
+    async def claim(self, each: int) -> list[Task]:
+        """Take up to so many tasks of each live run that is not paused, as the pump would."""
+        ports = self.watched
+        live = [one for one in await ports.metadata.live(limit=100) if not one[0].is_paused]
+        if not live:
+            return []
+        tasks = await ports.work.claim({run.id: each for run, _ in live})
+        jobs = {run.id: job for run, job in live}
+        for task in tasks:
+            self.claims[task.run_id, task.id] = task.claim_no
+            if not task.is_final:
+                job = jobs[task.run_id]
+                key = ports.sealing.open(job.sealed_key, context=f"{job.caller}|{job.id}")
+                assignment = Assignment(
+                    job_id=job.id,
+                    key=key,
+                    params=load(job.params),
+                    format=job.format,
+                    policy=RetryPolicy(retries=job.retries),
+                )
+                self.flights.append(Flight(task, assignment))
+        await self.service.pump.settle_final([task for task in tasks if task.is_final])
+        return list(tasks)
+
+    async def renew(self) -> None:
+        await self.watched.work.renew(
+            [Held(one.task.run_id, one.task.id, one.task.claim_no) for one in self.flights]
+        )
+
+    async def land(self, flights: Sequence[Flight], outcomes: Sequence[str]) -> None:
+        """Let flights be answered so, and settle them in one group."""
+        self.flights = [one for one in self.flights if one not in flights]
+        ended = []
+        for number, flight in enumerate(flights):
+            self.gateway.told[flight.task.spec.url] = outcomes[number % len(outcomes)]
+            result = await self.service.pump.attempt(flight.task, flight.assignment)
+            ended.append(Ended(flight.task, flight.assignment, result))
+        holding = {(one.task.run_id, one.task.id) for one in flights if not self._is_lost(one)}
+        passed_on = [one.task for one in flights if (one.task.run_id, one.task.id) not in holding]
+        before = [await self.ports.tasks.get(task.run_id, task.id) for task in passed_on]
+        if ended:
+            await self.service.pump.settle(ended)
+        after = [await self.ports.tasks.get(task.run_id, task.id) for task in passed_on]
+        assert before == after or self.fate.struck, f"a lost claim wrote: {before} -> {after}"
+
+    def _is_lost(self, flight: Flight) -> bool:
+        """Whether a later claim took the task: what this one brings must change nothing."""
+        task = flight.task
+        return task.claim_no < self.claims[task.run_id, task.id]
+
+    def swept(self) -> dict[str, float]:
+        """What the sweeper has done in this process."""
+        return {
+            sample.labels["action"]: sample.value
+            for family in self.service.metrics.sweeps.collect()
+            for sample in family.samples
+            if sample.name.endswith("_total") and sample.value
+        }
+
+
+def _watched(ports: Engines, fate: Fate) -> Engines:
+    def watched(port: P) -> P:
+        return cast("P", _Watched(port, fate))
+
+    return replace(ports, **{name: watched(getattr(ports, name)) for name in PORTS})
