@@ -307,6 +307,21 @@ async def rerun_all_of_a_large_run(life: Life) -> None:
 
 
 @scenario()
+async def rerun_that_loses_to_a_delete(life: Life) -> None:
+    job = await submit(life, pages(3))
+    await life.drain()
+
+    async def delete() -> None:
+        await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
+
+    life.begin()
+    life.deaths.before("metadata.commit", 1, delete)
+    assert (await on(life, job, "rerun")).status == 404
+    await delete()
+    await life.attend()
+
+
+@scenario()
 async def rerun_nothing(life: Life) -> None:
     job = await submit(life, pages(2))
     await life.drain()

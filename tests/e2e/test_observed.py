@@ -183,10 +183,10 @@ def test_a_request_is_followed_through_the_log_to_the_gateway_and_back(
 
     calls = of(lines, "gateway.answered") + of(lines, "gateway.refused")
     assert {line["run_id"] for line in calls} == {accepted["run_id"]}
-    assert {line["call_id"] for line in calls} == {f"{row['task_id']}.1" for row in rows}
+    assert {line["call_id"] for line in calls} == {_call_of(row) for row in rows}
     assert not [line for line in calls if "request_id" in line], "calls belong to no request"
     # The gateway was told our id, and what it called the call is where a person looks.
-    assert f'"request_id":"{rows[0]["task_id"]}.1"' in content
+    assert f'"request_id":"{_call_of(rows[0])}"' in content
     [refused] = of(lines, "gateway.refused")
     theirs = refused["gateway_request_id"]
     assert theirs.startswith("mock-")
@@ -198,3 +198,8 @@ def test_a_request_is_followed_through_the_log_to_the_gateway_and_back(
 
 def of(lines: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["event"] == event]
+
+
+def _call_of(row: dict[str, Any]) -> str:
+    """The id of the first call for a task."""
+    return f"{row['run_id']}.{row['task_id']}.1"
