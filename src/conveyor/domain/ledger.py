@@ -59,7 +59,9 @@ class Ledger:
         """(code, text) of each account that does not agree."""
         yield from _rows(self.rows, before, after)
         yield from self._counted(before, after)
-        if after.run.status is RunStatus.COMPLETED:
+        if (
+            before.run.status is RunStatus.COMPLETED
+        ):  # before a row was read: else rows were at work
             yield from self._completed(after)
         if before.is_whole and after.is_whole and self.inherited != after.run.inherited:
             yield (
