@@ -27,8 +27,8 @@ from multidict import istr
 from yarl import URL
 
 from conveyor.adapters.http import zenrows_wire as wire
-from conveyor.adapters.http.unpack import ACCEPTED, Garbled, unpacking
 from conveyor.domain.counts import NOTHING, Spend
+from conveyor.domain.unpacking import ACCEPTED, Garbled, unpacking
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 

@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from conveyor.adapters.http.unpack import MOST_MEMBERS, PIECE, Garbled, unpacking
+from conveyor.domain.unpacking import MOST_MEMBERS, PIECE, Garbled, unpacking
 
 PAGE = b"".join(b"line %d\n" % number for number in range(20_000))
 BARE = zlib.compress(PAGE)[2:-4]
