@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Pure libraries: they compute, and touch nothing.
 DOMAIN_MAY_USE = {"msgspec", "can_ada"}
 STANDARD_AND_PURE = {
-    "collections", "dataclasses", "datetime", "difflib", "enum", "hashlib", "http", "itertools", "math", "re", "typing", "zlib",
+    "collections", "csv", "dataclasses", "datetime", "difflib", "enum", "hashlib", "http", "itertools", "math", "re", "typing", "zlib",
 }  # fmt: skip
 # Values and helpers that stations share; no station itself.
 SHARED_BY_STEPS = {"attempt", "idempotency", "lane", "ownership"}

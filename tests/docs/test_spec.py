@@ -12,7 +12,21 @@ import msgspec
 import pytest
 
 from conveyor import errors
-from conveyor.domain import counts, cursor, failure, ids, job, params, run, submission, task
+from conveyor.domain import (
+    counts,
+    cursor,
+    failure,
+    ids,
+    job,
+    list_lines,
+    list_packing,
+    list_rows,
+    list_spec,
+    params,
+    run,
+    submission,
+    task,
+)
 from conveyor.domain.failure import BY_CODE, BY_STATUS, AccountReason, FailureReason, Handling
 
 TEXT = (Path(__file__).parents[2] / "SPEC.md").read_text(encoding="utf-8")
@@ -216,6 +230,23 @@ def test_every_extension_of_the_code_is_listed() -> None:
     bounded = {"max_inflight", "retries", "result_ttl_days", "async"}
     assert {row["field"] for row in extension_rows()} == bounded
     assert bounded <= names(submission.Submission)
+
+
+def test_the_kinds_reasons_and_fields_of_lists_are_the_codes() -> None:
+    kinds, reasons, fields, _, _ = tables("6.8 Staged lists")
+    assert column(kinds, "kind", "a row is").keys() == set(list_spec.ListKind)
+    assert column(reasons, "reason", "when").keys() == set(list_lines.LineReason)
+    assert column(fields, "field", "rule").keys() == names(list_spec.CsvForm)
+    assert all(f"`{name}`" in section("6.8 Staged lists") for name in names(list_rows.Position))
+
+
+def test_the_limits_of_lists_are_the_codes() -> None:
+    *_, settable, fixed = tables("6.8 Staged lists")
+    listed = {name: number(value) for name, value in column(settable, "limit", "default").items()}
+    assert listed == msgspec.structs.asdict(list_lines.ListLimits())
+    for name, value in column(fixed, "constant", "value").items():
+        module = {"list_lines": list_lines, "list_packing": list_packing}[name.partition(".")[0]]
+        assert getattr(module, name.partition(".")[2]) == number(value)
 
 
 # 7 Failures.

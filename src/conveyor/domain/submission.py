@@ -5,7 +5,7 @@ task at fault.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -152,20 +152,28 @@ def job_params(body: Submission) -> Params:
 
 def accept_tasks(tasks: Sequence[TaskInput], params: Params) -> list[TaskSpec]:
     """The tasks in stored form; if any is bad, one error that names them all."""
-    accepted: list[TaskSpec] = []
-    bad: list[InvalidTask] = []
-    for index, task in enumerate(tasks):
-        try:
-            accepted.append(accept_task(task, params))
-        except _Unfit as unfit:
-            bad.append(InvalidTask(index, unfit.reason, unfit.value))
+    accepted, bad = sift(enumerate(tasks), params)
     if bad:
         raise invalid_tasks(bad)
-    return accepted
+    return [spec for _, spec in accepted]
+
+
+def sift(
+    tasks: Iterable[tuple[int, TaskInput]], params: Params
+) -> tuple[list[tuple[int, TaskSpec]], list[InvalidTask]]:
+    """The good tasks in stored form, each under its index, and what is wrong with the others."""
+    accepted: list[tuple[int, TaskSpec]] = []
+    bad: list[InvalidTask] = []
+    for index, task in tasks:
+        try:
+            accepted.append((index, accept_task(task, params)))
+        except _Unfit as unfit:
+            bad.append(InvalidTask(index, unfit.reason, unfit.value))
+    return accepted, bad
 
 
 def accept_task(task: TaskInput, job: Params) -> TaskSpec:
-    """One task in stored form; raises the reason why not, for `accept_tasks` to collect."""
+    """One task in stored form; raises the reason why not, for `sift` to collect."""
     url = _accept_url(task.url)
     if task.external_id is not None and not EXTERNAL_ID.fullmatch(task.external_id):
         raise _Unfit(Reason.INVALID_EXTERNAL_ID, task.external_id)
@@ -325,7 +333,7 @@ def _decode(raw: bytes, kind: type[Body], most_tasks: int) -> Body:
     except msgspec.ValidationError as error:
         fault = error
     except UNREADABLE as error:
-        raise InvalidArgument(f"The body is not valid JSON: {_plain(error)}") from None
+        raise InvalidArgument(f"The body is not valid JSON: {plain(error)}") from None
     raise _blame(raw, fault, kind, most_tasks)
 
 
@@ -346,9 +354,7 @@ def _blame(
         for index, task in enumerate(tasks)
         if (why := _why_unfit(task, params))
     ]
-    return (
-        invalid_tasks(bad) if bad else InvalidArgument(_plain(fault) + _nearest(str(fault), kind))
-    )
+    return invalid_tasks(bad) if bad else InvalidArgument(plain(fault) + nearest(str(fault), kind))
 
 
 def _params_if_good(raw: bytes) -> Params:
@@ -366,17 +372,18 @@ def _why_unfit(raw: msgspec.Raw, job: Params) -> tuple[Reason, str | None] | Non
     except _Unfit as unfit:
         return unfit.reason, unfit.value
     except msgspec.ValidationError as error:
-        return _name_fault(str(error))
+        return name_fault(str(error))
     except UNREADABLE:
         return Reason.MALFORMED_TASK, None
     return None
 
 
-UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*)`")
+UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*?)`(?: - at `\$[^`]*`)?$")
 AT_FIELD = re.compile(r"at `\$\.(?P<name>\w+)")
 
 
-def _name_fault(message: str) -> tuple[Reason, str | None]:
+def name_fault(message: str) -> tuple[Reason, str | None]:
+    """The reason in a decoder's complaint about a task, and the field it names."""
     if unknown := UNKNOWN_FIELD.search(message):
         return Reason.UNKNOWN_FIELD, unknown["name"][:80]
     if "missing required field `url`" in message:
@@ -386,14 +393,14 @@ def _name_fault(message: str) -> tuple[Reason, str | None]:
     return Reason.MALFORMED_TASK, None
 
 
-def _nearest(message: str, kind: type[Body]) -> str:
+def nearest(message: str, kind: type[msgspec.Struct]) -> str:
     """A hint when a field is not known but one much like it is."""
     unknown = UNKNOWN_FIELD.search(message)
     like = unknown and get_close_matches(unknown["name"], kind.__struct_encode_fields__, n=1)
     return f"; did you mean `{like[0]}`?" if like else ""
 
 
-def _plain(error: Exception) -> str:
+def plain(error: Exception) -> str:
     """A decoder's message without its own spelling of paths, and short whatever it quotes."""
     return str(error).replace("`$.", "`").replace("`$`", "the body")[:300]
 

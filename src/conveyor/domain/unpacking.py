@@ -52,11 +52,16 @@ class Plain:
 
 
 class Gunzip:
-    """Members of gzip, one after the other. What follows the last and is none is let go."""
+    """Members of gzip, one after the other.
 
-    def __init__(self) -> None:
+    What follows the last and is none is let go, as browsers do, or refused when all counts.
+    """
+
+    def __init__(self, *, most_members: int = MOST_MEMBERS, all_counts: bool = False) -> None:
         self._member = zlib.decompressobj(GZIP)
         self._members = 1
+        self._most_members = most_members
+        self._all_counts = all_counts
         self._between = b""
         self._is_over = False
 
@@ -68,6 +73,8 @@ class Gunzip:
 
     def finish(self) -> None:
         _require_end(self._member)
+        if self._between and self._all_counts:
+            raise Garbled
 
     def _is_open(self, packed: bytes) -> bool:
         """Whether a member is under way, if need be a new one that begins here."""
@@ -77,13 +84,15 @@ class Gunzip:
             self._between = packed
             return False
         self._is_over = self._is_over or not packed.startswith(MEMBER)
+        if self._is_over and self._all_counts:
+            raise Garbled
         if not self._is_over:
             self._open()
         return not self._is_over
 
     def _open(self) -> None:
         self._members += 1
-        if self._members > MOST_MEMBERS:
+        if self._members > self._most_members:
             raise Garbled
         self._member = zlib.decompressobj(GZIP)
 

@@ -1,0 +1,132 @@
+"""Packed lists: known by their content, whole or refused, and never more than is sane."""
+
+import bz2
+import gzip
+import lzma
+import tracemalloc
+import zlib
+from collections.abc import Iterable
+
+import pytest
+
+from conveyor.domain.list_packing import (
+    ANY_RATIO,
+    BITE,
+    LARGEST_RATIO,
+    MOST_PARTS,
+    ListUnpacking,
+    Packing,
+    packing_of,
+)
+from conveyor.domain.listing import ListReader
+from conveyor.errors import InvalidArgument, TooLarge
+from tests.unit.list_kit import TXT
+
+LIST = b"".join(b"https://a.example/%d\n" % number for number in range(20_000))
+GZIP = gzip.compress(LIST, mtime=0)
+IN_PARTS = b"".join(gzip.compress(LIST[at : at + 999], mtime=0) for at in range(0, len(LIST), 999))
+MEBIBYTE = 1024 * 1024
+
+
+def unpacked(
+    packed: bytes, step: int = 1_000_000, *, said: Iterable[str] = (), offset: int = 0
+) -> bytes:
+    stream, pieces = ListUnpacking(said, offset=offset), list[bytes]()
+    for at in range(0, len(packed), step):
+        pieces.extend(stream.pieces(packed[at : at + step]))
+    return b"".join([*pieces, *stream.finish()])
+
+
+def take_all(pieces: Iterable[object]) -> None:
+    for _ in pieces:
+        pass
+
+
+@pytest.mark.parametrize("packed", [LIST, GZIP, IN_PARTS], ids=["plain", "gzip", "parts"])
+@pytest.mark.parametrize("step", [1, 7, BITE, 10_000_000])
+def test_a_list_is_unpacked_however_it_is_cut(packed: bytes, step: int) -> None:
+    assert unpacked(packed, step) == LIST
+
+
+@pytest.mark.parametrize("raw", [b"", b"a", b"ab", b"\x1f", LIST[:9]])
+def test_a_list_too_short_to_tell_is_as_it_is(raw: bytes) -> None:
+    assert unpacked(raw, 1) == raw
+
+
+@pytest.mark.parametrize("packed", [LIST, GZIP])
+@pytest.mark.parametrize("offset", [0, 1, 65_536, 100_001, len(LIST)])
+def test_what_was_read_before_is_left_out(packed: bytes, offset: int) -> None:
+    assert unpacked(packed, 1000, offset=offset) == LIST[offset:]
+
+
+@pytest.mark.parametrize(
+    ("packed", "said"), [(GZIP, "gzip"), (GZIP, "X-GZIP"), (GZIP, "identity"), (LIST, "identity")]
+)
+def test_what_is_said_may_be_said(packed: bytes, said: str) -> None:
+    assert unpacked(packed, said=[said]) == LIST
+
+
+@pytest.mark.parametrize(
+    ("packed", "said", "told"),
+    [
+        (LIST, "gzip", "says gzip"),
+        (LIST, "br", "not known"),
+        (GZIP, "gzip, gzip", "not known"),
+        (GZIP[:-1], "", "cut short"),
+        (GZIP[:9], "", "cut short"),
+        (GZIP[:-8] + bytes(8), "", "damaged"),
+        (GZIP + LIST, "", "followed by something else"),
+        (IN_PARTS[:-1], "", "cut short"),
+        (GZIP + b"\x1f", "", "cut short"),
+        (gzip.compress(GZIP), "", "packed twice"),
+        (lzma.compress(LIST), "", "xz"),
+        (bz2.compress(LIST), "", "bzip2"),
+        (b"PK\x03\x04" + LIST, "", "zip"),
+    ],
+)
+def test_what_cannot_be_unpacked_is_refused_as_a_whole(packed: bytes, said: str, told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        unpacked(packed, said=[said])
+
+
+def test_a_gigabyte_of_zeros_in_a_megabyte_ends_soon_and_in_little_memory() -> None:
+    packer = zlib.compressobj(9, wbits=31)
+    zeros = bytes(MEBIBYTE)
+    packed = b"".join([*(packer.compress(zeros) for _ in range(1024)), packer.flush()])
+    assert len(packed) < 1.1 * MEBIBYTE
+    stream, reader = ListUnpacking(), ListReader(TXT, {})
+    tracemalloc.start()
+    with pytest.raises(TooLarge, match=f"{LARGEST_RATIO} times its size"):
+        take_all(piece for part in stream.pieces(packed) for piece in reader.feed(part))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * MEBIBYTE
+
+
+def test_a_list_that_repeats_itself_is_taken_while_it_is_not_large() -> None:
+    raw = b"https://a.example/\n" * (ANY_RATIO // 19)
+    packed = gzip.compress(raw)
+    assert len(packed) * LARGEST_RATIO < len(raw)
+    assert sum(map(len, ListUnpacking().pieces(packed))) == len(raw)
+
+
+def test_a_list_larger_than_allowed_is_refused() -> None:
+    stream = ListUnpacking(largest=len(LIST) - 1)
+    with pytest.raises(TooLarge):
+        list(stream.pieces(GZIP))
+
+
+def test_as_many_parts_as_are_sane_are_taken() -> None:
+    stream = ListUnpacking()
+    empty = gzip.compress(b"", mtime=0)
+    with pytest.raises(InvalidArgument, match="too many parts"):
+        take_all(
+            piece for _ in range(MOST_PARTS // 1000 + 1) for piece in stream.pieces(empty * 1000)
+        )
+
+
+def test_no_text_begins_as_a_packed_list_does() -> None:
+    for packed in (GZIP,):
+        assert packing_of(packed) is not Packing.NONE
+        with pytest.raises(UnicodeDecodeError):
+            packed[:4].decode()

@@ -1,0 +1,60 @@
+"""How a caller describes a list: what the official client sends is taken, the rest is named."""
+
+import json
+
+import pytest
+from zenrows.batch.models import CreateJobInputRequest
+
+from conveyor.domain.list_spec import ListKind, ListSpec, parse_spec
+from conveyor.errors import InvalidArgument
+
+
+def test_what_the_official_client_sends_is_taken() -> None:
+    request = CreateJobInputRequest.model_validate(
+        {"type": "csv", "csv": {"header": True, "fields": {"url": "link", "external_id": 2}}}
+    )
+    assert parse_spec(request.model_dump_json().encode()) == ListSpec(
+        kind=ListKind.CSV, header=True, url="link", external_id=2
+    )
+
+
+@pytest.mark.parametrize("kind", ["ndjson", "txt"])
+def test_other_kinds_need_nothing_more(kind: str) -> None:
+    assert parse_spec(json.dumps({"type": kind}).encode()) == ListSpec(kind=ListKind(kind))
+
+
+URL = {"url": 0}
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({}, "type"),
+        ({"type": "xml"}, "xml"),
+        ({"type": "csv"}, "csv"),
+        ({"type": "txt", "csv": {"fields": URL}}, "`csv` does not go with"),
+        ({"type": "csv", "csv": {}}, "fields"),
+        ({"type": "csv", "csv": {"fields": {}}}, "url"),
+        ({"type": "csv", "csv": {"fields": {"url": -1}}}, "`csv.fields.url`"),
+        ({"type": "csv", "csv": {"fields": {"url": True}}}, "csv.fields.url"),
+        ({"type": "csv", "csv": {"fields": {"url": "link"}}}, "`header: true`"),
+        ({"type": "csv", "csv": {"fields": {"url": " "}, "header": True}}, "`csv.fields.url`"),
+        ({"type": "csv", "csv": {"fields": {"url": 0, "external_id": "x"}}}, "external_id"),
+        ({"type": "csv", "csv": {"fields": URL, "delimiter": ""}}, "`csv.delimiter`"),
+        ({"type": "csv", "csv": {"fields": URL, "delimiter": ";;"}}, "`csv.delimiter`"),
+        ({"type": "csv", "csv": {"fields": URL, "delimiter": "\n"}}, "`csv.delimiter`"),
+        ({"type": "csv", "csv": {"fields": URL, "quote": "\0"}}, "`csv.quote`"),
+        ({"type": "csv", "csv": {"fields": URL, "quote": ","}}, "differs from the delimiter"),
+        ({"type": "csv", "csv": {"fields": URL, "delimeter": ";"}}, "did you mean `delimiter`"),
+        ({"type": "csv", "csv": {"fields": URL, "header": "yes"}}, "csv.header"),
+    ],
+)
+def test_what_is_wrong_is_named(spec: object, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        parse_spec(json.dumps(spec).encode())
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b"[" * 100_000])
+def test_what_is_no_json_is_refused(raw: bytes) -> None:
+    with pytest.raises(InvalidArgument):
+        parse_spec(raw)
