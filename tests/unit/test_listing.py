@@ -176,6 +176,16 @@ def test_a_row_of_many_lines_may_have_as_many_bytes_as_a_line() -> None:
     assert urls(pieces)[-1][1] == B
 
 
+@pytest.mark.parametrize("piece_lines", [1, 2, 2_000])
+def test_what_a_bad_row_swallowed_is_read_line_by_line_in_later_pieces_too(
+    piece_lines: int,
+) -> None:
+    limits = ListLimits(line_bytes=20, piece_lines=piece_lines)
+    pieces = read(b'"\n' + b'a",x,"\n' * 3 + b'a",y\n', CSV, limits=limits)
+    swallowed = [(line, line - 1, "unterminated_quote") for line in (1, 2, 3, 4)]
+    assert errors(pieces) == [*swallowed, (5, 4, "malformed_url")]
+
+
 def test_every_line_leaving_a_quote_open_takes_no_longer_than_reading_does() -> None:
     """Each of these lines opens a quote as the first of a row, and keeps it open as another."""
     pieces = read(b'a",x,"\n' * 100_000, CSV)
