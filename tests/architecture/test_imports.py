@@ -25,9 +25,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"errors", "__version__"},
 }
 # Pure libraries: they compute, and touch nothing.
-DOMAIN_MAY_USE = {"msgspec", "can_ada"}
+DOMAIN_MAY_USE = {"msgspec", "can_ada", "backports", "compression"}
 STANDARD_AND_PURE = {
-    "collections", "csv", "dataclasses", "datetime", "difflib", "enum", "hashlib", "http", "itertools", "math", "re", "typing", "zlib",
+    "collections", "csv", "dataclasses", "datetime", "difflib", "enum", "hashlib", "http", "itertools", "math", "re", "sys", "typing", "zlib",
 }  # fmt: skip
 # Values and helpers that stations share; no station itself.
 SHARED_BY_STEPS = {"attempt", "idempotency", "lane", "ownership"}

@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import lzma
+import sys
 import tracemalloc
 import zlib
 from collections.abc import Iterable
@@ -22,9 +23,17 @@ from conveyor.domain.listing import ListReader
 from conveyor.errors import InvalidArgument, TooLarge
 from tests.unit.list_kit import TXT
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 LIST = b"".join(b"https://a.example/%d\n" % number for number in range(20_000))
 GZIP = gzip.compress(LIST, mtime=0)
 IN_PARTS = b"".join(gzip.compress(LIST[at : at + 999], mtime=0) for at in range(0, len(LIST), 999))
+ZSTD = zstd.compress(LIST)
+FRAMES = b"".join(zstd.compress(LIST[at : at + 999]) for at in range(0, len(LIST), 999))
+SKIPPED = b"\x5a\x2a\x4d\x18\x04\0\0\0abcd"
 MEBIBYTE = 1024 * 1024
 
 
@@ -42,7 +51,7 @@ def take_all(pieces: Iterable[object]) -> None:
         pass
 
 
-@pytest.mark.parametrize("packed", [LIST, GZIP, IN_PARTS], ids=["plain", "gzip", "parts"])
+@pytest.mark.parametrize("packed", [LIST, GZIP, IN_PARTS, ZSTD, FRAMES, SKIPPED + ZSTD + SKIPPED])
 @pytest.mark.parametrize("step", [1, 7, BITE, 10_000_000])
 def test_a_list_is_unpacked_however_it_is_cut(packed: bytes, step: int) -> None:
     assert unpacked(packed, step) == LIST
@@ -53,7 +62,7 @@ def test_a_list_too_short_to_tell_is_as_it_is(raw: bytes) -> None:
     assert unpacked(raw, 1) == raw
 
 
-@pytest.mark.parametrize("packed", [LIST, GZIP])
+@pytest.mark.parametrize("packed", [LIST, GZIP, ZSTD])
 @pytest.mark.parametrize("offset", [0, 1, 65_536, 100_001, len(LIST)])
 def test_what_was_read_before_is_left_out(packed: bytes, offset: int) -> None:
     assert unpacked(packed, 1000, offset=offset) == LIST[offset:]
@@ -79,6 +88,13 @@ def test_what_is_said_may_be_said(packed: bytes, said: str) -> None:
         (IN_PARTS[:-1], "", "cut short"),
         (GZIP + b"\x1f", "", "cut short"),
         (gzip.compress(GZIP), "", "packed twice"),
+        (ZSTD, "gzip", "says gzip"),
+        (ZSTD[:-1], "", "zstd, and cut short"),
+        (FRAMES[:-1], "", "cut short"),
+        (ZSTD[:-9] + bytes(9), "", "damaged"),
+        (ZSTD + LIST, "", "followed by something else"),
+        (GZIP + ZSTD, "", "followed by something else"),
+        (gzip.compress(ZSTD), "", "packed twice"),
         (lzma.compress(LIST), "", "xz"),
         (bz2.compress(LIST), "", "bzip2"),
         (b"PK\x03\x04" + LIST, "", "zip"),
@@ -89,10 +105,17 @@ def test_what_cannot_be_unpacked_is_refused_as_a_whole(packed: bytes, said: str,
         unpacked(packed, said=[said])
 
 
-def test_a_gigabyte_of_zeros_in_a_megabyte_ends_soon_and_in_little_memory() -> None:
-    packer = zlib.compressobj(9, wbits=31)
+def gigabyte(packer: "zlib._Compress | zstd.ZstdCompressor") -> bytes:
     zeros = bytes(MEBIBYTE)
-    packed = b"".join([*(packer.compress(zeros) for _ in range(1024)), packer.flush()])
+    return b"".join([*(packer.compress(zeros) for _ in range(1024)), packer.flush()])
+
+
+@pytest.mark.parametrize("packing", [Packing.GZIP, Packing.ZSTD])
+def test_a_gigabyte_of_zeros_in_a_megabyte_ends_soon_and_in_little_memory(
+    packing: Packing,
+) -> None:
+    is_zstd = packing is Packing.ZSTD
+    packed = gigabyte(zstd.ZstdCompressor() if is_zstd else zlib.compressobj(9, wbits=31))
     assert len(packed) < 1.1 * MEBIBYTE
     stream, reader = ListUnpacking(), ListReader(TXT, {})
     tracemalloc.start()
@@ -110,6 +133,13 @@ def test_a_list_that_repeats_itself_is_taken_while_it_is_not_large() -> None:
     assert sum(map(len, ListUnpacking().pieces(packed))) == len(raw)
 
 
+def test_a_frame_that_needs_much_memory_is_refused() -> None:
+    packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 24})
+    wide = packer.compress(LIST) + packer.flush()
+    with pytest.raises(InvalidArgument, match="window over 8 MiB"):
+        unpacked(wide)
+
+
 def test_a_list_larger_than_allowed_is_refused() -> None:
     stream = ListUnpacking(largest=len(LIST) - 1)
     with pytest.raises(TooLarge):
@@ -125,8 +155,7 @@ def test_as_many_parts_as_are_sane_are_taken() -> None:
         )
 
 
-def test_no_text_begins_as_a_packed_list_does() -> None:
-    for packed in (GZIP,):
-        assert packing_of(packed) is not Packing.NONE
-        with pytest.raises(UnicodeDecodeError):
-            packed[:4].decode()
+@pytest.mark.parametrize("packed", [GZIP, ZSTD, SKIPPED])
+def test_what_a_packed_list_begins_with_is_no_text(packed: bytes) -> None:
+    assert packing_of(packed) is not Packing.NONE
+    assert not packed[:4].decode(errors="replace").replace("\ufffd", "\0").isprintable()

@@ -1,14 +1,16 @@
 """Staged lists that come packed: known by what they begin with, unpacked as a stream, bounded.
 
-No text in UTF-8 begins with the marks of gzip or zstd, so nothing has to be said about a list for
-it to be unpacked. Neither format can be entered midway: to go on after a crash a list is unpacked
-from its start again, and the part that was read before is left out. That costs computing only.
+No list begins with the marks of gzip or zstd, which are not UTF-8 or hold a control character; so
+nothing has to be said about a list for it to be unpacked. Neither format can be entered midway:
+to go on after a crash a list is unpacked from its start again, and the part that was read before
+is left out. That costs computing only.
 """
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 from conveyor.domain.unpacking import MEMBER, Garbled, Gunzip, Plain, Unpacking
+from conveyor.domain.zstd import FRAMES, Unzstd
 from conveyor.errors import InvalidArgument, TooLarge
 
 LARGEST_UNPACKED = 20 * 1024**3  # bytes of a list
@@ -30,11 +32,14 @@ LONGEST_MARK = max(map(len, FOREIGN))
 class Packing(StrEnum):
     NONE = "identity"
     GZIP = "gzip"
+    ZSTD = "zstd"
 
 
 def packing_of(beginning: bytes) -> Packing:
     """How a list is packed, by its first bytes."""
-    return Packing.GZIP if beginning.startswith(MEMBER) else Packing.NONE
+    if beginning.startswith(MEMBER):
+        return Packing.GZIP
+    return Packing.ZSTD if beginning.startswith(FRAMES) else Packing.NONE
 
 
 class ListUnpacking:
@@ -102,7 +107,7 @@ class ListUnpacking:
             except Garbled:
                 raise InvalidArgument(
                     f"The list is not sound {self._packing}: it is damaged, in too many parts, "
-                    "or followed by something else"
+                    "followed by something else, or needs a window over 8 MiB"
                 ) from None
 
     def _count(self, piece: bytes) -> None:
@@ -121,7 +126,7 @@ class ListUnpacking:
             yield piece[left_out:] if left_out else piece
 
 
-_WHAT_IS_TAKEN = f"send it as it is, or packed by {Packing.GZIP}"
+_WHAT_IS_TAKEN = f"send it as it is, or packed by {Packing.GZIP} or {Packing.ZSTD}"
 
 
 def _said(encodings: Iterable[str]) -> str | None:
@@ -141,3 +146,5 @@ def _stream(packing: Packing) -> Unpacking:
             return Plain()
         case Packing.GZIP:
             return Gunzip(most_members=MOST_PARTS, all_counts=True)
+        case Packing.ZSTD:
+            return Unzstd(most_frames=MOST_PARTS)

@@ -105,7 +105,7 @@ class CsvRows:
 
     A quote that is never closed would swallow what follows. So of a row that went wrong only the
     first line is refused. What it had swallowed is read again, but this time every row ends with
-    its line: no line is read more than three times, whatever a list holds.
+    its line, so that the work stays in proportion to the list, whatever it holds.
     """
 
     def __init__(self, rows: Rows, lines: Lines, spec: ListSpec, position: Position) -> None:
