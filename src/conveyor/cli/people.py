@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from conveyor.cli import follow as following
 from conveyor.cli import handing_in, show
 from conveyor.cli.reach import reach
 from conveyor.cli.remote import Refused, Remote, read
@@ -339,11 +340,9 @@ def _delete(remote: Remote, job_id: str, run_id: str | None) -> None:
 
 def _follow(remote: Remote, job_id: str, run: Run | None, *, as_json: bool) -> None:
     """Follow that run, or the job's latest, and end as it does."""
-    from conveyor.cli.follow import Gone, follow  # noqa: PLC0415
-
     try:
-        ended = follow(remote, job_id, run.run_id if run else None, quiet=as_json)
-    except Gone as error:
+        ended = following.follow(remote, job_id, run.run_id if run else None, quiet=as_json)
+    except following.Gone as error:
         print(f"conveyor: {error}", file=sys.stderr)
         raise typer.Exit(ENDED_OTHERWISE) from None
     if as_json:
