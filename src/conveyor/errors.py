@@ -5,6 +5,7 @@ ConveyorError
 │   ├── InvalidArgument           400 invalid_argument
 │   ├── Unauthenticated           401 unauthenticated
 │   ├── NotFound                  404 not_found
+│   │   └── FileInputNotFound         file_input_not_found
 │   ├── MethodNotAllowed          405 method_not_allowed
 │   ├── Conflict                  409 conflict
 │   │   ├── JobNotOpen                job_not_open
@@ -15,6 +16,9 @@ ConveyorError
 │   │   ├── NoPriorRun                no_prior_run
 │   │   ├── NoMatchingTasks           no_matching_tasks
 │   │   ├── PartialRerunWindowExpired partial_rerun_window_expired
+│   │   ├── FileInputNotUploaded      file_input_not_uploaded
+│   │   ├── FileInputAlreadyUploaded  file_input_already_uploaded
+│   │   ├── FileInputUnsupported      file_input_unsupported_for_job_type
 │   │   ├── IdempotencyKeyConflict    idempotency_key_conflict
 │   │   └── TaskNotReady              task_not_ready
 │   ├── ResultExpired             410 result_expired
@@ -72,6 +76,13 @@ class NotFound(CallerFault):
 
     code, status, title = "not_found", 404, "Not found"
     remedy = "Check the id, and that the key is the one it was made with."
+
+
+class FileInputNotFound(NotFound):
+    """There is no such slot for a list, it is over a day old, or it belongs to another caller."""
+
+    code, title = "file_input_not_found", "File input not found"
+    remedy = "Ask for a new slot with `POST /v1/job_inputs`, and send the list again."
 
 
 class MethodNotAllowed(CallerFault):
@@ -142,6 +153,27 @@ class PartialRerunWindowExpired(Conflict):
 
     code, title = "partial_rerun_window_expired", "Partial rerun window expired"
     remedy = "Leave `status` out: a full rerun scrapes all tasks anew."
+
+
+class FileInputNotUploaded(Conflict):
+    """A job names a slot whose list has not come, or did not come whole."""
+
+    code, title = "file_input_not_uploaded", "File input not uploaded"
+    remedy = "PUT the list to the slot's `upload.url`, then submit again."
+
+
+class FileInputAlreadyUploaded(Conflict):
+    """A slot takes one list, and has it."""
+
+    code, title = "file_input_already_uploaded", "File input already uploaded"
+    remedy = "Use it as it is, or ask for a new slot with `POST /v1/job_inputs`."
+
+
+class FileInputUnsupported(Conflict):
+    """A list from a slot is for closed jobs."""
+
+    code, title = "file_input_unsupported_for_job_type", "File input unsupported for job type"
+    remedy = "Leave `status: open` out, or hand the tasks in with `POST /v1/jobs/{job}/tasks`."
 
 
 class IdempotencyKeyConflict(Conflict):

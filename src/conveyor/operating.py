@@ -20,7 +20,9 @@ from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.duties import Duties
+from conveyor.ports.exports import Exports
 from conveyor.ports.graves import Graves
+from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.survey import Survey
 from conveyor.ports.tasks import Tasks
@@ -43,6 +45,8 @@ class Stores:
     ids: Ids
     metadata: Metadata
     answers: Answers
+    inputs: Inputs
+    exports: Exports
     tasks: Tasks
     work: Work
     duties: Duties
@@ -91,6 +95,8 @@ async def open_at_rest(settings: Settings, *, writable: bool = False) -> AsyncIt
             ids=ids,
             metadata=rows.metadata,
             answers=rows.answers,
+            inputs=rows.inputs,
+            exports=rows.exports,
             tasks=rows.tasks,
             work=rows.work,
             duties=rows.duties,

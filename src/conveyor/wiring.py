@@ -75,6 +75,8 @@ ATTENDANTS = 4  # duties done side by side: a long one keeps no other waiting
 TIMED = (
     "metadata",
     "answers",
+    "inputs",
+    "exports",
     "tasks",
     "work",
     "duties",
@@ -205,6 +207,8 @@ async def open_embedded(
         ids=ids,
         metadata=rows.metadata,
         answers=rows.answers,
+        inputs=rows.inputs,
+        exports=rows.exports,
         tasks=rows.tasks,
         work=rows.work,
         duties=rows.duties,

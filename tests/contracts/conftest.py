@@ -17,7 +17,9 @@ from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.claims import MemoryClaims
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.memory.duties import MemoryDuties
+from conveyor.adapters.memory.exports import MemoryExports
 from conveyor.adapters.memory.graves import MemoryGraves
+from conveyor.adapters.memory.inputs import MemoryInputs
 from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.queues import CALM, NASTY, Habits, MemoryQueues
 from conveyor.adapters.memory.rows import Rows
@@ -49,6 +51,8 @@ async def memory(_folder: Path) -> AsyncIterator[Engine]:
     yield Engine(
         metadata=metadata,
         answers=answers,
+        inputs=MemoryInputs(metadata),
+        exports=MemoryExports(metadata),
         tasks=MemoryTasks(rows),
         work=MemoryWork(rows),
         claims=MemoryClaims(rows),
@@ -70,6 +74,8 @@ async def composed(_folder: Path) -> AsyncIterator[Engine]:
     yield Engine(
         metadata=metadata,
         answers=answers,
+        inputs=MemoryInputs(metadata),
+        exports=MemoryExports(metadata),
         tasks=MemoryTasks(rows),
         work=QueuedWork(claims, queues(clock, NASTY), clock=clock, lease=LEASE),
         claims=claims,
@@ -92,6 +98,8 @@ async def sqlite(folder: Path) -> AsyncIterator[Engine]:
         yield Engine(
             metadata=opened.metadata,
             answers=opened.answers,
+            inputs=opened.inputs,
+            exports=opened.exports,
             tasks=opened.tasks,
             work=opened.work,
             claims=opened.claims,

@@ -9,7 +9,9 @@ import pytest
 from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.claims import MemoryClaims
 from conveyor.adapters.memory.duties import MemoryDuties
+from conveyor.adapters.memory.exports import MemoryExports
 from conveyor.adapters.memory.graves import MemoryGraves
+from conveyor.adapters.memory.inputs import MemoryInputs
 from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.queues import CALM, LONGEST_HIDING, NASTY, Habits, MemoryQueues
 from conveyor.adapters.memory.rows import Rows
@@ -519,6 +521,8 @@ def _engine(clock: FakeClock, queues: MemoryQueues) -> Engine:
     return Engine(
         metadata=metadata,
         answers=answers,
+        inputs=MemoryInputs(metadata),
+        exports=MemoryExports(metadata),
         tasks=MemoryTasks(rows),
         work=QueuedWork(claims, queues, clock=clock, lease=LEASE),
         claims=claims,

@@ -50,7 +50,7 @@ def differences(want: Picture, got: Picture) -> list[str]:
 def _rows(connection: apsw.Connection, data: Path) -> Picture:
     tables = {
         kind: [_doc(str(doc)) for (doc,) in connection.execute(f"SELECT doc FROM {kind}")]
-        for kind in ("job", "run", "batch", "scrub")
+        for kind in ("job", "run", "batch", "scrub", "file_input", "export")
     }
     return tables | {
         "task": [_task(row, data) for row in _dicts(connection, TASKS)],

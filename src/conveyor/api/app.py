@@ -18,7 +18,6 @@ from structlog.contextvars import bound_contextvars
 
 from conveyor.api import problems
 from conveyor.api.handlers import Handlers
-from conveyor.api.links import PREFIX as LINKS
 from conveyor.api.openapi import encoded
 from conveyor.api.operators import Operators
 from conveyor.api.routes import ROUTES
@@ -41,8 +40,11 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 def build_app(
     handlers: Handlers, metrics: Metrics, ids: Ids, ready: Ready, operators: Operators
 ) -> ASGIApp:
-    links = Route(f"{LINKS}/{{job}}/{{run}}/{{task}}", handlers.get_linked_content)
-    routes = [*_contract_routes(handlers), links, *_operators_routes(metrics, ready)]
+    routes = [
+        *_contract_routes(handlers),
+        *_linked_routes(handlers),
+        *_operators_routes(metrics, ready),
+    ]
     routes.append(operators.mounted())
     return Front(Router(routes, redirect_slashes=False), metrics, ids)
 
@@ -130,6 +132,13 @@ def _contract_routes(handlers: Handlers) -> list[Route]:
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method] = getattr(handlers, route.handler)
     return [Route(path, _by_method(calls), methods=list(calls)) for path, calls in paths.items()]
+
+
+def _linked_routes(handlers: Handlers) -> list[Route]:
+    """Where signed links lead: they need no key."""
+    return [
+        Route("/_local/results/{job}/{run}/{task}", handlers.get_linked_content),
+    ]
 
 
 def _by_method(calls: Mapping[str, Endpoint]) -> Endpoint:

@@ -180,7 +180,7 @@ class Handlers:
 
     async def get_linked_content(self, request: Request) -> Response:
         job_id, run_id = _job(request), RunId(request.path_params["run"])
-        self.links.check(job_id, run_id, _task(request), request.query_params)
+        self.links.check_result(job_id, run_id, _task(request), request.query_params)
         return await _content(await self.read.content_by_link(job_id, run_id, _task(request)))
 
     async def get_history(self, request: Request) -> Response:

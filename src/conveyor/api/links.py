@@ -1,4 +1,4 @@
-"""Signed links to results: they name a job, a run and a task, never storage."""
+"""Signed links: whoever has one may do what it says, until it expires. They never name storage."""
 
 import hashlib
 import hmac
@@ -7,16 +7,18 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
-from conveyor.domain.ids import JobId, RunId, TaskId
+from conveyor.domain.export import Export
+from conveyor.domain.file_input import CONTENT_TYPES, FileInput
+from conveyor.domain.ids import ExportId, InputId, JobId, RunId, TaskId
 from conveyor.domain.task import Task
 from conveyor.errors import NotFound
 from conveyor.ports.clock import Clock
 
-PREFIX = "/_local/results"
+UPLOAD_LIFE = timedelta(minutes=30)
 
 
 class Links:
-    """Makes links and checks them."""
+    """Makes links and checks them: `NotFound` for one that was altered or has expired."""
 
     def __init__(self, secret: bytes, clock: Clock, *, life: timedelta) -> None:
         self._secret = secret
@@ -24,26 +26,59 @@ class Links:
         self._life = life
 
     def to_result(self, base: str, job_id: JobId, task: Task) -> str:
-        path = f"{PREFIX}/{job_id}/{task.run_id}/{task.id}"
-        expires = _seconds(self._clock.now() + self._life)
-        return f"{base}{path}?" + urlencode(
-            {"expires": expires, "signature": self._sign(path, expires)}
-        )
+        return self._link(base, _result(job_id, task.run_id, task.id), self._in(self._life))
 
-    def check(self, job_id: JobId, run_id: RunId, task_id: TaskId, query: QueryParams) -> None:
-        """Refuse a link that was altered or has expired."""
+    def check_result(
+        self, job_id: JobId, run_id: RunId, task_id: TaskId, query: QueryParams
+    ) -> None:
+        self._check(_result(job_id, run_id, task_id), query, "list the results again")
+
+    def to_export(self, base: str, export: Export) -> str:
+        expires_at = min(self._in(self._life), export.expires_at)
+        return self._link(base, _export(export.id), expires_at)
+
+    def check_export(self, export_id: ExportId, query: QueryParams) -> None:
+        self._check(_export(export_id), query, "ask for the export again")
+
+    def to_slot(self, base: str, slot: FileInput) -> tuple[str, datetime]:
+        """Where a list is to be put, as the content type its kind has, and until when."""
+        expires_at = min(self._in(UPLOAD_LIFE), slot.expires_at)
+        bound = CONTENT_TYPES[slot.spec.kind]
+        return self._link(base, _slot(slot.id), expires_at, bound), expires_at
+
+    def check_slot(self, slot_id: InputId, content_type: str, query: QueryParams) -> None:
+        self._check(_slot(slot_id), query, "ask for a new slot", content_type)
+
+    def _in(self, life: timedelta) -> datetime:
+        return self._clock.now() + life
+
+    def _link(self, base: str, path: str, expires_at: datetime, bound: str = "") -> str:
+        expires = int(expires_at.timestamp()) + 1
+        signature = self._sign(path, expires, bound)
+        return f"{base}{path}?" + urlencode({"expires": expires, "signature": signature})
+
+    def _check(self, path: str, query: QueryParams, remedy: str, bound: str = "") -> None:
         expires = query.get("expires", "")
         if not (expires.isascii() and expires.isdigit() and len(expires) < 13):
-            raise NotFound("No such result")
-        signature = self._sign(f"{PREFIX}/{job_id}/{run_id}/{task_id}", int(expires))
+            raise NotFound("This is no link of ours")
+        signature = self._sign(path, int(expires), bound)
         if not hmac.compare_digest(signature.encode(), query.get("signature", "").encode()):
-            raise NotFound("No such result")
+            raise NotFound("This is no link of ours" + (f" for {bound}" if bound else ""))
         if int(expires) <= self._clock.now().timestamp():
-            raise NotFound("This link has expired: list the results again for a fresh one")
+            raise NotFound(f"This link has expired: {remedy} for a fresh one")
 
-    def _sign(self, path: str, expires: int) -> str:
-        return hmac.new(self._secret, f"{path}?{expires}".encode(), hashlib.sha256).hexdigest()
+    def _sign(self, path: str, expires: int, bound: str) -> str:
+        about = f"{path}?{expires}" + (f" {bound}" if bound else "")
+        return hmac.new(self._secret, about.encode(), hashlib.sha256).hexdigest()
 
 
-def _seconds(moment: datetime) -> int:
-    return int(moment.timestamp()) + 1
+def _result(job_id: JobId, run_id: RunId, task_id: TaskId) -> str:
+    return f"/_local/results/{job_id}/{run_id}/{task_id}"
+
+
+def _export(export_id: ExportId) -> str:
+    return f"/_local/exports/{export_id}"
+
+
+def _slot(slot_id: InputId) -> str:
+    return f"/_local/inputs/{slot_id}"

@@ -9,6 +9,8 @@ JobId = NewType("JobId", str)
 RunId = NewType("RunId", str)
 TaskId = NewType("TaskId", str)
 CallerId = NewType("CallerId", str)
+InputId = NewType("InputId", str)
+ExportId = NewType("ExportId", str)
 
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")

@@ -6,18 +6,22 @@ from typing import Protocol
 import msgspec
 
 from conveyor.domain.batch import Batch, Replay, Scrub
+from conveyor.domain.export import Export
+from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.run import Run
+
+Row = Job | Run | Batch | Scrub | FileInput | Export  # what has a version
 
 
 class Removed(msgspec.Struct, frozen=True):
     """What is over: its row goes."""
 
-    row: Job | Run | Batch | Scrub
+    row: Row
 
 
-Change = Job | Run | Batch | Scrub | Removed | Replay
+Change = Row | Removed | Replay
 
 
 class Metadata(Protocol):
@@ -30,7 +34,7 @@ class Metadata(Protocol):
     async def commit(self, *changes: Change) -> None:
         """Write all the changes, or none.
 
-        A job, run, batch or scrub of version 0 is new and must not exist; one of version n
+        A row of version 0 is new and must not exist; one of version n
         replaces the stored row of version n, which becomes n + 1; `Removed` takes its row away
         if it is there, whatever its version. `Stale` when any of them does not hold. A `Replay`
         claims its key: `KeyTaken` when an unexpired claim stands, whoever made it; an expired

@@ -8,9 +8,12 @@ import msgspec
 
 from conveyor.domain.batch import REPLAY_LIFE, Batch, Replay, Scrub
 from conveyor.domain.counts import NOTHING, Spend
+from conveyor.domain.export import Export
 from conveyor.domain.failure import FailureReason, ruling
-from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_ids
+from conveyor.domain.file_input import FileInput
+from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId, TaskId, task_ids
 from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.list_spec import ListKind, ListSpec
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.run import Run
 from conveyor.domain.task import (
@@ -31,6 +34,8 @@ CALLER = CallerId("caller")
 JOB = JobId(_ids.new())
 RUN = RunId(_ids.new())
 OTHER_RUN = RunId(_ids.new())
+INPUT = InputId(_ids.new())
+EXPORT = ExportId(_ids.new())
 
 
 def a_task_spec(**changes: object) -> TaskSpec:
@@ -99,6 +104,16 @@ def a_scrub(**changes: object) -> Scrub:
     return msgspec.structs.replace(scrub, **changes)
 
 
+def a_file_input(**changes: object) -> FileInput:
+    slot = FileInput(id=INPUT, caller=CALLER, spec=ListSpec(kind=ListKind.TXT), created_at=NOON)
+    return msgspec.structs.replace(slot, **changes)
+
+
+def an_export(**changes: object) -> Export:
+    export = Export(id=EXPORT, job_id=JOB, run_id=RUN, caller=CALLER, created_at=NOON, sent_at=NOON)
+    return msgspec.structs.replace(export, **changes)
+
+
 def a_replay(**changes: object) -> Replay:
     replay = Replay(
         caller=CALLER,
@@ -111,7 +126,7 @@ def a_replay(**changes: object) -> Replay:
     return msgspec.structs.replace(replay, **changes)
 
 
-_Row = TypeVar("_Row", Job, Run, Batch, Scrub)
+_Row = TypeVar("_Row", Job, Run, Batch, Scrub, FileInput, Export)
 
 
 def as_stored(row: _Row) -> _Row:

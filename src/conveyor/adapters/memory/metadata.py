@@ -1,17 +1,19 @@
 """Metadata in memory."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.domain.batch import Batch, Replay, Scrub
-from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.export import Export
+from conveyor.domain.file_input import FileInput
+from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.run import Run, RunStatus
 from conveyor.errors import KeyTaken, Stale
-from conveyor.ports.metadata import Change, Removed
+from conveyor.ports.metadata import Change, Removed, Row
 
 
 class MemoryMetadata:
@@ -21,6 +23,8 @@ class MemoryMetadata:
         self._runs: dict[RunId, Run] = {}
         self._batches: dict[tuple[str, int], Batch] = {}
         self._scrubs: dict[str, Scrub] = {}
+        self.inputs: dict[InputId, FileInput] = {}
+        self.exports: dict[ExportId, Export] = {}
 
     async def commit(self, *changes: Change) -> None:
         for change in changes:
@@ -94,7 +98,7 @@ class MemoryMetadata:
         if change.version != (stored.version if stored else 0):
             raise Stale(f"{type(change).__name__} moved on from version {change.version}")
 
-    def _stored(self, change: Job | Run | Batch | Scrub) -> "_Versioned | None":
+    def _stored(self, change: Row) -> Row | None:
         match change:
             case Job():
                 return self._jobs.get(change.id)
@@ -104,6 +108,10 @@ class MemoryMetadata:
                 return self._batches.get(_place(change))
             case Scrub():
                 return self._scrubs.get(change.id)
+            case FileInput():
+                return self.inputs.get(change.id)
+            case Export():
+                return self.exports.get(change.id)
 
     def _write(self, change: Change) -> None:
         match change:
@@ -115,12 +123,16 @@ class MemoryMetadata:
                 self._batches[_place(change)] = _raised(change)
             case Scrub():
                 self._scrubs[change.id] = _raised(change)
+            case FileInput():
+                self.inputs[change.id] = _raised(change)
+            case Export():
+                self.exports[change.id] = _raised(change)
             case Removed(row):
                 self._remove(row)
             case Replay():
                 self._answers.keep(change)
 
-    def _remove(self, row: Job | Run | Batch | Scrub) -> None:
+    def _remove(self, row: Row) -> None:
         match row:
             case Job():
                 self._jobs.pop(row.id, None)
@@ -130,14 +142,13 @@ class MemoryMetadata:
                 self._batches.pop(_place(row), None)
             case Scrub():
                 self._scrubs.pop(row.id, None)
+            case FileInput():
+                self.inputs.pop(row.id, None)
+            case Export():
+                self.exports.pop(row.id, None)
 
 
-class _Versioned(Protocol):
-    @property
-    def version(self) -> int: ...
-
-
-_Row = TypeVar("_Row", Job, Run, Batch, Scrub)
+_Row = TypeVar("_Row", Job, Run, Batch, Scrub, FileInput, Export)
 _Listed = TypeVar("_Listed", Job, Run)
 
 

@@ -12,7 +12,9 @@ from conveyor.adapters.sqlite.answers import SqliteAnswers
 from conveyor.adapters.sqlite.claims import SqliteClaims
 from conveyor.adapters.sqlite.database import Database, Durability, open_database, visit_database
 from conveyor.adapters.sqlite.duties import SqliteDuties
+from conveyor.adapters.sqlite.exports import SqliteExports
 from conveyor.adapters.sqlite.graves import SqliteGraves
+from conveyor.adapters.sqlite.inputs import SqliteInputs
 from conveyor.adapters.sqlite.metadata import SqliteMetadata
 from conveyor.adapters.sqlite.rows import stamp
 from conveyor.adapters.sqlite.survey import SqliteSurvey
@@ -29,6 +31,8 @@ class SqliteEngine(msgspec.Struct, frozen=True, kw_only=True):
     database: Database
     metadata: SqliteMetadata
     answers: SqliteAnswers
+    inputs: SqliteInputs
+    exports: SqliteExports
     tasks: SqliteTasks
     work: SqliteWork
     claims: SqliteClaims
@@ -81,6 +85,8 @@ def _engine(  # noqa: PLR0917 - all of them parts of one thing
         database=database,
         metadata=SqliteMetadata(database, clock),
         answers=SqliteAnswers(database, clock),
+        inputs=SqliteInputs(database),
+        exports=SqliteExports(database),
         tasks=SqliteTasks(database, clock),
         work=work,
         claims=SqliteClaims(database, work),

@@ -10,12 +10,14 @@ from conveyor.adapters.sqlite.answers import claim_key
 from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.rows import stamp
 from conveyor.domain.batch import Batch, Replay, Scrub
+from conveyor.domain.export import Export
+from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.run import Run
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock
-from conveyor.ports.metadata import Change, Removed
+from conveyor.ports.metadata import Change, Removed, Row
 
 JOB = msgspec.json.Decoder(Job)
 RUN = msgspec.json.Decoder(Run)
@@ -46,12 +48,11 @@ UPDATE_BATCH = """
 UPDATE batch SET version = ?3, doc = ?4
  WHERE run_id = ?1 AND first = ?2 AND version = ?3 - 1 RETURNING 1
 """
-INSERT_SCRUB = """
-INSERT INTO scrub (id, version, doc) VALUES (?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1
+NAMED: dict[type[Row], str] = {Scrub: "scrub", FileInput: "file_input", Export: "export"}
+INSERT_NAMED = """
+INSERT INTO {} (id, version, doc) VALUES (?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1
 """
-UPDATE_SCRUB = (
-    "UPDATE scrub SET version = ?2, doc = ?3 WHERE id = ?1 AND version = ?2 - 1 RETURNING 1"
-)
+UPDATE_NAMED = "UPDATE {} SET version = ?2, doc = ?3 WHERE id = ?1 AND version = ?2 - 1 RETURNING 1"
 JOBS = """
 SELECT job.doc, run.doc FROM job LEFT JOIN run ON run.id = job.run_id
  WHERE job.caller = ?1 AND job.id < ?2
@@ -173,11 +174,11 @@ def _write_batch(batch: Batch, connection: apsw.Connection, _: int) -> None:
     _put(connection, UPDATE_BATCH if batch.version else INSERT_BATCH, row, batch.run_id)
 
 
-@_write.register
-def _write_scrub(scrub: Scrub, connection: apsw.Connection, _: int) -> None:
-    stored = msgspec.structs.replace(scrub, version=scrub.version + 1)
-    row = (scrub.id, stored.version, _doc_of(stored))
-    _put(connection, UPDATE_SCRUB if scrub.version else INSERT_SCRUB, row, scrub.id)
+@_write.register(Scrub | FileInput | Export)
+def _write_named(named: Scrub | FileInput | Export, connection: apsw.Connection, _: int) -> None:
+    stored = msgspec.structs.replace(named, version=named.version + 1)
+    statement = (UPDATE_NAMED if named.version else INSERT_NAMED).format(NAMED[type(named)])
+    _put(connection, statement, (named.id, stored.version, _doc_of(stored)), named.id)
 
 
 @_write.register
@@ -187,8 +188,9 @@ def _remove(removed: Removed, connection: apsw.Connection, _: int) -> None:
             connection.execute("DELETE FROM job WHERE id = ?", (name,))
         case Run(id=name):
             connection.execute("DELETE FROM run WHERE id = ?", (name,))
-        case Scrub(id=name):
-            connection.execute("DELETE FROM scrub WHERE id = ?", (name,))
+        case Scrub(id=name) | FileInput(id=name) | Export(id=name):
+            table = NAMED[type(removed.row)]
+            connection.execute(f"DELETE FROM {table} WHERE id = ?", (name,))
         case Batch(run_id=run_id, first=first):
             key = (run_id, first)
             connection.execute("DELETE FROM batch WHERE run_id = ? AND first = ?", key)
@@ -206,5 +208,5 @@ def _put(
         raise Stale(f"{name} has moved on")
 
 
-def _doc_of(value: Job | Run | Batch | Scrub) -> str:
+def _doc_of(value: Row) -> str:
     return msgspec.json.encode(value).decode()

@@ -41,6 +41,18 @@ CREATE TABLE scrub (
     doc     TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE file_input (
+    id      TEXT    NOT NULL PRIMARY KEY,
+    version INTEGER NOT NULL,
+    doc     TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE export (
+    id      TEXT    NOT NULL PRIMARY KEY,
+    version INTEGER NOT NULL,
+    doc     TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE replay (
     caller      TEXT    NOT NULL,
     key         TEXT    NOT NULL,

@@ -10,7 +10,9 @@ from conveyor.domain.task import Attempt, Task, Verdict
 from conveyor.ports.answers import Answers
 from conveyor.ports.claims import Claims
 from conveyor.ports.duties import Duties
+from conveyor.ports.exports import Exports
 from conveyor.ports.graves import Graves
+from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.survey import Survey
 from conveyor.ports.tasks import Tasks
@@ -30,6 +32,8 @@ class Engine:
 
     metadata: Metadata
     answers: Answers
+    inputs: Inputs
+    exports: Exports
     tasks: Tasks
     work: Work
     duties: Duties

@@ -15,7 +15,7 @@ from conveyor.domain.ids import CallerId, RunId
 from conveyor.domain.job import Job, JobType
 from conveyor.domain.run import IngestStatus, Inheritance, Run, RunStatus, Trigger
 from conveyor.errors import KeyTaken, Stale
-from conveyor.ports.metadata import Change, Metadata, Removed
+from conveyor.ports.metadata import Change, Metadata, Removed, Row
 from conveyor.testing.clock import NOON
 from conveyor.testing.contracts.engine import Engine
 from conveyor.testing.contracts.listings import ListingContract
@@ -25,16 +25,19 @@ from conveyor.testing.factories import (
     OTHER_RUN,
     RUN,
     a_batch,
+    a_file_input,
     a_job,
     a_replay,
     a_run,
     a_scrub,
+    an_export,
     as_stored,
     new_ids,
 )
 
 SECOND = timedelta(seconds=1)
 STRANGER = CallerId("stranger")
+ROWS: list[Callable[..., Row]] = [a_job, a_run, a_batch, a_scrub, a_file_input, an_export]
 
 
 class CommittingContract:
@@ -66,18 +69,18 @@ class CommittingContract:
         assert await engine.metadata.run(RUN) == msgspec.structs.replace(run, version=2)
         assert await engine.metadata.job(JOB) == a_job(version=1)
 
-    @pytest.mark.parametrize("again", [a_job(), a_run(), a_batch(), a_scrub()])
+    @pytest.mark.parametrize("again", [make() for make in ROWS])
     async def test_what_is_new_must_not_exist(self, engine: Engine, again: Change) -> None:
-        await engine.metadata.commit(a_job(), a_run(), a_batch(), a_scrub())
+        await engine.metadata.commit(*(make() for make in ROWS))
         with pytest.raises(Stale):
             await engine.metadata.commit(again)
 
     @pytest.mark.parametrize("version", [1, 3])
-    @pytest.mark.parametrize("make", [a_job, a_run, a_batch, a_scrub])
+    @pytest.mark.parametrize("make", ROWS)
     async def test_only_the_version_that_is_stored_can_be_replaced(
         self, engine: Engine, make: Callable[..., Change], version: int
     ) -> None:
-        await engine.metadata.commit(a_job(), a_run(), a_batch(), a_scrub())
+        await engine.metadata.commit(*(make() for make in ROWS))
         await engine.metadata.commit(make(version=1))
 
         with pytest.raises(Stale):

@@ -1,0 +1,84 @@
+"""What every record of slots for lists and of exports must do."""
+
+import msgspec
+
+from conveyor.domain.export import Export, ExportStatus
+from conveyor.domain.file_input import FileInput
+from conveyor.domain.ids import ExportId, InputId, JobId
+from conveyor.domain.list_spec import ListKind, ListSpec
+from conveyor.ports.metadata import Removed
+from conveyor.testing.contracts.engine import Engine
+from conveyor.testing.factories import (
+    EXPORT,
+    INPUT,
+    JOB,
+    a_file_input,
+    an_export,
+    as_stored,
+    new_ids,
+)
+
+
+class InputsContract:
+    async def test_every_field_comes_back(self, engine: Engine) -> None:
+        slot = _rich_input()
+        await engine.metadata.commit(slot)
+        assert await engine.inputs.find(slot.id) == as_stored(slot)
+
+    async def test_what_was_never_stored_or_is_removed_is_none(self, engine: Engine) -> None:
+        assert await engine.inputs.find(INPUT) is None
+        await engine.metadata.commit(a_file_input())
+        await engine.metadata.commit(Removed(a_file_input(version=1)))
+        assert await engine.inputs.find(INPUT) is None
+        assert not await engine.inputs.page(limit=9)
+
+    async def test_pages_are_in_order_and_join(self, engine: Engine) -> None:
+        slots = [a_file_input(id=InputId(name)) for name in new_ids(5)]
+        await engine.metadata.commit(*reversed(slots))
+
+        first = await engine.inputs.page(limit=2)
+        rest = await engine.inputs.page(limit=9, after=first[-1].id)
+
+        assert [*first, *rest] == [as_stored(slot) for slot in slots]
+
+    async def test_a_change_takes_the_place_of_what_was(self, engine: Engine) -> None:
+        await engine.metadata.commit(a_file_input())
+        used = a_file_input(jobs=(JOB,), version=1)
+        await engine.metadata.commit(used)
+        assert await engine.inputs.find(INPUT) == msgspec.structs.replace(used, version=2)
+
+
+class ExportsContract:
+    async def test_every_field_comes_back(self, engine: Engine) -> None:
+        export = _rich_export()
+        await engine.metadata.commit(export)
+        assert await engine.exports.find(export.id) == as_stored(export)
+
+    async def test_what_was_never_stored_or_is_removed_is_none(self, engine: Engine) -> None:
+        assert await engine.exports.find(EXPORT) is None
+        await engine.metadata.commit(an_export())
+        await engine.metadata.commit(Removed(an_export(version=1)))
+        assert await engine.exports.find(EXPORT) is None
+        assert not await engine.exports.page(limit=9)
+
+    async def test_pages_are_in_order_and_join(self, engine: Engine) -> None:
+        exports = [an_export(id=ExportId(name)) for name in new_ids(5)]
+        await engine.metadata.commit(*reversed(exports))
+
+        first = await engine.exports.page(limit=2)
+        rest = await engine.exports.page(limit=9, after=first[-1].id)
+
+        assert [*first, *rest] == [as_stored(export) for export in exports]
+
+
+def _rich_input() -> FileInput:
+    spec = ListSpec(
+        kind=ListKind.CSV, delimiter=";", quote="'", header=True, url="link", external_id=3
+    )
+    return a_file_input(
+        spec=spec, blob="inputs/1", length=9, encodings=("gzip",), jobs=(JOB, JobId("other"))
+    )
+
+
+def _rich_export() -> Export:
+    return an_export(status=ExportStatus.FAILED, length=7, error="results are larger than 1 gb")
