@@ -192,6 +192,20 @@ async def test_an_addition_that_loses_its_race_against_an_end_is_refused(change:
     assert await house.batches() == []
 
 
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("call", ["metadata.job", "metadata.run"])
+@pytest.mark.parametrize("change", [_close, _stop, _end_with_last_batch])
+async def test_an_end_between_two_reads_is_an_end(change: Change, call: str, nth: int) -> None:
+    house, job_id, run_id = await _open_job()
+    house.trace.after(call, nth, lambda: change(house, job_id))
+
+    with pytest.raises(Conflict):
+        await house.append.add(a_call(4, first=2), job_id, ids_as_reply)
+
+    await house.check_counts(run_id)
+    assert await house.lists() == []
+
+
 async def test_two_additions_at_once_get_indexes_of_their_own() -> None:
     house, job_id, run_id = await _open_job()
     house.trace.before(

@@ -128,6 +128,8 @@ class Append:
         """The job and its run, if they take more tasks."""
         job = await own_job(self.metadata, call.caller, job_id)
         run = await latest_run(self.metadata, job)
+        if run and run.last_batch_received:  # the job may have been closed between the two reads
+            job = await own_job(self.metadata, call.caller, job_id)
         if job.last_batch:
             raise LastBatchReceived("The last batch of this job has been received")
         if job.status is not JobStatus.OPEN or run is None or not run.is_live:
