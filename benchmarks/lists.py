@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator
 
 from conveyor.domain.list_packing import ListUnpacking
-from conveyor.domain.list_spec import ListKind, ListSpec
+from conveyor.domain.list_shape import ListKind, ListSpec
 from conveyor.domain.listing import read_list
 
 COUNT = 500_000

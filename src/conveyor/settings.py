@@ -14,6 +14,7 @@ from typing import Annotated, get_type_hints
 
 import msgspec
 
+from conveyor.domain.ids import MOST_TASKS
 from conveyor.domain.submission import Limits
 from conveyor.errors import RefusedToStart
 
@@ -101,6 +102,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ge=1,
         ),
     ] = 10_000
+    list_bytes: Annotated[int, _about("Bytes of one list in a slot, as it is sent.", ge=1)] = (
+        2 * 1024**3
+    )
+    list_rows: Annotated[int, _about("Rows of one list in a slot.", ge=1, le=MOST_TASKS)] = (
+        10_000_000
+    )
     open_job_tasks: Annotated[int, _about("Tasks of an open job, over all additions.", ge=1)] = (
         10_000_000
     )
@@ -130,6 +137,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             inline_bytes=self.inline_bytes,
             sync_tasks=self.sync_tasks,
             open_job_tasks=self.open_job_tasks,
+            list_bytes=self.list_bytes,
+            list_rows=self.list_rows,
         )
 
     @property

@@ -54,6 +54,7 @@ from conveyor.steps.rerun import Rerun
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.scrub import Scrub
 from conveyor.steps.settle import Settle
+from conveyor.steps.stage import Stage
 from conveyor.steps.sweep import Sweep
 from conveyor.steps.watch import ROUND, Watch
 from conveyor.telemetry import MeteredGateway, MeteredTasks, MeteredWork, Metrics
@@ -242,6 +243,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
         work=engines.work,
         blobs=engines.blobs,
         clock=engines.clock,
+        most_rows=settings.list_rows,
         check=complete.check,
         wake=pump.wake,
     )
@@ -341,6 +343,14 @@ def _wire_handlers(
         limits=settings.limits,
         metrics=metrics,
         public_url=settings.public_url,
+        stage=Stage(
+            metadata=engines.metadata,
+            inputs=engines.inputs,
+            blobs=engines.blobs,
+            clock=engines.clock,
+            ids=engines.ids,
+            most_bytes=settings.list_bytes,
+        ),
         accept=_wire_accept(settings, engines, replays, ingest),
         append=Append(
             metadata=engines.metadata,
@@ -366,6 +376,7 @@ def _wire_handlers(
             metadata=engines.metadata,
             tasks=engines.tasks,
             bodies=engines.bodies,
+            blobs=engines.blobs,
             clock=engines.clock,
         ),
         watch=watch,
@@ -379,6 +390,7 @@ def _wire_accept(settings: Settings, engines: Engines, replays: Replays, ingest:
         work=engines.work,
         blobs=engines.blobs,
         duties=engines.duties,
+        inputs=engines.inputs,
         sealing=engines.sealing,
         replays=replays,
         clock=engines.clock,
@@ -436,6 +448,7 @@ def _ingest_handler(ingest: Ingest) -> Handler:
 def _scrub(engines: Engines) -> Scrub:
     return Scrub(
         metadata=engines.metadata,
+        inputs=engines.inputs,
         tasks=engines.tasks,
         work=engines.work,
         bodies=engines.bodies,

@@ -15,6 +15,7 @@ from zenrows.batch.models import (
     PauseState,
     ResultType,
     RunStatus,
+    SubmitJobRequest,
     TaskStatus,
 )
 
@@ -390,3 +391,62 @@ def test_every_bad_task_is_named_and_nothing_is_created(client: ZenRowsBatchClie
         (bad["index"], bad["reason"]) for bad in caught.value.problem.extras["invalid_tasks"]
     ] == [(1, "unsupported_scheme"), (2, "unknown_param")]
     assert client.list_jobs(limit=1).jobs == before
+
+
+def test_a_csv_is_uploaded_and_submitted(client: ZenRowsBatchClient, tmp_path: Path) -> None:
+    file = tmp_path / "list.csv"
+    file.write_text("sku;link\nA1;https://ok.example/1\nA2;https://permanent.example/2\n")
+    slot_id = client.upload_csv(
+        file, fields={"url": "link", "external_id": "sku"}, header=True, delimiter=";"
+    )
+    job = client.submit_regular(file_input_id=slot_id)
+    assert job.accepted_tasks == 2
+    run = job.run.wait(timeout=60, poll_interval=0.05)
+    assert (run.data.stats.successful, run.data.stats.failed) == (1, 1)
+    assert [row.external_id for row in client.iter_results(job.job_id)] == ["A1", "A2"]
+
+
+def test_a_large_csv_is_taken_in_scraped_saved_retried_and_deleted(
+    client: ZenRowsBatchClient, tmp_path: Path
+) -> None:
+    count = 12_000
+    file = tmp_path / "list.csv"
+    lines = (f"https://{_host(n)}.example/{n}" for n in range(count))
+    file.write_text("\n".join(lines))
+    job = client.submit_regular(file_input_id=client.upload_csv(file, fields={"url": 0}))
+    assert job.accepted_tasks == 0
+    taken = job.wait_for_ingest(timeout=60, poll_interval=0.05)
+    assert taken.data.latest_run is not None
+    assert taken.data.latest_run.ingest_status is IngestStatus.DONE
+    run = job.run.wait(timeout=120, poll_interval=0.2)
+    assert (run.data.status, run.data.stats.total) == (RunStatus.COMPLETED, count)
+    assert (run.data.stats.successful, run.data.stats.failed) == (count - 12, 12)
+    assert sum(1 for _ in client.iter_results(job.job_id)) == count
+
+    again = job.retry_failed(wait_for_ingest=True).wait(timeout=120, poll_interval=0.2)
+    assert (again.data.stats.total, again.data.stats.failed) == (count, 12)
+    job.delete()
+    assert code_of(lambda: client.get_job(job.job_id)) == (404, "not_found")
+
+
+def _host(number: int) -> str:
+    return "permanent" if number % 1000 == 0 else "ok"
+
+
+def test_what_is_wrong_with_a_file_input_has_its_code(
+    client: ZenRowsBatchClient, stranger: ZenRowsBatchClient, tmp_path: Path
+) -> None:
+    file = tmp_path / "list.csv"
+    file.write_text("https://ok.example/1\n")
+    slot_id = client.upload_csv(file, fields={"url": 0})
+    assert code_of(lambda: stranger.submit_regular(file_input_id=slot_id)) == (
+        404,
+        "file_input_not_found",
+    )
+    empty = client.create_job_input({"type": "csv", "csv": {"fields": {"url": 0}}})
+    assert code_of(lambda: client.submit_regular(file_input_id=empty.file_input_id)) == (
+        409,
+        "file_input_not_uploaded",
+    )
+    body = SubmitJobRequest.model_validate({"status": "open", "file_input_id": slot_id})
+    assert code_of(lambda: client.submit_job(body)) == (409, "file_input_unsupported_for_job_type")

@@ -16,13 +16,16 @@ from conveyor.domain import (
     counts,
     cursor,
     failure,
+    file_input,
     ids,
     job,
     list_lines,
     list_packing,
     list_rows,
+    list_shape,
     list_spec,
     params,
+    pinned_reader,
     run,
     submission,
     task,
@@ -161,7 +164,7 @@ def test_the_limits_are_the_defaults() -> None:
 def test_the_constants_are_the_codes() -> None:
     _, fixed = tables("6.2 Limits")
     listed = {name: number(value) for name, value in column(fixed, "constant", "value").items()}
-    modules = [submission, params, ids, run, task, counts, cursor]
+    modules = [submission, params, ids, run, task, counts, cursor, file_input, pinned_reader]
     assert listed == {
         f"{module.__name__.rpartition('.')[2]}.{name}": value
         for module in modules
@@ -234,7 +237,7 @@ def test_every_extension_of_the_code_is_listed() -> None:
 
 def test_the_kinds_reasons_and_fields_of_lists_are_the_codes() -> None:
     kinds, reasons, fields, _, _ = tables("6.8 Staged lists")
-    assert column(kinds, "kind", "a row is").keys() == set(list_spec.ListKind)
+    assert column(kinds, "kind", "a row is").keys() == set(list_shape.ListKind)
     assert column(reasons, "reason", "when").keys() == set(list_lines.LineReason)
     assert column(fields, "field", "rule").keys() == names(list_spec.CsvForm)
     assert all(f"`{name}`" in section("6.8 Staged lists") for name in names(list_rows.Position))

@@ -18,6 +18,7 @@ from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.memory.duties import MemoryDuties
 from conveyor.adapters.memory.graves import MemoryGraves
+from conveyor.adapters.memory.inputs import MemoryInputs
 from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.rows import Rows
 from conveyor.adapters.memory.survey import MemorySurvey
@@ -37,6 +38,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
 from conveyor.ports.duties import Duties
 from conveyor.ports.graves import Graves
+from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.survey import Survey
 from conveyor.ports.tasks import Tasks
@@ -54,6 +56,7 @@ from conveyor.steps.read import Read
 from conveyor.steps.rerun import Rerun, Rerunning
 from conveyor.steps.scrub import Scrub
 from conveyor.steps.settle import Settle
+from conveyor.steps.stage import Stage
 from conveyor.steps.sweep import Sweep
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.trace import Crash, Trace, watched
@@ -64,7 +67,7 @@ CALLER = CallerId("caller")
 STRANGER = CallerId("stranger")
 LEASE = timedelta(seconds=30)
 KEY = "the-caller's-own-key"
-LIMITS = Limits(sync_tasks=10)
+LIMITS = Limits(sync_tasks=10, list_bytes=100_000, list_rows=1_000)
 A_PAGE = Fetched(content=b"page", format="html")
 SOON = 5.0  # seconds that something at work in this process may take at most
 
@@ -99,6 +102,8 @@ class House:
     bodies: Bodies
     coordination: Coordination
     sealing: AesSealing
+    inputs: Inputs
+    stage: Stage
     accept: Accept
     append: Append
     close: Close
@@ -144,6 +149,12 @@ class House:
 
     async def lists(self) -> list[str]:
         return list(await self.blobs.keys("", limit=100))
+
+    async def loose_lists(self) -> list[str]:
+        """Lists that no job on record keeps."""
+        jobs = [job for job in await self.survey.jobs(limit=100) if job.pinned]
+        kept = {job.pinned.blob for job in jobs if job.pinned}
+        return [key for key in await self.lists() if key not in kept]
 
     async def batches(self) -> list[Batch]:
         return list(await self.metadata.batches(limit=100))
@@ -206,6 +217,7 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
     metadata: Metadata = port(recorded, "metadata")
     tasks: Tasks = port(MemoryTasks(rows), "tasks")
     work: Work = port(MemoryWork(rows), "work")
+    inputs: Inputs = port(MemoryInputs(recorded), "inputs")
     blobs: Blobs = port(MemoryBlobs(), "blobs")
     queued = MemoryDuties(clock)
     duties: Duties = port(queued, "duties")
@@ -221,11 +233,20 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
         work=work,
         blobs=blobs,
         clock=clock,
+        most_rows=limits.list_rows,
         check=complete.check,
         wake=woken.append,
     )
 
-    scrub = Scrub(metadata=metadata, tasks=tasks, work=work, bodies=kept, blobs=blobs, clock=clock)
+    scrub = Scrub(
+        metadata=metadata,
+        inputs=inputs,
+        tasks=tasks,
+        work=work,
+        bodies=kept,
+        blobs=blobs,
+        clock=clock,
+    )
 
     async def do_ingest(about: Mapping[str, str]) -> None:
         await ingest.run(RunId(about["run_id"]), int(about["first"]))
@@ -259,12 +280,22 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
         woken=woken,
         complete=complete,
         ingest=ingest,
+        inputs=inputs,
+        stage=Stage(
+            metadata=metadata,
+            inputs=inputs,
+            blobs=blobs,
+            clock=clock,
+            ids=ids,
+            most_bytes=limits.list_bytes,
+        ),
         accept=Accept(
             metadata=metadata,
             tasks=tasks,
             work=work,
             blobs=blobs,
             duties=duties,
+            inputs=inputs,
             sealing=sealing,
             replays=replays,
             clock=clock,
@@ -316,7 +347,7 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
                 SCRUB: Handler(do_scrub, leave_scrub),
             },
         ),
-        read=Read(metadata=metadata, tasks=tasks, bodies=kept, clock=clock),
+        read=Read(metadata=metadata, tasks=tasks, bodies=kept, blobs=blobs, clock=clock),
         sweep=Sweep(
             metadata=metadata,
             answers=answers,

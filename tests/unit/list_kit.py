@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from conveyor.domain.list_lines import ListLimits
 from conveyor.domain.list_rows import Position
-from conveyor.domain.list_spec import ListKind, ListSpec
+from conveyor.domain.list_shape import ListKind, ListSpec
 from conveyor.domain.listing import BEGINNING, LIMITS, Piece, read_list
 
 TXT = ListSpec(kind=ListKind.TXT)

@@ -328,7 +328,7 @@ async def test_whoever_loses_a_race_for_a_key_answers_as_the_winner_and_leaves_n
     await house.do_duties()
     _, run_id = ids_in(answer)
     assert await house.tasks.runs_held(limit=9) == [run_id]
-    assert await house.lists() == []
+    assert await house.loose_lists() == []
 
 
 async def test_a_race_lost_to_another_request_is_a_conflict() -> None:

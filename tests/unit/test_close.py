@@ -227,7 +227,7 @@ async def test_a_stop_before_the_list_is_in_cuts_the_total_to_nothing() -> None:
         True,
     )
     assert await house.rows(run_id) == []
-    assert await house.lists() == []
+    assert await house.loose_lists() == []
 
 
 def _page(_task: Task) -> Result:

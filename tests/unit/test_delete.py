@@ -226,7 +226,7 @@ async def test_a_delete_and_a_settle(moment: Moment) -> None:
         assert list(await house.bodies.runs_held(limit=9)) == []
 
 
-@pytest.mark.parametrize("call", ["tasks.add", "work.offer", "metadata.commit", "blobs.delete"])
+@pytest.mark.parametrize("call", ["tasks.add", "work.offer", "metadata.commit"])
 @MOMENTS
 async def test_a_delete_and_an_ingest(
     call: str, moment: Moment, monkeypatch: pytest.MonkeyPatch
@@ -234,8 +234,7 @@ async def test_a_delete_and_an_ingest(
     monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", 10)
     house = a_house()
     job_id, run_id = await house.submit(LARGE)
-    nth = 1 if call == "blobs.delete" else 2
-    getattr(house.trace, moment)(call, nth, lambda: _delete_and_scrub(house, job_id))
+    getattr(house.trace, moment)(call, 2, lambda: _delete_and_scrub(house, job_id))
 
     await house.ingest.run(run_id, 0)
     await house.do_duties()

@@ -5,7 +5,8 @@ import json
 import pytest
 from zenrows.batch.models import CreateJobInputRequest
 
-from conveyor.domain.list_spec import ListKind, ListSpec, parse_spec
+from conveyor.domain.list_shape import ListKind, ListSpec
+from conveyor.domain.list_spec import parse_spec
 from conveyor.errors import InvalidArgument
 
 

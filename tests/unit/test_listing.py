@@ -7,7 +7,7 @@ import pytest
 
 from conveyor.domain import submission
 from conveyor.domain.list_lines import LONGEST_SHOWN, ListLimits
-from conveyor.domain.list_spec import ListKind, ListSpec
+from conveyor.domain.list_shape import ListKind, ListSpec
 from conveyor.domain.listing import ListReader
 from conveyor.errors import InvalidArgument
 from tests.unit.list_kit import CSV, NAMED, NDJSON, TXT, Errors, errors, read, urls

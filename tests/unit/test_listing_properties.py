@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from conveyor.domain import submission
 from conveyor.domain.list_lines import ListLimits
 from conveyor.domain.list_rows import Position
-from conveyor.domain.list_spec import ListKind, ListSpec
+from conveyor.domain.list_shape import ListKind, ListSpec
 from conveyor.domain.listing import Piece
 from conveyor.errors import InvalidArgument
 from tests.unit.list_kit import CSV, NAMED, NDJSON, TXT, read, urls

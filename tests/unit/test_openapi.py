@@ -35,6 +35,8 @@ CONTRACT = {
     ("DELETE", RUN),
     ("GET", f"{JOB}/events"),
     ("GET", f"{RUN}/events"),
+    ("GET", f"{JOB}/ingest_errors"),
+    ("GET", f"{RUN}/ingest_errors"),
     ("GET", f"{JOB}/results"),
     ("GET", f"{RUN}/results"),
     ("GET", f"{JOB}/tasks/{{task}}/content"),

@@ -433,7 +433,7 @@ async def test_in_a_run_without_faults_the_sweeper_does_nothing(
     for run_id in (small, large, opened):
         assert (await house.run(run_id)).status is RunStatus.COMPLETED
         await house.check_counts(run_id)
-    assert await house.lists() == []
+    assert await house.loose_lists() == []
     assert await house.batches() == []
 
 

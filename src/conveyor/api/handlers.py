@@ -10,10 +10,11 @@ from starlette.responses import Response, StreamingResponse
 from conveyor.api import wire
 from conveyor.api.auth import Callers
 from conveyor.api.events import EventStream
-from conveyor.api.intake import take_call
+from conveyor.api.intake import read_body, take_call
 from conveyor.api.links import Links
 from conveyor.domain import cursor
-from conveyor.domain.ids import CallerId, JobId, RunId, TaskId
+from conveyor.domain.file_input import CONTENT_TYPES as CONTENT_TYPES_OF_LISTS
+from conveyor.domain.ids import CallerId, InputId, JobId, RunId, TaskId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.rerun import parse_statuses
 from conveyor.domain.run import PauseState, Run
@@ -28,10 +29,12 @@ from conveyor.steps.idempotency import Answer
 from conveyor.steps.pause import Pause
 from conveyor.steps.read import Content, Read
 from conveyor.steps.rerun import Rerun
+from conveyor.steps.stage import Stage
 from conveyor.steps.watch import Watch
 from conveyor.telemetry import Metrics
 
 JSON = "application/json"
+LARGEST_SPEC = 64 * 1024  # bytes of a request for a slot
 CONTENT_TYPES = {
     "html": "text/html; charset=utf-8",
     "json": "application/json",
@@ -55,6 +58,7 @@ class Handlers:
     links: Links
     limits: Limits
     metrics: Metrics
+    stage: Stage
     accept: Accept
     append: Append
     closing: Close
@@ -68,6 +72,32 @@ class Handlers:
     async def submit_job(self, request: Request) -> Response:
         call = await take_call(request, *self.callers.identify(request), self.limits.inline_bytes)
         return _answered(await self.accept.submit(call, wire.submitted))
+
+    async def new_slot(self, request: Request) -> Response:
+        caller = self._caller(request)
+        slot = await self.stage.slot(caller, await read_body(request, LARGEST_SPEC))
+        url, expires_at = self.links.to_slot(self._base(request), slot)
+        headers = {"Content-Type": CONTENT_TYPES_OF_LISTS[slot.spec.kind]}
+        upload = wire.WireUpload(url, headers, expires_at)
+        shown = wire.WireSlot(slot.id, upload, slot.expires_at)
+        return Response(wire.encode(shown), 201, media_type=JSON)
+
+    async def fill_slot(self, request: Request) -> Response:
+        slot_id = InputId(request.path_params["input"])
+        content_type = request.headers.get("content-type", "")
+        self.links.check_slot(slot_id, content_type, request.query_params)
+        declared = request.headers.get("content-length", "")
+        await self.stage.fill(
+            slot_id,
+            request.stream(),
+            request.headers.getlist("content-encoding"),
+            length=int(declared) if declared.isascii() and declared.isdigit() else None,
+        )
+        return Response(status_code=200)
+
+    async def list_bad_rows(self, request: Request) -> Response:
+        lines = await self.read.bad_rows(self._caller(request), _job(request), _run(request))
+        return StreamingResponse(lines, media_type="application/x-ndjson")
 
     async def list_jobs(self, request: Request) -> Response:
         caller = self._caller(request)

@@ -7,14 +7,16 @@ from difflib import get_close_matches
 from starlette.requests import Request
 
 from conveyor.domain.ids import CallerId
+from conveyor.domain.submission import OnInvalid
 from conveyor.errors import InvalidArgument, NotImplementedYet, TooLarge
 from conveyor.steps.idempotency import Call
 
 PREFIX = "conveyor-"
 NUMBERS = {"max-inflight", "retries", "result-ttl-days"}
 FLAGS = {"async"}
+CHOICES = {"on-invalid": set(OnInvalid)}
 LATER = {"step-functions"}
-KNOWN = NUMBERS | FLAGS | LATER
+KNOWN = NUMBERS | FLAGS | LATER | CHOICES.keys()
 IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -71,6 +73,8 @@ def _value(name: str, text: str) -> object:
         return int(text)
     if name in FLAGS and text.lower() in {"true", "false"}:
         return text.lower() == "true"
+    if text in CHOICES.get(name, ()):
+        return OnInvalid(text)
     if name in KNOWN:
         raise InvalidArgument(f"`Conveyor-{name}: {text[:40]}` is not a value it takes")
     like = get_close_matches(name, KNOWN, n=1)

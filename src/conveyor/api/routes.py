@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from conveyor.api import events, wire
+from conveyor.domain.list_spec import ListForm
 from conveyor.domain.submission import Addition, Submission
 
 JOB = "/v1/jobs/{job}"
@@ -40,6 +41,10 @@ ROUTES: tuple[Route, ...] = (
         "POST", "/v1/jobs", "submit_job", "Submit a job",
         (201, 202, 400, 401, 409, 413, 501, 503),
         wire.WireSubmitted, Submission, repeatable=True,
+    ),
+    Route(
+        "POST", "/v1/job_inputs", "new_slot", "Get a slot for a list of tasks",
+        (201, 400, 401, 413, 503), wire.WireSlot, ListForm,
     ),
     Route(
         "GET", "/v1/jobs", "list_jobs", "List your jobs", (200, 400, 401, 503),
@@ -87,6 +92,14 @@ ROUTES: tuple[Route, ...] = (
         answer=wire.WireProgress, media_type=events.MEDIA_TYPE,
     ),
     Route(
+        "GET", JOB + "/ingest_errors", "list_bad_rows", "Report the bad rows of the latest run's list",
+        answer=wire.WireBadRow, media_type="application/x-ndjson",
+    ),
+    Route(
+        "GET", RUN + "/ingest_errors", "list_bad_rows", "Report the bad rows of a run's list",
+        answer=wire.WireBadRow, media_type="application/x-ndjson",
+    ),
+    Route(
         "GET", JOB + "/results", "list_results", "List results of the latest run",
         (200, 400, 401, 404, 503), wire.WireResults, query=("status", *LISTING),
     ),
@@ -122,5 +135,4 @@ ROUTES: tuple[Route, ...] = (
     later("POST", "/v1/hmac/keys/rotate/finalize", "Finish a key rotation"),
     later("DELETE", "/v1/hmac/keys/rotate", "Cancel a key rotation"),
     later("POST", "/v1/webhook/test", "Send a test event"),
-    later("POST", "/v1/job_inputs", "Get a slot for a list of tasks"),
 )  # fmt: skip

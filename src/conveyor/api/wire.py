@@ -50,6 +50,8 @@ class WireRun(msgspec.Struct, kw_only=True):
     pause_state: str | UnsetType = UNSET
     failure_reason: str | UnsetType = UNSET
     failure_detail: str | UnsetType = UNSET
+    ingest_errors: int | UnsetType = UNSET
+    ingest_error: str | UnsetType = UNSET
 
 
 class WireJob(msgspec.Struct, kw_only=True):
@@ -68,6 +70,28 @@ class WireJob(msgspec.Struct, kw_only=True):
     external_id: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
     metadata: dict[str, str] | UnsetType = UNSET
+
+
+class WireUpload(msgspec.Struct):
+    url: str
+    headers: dict[str, str]
+    expires_at: datetime
+    method: str = "PUT"
+
+
+class WireSlot(msgspec.Struct):
+    file_input_id: str
+    upload: WireUpload
+    expires_at: datetime
+
+
+class WireBadRow(msgspec.Struct):
+    """A line of the report of a list's bad rows."""
+
+    line: int
+    ordinal: int
+    reason: str
+    value: str | UnsetType = UNSET
 
 
 class WireSubmitted(msgspec.Struct):
@@ -178,6 +202,8 @@ def run_shown(run: Run, settled: Counts) -> WireRun:
         pause_state=run.pause_state if run.is_paused else UNSET,
         failure_reason=run.failure_reason or UNSET,
         failure_detail=run.failure_detail or UNSET,
+        ingest_errors=run.ingest_errors or UNSET,
+        ingest_error=run.ingest_error or UNSET,
         created_at=run.created_at,
         updated_at=run.updated_at,
     )

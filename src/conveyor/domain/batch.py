@@ -8,6 +8,9 @@ from datetime import datetime, timedelta
 import msgspec
 
 from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.list_rows import Position
+from conveyor.domain.listing import BEGINNING
+from conveyor.domain.pinned import PinnedList
 from conveyor.domain.run import NO_INHERITANCE, Inheritance
 from conveyor.domain.task import TaskSpec, TaskStatus
 
@@ -23,7 +26,9 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     It is stored before its rows and removed after them, so whoever finds one finds unfinished
     work, and can finish it. Line n of the staged list `blob` becomes the row with index
-    `first + n`; or each row of the run `source` is copied to the same index.
+    `first + n`; or each row of the run `source` is copied to the same index; or each good row of
+    the caller's list `pinned` becomes the one with its ordinal as index. How many those are is
+    not known: nothing is promised of them but what exists, and the run's total grows with it.
     """
 
     run_id: RunId
@@ -37,6 +42,10 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     inherited: Inheritance = NO_INHERITANCE  # by the rows that exist
     written: int = 0  # rows that exist
     read: int = 0  # where to go on: bytes of the list, or indexes of the source
+    pinned: PinnedList | None = None
+    position: Position = BEGINNING  # where to go on in it
+    errors: int = 0  # bad rows before that
+    checked: bool = False  # a strict one: it has no bad row, and is being read once more
     version: int = 0
 
 
@@ -70,6 +79,11 @@ def list_key(job_id: JobId, run_id: RunId, name: str) -> str:
     return f"{lists_of(job_id, run_id)}{name}.ndjson"
 
 
+def pinned_key(job_id: JobId) -> str:
+    """Where a job keeps the list that it was submitted with."""
+    return f"lists/{job_id}/pinned.ndjson"
+
+
 def lines(specs: Sequence[TaskSpec]) -> Iterator[bytes]:
     """Tasks as lines of JSON, many lines at a time."""
     encoder = msgspec.json.Encoder()
@@ -90,3 +104,17 @@ def ingest_duty(batch: Batch) -> tuple[str, dict[str, str]]:
 def scrub_duty(scrub: Scrub) -> tuple[str, dict[str, str]]:
     """The duty that clears away what was deleted."""
     return SCRUB, {"id": scrub.id}
+
+
+def batch_of(pinned: PinnedList, job_id: JobId, run_id: RunId, now: datetime) -> Batch:
+    """A job's list on its way to be all the rows of a run."""
+    if pinned.spec is None:
+        return Batch(
+            run_id=run_id,
+            job_id=job_id,
+            first=0,
+            count=pinned.count,
+            blob=pinned.blob,
+            created_at=now,
+        )
+    return Batch(run_id=run_id, job_id=job_id, first=0, count=0, pinned=pinned, created_at=now)

@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 import msgspec
 
 from conveyor.domain.ids import CallerId, InputId, JobId
-from conveyor.domain.list_spec import ListKind, ListSpec
+from conveyor.domain.list_shape import ListKind, ListSpec
+from conveyor.domain.pinned import PinnedList
 from conveyor.errors import FileInputAlreadyUploaded, IllegalMove
 
 SLOT_LIFE = timedelta(hours=24)
@@ -70,3 +71,17 @@ def let_go(slot: FileInput, job_id: JobId) -> FileInput:
 def list_blob(slot: FileInput, nonce: str) -> str:
     """Where a list on its way in is kept: two at the same time do not meet."""
     return f"inputs/{slot.id}/{nonce}"
+
+
+def pinned_input(slot: FileInput, *, packed: bool, strict: bool) -> PinnedList:
+    """The list of a slot, as a job keeps it."""
+    if slot.blob is None:
+        raise IllegalMove(f"the list of {slot.id} has not come")
+    return PinnedList(
+        blob=slot.blob,
+        spec=slot.spec,
+        encodings=slot.encodings,
+        packed=packed,
+        input_id=slot.id,
+        strict=strict,
+    )

@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.pinned import PinnedList
 from conveyor.errors import IllegalMove
 
 
@@ -48,6 +49,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 3
     result_ttl_days: int = 14
     runs: int = 1  # runs there have ever been: the next one's sequence is one more
+    pinned: PinnedList | None = None  # the list its rows came from, where one is kept
     last_batch: bool = False  # closed by the last batch of added tasks, not by a call to close
     version: int = 0  # 0: not stored yet; each store raises it
 

@@ -56,7 +56,7 @@ class ListUnpacking:
         offset: int = 0,
         largest: int = LARGEST_UNPACKED,
     ) -> None:
-        self._said = _said(encodings)
+        self._said = said_packing(encodings)
         self._left_out = offset
         self._largest = largest
         self._beginning: bytes | None = b""  # until it is long enough to tell
@@ -129,7 +129,7 @@ class ListUnpacking:
 _WHAT_IS_TAKEN = f"send it as it is, or packed by {Packing.GZIP} or {Packing.ZSTD}"
 
 
-def _said(encodings: Iterable[str]) -> str | None:
+def said_packing(encodings: Iterable[str]) -> str | None:
     """What the values of `Content-Encoding` say; nothing when they leave it to the content."""
     named = (name.strip().lower() for name in ",".join(encodings).split(","))
     names = [name.removeprefix("x-") for name in named if name not in {"", Packing.NONE}]

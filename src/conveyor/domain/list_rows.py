@@ -1,12 +1,13 @@
 """Lines of a list become rows: tasks as they were handed in, or the reason why there is none."""
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from conveyor.domain.list_lines import LineReason, Lines, Text, shown
-from conveyor.domain.list_spec import ListSpec, Places, places, places_without_header
+from conveyor.domain.list_shape import ListSpec, Places
+from conveyor.domain.list_spec import places, places_without_header
 from conveyor.domain.submission import UNREADABLE, TaskInput, name_fault
 from conveyor.errors import InvalidArgument
 
@@ -31,6 +32,21 @@ class LineError(msgspec.Struct, frozen=True, omit_defaults=True):
     ordinal: int
     reason: str
     value: str | None = None
+
+
+def invalid_rows(errors: Sequence[LineError]) -> InvalidArgument:
+    """One error that names all rows of a list that are no tasks."""
+    first = errors[0]
+    return InvalidArgument(
+        f"{len(errors)} rows of the list cannot be accepted; the first is on line {first.line}: "
+        f"{first.reason}. Nothing was created.",
+        extras={"invalid_tasks": [_named(error) for error in errors]},
+    )
+
+
+def _named(error: LineError) -> dict[str, object]:
+    named = {"index": error.ordinal, "line": error.line, "reason": error.reason}
+    return named if error.value is None else {**named, "value": error.value}
 
 
 class Rows:

@@ -1,35 +1,15 @@
 """What a caller says about a staged list: its kind, and for CSV where its fields stand."""
 
 from collections.abc import Sequence
-from enum import StrEnum
 
 import msgspec
 
+from conveyor.domain.list_shape import Column, ListKind, ListSpec, Places
 from conveyor.domain.submission import UNREADABLE, nearest, plain
 from conveyor.errors import InvalidArgument
 
 MOST_COLUMNS_NAMED = 20  # of a header, in an error
 LONGEST_COLUMN_NAMED = 80
-
-Column = str | int  # by its name in the header, or by its place from 0 on
-Places = tuple[int, int | None]  # where URL and external id stand
-
-
-class ListKind(StrEnum):
-    CSV = "csv"
-    NDJSON = "ndjson"
-    TXT = "txt"
-
-
-class ListSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """How a list is to be read. All but the kind is for CSV alone."""
-
-    kind: ListKind
-    delimiter: str = ","
-    quote: str = '"'
-    header: bool = False
-    url: Column = 0
-    external_id: Column | None = None
 
 
 class CsvFields(msgspec.Struct, forbid_unknown_fields=True):

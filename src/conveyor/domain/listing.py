@@ -10,7 +10,7 @@ import msgspec
 
 from conveyor.domain.list_lines import Lines, ListLimits
 from conveyor.domain.list_rows import READ_LINES, CsvRows, LineError, Position, Rows
-from conveyor.domain.list_spec import ListKind, ListSpec
+from conveyor.domain.list_shape import ListKind, ListSpec
 from conveyor.domain.params import Params
 from conveyor.domain.submission import sift
 from conveyor.domain.task import TaskSpec

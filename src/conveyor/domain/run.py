@@ -93,6 +93,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     failure_reason: AccountReason | None = None
     failure_detail: str | None = None
     inherited: Inheritance = NO_INHERITANCE
+    ingest_errors: int = 0  # rows of its list that are no tasks
+    ingest_error: str | None = None  # why its list gave less than all of it, or nothing
+    is_cut: bool = False  # it has fewer rows than its list
     frozen: Counts | None = None  # set once, at completion
     version: int = 0  # 0: not stored yet; each store raises it
 
@@ -182,6 +185,13 @@ def latch(run: Run, now: datetime) -> Run:
     return msgspec.structs.replace(run, last_batch_received=True, updated_at=now)
 
 
+def listed(run: Run, total: int, next_index: int, errors: int, now: datetime) -> Run:
+    """So much of a list whose length nobody knows has come in."""
+    return msgspec.structs.replace(
+        run, total=total, next_index=next_index, ingest_errors=errors, updated_at=now
+    )
+
+
 def ingested(run: Run, total: int, inherited: Inheritance, now: datetime) -> Run:
     """Every accepted row is written: the figures are set, never added to."""
     return msgspec.structs.replace(
@@ -191,6 +201,12 @@ def ingested(run: Run, total: int, inherited: Inheritance, now: datetime) -> Run
         ingest_status=IngestStatus.DONE,
         updated_at=now,
     )
+
+
+def explained(run: Run, why: str | None, *, is_cut: bool) -> Run:
+    """The run with what its caller has to know of its list, if anything."""
+    error = why[:LONGEST_DETAIL] if why else run.ingest_error
+    return msgspec.structs.replace(run, is_cut=run.is_cut or is_cut, ingest_error=error)
 
 
 def _moved(run: Run, status: RunStatus, now: datetime, **changes: object) -> Run:

@@ -17,7 +17,7 @@ from conveyor.domain import params as scraper_params
 from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.params import BadParam, Params
 from conveyor.domain.task import TaskSpec
-from conveyor.errors import InvalidArgument, NotImplementedYet
+from conveyor.errors import FileInputUnsupported, InvalidArgument, NotImplementedYet
 
 LONGEST_URL = 2048
 LONGEST_EXTERNAL_ID = 128
@@ -61,6 +61,13 @@ WRONG_TYPE: dict[str, Reason] = {
 }
 
 
+class OnInvalid(StrEnum):
+    """What is done about bad rows of a list."""
+
+    SKIP = "skip"
+    FAIL = "fail"
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How much one call may carry."""
 
@@ -69,6 +76,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     tasks_per_add: int = 10_000
     sync_tasks: int = 10_000  # from here on a list is staged and answered 202
     open_job_tasks: int = 10_000_000
+    list_bytes: int = 2 * 1024**3
+    list_rows: int = 10_000_000
     most_inflight: int = 10_000
     most_retries: int = 100
     most_ttl_days: int = 3650
@@ -93,7 +102,8 @@ class Submission(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     external_id: str | None = None
     name: str | None = None
     metadata: dict[str, str] | None = None
-    file_input_id: Any = None
+    file_input_id: str | None = None
+    on_invalid: OnInvalid | None = None
     schedule: Any = None
     webhook: Any = None
     max_inflight: int | None = None
@@ -116,7 +126,7 @@ class InvalidTask(msgspec.Struct, frozen=True, omit_defaults=True):
     value: str | None = None
 
 
-LATER_FIELDS = ("webhook", "schedule", "file_input_id", "step_functions")
+LATER_FIELDS = ("webhook", "schedule", "step_functions")
 
 Body = TypeVar("Body", Submission, Addition)
 
@@ -310,11 +320,23 @@ def _check_extensions(body: Submission, limits: Limits) -> None:
 
 
 def _check_tasks_given(body: Submission, limits: Limits) -> None:
+    if body.file_input_id is not None:
+        _check_list_given(body)
+        return
+    if body.on_invalid is not None:
+        raise _at("on_invalid", "goes with `file_input_id`: tasks in the body are all good or none")
     count = len(body.tasks or ())
     if body.status is not JobStatus.OPEN and not count:
         raise _at("tasks", "holds at least one task in a closed job")
     if count > limits.inline_tasks:
         raise _too_many(count, limits.inline_tasks)
+
+
+def _check_list_given(body: Submission) -> None:
+    if body.tasks is not None:
+        raise _at("tasks", "and `file_input_id` are two ways: choose one")
+    if body.status is JobStatus.OPEN:
+        raise FileInputUnsupported("A list from a slot is for a closed job; this one is open")
 
 
 def _checked_params(given: Mapping[str, object]) -> Params:

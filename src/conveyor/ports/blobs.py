@@ -1,6 +1,6 @@
 """Large objects: staged lists and exports, streamed in and out."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
 from typing import Protocol
 
 
@@ -11,8 +11,11 @@ class Blobs(Protocol):
         """Store a stream under a key, whole or not at all, and give its length."""
         ...
 
-    def read(self, key: str, *, offset: int = 0) -> AsyncIterator[bytes]:
-        """The object in chunks from a byte on; `NotFound` when there is none."""
+    def read(self, key: str, *, offset: int = 0) -> AsyncGenerator[bytes, None]:
+        """The object in chunks from a byte on; `NotFound` when there is none.
+
+        Whoever does not read it to its end closes it.
+        """
         ...
 
     async def length(self, key: str) -> int | None: ...

@@ -8,34 +8,52 @@ after it leaves a whole job.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 import msgspec
 import structlog
 
-from conveyor.domain.batch import Batch, ingest_duty, lines, list_key
-from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.batch import Batch, batch_of, ingest_duty, lines, list_key, pinned_key
+from conveyor.domain.file_input import MOST_JOBS, FileInput, is_open, pinned_input, used_by
+from conveyor.domain.ids import CallerId, InputId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.list_packing import Packing, packing_of
+from conveyor.domain.list_rows import LineError, invalid_rows
+from conveyor.domain.listing import Piece
 from conveyor.domain.params import dump, result_format
+from conveyor.domain.pinned import PinnedList
 from conveyor.domain.run import IngestStatus, Run
 from conveyor.domain.submission import (
     Limits,
+    OnInvalid,
     Submission,
     accept_tasks,
     job_params,
     parse_submission,
 )
 from conveyor.domain.task import TaskSpec
-from conveyor.errors import ConveyorError, KeyTaken, Unavailable
+from conveyor.errors import (
+    ConveyorError,
+    FileInputNotFound,
+    FileInputNotUploaded,
+    InvalidArgument,
+    KeyTaken,
+    Stale,
+    Unavailable,
+)
 from conveyor.ports.blobs import Blobs, as_stream
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.duties import Duties
+from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
 from conveyor.ports.tasks import Tasks, new_tasks
 from conveyor.ports.work import Work
 from conveyor.steps.idempotency import Answer, Call, Replays
+from conveyor.steps.list_pieces import pieces_of
 
+SMALL_LIST = 4 * 1024 * 1024  # bytes that are read before a submit is answered
 WORTH_A_THREAD = 64 * 1024  # bytes of body from which decoding would hold up other callers
 
 
@@ -51,6 +69,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     specs: list[TaskSpec]
     large: bool
+    slot: FileInput | None = None  # whose list becomes its rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +79,7 @@ class Accept:
     work: Work
     blobs: Blobs
     duties: Duties
+    inputs: Inputs
     sealing: Sealing
     replays: Replays
     clock: Clock
@@ -70,28 +90,100 @@ class Accept:
     async def submit(self, call: Call, render: Render) -> Answer:
         """Store the submission and answer 201, or 202 when its rows will follow."""
         with self.replays.claiming(call):
-            if known := await self.replays.find(call):
-                return known
-            draft = await self._draft(call)
-            answer = Answer(
-                202 if draft.large else 201, render(draft.job, draft.run, len(draft.specs))
-            )
-            return await self._store(call, draft, answer)
+            while True:
+                if known := await self.replays.find(call):
+                    return known
+                draft = await self._draft(call)
+                answer = Answer(
+                    202 if draft.large else 201, render(draft.job, draft.run, len(draft.specs))
+                )
+                with suppress(Stale):  # another job took up the same list meanwhile
+                    return await self._store(call, draft, answer)
 
     async def _draft(self, call: Call) -> Draft:
         if len(call.raw) < WORTH_A_THREAD:
-            return self._checked(call)
-        return await asyncio.to_thread(self._checked, call)
+            body, specs = self._checked(call)
+        else:
+            body, specs = await asyncio.to_thread(self._checked, call)
+        if body.file_input_id is None:
+            return self._new_draft(call, body, specs)
+        slot = await self._filled_slot(call.caller, InputId(body.file_input_id))
+        pinned = await self._pinned(slot, body)
+        found = await self._small_list(slot, pinned, body)
+        if found is None:
+            return self._new_draft(call, body, [], slot=slot, pinned=pinned)
+        return self._new_draft(call, body, found)
 
-    def _checked(self, call: Call) -> Draft:
+    def _checked(self, call: Call) -> tuple[Submission, list[TaskSpec]]:
         body = parse_submission(call.raw, call.extensions, self.limits)
+        return body, accept_tasks(body.tasks or [], job_params(body))
+
+    async def _filled_slot(self, caller: CallerId, slot_id: InputId) -> FileInput:
+        """The caller's slot, with its list whole in storage."""
+        slot = await self.inputs.find(slot_id)
+        if slot is None or slot.caller != caller or not is_open(slot, self.clock.now()):
+            raise FileInputNotFound("No such file input: they last for a day")
+        if slot.blob is None:
+            raise FileInputNotUploaded("The list has not been sent to its slot")
+        if len(slot.jobs) >= MOST_JOBS:
+            raise InvalidArgument(f"A list is for at most {MOST_JOBS} jobs: send it once more")
+        length = await self.blobs.length(slot.blob)
+        if length != slot.length or length > self.limits.list_bytes:
+            raise FileInputNotUploaded("The list is not as it was sent: send it to a new slot")
+        return slot
+
+    async def _pinned(self, slot: FileInput, body: Submission) -> PinnedList:
+        async with aclosing(self.blobs.read(slot.blob or "")) as content:
+            packed = packing_of(await anext(content, b"")) is not Packing.NONE
+        return pinned_input(slot, packed=packed, strict=body.on_invalid is OnInvalid.FAIL)
+
+    async def _small_list(
+        self, slot: FileInput, pinned: PinnedList, body: Submission
+    ) -> list[TaskSpec] | None:
+        """The tasks of a list that is cheap to read; None for one that is to be read later.
+
+        The beginning of that one is read as well: a list that is wrong as a whole mostly shows
+        it there, and is refused here and now.
+        """
+        specs, errors = list[TaskSpec](), list[LineError]()
         params = job_params(body)
-        specs = accept_tasks(body.tasks or [], params)
-        large = bool(body.async_) or len(specs) >= self.limits.sync_tasks
+        async with pieces_of(self.blobs, pinned, params, most_rows=self.limits.list_rows) as pieces:
+            async for piece in pieces:
+                if self._is_large(slot, body, piece):
+                    return None
+                specs += [spec for _, spec in piece.tasks]
+                errors += piece.errors
+        if body.on_invalid is OnInvalid.SKIP:
+            return None
+        if errors:
+            raise invalid_rows(errors)
+        if not specs:
+            raise InvalidArgument("There is no row in the list", extras={"field": "file_input_id"})
+        return specs
+
+    def _is_large(self, slot: FileInput, body: Submission, piece: Piece) -> bool:
+        return (
+            body.on_invalid is OnInvalid.SKIP
+            or max(slot.length, piece.read.offset) > SMALL_LIST
+            or piece.read.ordinal >= self.limits.sync_tasks
+        )
+
+    def _new_draft(
+        self,
+        call: Call,
+        body: Submission,
+        specs: list[TaskSpec],
+        *,
+        slot: FileInput | None = None,
+        pinned: PinnedList | None = None,
+    ) -> Draft:
+        large = bool(pinned or body.async_) or len(specs) >= self.limits.sync_tasks
         job_id, run_id = JobId(self.ids.new()), RunId(self.ids.new())
-        job = self._new_job(call, body, job_id, run_id)
+        if large and pinned is None and body.status is not JobStatus.OPEN:
+            pinned = PinnedList(blob=pinned_key(job_id), count=len(specs))
+        job = msgspec.structs.replace(self._new_job(call, body, job_id, run_id), pinned=pinned)
         run = self._new_run(job, run_id, len(specs), large=large)
-        return Draft(job=job, run=run, specs=specs, large=large)
+        return Draft(job=job, run=run, specs=specs, large=large, slot=slot)
 
     def _new_job(self, call: Call, body: Submission, job_id: JobId, run_id: RunId) -> Job:
         params = job_params(body)
@@ -135,7 +227,8 @@ class Accept:
         try:
             batches = await self._stage(draft) if draft.large else await self._write_rows(draft)
             claims = self.replays.claim(call, answer)
-            await self.metadata.commit(draft.job, draft.run, *batches, *claims)
+            slots = [used_by(draft.slot, draft.job.id)] if draft.slot else []
+            await self.metadata.commit(draft.job, draft.run, *batches, *slots, *claims)
         except KeyTaken:
             await self._abandon(draft)
             return await self.replays.won_by_another(call)
@@ -164,16 +257,9 @@ class Accept:
         return []
 
     async def _stage(self, draft: Draft) -> list[Batch]:
-        blob = list_key(draft.job.id, draft.run.id, "0")
-        batch = Batch(
-            run_id=draft.run.id,
-            job_id=draft.job.id,
-            first=0,
-            count=len(draft.specs),
-            blob=blob,
-            created_at=draft.run.created_at,
-        )
-        await self.blobs.put(blob, as_stream(lines(draft.specs)))
+        batch = batch_of(_list_of(draft), draft.job.id, draft.run.id, draft.run.created_at)
+        if batch.blob:
+            await self.blobs.put(batch.blob, as_stream(lines(draft.specs)))
         return [batch]
 
     async def _abandon(self, draft: Draft) -> None:
@@ -181,9 +267,16 @@ class Accept:
         try:
             if await self.metadata.run(draft.run.id):
                 return  # it took effect, and only the word of it was lost
-            if draft.large:
-                await self.blobs.delete([list_key(draft.job.id, draft.run.id, "0")])
-            else:
+            if draft.large and draft.slot is None:
+                await self.blobs.delete([_list_of(draft).blob])
+            elif not draft.large:
                 await self.tasks.discard(draft.run.id, limit=self.limits.sync_tasks + 1)
         except ConveyorError:
             return
+
+
+def _list_of(draft: Draft) -> PinnedList:
+    """The list of a large draft: the one its job keeps, or the first of an open job."""
+    return draft.job.pinned or PinnedList(
+        blob=list_key(draft.job.id, draft.run.id, "0"), count=len(draft.specs)
+    )

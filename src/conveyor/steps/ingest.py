@@ -1,33 +1,44 @@
-"""Ingest: a staged list, or an earlier run, becomes rows, piece by piece, from wherever the last
-ingester got to.
+"""Ingest: a staged list, a caller's own, or an earlier run becomes rows, piece by piece, from
+wherever the last ingester got to.
 
 For each piece: rows if absent, then the offer, then the watermark. After the last: the total
 (absolute), the latch for a closed job, and the batch's removal, in one transaction; then the
 completion check. Two ingesters at once do no harm: rows are inserted if absent, and the
 watermark's version lets only one of them go on.
+
+How many tasks a caller's own list holds is not known before it has been read: the run's total
+grows with the watermark, in the same transaction. Its bad rows are counted and told, and the
+others go on; unless one is enough to have none (`strict`), for which it is read twice.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from conveyor.domain import run as life
 from conveyor.domain.batch import Batch
-from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.ids import RunId, TaskId, task_ids
 from conveyor.domain.job import JobStatus
+from conveyor.domain.listing import BEGINNING
+from conveyor.domain.listing import Piece as ListPiece
+from conveyor.domain.params import load
+from conveyor.domain.pinned import PinnedList
+from conveyor.domain.pinned_reader import MOST_REPORTED, report, report_key
 from conveyor.domain.rerun import inherited
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, RunStatus
-from conveyor.domain.task import TaskSpec
-from conveyor.errors import InvalidArgument, NotFound, Stale
-from conveyor.ports.blobs import Blobs
+from conveyor.domain.task import Task, TaskSpec
+from conveyor.errors import InvalidArgument, NotFound, Stale, TooLarge
+from conveyor.ports.blobs import Blobs, as_stream
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata, Removed
 from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
 from conveyor.ports.work import Work
+from conveyor.steps.list_pieces import pieces_of
 
 CHUNK_LINES = 2_000
 SPECS = msgspec.json.Decoder(TaskSpec)
+GIVEN_UP = "Reading the list was given up after many tries; run the job again to read all of it"
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -37,6 +48,14 @@ class Piece(msgspec.Struct, frozen=True):
     read: int
 
 
+class Ending(msgspec.Struct, frozen=True):
+    """How far a batch has come when no more of it is to be read."""
+
+    batch: Batch
+    is_cut: bool = False  # there is more of it
+    why: str | None = None  # for its caller, when it is the list that is at fault
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingest:
     metadata: Metadata
@@ -44,6 +63,7 @@ class Ingest:
     work: Work
     blobs: Blobs
     clock: Clock
+    most_rows: int
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
 
@@ -69,10 +89,9 @@ class Ingest:
                 await self.metadata.commit(life.stop(run, self.clock.now()))
             except Stale:
                 continue
-        await self.work.close(run_id)
         if batch := await self._find(run_id, first):
-            await self._finish(batch)
-        self.wake(run_id)
+            await self._finish(Ending(batch, is_cut=True, why=GIVEN_UP))
+        await self._take_no_more(run_id)
 
     async def _find(self, run_id: RunId, first: int) -> Batch | None:
         found = await self.metadata.batches(limit=1, after=(run_id, first - 1))
@@ -80,16 +99,79 @@ class Ingest:
             (batch for batch in found if (batch.run_id, batch.first) == (run_id, first)), None
         )
 
-    async def _write(self, batch: Batch) -> Batch:
+    async def _write(self, batch: Batch) -> Ending:
         """Write rows until there are no more or the run no longer wants them."""
+        if batch.pinned:
+            return await self._write_pinned(batch, batch.pinned)
         async for piece in self._pieces(batch):
             if not await self._is_wanted(batch):
-                return batch
+                return Ending(batch)
             batch = await self._write_piece(batch, piece)
             self.wake(batch.run_id)
         if batch.source and batch.written < batch.count and await self._is_wanted(batch):
             raise InvalidArgument(f"rows of run {batch.source} are gone before they were copied")
+        return Ending(batch)
+
+    async def _write_pinned(self, batch: Batch, pinned: PinnedList) -> Ending:
+        job = await self.metadata.job(batch.job_id)
+        params = load(job.params if job else None)
+        while True:
+            checking = pinned.strict and not batch.checked
+            left = pieces_of(self.blobs, pinned, params, batch.position, most_rows=self.most_rows)
+            try:
+                async with left as pieces:
+                    async for piece in pieces:
+                        if not await self._is_wanted(batch):
+                            return Ending(batch, is_cut=True)
+                        batch = await self._take(batch, piece, checking=checking)
+            except (InvalidArgument, TooLarge) as fault:
+                return Ending(batch, is_cut=True, why=fault.detail)
+            if not checking:
+                return Ending(batch, why=_why_nothing(batch))
+            if batch.errors:
+                return Ending(batch, is_cut=True, why=_why_refused(batch))
+            batch = await self._move(
+                batch, msgspec.structs.replace(batch, checked=True, position=BEGINNING)
+            )
+
+    async def _take(self, batch: Batch, piece: ListPiece, *, checking: bool) -> Batch:
+        """Write what is good of a piece, tell what is bad, and move the watermark."""
+        if not checking:
+            task_id = task_ids(batch.run_id)
+            rows = [NewTask(index, task_id(index), spec) for index, spec in piece.tasks]
+            await self.tasks.add(batch.run_id, rows)
+            await self.work.offer(batch.run_id, [row.id for row in rows])
+        if piece.errors and batch.errors < MOST_REPORTED:
+            key = report_key(batch.job_id, batch.run_id, piece)
+            await self.blobs.put(key, as_stream([report(piece.errors, batch.errors)]))
+        written = batch.written + (0 if checking else len(piece.tasks))
+        ahead = msgspec.structs.replace(
+            batch,
+            written=written,
+            count=written,
+            position=piece.read,
+            errors=batch.errors + len(piece.errors),
+        )
+        batch = await self._move(batch, ahead)
+        self.wake(batch.run_id)
         return batch
+
+    async def _move(self, batch: Batch, ahead: Batch) -> Batch:
+        """Store the watermark of a caller's list, and the run with the figures it stands for."""
+        while True:
+            run = await self.metadata.run(batch.run_id)
+            grown = [self._grown(run, ahead)] if run else []
+            try:
+                await self.metadata.commit(ahead, *grown)
+            except Stale:
+                if await self._find(batch.run_id, batch.first) != batch:
+                    raise
+            else:
+                return msgspec.structs.replace(ahead, version=ahead.version + 1)
+
+    def _grown(self, run: Run, batch: Batch) -> Run:
+        next_index = max(run.next_index, batch.position.ordinal)
+        return life.listed(run, batch.written, next_index, batch.errors, self.clock.now())
 
     def _pieces(self, batch: Batch) -> AsyncIterator[Piece]:
         if batch.source:
@@ -137,8 +219,9 @@ class Ingest:
         rows = await self.tasks.page(batch.run_id, limit=len(piece.rows), after=after)
         return [row.id for row in rows if row.source_run_id is None], inherited(rows)
 
-    async def _finish(self, batch: Batch) -> None:
+    async def _finish(self, ending: Ending) -> None:
         """Say what came of the promise: all of it, or what was written when the run ended."""
+        batch = ending.batch
         while True:
             # The run is read first, so that its version tells when the batch ended in between:
             # what is missing must be taken off the total once only.
@@ -146,24 +229,40 @@ class Ingest:
             if await self._find(batch.run_id, batch.first) != batch:
                 raise Stale(f"batch {batch.first} of {batch.run_id} has moved on")
             try:
-                await self.metadata.commit(*await self._ended(run, batch), Removed(batch))
+                await self.metadata.commit(*await self._ended(run, ending), Removed(batch))
                 break
             except Stale:
                 continue
-        if batch.blob:
+        if ending.is_cut and ending.why:
+            await self._take_no_more(batch.run_id)
+        if batch.blob and not await self._is_pinned(batch):
             await self.blobs.delete([batch.blob])
 
-    async def _ended(self, run: Run | None, batch: Batch) -> list[Run]:
+    async def _take_no_more(self, run_id: RunId) -> None:
+        await self.work.close(run_id)
+        self.wake(run_id)
+
+    async def _is_pinned(self, batch: Batch) -> bool:
+        """Whether the job keeps the list, to be read again."""
+        job = await self.metadata.job(batch.job_id)
+        return bool(job and job.pinned and job.pinned.blob == batch.blob)
+
+    async def _ended(self, run: Run | None, ending: Ending) -> list[Run]:
         if run is None:
             return []
-        batch = await self._with_rows_ahead(batch)
+        batch = await self._with_rows_ahead(ending.batch)
         missing = batch.count - batch.written
         if run.ingest_status is not IngestStatus.PENDING:
-            cut = msgspec.structs.replace(run, total=run.total - missing)
-            return [cut] if missing else []
-        job = await self.metadata.job(batch.job_id)
+            less = msgspec.structs.replace(run, total=run.total - missing)
+            return [less] if missing else []
         now = self.clock.now()
+        if batch.pinned:
+            run = self._grown(run, batch)
         ended = life.ingested(run, batch.first + batch.written, batch.inherited, now)
+        ended = life.explained(ended, ending.why, is_cut=ending.is_cut or missing > 0)
+        if ending.is_cut and ending.why and ended.is_live:
+            ended = life.stop(ended, now)
+        job = await self.metadata.job(batch.job_id)
         is_last = job is None or job.status is not JobStatus.OPEN
         return [life.latch(ended, now) if is_last else ended]
 
@@ -171,18 +270,12 @@ class Ingest:
         """The batch as its rows tell it: whoever died before the watermark left some ahead of it,
         and they may be done and counted by now.
         """
-        while batch.written < batch.count:
-            after = (batch.read if batch.source else batch.first + batch.written) - 1
-            page = await self.tasks.page(batch.run_id, limit=CHUNK_LINES, after=after)
-            rows = [row for row in page if batch.source or row.index < batch.first + batch.count]
+        while batch.pinned or batch.written < batch.count:
+            page = await self.tasks.page(batch.run_id, limit=CHUNK_LINES, after=_next(batch) - 1)
+            rows = [row for row in page if not batch.blob or row.index < batch.first + batch.count]
             if not rows:
                 break
-            batch = msgspec.structs.replace(
-                batch,
-                written=batch.written + len(rows),
-                read=rows[-1].index + 1 if batch.source else batch.read,
-                inherited=batch.inherited + inherited(rows),
-            )
+            batch = _with_rows(batch, rows)
         return batch
 
     async def _is_wanted(self, batch: Batch) -> bool:
@@ -195,6 +288,41 @@ class Ingest:
         if run is None or run.status is RunStatus.DELETED:
             return False
         return run.status is not RunStatus.STOPPED or batch.source is not None
+
+
+def _next(batch: Batch) -> int:
+    """The index of the first row that the watermark does not cover."""
+    if batch.pinned:
+        return batch.position.ordinal
+    return batch.read if batch.source else batch.first + batch.written
+
+
+def _with_rows(batch: Batch, rows: Sequence[Task]) -> Batch:
+    written, after = batch.written + len(rows), rows[-1].index + 1
+    if batch.pinned:
+        position = msgspec.structs.replace(batch.position, ordinal=after)
+        return msgspec.structs.replace(batch, written=written, count=written, position=position)
+    return msgspec.structs.replace(
+        batch,
+        written=written,
+        read=after if batch.source else batch.read,
+        inherited=batch.inherited + inherited(rows),
+    )
+
+
+def _why_nothing(batch: Batch) -> str | None:
+    if batch.written:
+        return None
+    if batch.errors:
+        return f"None of the {batch.errors} rows of the list is a task; the report names them"
+    return "There is no row in the list"
+
+
+def _why_refused(batch: Batch) -> str:
+    return (
+        f"{batch.errors} of the {batch.position.ordinal} rows of the list are no tasks, and it was "
+        "to be taken whole or not at all; the report names them"
+    )
 
 
 async def _chunks(content: AsyncIterator[bytes]) -> AsyncIterator[tuple[list[TaskSpec], int]]:

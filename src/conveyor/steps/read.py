@@ -10,14 +10,18 @@ from conveyor.domain import cursor
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_index
 from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.pinned_reader import reports_of
 from conveyor.domain.run import Run
 from conveyor.domain.task import Attempt, Task, TaskStatus
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful
+from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.steps.ownership import latest_run, own_job, own_run
+
+REPORTS = 500  # listed at a time
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -49,6 +53,7 @@ class Read:
     metadata: Metadata
     tasks: Tasks
     bodies: Bodies
+    blobs: Blobs
     clock: Clock
 
     async def job(self, caller: CallerId, job_id: JobId) -> JobView:
@@ -60,6 +65,22 @@ class Read:
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
         return RunView(run, await self._settled(run))
+
+    async def bad_rows(
+        self, caller: CallerId, job_id: JobId, run_id: RunId | None
+    ) -> AsyncIterator[bytes]:
+        """The rows of a run's list that are no tasks, as lines of JSON in the list's order."""
+        job = await own_job(self.metadata, caller, job_id)
+        run = await own_run(self.metadata, job, run_id)
+        return self._reports(reports_of(job.id, run.id))
+
+    async def _reports(self, prefix: str) -> AsyncIterator[bytes]:
+        after = ""
+        while keys := await self.blobs.keys(prefix, limit=REPORTS, after=after):
+            for key in keys:
+                async for chunk in self.blobs.read(key):
+                    yield chunk
+            after = keys[-1]
 
     async def jobs(
         self,

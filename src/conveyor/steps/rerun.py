@@ -13,9 +13,10 @@ import msgspec
 import structlog
 
 from conveyor.domain import job as job_life
-from conveyor.domain.batch import Batch, ingest_duty
+from conveyor.domain.batch import Batch, batch_of, ingest_duty
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import Job
+from conveyor.domain.pinned import PinnedList
 from conveyor.domain.rerun import Statuses, expected, inherited, is_too_late
 from conveyor.domain.run import IngestStatus, Inheritance, Run, counts
 from conveyor.domain.submission import Limits
@@ -53,6 +54,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     retried: int
     inherited: Inheritance
     large: bool
+    pinned: PinnedList | None = None  # read from the list, not copied from the run
 
     @property
     def taken_over(self) -> int:
@@ -139,6 +141,8 @@ class Rerun:
             raise
 
     async def _plan(self, job: Job, source: Run, statuses: Statuses | None) -> Plan:
+        if source.is_cut and job.pinned and statuses is None:
+            return self._read_again(job, source, job.pinned)
         tally = await self.tasks.tally(source.id)
         settled = (await self.tasks.counts([source.id]))[source.id]
         retried, taken_over = expected(source, tally, counts(source, settled), statuses)
@@ -152,6 +156,19 @@ class Rerun:
             large=source.total >= self.limits.sync_tasks,
         )
 
+    def _read_again(self, job: Job, source: Run, pinned: PinnedList) -> Plan:
+        """All of the job's list, where the last run was cut short of it."""
+        return Plan(
+            job=job,
+            source=source,
+            statuses=None,
+            run_id=RunId(self.ids.new()),
+            retried=pinned.count,
+            inherited=Inheritance(),
+            large=True,
+            pinned=pinned,
+        )
+
     async def _prepared(self, plan: Plan) -> Plan:
         """The plan as it is to be stored: with its rows written, if they are few."""
         if plan.large:
@@ -160,7 +177,7 @@ class Rerun:
         return msgspec.structs.replace(plan, retried=retried, inherited=taken_over)
 
     def _check(self, plan: Plan) -> None:
-        if not plan.retried:
+        if not plan.retried and plan.pinned is None:
             raise NoMatchingTasks(f"The last run has no tasks{_in(plan.statuses)}")
         takes_bodies = plan.inherited.counts.successful > 0
         if takes_bodies and is_too_late(plan.source, plan.job, self.clock.now()):
@@ -214,11 +231,12 @@ class Rerun:
             created_at=now,
             updated_at=now,
             total=plan.retried + plan.taken_over,
-            next_index=source.next_index,
+            next_index=plan.pinned.count if plan.pinned else source.next_index,
             sequence=plan.job.runs + 1,
             last_batch_received=not plan.large,
             ingest_status=IngestStatus.PENDING if plan.large else None,
             inherited=plan.inherited,
+            is_cut=source.is_cut and plan.pinned is None,
         )
 
     async def _abandon(self, plan: Plan) -> None:
@@ -237,6 +255,8 @@ def _in(statuses: Statuses | None) -> str:
 
 
 def _batch(plan: Plan, run: Run) -> Batch:
+    if plan.pinned:
+        return batch_of(plan.pinned, run.job_id, run.id, run.created_at)
     return Batch(
         run_id=run.id,
         job_id=run.job_id,

@@ -6,6 +6,7 @@ after a death finds less to do. At the end a tombstone stays for a day, that say
 whose it was: a repeated delete is answered like the first.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -13,11 +14,15 @@ import structlog
 
 from conveyor.domain import job as life
 from conveyor.domain.batch import Scrub as Owed
-from conveyor.domain.batch import lists_of
-from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.batch import lists_of, pinned_key
+from conveyor.domain.file_input import is_over, let_go
+from conveyor.domain.ids import InputId, JobId, RunId
+from conveyor.domain.pinned_reader import reports_of
+from conveyor.errors import Stale
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock
+from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata, Removed
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
@@ -32,6 +37,7 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scrub:
     metadata: Metadata
+    inputs: Inputs
     tasks: Tasks
     work: Work
     bodies: Bodies
@@ -59,6 +65,22 @@ class Scrub:
             for run in runs:
                 await self._clear(job_id, run.id)
                 await self.metadata.commit(Removed(run))
+        job = await self.metadata.job(job_id)
+        if job and job.pinned and job.pinned.input_id:
+            await self._let_go(job.pinned.input_id, job_id)
+        else:
+            await self.blobs.delete([pinned_key(job_id)])
+
+    async def _let_go(self, slot_id: InputId, job_id: JobId) -> None:
+        """The list goes with the last job that reads it, once no other can name it."""
+        while (slot := await self.inputs.find(slot_id)) and job_id in slot.jobs:
+            free = let_go(slot, job_id)
+            if is_over(free, self.clock.now()):
+                await self.blobs.delete([slot.blob] if slot.blob else [])
+                await self.metadata.commit(Removed(slot))
+                continue
+            with suppress(Stale):
+                await self.metadata.commit(free)
 
     async def _clear(self, job_id: JobId, run_id: RunId) -> None:
         await self.work.close(run_id)
@@ -67,8 +89,9 @@ class Scrub:
             pass
         while await self.bodies.delete_run(job_id, run_id, limit=BITE) == BITE:
             pass
-        while keys := await self.blobs.keys(lists_of(job_id, run_id), limit=BITE):
-            await self.blobs.delete(keys)
+        for prefix in (lists_of(job_id, run_id), reports_of(job_id, run_id)):
+            while keys := await self.blobs.keys(prefix, limit=BITE):
+                await self.blobs.delete(keys)
 
     async def _drop_batches(self, run_id: RunId) -> None:
         while batches := [

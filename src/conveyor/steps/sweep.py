@@ -263,6 +263,9 @@ class Sweep:
         return 1
 
     async def _is_listed(self, run_id: str, key: str) -> bool:
+        job = await self.metadata.job(JobId(key.split("/")[1]))
+        if job and job.pinned and job.pinned.blob == key:
+            return True
         after = (run_id, -1)
         while page := await self.metadata.batches(limit=PAGE, after=after):
             if any(batch.blob == key for batch in page):

@@ -13,7 +13,7 @@ from conveyor.domain.failure import FailureReason, ruling
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId, TaskId, task_ids
 from conveyor.domain.job import Job, JobStatus
-from conveyor.domain.list_spec import ListKind, ListSpec
+from conveyor.domain.list_shape import ListKind, ListSpec
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.run import Run
 from conveyor.domain.task import (

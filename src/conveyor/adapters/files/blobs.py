@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from itertools import islice
 from pathlib import Path
 from tempfile import mkstemp
@@ -40,7 +40,7 @@ class FileBlobs:
                 Path(draft).unlink(missing_ok=True)  # noqa: ASYNC240 - one quick call
         return length
 
-    async def read(self, key: str, *, offset: int = 0) -> AsyncIterator[bytes]:
+    async def read(self, key: str, *, offset: int = 0) -> AsyncGenerator[bytes, None]:
         with reading():
             file = await asyncio.to_thread(below(self._folder, key).open, "rb")
             try:

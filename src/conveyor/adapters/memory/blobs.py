@@ -1,6 +1,6 @@
 """Large objects in memory."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 
 from conveyor.errors import NotFound
 
@@ -16,7 +16,7 @@ class MemoryBlobs:
         self._kept[key] = whole
         return len(whole)
 
-    async def read(self, key: str, *, offset: int = 0) -> AsyncIterator[bytes]:
+    async def read(self, key: str, *, offset: int = 0) -> AsyncGenerator[bytes, None]:
         if key not in self._kept:
             raise NotFound(f"no object {key}")
         content = self._kept[key]

@@ -5,7 +5,7 @@ import msgspec
 from conveyor.domain.export import Export, ExportStatus
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import ExportId, InputId, JobId
-from conveyor.domain.list_spec import ListKind, ListSpec
+from conveyor.domain.list_shape import ListKind, ListSpec
 from conveyor.ports.metadata import Removed
 from conveyor.testing.contracts.engine import Engine
 from conveyor.testing.factories import (
