@@ -1,7 +1,7 @@
 """`make bench`: every benchmark, one after another."""
 
-from benchmarks import drain, http_rates, large_submit, listeners, lists
+from benchmarks import drain, http_rates, large_submit, listeners, lists, million
 
-for benchmark in (drain, http_rates, large_submit, listeners, lists):
+for benchmark in (drain, http_rates, large_submit, listeners, lists, million):
     print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}")
     benchmark.main()

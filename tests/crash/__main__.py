@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from tests.crash.deaths import Crossing, When
+from tests.crash.every_scenario import SCENARIOS
 from tests.crash.harness import check_all, check_pairs, points, prepare, record
 from tests.crash.questions import Question, Report
-from tests.crash.scenarios import SCENARIOS
 
 
 def serve() -> None:

@@ -29,7 +29,7 @@ MOST_ROUNDS = 60
 REMEMBERED = timedelta(hours=23)  # for which the answer to a repeated call is surely kept
 BEGUN = "begun"
 PORTS = (
-    "metadata", "answers", "tasks", "work", "duties", "bodies", "blobs", "coordination",
+    "metadata", "answers", "inputs", "tasks", "work", "duties", "bodies", "blobs", "coordination",
     "gateway", "sealing",
 )  # fmt: skip
 UNFINISHED = """
@@ -217,7 +217,7 @@ async def a_life(folder: Path, deaths: Deaths) -> AsyncIterator[Life]:
     journal.add(Heard(passed=(clock.now() - NOON).total_seconds()))
     data = folder / "data"
     settings = Settings(
-        data=str(data), durability="process", sync_tasks=SYNC_TASKS, open_job_tasks=20
+        data=str(data), durability="process", sync_tasks=SYNC_TASKS, open_job_tasks=20, list_rows=20
     )
     async with AsyncExitStack() as stack:
         raw = await open_embedded(settings, stack, clock=clock, ids=FakeIds(clock.now()))
@@ -241,6 +241,13 @@ def _tried(data: Path, url: str) -> tuple[int, int]:
     return int(str(attempts)), int(str(claims))
 
 
+def _encoded(body: object) -> bytes:
+    """A text is sent as it is."""
+    if isinstance(body, str):
+        return body.encode()
+    return b"" if body is None else msgspec.json.encode(body)
+
+
 async def _ask(
     app: ASGIApp, method: str, path: str, body: object = None, key: str | None = None
 ) -> Answer:
@@ -254,7 +261,9 @@ async def _ask(
         "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
         "headers": headers, "server": ("conveyor.example", 80), "client": ("192.0.2.1", 1),
     }  # fmt: skip
-    sent = {"type": "http.request", "body": b"" if body is None else msgspec.json.encode(body)}
+    if isinstance(body, str):
+        headers.append((b"content-type", b"text/plain"))
+    sent = {"type": "http.request", "body": _encoded(body)}
     status, parts = 0, list[bytes]()
 
     async def receive() -> Message:

@@ -127,7 +127,12 @@ def _without_how_far(picture: Picture) -> Picture:
     return picture | {
         "task": [row for row in picture["task"] if row["idx"] >= LARGE or row["status"] != 0],
         "run": [
-            run | {"total": {run["total"]} == rows, "next_index": run["next_index"] >= run["total"]}
+            run
+            | {
+                "total": {run["total"]} == rows,
+                "next_index": run["next_index"] >= run["total"],
+                "is_cut": run["is_cut"] == (run["total"] < LARGE),
+            }
             for run in picture["run"]
         ],
         "shelf": [],

@@ -12,9 +12,9 @@ import pytest
 
 from conveyor import steps
 from tests.crash.deaths import Crossing
+from tests.crash.every_scenario import SCENARIOS
 from tests.crash.life import PORTS
 from tests.crash.questions import Forker
-from tests.crash.scenarios import SCENARIOS
 
 T = TypeVar("T", str, tuple[str, str])
 STEPS = Path(next(iter(steps.__path__)))
@@ -36,6 +36,8 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("doctor.py", "metadata.run"): ONLY_READ,
     ("doctor.py", "metadata.runs"): ONLY_READ,
     ("doctor.py", "tasks.runs_held"): ONLY_READ,
+    ("read.py", "blobs.keys"): ONLY_READ,
+    ("read.py", "blobs.read"): ONLY_READ,
     ("read.py", "bodies.read"): ONLY_READ,
     ("read.py", "metadata.job"): ONLY_READ,
     ("read.py", "metadata.jobs"): ONLY_READ,

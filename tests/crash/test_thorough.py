@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.crash.every_scenario import SCENARIOS
 from tests.crash.questions import Forker
-from tests.crash.scenarios import SCENARIOS
 
 
 @pytest.mark.long

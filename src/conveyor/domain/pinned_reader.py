@@ -5,13 +5,15 @@ from collections.abc import Iterator
 import msgspec
 
 from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.list_lines import ListLimits
 from conveyor.domain.list_packing import ListUnpacking
 from conveyor.domain.list_rows import LineError, Position
-from conveyor.domain.listing import BEGINNING, LIMITS, ListReader, Piece
+from conveyor.domain.listing import BEGINNING, ListReader, Piece
 from conveyor.domain.params import Params
 from conveyor.domain.pinned import PinnedList
 from conveyor.errors import IllegalMove, TooLarge
 
+LIMITS = ListLimits()
 MOST_REPORTED = 100_000  # bad lines of a list that are told one by one; all are counted
 
 

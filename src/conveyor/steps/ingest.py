@@ -11,6 +11,7 @@ grows with the watermark, in the same transaction. Its bad rows are counted and 
 others go on; unless one is enough to have none (`strict`), for which it is read twice.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -137,8 +138,7 @@ class Ingest:
     async def _take(self, batch: Batch, piece: ListPiece, *, checking: bool) -> Batch:
         """Write what is good of a piece, tell what is bad, and move the watermark."""
         if not checking:
-            task_id = task_ids(batch.run_id)
-            rows = [NewTask(index, task_id(index), spec) for index, spec in piece.tasks]
+            rows = await asyncio.to_thread(_rows, batch.run_id, piece)
             await self.tasks.add(batch.run_id, rows)
             await self.work.offer(batch.run_id, [row.id for row in rows])
         if piece.errors and batch.errors < MOST_REPORTED:
@@ -288,6 +288,11 @@ class Ingest:
         if run is None or run.status is RunStatus.DELETED:
             return False
         return run.status is not RunStatus.STOPPED or batch.source is not None
+
+
+def _rows(run_id: RunId, piece: ListPiece) -> list[NewTask]:
+    task_id = task_ids(run_id)
+    return [NewTask(index, task_id(index), spec) for index, spec in piece.tasks]
 
 
 def _next(batch: Batch) -> int:

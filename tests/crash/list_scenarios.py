@@ -1,0 +1,124 @@
+"""Lists in slots, as scripts to die in."""
+
+from datetime import timedelta
+from typing import Any
+
+from tests.crash.life import Answer, Life
+from tests.crash.scenarios import on, scenario
+from tests.crash.snapshot import Picture
+
+HOST = "http://conveyor.example"
+ROWS = 14
+BAD = (3, 9)
+
+
+def urls(count: int, bad: tuple[int, ...] = ()) -> str:
+    return "".join(
+        f"ftp://{n}\n" if n in bad else f"https://ok.example/{n}\n" for n in range(count)
+    )
+
+
+async def filled_slot(life: Life, content: str) -> str:
+    slot = await life.call("slot", "POST", "/v1/job_inputs", {"type": "txt"})
+    link = slot["upload"]["url"].removeprefix(HOST)
+    # 409 when the list came, and only the word of it was lost.
+    assert (await life.call("send", "PUT", link, content)).status in {200, 409}
+    return str(slot["file_input_id"])
+
+
+async def submit_list(life: Life, slot_id: str, **given: Any) -> Answer:
+    body = {"file_input_id": slot_id, **given}
+    return await life.call("submit", "POST", "/v1/jobs", body, key="list")
+
+
+def _without_lost_slots(picture: Picture) -> Picture:
+    """A slot whose caller never heard of it is empty, and gone after a day."""
+    return picture | {"file_input": [slot for slot in picture["file_input"] if slot["blob"]]}
+
+
+@scenario(_without_lost_slots)
+async def fill_a_slot(life: Life) -> None:
+    life.begin()
+    await filled_slot(life, urls(3))
+
+
+@scenario(_without_lost_slots)
+async def fill_a_slot_twice_at_once(life: Life) -> None:
+    slot = await life.call("slot", "POST", "/v1/job_inputs", {"type": "txt"})
+    link = slot["upload"]["url"].removeprefix(HOST)
+    life.begin()
+    life.deaths.after("blobs.put", 1, lambda: life.call("other", "PUT", link, urls(3)))
+    assert (await life.call("send", "PUT", link, urls(3))).status in {200, 409}
+
+
+@scenario(_without_lost_slots)
+async def submit_a_small_list(life: Life) -> None:
+    slot_id = await filled_slot(life, urls(3))
+    life.begin()
+    assert (await submit_list(life, slot_id)).status == 201
+
+
+@scenario(_without_lost_slots)
+async def take_in_a_list_with_bad_rows(life: Life) -> None:
+    slot_id = await filled_slot(life, urls(ROWS, BAD))
+    life.begin()
+    job = await submit_list(life, slot_id)
+    assert (job.status, job["accepted_tasks"]) == (202, 0)
+    await life.attend()
+    await life.drain()
+
+
+@scenario(_without_lost_slots)
+async def take_in_a_list_that_must_be_whole(life: Life) -> None:
+    slot_id = await filled_slot(life, urls(ROWS))
+    await submit_list(life, slot_id, on_invalid="fail")
+    life.begin()
+    await life.attend()
+
+
+@scenario(_without_lost_slots)
+async def refuse_a_list_that_must_be_whole(life: Life) -> None:
+    slot_id = await filled_slot(life, urls(ROWS, BAD))
+    await submit_list(life, slot_id, on_invalid="fail")
+    life.begin()
+    await life.attend()
+
+
+@scenario(_without_lost_slots)
+async def end_a_list_of_too_many_rows(life: Life) -> None:
+    slot_id = await filled_slot(life, urls(30))
+    await submit_list(life, slot_id)
+    life.begin()
+    await life.attend()
+
+
+@scenario(_without_lost_slots)
+async def read_a_list_again_after_a_stop(life: Life) -> None:
+    slot_id = await filled_slot(life, urls(ROWS, BAD))
+    job = await submit_list(life, slot_id)
+    await on(life, job, "stop")
+    await life.attend()
+    life.begin()
+    assert (await on(life, job, "rerun")).status == 202
+    await life.attend()
+
+
+@scenario(_without_lost_slots)
+async def delete_a_job_and_leave_its_list_to_the_slot(life: Life) -> None:
+    slot_id = await filled_slot(life, urls(ROWS, BAD))
+    job = await submit_list(life, slot_id)
+    await life.attend()
+    life.begin()
+    await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
+    await life.attend()
+
+
+@scenario(_without_lost_slots)
+async def delete_a_job_with_its_list(life: Life) -> None:
+    slot_id = await filled_slot(life, urls(ROWS, BAD))
+    job = await submit_list(life, slot_id)
+    await life.attend()
+    life.advance(timedelta(hours=25))
+    life.begin()
+    await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
+    await life.attend()
