@@ -4,7 +4,7 @@ import errno
 import os
 import resource
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -294,6 +294,25 @@ async def test_unfinished_objects_are_not_listed(tmp_path: Path) -> None:
 
     assert seen == []
     assert list(await blobs.keys("", limit=9)) == ["lists/a"]
+
+
+async def test_a_listing_looks_into_no_folder_that_holds_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = FileBlobs(tmp_path)
+    for key in ("lists/a/1/0", "lists/b/1/0", "lists/c/1/0", "lists/c/2/0", "exports/a/1/0"):
+        await blobs.put(key, as_stream([b""]))
+    really, looked_into = os.scandir, []
+
+    def scandir(path: str) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+        looked_into.append(Path(path).relative_to(tmp_path).as_posix())
+        return really(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    page = await blobs.keys("lists/", limit=1, after="lists/b/1/0")
+
+    assert list(page) == ["lists/c/1/0"]
+    assert looked_into == [".", "lists", "lists/b", "lists/b/1", "lists/c", "lists/c/1"]
 
 
 def test_a_folder_removed_just_before_its_first_file_is_made_again(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from tempfile import mkstemp
@@ -75,14 +75,8 @@ class FileBlobs:
             sync_folder(path.parent)
 
     def _keys(self, prefix: str, limit: int, after: str) -> list[str]:
-        found = (
-            (Path(base) / name).relative_to(self._folder).as_posix()
-            for base, _, names in os.walk(self._folder)  # passes over what vanishes meanwhile
-            for name in names
-            if not name.startswith(DRAFT)
-        )
-        keys = sorted(key for key in found if key.startswith(prefix) and key > after)
-        return list(islice(keys, limit))
+        with own_errors():
+            return list(islice(_below(str(self._folder), "", prefix, after), limit))
 
     def _delete(self, keys: Sequence[str]) -> None:
         with own_errors():
@@ -98,6 +92,30 @@ async def _copy(content: AsyncIterable[bytes], descriptor: int) -> int:
         await asyncio.to_thread(write_all, descriptor, chunk)
         length += len(chunk)
     return length
+
+
+def _below(folder: str, base: str, prefix: str, after: str) -> Iterator[str]:
+    """Keys in order, those of the folder `base` and below it; only folders that can hold one with
+    the prefix and above `after` are looked into, and only as far as keys are taken.
+    """
+    for name in _names(f"{folder}/{base}"):
+        key = base + name
+        if not name.endswith("/"):
+            if key.startswith(prefix) and key > after and not name.startswith(DRAFT):
+                yield key
+        elif (key.startswith(prefix) or prefix.startswith(key)) and (
+            key > after or after.startswith(key)
+        ):
+            yield from _below(folder, key, prefix, after)
+
+
+def _names(folder: str) -> list[str]:
+    """What a folder holds in order of key: folders end with a stroke, as they do in keys."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(one.name + "/" * one.is_dir(follow_symlinks=False) for one in entries)
+    except FileNotFoundError:  # it has vanished meanwhile
+        return []
 
 
 def _length(path: Path) -> int | None:

@@ -81,6 +81,18 @@ class BlobsContract:
 
         assert listed == KEYS[1:]
 
+    async def test_keys_are_in_order_of_their_characters_strokes_included(
+        self, blobs: Blobs
+    ) -> None:
+        keys = ["x/a", "x/a-1", "x/a.zip", "x/a1/z", "x/a2", "x/b/0/1", "x/b/0-1", "xa/1", "y"]
+        for key in keys:
+            await blobs.put(key, _stream(b""))
+
+        for prefix in ("", "x", "x/", "x/a", "x/b/", "x/b/0/1"):
+            wanted = sorted(key for key in keys if key.startswith(prefix))
+            for number, after in enumerate(["", *wanted]):
+                assert list(await blobs.keys(prefix, limit=99, after=after)) == wanted[number:]
+
     async def test_deleted_objects_are_gone_and_others_stay(self, blobs: Blobs) -> None:
         await _given_keys(blobs)
 
