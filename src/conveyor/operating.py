@@ -29,8 +29,10 @@ from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
 from conveyor.settings import Settings, shown
 from conveyor.steps.audit import Audit
+from conveyor.steps.clear import Clear
 from conveyor.steps.complete import Complete
 from conveyor.steps.doctor import Doctor
+from conveyor.steps.mend import Mend
 from conveyor.steps.sweep import Count, Sweep
 
 Address = Notice
@@ -106,25 +108,43 @@ async def open_at_rest(settings: Settings, *, writable: bool = False) -> AsyncIt
             blobs=FileBlobs(folder / "blobs"),
         )
         complete = Complete(metadata=rows.metadata, tasks=rows.tasks, work=rows.work, clock=clock)
-        sweep = wire_sweep(stores, complete, _count_nothing)
+        sweep = wire_sweep(settings, stores, complete, _count_nothing, _count_nothing)
         doctor = wire_doctor(settings, stores, sweep, running=False)
         yield AtRest(doctor=doctor, graves=rows.graves)
 
 
-def wire_sweep(stores: Stores, complete: Complete, count: Count) -> Sweep:
-    return Sweep(
+def wire_sweep(
+    settings: Settings, stores: Stores, complete: Complete, count: Count, cleared: Count
+) -> Sweep:
+    mend = Mend(
         metadata=stores.metadata,
-        answers=stores.answers,
-        tasks=stores.tasks,
-        work=stores.work,
+        exports=stores.exports,
         duties=stores.duties,
-        bodies=stores.bodies,
         blobs=stores.blobs,
-        survey=stores.survey,
         clock=stores.clock,
         is_due=complete.is_due,
         check=complete.check,
+    )
+    clear = Clear(
+        metadata=stores.metadata,
+        tasks=stores.tasks,
+        bodies=stores.bodies,
+        blobs=stores.blobs,
+        inputs=stores.inputs,
+        exports=stores.exports,
+        clock=stores.clock,
+        body_life=settings.body_life,
+    )
+    return Sweep(
+        metadata=stores.metadata,
+        answers=stores.answers,
+        work=stores.work,
+        bodies=stores.bodies,
+        survey=stores.survey,
+        clock=stores.clock,
+        checks=(*mend.checks(), *clear.checks()),
         count=count,
+        cleared=cleared,
     )
 
 
@@ -164,5 +184,5 @@ def wire_doctor(settings: Settings, stores: Stores, sweep: Sweep, *, running: bo
     )
 
 
-def _count_nothing(_action: str, _times: int) -> None:
-    """Nothing is repaired, so there is nothing to count."""
+def _count_nothing(_what: str, _times: int) -> None:
+    """Nothing is repaired or removed, so there is nothing to count."""

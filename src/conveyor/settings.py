@@ -77,6 +77,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         seconds=20
     )
     sweep_every: Annotated[timedelta, _about("Rest between two sweeps.")] = timedelta(seconds=60)
+    body_life: Annotated[
+        timedelta,
+        _about(
+            "How long bodies stay on disk after their run has ended; never less than its job's "
+            "`result_ttl_days`."
+        ),
+    ] = timedelta(days=30)
     retry_first_delay: Annotated[
         timedelta, _about("Before the first retry of a task; doubles from one to the next.")
     ] = timedelta(seconds=1)

@@ -61,6 +61,7 @@ class Metrics:
         self.read_rows = self._counter("conveyor_read_rows", "Task rows read for result pages")
         self.served_rows = self._counter("conveyor_served_rows", "Task rows served in result pages")
         self.sweeps = self._counter("conveyor_sweeper_actions", "Repairs by the sweeper", "action")
+        self.expired = self._counter("conveyor_cleared", "What was over and was removed", "kind")
         self.watch_reads = self._counter("conveyor_watch_reads", "Runs read for listeners")
         self.listeners = self._gauge("conveyor_listeners", "Open streams of events")
         self.inflight = self._gauge("conveyor_inflight", "Tasks in flight")
@@ -69,6 +70,7 @@ class Metrics:
         _start_at_zero(self.settled, OUTCOMES)
         _start_at_zero(self.retries, (*FailureReason, INTERRUPTED))
         _start_at_zero(self.sweeps, SWEEPER_ACTIONS)
+        _start_at_zero(self.expired, CLEARED)
 
     def _count_gateway(self) -> None:
         self.gateway = self._histogram(
@@ -120,6 +122,9 @@ class Metrics:
     def swept(self, action: str, times: int) -> None:
         self.sweeps.labels(action).inc(times)
 
+    def cleared(self, kind: str, times: int) -> None:
+        self.expired.labels(kind).inc(times)
+
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
 
@@ -152,10 +157,17 @@ SWEEPER_ACTIONS = (
     "missed_completion",
     "unfinished_ingest",
     "unfinished_scrub",
+    "unfinished_export",
+    "held_input",
     "orphan_rows",
-    "orphan_list",
     "orphan_body",
+    "orphan_list",
+    "orphan_input",
+    "orphan_export",
+    "orphan_pin",
+    "orphan_report",
 )
+CLEARED = ("body", "export", "input", "tombstone")
 
 
 class MeteredWork:

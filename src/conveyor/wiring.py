@@ -256,7 +256,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
     )
     metrics.listeners.set_function(lambda: watch.listeners)
     handlers = _wire_handlers(settings, engines, metrics, ingest, watch)
-    sweep = wire_sweep(engines, complete, metrics.swept)
+    sweep = wire_sweep(settings, engines, complete, metrics.swept, metrics.cleared)
     operators = Operators(
         doctor=wire_doctor(settings, stores, sweep, running=True),
         graves=engines.graves,

@@ -18,7 +18,7 @@ import structlog
 
 from conveyor.domain import pinned_reader
 from conveyor.domain.list_lines import ListLimits
-from conveyor.steps import delete, ingest, rerun, scrub, sweep
+from conveyor.steps import clear, delete, ingest, rerun, scrub, sweep
 from tests.crash.deaths import ASTRAY, DEAD, Crossing, Deaths, Point, When
 from tests.crash.every_scenario import SCENARIOS
 from tests.crash.life import a_life
@@ -53,7 +53,7 @@ def prepare() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     ingest.CHUNK_LINES = 4
     pinned_reader.LIMITS = ListLimits(piece_lines=4)
-    rerun.PAGE = scrub.BITE = sweep.BITE = 4
+    rerun.PAGE = scrub.BITE = sweep.BITE = clear.BITE = 4
     delete.PAGE = scrub.PAGE = sweep.PAGE = 2
     with _folder() as folder:
         folder.live(SCENARIOS["settle_every_kind_of_answer"], Deaths())

@@ -29,7 +29,7 @@ MOST_ROUNDS = 60
 REMEMBERED = timedelta(hours=23)  # for which the answer to a repeated call is surely kept
 BEGUN = "begun"
 PORTS = (
-    "metadata", "answers", "inputs", "tasks", "work", "duties", "bodies", "blobs", "coordination",
+    "metadata", "answers", "inputs", "exports", "tasks", "work", "duties", "bodies", "blobs", "coordination",
     "gateway", "sealing",
 )  # fmt: skip
 UNFINISHED = """

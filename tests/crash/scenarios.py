@@ -7,8 +7,12 @@ from typing import Any
 import apsw
 import msgspec
 
-from conveyor.domain.ids import JobId, RunId, TaskId
+from conveyor.domain.export import EXPORT, EXPORT_LIFE, Export, export_blob
+from conveyor.domain.file_input import FileInput
+from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId, TaskId
+from conveyor.domain.list_spec import ListKind, ListSpec
 from conveyor.errors import StorageFull, Unavailable
+from conveyor.ports.blobs import as_stream
 from conveyor.ports.bodies import Body, BodyName
 from tests.crash.life import Answer, Life
 from tests.crash.snapshot import Picture
@@ -380,12 +384,18 @@ async def delete_the_latest_run(life: Life) -> None:
 # Coming after.
 
 
-async def _mess(life: Life) -> None:
-    """One of everything that the sweeper repairs, made without a death."""
+async def _mess(life: Life, *, soon: timedelta) -> None:
+    """One of everything that the sweeper repairs, made without a death.
+
+    What nobody here would make, an export, is over soon after the sweep.
+    """
     if life.is_past:
         return
     gone = await submit(life, pages(1), "gone")
     await life.call("delete gone", "DELETE", f"/v1/jobs/{gone['job_id']}")
+    kept = await submit(life, pages(1), "kept")
+    path = f"/v1/jobs/{kept['job_id']}/runs/{kept['latest_run']['run_id']}"
+    await life.call("delete its run", "DELETE", path)
     await life.attend()
     life.advance(timedelta(hours=25))
     for name, count in ("no rows", 3), ("no list", LARGE):
@@ -400,8 +410,38 @@ async def _mess(life: Life) -> None:
     done = await submit(life, [], "done", status="open")
     path = f"/v1/jobs/{done['job_id']}/close"
     await life.call("close done", "POST", path, faults={"tasks.counts": AWAY})
+    await _leave_objects(life, soon)
     nobodys = BodyName(JobId(life.raw.ids.new()), RunId(life.raw.ids.new()), TaskId("0-0"), 1)
     await life.raw.bodies.put_many([Body(nobodys, b"nobody's")])
+
+
+async def _leave_objects(life: Life, soon: timedelta) -> None:
+    """Lists and exports that are over, that nobody began, and that nothing refers to."""
+    now, ids = life.raw.clock.now(), life.raw.ids
+    old = now - timedelta(days=2)
+    caller, spec = CallerId("caller"), ListSpec(kind=ListKind.TXT)
+    for jobs in ((), (JobId(ids.new()),)):
+        name = InputId(ids.new())
+        slot = FileInput(
+            id=name, caller=caller, spec=spec, created_at=old, blob=f"inputs/{name}/{ids.new()}",
+            jobs=jobs,
+        )  # fmt: skip
+        await _put(life, slot.blob or "")
+        await life.raw.metadata.commit(slot)
+    for at in (old, now - EXPORT_LIFE + soon):
+        export = Export(
+            id=ExportId(ids.new()), job_id=JobId(ids.new()), run_id=RunId(ids.new()),
+            caller=caller, created_at=at, sent_at=at,
+        )  # fmt: skip
+        await _put(life, export_blob(export))
+        await life.raw.metadata.commit(export)
+    for kind in ("inputs", "exports", "reports"):
+        parts = [ids.new() for _ in range(2 if kind == "inputs" else 3)]
+        await _put(life, "/".join([kind, *parts]))
+
+
+async def _put(life: Life, key: str) -> None:
+    await life.raw.blobs.put(key, as_stream([b"an object"]))
 
 
 async def _lapse(life: Life) -> None:
@@ -415,17 +455,23 @@ async def _lapse(life: Life) -> None:
     await life.raw.bodies.put_many([Body(name, b"unsettled")])
 
 
+def _without_asking_for_exports(picture: Picture) -> Picture:
+    """How often an export was asked for, that nobody could make, is a matter of when."""
+    return picture | {"duty": [duty for duty in picture["duty"] if duty["kind"] != EXPORT]}
+
+
 def _without_the_lapsed_body(picture: Picture) -> Picture:
     """Whoever dies between a release and the removal of the claim's body leaves the body to the
     end of its run: nobody knows any more that it was ever there.
     """
-    unsettled = "jobs/job 3/runs/run 3.1/00000/task 3.1.0.1"
+    picture = _without_asking_for_exports(picture)
+    unsettled = "jobs/job 4/runs/run 4.1/00000/task 4.1.0.1"
     return picture | {"orphan body": [name for name in picture["orphan body"] if name != unsettled]}
 
 
 @scenario(_without_the_lapsed_body)
 async def sweep_with_patience(life: Life) -> None:
-    await _mess(life)
+    await _mess(life, soon=timedelta(minutes=25))
     await _lapse(life)
     life.advance(timedelta(minutes=15))
     life.begin()
@@ -434,9 +480,9 @@ async def sweep_with_patience(life: Life) -> None:
     await life.sweep()
 
 
-@scenario()
+@scenario(_without_asking_for_exports)
 async def sweep_at_the_start(life: Life) -> None:
-    await _mess(life)
+    await _mess(life, soon=timedelta(minutes=10))
     life.begin()
     await life.service.sweep.at_start([])
     life.deaths.step_is_over()

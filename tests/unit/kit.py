@@ -17,6 +17,7 @@ from conveyor.adapters.memory.blobs import MemoryBlobs
 from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.memory.duties import MemoryDuties
+from conveyor.adapters.memory.exports import MemoryExports
 from conveyor.adapters.memory.graves import MemoryGraves
 from conveyor.adapters.memory.inputs import MemoryInputs
 from conveyor.adapters.memory.metadata import MemoryMetadata
@@ -25,6 +26,7 @@ from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.adapters.memory.work import MemoryWork
 from conveyor.domain.batch import INGEST, SCRUB, Batch
+from conveyor.domain.export import EXPORT
 from conveyor.domain.ids import CallerId, JobId, RunId, ulid
 from conveyor.domain.job import Job
 from conveyor.domain.rerun import parse_statuses
@@ -37,6 +39,7 @@ from conveyor.ports.bodies import Bodies, BodyName
 from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
 from conveyor.ports.duties import Duties
+from conveyor.ports.exports import Exports
 from conveyor.ports.graves import Graves
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
@@ -47,11 +50,13 @@ from conveyor.steps.accept import Accept
 from conveyor.steps.append import Append
 from conveyor.steps.attempt import Assignment, Ended, Fetched, Result
 from conveyor.steps.attend import Attend, Handler
+from conveyor.steps.clear import Clear
 from conveyor.steps.close import Close
 from conveyor.steps.complete import Complete
 from conveyor.steps.delete import Delete
 from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.ingest import Ingest
+from conveyor.steps.mend import Mend
 from conveyor.steps.read import Read
 from conveyor.steps.rerun import Rerun, Rerunning
 from conveyor.steps.scrub import Scrub
@@ -66,6 +71,7 @@ P = TypeVar("P")
 CALLER = CallerId("caller")
 STRANGER = CallerId("stranger")
 LEASE = timedelta(seconds=30)
+BODY_LIFE = timedelta(days=30)
 KEY = "the-caller's-own-key"
 LIMITS = Limits(sync_tasks=10, list_bytes=100_000, list_rows=1_000)
 A_PAGE = Fetched(content=b"page", format="html")
@@ -93,6 +99,8 @@ class House:
     trace: Trace
     metadata: Metadata
     answers: Answers
+    inputs: Inputs
+    exports: Exports
     tasks: Tasks
     work: Work
     blobs: Blobs
@@ -117,6 +125,7 @@ class House:
     delete: Delete
     scrub: Scrub
     swept: Counter[str] = field(default_factory=Counter)
+    cleared: Counter[str] = field(default_factory=Counter)
     woken: list[RunId] = field(default_factory=list)
 
     async def submit(self, count: int = 3, **given: Any) -> tuple[JobId, RunId]:
@@ -206,6 +215,7 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
     clock, trace = FakeClock(), Trace()
     ids, sealing, rows = ClockIds(clock), AesSealing(bytes(32)), Rows(clock, LEASE)
     swept: Counter[str] = Counter()
+    cleared: Counter[str] = Counter()
     woken: list[RunId] = []
 
     def port(port: P, name: str) -> P:
@@ -215,6 +225,8 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
     answers: Answers = port(remembered, "answers")
     recorded = MemoryMetadata(remembered)
     metadata: Metadata = port(recorded, "metadata")
+    inputs: Inputs = port(MemoryInputs(recorded), "inputs")
+    exports: Exports = port(MemoryExports(recorded), "exports")
     tasks: Tasks = port(MemoryTasks(rows), "tasks")
     work: Work = port(MemoryWork(rows), "work")
     inputs: Inputs = port(MemoryInputs(recorded), "inputs")
@@ -257,9 +269,28 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
     async def do_scrub(about: Mapping[str, str]) -> None:
         await scrub.run(about["id"])
 
-    async def leave_scrub(_: Mapping[str, str]) -> None:
+    async def leave(_: Mapping[str, str]) -> None:
         return None
 
+    mend = Mend(
+        metadata=metadata,
+        exports=exports,
+        duties=duties,
+        blobs=blobs,
+        clock=clock,
+        is_due=complete.is_due,
+        check=complete.check,
+    )
+    clear = Clear(
+        metadata=metadata,
+        tasks=tasks,
+        bodies=kept,
+        blobs=blobs,
+        inputs=inputs,
+        exports=exports,
+        clock=clock,
+        body_life=BODY_LIFE,
+    )
     replays = Replays(answers=answers, clock=clock)
     return House(
         clock=clock,
@@ -267,6 +298,8 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
         trace=trace,
         metadata=metadata,
         answers=answers,
+        inputs=inputs,
+        exports=exports,
         tasks=tasks,
         work=work,
         blobs=blobs,
@@ -277,6 +310,7 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
         coordination=coordination,
         sealing=sealing,
         swept=swept,
+        cleared=cleared,
         woken=woken,
         complete=complete,
         ingest=ingest,
@@ -344,23 +378,21 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
             duties=duties,
             handlers={
                 INGEST: Handler(do_ingest, give_ingest_up),
-                SCRUB: Handler(do_scrub, leave_scrub),
+                SCRUB: Handler(do_scrub, leave),
+                EXPORT: Handler(leave, leave),
             },
         ),
         read=Read(metadata=metadata, tasks=tasks, bodies=kept, blobs=blobs, clock=clock),
         sweep=Sweep(
             metadata=metadata,
             answers=answers,
-            tasks=tasks,
             work=work,
-            duties=duties,
             bodies=kept,
-            blobs=blobs,
             survey=survey,
             clock=clock,
-            is_due=complete.is_due,
-            check=complete.check,
+            checks=(*mend.checks(), *clear.checks()),
             count=lambda action, times: swept.update({action: times}),
+            cleared=lambda kind, times: cleared.update({kind: times}),
         ),
     )
 

@@ -17,6 +17,7 @@ from conveyor.ports.bodies import Body
 from conveyor.ports.work import Held
 from conveyor.steps import sweep as sweep_step
 from conveyor.steps.attempt import Fetched, Result
+from conveyor.steps.check import YOUNG
 from conveyor.testing.factories import a_stored_body, settlement
 from conveyor.testing.trace import Crash
 from tests.unit.kit import (
@@ -138,7 +139,7 @@ async def test_a_duty_that_was_never_sent_is_sent_in_the_second_sweep() -> None:
 
     await house.sweep_twice()
     assert await house.do_duties() == 0
-    house.clock.advance(sweep_step.YOUNG)
+    house.clock.advance(YOUNG)
     await house.sweep_twice()
     assert await house.do_duties() == 1
     await house.sweep_twice()
@@ -179,7 +180,7 @@ async def test_rows_that_an_addition_promised_and_could_not_write_are_written_la
     assert answer.status == 200
     assert len(await house.rows(run_id)) == 1
 
-    house.clock.advance(sweep_step.YOUNG)
+    house.clock.advance(YOUNG)
     await house.sweep_twice()
     await house.do_duties()
 
@@ -196,7 +197,7 @@ async def test_rows_of_a_submission_that_never_came_to_be_are_cleared_when_old()
     assert len(await house.rows(run_id)) == 3
     assert not house.swept
 
-    house.clock.advance(sweep_step.YOUNG)
+    house.clock.advance(YOUNG)
     await house.sweep.step()
     await house.sweep.step()
     assert await house.tasks.runs_held(limit=9) == []
@@ -212,7 +213,7 @@ async def test_a_list_of_a_submission_that_never_came_to_be_is_cleared_when_old(
     assert await house.lists() == [key]
     assert not house.swept
 
-    house.clock.advance(sweep_step.YOUNG)
+    house.clock.advance(YOUNG)
     await house.sweep.step()
     await house.sweep.step()
     assert await house.lists() == []
@@ -241,7 +242,7 @@ async def test_a_list_whose_addition_failed_is_cleared_when_old_though_its_run_l
     ):
         await house.append.add(a_call(2, first=1), job_id, ids_as_reply)
 
-    house.clock.advance(sweep_step.YOUNG + A_MINUTE)
+    house.clock.advance(YOUNG + A_MINUTE)
     await house.sweep.step()
 
     assert house.swept == {"orphan_list": 1}
@@ -261,7 +262,7 @@ async def test_the_lists_of_unfinished_batches_stay_however_many_there_are(
         await house.append.add(a_call(1, first=1), other, ids_as_reply)
     stray = list_key(job_id, run_id, house.ids.new())
     await house.blobs.put(stray, as_stream([b""]))
-    house.clock.advance(sweep_step.YOUNG + A_MINUTE)
+    house.clock.advance(YOUNG + A_MINUTE)
 
     await house.sweep.step()
 
@@ -376,7 +377,7 @@ async def test_two_sweepers_at_once_repair_once() -> None:
     await house.work.claim({lapsed: 1})
     house.clock.advance(PAST_DOUBT)
     others: Counter[str] = Counter()
-    other = replace(house.sweep, suspects=set(), count=lambda action, n: others.update({action: n}))
+    other = replace(house.sweep, walks={}, count=lambda action, n: others.update({action: n}))
 
     for _ in range(3):
         async with asyncio.TaskGroup() as group:

@@ -81,7 +81,7 @@ def list_key(job_id: JobId, run_id: RunId, name: str) -> str:
 
 def pinned_key(job_id: JobId) -> str:
     """Where a job keeps the list that it was submitted with."""
-    return f"lists/{job_id}/pinned.ndjson"
+    return f"pins/{job_id}.ndjson"
 
 
 def lines(specs: Sequence[TaskSpec]) -> Iterator[bytes]:

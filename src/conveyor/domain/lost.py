@@ -1,0 +1,103 @@
+"""What the sweeper calls the things it finds, and what it says of them."""
+
+from conveyor.domain.batch import Batch, Scrub
+from conveyor.domain.export import Export
+from conveyor.domain.file_input import FileInput
+from conveyor.domain.finding import Lost
+from conveyor.domain.ids import JobId, RunId, TaskId
+from conveyor.domain.run import Run
+
+
+def lapsed_lease(run_id: RunId, task_id: TaskId, claim_no: int, job_id: JobId | None) -> Lost:
+    return Lost(
+        action="lapsed_lease",
+        mark=f"lease {run_id} {task_id} {claim_no}",
+        what=f"a worker took it (claim {claim_no}) and stopped without a word",
+        job_id=job_id,
+        run_id=run_id,
+        task_id=task_id,
+    )
+
+
+def unfinished_ingest(batch: Batch) -> Lost:
+    return Lost(
+        action="unfinished_ingest",
+        mark=f"batch {batch.run_id} {batch.first} {batch.version}",
+        what=f"{batch.count - batch.written:,} of its rows, from index {batch.first:,} on, are "
+        f"promised since {batch.created_at:%Y-%m-%d %H:%M:%S} and not written",
+        job_id=batch.job_id,
+        run_id=batch.run_id,
+    )
+
+
+def missed_completion(run: Run) -> Lost:
+    return Lost(
+        action="missed_completion",
+        mark=f"run {run.id}",
+        what=f"all is done, and it still is {run.status}",
+        job_id=run.job_id,
+        run_id=run.id,
+    )
+
+
+def unfinished_scrub(scrub: Scrub) -> Lost:
+    return Lost(
+        action="unfinished_scrub",
+        mark=f"scrub {scrub.id}",
+        what="it is deleted and not cleared away; that was last asked for at "
+        f"{scrub.sent_at:%Y-%m-%d %H:%M:%S}",
+        job_id=scrub.job_id,
+        run_id=scrub.run_id,
+    )
+
+
+def unfinished_export(export: Export) -> Lost:
+    return Lost(
+        action="unfinished_export",
+        mark=f"export {export.id} {export.version}",
+        what=f"its export {export.id} is not begun; that was last asked for at "
+        f"{export.sent_at:%Y-%m-%d %H:%M:%S}",
+        job_id=export.job_id,
+        run_id=export.run_id,
+    )
+
+
+def held_input(slot: FileInput, job_id: JobId) -> Lost:
+    return Lost(
+        action="held_input",
+        mark=f"slot {slot.id} {job_id}",
+        what=f"the list {slot.id} is kept for it, and there is no such job",
+        job_id=job_id,
+    )
+
+
+def orphan_rows(run_id: RunId) -> Lost:
+    return Lost(
+        action="orphan_rows",
+        mark=f"rows {run_id}",
+        what="there are rows of it, and no such run",
+        run_id=run_id,
+    )
+
+
+def orphan_bodies(job_id: JobId, run_id: RunId) -> Lost:
+    return Lost(
+        action="orphan_body",
+        mark=f"bodies {run_id}",
+        what="there are bodies of it, and no such run",
+        job_id=job_id,
+        run_id=run_id,
+    )
+
+
+def orphan_blob(action: str, key: str) -> Lost:
+    """An object that nothing refers to, under `<kind>/<job>/<run>/`, or of an input."""
+    kind, *of = key.split("/")
+    job_id, run_id = of[:2] if kind != "inputs" else (None, None)
+    return Lost(
+        action=action,
+        mark=f"blob {key}",
+        what=f"the object {key} is of no use to anyone",
+        job_id=JobId(job_id) if job_id else None,
+        run_id=RunId(run_id) if run_id else None,
+    )

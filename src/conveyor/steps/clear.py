@@ -1,0 +1,238 @@
+"""Clear: what nobody has a use for any more goes.
+
+Rows, bodies and objects that nothing refers to; bodies and lists whose time is over. There may be
+as many of them as jobs were ever run, so they are gone through in bites, over many rounds.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from conveyor.domain import file_input as slot_life
+from conveyor.domain import lost
+from conveyor.domain.file_input import FileInput
+from conveyor.domain.ids import ExportId, InputId, JobId, RunId, is_ulid, ulid_milliseconds
+from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.run import ENDED, Run, RunStatus
+from conveyor.errors import Stale
+from conveyor.ports.blobs import Blobs
+from conveyor.ports.bodies import Bodies
+from conveyor.ports.clock import Clock
+from conveyor.ports.exports import Exports
+from conveyor.ports.inputs import Inputs
+from conveyor.ports.metadata import Metadata, Removed
+from conveyor.ports.tasks import Tasks
+from conveyor.steps.check import YOUNG, Broken, Check, Entry, Found, Over
+
+BITE = 5_000
+MOST_BODIES = 50_000  # of one run that go in one round
+PAGE = 500
+SIBLINGS = 32  # ids that differ in their last character only
+LATE = timedelta(days=1)  # a claim that stood when its run ended has settled by then
+OBJECTS = {"lists/": 4, "pins/": 2, "inputs/": 3, "exports/": 4, "reports/": 4}  # and the parts of their keys
+
+IsWanted = Callable[[Sequence[str], str], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clear:
+    metadata: Metadata
+    tasks: Tasks
+    bodies: Bodies
+    blobs: Blobs
+    inputs: Inputs
+    exports: Exports
+    clock: Clock
+    body_life: timedelta
+
+    def checks(self) -> Sequence[Check]:
+        wanted: dict[str, IsWanted] = {
+            "lists/": self._is_listed,
+            "pins/": self._is_kept_by_a_job,
+            "inputs/": self._is_in_a_slot,
+            "exports/": self._is_an_export,
+            "reports/": self._is_of_a_run,
+        }
+        return (
+            Check(name="rows", listing=self._rows, long=True),
+            Check(name="bodies", listing=self._bodies, long=True, most=MOST_BODIES),
+            Check(name="inputs", listing=self._inputs, long=True),
+            *(
+                Check(
+                    name=prefix,
+                    listing=partial(self._objects, prefix, is_wanted),
+                    long=True,
+                    prefix=prefix,
+                )
+                for prefix, is_wanted in wanted.items()
+            ),
+        )
+
+    async def _rows(self, after: str, limit: int) -> Sequence[Entry]:
+        page = await self.tasks.runs_held(limit=limit, after=after)
+        return [(run_id, partial(self._rows_of, run_id)) for run_id in page]
+
+    async def _rows_of(self, run_id: RunId, patient: bool) -> Found | None:
+        """Rows of submissions that never came to be, or that came after a delete."""
+        if not self._is_old(run_id, patient=patient):
+            return None
+        if not await self._is_gone(await self.metadata.run(run_id)):
+            return None
+        return Broken(lost.orphan_rows(run_id), partial(self._discard, run_id))
+
+    async def _discard(self, run_id: RunId) -> int:
+        while await self.tasks.discard(run_id, limit=BITE) == BITE:
+            pass
+        return 1
+
+    async def _bodies(self, after: str, limit: int) -> Sequence[Entry]:
+        page = await self.bodies.runs_held(limit=limit, after=after)
+        return [("/".join(one), partial(self._bodies_of, *one)) for one in page]
+
+    async def _bodies_of(self, job_id: JobId, run_id: RunId, patient: bool) -> Found | None:
+        """Bodies of runs that are no more, as their writer died before it could remove them; and
+        those that have expired for everyone.
+        """
+        if not self._is_old(run_id, patient=patient):
+            return None
+        run = await self.metadata.run(run_id)
+        remove = partial(self._delete_bodies, job_id, run_id)
+        if await self._is_gone(run):
+            return Broken(lost.orphan_bodies(job_id, run_id), remove)
+        if run and await self._has_expired(run):
+            return Over("body", remove)
+        return None
+
+    async def _has_expired(self, run: Run) -> bool:
+        """Whether every body of a run is past its time, for all runs that show it.
+
+        A body expires with its job's `result_ttl_days`, counted from when it was made, whichever
+        run shows it; and none was made after its run had ended, but for claims that then stood.
+        """
+        age = self.clock.now() - run.updated_at - LATE
+        if run.status not in ENDED or age < self.body_life:
+            return False
+        job = await self.metadata.job(run.job_id)
+        return job is not None and age >= timedelta(days=job.result_ttl_days)
+
+    async def _delete_bodies(self, job_id: JobId, run_id: RunId) -> int:
+        removed = 0
+        while removed < MOST_BODIES:
+            found = await self.bodies.delete_run(job_id, run_id, limit=BITE)
+            if not found:
+                break
+            removed += found
+        return removed
+
+    async def _is_gone(self, run: Run | None) -> bool:
+        """Whether a run is not on record, or deleted and said to be cleared."""
+        if run is None:
+            return True
+        if run.status is not RunStatus.DELETED:
+            return False
+        return not (await self._is_owed(run.id) or await self._is_owed(run.job_id))
+
+    async def _is_owed(self, name: str) -> bool:
+        """Whether what is deleted under this id is still to be cleared."""
+        near = await self.metadata.scrubs(limit=SIBLINGS, after=name[:-1])
+        return any(scrub.id == name and scrub.done_at is None for scrub in near)
+
+    async def _inputs(self, after: str, limit: int) -> Sequence[Entry]:
+        page = await self.inputs.page(limit=limit, after=after)
+        return [(slot.id, partial(self._slot, slot)) for slot in page]
+
+    async def _slot(self, slot: FileInput, _patient: bool) -> Found | None:
+        """A list that no job uses goes after its day; a job that is no more uses none.
+
+        A little later: a job that came in the last moment has been recorded by then.
+        """
+        now = self.clock.now() - YOUNG
+        if slot_life.is_over(slot, now):
+            return Over("input", partial(self._remove_slot, slot))
+        if slot_life.is_open(slot, now):
+            return None
+        for job_id in slot.jobs:
+            if await self._is_forgotten(await self.metadata.job(job_id)):
+                return Broken(lost.held_input(slot, job_id), partial(self._let_go, slot, job_id))
+        return None
+
+    async def _is_forgotten(self, job: Job | None) -> bool:
+        """Whether a job is not on record, or deleted and said to be cleared."""
+        if job is None:
+            return True
+        return job.status is JobStatus.DELETED and not await self._is_owed(job.id)
+
+    async def _let_go(self, slot: FileInput, job_id: JobId) -> int:
+        try:
+            await self.metadata.commit(slot_life.let_go(slot, job_id))
+        except Stale:
+            return 0
+        return 1
+
+    async def _remove_slot(self, slot: FileInput) -> int:
+        """The list first: whoever dies in between finds the row again."""
+        if slot.blob:
+            await self.blobs.delete([slot.blob])
+        await self.metadata.commit(Removed(slot))
+        return 1
+
+    async def _objects(
+        self, prefix: str, is_wanted: IsWanted, after: str, limit: int
+    ) -> Sequence[Entry]:
+        keys = await self.blobs.keys(prefix, limit=limit, after=after)
+        return [(key, partial(self._object, key, prefix, is_wanted)) for key in keys]
+
+    async def _object(
+        self, key: str, prefix: str, is_wanted: IsWanted, patient: bool
+    ) -> Found | None:
+        """An object that nothing refers to."""
+        parts = key.split("/")
+        if len(parts) != OBJECTS[prefix]:
+            return None
+        name, _, _ = parts[-1].partition(".")
+        # What bears a name of its own is as old as that: its run may be far older.
+        born = name if is_ulid(name) else parts[-2]
+        if not self._is_old(born, patient=patient) or await is_wanted(parts, key):
+            return None
+        found = lost.orphan_blob(f"orphan_{prefix[:-2]}", key)
+        return Broken(found, partial(self._delete, key), at_once=prefix == "lists/")
+
+    async def _delete(self, key: str) -> int:
+        await self.blobs.delete([key])
+        return 1
+
+    async def _is_listed(self, parts: Sequence[str], key: str) -> bool:
+        """Whether an unfinished batch of its run has it."""
+        run_id = parts[2]
+        after = (run_id, -1)
+        while page := await self.metadata.batches(limit=PAGE, after=after):
+            if any(batch.blob == key for batch in page):
+                return True
+            after = (page[-1].run_id, page[-1].first)
+            if after[0] != run_id:
+                return False
+        return False
+
+    async def _is_kept_by_a_job(self, parts: Sequence[str], key: str) -> bool:
+        job = await self.metadata.job(JobId(parts[-1].removesuffix(".ndjson")))
+        return bool(job and job.pinned and job.pinned.blob == key)
+
+    async def _is_in_a_slot(self, parts: Sequence[str], key: str) -> bool:
+        slot = await self.inputs.find(InputId(parts[1]))
+        return slot is not None and slot.blob == key
+
+    async def _is_an_export(self, parts: Sequence[str], _key: str) -> bool:
+        """Whether it is one on record, or a part of one that is being made."""
+        name, _, _ = parts[-1].partition(".")
+        return await self.exports.find(ExportId(name)) is not None
+
+    async def _is_of_a_run(self, parts: Sequence[str], _key: str) -> bool:
+        return not await self._is_gone(await self.metadata.run(RunId(parts[2])))
+
+    def _is_old(self, name: str, *, patient: bool) -> bool:
+        """Whether it is old enough to be judged. What bears no name of ours is not ours."""
+        if not is_ulid(name):
+            return False
+        age = self.clock.now().timestamp() * 1000 - ulid_milliseconds(name)
+        return not patient or age > YOUNG.total_seconds() * 1000

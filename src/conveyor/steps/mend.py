@@ -1,0 +1,146 @@
+"""Mend: what is owed and does not move is made to move again.
+
+Lists and copies on their way to rows, completions, deletes, exports: live work, of which there is
+never much, and which is looked at in every round of the sweeper.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+
+import msgspec
+
+from conveyor.domain import export as export_life
+from conveyor.domain import lost
+from conveyor.domain.batch import TOMBSTONE_LIFE, Batch, Scrub, ingest_duty, scrub_duty
+from conveyor.domain.export import Export, ExportStatus, export_duty, exports_of
+from conveyor.domain.ids import RunId
+from conveyor.domain.run import Run
+from conveyor.errors import Stale
+from conveyor.ports.blobs import Blobs
+from conveyor.ports.clock import Clock
+from conveyor.ports.duties import Duties
+from conveyor.ports.exports import Exports
+from conveyor.ports.metadata import Metadata, Removed
+from conveyor.steps.check import YOUNG, Broken, Check, Entry, Found, Over
+
+BITE = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mend:
+    metadata: Metadata
+    exports: Exports
+    duties: Duties
+    blobs: Blobs
+    clock: Clock
+    is_due: Callable[[RunId], Awaitable[bool]]
+    check: Callable[[RunId], Awaitable[bool]]
+    sent: dict[str, datetime] = field(default_factory=dict)  # when batches were last told of
+
+    def checks(self) -> Sequence[Check]:
+        return (
+            Check(name="batches", listing=self._batches),
+            Check(name="completions", listing=self._completions),
+            Check(name="scrubs", listing=self._scrubs),
+            Check(name="exports", listing=self._exports),
+        )
+
+    async def _batches(self, after: str, limit: int) -> Sequence[Entry]:
+        run_id, _, first = after.partition("/")
+        page = await self.metadata.batches(limit=limit, after=(run_id, int(first or -1)))
+        return [(f"{one.run_id}/{one.first}", partial(self._batch, one)) for one in page]
+
+    async def _batch(self, batch: Batch, patient: bool) -> Found | None:
+        """A list or a copy that has waited long and has not moved."""
+        found = lost.unfinished_ingest(batch)
+        was_sent = self.sent.get(found.mark)
+        if patient and (self._is_recent(batch.created_at) or self._is_recent(was_sent)):
+            return None
+        return Broken(found, partial(self._ingest_again, batch, found.mark))
+
+    async def _ingest_again(self, batch: Batch, mark: str) -> int:
+        await self.duties.send(*ingest_duty(batch))
+        for old in [one for one, when in self.sent.items() if not self._is_recent(when)]:
+            del self.sent[old]
+        self.sent[mark] = self.clock.now()
+        return 1
+
+    async def _completions(self, after: str, limit: int) -> Sequence[Entry]:
+        page = await self.metadata.live(limit=limit, after=after)
+        return [(run.id, partial(self._completion, run)) for run, _ in page]
+
+    async def _completion(self, run: Run, _patient: bool) -> Found | None:
+        if not await self.is_due(run.id):
+            return None
+        return Broken(lost.missed_completion(run), partial(self._complete, run.id))
+
+    async def _complete(self, run_id: RunId) -> int:
+        return int(await self.check(run_id))
+
+    async def _scrubs(self, after: str, limit: int) -> Sequence[Entry]:
+        page = await self.metadata.scrubs(limit=limit, after=after)
+        return [(scrub.id, partial(self._scrub, scrub)) for scrub in page]
+
+    async def _scrub(self, scrub: Scrub, patient: bool) -> Found | None:
+        """What was deleted, is not cleared, and has not been told to anyone for long."""
+        if scrub.done_at is None:
+            if patient and self._is_recent(scrub.sent_at):
+                return None
+            return Broken(lost.unfinished_scrub(scrub), partial(self._scrub_again, scrub))
+        if scrub.done_at + TOMBSTONE_LIFE <= self.clock.now():
+            return Over("tombstone", partial(self._remove_tombstone, scrub))
+        return None
+
+    async def _scrub_again(self, scrub: Scrub) -> int:
+        try:
+            await self.metadata.commit(msgspec.structs.replace(scrub, sent_at=self.clock.now()))
+        except Stale:
+            return 0  # it has just been done, or another sweeper saw it too
+        await self.duties.send(*scrub_duty(scrub))
+        return 1
+
+    async def _remove_tombstone(self, scrub: Scrub) -> int:
+        if scrub.run_id:
+            stone = await self.metadata.run(scrub.run_id)
+            await self.metadata.commit(Removed(scrub), *([Removed(stone)] if stone else []))
+        else:
+            job = await self.metadata.job(scrub.job_id)
+            await self.metadata.commit(Removed(scrub), *([Removed(job)] if job else []))
+        return 1
+
+    async def _exports(self, after: str, limit: int) -> Sequence[Entry]:
+        page = await self.exports.page(limit=limit, after=after)
+        return [(export.id, partial(self._export, export)) for export in page]
+
+    async def _export(self, export: Export, patient: bool) -> Found | None:
+        """One that is over goes; one that nobody has begun, and was told to nobody for long, is
+        told again. One that was begun has its duty, which outlives its maker: a second duty would
+        only bring another maker in the way of the first.
+        """
+        if export_life.is_over(export, self.clock.now()):
+            return Over("export", partial(self._remove_export, export))
+        is_begun = export.status is not ExportStatus.PENDING
+        if is_begun or (patient and self._is_recent(export.sent_at)):
+            return None
+        return Broken(lost.unfinished_export(export), partial(self._export_again, export))
+
+    async def _export_again(self, export: Export) -> int:
+        try:
+            await self.metadata.commit(msgspec.structs.replace(export, sent_at=self.clock.now()))
+        except Stale:
+            return 0  # it has moved, or another sweeper saw it too
+        await self.duties.send(*export_duty(export))
+        return 1
+
+    async def _remove_export(self, export: Export) -> int:
+        """The file first: whoever dies in between finds the row again."""
+        mine = f"{exports_of(export.job_id, export.run_id)}{export.id}."
+        while keys := await self.blobs.keys(mine, limit=BITE):
+            await self.blobs.delete(keys)
+        await self.metadata.commit(Removed(export))
+        return 1
+
+    def _is_recent(self, moment: datetime | None) -> bool:
+        return moment is not None and moment > self.clock.now() - YOUNG
