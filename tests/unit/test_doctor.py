@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from conveyor.domain.counts import Counts
+from conveyor.domain.export import completed, export_blob
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.file_input import SLOT_LIFE, FileInput, filled, list_blob, used_by
 from conveyor.domain.finding import (
@@ -75,6 +76,10 @@ def a_doctor(house: House, *, free: int = LEAST_ROOM, patient: bool = True) -> D
         tasks=house.tasks,
         graves=house.graves,
         survey=house.survey,
+        inputs=house.inputs,
+        exports=house.exports,
+        blobs=house.blobs,
+        clock=house.clock,
         audit=audit.run,
         lost=lost,
         surroundings=surroundings,
@@ -558,6 +563,78 @@ def _writes(calls: list[str]) -> list[str]:
         "buried", "find",
     }  # fmt: skip
     return [call for call in calls if call.split(".")[1] not in reading]
+
+
+# Objects that somebody counts on.
+
+
+async def test_a_list_that_a_job_may_read_again_and_that_is_gone_is_told() -> None:
+    house = a_house()
+    slot = await a_full_slot(house)
+    job_id, run_id = await house.submit(1)
+    await house.drain(run_id, _page)
+    await house.metadata.commit(used_by(slot, job_id))
+    assert await codes(house) == []
+
+    await house.blobs.delete([str(slot.blob)])
+    [found] = await examined(house)
+
+    assert (found.code, found.severity, found.job_id) == ("list_missing", Severity.WRONG, job_id)
+    assert str(slot.blob) in found.what
+    assert await codes(house, Wanted(job_id=job_id)) == ["list_missing"]
+    other, _ = await house.submit(1)
+    assert await codes(house, Wanted(job_id=other)) == []
+
+
+async def test_a_list_that_is_still_to_become_rows_and_is_gone_is_told() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(20)
+    assert await codes(house) == []
+
+    await house.blobs.delete(await house.lists())
+    [found] = await examined(house)
+
+    assert (found.code, found.job_id, found.run_id) == ("list_missing", job_id, run_id)
+
+
+async def test_a_list_that_becomes_rows_while_the_doctor_looks_is_not_missed() -> None:
+    house = a_house()
+    await house.submit(20)
+    house.trace.before("blobs.length", 1, house.do_duties)
+
+    assert await codes(house) == []
+    assert await house.lists() == []
+
+
+async def test_an_export_that_is_said_to_be_ready_and_is_gone_is_told_until_it_is_over() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(1)
+    now = house.clock.now()
+    export = structs.replace(an_export(), job_id=job_id, run_id=run_id, created_at=now, sent_at=now)
+    await house.metadata.commit(export)
+    await house.blobs.put(export_blob(export), as_stream([b"zip"]))
+    await house.metadata.commit(completed(structs.replace(export, version=1), 3))
+    assert await codes(house) == []
+
+    await house.blobs.delete([export_blob(export)])
+    [found] = await examined(house)
+    assert (found.code, found.job_id, found.run_id) == ("export_missing", job_id, run_id)
+
+    house.clock.advance(timedelta(hours=12))
+    assert await codes(house) == []
+
+
+async def test_rows_promised_by_more_batches_than_a_page_are_not_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(audit_step, "PAGE", 2)
+    house = a_house()
+    job_id, _ = await house.submit(1, status="open")
+    with away(house.trace, "tasks.add", Unavailable("tasks away")):
+        for number in range(5):
+            await house.append.add(a_call(1, first=1 + number), job_id, ids_as_reply)
+
+    assert await codes(house) == []
 
 
 async def test_bodies_that_were_cleared_in_their_time_are_not_missed() -> None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from conveyor.domain.batch import Batch
 from conveyor.domain.finding import Finding, Progress, Severity
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import Job
@@ -79,8 +80,16 @@ class Audit:
         if run is None or run.status is RunStatus.DELETED:
             return None
         settled = (await self.tasks.counts([run_id]))[run_id]
-        batches = await self.metadata.batches(limit=PAGE, after=(run_id, -1))
-        return Standing(run, settled, [batch for batch in batches if batch.run_id == run_id])
+        return Standing(run, settled, [batch async for batch in self._batches(run_id)])
+
+    async def _batches(self, run_id: RunId) -> AsyncIterator[Batch]:
+        after = (run_id, -1)
+        while page := await self.metadata.batches(limit=PAGE, after=after):
+            for batch in page:
+                if batch.run_id != run_id:
+                    return
+                yield batch
+            after = (run_id, page[-1].first)
 
     async def _pages(self, run_id: RunId) -> AsyncIterator[Sequence[Task]]:
         after = -1

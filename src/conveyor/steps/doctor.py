@@ -8,6 +8,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from conveyor.domain import export as export_life
+from conveyor.domain import file_input as slot_life
+from conveyor.domain.batch import Batch
+from conveyor.domain.export import Export, ExportStatus, export_blob
+from conveyor.domain.file_input import FileInput
 from conveyor.domain.finding import (
     Checked,
     Event,
@@ -21,7 +26,11 @@ from conveyor.domain.finding import (
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.run import Run, RunStatus
+from conveyor.ports.blobs import Blobs
+from conveyor.ports.clock import Clock
+from conveyor.ports.exports import Exports
 from conveyor.ports.graves import BuriedDuty, Graves
+from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.survey import Survey
 from conveyor.ports.tasks import Tasks
@@ -40,6 +49,10 @@ class Doctor:
     tasks: Tasks
     graves: Graves
     survey: Survey
+    inputs: Inputs
+    exports: Exports
+    blobs: Blobs
+    clock: Clock
     audit: Callable[[Job, RunId, bool], AsyncIterator[Progress | Finding]]
     lost: Callable[[], AsyncIterator[tuple[Lost, str]]]  # with when it is repaired
     surroundings: Callable[[], Awaitable[Surroundings]]
@@ -76,6 +89,9 @@ class Doctor:
             job_id = run.job_id if run else JobId(duty.about.get("id", "")) or None
             if _is_of(wanted, job_id, run.id if run else None):
                 yield _buried(duty, job_id, run.id if run else None)
+        async for finding in self._missing():
+            if _is_of(wanted, finding.job_id, finding.run_id):
+                yield finding
         if not (wanted.job_id or wanted.run_id):
             async for finding in self._strays():
                 yield finding
@@ -86,6 +102,54 @@ class Doctor:
             for duty in page:
                 yield duty
             after = page[-1].id
+
+    async def _missing(self) -> Findings:
+        """Objects that somebody counts on, and that are not there."""
+        async for batch in self._batches():
+            if await self._is_missing(batch.blob) and await self._still(batch):
+                yield _missing_list(batch.blob, batch.job_id, batch.run_id)
+        async for slot in self._slots():
+            if await self._is_missing(slot.blob) and await self.inputs.find(slot.id) == slot:
+                for job_id in slot.jobs or (None,):
+                    yield _missing_list(slot.blob, job_id)
+        async for export in self._exports():
+            is_missing = await self._is_missing(export_blob(export))
+            if is_missing and await self.exports.find(export.id) == export:
+                yield _missing_export(export)
+
+    async def _batches(self) -> AsyncIterator[Batch]:
+        after = ("", -1)
+        while page := await self.metadata.batches(limit=PAGE, after=after):
+            for batch in page:
+                yield batch
+            after = (page[-1].run_id, page[-1].first)
+
+    async def _still(self, batch: Batch) -> bool:
+        """Whether a batch is still to be written: else its list has done its service."""
+        near = await self.metadata.batches(limit=1, after=(batch.run_id, batch.first - 1))
+        return any((one.run_id, one.first) == (batch.run_id, batch.first) for one in near)
+
+    async def _slots(self) -> AsyncIterator[FileInput]:
+        """Those that a job reads, or may yet."""
+        after = ""
+        while page := await self.inputs.page(limit=PAGE, after=after):
+            for slot in page:
+                if not slot_life.is_over(slot, self.clock.now()):
+                    yield slot
+            after = page[-1].id
+
+    async def _exports(self) -> AsyncIterator[Export]:
+        """Those that their callers may fetch."""
+        after = ""
+        while page := await self.exports.page(limit=PAGE, after=after):
+            for export in page:
+                is_over = export_life.is_over(export, self.clock.now())
+                if export.status is ExportStatus.COMPLETED and not is_over:
+                    yield export
+            after = page[-1].id
+
+    async def _is_missing(self, key: str | None) -> bool:
+        return key is not None and await self.blobs.length(key) is None
 
     async def _strays(self) -> Findings:
         """Runs that belong to no job: no caller can reach them."""
@@ -183,6 +247,28 @@ def _unknown(wanted: Wanted) -> Finding:
         advice="look for it without --job and --run, or in another folder with --data",
         job_id=wanted.job_id,
         run_id=wanted.run_id,
+    )
+
+
+def _missing_list(key: str | None, job_id: JobId | None, run_id: RunId | None = None) -> Finding:
+    return Finding(
+        severity=Severity.WRONG,
+        code="list_missing",
+        what=f"its list {key} is gone, and is still to be read",
+        advice="restore it from a backup, or hand the list in again as a new job",
+        job_id=job_id,
+        run_id=run_id,
+    )
+
+
+def _missing_export(export: Export) -> Finding:
+    return Finding(
+        severity=Severity.WRONG,
+        code="export_missing",
+        what=f"its export {export.id} is said to be ready, and its file is gone",
+        advice="ask for another export of the run",
+        job_id=export.job_id,
+        run_id=export.run_id,
     )
 
 
