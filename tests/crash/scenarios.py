@@ -10,7 +10,7 @@ import msgspec
 from conveyor.domain.export import EXPORT, EXPORT_LIFE, Export, export_blob
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId, TaskId
-from conveyor.domain.list_spec import ListKind, ListSpec
+from conveyor.domain.list_shape import ListKind, ListSpec
 from conveyor.errors import StorageFull, Unavailable
 from conveyor.ports.blobs import as_stream
 from conveyor.ports.bodies import Body, BodyName

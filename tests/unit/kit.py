@@ -110,7 +110,6 @@ class House:
     bodies: Bodies
     coordination: Coordination
     sealing: AesSealing
-    inputs: Inputs
     stage: Stage
     accept: Accept
     append: Append
@@ -229,7 +228,6 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
     exports: Exports = port(MemoryExports(recorded), "exports")
     tasks: Tasks = port(MemoryTasks(rows), "tasks")
     work: Work = port(MemoryWork(rows), "work")
-    inputs: Inputs = port(MemoryInputs(recorded), "inputs")
     blobs: Blobs = port(MemoryBlobs(), "blobs")
     queued = MemoryDuties(clock)
     duties: Duties = port(queued, "duties")
@@ -314,7 +312,6 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
         woken=woken,
         complete=complete,
         ingest=ingest,
-        inputs=inputs,
         stage=Stage(
             metadata=metadata,
             inputs=inputs,

@@ -194,10 +194,11 @@ LOST: dict[str, Setting] = {
     "unfinished_ingest": lose_ingest_duty,
     "unfinished_scrub": lose_scrub_duty,
     "orphan_rows": die_before_commit,
-    "orphan_list": leave_list,
+    "orphan_pin": leave_list,
     "orphan_body": leave_bodies,
     "unfinished_export": lose_export_duty,
     "held_input": hold_list,
+    "orphan_list": partial(leave_object, kind="lists"),
     "orphan_input": partial(leave_object, kind="inputs"),
     "orphan_export": partial(leave_object, kind="exports"),
     "orphan_report": partial(leave_object, kind="reports"),
@@ -603,7 +604,7 @@ async def test_a_list_that_becomes_rows_while_the_doctor_looks_is_not_missed() -
     house.trace.before("blobs.length", 1, house.do_duties)
 
     assert await codes(house) == []
-    assert await house.lists() == []
+    assert await house.batches() == []
 
 
 async def test_an_export_that_is_said_to_be_ready_and_is_gone_is_told_until_it_is_over() -> None:

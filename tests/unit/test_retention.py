@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from conveyor.domain.batch import pinned_key
 from conveyor.domain.export import (
     EXPORT_LIFE,
     Export,
@@ -22,7 +23,7 @@ from conveyor.domain.file_input import (
     used_by,
 )
 from conveyor.domain.ids import ExportId, InputId, JobId, RunId
-from conveyor.domain.list_spec import ListKind, ListSpec
+from conveyor.domain.list_shape import ListKind, ListSpec
 from conveyor.domain.run import RunStatus
 from conveyor.domain.task import Refused, Task, TaskStatus
 from conveyor.errors import ResultExpired, Unavailable
@@ -294,6 +295,7 @@ async def test_an_object_that_nothing_refers_to_goes_in_the_second_sweep_when_ol
         "orphan_input": list_blob(slot, house.ids.new()),
         "orphan_export": f"{exports_of(job_id, run_id)}{house.ids.new()}.1.zip",
         "orphan_report": f"reports/{gone[0]}/{gone[1]}/0.ndjson",
+        "orphan_pin": pinned_key(gone[0]),
         "orphan_list": f"lists/{gone[0]}/{gone[1]}/0.ndjson",
     }
     not_ours = ["exports/.keep", "inputs/readme.txt", "lists/a/b/c", "reports/a/b/c/d"]

@@ -91,9 +91,11 @@ def orphan_bodies(job_id: JobId, run_id: RunId) -> Lost:
 
 
 def orphan_blob(action: str, key: str) -> Lost:
-    """An object that nothing refers to, under `<kind>/<job>/<run>/`, or of an input."""
+    """An object that nothing refers to, under `<kind>/<job>/<run>/`, or of a job, or an input."""
     kind, *of = key.split("/")
-    job_id, run_id = of[:2] if kind != "inputs" else (None, None)
+    job_id, run_id = of[:2] if kind not in {"inputs", "pins"} else (None, None)
+    if kind == "pins":
+        job_id = of[0].removesuffix(".ndjson")
     return Lost(
         action=action,
         mark=f"blob {key}",

@@ -30,7 +30,14 @@ MOST_BODIES = 50_000  # of one run that go in one round
 PAGE = 500
 SIBLINGS = 32  # ids that differ in their last character only
 LATE = timedelta(days=1)  # a claim that stood when its run ended has settled by then
-OBJECTS = {"lists/": 4, "pins/": 2, "inputs/": 3, "exports/": 4, "reports/": 4}  # and the parts of their keys
+OBJECTS = {
+    "lists/": 4,
+    "pins/": 2,
+    "inputs/": 3,
+    "exports/": 4,
+    "reports/": 4,
+}  # and the parts of their keys
+BY_AGE_ALONE = {"lists/", "pins/"}
 
 IsWanted = Callable[[Sequence[str], str], Awaitable[bool]]
 
@@ -196,7 +203,7 @@ class Clear:
         if not self._is_old(born, patient=patient) or await is_wanted(parts, key):
             return None
         found = lost.orphan_blob(f"orphan_{prefix[:-2]}", key)
-        return Broken(found, partial(self._delete, key), at_once=prefix == "lists/")
+        return Broken(found, partial(self._delete, key), at_once=prefix in BY_AGE_ALONE)
 
     async def _delete(self, key: str) -> int:
         await self.blobs.delete([key])

@@ -98,7 +98,7 @@ class Sweep:
 
     def when(self, lost: Lost) -> str:
         """When a finding is repaired, for a person."""
-        at_once = lost.action in {"lapsed_lease", "orphan_list"}
+        at_once = lost.action in {"lapsed_lease", "orphan_list", "orphan_pin"}
         if at_once or any(lost.mark in walk.suspects for walk in self.walks.values()):
             return "in its next round"
         return "in the round after the next, if it still stands the same way"
