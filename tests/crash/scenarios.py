@@ -435,7 +435,7 @@ async def _leave_objects(life: Life, soon: timedelta) -> None:
         )  # fmt: skip
         await _put(life, export_blob(export))
         await life.raw.metadata.commit(export)
-    for kind in ("inputs", "exports", "reports"):
+    for kind in ("lists", "inputs", "exports", "reports"):
         parts = [ids.new() for _ in range(2 if kind == "inputs" else 3)]
         await _put(life, "/".join([kind, *parts]))
 

@@ -56,7 +56,6 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
 }
 # Methods of ports that no scenario comes by.
 NOT_CALLED: dict[str, str] = {
-    "blobs.length": ONLY_READ,
     "bodies.names": ONLY_READ,
     "bodies.read": ONLY_READ,
     "coordination.held": ONLY_READ,
