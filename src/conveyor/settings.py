@@ -57,7 +57,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tasks: Annotated[str, _about("Engine of tasks and their claims.")] = "sqlite:"
     duties: Annotated[str, _about("Engine of the control queue.")] = "sqlite:"
     bodies: Annotated[str, _about("Engine of results.")] = "files:"
-    blobs: Annotated[str, _about("Engine of staged lists.")] = "files:"
+    blobs: Annotated[str, _about("Engine of staged lists and exports.")] = "files:"
     coordination: Annotated[str, _about("Engine of permits.")] = "memory:"
     durability: Annotated[
         str,
@@ -97,8 +97,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int, _about("Bytes of a page that is kept; a larger one fails its task.", ge=1)
     ] = 50 * 1024 * 1024
     result_url_life: Annotated[
-        timedelta, _about("How long a signed link to a result is good for.")
+        timedelta, _about("How long a signed link to a result or an export is good for.")
     ] = timedelta(hours=24)
+    export_bytes: Annotated[
+        int, _about("Bytes of results in one export; a larger one fails.", ge=1)
+    ] = 100 * 1024**3
 
     inline_tasks: Annotated[int, _about("Tasks in one submission.", ge=1)] = 100_000
     inline_bytes: Annotated[int, _about("Bytes of one request.", ge=1)] = 64 * 1024 * 1024

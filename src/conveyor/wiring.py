@@ -27,8 +27,8 @@ from conveyor.api.auth import Callers
 from conveyor.api.handlers import Handlers
 from conveyor.api.links import Links
 from conveyor.api.operators import Operators
-from conveyor.domain.batch import INGEST, SCRUB
-from conveyor.domain.ids import JobId, RunId
+from conveyor.attending import wire_attend, wire_export
+from conveyor.domain.ids import JobId
 from conveyor.domain.task import RetryPolicy
 from conveyor.errors import RefusedToStart
 from conveyor.operating import Stores, wire_doctor, wire_sweep
@@ -40,11 +40,12 @@ from conveyor.ports.work import Held
 from conveyor.settings import Settings
 from conveyor.steps.accept import Accept
 from conveyor.steps.append import Append
-from conveyor.steps.attend import Attend, Handler
+from conveyor.steps.attend import Attend
 from conveyor.steps.close import Close
 from conveyor.steps.complete import Complete
 from conveyor.steps.delete import Delete
 from conveyor.steps.dispatch import Pump
+from conveyor.steps.export import Export
 from conveyor.steps.idempotency import Replays
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.lane import Pace
@@ -52,7 +53,6 @@ from conveyor.steps.pause import Pause
 from conveyor.steps.read import Read
 from conveyor.steps.rerun import Rerun
 from conveyor.steps.scrape import Scrape
-from conveyor.steps.scrub import Scrub
 from conveyor.steps.settle import Settle
 from conveyor.steps.stage import Stage
 from conveyor.steps.sweep import Sweep
@@ -255,7 +255,8 @@ def wire(settings: Settings, engines: Engines) -> Service:
         count=metrics.watch_reads.inc,
     )
     metrics.listeners.set_function(lambda: watch.listeners)
-    handlers = _wire_handlers(settings, engines, metrics, ingest, watch)
+    exporting = wire_export(settings, engines)
+    handlers = _wire_handlers(settings, engines, metrics, ingest, watch, exporting=exporting)
     sweep = wire_sweep(settings, engines, complete, metrics.swept, metrics.cleared)
     operators = Operators(
         doctor=wire_doctor(settings, stores, sweep, running=True),
@@ -266,10 +267,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
         app=build_app(handlers, metrics, engines.ids, _readiness(engines), operators),
         metrics=metrics,
         pump=pump,
-        attend=Attend(
-            duties=engines.duties,
-            handlers={INGEST: _ingest_handler(ingest), SCRUB: _scrub_handler(_scrub(engines))},
-        ),
+        attend=wire_attend(engines, ingest, exporting),
         sweep=sweep,
         sweep_every=settings.sweep_every,
         watch=watch,
@@ -334,7 +332,13 @@ def _wire_vitals(settings: Settings, engines: Engines, metrics: Metrics) -> Vita
 
 
 def _wire_handlers(
-    settings: Settings, engines: Engines, metrics: Metrics, ingest: Ingest, watch: Watch
+    settings: Settings,
+    engines: Engines,
+    metrics: Metrics,
+    ingest: Ingest,
+    watch: Watch,
+    *,
+    exporting: Export,
 ) -> Handlers:
     replays = Replays(answers=engines.answers, clock=engines.clock)
     return Handlers(
@@ -372,6 +376,7 @@ def _wire_handlers(
         pausing=Pause(metadata=engines.metadata, clock=engines.clock, wake=ingest.wake),
         rerunning=_wire_rerun(settings, engines, replays, ingest),
         deleting=_wire_delete(engines, ingest),
+        exporting=exporting,
         read=Read(
             metadata=engines.metadata,
             tasks=engines.tasks,
@@ -433,38 +438,6 @@ def _open_gateway(settings: Settings) -> ZenrowsGateway:
         largest_body=settings.largest_body,
         connections=settings.concurrency,
     )
-
-
-def _ingest_handler(ingest: Ingest) -> Handler:
-    async def do(about: Mapping[str, str]) -> None:
-        await ingest.run(RunId(about["run_id"]), int(about["first"]))
-
-    async def give_up(about: Mapping[str, str]) -> None:
-        await ingest.abandon(RunId(about["run_id"]), int(about["first"]))
-
-    return Handler(do, give_up)
-
-
-def _scrub(engines: Engines) -> Scrub:
-    return Scrub(
-        metadata=engines.metadata,
-        inputs=engines.inputs,
-        tasks=engines.tasks,
-        work=engines.work,
-        bodies=engines.bodies,
-        blobs=engines.blobs,
-        clock=engines.clock,
-    )
-
-
-def _scrub_handler(scrub: Scrub) -> Handler:
-    async def do(about: Mapping[str, str]) -> None:
-        await scrub.run(about["id"])
-
-    async def give_up(about: Mapping[str, str]) -> None:
-        """Nothing is left half done that the sweeper would not have done again."""
-
-    return Handler(do, give_up)
 
 
 async def _room(folder: Path) -> Room:

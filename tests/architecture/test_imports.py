@@ -27,12 +27,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Pure libraries: they compute, and touch nothing.
 DOMAIN_MAY_USE = {"msgspec", "can_ada", "backports", "compression"}
 STANDARD_AND_PURE = {
-    "collections", "csv", "dataclasses", "datetime", "difflib", "enum", "hashlib", "http", "itertools", "math", "re", "sys", "typing", "zlib",
+    "collections", "csv", "dataclasses", "datetime", "difflib", "enum", "hashlib", "http", "itertools", "math", "re", "struct", "sys", "typing", "zlib",
 }  # fmt: skip
 # Values and helpers that stations share; no station itself.
 SHARED_BY_STEPS = {"attempt", "check", "idempotency", "lane", "list_pieces", "ownership"}
 # Only these know every part.
-KNOW_ALL = {"wiring", "operating", "cli", "testing", "__main__", "__init__"}
+KNOW_ALL = {"wiring", "operating", "attending", "cli", "testing", "__main__", "__init__"}
 
 
 def test_each_layer_imports_only_what_lies_below_it() -> None:

@@ -51,11 +51,13 @@ def door(running: Program) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def job(door: httpx.Client) -> dict[str, str]:
-    """An open job: its id, its run's and its only task's."""
+    """An open job: its id, its run's, its only task's and an export's."""
     body = {"status": "open", "tasks": [{"url": URL}]}
     job_id = door.post("/jobs", json=body).raise_for_status().json()["job_id"]
     [row] = door.get(f"/jobs/{job_id}/results").json()["results"]
-    return {"job": job_id, "run": row["run_id"], "task": row["task_id"]}
+    run_id = row["run_id"]
+    export = door.post(f"/jobs/{job_id}/runs/{run_id}/exports").raise_for_status().json()
+    return {"job": job_id, "run": run_id, "task": row["task_id"], "export": export["export_id"]}
 
 
 @pytest.fixture

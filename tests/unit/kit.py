@@ -26,8 +26,8 @@ from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.adapters.memory.work import MemoryWork
 from conveyor.domain.batch import INGEST, SCRUB, Batch
-from conveyor.domain.export import EXPORT
-from conveyor.domain.ids import CallerId, JobId, RunId, ulid
+from conveyor.domain.export import EXPORT, GIB
+from conveyor.domain.ids import CallerId, ExportId, JobId, RunId, ulid
 from conveyor.domain.job import Job
 from conveyor.domain.rerun import parse_statuses
 from conveyor.domain.run import Run
@@ -54,9 +54,11 @@ from conveyor.steps.clear import Clear
 from conveyor.steps.close import Close
 from conveyor.steps.complete import Complete
 from conveyor.steps.delete import Delete
+from conveyor.steps.export import Export
 from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.mend import Mend
+from conveyor.steps.pack import Pack
 from conveyor.steps.read import Read
 from conveyor.steps.rerun import Rerun, Rerunning
 from conveyor.steps.scrub import Scrub
@@ -123,6 +125,7 @@ class House:
     rerunning: Rerun
     delete: Delete
     scrub: Scrub
+    exporting: Export
     swept: Counter[str] = field(default_factory=Counter)
     cleared: Counter[str] = field(default_factory=Counter)
     woken: list[RunId] = field(default_factory=list)
@@ -209,7 +212,9 @@ class House:
         return bool(await self.bodies.discard([name]))
 
 
-def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
+def a_house(
+    *, limits: Limits = LIMITS, bodies: Bodies | None = None, export_bytes: int = GIB
+) -> House:
     """Composed as in wiring, over memory."""
     clock, trace = FakeClock(), Trace()
     ids, sealing, rows = ClockIds(clock), AesSealing(bytes(32)), Rows(clock, LEASE)
@@ -289,6 +294,23 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
         clock=clock,
         body_life=BODY_LIFE,
     )
+
+    async def do_export(about: Mapping[str, str]) -> None:
+        await exporting.run(ExportId(about["id"]))
+
+    async def give_export_up(about: Mapping[str, str]) -> None:
+        await exporting.abandon(ExportId(about["id"]))
+
+    pack = Pack(tasks=tasks, bodies=kept, blobs=blobs, clock=clock, cap=export_bytes)
+    exporting = Export(
+        metadata=metadata,
+        exports=exports,
+        blobs=blobs,
+        duties=duties,
+        clock=clock,
+        ids=ids,
+        make=pack.write,
+    )
     replays = Replays(answers=answers, clock=clock)
     return House(
         clock=clock,
@@ -361,7 +383,8 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
             wake=woken.append,
         ),
         delete=Delete(metadata=metadata, work=work, duties=duties, clock=clock, wake=woken.append),
-        scrub=scrub,
+        exports=exports,
+        exporting=exporting,
         settle=Settle(
             metadata=metadata,
             work=work,
@@ -376,7 +399,7 @@ def a_house(*, limits: Limits = LIMITS, bodies: Bodies | None = None) -> House:
             handlers={
                 INGEST: Handler(do_ingest, give_ingest_up),
                 SCRUB: Handler(do_scrub, leave),
-                EXPORT: Handler(leave, leave),
+                EXPORT: Handler(do_export, give_export_up),
             },
         ),
         read=Read(metadata=metadata, tasks=tasks, bodies=kept, blobs=blobs, clock=clock),

@@ -7,14 +7,14 @@ from typing import TypeVar
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from conveyor.api import wire
+from conveyor.api import downloads, wire
 from conveyor.api.auth import Callers
 from conveyor.api.events import EventStream
 from conveyor.api.intake import read_body, take_call
 from conveyor.api.links import Links
 from conveyor.domain import cursor
 from conveyor.domain.file_input import CONTENT_TYPES as CONTENT_TYPES_OF_LISTS
-from conveyor.domain.ids import CallerId, InputId, JobId, RunId, TaskId
+from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId, TaskId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.rerun import parse_statuses
 from conveyor.domain.run import PauseState, Run
@@ -25,6 +25,7 @@ from conveyor.steps.accept import Accept
 from conveyor.steps.append import Append
 from conveyor.steps.close import Close
 from conveyor.steps.delete import Delete
+from conveyor.steps.export import Export
 from conveyor.steps.idempotency import Answer
 from conveyor.steps.pause import Pause
 from conveyor.steps.read import Content, Read
@@ -65,6 +66,7 @@ class Handlers:
     pausing: Pause
     rerunning: Rerun
     deleting: Delete
+    exporting: Export
     read: Read
     watch: Watch
     public_url: str | None = None
@@ -218,6 +220,23 @@ class Handlers:
         lines = await self.read.history(caller, _job(request), _run(request), _task(request))
         return _json(wire.encode(wire.history_shown(lines)))
 
+    async def start_export(self, request: Request) -> Response:
+        run_id = RunId(request.path_params["run"])
+        export = await self.exporting.start(self._caller(request), _job(request), run_id)
+        return _json(wire.encode(wire.export_started(export)), 202)
+
+    async def get_export(self, request: Request) -> Response:
+        run_id, base = RunId(request.path_params["run"]), self._base(request)
+        export = await self.exporting.find(
+            self._caller(request), _job(request), run_id, _export(request)
+        )
+        shown = wire.export_shown(export, lambda one: self.links.to_export(base, one))
+        return _json(wire.encode(shown))
+
+    async def get_linked_export(self, request: Request) -> Response:
+        self.links.check_export(_export(request), request.query_params)
+        return downloads.answer(request, await self.exporting.open(_export(request)))
+
     async def follow_run(self, request: Request) -> Response:
         seen = request.headers.get("last-event-id")
         caller = self._caller(request)
@@ -266,8 +285,8 @@ def _answered(answer: Answer) -> Response:
     return Response(answer.body, answer.status, media_type=JSON)
 
 
-def _json(content: bytes) -> Response:
-    return Response(content, media_type=JSON)
+def _json(content: bytes, status: int = 200) -> Response:
+    return Response(content, status, media_type=JSON)
 
 
 def _job(request: Request) -> JobId:
@@ -281,6 +300,10 @@ def _run(request: Request) -> RunId | None:
 
 def _task(request: Request) -> TaskId:
     return TaskId(request.path_params["task"])
+
+
+def _export(request: Request) -> ExportId:
+    return ExportId(request.path_params["export"])
 
 
 def _choice(text: str | None, name: str, kind: type[Choice]) -> Choice | None:

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from conveyor.domain import run as run_life
 from conveyor.domain.counts import ZERO, Counts, Spend
+from conveyor.domain.export import Export, ExportStatus
 from conveyor.domain.job import Job
 from conveyor.domain.progress import Progress
 from conveyor.domain.run import Run
@@ -172,6 +173,22 @@ class WireHistory(msgspec.Struct):
     events: list[WireAttempt]
 
 
+class WireExportStarted(msgspec.Struct):
+    export_id: str
+    status: str
+    created_at: datetime
+    expires_at: datetime
+
+
+class WireExport(msgspec.Struct, kw_only=True):
+    export_id: str
+    status: str
+    error: str | UnsetType = UNSET
+    download_url: str | UnsetType = UNSET
+    created_at: datetime
+    expires_at: datetime
+
+
 class WireProgress(msgspec.Struct, kw_only=True):
     """The data of an event of a run."""
 
@@ -285,6 +302,22 @@ def history_shown(lines: Sequence[Attempt]) -> WireHistory:
             )
             for line in lines
         ]
+    )
+
+
+def export_started(export: Export) -> WireExportStarted:
+    return WireExportStarted(export.id, export.status, export.created_at, export.expires_at)
+
+
+def export_shown(export: Export, link: Callable[[Export], str]) -> WireExport:
+    is_there = export.status is ExportStatus.COMPLETED
+    return WireExport(
+        export_id=export.id,
+        status=export.status,
+        error=_given(export.error),
+        download_url=link(export) if is_there else UNSET,
+        created_at=export.created_at,
+        expires_at=export.expires_at,
     )
 
 

@@ -1,7 +1,10 @@
 """An export: all of a run in one file, made once, kept for half a day.
 
-pending → running → completed | failed
-running → pending is no move: whoever finds one that died begins it again
+    pending → running → completed | failed
+
+Whoever begins to make one, or finds one whose maker died, claims it. Each claim raises
+`claim_no`, and files bear its number: what an older maker still writes is in nobody's way, and
+only the newest can say that it is done.
 """
 
 from datetime import datetime, timedelta
@@ -10,10 +13,18 @@ from enum import StrEnum
 import msgspec
 
 from conveyor.domain.ids import CallerId, ExportId, JobId, RunId
+from conveyor.domain.problem import problem
+from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import IllegalMove
 
 EXPORT = "export"  # the duty that makes it
 EXPORT_LIFE = timedelta(hours=12)
+GIB = 1024**3
+MANIFEST = "manifest.ndjson"
+EXTENSIONS = {"html": "html", "json": "json", "markdown": "md", "plaintext": "txt", "pdf": "pdf"}
+PACKED_ALREADY = {"pdf"}  # formats that deflate makes no smaller
+EXPIRED = "expired"
+GAVE_UP = "the export could not be made: start another"
 
 
 class ExportStatus(StrEnum):
@@ -34,6 +45,7 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     sent_at: datetime  # when its duty was last sent
     status: ExportStatus = ExportStatus.PENDING
+    claim_no: int = 0
     length: int = 0  # of the file, once there is one
     error: str | None = None
     version: int = 0
@@ -47,13 +59,39 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in ENDED
 
 
+class Unmade(msgspec.Struct, frozen=True):
+    """There is no file: for a reason to tell, or because nobody wants it any more."""
+
+    error: str | None = None
+
+
+class Fault(StrEnum):
+    """Why a result is not in the file, or not as it should be."""
+
+    EXPIRED = "result_expired"
+    MISSING = "result_missing"
+    DAMAGED = "result_damaged"
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """A task in the manifest. Every member is there, null when there is nothing to say."""
+
+    id: str
+    external_id: str | None
+    url: str
+    status: str
+    entry: str | None  # what its result is called in the file
+    error: msgspec.Raw | None  # a problem document
+
+
 def is_over(export: Export, now: datetime) -> bool:
     """Whether it is gone for its caller, and may be cleared away."""
     return now >= export.expires_at
 
 
 def begun(export: Export) -> Export:
-    return _moved(export, ExportStatus.RUNNING)
+    """The export as a new claim holds it."""
+    return _moved(export, ExportStatus.RUNNING, claim_no=export.claim_no + 1)
 
 
 def completed(export: Export, length: int) -> Export:
@@ -64,8 +102,23 @@ def failed(export: Export, error: str) -> Export:
     return _moved(export, ExportStatus.FAILED, error=error)
 
 
+def too_large(cap: int) -> str:
+    return f"results are larger than {cap / GIB:.10g} gb"
+
+
 def export_blob(export: Export) -> str:
-    return f"{exports_of(export.job_id, export.run_id)}{export.id}.zip"
+    """Where the file is, once the export is completed."""
+    return f"{files_of(export)}{export.claim_no}.zip"
+
+
+def spool_blob(export: Export, part: str) -> str:
+    """Where a part of the file is kept until all that comes before it is written."""
+    return f"{files_of(export)}{export.claim_no}.{part}"
+
+
+def files_of(export: Export) -> str:
+    """What the keys of all files of an export begin with, whoever made them."""
+    return f"{exports_of(export.job_id, export.run_id)}{export.id}."
 
 
 def exports_of(job_id: JobId, run_id: RunId) -> str:
@@ -78,7 +131,45 @@ def export_duty(export: Export) -> tuple[str, dict[str, str]]:
     return EXPORT, {"id": export.id}
 
 
+def entry_name(task: Task) -> str:
+    """What a result is called in the file: nothing of it is the caller's, and it is no path."""
+    extension = EXTENSIONS.get(task.result.format, "bin") if task.result else "bin"
+    return f"{task.id}.{extension}"
+
+
+def told(task: Task, *, entry: str | None = None, fault: Fault | None = None) -> bytes:
+    """A task's line in the manifest: what its result is called in the file, or why it is not."""
+    line = Line(
+        id=task.id,
+        external_id=task.spec.external_id,
+        url=task.spec.url,
+        status=EXPIRED if fault is Fault.EXPIRED else task.status,
+        entry=entry,
+        error=FAULTS[fault] if fault else _failure(task),
+    )
+    return msgspec.json.encode(line) + b"\n"
+
+
+def _failure(task: Task) -> msgspec.Raw | None:
+    if task.status is not TaskStatus.FAILED or task.problem is None:
+        return None
+    return msgspec.Raw(task.problem.encode())
+
+
 def _moved(export: Export, status: ExportStatus, **changes: object) -> Export:
     if export.has_ended:
         raise IllegalMove(f"export {export.id}: {export.status} -> {status}")
     return msgspec.structs.replace(export, status=status, **changes)
+
+
+def _problem(status: int, fault: Fault, detail: str) -> msgspec.Raw:
+    title = fault.replace("_", " ").capitalize()
+    document = problem(status=status, code=fault, title=title, detail=detail)
+    return msgspec.Raw(msgspec.json.encode(document))
+
+
+FAULTS = {
+    Fault.EXPIRED: _problem(410, Fault.EXPIRED, "The result is past its retention."),
+    Fault.MISSING: _problem(404, Fault.MISSING, "The result is not where it was kept."),
+    Fault.DAMAGED: _problem(500, Fault.DAMAGED, "The result is not as long as it was when kept."),
+}

@@ -66,6 +66,13 @@ class Bodies(Protocol):
         """The body in chunks; `NotFound` when it is gone."""
         ...
 
+    async def load_many(self, locators: Sequence[str]) -> Sequence[bytes | None]:
+        """Whole bodies in the order asked for; None for one that is gone.
+
+        They are all in memory at once: for those that are known to be small.
+        """
+        ...
+
     async def discard(self, names: Sequence[BodyName]) -> int:
         """Remove what bodies claims left that never settled, and say how many there were."""
         ...

@@ -1,6 +1,6 @@
 """Scrub: clear away all that a deleted job or run left, in bites that hold nobody up.
 
-For each run: what is owed to it, then its rows, then its bodies and lists. Rows go before bodies,
+For each run: what is owed to it, then its rows, then its bodies, lists and exports. Rows go before bodies,
 so that a worker which settles late finds no row, and removes the body it brought. Beginning again
 after a death finds less to do. At the end a tombstone stays for a day, that says no more than
 whose it was: a repeated delete is answered like the first.
@@ -15,6 +15,7 @@ import structlog
 from conveyor.domain import job as life
 from conveyor.domain.batch import Scrub as Owed
 from conveyor.domain.batch import lists_of, pinned_key
+from conveyor.domain.export import exports_of
 from conveyor.domain.file_input import is_over, let_go
 from conveyor.domain.ids import InputId, JobId, RunId
 from conveyor.domain.pinned_reader import reports_of
@@ -89,8 +90,8 @@ class Scrub:
             pass
         while await self.bodies.delete_run(job_id, run_id, limit=BITE) == BITE:
             pass
-        for prefix in (lists_of(job_id, run_id), reports_of(job_id, run_id)):
-            while keys := await self.blobs.keys(prefix, limit=BITE):
+        for prefixes in (lists_of, reports_of, exports_of):
+            while keys := await self.blobs.keys(prefixes(job_id, run_id), limit=BITE):
                 await self.blobs.delete(keys)
 
     async def _drop_batches(self, run_id: RunId) -> None:

@@ -14,6 +14,7 @@ from conveyor.adapters.files.disk import (
     below,
     in_folder,
     own_errors,
+    read_whole,
     reading,
     remove_empty,
     sync_folder,
@@ -95,6 +96,9 @@ class FileBodies:
             finally:
                 file.close()
 
+    async def load_many(self, locators: Sequence[str]) -> Sequence[bytes | None]:
+        return await asyncio.to_thread(self._load_all, locators)
+
     async def discard(self, names: Sequence[BodyName]) -> int:
         paths = [below(self._folder, _file_name(name)) for name in names]
         return await asyncio.to_thread(self._delete, paths)
@@ -137,6 +141,10 @@ class FileBodies:
                 return Kept(SCHEME + name, spool.length, spool.checksum)
             case other:
                 raise TypeError(f"not a body of this store: {other!r}")
+
+    def _load_all(self, locators: Sequence[str]) -> list[bytes | None]:
+        with own_errors():
+            return [read_whole(self._path(locator)) for locator in locators]
 
     def _runs_held(self, limit: int, after: str) -> list[tuple[JobId, RunId]]:
         last_job = after.partition("/")[0]

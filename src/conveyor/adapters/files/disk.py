@@ -55,6 +55,14 @@ def write_all(descriptor: int, content: bytes) -> None:
         written += os.write(descriptor, content[written:])
 
 
+def read_whole(path: Path) -> bytes | None:
+    """All of a file; None when there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
 def sync_folder(path: Path) -> None:
     """Make the names in a folder last through a power cut."""
     descriptor = os.open(path, os.O_RDONLY)

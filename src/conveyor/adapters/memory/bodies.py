@@ -51,6 +51,10 @@ class MemoryBodies:
         for start in range(0, len(content), CHUNK):
             yield content[start : start + CHUNK]
 
+    async def load_many(self, locators: Sequence[str]) -> Sequence[bytes | None]:
+        found = (self._kept.get(locator) for locator in locators)
+        return [kept and kept[1] for kept in found]
+
     async def discard(self, names: Sequence[BodyName]) -> int:
         return self._remove(_locator(name) for name in names)
 

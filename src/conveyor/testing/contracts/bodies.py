@@ -33,6 +33,16 @@ class BodiesContract:
             assert kept.length == len(content)
             assert kept.checksum == hashlib.sha256(content).hexdigest()
 
+    async def test_many_are_loaded_whole_in_the_order_asked_for(self, bodies: Bodies) -> None:
+        kept = await bodies.put_many([Body(_name(n), body) for n, body in enumerate(CONTENTS)])
+        [gone] = await bodies.put_many([Body(_name(9), b"gone")])
+        await bodies.discard([_name(9)])
+
+        locators = [one.locator for one in reversed([*kept, gone])]
+
+        assert list(await bodies.load_many(locators)) == [None, *reversed(CONTENTS)]
+        assert list(await bodies.load_many([])) == []
+
     async def test_putting_nothing_gives_nothing(self, bodies: Bodies) -> None:
         assert list(await bodies.put_many([])) == []
 

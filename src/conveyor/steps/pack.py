@@ -1,0 +1,302 @@
+"""Pack: all of a run into one zip file in blob storage, in memory that does not grow with it.
+
+Results are read and deflated many at a time, in threads, a few portions ahead of the writing. The
+directory and the manifest stand at the end of the file and grow with the run: until then each is
+a blob of its own, written along the way, read back, and removed.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import msgspec
+
+from conveyor.domain.export import (
+    MANIFEST,
+    PACKED_ALREADY,
+    Export,
+    Fault,
+    Unmade,
+    entry_name,
+    export_blob,
+    spool_blob,
+    told,
+    too_large,
+)
+from conveyor.domain.ids import TaskId
+from conveyor.domain.job import Job
+from conveyor.domain.task import Task
+from conveyor.domain.zipping import Entry, Item, Stream, directory_line, ending, laid_out, packed
+from conveyor.errors import NotFound, Unavailable
+from conveyor.ports.blobs import Blobs
+from conveyor.ports.bodies import Bodies
+from conveyor.ports.clock import Clock
+from conveyor.ports.tasks import Tasks
+
+PAGE = 250  # rows read at a time
+PORTION = 2 * 1024 * 1024  # bytes of results read and deflated at a time
+LARGE = 1024 * 1024  # from so many bytes on a result is streamed
+AHEAD = 2  # portions under way while another is written
+DEPTH = 4  # pieces that wait to be written to a spool
+DIRECTORY, LINES = "directory", "manifest"
+
+Wanted = Callable[[], Awaitable[bool]]
+
+
+class Portion(msgspec.Struct, frozen=True):
+    """Tasks next to each other, whose results fit in memory; a large one is alone."""
+
+    tasks: Sequence[Task]
+    now: datetime
+
+    @property
+    def large(self) -> Task | None:
+        [*others, last] = self.tasks
+        return None if others or _length(last) < LARGE else last
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """A portion ready to be written; a large result is still to be streamed."""
+
+    files: Sequence[tuple[Entry, bytes]] = ()
+    lines: bytes = b""
+    large: Task | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pack:
+    tasks: Tasks
+    bodies: Bodies
+    blobs: Blobs
+    clock: Clock
+    cap: int  # bytes of results in one file
+
+    async def write(self, export: Export, job: Job, is_wanted: Wanted) -> int | Unmade:
+        """Write the file of an export's claim, and say how long it is; or why there is none."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                portions = self._portions(export, job, is_wanted)
+                content = self._content(export, job, portions, group)
+                return await self.blobs.put(export_blob(export), content)
+        except BaseExceptionGroup as errors:
+            first = _first(errors)
+            if isinstance(first, _Stop):
+                return first.why
+            raise first from errors
+        finally:
+            await self._clear(export)
+
+    async def _clear(self, export: Export) -> None:
+        try:
+            await self.blobs.delete([spool_blob(export, part) for part in (DIRECTORY, LINES)])
+        except Unavailable:
+            return  # whoever clears the export away finds them by their names
+
+    async def _content(
+        self,
+        export: Export,
+        job: Job,
+        portions: AsyncIterator[Portion],
+        group: asyncio.TaskGroup,
+    ) -> AsyncIterator[bytes]:
+        """The file, front to back."""
+        directory = Feed(self.blobs, spool_blob(export, DIRECTORY), group)
+        manifest = Feed(self.blobs, spool_blob(export, LINES), group)
+        archive = Archive(directory)
+        async for ready in self._ahead(job, portions, group):
+            if ready.large:
+                async for piece in self._streamed(ready.large, archive, manifest):
+                    yield piece
+            else:
+                yield await archive.added(ready.files)
+                await manifest.add(ready.lines)
+        stream = Stream(MANIFEST, export.created_at, await manifest.end())
+        async for piece in archive.streamed(stream, self.blobs.read(manifest.key)):
+            yield piece
+        length = await directory.end()
+        async for piece in self.blobs.read(directory.key):
+            yield piece
+        yield ending(archive.count, archive.offset, length)
+
+    async def _ahead(
+        self, job: Job, portions: AsyncIterator[Portion], group: asyncio.TaskGroup
+    ) -> AsyncIterator[Packed]:
+        """Portions made ready in their order, some while those before them are written."""
+        under_way = deque[asyncio.Task[Packed]]()
+        async for portion in portions:
+            under_way.append(group.create_task(self._ready(job, portion)))
+            if len(under_way) > AHEAD:
+                yield await under_way.popleft()
+        while under_way:
+            yield await under_way.popleft()
+
+    async def _ready(self, job: Job, portion: Portion) -> Packed:
+        if portion.large and not _has_expired(job, portion.large, portion.now):
+            return Packed(large=portion.large)
+        there = [
+            (task, task.result)
+            for task in portion.tasks
+            if task.result and not _has_expired(job, task, portion.now)
+        ]
+        contents = await self.bodies.load_many([result.locator for _, result in there])
+        loaded = {task.id: content for (task, _), content in zip(there, contents, strict=True)}
+        return await asyncio.to_thread(_packed, portion.tasks, loaded)
+
+    async def _streamed(
+        self, task: Task, archive: "Archive", manifest: "Feed"
+    ) -> AsyncIterator[bytes]:
+        """A large result. Its first chunk is read before its header: it may be gone."""
+        assert task.result
+        chunks = self.bodies.read(task.result.locator)
+        try:
+            first = await anext(chunks, b"")
+        except NotFound:
+            await manifest.add(told(task, fault=Fault.MISSING))
+            return
+        name = entry_name(task)
+        stream = Stream(name, task.updated_at, task.result.length)
+        async for piece in archive.streamed(stream, _chain(first, chunks)):
+            yield piece
+        is_whole = stream.length == task.result.length
+        await manifest.add(told(task, entry=name, fault=None if is_whole else Fault.DAMAGED))
+
+    async def _portions(
+        self, export: Export, job: Job, is_wanted: Wanted
+    ) -> AsyncIterator[Portion]:
+        """The run's rows as they are read, as long as the file is wanted and not too large."""
+        after, total = -1, 0
+        while True:
+            if not await is_wanted():
+                raise _Stop(Unmade())
+            rows = await self.tasks.page(export.run_id, limit=PAGE, after=after)
+            if not rows:
+                return
+            now = self.clock.now()
+            total += sum(_length(task) for task in rows if not _has_expired(job, task, now))
+            if total > self.cap:
+                raise _Stop(Unmade(too_large(self.cap)))
+            for tasks in _portioned(rows):
+                yield Portion(tasks, now)
+            after = rows[-1].index
+
+
+class Archive:
+    """A file as far as it is written."""
+
+    def __init__(self, directory: "Feed") -> None:
+        self._directory = directory
+        self.offset = 0
+        self.count = 0
+
+    async def added(self, files: Sequence[tuple[Entry, bytes]]) -> bytes:
+        """The part of the file that these make."""
+        parts = list(laid_out(files, self.offset))
+        await self._directory.add(b"".join(line for _, line in parts))
+        self.count += len(files)
+        return self._grown(b"".join(whole for whole, _ in parts))
+
+    async def streamed(self, stream: Stream, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        start = self.offset
+        yield self._grown(stream.head())
+        async for chunk in chunks:
+            yield self._grown(await asyncio.to_thread(stream.add, chunk))
+        entry, last = stream.end()
+        yield self._grown(last)
+        await self._directory.add(directory_line(entry, start))
+        self.count += 1
+
+    def _grown(self, piece: bytes) -> bytes:
+        self.offset += len(piece)
+        return piece
+
+
+class Feed:
+    """A blob that is written piece by piece, in a task of its own."""
+
+    def __init__(self, blobs: Blobs, key: str, group: asyncio.TaskGroup) -> None:
+        self.key = key
+        self._pieces = asyncio.Queue[bytes](DEPTH)
+        self._written = group.create_task(blobs.put(key, self._drained()))
+
+    async def add(self, piece: bytes) -> None:
+        if piece:
+            await self._pieces.put(piece)
+
+    async def end(self) -> int:
+        """Wait until it is stored, and say how long it is."""
+        await self._pieces.put(b"")
+        return await self._written
+
+    async def _drained(self) -> AsyncIterator[bytes]:
+        while piece := await self._pieces.get():
+            yield piece
+
+
+class _Stop(Exception):
+    """The file is not to be written to its end."""
+
+    def __init__(self, why: Unmade) -> None:
+        super().__init__(why.error)
+        self.why = why
+
+
+def _packed(tasks: Sequence[Task], loaded: Mapping[TaskId, bytes | None]) -> Packed:
+    """The files and lines of a portion; what is in no `loaded` has expired."""
+    files, lines = list[tuple[Entry, bytes]](), list[bytes]()
+    for task in tasks:
+        result, content = task.result, loaded.get(task.id)
+        if result and content is not None and len(content) == result.length:
+            name, shrinks = entry_name(task), result.format not in PACKED_ALREADY
+            files.append(packed(Item(name, task.updated_at, content, shrinks)))
+            lines.append(told(task, entry=name))
+        else:
+            lines.append(told(task, fault=_fault(task, loaded)))
+    return Packed(files, b"".join(lines))
+
+
+def _fault(task: Task, loaded: Mapping[TaskId, bytes | None]) -> Fault | None:
+    if task.result is None:
+        return None
+    if task.id not in loaded:
+        return Fault.EXPIRED
+    return Fault.MISSING if loaded[task.id] is None else Fault.DAMAGED
+
+
+def _portioned(rows: Sequence[Task]) -> Iterator[Sequence[Task]]:
+    """Rows in their order, as many at a time as there is room for their results."""
+    tasks, room = list[Task](), PORTION
+    for task in rows:
+        length = _length(task)
+        if tasks and (length > room or length >= LARGE):
+            yield tasks
+            tasks, room = [], PORTION
+        tasks.append(task)
+        room -= length
+        if length >= LARGE:
+            yield tasks
+            tasks, room = [], PORTION
+    if tasks:
+        yield tasks
+
+
+def _has_expired(job: Job, task: Task, now: datetime) -> bool:
+    life = timedelta(days=job.result_ttl_days)
+    return task.result is not None and task.updated_at + life <= now
+
+
+def _length(task: Task) -> int:
+    return task.result.length if task.result else 0
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that made all others: tasks that fail together have one cause."""
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for chunk in rest:
+        yield chunk
