@@ -97,7 +97,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int, _about("Bytes of a page that is kept; a larger one fails its task.", ge=1)
     ] = 50 * 1024 * 1024
     result_url_life: Annotated[
-        timedelta, _about("How long a signed link to a result or an export is good for.")
+        timedelta, _about("How long a signed link to a result is good for.")
     ] = timedelta(hours=24)
     export_bytes: Annotated[
         int, _about("Bytes of results in one export; a larger one fails.", ge=1)

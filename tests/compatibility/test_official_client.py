@@ -1,6 +1,7 @@
 """The official client against a real service, with only the base URL changed."""
 
 import uuid
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from zenrows.batch import BatchAPIError, RunPaused, ZenRowsBatchClient
 from zenrows.batch._typed_dicts import TaskInputDict, WebhookDict
 from zenrows.batch.models import (
+    ExportStatus,
     Format,
     IngestStatus,
     JobStatus,
@@ -100,6 +102,35 @@ def test_bodies_are_downloaded_to_a_folder(client: ZenRowsBatchClient, tmp_path:
     job.run.wait(timeout=60, poll_interval=0.05)
     assert job.run.download_to_dir(tmp_path, concurrency=2) == 4
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_all_results_are_downloaded_as_one_file(client: ZenRowsBatchClient, tmp_path: Path) -> None:
+    job = client.submit_regular(
+        [*(f"https://ok.example/{n}" for n in range(4)), "https://permanent.example/c"]
+    )
+    run = job.run.wait(timeout=60, poll_interval=0.05)
+    path = client.download_all_results(
+        job.job_id, run.run_id, tmp_path / "all.zip", poll_interval=0.05
+    )
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        assert len(archive.namelist()) == 5
+        assert len(archive.read("manifest.ndjson").splitlines()) == 5
+
+
+def test_an_export_is_started_followed_and_downloaded_step_by_step(
+    client: ZenRowsBatchClient, stranger: ZenRowsBatchClient, tmp_path: Path
+) -> None:
+    job = client.submit_regular(["https://ok.example/a"])
+    job.run.wait(timeout=60, poll_interval=0.05)
+    export = job.run.start_export()
+    done = export.wait(timeout=60, poll_interval=0.05)
+    assert done.status is ExportStatus.COMPLETED
+    assert done.data.error is None
+    assert (done.data.expires_at - done.data.created_at).total_seconds() == 12 * 3600
+    assert zipfile.is_zipfile(done.download_to_path(tmp_path / "one.zip"))
+    ids = (job.job_id, export.run_id, export.export_id)
+    assert code_of(lambda: stranger.get_results_export(*ids)) == (404, "not_found")
 
 
 def test_history_tells_each_attempt_with_its_spend(client: ZenRowsBatchClient) -> None:

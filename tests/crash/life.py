@@ -259,6 +259,7 @@ async def _ask(
     scope = {
         "type": "http", "http_version": "1.1", "method": method, "scheme": "http", "path": path,
         "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},  # `send` tells who has gone
         "headers": headers, "server": ("conveyor.example", 80), "client": ("192.0.2.1", 1),
     }  # fmt: skip
     if isinstance(body, str):

@@ -1,5 +1,8 @@
 """What callers and loops do, as scripts whose every call of a port is a point to die at."""
 
+import io
+import re
+import zipfile
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -11,7 +14,7 @@ from conveyor.domain.export import EXPORT, EXPORT_LIFE, Export, export_blob
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId, TaskId
 from conveyor.domain.list_shape import ListKind, ListSpec
-from conveyor.errors import StorageFull, Unavailable
+from conveyor.errors import NotFound, StorageFull, Unavailable
 from conveyor.ports.blobs import as_stream
 from conveyor.ports.bodies import Body, BodyName
 from tests.crash.life import Answer, Life
@@ -379,6 +382,86 @@ async def delete_the_latest_run(life: Life) -> None:
     run_id = again["latest_run"]["run_id"]
     await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}/runs/{run_id}")
     await life.attend()
+
+
+# All in one file.
+
+
+def _without_claims(picture: Picture) -> Picture:
+    """How many makers an export had is a matter of deaths; each wrote under a number of its own."""
+    return picture | {
+        "export": [{**export, "claim_no": 1} for export in picture["export"]],
+        "list": [re.sub(r"\.\d+\.zip", ".zip", name) for name in picture["list"]],
+    }
+
+
+async def _export(life: Life, job: Answer) -> Answer:
+    """A start has no key: one that was asked again is another export."""
+    path = f"/v1/jobs/{job['job_id']}/runs/{job['latest_run']['run_id']}/exports"
+    return await life.call("export", "POST", path)
+
+
+async def _download(life: Life, job: Answer, export: Answer) -> None:
+    path = f"/v1/jobs/{job['job_id']}/runs/{job['latest_run']['run_id']}/exports"
+    told = await life.call("poll", "GET", f"{path}/{export['export_id']}")
+    assert told["status"] == "completed"
+    link = told["download_url"].removeprefix("http://conveyor.example")
+    file = await life.call("download", "GET", link)
+    with zipfile.ZipFile(io.BytesIO(file.body)) as archive:
+        assert archive.testzip() is None
+
+
+@scenario(_without_claims)
+async def export_a_run(life: Life) -> None:
+    job = await submit(life, [*pages(3), *pages(1, "missing"), *pages(1, "large")])
+    await life.drain()
+    export = await _export(life, job)
+    life.begin()
+    await life.attend()
+    await _download(life, job, export)
+
+
+def _without_unheard(picture: Picture) -> Picture:
+    """Whoever did not hear that an export was started has another."""
+    return _without_claims(picture) | {"export": picture["export"][:0], "list": []}
+
+
+@scenario(_without_unheard)
+async def start_an_export(life: Life) -> None:
+    job = await submit(life, pages(2))
+    await life.drain()
+    life.begin()
+    assert (await _export(life, job)).status == 202
+
+
+@scenario(lambda picture: _without_the_burial(_without_claims(picture)))
+async def an_export_that_can_never_be_made(life: Life) -> None:
+    job = await submit(life, pages(2))
+    await life.drain()
+    export = await _export(life, job)
+    life.begin()
+    life.deaths.broken["tasks.page"] = NotFound("no such rows")
+    await life.attend()
+    life.deaths.broken.clear()
+    path = f"/v1/jobs/{job['job_id']}/runs/{job['latest_run']['run_id']}/exports"
+    told = await life.call("poll", "GET", f"{path}/{export['export_id']}")
+    assert told["status"] == "failed"
+
+
+@scenario(_without_claims)
+async def delete_in_the_middle_of_an_export(life: Life) -> None:
+    job = await submit(life, pages(3))
+    await life.drain()
+    await _export(life, job)
+
+    async def delete() -> None:
+        await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
+        await life.attend()
+
+    life.begin()
+    life.deaths.after("tasks.page", 1, delete)
+    await life.attend()
+    await delete()
 
 
 # Coming after.

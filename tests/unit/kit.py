@@ -383,7 +383,7 @@ def a_house(
             wake=woken.append,
         ),
         delete=Delete(metadata=metadata, work=work, duties=duties, clock=clock, wake=woken.append),
-        exports=exports,
+        scrub=scrub,
         exporting=exporting,
         settle=Settle(
             metadata=metadata,

@@ -1,14 +1,19 @@
 """Bodies and lists as files: whole or absent, inside their folder, and gone without a trace."""
 
+import asyncio
 import errno
+import itertools
 import os
 import resource
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from conveyor.adapters.files import blobs as blobs_module
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.files.disk import in_folder, own_errors
@@ -381,3 +386,38 @@ async def test_a_file_that_is_no_body_is_listed_by_the_name_it_has(tmp_path: Pat
     [name] = await bodies.names(JOB, RUN, limit=9)
 
     assert (name.task_id, name.claim_no) == ("notes", 0)
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 2])
+async def test_a_put_that_is_cancelled_waits_for_its_thread_and_leaves_nothing(
+    tmp_path: Path, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that writes after the file was closed could write into another file."""
+    began, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+    calls = itertools.count()
+    slow = "in_folder" if pieces == 0 else "write_all"
+    real = getattr(blobs_module, slow)
+
+    def slowly(*given: Any, **named: Any) -> Any:
+        if next(calls) != max(pieces - 1, 0):
+            return real(*given, **named)
+        began.set()
+        may_end.wait(5)
+        result = real(*given, **named)
+        ended.set()
+        return result
+
+    monkeypatch.setattr(blobs_module, slow, slowly)
+    putting = asyncio.create_task(FileBlobs(tmp_path).put("a/b", as_stream([b"x", b"y", b"z"])))
+    await asyncio.to_thread(began.wait, 5)
+    putting.cancel()
+    asyncio.get_running_loop().call_later(0.02, may_end.set)
+    with pytest.raises(asyncio.CancelledError):
+        await putting
+
+    assert ended.is_set()
+    assert not list(_files_below(tmp_path))
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())

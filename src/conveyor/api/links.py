@@ -15,6 +15,7 @@ from conveyor.errors import NotFound
 from conveyor.ports.clock import Clock
 
 UPLOAD_LIFE = timedelta(minutes=30)
+DOWNLOAD_LIFE = timedelta(hours=1)  # to begin one
 
 
 class Links:
@@ -34,7 +35,7 @@ class Links:
         self._check(_result(job_id, run_id, task_id), query, "list the results again")
 
     def to_export(self, base: str, export: Export) -> str:
-        expires_at = min(self._in(self._life), export.expires_at)
+        expires_at = min(self._in(min(self._life, DOWNLOAD_LIFE)), export.expires_at)
         return self._link(base, _export(export.id), expires_at)
 
     def check_export(self, export_id: ExportId, query: QueryParams) -> None:

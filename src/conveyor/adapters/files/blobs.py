@@ -15,6 +15,7 @@ from conveyor.adapters.files.disk import (
     reading,
     remove_empty,
     sync_folder,
+    to_the_end,
     write_all,
 )
 
@@ -29,16 +30,16 @@ class FileBlobs:
         self._sync = sync
 
     async def put(self, key: str, content: AsyncIterable[bytes]) -> int:
-        path = below(self._folder, key)
+        draft = _Draft(below(self._folder, key), sync=self._sync)
         with own_errors():
-            descriptor, draft = await asyncio.to_thread(self._new_draft, path.parent)
             try:
-                length = await _copy(content, descriptor)
-                await asyncio.to_thread(self._publish, descriptor, Path(draft), path)
+                await to_the_end(draft.open)
+                async for chunk in content:
+                    await to_the_end(draft.write, chunk)
+                await to_the_end(draft.publish)
             finally:
-                os.close(descriptor)
-                Path(draft).unlink(missing_ok=True)  # noqa: ASYNC240 - one quick call
-        return length
+                draft.discard()
+        return draft.length
 
     async def read(self, key: str, *, offset: int = 0) -> AsyncGenerator[bytes, None]:
         with reading():
@@ -64,16 +65,6 @@ class FileBlobs:
         for left in self._folder.rglob(f"{DRAFT}*"):
             left.unlink(missing_ok=True)
 
-    def _new_draft(self, folder: Path) -> tuple[int, str]:
-        return in_folder(folder, lambda: mkstemp(dir=folder, prefix=DRAFT), sync=self._sync)
-
-    def _publish(self, descriptor: int, draft: Path, path: Path) -> None:
-        if self._sync:
-            os.fdatasync(descriptor)
-        draft.rename(path)
-        if self._sync:
-            sync_folder(path.parent)
-
     def _keys(self, prefix: str, limit: int, after: str) -> list[str]:
         with own_errors():
             return list(islice(_below(str(self._folder), "", prefix, after), limit))
@@ -86,12 +77,45 @@ class FileBlobs:
                 remove_empty(path.parent, up_to=self._folder)
 
 
-async def _copy(content: AsyncIterable[bytes], descriptor: int) -> int:
-    length = 0
-    async for chunk in content:
-        await asyncio.to_thread(write_all, descriptor, chunk)
-        length += len(chunk)
-    return length
+class _Draft:
+    """An object on its way in, beside the place where it will appear."""
+
+    def __init__(self, path: Path, *, sync: bool) -> None:
+        self._path = path
+        self._sync = sync
+        self._made: tuple[int, str] | None = None
+        self.length = 0
+
+    def open(self) -> None:
+        folder = self._path.parent
+        self._made = in_folder(folder, lambda: mkstemp(dir=folder, prefix=DRAFT), sync=self._sync)
+
+    def write(self, chunk: bytes) -> None:
+        write_all(self._descriptor, chunk)
+        self.length += len(chunk)
+
+    def publish(self) -> None:
+        if self._sync:
+            os.fdatasync(self._descriptor)
+        Path(self._name).rename(self._path)
+        if self._sync:
+            sync_folder(self._path.parent)
+
+    def discard(self) -> None:
+        """Let go of it; what was not published is gone."""
+        if self._made:
+            os.close(self._descriptor)
+            Path(self._name).unlink(missing_ok=True)
+
+    @property
+    def _descriptor(self) -> int:
+        assert self._made
+        return self._made[0]
+
+    @property
+    def _name(self) -> str:
+        assert self._made
+        return self._made[1]
 
 
 def _below(folder: str, base: str, prefix: str, after: str) -> Iterator[str]:

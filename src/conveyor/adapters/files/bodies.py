@@ -18,6 +18,7 @@ from conveyor.adapters.files.disk import (
     reading,
     remove_empty,
     sync_folder,
+    to_the_end,
     write_all,
     write_new,
 )
@@ -44,7 +45,7 @@ class FileSpool:
         return self._digest.hexdigest()
 
     async def write(self, chunk: bytes) -> None:
-        await asyncio.to_thread(self._write, chunk)
+        await to_the_end(self._write, chunk)
 
     async def discard(self) -> None:
         await asyncio.to_thread(self._discard)

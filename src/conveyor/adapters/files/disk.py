@@ -1,5 +1,6 @@
 """What files and folders need to be trusted."""
 
+import asyncio
 import errno
 import os
 from collections.abc import Callable, Iterator
@@ -53,6 +54,18 @@ def write_all(descriptor: int, content: bytes) -> None:
     written = os.write(descriptor, content)
     while written < len(content):
         written += os.write(descriptor, content[written:])
+
+
+async def to_the_end(call: Callable[..., T], *given: object) -> T:
+    """Run a call in a thread. Whoever is cancelled meanwhile waits for its end: a file must not be
+    closed, nor its number given to another, while a thread is still about to write to it.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(call, *given))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 def read_whole(path: Path) -> bytes | None:
