@@ -44,7 +44,7 @@ def follow(remote: Remote, job_id: str, run_id: str | None, *, quiet: bool) -> E
     One that is named comes from a service that was reached, which may be away for a while; else
     the first call tells at once that the URL is a wrong one.
     """
-    run_id = run_id or _latest(remote, job_id)
+    run_id = run_id or latest(remote, job_id)
     parts = ("jobs", job_id, "runs", run_id)
     with _Board(hidden=quiet) as board:
         while not board.shows(read(raw := _of_run(remote, *parts), Run)).has_ended:
@@ -52,7 +52,7 @@ def follow(remote: Remote, job_id: str, run_id: str | None, *, quiet: bool) -> E
     return _told(remote, job_id, raw)
 
 
-def _latest(remote: Remote, job_id: str) -> str:
+def latest(remote: Remote, job_id: str) -> str:
     job = read(remote.get("jobs", job_id), Job)
     if job.latest_run is None:
         raise Gone(
@@ -63,7 +63,7 @@ def _latest(remote: Remote, job_id: str) -> str:
 
 def _of_run(remote: Remote, *parts: str) -> bytes:
     try:
-        return _ask_patiently(remote, *parts)
+        return ask_patiently(remote, *parts)
     except Refused as error:
         if error.problem.status != 404:
             raise
@@ -77,14 +77,14 @@ def _told(remote: Remote, job_id: str, raw: bytes) -> Ended:
     """By the job's own document while its latest run is this one."""
     run = read(raw, Run)
     try:
-        of_job = _ask_patiently(remote, "jobs", job_id)
+        of_job = ask_patiently(remote, "jobs", job_id)
     except Refused:
         return Ended(run, raw, None)
     job = read(of_job, Job)
     return Ended(job.run, of_job, job) if job.run.run_id == run.run_id else Ended(run, raw, None)
 
 
-def _ask_patiently(remote: Remote, *parts: str) -> bytes:
+def ask_patiently(remote: Remote, *parts: str) -> bytes:
     deadline = time.monotonic() + PATIENCE
     while True:
         try:

@@ -13,6 +13,7 @@ GROUPS = {
         "runs",
         "status",
         "results",
+        "export",
         "history",
         "rerun",
         "delete",

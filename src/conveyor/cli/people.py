@@ -2,8 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -12,17 +11,17 @@ import typer
 
 from conveyor.cli import follow as following
 from conveyor.cli import handing_in, show
+from conveyor.cli.exporting import export
+from conveyor.cli.options import ConfigFile, JobId, Json, Key, Url
 from conveyor.cli.reach import reach
 from conveyor.cli.remote import Refused, Remote, read
 from conveyor.cli.shapes import COMPLETED, Added, History, Job, Jobs, Rerun, Run, Runs, Submitted
 from conveyor.errors import RefusedToStart
 
 ENDED_OTHERWISE = 3
-INTERRUPTED = 130
 JOBS_PER_PAGE = RUNS_PER_PAGE = 100
 FRACTION = re.compile(r"\.\d+")
 
-JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
 TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The task's id.")]
 File = Annotated[
     str,
@@ -32,14 +31,6 @@ File = Annotated[
         "- for standard input.",
     ),
 ]
-Url = Annotated[
-    str | None, typer.Option(help="Base URL of the service, or CONVEYOR_URL [local port 8080].")
-]
-Key = Annotated[str | None, typer.Option(help="API key; better CONVEYOR_KEY or the file.")]
-ConfigFile = Annotated[
-    str | None, typer.Option(help="TOML file with `url` and `key` [~/.config/conveyor/cli.toml].")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the API's JSON.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Stay until the run is over.")]
 
 
@@ -80,7 +71,7 @@ def submit(
     }
     raw = handing_in.submit(remote, file, fields, idempotency_key=idempotency_key)
     made = read(raw, Submitted)
-    with _interruptible(_again(made.job_id)):
+    with show.interruptible(_again(made.job_id)):
         _tell_submitted(raw, as_json=as_json, followed=follow)
         if follow:
             _follow(remote, made.job_id, made.latest_run, as_json=as_json)
@@ -171,7 +162,7 @@ def status(
     """
     remote = reach(url, key, config)
     if follow:
-        with _interruptible(_again(job)):
+        with show.interruptible(_again(job)):
             _follow(remote, job, None, as_json=as_json)
     else:
         _end_as(_tell_job(remote.get("jobs", job), as_json=as_json))
@@ -288,7 +279,7 @@ def rerun(
     remote = reach(url, key, config)
     headers = {"Idempotency-Key": idempotency_key} if idempotency_key else None
     raw = remote.post("jobs", job, "rerun", query={"status": status}, headers=headers)
-    with _interruptible(_again(job)):
+    with show.interruptible(_again(job)):
         _tell_rerun(raw, as_json=as_json)
         if follow:
             _follow(remote, job, read(raw, Rerun).latest_run, as_json=as_json)
@@ -317,7 +308,7 @@ def delete(
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    submit, add, close, jobs, runs, status, results, history, rerun, delete, pause, resume, stop,
+    submit, add, close, jobs, runs, status, results, export, history, rerun, delete, pause, resume, stop,
 )  # fmt: skip
 
 
@@ -360,7 +351,7 @@ def _again(job_id: str) -> str:
 def _save(remote: Remote, job_id: str, status: str | None, out: Path, *, as_json: bool) -> None:
     from conveyor.cli.results import save  # noqa: PLC0415
 
-    with _interruptible("What is saved is whole. Run the same command again for the rest."):
+    with show.interruptible("What is saved is whole. Run the same command again for the rest."):
         done = save(remote, job_id, status, out, quiet=as_json)
     if as_json:
         show.raw(msgspec.json.encode(done))
@@ -368,15 +359,6 @@ def _save(remote: Remote, job_id: str, status: str | None, out: Path, *, as_json
         show.facts(list(msgspec.structs.asdict(done).items()))
     if not read(remote.get("jobs", job_id), Job).run.has_ended:
         show.aside("The run is not over: run the same command again for the rest.")
-
-
-@contextmanager
-def _interruptible(hint: str) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"\n{hint}", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def _end_as(run: Run) -> None:

@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 TIMEOUT = 60.0  # seconds without a byte
 CHUNK = 256 * 1024
+PARTIAL = 206
 
 
 class InvalidTask(msgspec.Struct, frozen=True):
@@ -63,6 +64,13 @@ class Page(msgspec.Struct, frozen=True):
 
     length: int | None
     checksum: str | None
+
+
+class Length(msgspec.Struct, frozen=True):
+    """How much is to come, and whether it is the part that was asked for or all of it."""
+
+    value: int
+    is_rest: bool
 
 
 Query = Mapping[str, str | int | None]
@@ -114,6 +122,14 @@ class Remote:
         arrived = Page(length, digest.hexdigest() if promised.checksum else None)
         if promised not in {arrived, Page(None, arrived.checksum)}:
             raise Unreachable(f"a page from {self.base} did not arrive whole; try again")
+
+    def stream(self, path: str, headers: Mapping[str, str]) -> tuple["Length", Iterator[bytes]]:
+        """What stands at a path, or the part that a `Range` among the headers asks for."""
+        answer = self._answer("GET", path, headers=headers)
+        length = answer.getheader("Content-Length") or ""
+        if not length.isdigit():
+            raise Unreachable(f"{self.base} does not say how long the file is")
+        return Length(int(length), is_rest=answer.status == PARTIAL), self._chunks(answer)
 
     def _answer(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None

@@ -2,12 +2,15 @@
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+INTERRUPTED = 130
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 COLOURS = {"completed": "green", "successful": "green", "failed": "red", "stopped": "yellow"}
 
@@ -59,6 +62,16 @@ def aside(text: str) -> None:
     """A word to a person: not to a pipe, nor among the output."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr)
+
+
+@contextmanager
+def interruptible(hint: str) -> Iterator[None]:
+    """What may be left with Ctrl-C; the hint tells how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\n{hint}", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def plain(value: object) -> str:
