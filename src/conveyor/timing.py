@@ -3,7 +3,15 @@
 import functools
 import inspect
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sized
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sized,
+)
 from datetime import timedelta
 from typing import TypeVar, cast
 
@@ -13,6 +21,7 @@ from conveyor.errors import Unavailable
 from conveyor.ports.duties import Duty
 from conveyor.telemetry import Metrics
 
+CONTENT = "content"  # what a method calls a stream that it takes in
 IDS = {"job_id", "run_id", "task_id"}
 
 log = structlog.get_logger()
@@ -25,7 +34,8 @@ Ended = Callable[[float, tuple[object, ...], Mapping[str, object]], None]
 def timed(port: Port, name: str, metrics: Metrics, *, slow: timedelta) -> Port:
     """The same port, its calls timed, and those over `slow` counted and logged.
 
-    A stream is timed up to its first chunk: from there on it is as slow as its reader. Methods
+    A stream is timed up to its first chunk: from there on it is as slow as its reader. Of one
+    that is taken in, the time is left out in which nothing came. Methods
     that are neither awaited nor streams are passed on as they are.
     """
     return cast("Port", _Timed(port, _Watch(name, metrics, slow.total_seconds())))
@@ -52,7 +62,8 @@ class _Watch:
 
     def wrapped(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
         if inspect.iscoroutinefunction(method):
-            return self._call(name, method)
+            fed = CONTENT in inspect.signature(method).parameters
+            return self._fed(name, method) if fed else self._call(name, method)
         return self._stream(name, method) if inspect.isasyncgenfunction(method) else method
 
     def _call(
@@ -71,6 +82,25 @@ class _Watch:
                 raise
             finally:
                 ended(now() - started, given, named)
+
+        return call
+
+    def _fed(
+        self, name: str, method: Callable[[str, AsyncIterable[bytes]], Awaitable[Value]]
+    ) -> Callable[..., Awaitable[Value]]:
+        ended, away = self._ended(name, method), self._metrics.away.labels(self._port, name)
+
+        @functools.wraps(method)
+        async def call(key: str, content: AsyncIterable[bytes]) -> Value:
+            awaited = _Awaited(content)
+            started = time.perf_counter()
+            try:
+                return await method(key, awaited.content())
+            except Unavailable:
+                away.inc()
+                raise
+            finally:
+                ended(time.perf_counter() - started - awaited.seconds, (key, content), {})
 
         return call
 
@@ -115,6 +145,22 @@ class _Watch:
                 log.warning("port.slow", **fields)
 
         return ended
+
+
+class _Awaited:
+    """Content on its way in, and how long it let others wait for it."""
+
+    def __init__(self, content: AsyncIterable[bytes]) -> None:
+        self._content = content
+        self.seconds = 0.0
+
+    async def content(self) -> AsyncIterator[bytes]:
+        began = time.perf_counter()
+        async for piece in self._content:
+            self.seconds += time.perf_counter() - began
+            yield piece
+            began = time.perf_counter()
+        self.seconds += time.perf_counter() - began
 
 
 def _about(arguments: Mapping[str, object]) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """Ports that are timed: every call is, nothing else changes, and slow ones are told of."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from typing import Any
@@ -184,3 +185,15 @@ async def test_bodies_and_blobs_work_as_before_when_timed() -> None:
     blobs = timed(MemoryBlobs(), "blobs", metrics, slow=NEVER)
     await blobs.put("a/b", as_stream([b"list"]))
     assert [chunk async for chunk in blobs.read("a/b", offset=1)] == [b"ist"]
+
+
+async def test_a_put_is_not_slow_because_its_content_is() -> None:
+    async def slow() -> AsyncIterator[bytes]:
+        for piece in (b"a", b"b"):
+            await asyncio.sleep(0.05)
+            yield piece
+
+    blobs: Blobs = timed(MemoryBlobs(), "blobs", Metrics(), slow=timedelta(milliseconds=50))
+    with capture_logs() as logs:
+        assert await blobs.put("key", slow()) == 2
+    assert logs == []
