@@ -1,8 +1,10 @@
 """The client against a real service."""
 
 import asyncio
+import io
 import sqlite3
 import threading
+import zipfile
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import CancelledError
 from contextlib import aclosing
@@ -15,6 +17,7 @@ from conveyor.client import (
     Conflict,
     Conveyor,
     InvalidRequest,
+    NotExported,
     NotFound,
     Patience,
     Unauthenticated,
@@ -332,3 +335,40 @@ def test_a_client_without_a_loop_serves_several_threads_and_leaves_none(running:
             thread.join()
         assert len(set(found)) == 8
     assert "conveyor" not in {thread.name for thread in threading.enumerate()}
+
+
+async def test_a_run_is_saved_as_one_file(running: Program, tmp_path: Path) -> None:
+    async with AsyncConveyor(running.url, "an-api-key") as conveyor:
+        job = await conveyor.submit([f"https://ok.example/{n}" for n in range(3)])
+        await conveyor.wait(job.job_id)
+        export = await conveyor.start_export(job.job_id)
+        ready = await conveyor.wait_export(export, poll_every=0.05)
+        assert (await conveyor.export(export)).status == ready.status == "completed"
+
+        length = await conveyor.save_export(export, tmp_path / "all.zip")
+        whole = (tmp_path / "all.zip").read_bytes()
+        assert length == len(whole)
+        assert len(zipfile.ZipFile(io.BytesIO(whole)).namelist()) == 4
+
+        # What an earlier call left is not fetched again: a mark in it stays.
+        part = tmp_path / f"again.zip.{export.export_id}.part"
+        part.write_bytes(b"mark" + whole[4:9])
+        await conveyor.save_export(export, tmp_path / "again.zip")
+        assert (tmp_path / "again.zip").read_bytes() == b"mark" + whole[4:]
+        part.write_bytes(whole * 2)
+        await conveyor.save_export(export, tmp_path / "again.zip")
+        assert (tmp_path / "again.zip").read_bytes() == whole
+
+
+def test_an_export_that_cannot_be_made_says_why(gateway: Program, tmp_path: Path) -> None:
+    cap = {"CONVEYOR_EXPORT_BYTES": "1"}
+    with (
+        service(data=tmp_path, gateway=gateway.url, environ=cap) as program,
+        Conveyor(program.url, "an-api-key") as conveyor,
+    ):
+        job = conveyor.submit(["https://ok.example/1"])
+        conveyor.wait(job.job_id)
+        with pytest.raises(NotExported, match="larger than") as error:
+            conveyor.save_export(conveyor.start_export(job.job_id), tmp_path / "all.zip")
+    assert error.value.reason.endswith(" gb")
+    assert not list(tmp_path.glob("all.zip*"))

@@ -12,12 +12,14 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from conveyor.client.errors import NotFound, Problem, Refused, Unfinished
+from conveyor.client.exporting import exported, fetched
 from conveyor.client.following import Following
 from conveyor.client.handing_in import Chunk, Tasks, chunked, key_of
 from conveyor.client.results import content_of, listed, with_bodies
 from conveyor.client.shapes import (
     Added,
     Attempt,
+    Export,
     History,
     Job,
     JobPage,
@@ -222,6 +224,38 @@ class AsyncConveyor:
     async def save(self, result: Result, path: str | os.PathLike[str]) -> int:
         """Stream the page of a result into a file, which appears only when whole; its length."""
         return await self._transport.save(content_of(result), Path(path))
+
+    async def start_export(self, job_id: str, *, run_id: str | None = None) -> Export:
+        """Have all of a run put into one file, of the latest by default."""
+        if run_id is None:
+            run_id = (await self._latest(job_id)).run_id
+        raw = await self._transport.call("POST", path_of("jobs", job_id, "runs", run_id, "exports"))
+        return decoded(raw, Export).of(job_id, run_id)
+
+    async def export(self, export: Export) -> Export:
+        """How an export is now; a completed one with a fresh link."""
+        path = path_of("jobs", export.job_id, "runs", export.run_id, "exports", export.export_id)
+        return (await self._transport.read(Export, path)).of(export.job_id, export.run_id)
+
+    async def wait_export(self, export: Export, *, poll_every: float = 1.0) -> Export:
+        """An export once its file is there; `NotExported` if it never will be."""
+        return await exported(self._transport, export, poll_every)
+
+    async def save_export(
+        self, export: Export, path: str | os.PathLike[str], *, poll_every: float = 1.0
+    ) -> int:
+        """Wait for an export and save its file, which appears only when whole; its length.
+
+        A download that is cut goes on where it was, in this call and in another for the same
+        export and path: what has come stays beside the file.
+        """
+        return await fetched(self._transport, export, Path(path), poll_every)
+
+    async def _latest(self, job_id: str) -> Run:
+        job = await self.job(job_id)
+        if job.latest_run is None:
+            raise NotFound(Problem(status=404, code="not_found", detail="The job has no run"))
+        return job.latest_run
 
     async def history(
         self, job_id: str, task_id: str, *, run_id: str | None = None

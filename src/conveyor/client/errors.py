@@ -11,6 +11,7 @@ ClientError
 │   ├── TooMany           429: and asking again was of no help
 │   └── Unavailable       5xx: and asking again was of no help
 ├── Unreachable           no answer, or none that makes sense
+├── NotExported           the service could not make an export
 └── Unfinished            a submission ended midway; its job is there, and open
 """
 
@@ -87,6 +88,17 @@ class Unreachable(ClientError):
     """There was no answer, or none that can be made sense of."""
 
     code = "unreachable"
+
+
+class NotExported(ClientError):
+    """The service could not make an export: `reason` is its own word for why."""
+
+    code = "not_exported"
+
+    def __init__(self, export_id: str, reason: str) -> None:
+        super().__init__(f"export {export_id} failed: {reason}")
+        self.export_id = export_id
+        self.reason = reason
 
 
 class Unfinished(ClientError):

@@ -156,3 +156,19 @@ class JobPage(msgspec.Struct, frozen=True):
 class ResultPage(msgspec.Struct, frozen=True):
     results: list[Result]
     next_cursor: str | None = None
+
+
+class Export(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a run as one file; `download_url` is good for a while, and only when completed."""
+
+    export_id: str
+    status: str
+    created_at: datetime
+    expires_at: datetime
+    error: str | None = None
+    download_url: str | None = None
+    job_id: str = ""
+    run_id: str = ""
+
+    def of(self, job_id: str, run_id: str) -> "Export":
+        return msgspec.structs.replace(self, job_id=job_id, run_id=run_id)

@@ -71,7 +71,7 @@ class Transport:
             raise ValueError("an API key is 1 to 512 printable ASCII characters")
         self.base = base_url.rstrip("/")
         self.patience = patience
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)
+        self.timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)
         self._headers = {"User-Agent": f"conveyor/{__version__}"}
         self._headers |= {"X-API-Key": api_key} if api_key else {}
         self._session: aiohttp.ClientSession | None = None
@@ -79,7 +79,7 @@ class Transport:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             headers=self._headers,
-            timeout=self._timeout,
+            timeout=self.timeout,
             connector=aiohttp.TCPConnector(limit=CONNECTIONS),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
@@ -206,7 +206,7 @@ class Transport:
                 URL(self.base + path, encoded=True),
                 data=body,
                 headers=headers,
-                timeout=timeout or self._timeout,
+                timeout=timeout or self.timeout,
                 middlewares=(sent,) if sent else (),
                 allow_redirects=False,  # the key is for this service alone
             ) as answer:
