@@ -1,7 +1,15 @@
 """`make bench`: every benchmark, one after another."""
 
-from benchmarks import drain, http_rates, large_submit, listeners, lists, million
+from benchmarks import drain, export, http_rates, large_submit, listeners, lists, million
 
-for benchmark in (drain, http_rates, large_submit, listeners, lists, million):
+for benchmark in (
+    drain,
+    http_rates,
+    large_submit,
+    listeners,
+    lists,
+    million,
+    export,
+):
     print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}")
     benchmark.main()

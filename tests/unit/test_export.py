@@ -324,6 +324,21 @@ async def test_a_maker_that_is_followed_late_leaves_nothing_of_its_own(call: str
     assert len(await _files(house, job_id, run_id)) == 1
 
 
+async def test_a_maker_that_was_followed_leaves_the_end_to_the_other() -> None:
+    house, job_id, run_id = await _drained(4)
+    export = await house.exporting.start(CALLER, job_id, run_id)
+
+    async def follow() -> None:
+        await house.metadata.commit(begun(await _row(house, export)))
+
+    house.trace.before("blobs.delete", 1, follow)  # the file is there, and nobody was told
+    await house.exporting.run(export.id)
+
+    row = await _row(house, export)
+    assert (row.status, row.claim_no) == (ExportStatus.RUNNING, 2)
+    assert await _files(house, job_id, run_id) == []
+
+
 async def test_a_row_that_was_written_meanwhile_is_completed_all_the_same() -> None:
     """As the sweeper writes it, when it sends the duty once more."""
     house, job_id, run_id = await _drained(2)
@@ -358,6 +373,7 @@ async def test_a_delete_meanwhile_leaves_nothing(call: str, moment: str) -> None
     await house.exporting.run(export.id)
 
     assert await _files(house, job_id, again) == []
+    assert await house.exports.find(export.id) is None
     with pytest.raises(NotFound):
         await house.exporting.find(CALLER, job_id, again, export.id)
     with pytest.raises(NotFound):
