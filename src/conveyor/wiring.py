@@ -347,14 +347,7 @@ def _wire_handlers(
         limits=settings.limits,
         metrics=metrics,
         public_url=settings.public_url,
-        stage=Stage(
-            metadata=engines.metadata,
-            inputs=engines.inputs,
-            blobs=engines.blobs,
-            clock=engines.clock,
-            ids=engines.ids,
-            most_bytes=settings.list_bytes,
-        ),
+        stage=_wire_stage(settings, engines),
         accept=_wire_accept(settings, engines, replays, ingest),
         append=Append(
             metadata=engines.metadata,
@@ -385,6 +378,17 @@ def _wire_handlers(
             clock=engines.clock,
         ),
         watch=watch,
+    )
+
+
+def _wire_stage(settings: Settings, engines: Engines) -> Stage:
+    return Stage(
+        metadata=engines.metadata,
+        inputs=engines.inputs,
+        blobs=engines.blobs,
+        clock=engines.clock,
+        ids=engines.ids,
+        most_bytes=settings.list_bytes,
     )
 
 

@@ -60,7 +60,6 @@ NOT_CALLED: dict[str, str] = {
     "bodies.names": ONLY_READ,
     "coordination.held": ONLY_READ,
     "duties.extend": TIMER,
-    "exports.page": "no step calls it",
     "metadata.jobs": ONLY_READ,
     "tasks.get": ONLY_READ,
     "tasks.history": ONLY_READ,

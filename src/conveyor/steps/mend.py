@@ -14,7 +14,7 @@ import msgspec
 from conveyor.domain import export as export_life
 from conveyor.domain import lost
 from conveyor.domain.batch import TOMBSTONE_LIFE, Batch, Scrub, ingest_duty, scrub_duty
-from conveyor.domain.export import Export, ExportStatus, export_duty, exports_of
+from conveyor.domain.export import Export, ExportStatus, export_duty, files_of
 from conveyor.domain.ids import RunId
 from conveyor.domain.run import Run
 from conveyor.errors import Stale
@@ -136,7 +136,7 @@ class Mend:
 
     async def _remove_export(self, export: Export) -> int:
         """The file first: whoever dies in between finds the row again."""
-        mine = f"{exports_of(export.job_id, export.run_id)}{export.id}."
+        mine = files_of(export)
         while keys := await self.blobs.keys(mine, limit=BITE):
             await self.blobs.delete(keys)
         await self.metadata.commit(Removed(export))
