@@ -9,94 +9,22 @@ from typing import Annotated
 import msgspec
 import typer
 
-from conveyor.cli import follow as following
-from conveyor.cli import handing_in, show
+from conveyor.cli import show, telling
 from conveyor.cli.exporting import export
-from conveyor.cli.options import ConfigFile, JobId, Json, Key, Url
+from conveyor.cli.options import ConfigFile, Follow, JobId, Json, Key, TaskId, Url
 from conveyor.cli.reach import reach
 from conveyor.cli.remote import Refused, Remote, read
-from conveyor.cli.shapes import COMPLETED, Added, History, Job, Jobs, Rerun, Run, Runs, Submitted
+from conveyor.cli.shapes import History, Job, Jobs, Rerun, Run, Runs
+from conveyor.cli.submitting import add, submit
 from conveyor.errors import RefusedToStart
 
-ENDED_OTHERWISE = 3
 JOBS_PER_PAGE = RUNS_PER_PAGE = 100
 FRACTION = re.compile(r"\.\d+")
-
-TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The task's id.")]
-File = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE",
-        help="Lines of URLs; or tasks, in .ndjson or .jsonl; or .csv with a `url` column; "
-        "- for standard input.",
-    ),
-]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Stay until the run is over.")]
 
 
 def register(app: typer.Typer) -> None:
     for command in COMMANDS:
         app.command()(command)
-
-
-def submit(
-    file: File,
-    *,
-    param: Annotated[
-        list[str] | None, typer.Option(help="A scraper parameter, name=value; repeatable.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
-    external_id: Annotated[str | None, typer.Option(help="An id of your own.")] = None,
-    max_inflight: Annotated[int | None, typer.Option(help="Tasks at a time [100].")] = None,
-    retries: Annotated[int | None, typer.Option(help="After the first attempt [3].")] = None,
-    open_: Annotated[bool, typer.Option("--open", help="More tasks follow with `add`.")] = False,
-    idempotency_key: Annotated[
-        str | None, typer.Option(help="Submitting again with the same key and list is one job.")
-    ] = None,
-    follow: Follow = False,
-    url: Url = None,
-    key: Key = None,
-    config: ConfigFile = None,
-    as_json: Json = False,
-) -> None:
-    """Submit a list of URLs as a job."""
-    remote = reach(url, key, config)
-    fields: dict[str, object] = {
-        "zenrows_params": handing_in.parameters(param or []),
-        "name": name,
-        "external_id": external_id,
-        "max_inflight": max_inflight,
-        "retries": retries,
-        "status": "open" if open_ else None,
-    }
-    raw = handing_in.submit(remote, file, fields, idempotency_key=idempotency_key)
-    made = read(raw, Submitted)
-    with show.interruptible(_again(made.job_id)):
-        _tell_submitted(raw, as_json=as_json, followed=follow)
-        if follow:
-            _follow(remote, made.job_id, made.latest_run, as_json=as_json)
-
-
-def add(
-    job: JobId,
-    file: File,
-    *,
-    last_batch: Annotated[
-        bool, typer.Option("--last-batch", help="Close the job after these.")
-    ] = False,
-    url: Url = None,
-    key: Key = None,
-    config: ConfigFile = None,
-    as_json: Json = False,
-) -> None:
-    """Add tasks to an open job."""
-    accepted = 0
-    for raw in handing_in.add(reach(url, key, config), job, file, last_batch=last_batch):
-        accepted += read(raw, Added).accepted_tasks
-        if as_json:
-            show.raw(raw)
-    if not as_json:
-        show.facts([("accepted_tasks", accepted)])
 
 
 def close(
@@ -108,7 +36,7 @@ def close(
     as_json: Json = False,
 ) -> None:
     """Close an open job: no more tasks will come."""
-    _tell_job(reach(url, key, config).post("jobs", job, "close"), as_json=as_json)
+    telling.tell_job(reach(url, key, config).post("jobs", job, "close"), as_json=as_json)
 
 
 def jobs(
@@ -162,10 +90,10 @@ def status(
     """
     remote = reach(url, key, config)
     if follow:
-        with show.interruptible(_again(job)):
-            _follow(remote, job, None, as_json=as_json)
+        with show.interruptible(telling.again(job)):
+            telling.follow(remote, job, None, as_json=as_json)
     else:
-        _end_as(_tell_job(remote.get("jobs", job), as_json=as_json))
+        telling.end_as(telling.tell_job(remote.get("jobs", job), as_json=as_json))
 
 
 def results(
@@ -229,7 +157,7 @@ def pause(
     as_json: Json = False,
 ) -> None:
     """Pause the live run: what is under way finishes, nothing new is taken up."""
-    _tell_run(reach(url, key, config).post("jobs", job, "pause"), as_json=as_json)
+    telling.tell_run(reach(url, key, config).post("jobs", job, "pause"), as_json=as_json)
 
 
 def resume(
@@ -241,7 +169,7 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Resume a paused run."""
-    _tell_run(reach(url, key, config).post("jobs", job, "resume"), as_json=as_json)
+    telling.tell_run(reach(url, key, config).post("jobs", job, "resume"), as_json=as_json)
 
 
 def stop(
@@ -253,7 +181,7 @@ def stop(
     as_json: Json = False,
 ) -> None:
     """Stop the live run for good; what is scraped is kept."""
-    _tell_run(reach(url, key, config).post("jobs", job, "stop"), as_json=as_json)
+    telling.tell_run(reach(url, key, config).post("jobs", job, "stop"), as_json=as_json)
 
 
 def rerun(
@@ -279,10 +207,10 @@ def rerun(
     remote = reach(url, key, config)
     headers = {"Idempotency-Key": idempotency_key} if idempotency_key else None
     raw = remote.post("jobs", job, "rerun", query={"status": status}, headers=headers)
-    with show.interruptible(_again(job)):
+    with show.interruptible(telling.again(job)):
         _tell_rerun(raw, as_json=as_json)
         if follow:
-            _follow(remote, job, read(raw, Rerun).latest_run, as_json=as_json)
+            telling.follow(remote, job, read(raw, Rerun).latest_run, as_json=as_json)
 
 
 def delete(
@@ -329,25 +257,6 @@ def _delete(remote: Remote, job_id: str, run_id: str | None) -> None:
         raise Refused(error.problem, advice) from None
 
 
-def _follow(remote: Remote, job_id: str, run: Run | None, *, as_json: bool) -> None:
-    """Follow that run, or the job's latest, and end as it does."""
-    try:
-        ended = following.follow(remote, job_id, run.run_id if run else None, quiet=as_json)
-    except following.Gone as error:
-        print(f"conveyor: {error}", file=sys.stderr)
-        raise typer.Exit(ENDED_OTHERWISE) from None
-    if as_json:
-        show.raw(ended.raw)
-    else:
-        status = [("job_status", ended.job.status)] if ended.job else []
-        show.facts([("job", job_id), *status, *_run_facts(ended.run)])
-    _end_as(ended.run)
-
-
-def _again(job_id: str) -> str:
-    return f"The run goes on. Follow it again with: conveyor status {show.plain(job_id)} --follow"
-
-
 def _save(remote: Remote, job_id: str, status: str | None, out: Path, *, as_json: bool) -> None:
     from conveyor.cli.results import save  # noqa: PLC0415
 
@@ -359,24 +268,6 @@ def _save(remote: Remote, job_id: str, status: str | None, out: Path, *, as_json
         show.facts(list(msgspec.structs.asdict(done).items()))
     if not read(remote.get("jobs", job_id), Job).run.has_ended:
         show.aside("The run is not over: run the same command again for the rest.")
-
-
-def _end_as(run: Run) -> None:
-    if run.has_ended and run.status != COMPLETED:
-        raise typer.Exit(ENDED_OTHERWISE)
-
-
-def _tell_submitted(raw: bytes, *, as_json: bool, followed: bool) -> None:
-    """On a pipe the id alone, for a variable of a script."""
-    answer = read(raw, Submitted)
-    if as_json:
-        show.raw(raw)
-    elif show.on_terminal():
-        print(f"Submitted {answer.accepted_tasks:,} tasks as job {show.plain(answer.job_id)}")
-    else:
-        print(show.plain(answer.job_id), flush=True)
-    if not (as_json or followed):
-        show.aside(f"Follow it with: conveyor status {show.plain(answer.job_id)} --follow")
 
 
 def _tell_rerun(raw: bytes, *, as_json: bool) -> None:
@@ -392,39 +283,6 @@ def _tell_rerun(raw: bytes, *, as_json: bool) -> None:
                 ("inherited_tasks", answer.inherited_tasks),
             ]
         )
-
-
-def _tell_job(raw: bytes, *, as_json: bool) -> Run:
-    job = read(raw, Job)
-    if as_json:
-        show.raw(raw)
-    else:
-        show.facts([("job", job.job_id), ("job_status", job.status), *_run_facts(job.run)])
-    return job.run
-
-
-def _tell_run(raw: bytes, *, as_json: bool) -> None:
-    run = read(raw, Run)
-    if as_json:
-        show.raw(raw)
-    else:
-        show.facts(_run_facts(run))
-
-
-def _run_facts(run: Run) -> list[tuple[str, object]]:
-    stats = run.stats
-    told: list[tuple[str, object]] = [
-        ("run", run.run_id),
-        ("run_status", run.shown_status),
-        ("total", stats.total),
-        ("completed", stats.completed),
-        ("successful", stats.successful),
-        ("failed", stats.failed),
-    ]
-    told += [(f"failed.{reason}", times) for reason, times in stats.failure_reasons.items()]
-    told += [("failure_reason", run.failure_reason)] if run.failure_reason else []
-    told += [("failure_detail", run.failure_detail)] if run.failure_detail else []
-    return told
 
 
 def _jobs(remote: Remote, status: str | None, limit: int) -> Jobs:

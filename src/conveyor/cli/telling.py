@@ -1,0 +1,69 @@
+"""What commands tell of jobs and runs, and how they end: at once, or after following a run."""
+
+import sys
+
+import typer
+
+from conveyor.cli import follow as following
+from conveyor.cli import show
+from conveyor.cli.remote import Remote, read
+from conveyor.cli.shapes import COMPLETED, Job, Run
+
+ENDED_OTHERWISE = 3
+
+
+def follow(remote: Remote, job_id: str, run: Run | None, *, as_json: bool) -> None:
+    """Follow that run, or the job's latest, and end as it does."""
+    try:
+        ended = following.follow(remote, job_id, run.run_id if run else None, quiet=as_json)
+    except following.Gone as error:
+        print(f"conveyor: {error}", file=sys.stderr)
+        raise typer.Exit(ENDED_OTHERWISE) from None
+    if as_json:
+        show.raw(ended.raw)
+    else:
+        status = [("job_status", ended.job.status)] if ended.job else []
+        show.facts([("job", job_id), *status, *run_facts(ended.run)])
+    end_as(ended.run)
+
+
+def again(job_id: str) -> str:
+    return f"The run goes on. Follow it again with: conveyor status {show.plain(job_id)} --follow"
+
+
+def end_as(run: Run) -> None:
+    if run.has_ended and run.status != COMPLETED:
+        raise typer.Exit(ENDED_OTHERWISE)
+
+
+def tell_job(raw: bytes, *, as_json: bool) -> Run:
+    job = read(raw, Job)
+    if as_json:
+        show.raw(raw)
+    else:
+        show.facts([("job", job.job_id), ("job_status", job.status), *run_facts(job.run)])
+    return job.run
+
+
+def tell_run(raw: bytes, *, as_json: bool) -> None:
+    run = read(raw, Run)
+    if as_json:
+        show.raw(raw)
+    else:
+        show.facts(run_facts(run))
+
+
+def run_facts(run: Run) -> list[tuple[str, object]]:
+    stats = run.stats
+    told: list[tuple[str, object]] = [
+        ("run", run.run_id),
+        ("run_status", run.shown_status),
+        ("total", stats.total),
+        ("completed", stats.completed),
+        ("successful", stats.successful),
+        ("failed", stats.failed),
+    ]
+    told += [(f"failed.{reason}", times) for reason, times in stats.failure_reasons.items()]
+    told += [("failure_reason", run.failure_reason)] if run.failure_reason else []
+    told += [("failure_detail", run.failure_detail)] if run.failure_detail else []
+    return told
