@@ -113,7 +113,7 @@ def test_bad_tasks_are_named_by_their_lines(run: Run, tmp_path: Path) -> None:
     [
         (["submit", "nowhere.txt"], "", ["nowhere.txt", "No such file"]),
         (["submit", "-"], "# nothing\n\n", ["standard input", "no URL"]),
-        (["submit", "-"], "x\n" * 100_001, ["at most 100,000 tasks", "split"]),
+        (["submit", "-", "--open"], "x\n" * 100_001, ["at most 100,000 tasks", "conveyor add"]),
         (["submit", "-", "--param", "js_render"], OK, ["name=value", "js_render"]),
         (["submit", "-", "--param", "custom_headers=x"], OK, ["JSON object"]),
         (["submit", "-", "--retries", "many"], OK, ["--retries"]),

@@ -1,6 +1,7 @@
 """The commands for people on a terminal: bars that are drawn and end, tables, Ctrl-C."""
 
 import fcntl
+import gzip
 import os
 import pty
 import re
@@ -18,7 +19,7 @@ import httpx
 import pytest
 
 from conveyor.testing.programs import Program
-from tests.e2e.polling import ended
+from tests.e2e.polling import ended, until
 
 SECRET = "an-api-key"
 OK = "https://ok.example/"
@@ -150,6 +151,55 @@ def test_saving_pages_draws_a_bar(
     assert BAR in terminal.text
     assert "20/20" in ESCAPE.sub("", terminal.text)
     assert len(list(folder.glob("*.html"))) == 20
+
+
+def test_a_long_list_is_shown_on_its_way_and_as_it_comes_in(
+    environ: dict[str, str], api: httpx.Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "urls.txt.gz"
+    file.write_bytes(gzip.compress(b"nonsense\n" + f"{OK}\n".encode() * 200_000))
+    with _at_terminal(["submit", str(file), "--follow"], environ) as terminal:
+        terminal.until("so far")
+        job_id = ESCAPE.sub("", terminal.text).partition("as job ")[2].split()[0]
+        until(lambda: "ingest_errors" in api.get(f"/jobs/{job_id}").json()["latest_run"])
+        api.post(f"/jobs/{job_id}/stop").raise_for_status()
+        assert terminal.to_the_end() == 3
+    shown = ESCAPE.sub("", terminal.text)
+    assert f"uploading {BAR}" in shown
+    assert f"/{len(file.read_bytes()) / 1000:.1f} kB" in shown
+    assert f"Submitted {file} as job" in shown
+    [coming, *_] = [line for line in shown.splitlines() if "so far" in line]
+    assert coming.startswith("running, list coming in")
+    assert "left:" not in coming
+    assert "ingest_errors" in shown
+    assert f"conveyor errors {job_id}" in shown
+
+
+def test_ctrl_c_at_the_bar_of_an_upload_submits_nothing(environ: dict[str, str]) -> None:
+    with _at_terminal(["submit", "/dev/zero", "--type", "txt"], environ) as terminal:
+        terminal.until("MB")  # of a list without an end
+        terminal.type(b"\x03")
+        assert terminal.to_the_end() == 130
+    assert "Nothing was submitted" in terminal.text
+    assert "\x1b[?25h" in terminal.text, "the cursor is hidden for good"
+
+
+def test_bad_lines_are_shown_in_columns_and_steer_nothing(
+    environ: dict[str, str], api: httpx.Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "urls.txt"
+    file.write_text(f"{OK}\n\x1b]0;title\x07\n")
+    with _at_terminal(["submit", str(file), "--on-invalid", "skip", "-f"], environ) as terminal:
+        assert terminal.to_the_end() == 0
+    job_id = ESCAPE.sub("", terminal.text).partition("as job ")[2].split()[0]
+    with _at_terminal(["errors", job_id], environ) as terminal:
+        assert terminal.to_the_end() == 0
+    head, row = terminal.text.splitlines()
+    assert head.split() == ["line", "reason", "value"]
+    assert row.split() == ["2", "malformed_url", "]0;title"]
+    with _at_terminal(["errors", _submit(api)], environ) as terminal:
+        assert terminal.to_the_end() == 0
+    assert terminal.text.strip() == "No line of its list is reported."
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 import typer
 
-from conveyor.cli import follow, people
+from conveyor.cli import follow, people, submitting
 from conveyor.cli.remote import Refused
 from tests.unit.answers_kit import Answer, Answers, served
 
@@ -118,7 +118,7 @@ def _followed(
     if command == "submit":
         (folder / "urls").write_text("https://a.example\n")
         answers.table["/v1/jobs"] = _answer({**made, "accepted_tasks": 1})
-        people.submit(str(folder / "urls"), follow=True, url=url, as_json=as_json)
+        submitting.submit(str(folder / "urls"), follow=True, url=url, as_json=as_json)
     elif command == "rerun":
         answer = _answer({**made, "retried_tasks": 1, "inherited_tasks": 0})
         answers.table[f"{JOB}/rerun"] = answer

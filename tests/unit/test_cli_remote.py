@@ -108,6 +108,15 @@ def test_a_page_that_is_cut_or_altered_is_not_taken(
         remote.save("page", into=io.BytesIO())
 
 
+def test_lines_come_one_by_one_and_a_cut_is_told(remote: Remote, answers: type[Answers]) -> None:
+    chunked = {"Transfer-Encoding": "chunked", "Connection": "close"}
+    answers.table["/v1/lines"] = 200, chunked, b"5\r\na\nbb\n\r\n0\r\n\r\n"
+    assert list(remote.lines("lines")) == [b"a\n", b"bb\n"]
+    answers.table["/v1/lines"] = 200, chunked, b"5\r\na\nbb\n\r\n9\r\nc\n"
+    with pytest.raises(Unreachable):
+        list(remote.lines("lines"))
+
+
 @pytest.mark.parametrize("tag", [None, hashlib.sha256(PAGE).hexdigest(), "weak"])
 def test_saved_pages_are_left_alone_only_when_whole(
     remote: Remote, answers: type[Answers], tmp_path: Path, tag: str | None

@@ -8,7 +8,6 @@ import msgspec
 from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     ProgressColumn,
     Task,
@@ -101,18 +100,34 @@ class _Rate(ProgressColumn):
         return Text(f"{task.speed:.0f}/s" if task.speed else "", style="cyan")
 
 
+class _Done(ProgressColumn):
+    """Of how many; while the list is read there is no telling, only how many have come in."""
+
+    def render(self, task: Task) -> Text:
+        if task.total is None:
+            return Text(f"{int(task.completed)} of {task.fields['so_far']} so far")
+        return Text(f"{int(task.completed)}/{int(task.total)}", style="progress.download")
+
+
+class _Left(TimeRemainingColumn):
+    def render(self, task: Task) -> Text:
+        return Text() if task.total is None else Text("left: ") + super().render(task)
+
+
 class _Board(Progress):
-    """A bar with rate and time left, and under it what has come of the tasks so far."""
+    """A bar with rate and time left, and under it what has come of the tasks so far.
+
+    While the list is still read, the bar has no end.
+    """
 
     def __init__(self, *, hidden: bool) -> None:
         self._tally = Text()
         super().__init__(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            MofNCompleteColumn(),
+            _Done(),
             _Rate(),
-            TextColumn("left:"),
-            TimeRemainingColumn(),
+            _Left(),
             console=Console(stderr=True),
             disable=hidden or not sys.stderr.isatty(),
         )
@@ -120,13 +135,16 @@ class _Board(Progress):
     def shows(self, run: Run) -> Run:
         stats = run.stats
         self._tally = _tally(stats)
+        total, so_far = (None, stats.total) if run.is_growing else (stats.total, 0)
+        said = f"{run.shown_status}, list coming in" if run.is_growing else run.shown_status
         if not self.tasks:
-            self.add_task(run.shown_status, total=stats.total, completed=stats.completed)
+            self.add_task(said, total=total, completed=stats.completed, so_far=so_far)
         self.update(
             self.tasks[0].id,
-            description=run.shown_status,
-            total=stats.total,
+            description=said,
+            total=total,
             completed=stats.completed,
+            so_far=so_far,
         )
         return run
 

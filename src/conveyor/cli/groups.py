@@ -15,6 +15,7 @@ GROUPS = {
         "results",
         "export",
         "history",
+        "errors",
         "rerun",
         "delete",
     ),

@@ -1,7 +1,7 @@
-"""Handing in tasks: a list from a file, in as many calls as the API wants."""
+"""Handing in tasks: a list from a file, in a call, in many, or by way of a slot."""
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import msgspec
@@ -9,7 +9,9 @@ import msgspec
 from conveyor.cli.lists import Listed, name_of, open_list
 from conveyor.cli.remote import Problem, Refused, Remote, read
 from conveyor.cli.shapes import Added
-from conveyor.cli.show import plain
+from conveyor.cli.show import interruptible, plain
+from conveyor.cli.sources import Source
+from conveyor.cli.uploading import NOTHING_SAID, Form, upload
 from conveyor.domain.submission import Limits
 from conveyor.errors import ConveyorError, RefusedToStart
 
@@ -23,24 +25,34 @@ class PartlyRefused(ConveyorError):
 
 
 def submit(
-    remote: Remote, file: str, fields: dict[str, object], *, idempotency_key: str | None
+    remote: Remote,
+    file: str,
+    fields: dict[str, object],
+    *,
+    form: Form = NOTHING_SAID,
+    idempotency_key: str | None,
+    quiet: bool = False,
 ) -> bytes:
-    """One call; the answer as it came. A field that is None was not given."""
-    with open_list(file) as source:
-        listed = list(islice(source, MOST_TASKS + 1))
-    if len(listed) > MOST_TASKS:
-        raise RefusedToStart(
-            f"{name_of(file)}: a submit takes at most {MOST_TASKS:,} tasks for now; split the list, "
-            "or begin with `conveyor submit --open` and hand in the rest with `conveyor add`"
-        )
-    if not listed and fields.get("status") != "open":
-        raise RefusedToStart(f"{name_of(file)}: there is no URL in it")
-    body = {name: value for name, value in fields.items() if value is not None}
-    body["tasks"] = [one.task for one in listed]
+    """By one call, or by way of a slot if it takes that; the answer as it came.
+
+    A field that is None was not given.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    headers = _repeatable(idempotency_key)
+    with interruptible("Nothing was submitted."):
+        source = Source(file)
+        by_call = not (source.is_packed or form.is_given or "on_invalid" in given)
+        listed = _all_for_a_call(source) if by_call else None
+        if listed is not None:
+            given["tasks"] = _tasks(listed, file, may_be_empty=_is_open(given))
+        elif _is_open(given):
+            raise RefusedToStart(_NOT_OPEN.format(source.name))
+        else:
+            given["file_input_id"] = upload(remote, source, form, quiet=quiet)
     try:
-        return remote.post("jobs", body=body, headers=_repeatable(idempotency_key))
+        return remote.post("jobs", body=given, headers=headers)
     except Refused as error:
-        raise _naming_lines(error, file, listed, accepted=0) from None
+        raise _naming_lines(error, file, listed or [], accepted=0) from None
 
 
 def add(remote: Remote, job_id: str, file: str, *, last_batch: bool) -> Iterator[bytes]:
@@ -59,6 +71,33 @@ def add(remote: Remote, job_id: str, file: str, *, last_batch: bool) -> Iterator
             yield raw
     if not accepted:
         raise RefusedToStart(f"{name_of(file)}: there is no URL in it")
+
+
+_NOT_OPEN = (
+    "{}: an open job begins with one call: at most "
+    f"{MOST_TASKS:,} tasks, not packed, without options about the list\n"
+    "  leave --open out and the list is uploaded as it is, however long; or submit --open a short "
+    "one, and hand in the rest with `conveyor add`"
+)
+
+
+def _all_for_a_call(source: Source) -> list[Listed] | None:
+    """The tasks of a list; None when there are more than a call takes."""
+    if not source.fits_a_call():
+        return None
+    with open_list(source.file, source.held()) as tasks:
+        listed = list(islice(tasks, MOST_TASKS + 1))
+    return listed if len(listed) <= MOST_TASKS else None
+
+
+def _tasks(listed: Sequence[Listed], file: str, *, may_be_empty: bool) -> list[dict[str, object]]:
+    if not (listed or may_be_empty):
+        raise RefusedToStart(f"{name_of(file)}: there is no URL in it")
+    return [one.task for one in listed]
+
+
+def _is_open(given: Mapping[str, object]) -> bool:
+    return given.get("status") == "open"
 
 
 def parameters(given: Sequence[str]) -> dict[str, object] | None:
@@ -109,8 +148,10 @@ def _naming_lines(
 
 def _faults(problem: Problem, file: str, listed: Sequence[Listed]) -> Iterator[str]:
     for fault in problem.invalid_tasks[:MOST_NAMED]:
-        if 0 <= fault.index < len(listed):
-            where = f"{name_of(file)}, line {listed[fault.index].line}"
-            yield plain(f"  {where}: {fault.reason} {fault.value}").rstrip()
+        line = fault.line
+        if line is None and 0 <= fault.index < len(listed):
+            line = listed[fault.index].line
+        if line is not None:
+            yield plain(f"  {name_of(file)}, line {line}: {fault.reason} {fault.value}").rstrip()
     if (more := len(problem.invalid_tasks) - MOST_NAMED) > 0:
         yield f"  and {more:,} more"

@@ -22,7 +22,7 @@ BY_CODE = {
 BY_STATUS = {
     401: "give your API key with --key, CONVEYOR_KEY, or `key` in ~/.config/conveyor/cli.toml",
     404: "`conveyor jobs` lists what this key can see; the base URL given by --url ends in /v1",
-    413: "split the list into smaller ones",
+    413: "pack the list by gzip or zstd, or split it into smaller ones",
     429: "wait a while, or hand in less",
     503: "try again in a few seconds",
 }

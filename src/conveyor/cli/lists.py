@@ -26,11 +26,14 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def open_list(file: str) -> Iterator[Iterator[Listed]]:
-    """The tasks of a file one by one; a line that is none stops the command and is named."""
+def open_list(file: str, held: bytes | None = None) -> Iterator[Iterator[Listed]]:
+    """The tasks of a file one by one; a line that is none stops the command and is named.
+
+    What was read of it before, and is held, is all there is of it.
+    """
     name = name_of(file)
     try:
-        with _opened(file) as source:
+        with _opened(file, held) as source:
             yield _tasks(source, name, Path(file).suffix.lower())
     except OSError as error:
         raise RefusedToStart(f"{name}: {error.strerror}") from None
@@ -42,7 +45,9 @@ def name_of(file: str) -> str:
     return "standard input" if file == STDIN else file
 
 
-def _opened(file: str) -> TextIO:
+def _opened(file: str, held: bytes | None) -> TextIO:
+    if held is not None:
+        return io.TextIOWrapper(io.BytesIO(held), encoding=ENCODING, newline="")
     if file == STDIN:
         return io.TextIOWrapper(sys.stdin.buffer, encoding=ENCODING, newline="")
     return Path(file).open(encoding=ENCODING, newline="")

@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from conveyor.cli import show, telling
+from conveyor.cli.bad_rows import errors
 from conveyor.cli.exporting import export
 from conveyor.cli.options import ConfigFile, Follow, JobId, Json, Key, TaskId, Url
 from conveyor.cli.reach import reach
@@ -236,7 +237,8 @@ def delete(
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    submit, add, close, jobs, runs, status, results, export, history, rerun, delete, pause, resume, stop,
+    submit, add, close, jobs, runs, status, results, export, history, errors,
+    rerun, delete, pause, resume, stop,
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ an idempotency key. So a kept connection that turns out to be dead is opened ane
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import BinaryIO, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -29,6 +29,7 @@ class InvalidTask(msgspec.Struct, frozen=True):
     index: int
     reason: str
     value: str = ""
+    line: int | None = None  # of a list in a slot
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,10 +82,8 @@ class Remote:
 
     def __init__(self, base: str, key: str | None) -> None:
         self.base = base
-        address = urlsplit(base)
-        kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
-        self._connection = kind(address.hostname or "", address.port, timeout=TIMEOUT)
-        self._path = address.path.rstrip("/")
+        self._connection = _connection(base)
+        self._path = urlsplit(base).path.rstrip("/")
         self._headers = {"Accept": "application/json", "User-Agent": f"conveyor/{__version__}"}
         if key:
             self._headers["X-API-Key"] = key
@@ -130,6 +129,31 @@ class Remote:
         if not length.isdigit():
             raise Unreachable(f"{self.base} does not say how long the file is")
         return Length(int(length), is_rest=answer.status == PARTIAL), self._chunks(answer)
+
+    def lines(self, *parts: str) -> Iterator[bytes]:
+        """An answer of many lines, one by one as they come."""
+        answer = self._answer("GET", _path(parts, {}))
+        while True:
+            with self._network():
+                line = answer.readline()
+            if not line:
+                return
+            yield line
+
+    def send(
+        self, method: str, url: str, chunks: Iterable[bytes], headers: Mapping[str, str]
+    ) -> None:
+        """Stream a body to a link, which may be of another host: without the key, and only once.
+
+        Raises `OSError` or `HTTPException` when the connection breaks. Without a `Content-Length`
+        the body is sent in chunks.
+        """
+        with contextlib.closing(_connection(url)) as connection:
+            path = url.partition("://")[2].partition("/")[2]
+            about = {"User-Agent": self._headers["User-Agent"], **headers}
+            answer = _exchange(connection, method, f"/{path}", chunks, about)
+            if answer.status >= 300:
+                raise Refused(_problem(answer, answer.read()))
 
     def _answer(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
@@ -178,10 +202,7 @@ class Remote:
     def _once(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
     ) -> HTTPResponse:
-        # A body that is too large is refused while it is sent: the answer is there all the same.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._connection.request(method, path, body or None, dict(headers))
-        return self._connection.getresponse()
+        return _exchange(self._connection, method, path, body or None, headers)
 
     def _unreachable(self, error: Exception) -> Unreachable:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -189,6 +210,25 @@ class Remote:
             f"cannot reach {self.base}: {reason}\n"
             "  is it running? start one with `conveyor dev`, or name another with --url"
         )
+
+
+def _connection(url: str) -> HTTPConnection:
+    address = urlsplit(url)
+    kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
+    return kind(address.hostname or "", address.port, timeout=TIMEOUT)
+
+
+def _exchange(
+    connection: HTTPConnection,
+    method: str,
+    path: str,
+    body: bytes | Iterable[bytes] | None,
+    headers: Mapping[str, str],
+) -> HTTPResponse:
+    # A body that is too large is refused while it is sent: the answer is there all the same.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.request(method, path, body, dict(headers))
+    return connection.getresponse()
 
 
 def read(raw: bytes, kind: type[T]) -> T:

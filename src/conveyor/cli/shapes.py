@@ -24,6 +24,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     pause_state: str = "active"
     failure_reason: str | None = None
     failure_detail: str | None = None
+    ingest_status: str | None = None
+    ingest_errors: int = 0  # rows of the list that are no tasks
+    ingest_error: str | None = None
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether its list is still read, so that there may be more tasks than its total."""
+        return self.ingest_status == "pending" and not self.has_ended
 
     @property
     def has_ended(self) -> bool:
@@ -66,6 +74,14 @@ class Rerun(msgspec.Struct, frozen=True):
     latest_run: Run
     retried_tasks: int
     inherited_tasks: int
+
+
+class BadRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of a list that is no task."""
+
+    line: int
+    reason: str = ""
+    value: str = ""
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ def follow(remote: Remote, job_id: str, run: Run | None, *, as_json: bool) -> No
     else:
         status = [("job_status", ended.job.status)] if ended.job else []
         show.facts([("job", job_id), *status, *run_facts(ended.run)])
+        _point_at_errors(job_id, ended.run)
     end_as(ended.run)
 
 
@@ -42,6 +43,7 @@ def tell_job(raw: bytes, *, as_json: bool) -> Run:
         show.raw(raw)
     else:
         show.facts([("job", job.job_id), ("job_status", job.status), *run_facts(job.run)])
+        _point_at_errors(job.job_id, job.run)
     return job.run
 
 
@@ -59,6 +61,7 @@ def run_facts(run: Run) -> list[tuple[str, object]]:
         ("run", run.run_id),
         ("run_status", run.shown_status),
         ("total", stats.total),
+        *([("ingest_status", run.ingest_status)] if run.is_growing else []),
         ("completed", stats.completed),
         ("successful", stats.successful),
         ("failed", stats.failed),
@@ -66,4 +69,11 @@ def run_facts(run: Run) -> list[tuple[str, object]]:
     told += [(f"failed.{reason}", times) for reason, times in stats.failure_reasons.items()]
     told += [("failure_reason", run.failure_reason)] if run.failure_reason else []
     told += [("failure_detail", run.failure_detail)] if run.failure_detail else []
+    told += [("ingest_errors", run.ingest_errors)] if run.ingest_errors else []
+    told += [("ingest_error", run.ingest_error)] if run.ingest_error else []
     return told
+
+
+def _point_at_errors(job_id: str, run: Run) -> None:
+    if run.ingest_errors:
+        show.aside(f"The bad lines of its list: conveyor errors {show.plain(job_id)}")
