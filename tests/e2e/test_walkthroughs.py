@@ -26,6 +26,8 @@ def test_the_tutorial_leads_where_it_says(tmp_path: Path) -> None:
     assert re.search(r"retried_tasks\s+2\b", told.stdout)
     assert re.search(r"inherited_tasks\s+98\b", told.stdout)
     assert re.search(r"total\s+2000\ncompleted\s+2000\nsuccessful\s+2000", told.stdout)
+    assert re.search(r"total\s+500\n.*ingest_errors\s+2\n", told.stdout, re.DOTALL)
+    assert '"line":502,' in told.stdout
     assert "https://ok.example/9" in told.stdout
     assert "completed 2 of 2" in told.stdout
 

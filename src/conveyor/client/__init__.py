@@ -23,6 +23,7 @@ from conveyor.client.errors import (
 from conveyor.client.shapes import (
     Added,
     Attempt,
+    BadRow,
     Export,
     Failure,
     Job,
@@ -42,6 +43,7 @@ __all__ = [
     "Added",
     "AsyncConveyor",
     "Attempt",
+    "BadRow",
     "ClientError",
     "Conflict",
     "Conveyor",

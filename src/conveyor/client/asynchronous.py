@@ -19,6 +19,8 @@ from conveyor.client.results import content_of, listed, with_bodies
 from conveyor.client.shapes import (
     Added,
     Attempt,
+    BadRow,
+    Column,
     Export,
     History,
     Job,
@@ -30,6 +32,7 @@ from conveyor.client.shapes import (
     Submitted,
 )
 from conveyor.client.transport import Patience, Sendings, Transport, decoded, path_of
+from conveyor.client.uploading import Csv, File, bad_rows, spec_of, upload
 
 T = TypeVar("T")
 
@@ -110,6 +113,55 @@ class AsyncConveyor:
         job_id = await self._open(fields, key)
         accepted = await self._fill(job_id, first, chunks, key, last_batch=True)
         return Submitted(job_id=job_id, accepted_tasks=accepted, idempotency_key=key)
+
+    async def submit_file(
+        self,
+        file: File,
+        *,
+        type: str | None = None,  # noqa: A002 - the field's name
+        header: bool = True,
+        delimiter: str = ",",
+        url_column: Column | None = None,
+        id_column: Column | None = None,
+        on_invalid: str | None = None,
+        params: Mapping[str, object] | None = None,
+        name: str | None = None,
+        external_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_inflight: int | None = None,
+        retries: int | None = None,
+        result_ttl_days: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Submitted:
+        """Upload a list as it is, packed or not, and submit it: a path, or an open binary file.
+
+        `type` is csv, ndjson or txt, by the file's name unless given; what follows it is for CSV.
+        A long list is read by the service after the answer, with no `accepted_tasks` yet.
+        """
+        csv = Csv(header=header, delimiter=delimiter, url_column=url_column, id_column=id_column)
+        fields = {
+            "on_invalid": on_invalid,
+            "zenrows_params": params,
+            "name": name,
+            "external_id": external_id,
+            "metadata": metadata,
+            "max_inflight": max_inflight,
+            "retries": retries,
+            "result_ttl_days": result_ttl_days,
+        }
+        body = {name: value for name, value in fields.items() if value is not None}
+        body["file_input_id"] = await upload(self._transport, file, spec_of(file, type, csv))
+        key, raw = idempotency_key or str(uuid.uuid4()), msgspec.json.encode(body)
+        made = decoded(await self._transport.call("POST", "/jobs", raw, key=key), Submitted)
+        return msgspec.structs.replace(made, idempotency_key=key)
+
+    async def errors(
+        self, job_id: str, *, run_id: str | None = None
+    ) -> AsyncGenerator[BadRow, None]:
+        """The rows of an uploaded list that are no tasks, in its order; of the latest run by default."""
+        async with aclosing(bad_rows(self._transport, job_id, run_id)) as rows:
+            async for row in rows:
+                yield row
 
     async def open(
         self,

@@ -5,6 +5,7 @@ from datetime import datetime
 
 import msgspec
 
+Column = str | int  # of CSV: by its name in the header, or by its place from 0 on
 ENDED = frozenset({"completed", "stopped", "failed", "deleted"})
 
 
@@ -44,6 +45,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     last_batch_received: bool = True
     failure_reason: str | None = None
     failure_detail: str | None = None
+    ingest_errors: int = 0  # rows of its list that are no tasks
+    ingest_error: str | None = None  # what is wrong with its list as a whole
     created_at: datetime | None = None
     updated_at: datetime | None = None
 
@@ -70,6 +73,15 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     accepted_tasks: int
     idempotency_key: str = ""  # submitting the same with it again is the same job
+
+
+class BadRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of a list that is no task: its line from 1 on, its place from 0 on, and why."""
+
+    line: int
+    ordinal: int = 0
+    reason: str = ""
+    value: str = ""  # the beginning of what stands there
 
 
 class Added(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
 """The same client for programs without an event loop: a thin shell, with a loop in a thread."""
 
 import asyncio
+import io
 import threading
 from collections.abc import (
     AsyncGenerator,
@@ -88,6 +89,8 @@ class Conveyor:
     """
 
     submit = _waited(AsyncConveyor.submit)
+    submit_file = _waited(AsyncConveyor.submit_file)
+    errors = _iterated(AsyncConveyor.errors)
     open = _waited(AsyncConveyor.open)
     add = _waited(AsyncConveyor.add)
     close = _waited(AsyncConveyor.close)
@@ -186,7 +189,8 @@ class Conveyor:
 
 def _fed(value: object, asks: Asks) -> object:
     """What is read as it is iterated stays with the caller: cursors are tied to their thread."""
-    if isinstance(value, Iterable) and not isinstance(value, Collection):
+    is_bytes = hasattr(value, "read") and not isinstance(value, io.TextIOBase)
+    if isinstance(value, Iterable) and not isinstance(value, Collection) and not is_bytes:
         return _Fed(value, asks)
     return value
 

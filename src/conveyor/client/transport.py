@@ -4,8 +4,8 @@ import asyncio
 import hashlib
 import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
@@ -165,6 +165,25 @@ class Transport:
             raise
         return length
 
+    async def put(
+        self, url: str, content: AsyncIterable[bytes], headers: Mapping[str, str]
+    ) -> None:
+        """Stream a body to a link, which may be of another host: without the key, and only once.
+
+        On a connection of its own: the library would send what is left of the body again when one
+        that was kept turns out to be dead.
+        """
+        connector = aiohttp.TCPConnector(force_close=True)
+        about = {"User-Agent": self._headers["User-Agent"], **headers}
+        async with aiohttp.ClientSession(
+            timeout=self.timeout, connector=connector, cookie_jar=aiohttp.DummyCookieJar()
+        ) as session:
+            exchange = session.put(
+                URL(url, encoded=True), data=content, headers=about, allow_redirects=False
+            )
+            async with self._checked(exchange) as answer:
+                await answer.read()
+
     async def patiently(
         self,
         once: Callable[[], Awaitable[T]],
@@ -180,7 +199,7 @@ class Transport:
             try:
                 return await once()
             except ClientError as error:
-                if not _may_pass(error, passing) or attempt >= self.patience.attempts:
+                if not may_pass(error, passing) or attempt >= self.patience.attempts:
                     raise
                 asked = getattr(error, "retry_after", None)
             await asyncio.sleep(self.patience.rest(attempt, asked))
@@ -200,16 +219,24 @@ class Transport:
         """One exchange. Errors of the library come out as ours, while the answer is read too."""
         if self._session is None:
             raise RuntimeError("the client is not open: use it as a context")
+        exchange = self._session.request(
+            method,
+            URL(self.base + path, encoded=True),
+            data=body,
+            headers=headers,
+            timeout=timeout or self.timeout,
+            middlewares=(sent,) if sent else (),
+            allow_redirects=False,  # the key is for this service alone
+        )
+        async with self._checked(exchange) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def _checked(
+        self, exchange: AbstractAsyncContextManager[aiohttp.ClientResponse]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
-            async with self._session.request(
-                method,
-                URL(self.base + path, encoded=True),
-                data=body,
-                headers=headers,
-                timeout=timeout or self.timeout,
-                middlewares=(sent,) if sent else (),
-                allow_redirects=False,  # the key is for this service alone
-            ) as answer:
+            async with exchange as answer:
                 if answer.status >= 300:
                     raise refusal(
                         answer.status, await answer.read(), answer.headers.get("Retry-After")
@@ -251,7 +278,8 @@ def _check(answer: aiohttp.ClientResponse, digest: "hashlib._Hash") -> None:
         raise Unreachable("a page did not arrive whole")
 
 
-def _may_pass(error: ClientError, wait_out: frozenset[str]) -> bool:
+def may_pass(error: ClientError, wait_out: frozenset[str] = frozenset()) -> bool:
+    """Whether asking again may help."""
     if not isinstance(error, Refused):
         return isinstance(error, Unreachable)
     lasting = error.code in LASTING and error.retry_after is None
