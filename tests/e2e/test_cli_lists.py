@@ -152,6 +152,14 @@ def test_bad_lines_of_a_short_upload_are_named(run: Run, tmp_path: Path) -> None
     assert "urls.txt.gz, line 2: malformed_url nonsense" in told
 
 
+def test_a_key_that_is_used_up_makes_no_second_job(run: Run) -> None:
+    command = ["submit", "-", "--type", "txt", "--idempotency-key", "once"]
+    run(*command, given=OK.encode())
+    told = _text(run(*command, given=OK.encode(), code=1).stderr)
+    assert "409 idempotency_key_conflict" in told
+    assert "conveyor jobs" in told
+
+
 def test_one_bad_line_may_stop_it_all(run: Run, api: httpx.Client, tmp_path: Path) -> None:
     (tmp_path / "urls.txt").write_text(f"{OK}\n" * 20_000 + "nonsense\n")
     told = run("submit", "urls.txt", "--on-invalid", "fail", "--follow", code=3)

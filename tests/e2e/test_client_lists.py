@@ -105,6 +105,7 @@ class Slots:
         self.given = 0
         self.taken: list[bytes] = []
         self.keys: list[str | None] = []
+        self.lengths: list[int | None] = []
         self.submitted: list[dict[str, Any]] = []
 
     async def slot(self, request: web.Request) -> web.StreamResponse:
@@ -115,6 +116,7 @@ class Slots:
 
     async def put(self, request: web.Request) -> web.StreamResponse:
         self.keys.append(request.headers.get("X-API-Key"))
+        self.lengths.append(request.content_length)
         if self.breaks:
             self.breaks -= 1
             await request.content.read(1000)
@@ -172,6 +174,7 @@ async def test_a_broken_upload_is_sent_again_whole_to_another_slot(
         assert service.submitted.pop() == {"file_input_id": f"slot-{service.given}"}
     assert service.given == 6
     assert set(service.keys) == {None}
+    assert service.lengths == [len(LIST)] * 3 + [None] * 3
 
 
 async def test_what_cannot_be_read_again_is_sent_once(slots: tuple[Slots, AsyncConveyor]) -> None:

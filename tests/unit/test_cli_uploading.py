@@ -29,6 +29,7 @@ class Slots(BaseHTTPRequestHandler):
     taken: ClassVar[dict[str, bytes]]
     asked: ClassVar[list[object]]
     keys: ClassVar[list[str | None]]
+    lengths: ClassVar[list[str | None]]
     breaks: ClassVar[int]
 
     def do_POST(self) -> None:
@@ -41,6 +42,7 @@ class Slots(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         self.keys.append(self.headers["X-API-Key"])
+        self.lengths.append(self.headers["Content-Length"])
         assert self.headers["Content-Type"] == "text/plain"
         self.close_connection = True
         if len(self.taken) < self.breaks:
@@ -77,6 +79,7 @@ def slots() -> type[Slots]:
         taken: ClassVar[dict[str, bytes]] = {}
         asked: ClassVar[list[object]] = []
         keys: ClassVar[list[str | None]] = []
+        lengths: ClassVar[list[str | None]] = []
         breaks = 0
 
     return Fresh
@@ -110,6 +113,7 @@ def test_a_list_goes_to_its_link_whole_and_without_the_key(
     assert upload(remote, Source(file), NOTHING_SAID, quiet=False) == "slot-1"
     assert slots.taken == {"/_local/slot-1?signature=s": LIST}
     assert slots.keys == [None]
+    assert slots.lengths == [str(len(LIST))]
     assert slots.asked == [{"type": "txt"}]
 
 

@@ -27,8 +27,8 @@ def errors(
     of_run = ("jobs", job, *(("runs", run) if run else ()))
     lines = remote.lines(*of_run, "ingest_errors")
     as_they_come = as_json or not show.on_terminal()
-    if not (_pass_on(lines) if as_they_come else _draw(lines)):
-        _tell_there_is_none(remote, job, run)
+    told = _pass_on(lines) if as_they_come else _draw(lines)
+    _tell_what_is_not_told(_run(remote, job, run), told)
 
 
 def _pass_on(lines: Iterator[bytes]) -> int:
@@ -50,12 +50,19 @@ def _draw(lines: Iterator[bytes]) -> int:
     return count
 
 
-def _tell_there_is_none(remote: Remote, job_id: str, run_id: str | None) -> None:
+def _run(remote: Remote, job_id: str, run_id: str | None) -> Run:
     if run_id:
-        run = read(remote.get("jobs", job_id, "runs", run_id), Run)
-    else:
-        run = read(remote.get("jobs", job_id), Job).run
-    so_far = " so far" if run.is_growing else ""
-    show.aside(f"No line of its list is reported{so_far}.")
+        return read(remote.get("jobs", job_id, "runs", run_id), Run)
+    return read(remote.get("jobs", job_id), Job).run
+
+
+def _tell_what_is_not_told(run: Run, told: int) -> None:
+    """To a person, aside: that there are no bad lines, or more than are told one by one."""
+    if run.is_growing:
+        show.aside(f"{told:,} so far: the list is still read.")
+    elif not told:
+        show.aside("No line of its list is reported.")
+    elif run.ingest_errors > told:
+        show.aside(f"These are the first of {run.ingest_errors:,}: no more are told one by one.")
     if run.ingest_error:
-        show.aside(f"But of the list as a whole: {show.plain(run.ingest_error)}")
+        show.aside(f"Of the list as a whole: {show.plain(run.ingest_error)}")

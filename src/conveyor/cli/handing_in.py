@@ -13,7 +13,7 @@ from conveyor.cli.show import interruptible, plain
 from conveyor.cli.sources import Source
 from conveyor.cli.uploading import NOTHING_SAID, Form, upload
 from conveyor.domain.submission import Limits
-from conveyor.errors import ConveyorError, RefusedToStart
+from conveyor.errors import ConveyorError, IdempotencyKeyConflict, RefusedToStart
 
 MOST_TASKS = Limits().inline_tasks
 MOST_ADDED = Limits().tasks_per_add
@@ -52,6 +52,8 @@ def submit(
     try:
         return remote.post("jobs", body=given, headers=headers)
     except Refused as error:
+        if listed is None and error.problem.code == IdempotencyKeyConflict.code:
+            raise Refused(error.problem, _LIST_OF_ITS_OWN) from None
         raise _naming_lines(error, file, listed or [], accepted=0) from None
 
 
@@ -78,6 +80,12 @@ _NOT_OPEN = (
     f"{MOST_TASKS:,} tasks, not packed, without options about the list\n"
     "  leave --open out and the list is uploaded as it is, however long; or submit --open a short "
     "one, and hand in the rest with `conveyor add`"
+)
+
+
+_LIST_OF_ITS_OWN = (
+    "each upload is a list of its own, even of the same file: `conveyor jobs` tells whether the job "
+    "of this key is there; for another one take another --idempotency-key"
 )
 
 
