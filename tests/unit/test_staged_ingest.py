@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -396,6 +397,39 @@ async def test_a_deleted_job_leaves_nothing_and_the_list_goes_with_its_last_job(
     assert await house.inputs.find(slot_id) is None
     with pytest.raises(NotFound):
         await house.read.bad_rows(CALLER, first, None)
+
+
+async def test_a_job_that_names_a_list_in_its_last_moment_keeps_it_from_a_scrub() -> None:
+    house = a_house()
+    slot_id = await sent(house, urls(COUNT))
+    first, _ = ids_in(await submit_list(house, slot_id, on_invalid="skip"))
+    await house.do_duties()
+    await house.delete.job(CALLER, first)
+    house.clock.advance(SLOT_LIFE - timedelta(seconds=1))
+    about_to_commit, may_commit = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        about_to_commit.set()
+        await may_commit.wait()
+
+    house.trace.before("metadata.commit", 1, hold)
+    submission = asyncio.create_task(submit_list(house, slot_id, on_invalid="skip"))
+    await about_to_commit.wait()
+    house.clock.advance(timedelta(seconds=2))
+
+    async def commit() -> None:
+        may_commit.set()
+        await submission
+
+    house.trace.after("inputs.find", 1, commit)  # the scrub has seen the slot without it
+    await house.scrub.run(first)
+
+    second, run_id = ids_in(submission.result())
+    slot = await house.inputs.find(slot_id)
+    assert slot
+    assert slot.jobs == (second,)
+    await house.do_duties()
+    assert (await house.run(run_id)).total == COUNT
 
 
 async def test_a_duty_for_a_deleted_job_does_nothing() -> None:

@@ -73,15 +73,19 @@ class Scrub:
             await self.blobs.delete([pinned_key(job_id)])
 
     async def _let_go(self, slot_id: InputId, job_id: JobId) -> None:
-        """The list goes with the last job that reads it, once no other can name it."""
+        """The list goes with the last job that reads it, once no other can name it.
+
+        The slot is let go of first: a job that named it in its last moment is seen here, or sees
+        that the slot has moved on. Whoever dies in between leaves a slot for the sweeper.
+        """
         while (slot := await self.inputs.find(slot_id)) and job_id in slot.jobs:
             free = let_go(slot, job_id)
-            if is_over(free, self.clock.now()):
-                await self.blobs.delete([slot.blob] if slot.blob else [])
-                await self.metadata.commit(Removed(slot))
-                continue
+            goes = is_over(free, self.clock.now())
             with suppress(Stale):
                 await self.metadata.commit(free)
+                if goes:
+                    await self.blobs.delete([slot.blob] if slot.blob else [])
+                    await self.metadata.commit(Removed(free))
 
     async def _clear(self, job_id: JobId, run_id: RunId) -> None:
         await self.work.close(run_id)
