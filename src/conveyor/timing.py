@@ -155,12 +155,16 @@ class _Awaited:
         self.seconds = 0.0
 
     async def content(self) -> AsyncIterator[bytes]:
-        began = time.perf_counter()
-        async for piece in self._content:
-            self.seconds += time.perf_counter() - began
+        pieces = aiter(self._content)
+        while (piece := await self._next(pieces)) is not None:
             yield piece
-            began = time.perf_counter()
-        self.seconds += time.perf_counter() - began
+
+    async def _next(self, pieces: AsyncIterator[bytes]) -> bytes | None:
+        began = time.perf_counter()
+        try:
+            return await anext(pieces, None)
+        finally:  # also when nothing comes because whoever was to send it is gone
+            self.seconds += time.perf_counter() - began
 
 
 def _about(arguments: Mapping[str, object]) -> dict[str, object]:

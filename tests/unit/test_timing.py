@@ -197,3 +197,15 @@ async def test_a_put_is_not_slow_because_its_content_is() -> None:
     with capture_logs() as logs:
         assert await blobs.put("key", slow()) == 2
     assert logs == []
+
+
+async def test_a_put_is_not_slow_because_its_content_breaks_off_late() -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"a"
+        await asyncio.sleep(0.05)
+        raise ZeroDivisionError
+
+    blobs: Blobs = timed(MemoryBlobs(), "blobs", Metrics(), slow=timedelta(milliseconds=50))
+    with capture_logs() as logs, pytest.raises(ZeroDivisionError):
+        await blobs.put("key", broken())
+    assert logs == []
