@@ -83,7 +83,21 @@ async def test_a_stream_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         await blobs.put("lists/a", as_stream(broken()))
 
-    assert _files(tmp_path) == []
+    assert _everything(tmp_path) == []  # nor the folder that was made for it
+
+
+async def test_drafts_that_a_dead_process_left_are_swept_away_with_their_folders(
+    tmp_path: Path,
+) -> None:
+    blobs = FileBlobs(tmp_path)
+    await blobs.put("inputs/kept/a", as_stream([b"list"]))
+    for name in ("inputs/b", "inputs/c", "inputs/kept"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / f"{blobs_module.DRAFT}1").write_bytes(b"half a list")
+
+    blobs.sweep_drafts()
+
+    assert _everything(tmp_path) == ["inputs", "inputs/kept", "inputs/kept/a"]
 
 
 @FAULTS

@@ -38,7 +38,7 @@ class FileBlobs:
                     await to_the_end(draft.write, chunk)
                 await to_the_end(draft.publish)
             finally:
-                draft.discard()
+                draft.discard(up_to=self._folder)
         return draft.length
 
     async def read(self, key: str, *, offset: int = 0) -> AsyncGenerator[bytes, None]:
@@ -62,8 +62,9 @@ class FileBlobs:
 
     def sweep_drafts(self) -> None:
         """Remove what a dead process had begun to write."""
-        for left in self._folder.rglob(f"{DRAFT}*"):
+        for left in [*self._folder.rglob(f"{DRAFT}*")]:
             left.unlink(missing_ok=True)
+            remove_empty(left.parent, up_to=self._folder)
 
     def _keys(self, prefix: str, limit: int, after: str) -> list[str]:
         with own_errors():
@@ -101,11 +102,12 @@ class _Draft:
         if self._sync:
             sync_folder(self._path.parent)
 
-    def discard(self) -> None:
-        """Let go of it; what was not published is gone."""
+    def discard(self, *, up_to: Path) -> None:
+        """Let go of it; what was not published is gone, and so are folders made for it alone."""
         if self._made:
             os.close(self._descriptor)
             Path(self._name).unlink(missing_ok=True)
+            remove_empty(self._path.parent, up_to=up_to)
 
     @property
     def _descriptor(self) -> int:
