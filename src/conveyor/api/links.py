@@ -48,7 +48,11 @@ class Links:
         return self._link(base, _slot(slot.id), expires_at, bound), expires_at
 
     def check_slot(self, slot_id: InputId, content_type: str, query: QueryParams) -> None:
-        self._check(_slot(slot_id), query, "ask for a new slot", content_type)
+        wrong = (
+            f", or not for `Content-Type: {content_type}`: "
+            "send it unaltered, with the `upload.headers` that came with it"
+        )
+        self._check(_slot(slot_id), query, "ask for a new slot", bound=content_type, wrong=wrong)
 
     def _in(self, life: timedelta) -> datetime:
         return self._clock.now() + life
@@ -58,13 +62,15 @@ class Links:
         signature = self._sign(path, expires, bound)
         return f"{base}{path}?" + urlencode({"expires": expires, "signature": signature})
 
-    def _check(self, path: str, query: QueryParams, remedy: str, bound: str = "") -> None:
+    def _check(
+        self, path: str, query: QueryParams, remedy: str, *, bound: str = "", wrong: str = ""
+    ) -> None:
         expires = query.get("expires", "")
         if not (expires.isascii() and expires.isdigit() and len(expires) < 13):
             raise NotFound("This is no link of ours")
         signature = self._sign(path, int(expires), bound)
         if not hmac.compare_digest(signature.encode(), query.get("signature", "").encode()):
-            raise NotFound("This is no link of ours" + (f" for {bound}" if bound else ""))
+            raise NotFound("This is no link of ours" + wrong)
         if int(expires) <= self._clock.now().timestamp():
             raise NotFound(f"This link has expired: {remedy} for a fresh one")
 
