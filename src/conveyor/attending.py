@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from conveyor.domain.batch import INGEST, SCRUB
+from conveyor.domain.batch import INGEST, SCRUB, ingest_duty
 from conveyor.domain.export import EXPORT
 from conveyor.domain.ids import ExportId, RunId
 from conveyor.operating import Stores
 from conveyor.settings import Settings
-from conveyor.steps.attend import Attend, Handler
+from conveyor.steps.attend import Attend, Handler, Standing
 from conveyor.steps.export import Export
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.pack import Pack
@@ -18,10 +18,11 @@ def wire_attend(stores: Stores, ingest: Ingest, exporting: Export) -> Attend:
     return Attend(
         duties=stores.duties,
         handlers={
-            INGEST: _ingest_handler(ingest),
-            SCRUB: _scrub_handler(_scrub(stores)),
-            EXPORT: _export_handler(exporting),
+            INGEST: ingest_handler(ingest),
+            SCRUB: scrub_handler(_scrub(stores)),
+            EXPORT: export_handler(exporting),
         },
+        long=frozenset({EXPORT}),
     )
 
 
@@ -44,14 +45,20 @@ def wire_export(settings: Settings, stores: Stores) -> Export:
     )
 
 
-def _ingest_handler(ingest: Ingest) -> Handler:
+def ingest_handler(ingest: Ingest) -> Handler:
     async def do(about: Mapping[str, str]) -> None:
         await ingest.run(RunId(about["run_id"]), int(about["first"]))
 
     async def give_up(about: Mapping[str, str]) -> None:
         await ingest.abandon(RunId(about["run_id"]), int(about["first"]))
 
-    return Handler(do, give_up)
+    async def standing(about: Mapping[str, str]) -> Standing:
+        is_over, ahead = await ingest.standing(
+            RunId(about["run_id"]), int(about["first"]), int(about.get("version", 0))
+        )
+        return Standing(is_over=is_over, again=ingest_duty(ahead)[1] if ahead else None)
+
+    return Handler(do, give_up, standing)
 
 
 def _scrub(stores: Stores) -> Scrub:
@@ -66,7 +73,7 @@ def _scrub(stores: Stores) -> Scrub:
     )
 
 
-def _scrub_handler(scrub: Scrub) -> Handler:
+def scrub_handler(scrub: Scrub) -> Handler:
     async def do(about: Mapping[str, str]) -> None:
         await scrub.run(about["id"])
 
@@ -76,7 +83,7 @@ def _scrub_handler(scrub: Scrub) -> Handler:
     return Handler(do, give_up)
 
 
-def _export_handler(exporting: Export) -> Handler:
+def export_handler(exporting: Export) -> Handler:
     async def do(about: Mapping[str, str]) -> None:
         await exporting.run(ExportId(about["id"]))
 

@@ -23,6 +23,7 @@ ConveyorError
 │   │   └── TaskNotReady              task_not_ready
 │   ├── ResultExpired             410 result_expired
 │   ├── TooLarge                  413 payload_too_large
+│   ├── RangeNotSatisfiable       416 range_not_satisfiable
 │   ├── TaskUnsuccessful          422 the task's own code
 │   ├── QuotaExceeded             429 quota_exceeded
 │   └── NotImplementedYet         501 not_implemented
@@ -202,6 +203,13 @@ class TooLarge(CallerFault):
 
     code, status, title = "payload_too_large", 413, "Payload too large"
     remedy = "Send fewer tasks in a call: submit an open job, and add the rest to it."
+
+
+class RangeNotSatisfiable(CallerFault):
+    """A part of a file was asked for that lies beyond its end."""
+
+    code, status, title = "range_not_satisfiable", 416, "Range not satisfiable"
+    remedy = "Ask for what is there: `Content-Range` tells its length; or for all of it."
 
 
 class TaskUnsuccessful(CallerFault):

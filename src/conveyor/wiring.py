@@ -72,7 +72,7 @@ ENGINES: Mapping[str, tuple[str, ...]] = {
     "coordination": ("memory",),
 }
 OF_ONE_PROCESS = {"sqlite", "memory"}
-ATTENDANTS = 4  # duties done side by side: a long one keeps no other waiting
+ATTENDANTS = 2  # of those that do any duty, and as many of those that do no long ones
 TIMED = (
     "metadata",
     "answers",
@@ -116,7 +116,8 @@ class Service:
             loops = [
                 serve(self.sweep.step, stopping, idle=self.sweep_every, name="sweep"),
                 *(
-                    serve(self.attend.step, stopping, idle=DUTY_IDLE, name="attend")
+                    serve(step, stopping, idle=DUTY_IDLE, name="attend")
+                    for step in (self.attend.step, self.attend.short_step)
                     for _ in range(ATTENDANTS)
                 ),
             ]

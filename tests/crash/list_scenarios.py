@@ -3,8 +3,11 @@
 from datetime import timedelta
 from typing import Any
 
+import apsw
+
+from conveyor.domain.batch import INGEST
 from tests.crash.life import Answer, Life
-from tests.crash.scenarios import on, scenario
+from tests.crash.scenarios import LARGE, on, pages, scenario, submit, without_how_far
 from tests.crash.snapshot import Picture
 
 HOST = "http://conveyor.example"
@@ -122,3 +125,51 @@ async def delete_a_job_with_its_list(life: Life) -> None:
     life.begin()
     await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
     await life.attend()
+
+
+@scenario(_without_lost_slots)
+async def go_on_with_a_list_after_ten_deaths(life: Life) -> None:
+    slot_id = await filled_slot(life, urls(ROWS))
+    await submit_list(life, slot_id)
+    if not life.is_past:
+        _change(life, "UPDATE duty SET deliveries = 10")
+        _change(life, "UPDATE batch SET version = 5, doc = json_set(doc, '$.version', 5)")
+    life.begin()
+    await life.attend()
+
+
+@scenario(without_how_far)
+async def write_a_piece_after_a_stop_and_the_end(life: Life) -> None:
+    job = await submit(life, pages(LARGE))
+    life.begin()
+    life.deaths.before("tasks.add", 2, lambda: _stop_and_end(life, job))
+    await life.attend()
+    assert (await on(life, job, "stop")).status == 200
+
+
+async def _stop_and_end(life: Life, job: Answer) -> None:
+    await on(life, job, "stop")
+    about = {"run_id": job["latest_run"]["run_id"], "first": "0"}
+    await life.service.attend.handlers[INGEST].do(about)
+
+
+@scenario()
+async def copy_a_whole_run_in_place_of_a_cut_one(life: Life) -> None:
+    job = await submit(life, pages(LARGE), status="open")
+    await life.attend()
+    await on(life, job, "stop")
+    cut = await on(life, job, "rerun", label="rerun-cut")
+    if not life.is_past:
+        about = {"run_id": cut["latest_run"]["run_id"], "first": "0"}
+        await life.service.attend.handlers[INGEST].give_up(about)
+        _change(life, "DELETE FROM duty")
+    life.begin()
+    assert (await on(life, job, "rerun")).status == 202
+    await life.attend()
+
+
+def _change(life: Life, statement: str) -> None:
+    connection = apsw.Connection(str(life.data / "conveyor.db"))
+    connection.set_busy_timeout(5000)
+    connection.execute(statement)
+    connection.close()

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -25,9 +25,10 @@ from conveyor.adapters.memory.rows import Rows
 from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.adapters.memory.work import MemoryWork
+from conveyor.attending import export_handler, ingest_handler, scrub_handler
 from conveyor.domain.batch import INGEST, SCRUB, Batch
 from conveyor.domain.export import EXPORT, GIB
-from conveyor.domain.ids import CallerId, ExportId, JobId, RunId, ulid
+from conveyor.domain.ids import CallerId, JobId, RunId, ulid
 from conveyor.domain.job import Job
 from conveyor.domain.rerun import parse_statuses
 from conveyor.domain.run import Run
@@ -49,7 +50,7 @@ from conveyor.ports.work import Held, Work
 from conveyor.steps.accept import Accept
 from conveyor.steps.append import Append
 from conveyor.steps.attempt import Assignment, Ended, Fetched, Result
-from conveyor.steps.attend import Attend, Handler
+from conveyor.steps.attend import Attend
 from conveyor.steps.clear import Clear
 from conveyor.steps.close import Close
 from conveyor.steps.complete import Complete
@@ -263,18 +264,6 @@ def a_house(
         clock=clock,
     )
 
-    async def do_ingest(about: Mapping[str, str]) -> None:
-        await ingest.run(RunId(about["run_id"]), int(about["first"]))
-
-    async def give_ingest_up(about: Mapping[str, str]) -> None:
-        await ingest.abandon(RunId(about["run_id"]), int(about["first"]))
-
-    async def do_scrub(about: Mapping[str, str]) -> None:
-        await scrub.run(about["id"])
-
-    async def leave(_: Mapping[str, str]) -> None:
-        return None
-
     mend = Mend(
         metadata=metadata,
         exports=exports,
@@ -294,12 +283,6 @@ def a_house(
         clock=clock,
         body_life=BODY_LIFE,
     )
-
-    async def do_export(about: Mapping[str, str]) -> None:
-        await exporting.run(ExportId(about["id"]))
-
-    async def give_export_up(about: Mapping[str, str]) -> None:
-        await exporting.abandon(ExportId(about["id"]))
 
     pack = Pack(tasks=tasks, bodies=kept, blobs=blobs, clock=clock, cap=export_bytes)
     exporting = Export(
@@ -397,10 +380,11 @@ def a_house(
         attend=Attend(
             duties=duties,
             handlers={
-                INGEST: Handler(do_ingest, give_ingest_up),
-                SCRUB: Handler(do_scrub, leave),
-                EXPORT: Handler(do_export, give_export_up),
+                INGEST: ingest_handler(ingest),
+                SCRUB: scrub_handler(scrub),
+                EXPORT: export_handler(exporting),
             },
+            long=frozenset({EXPORT}),
         ),
         read=Read(metadata=metadata, tasks=tasks, bodies=kept, blobs=blobs, clock=clock),
         sweep=Sweep(

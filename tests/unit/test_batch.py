@@ -9,7 +9,7 @@ from conveyor.domain import batch as batches
 from conveyor.domain.batch import INGEST, LINES_AT_A_TIME, ingest_duty, lines, list_key
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.task import TaskSpec
-from conveyor.testing.factories import JOB, OTHER_RUN, RUN, a_batch, a_task_spec, as_stored
+from conveyor.testing.factories import JOB, OTHER_RUN, RUN, a_batch, a_task_spec
 
 texts = st.text(max_size=20)
 specs = st.builds(
@@ -80,17 +80,9 @@ def test_lists_never_share_a_place() -> None:
     assert len(places) == 8
 
 
-def test_the_duty_that_finishes_a_batch_names_it_and_no_more() -> None:
-    assert ingest_duty(a_batch(run_id=RUN, first=70)) == (INGEST, {"run_id": RUN, "first": "70"})
-
-
-@given(written=st.integers(0, 10**6), read_so_far=st.integers(0, 10**9))
-def test_the_duty_is_the_same_however_far_the_batch_has_come(
-    written: int, read_so_far: int
-) -> None:
-    """So that a duty sent again by the sweeper is the one that was lost."""
-    later = msgspec.structs.replace(as_stored(a_batch()), written=written, read=read_so_far)
-    assert ingest_duty(later) == ingest_duty(a_batch())
+def test_the_duty_that_finishes_a_batch_names_it_and_how_far_it_was() -> None:
+    about = {"run_id": RUN, "first": "70", "version": "3"}
+    assert ingest_duty(a_batch(run_id=RUN, first=70, version=3)) == (INGEST, about)
 
 
 def test_a_new_batch_has_nothing_written() -> None:

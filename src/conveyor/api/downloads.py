@@ -7,6 +7,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from conveyor.api import problems
+from conveyor.errors import RangeNotSatisfiable
 from conveyor.steps.export import Download
 
 RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
@@ -37,7 +39,7 @@ def answer(request: Request, file: Download) -> Response:
     if request.headers.get("if-range", mark) == mark:
         asked = _range(request.headers.get("range", ""), file.length)
         if asked is None:
-            return Response(status_code=416, headers={"Content-Range": f"bytes */{file.length}"})
+            return _beyond(file, request.url.path)
         if asked != span:
             span, status = asked, 206
             headers["Content-Range"] = f"bytes {span.start}-{span.end - 1}/{file.length}"
@@ -69,3 +71,10 @@ async def _cut(content: AsyncIterator[bytes], left: int) -> AsyncIterator[bytes]
         left -= len(chunk)
         if left <= 0:
             return
+
+
+def _beyond(file: Download, path: str) -> Response:
+    error = RangeNotSatisfiable(f"The file has {file.length} bytes: the range lies beyond its end")
+    response = problems.answer(error, path)
+    response.headers["Content-Range"] = f"bytes */{file.length}"
+    return response

@@ -53,6 +53,7 @@ class WireRun(msgspec.Struct, kw_only=True):
     failure_detail: str | UnsetType = UNSET
     ingest_errors: int | UnsetType = UNSET
     ingest_error: str | UnsetType = UNSET
+    cut_short: bool | UnsetType = UNSET
 
 
 class WireJob(msgspec.Struct, kw_only=True):
@@ -221,6 +222,7 @@ def run_shown(run: Run, settled: Counts) -> WireRun:
         failure_detail=run.failure_detail or UNSET,
         ingest_errors=run.ingest_errors or UNSET,
         ingest_error=run.ingest_error or UNSET,
+        cut_short=run.is_cut or UNSET,
         created_at=run.created_at,
         updated_at=run.updated_at,
     )

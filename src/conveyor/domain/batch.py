@@ -98,7 +98,8 @@ def lists_of(job_id: JobId, run_id: RunId) -> str:
 
 def ingest_duty(batch: Batch) -> tuple[str, dict[str, str]]:
     """The duty that finishes a batch."""
-    return INGEST, {"run_id": batch.run_id, "first": str(batch.first)}
+    place = {"run_id": batch.run_id, "first": str(batch.first)}
+    return INGEST, {**place, "version": str(batch.version)}
 
 
 def scrub_duty(scrub: Scrub) -> tuple[str, dict[str, str]]:

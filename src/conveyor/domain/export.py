@@ -25,6 +25,7 @@ EXTENSIONS = {"html": "html", "json": "json", "markdown": "md", "plaintext": "tx
 PACKED_ALREADY = {"pdf"}  # formats that deflate makes no smaller
 EXPIRED = "expired"
 GAVE_UP = "the export could not be made: start another"
+NO_ROOM = "there is no room for the export"
 
 
 class ExportStatus(StrEnum):

@@ -1,5 +1,6 @@
 """How a caller's list is read, and how its bad lines are told."""
 
+import math
 from collections.abc import Iterator
 
 import msgspec
@@ -17,6 +18,10 @@ LIMITS = ListLimits()
 MOST_REPORTED = 100_000  # bad lines of a list that are told one by one; all are counted
 
 
+class LongList(Exception):
+    """More has been unpacked than was to be looked at, and there is more."""
+
+
 class PinnedReader:
     """Takes a caller's list as it was sent, from a position on, and gives its pieces.
 
@@ -24,7 +29,13 @@ class PinnedReader:
     """
 
     def __init__(
-        self, pinned: PinnedList, params: Params, position: Position = BEGINNING, *, most_rows: int
+        self,
+        pinned: PinnedList,
+        params: Params,
+        position: Position = BEGINNING,
+        *,
+        most_rows: int,
+        enough: float = math.inf,
     ) -> None:
         if pinned.spec is None:
             raise IllegalMove(f"{pinned.blob} is not read by a spec")
@@ -35,14 +46,19 @@ class PinnedReader:
         )
         self._reader = ListReader(pinned.spec, params, position, limits=LIMITS)
         self._most_rows = most_rows
+        self._left = enough  # unpacked bytes to be looked at
 
     def feed(self, chunk: bytes) -> Iterator[Piece]:
         """The pieces that are whole with these bytes. Take all of them before giving more.
 
-        Raises `InvalidArgument` or `TooLarge` when the list as a whole is at fault.
+        Raises `InvalidArgument` or `TooLarge` when the list as a whole is at fault, and `LongList`
+        when so much was `enough`.
         """
         for part in self._unpacking.pieces(chunk) if self._unpacking else (chunk,):
             yield from self._counted(self._reader.feed(part))
+            self._left -= len(part)
+            if self._left < 0:
+                raise LongList
 
     def finish(self) -> Iterator[Piece]:
         """What is left at the end; raises as `feed` does."""

@@ -361,3 +361,8 @@ def _moved(task: Task, status: TaskStatus, now: datetime, **changes: object) -> 
     if status not in MOVES[task.status]:
         raise IllegalMove(f"task {task.id}: {task.status} -> {status}")
     return msgspec.structs.replace(task, status=status, updated_at=now, **changes)
+
+
+def has_expired(task: Task, ttl_days: int, now: datetime) -> bool:
+    """Whether a result is past its retention, which runs from when its body was made."""
+    return task.result is not None and task.updated_at + timedelta(days=ttl_days) <= now

@@ -1,6 +1,6 @@
 """The control queue: background duties, done at least once, buried when they cannot be."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 
@@ -26,7 +26,11 @@ class Duties(Protocol):
 
     async def send(self, kind: str, about: Mapping[str, str]) -> None: ...
 
-    async def receive(self, limit: int, *, lease: timedelta) -> Sequence[Duty]: ...
+    async def receive(
+        self, limit: int, *, lease: timedelta, kinds: Collection[str] | None = None
+    ) -> Sequence[Duty]:
+        """Duties that are due, of some kinds or of any."""
+        ...
 
     async def extend(self, duty: Duty, *, lease: timedelta) -> None: ...
 

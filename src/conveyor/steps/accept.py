@@ -18,11 +18,12 @@ from conveyor.domain.batch import Batch, batch_of, ingest_duty, lines, list_key,
 from conveyor.domain.file_input import MOST_JOBS, FileInput, is_open, pinned_input, used_by
 from conveyor.domain.ids import CallerId, InputId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
-from conveyor.domain.list_packing import Packing, packing_of
+from conveyor.domain.list_packing import ANY_RATIO, Packing, packing_of
 from conveyor.domain.list_rows import LineError, invalid_rows
 from conveyor.domain.listing import Piece
 from conveyor.domain.params import dump, result_format
 from conveyor.domain.pinned import PinnedList
+from conveyor.domain.pinned_reader import LongList
 from conveyor.domain.run import IngestStatus, Run
 from conveyor.domain.submission import (
     Limits,
@@ -146,13 +147,26 @@ class Accept:
         it there, and is refused here and now.
         """
         specs, errors = list[TaskSpec](), list[LineError]()
-        params = job_params(body)
-        async with pieces_of(self.blobs, pinned, params, most_rows=self.limits.list_rows) as pieces:
-            async for piece in pieces:
-                if self._is_large(slot, body, piece):
-                    return None
-                specs += [spec for _, spec in piece.tasks]
-                errors += piece.errors
+        read = pieces_of(
+            self.blobs,
+            pinned,
+            job_params(body),
+            most_rows=self.limits.list_rows,
+            enough=SMALL_LIST + ANY_RATIO,  # a bomb shows by then
+        )
+        with suppress(LongList):
+            async with read as pieces:
+                async for piece in pieces:
+                    if self._is_large(slot, body, piece):
+                        return None
+                    specs += [spec for _, spec in piece.tasks]
+                    errors += piece.errors
+                return self._whole(specs, errors, body)
+        return None
+
+    def _whole(
+        self, specs: list[TaskSpec], errors: list[LineError], body: Submission
+    ) -> list[TaskSpec] | None:
         if body.on_invalid is OnInvalid.SKIP:
             return None
         if errors:

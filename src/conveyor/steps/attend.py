@@ -1,10 +1,11 @@
 """Attend: background duties, one after another, each under a lease that is kept alive."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+import msgspec
 import structlog
 
 from conveyor.errors import CallerFault, ConveyorError, Stale, Unavailable
@@ -20,22 +21,46 @@ log = structlog.get_logger()
 About = Mapping[str, str]
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """How it stands with what a duty is about, which was begun often and never ended."""
+
+    is_over: bool = False  # somebody else has done it
+    again: About | None = None  # it has come further: the duty that is to take this one's place
+
+
+async def _stuck(_: About) -> Standing:
+    return Standing()
+
+
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """How a kind of duty is done, and what is left in order when it cannot be."""
+    """How a kind of duty is done, and what is left in order when it cannot be.
+
+    `standing` is asked before work is given up that is done in steps: if it has come further since
+    the duty was sent, deaths on the way are no reason to give up.
+    """
 
     do: Callable[[About], Awaitable[None]]
     give_up: Callable[[About], Awaitable[None]]
+    standing: Callable[[About], Awaitable[Standing]] = _stuck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attend:
     duties: Duties
     handlers: Mapping[str, Handler]
+    long: frozenset[str] = frozenset()  # kinds that may take hours
 
     async def step(self) -> int:
         """Do what duties there are, and say how many."""
-        received = await self.duties.receive(1, lease=LEASE)
+        return await self._step(None)
+
+    async def short_step(self) -> int:
+        """The same, but for those that may take hours: they keep no others waiting."""
+        return await self._step(self.handlers.keys() - self.long)
+
+    async def _step(self, kinds: Collection[str] | None) -> int:
+        received = await self.duties.receive(1, lease=LEASE, kinds=kinds)
         for duty in received:
             try:
                 await self._attend(duty)
@@ -56,12 +81,24 @@ class Attend:
         failure = await self._do(duty, handler)
         if failure is None:
             await self.duties.ack(duty)
-        elif isinstance(failure, CallerFault) or duty.deliveries >= MOST_DELIVERIES:
+        elif isinstance(failure, CallerFault):
+            await self._end(duty, handler, f"{failure.code}: {failure}")
+        elif duty.deliveries >= MOST_DELIVERIES:
             await self._give_up(duty, handler, f"{failure.code}: {failure}")
         else:
             await self.duties.retry_later(duty, delay=_delay(duty.deliveries))
 
     async def _give_up(self, duty: Duty, handler: Handler, reason: str) -> None:
+        """End what was tried often enough, unless it comes further all the same."""
+        standing = await handler.standing(duty.about)
+        if standing.again:
+            await self.duties.send(duty.kind, standing.again)
+        if standing.again or standing.is_over:
+            await self.duties.ack(duty)
+        else:
+            await self._end(duty, handler, reason)
+
+    async def _end(self, duty: Duty, handler: Handler, reason: str) -> None:
         """Leave things in order, then bury: whoever dies in between does it again."""
         await handler.give_up(duty.about)
         await self._bury(duty, reason)

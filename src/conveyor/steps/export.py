@@ -18,7 +18,7 @@ from conveyor.domain.export import ExportStatus, Unmade, export_blob, export_dut
 from conveyor.domain.ids import CallerId, ExportId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.run import RunStatus
-from conveyor.errors import NotFound, Stale, Unavailable
+from conveyor.errors import NotFound, Stale, StorageFull, Unavailable
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.duties import Duties
@@ -54,10 +54,16 @@ class Export:
     make: Make
 
     async def start(self, caller: CallerId, job_id: JobId, run_id: RunId) -> Row:
-        """Promise an export of a run as it will be found; a live one is exported as it stands."""
+        """Promise an export of a run as it will be found; a live one is exported as it stands.
+
+        While one is being made, that one.
+        """
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
         now = self.clock.now()
+        for begun in await self.exports.of_run(run.id):
+            if not (begun.has_ended or life.is_over(begun, now)):
+                return begun  # one at a time is enough: it is as good as another
         export = Row(
             id=ExportId(self.ids.new()),
             job_id=job.id,
@@ -132,6 +138,9 @@ class Export:
     async def _made(self, export: Row, job: Job) -> int | Unmade:
         try:
             return await self.make(export, job, lambda: self._is_wanted(export))
+        except StorageFull:
+            await self._clear(export)
+            return Unmade(life.NO_ROOM)
         except NotFound:
             if await self._is_wanted(export):
                 raise

@@ -13,6 +13,7 @@ others go on; unless one is enough to have none (`strict`), for which it is read
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -38,8 +39,12 @@ from conveyor.ports.work import Work
 from conveyor.steps.list_pieces import pieces_of
 
 CHUNK_LINES = 2_000
+FIRST_STORED = 1
 SPECS = msgspec.json.Decoder(TaskSpec)
-GIVEN_UP = "Reading the list was given up after many tries; run the job again to read all of it"
+LIST_GIVEN_UP = "Reading the list was given up; run the job again to read all of it"
+LIST_GONE = "The list is no longer in storage; submit it again"
+COPY_GIVEN_UP = "Copying the earlier run was given up; run the job again to copy all of it"
+ADDED_GIVEN_UP = "Taking in added tasks was given up; hand in those that are missing as a new job"
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -74,8 +79,13 @@ class Ingest:
         try:
             if batch:
                 await self._finish(await self._write(batch))
+            else:
+                await self._count_again(run_id)  # whoever wrote last may have died before it
         except Stale:
-            return  # another ingester is at it, and has got further
+            # Another ingester is at it, and has got further; or it has seen the end of it, and
+            # what was written here since is not in its figures.
+            await self._count_again(run_id)
+            return
         except NotFound:
             if await self._find(run_id, first):
                 raise
@@ -83,16 +93,49 @@ class Ingest:
         # For a batch that is gone too: whoever finished it may have died before this.
         await self.check(run_id)
 
+    async def standing(self, run_id: RunId, first: int, version: int) -> tuple[bool, Batch | None]:
+        """Whether a batch is over; and the batch, if it has come further than it was."""
+        batch = await self._find(run_id, first)
+        was = max(version, FIRST_STORED)  # whoever made it sent its duty under no version yet
+        return batch is None, batch if batch and batch.version > was else None
+
     async def abandon(self, run_id: RunId, first: int) -> None:
         """Give a batch up that cannot be finished: its run is stopped with the rows it has."""
+        batch = await self._find(run_id, first)
+        if batch is None:
+            return  # there is nothing left of it to give up
+        why = await self._why_given_up(batch)
         while (run := await self.metadata.run(run_id)) and run.is_live:
-            try:
-                await self.metadata.commit(life.stop(run, self.clock.now()))
-            except Stale:
-                continue
-        if batch := await self._find(run_id, first):
-            await self._finish(Ending(batch, is_cut=True, why=GIVEN_UP))
+            stopped = life.stop(run, self.clock.now())
+            with suppress(Stale):
+                await self.metadata.commit(life.explained(stopped, why, is_cut=True))
+        while batch := await self._find(run_id, first):
+            with suppress(Stale):
+                await self._finish(Ending(batch, is_cut=True, why=why))
         await self._take_no_more(run_id)
+
+    async def _why_given_up(self, batch: Batch) -> str:
+        if batch.source:
+            return COPY_GIVEN_UP
+        key = batch.pinned.blob if batch.pinned else batch.blob or ""
+        if await self.blobs.length(key) is None:
+            return LIST_GONE
+        return LIST_GIVEN_UP if batch.pinned or await self._is_pinned(batch) else ADDED_GIVEN_UP
+
+    async def _count_again(self, run_id: RunId) -> None:
+        """Have a run that takes in nothing more say how many rows it has."""
+        while run := await self.metadata.run(run_id):
+            if run.is_live or run.status is RunStatus.DELETED or await self._takes_in(run_id):
+                return
+            rows = sum((await self.tasks.tally(run_id)).values())
+            if rows <= run.total:
+                return
+            with suppress(Stale):
+                await self.metadata.commit(msgspec.structs.replace(run, total=rows))
+
+    async def _takes_in(self, run_id: RunId) -> bool:
+        found = await self.metadata.batches(limit=1, after=(run_id, -1))
+        return any(batch.run_id == run_id for batch in found)
 
     async def _find(self, run_id: RunId, first: int) -> Batch | None:
         found = await self.metadata.batches(limit=1, after=(run_id, first - 1))

@@ -1,6 +1,7 @@
 """A caller's list as a stream of pieces. Reading one takes a thread: it is all computing."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 
@@ -20,9 +21,10 @@ async def pieces_of(
     position: Position = BEGINNING,
     *,
     most_rows: int,
+    enough: float = math.inf,
 ) -> AsyncIterator[AsyncIterator[Piece]]:
     """What is left of a list from a position on; raises as `PinnedReader` does."""
-    reader = PinnedReader(pinned, params, position, most_rows=most_rows)
+    reader = PinnedReader(pinned, params, position, most_rows=most_rows, enough=enough)
     async with (
         aclosing(blobs.read(pinned.blob, offset=reader.offset)) as content,
         aclosing(_pieces(reader, content)) as pieces,

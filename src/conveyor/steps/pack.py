@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import msgspec
 
@@ -27,7 +27,7 @@ from conveyor.domain.export import (
 )
 from conveyor.domain.ids import TaskId
 from conveyor.domain.job import Job
-from conveyor.domain.task import Task
+from conveyor.domain.task import Task, has_expired
 from conveyor.domain.zipping import Entry, Item, Stream, directory_line, ending, laid_out, packed
 from conveyor.errors import NotFound, Unavailable
 from conveyor.ports.blobs import Blobs
@@ -133,12 +133,12 @@ class Pack:
             yield await under_way.popleft()
 
     async def _ready(self, job: Job, portion: Portion) -> Packed:
-        if portion.large and not _has_expired(job, portion.large, portion.now):
+        if portion.large and not has_expired(portion.large, job.result_ttl_days, portion.now):
             return Packed(large=portion.large)
         there = [
             (task, task.result)
             for task in portion.tasks
-            if task.result and not _has_expired(job, task, portion.now)
+            if task.result and not has_expired(task, job.result_ttl_days, portion.now)
         ]
         contents = await self.bodies.load_many([result.locator for _, result in there])
         loaded = {task.id: content for (task, _), content in zip(there, contents, strict=True)}
@@ -174,7 +174,9 @@ class Pack:
             if not rows:
                 return
             now = self.clock.now()
-            total += sum(_length(task) for task in rows if not _has_expired(job, task, now))
+            total += sum(
+                _length(task) for task in rows if not has_expired(task, job.result_ttl_days, now)
+            )
             if total > self.cap:
                 raise _Stop(Unmade(too_large(self.cap)))
             for tasks in _portioned(rows):
@@ -279,11 +281,6 @@ def _portioned(rows: Sequence[Task]) -> Iterator[Sequence[Task]]:
             tasks, room = [], PORTION
     if tasks:
         yield tasks
-
-
-def _has_expired(job: Job, task: Task, now: datetime) -> bool:
-    life = timedelta(days=job.result_ttl_days)
-    return task.result is not None and task.updated_at + life <= now
 
 
 def _length(task: Task) -> int:

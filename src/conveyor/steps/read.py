@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 import msgspec
 
@@ -12,7 +11,7 @@ from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_index
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.pinned_reader import reports_of
 from conveyor.domain.run import Run
-from conveyor.domain.task import Attempt, Task, TaskStatus
+from conveyor.domain.task import Attempt, Task, TaskStatus, has_expired
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
@@ -151,8 +150,7 @@ class Read:
         return await self.tasks.history(task.source_run_id or task.run_id, task.id)
 
     def has_expired(self, job: Job, task: Task) -> bool:
-        life = timedelta(days=job.result_ttl_days)
-        return task.result is not None and task.updated_at + life <= self.clock.now()
+        return has_expired(task, job.result_ttl_days, self.clock.now())
 
     def _open(self, job: Job, task: Task) -> Content:
         if task.status is TaskStatus.FAILED:

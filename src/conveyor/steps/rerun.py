@@ -40,6 +40,7 @@ from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.ownership import latest_run, own_job
 
 PAGE = 2_000
+RUNS = 100
 
 log = structlog.get_logger()
 
@@ -141,8 +142,10 @@ class Rerun:
             raise
 
     async def _plan(self, job: Job, source: Run, statuses: Statuses | None) -> Plan:
-        if source.is_cut and job.pinned and statuses is None:
-            return self._read_again(job, source, job.pinned)
+        if source.is_cut and statuses is None:
+            if job.pinned:
+                return self._read_again(job, source, job.pinned)
+            source = await self._whole_run(job) or source
         tally = await self.tasks.tally(source.id)
         settled = (await self.tasks.counts([source.id]))[source.id]
         retried, taken_over = expected(source, tally, counts(source, settled), statuses)
@@ -155,6 +158,15 @@ class Rerun:
             inherited=taken_over,
             large=source.total >= self.limits.sync_tasks,
         )
+
+    async def _whole_run(self, job: Job) -> Run | None:
+        """The job's newest run that has all its rows."""
+        before = None
+        while page := await self.metadata.runs(job.id, limit=RUNS, before=before):
+            if whole := next((run for run in page if not run.is_cut), None):
+                return whole
+            before = page[-1].id
+        return None
 
     def _read_again(self, job: Job, source: Run, pinned: PinnedList) -> Plan:
         """All of the job's list, where the last run was cut short of it."""
@@ -237,6 +249,7 @@ class Rerun:
             ingest_status=IngestStatus.PENDING if plan.large else None,
             inherited=plan.inherited,
             is_cut=source.is_cut and plan.pinned is None,
+            ingest_error=source.ingest_error if source.is_cut and plan.pinned is None else None,
         )
 
     async def _abandon(self, plan: Plan) -> None:

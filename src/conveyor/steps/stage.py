@@ -4,8 +4,10 @@ The list lies whole in storage before the slot says where it is. Of two that com
 time for one slot, the first to be whole stays; each has a place of its own until then.
 """
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import structlog
 
@@ -14,11 +16,19 @@ from conveyor.domain.file_input import FileInput, list_blob
 from conveyor.domain.ids import CallerId, InputId
 from conveyor.domain.list_packing import said_packing
 from conveyor.domain.list_spec import parse_spec
-from conveyor.errors import ConveyorError, FileInputNotFound, Stale, TooLarge
+from conveyor.errors import (
+    ConveyorError,
+    FileInputNotFound,
+    InvalidArgument,
+    Stale,
+    TooLarge,
+)
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
+
+LONGEST_SILENCE = timedelta(seconds=60)  # of one who sends a list
 
 log = structlog.get_logger()
 
@@ -72,12 +82,24 @@ class Stage:
         return slot
 
     async def _bounded(self, content: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-        length = 0
-        async for chunk in content:
+        length, chunks = 0, aiter(content)
+        while chunk := await self._next(chunks):
             length += len(chunk)
             if length > self.most_bytes:
                 raise self._too_large()
             yield chunk
+
+    async def _next(self, chunks: AsyncIterator[bytes]) -> bytes:
+        """What comes next; nothing at the end."""
+        try:
+            async with asyncio.timeout(LONGEST_SILENCE.total_seconds()):
+                while (chunk := await anext(chunks, None)) == b"":
+                    pass
+        except TimeoutError:
+            raise InvalidArgument(
+                f"Nothing came for {LONGEST_SILENCE.seconds} seconds: the list was not taken"
+            ) from None
+        return chunk or b""
 
     def _too_large(self) -> TooLarge:
         return TooLarge(

@@ -1,6 +1,6 @@
 """Duties in memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import count, islice
 
@@ -24,9 +24,15 @@ class MemoryDuties:
         duty = Duty(id=name, kind=kind, about=dict(about), deliveries=0, receipt="")
         self._waiting[name] = _Waiting(duty, self._clock.now())
 
-    async def receive(self, limit: int, *, lease: timedelta) -> Sequence[Duty]:
+    async def receive(
+        self, limit: int, *, lease: timedelta, kinds: Collection[str] | None = None
+    ) -> Sequence[Duty]:
         now = self._clock.now()
-        due = [waiting.duty for waiting in self._waiting.values() if waiting.due_at <= now]
+        due = [
+            waiting.duty
+            for waiting in self._waiting.values()
+            if waiting.due_at <= now and (kinds is None or waiting.duty.kind in kinds)
+        ]
         return [self._deliver(duty, lease) for duty in islice(due, limit)]
 
     async def extend(self, duty: Duty, *, lease: timedelta) -> None:

@@ -1,6 +1,6 @@
 """Background duties in SQLite."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 
 import apsw
@@ -17,8 +17,14 @@ ABOUT = msgspec.json.Decoder(dict[str, str])
 SEND = "INSERT INTO duty (id, kind, about, due_at) VALUES (?, ?, ?, ?)"
 RECEIVE = """
 UPDATE duty SET due_at = ?2, deliveries = deliveries + 1
- WHERE id IN (SELECT id FROM duty WHERE due_at <= ?1 ORDER BY due_at LIMIT ?3)
+ WHERE id IN (SELECT id FROM duty WHERE due_at <= ?1
+                 AND (?4 IS NULL OR kind IN (SELECT value FROM json_each(?4)))
+               ORDER BY due_at LIMIT ?3)
 RETURNING id, kind, about, deliveries
+"""
+ANY_DUE = """
+SELECT 1 FROM duty WHERE due_at <= ?1
+   AND (?2 IS NULL OR kind IN (SELECT value FROM json_each(?2))) LIMIT 1
 """
 HELD = "WHERE id = ? AND deliveries = ? AND due_at IS NOT NULL RETURNING 1"
 
@@ -35,10 +41,13 @@ class SqliteDuties:
         row = (self._ids.new(), kind, msgspec.json.encode(about).decode(), stamp(self._clock.now()))
         await self._database.write(lambda connection: _run(connection, SEND, row))
 
-    async def receive(self, limit: int, *, lease: timedelta) -> Sequence[Duty]:
+    async def receive(
+        self, limit: int, *, lease: timedelta, kinds: Collection[str] | None = None
+    ) -> Sequence[Duty]:
         now = self._clock.now()
-        wanted = (stamp(now), stamp(now + lease), limit)
-        if not self._database.peek(lambda connection: _any_due(connection, wanted[0])):
+        named = None if kinds is None else msgspec.json.encode(sorted(kinds)).decode()
+        wanted = (stamp(now), stamp(now + lease), limit, named)
+        if not self._database.peek(lambda connection: _any_due(connection, wanted[0], named)):
             return []
         return await self._database.write(
             lambda connection: [_duty(row) for row in connection.execute(RECEIVE, wanted)]
@@ -72,9 +81,9 @@ def _run(connection: apsw.Connection, statement: str, row: tuple[str | int, ...]
     connection.execute(statement, row)
 
 
-def _any_due(connection: apsw.Connection, now: int) -> bool:
+def _any_due(connection: apsw.Connection, now: int, kinds: str | None) -> bool:
     """A look before the write: an idle control loop should cost no transaction."""
-    return connection.execute("SELECT 1 FROM duty WHERE due_at <= ?", (now,)).fetchone() is not None
+    return connection.execute(ANY_DUE, (now, kinds)).fetchone() is not None
 
 
 def _duty(row: Row) -> Duty:

@@ -4,7 +4,7 @@ import msgspec
 
 from conveyor.domain.export import Export, ExportStatus
 from conveyor.domain.file_input import FileInput
-from conveyor.domain.ids import ExportId, InputId, JobId
+from conveyor.domain.ids import ExportId, InputId, JobId, RunId
 from conveyor.domain.list_shape import ListKind, ListSpec
 from conveyor.ports.metadata import Removed
 from conveyor.testing.contracts.engine import Engine
@@ -12,6 +12,8 @@ from conveyor.testing.factories import (
     EXPORT,
     INPUT,
     JOB,
+    OTHER_RUN,
+    RUN,
     a_file_input,
     an_export,
     as_stored,
@@ -69,6 +71,15 @@ class ExportsContract:
         rest = await engine.exports.page(limit=9, after=first[-1].id)
 
         assert [*first, *rest] == [as_stored(export) for export in exports]
+
+    async def test_the_exports_of_a_run_are_told_apart_from_others(self, engine: Engine) -> None:
+        names = [ExportId(name) for name in new_ids(3)]
+        runs = [RUN, OTHER_RUN, RUN]
+        for name, run_id in zip(names, runs, strict=True):
+            await engine.metadata.commit(an_export(id=name, run_id=run_id))
+
+        assert [export.id for export in await engine.exports.of_run(RUN)] == names[::2]
+        assert not await engine.exports.of_run(RunId("another"))
 
 
 def _rich_input() -> FileInput:

@@ -9,3 +9,4 @@ CREATE TABLE export (
     version INTEGER NOT NULL,
     doc     TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX export_by_run ON export (doc ->> 'run_id');
