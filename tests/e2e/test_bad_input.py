@@ -222,7 +222,6 @@ LATER: list[tuple[str, dict[str, object]]] = [
     ("webhook", {"webhook": {"url": "https://ok.example/hook"}}),
     ("schedule", {"schedule": {"rate": {"every": 1, "unit": "day"}}}),
     ("type", {"type": "scheduled"}),
-    ("file_input_id", {"file_input_id": UNKNOWN_ULID}),
     ("step_functions", {"step_functions": {"task_token": "x"}}),
 ]
 
