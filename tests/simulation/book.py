@@ -56,7 +56,9 @@ class KnownRun:
         if status == "pending":
             assert not shown["last_batch_received"]
             assert stats["completed"] == stats["total"]
-        if self.copies is not None and self.is_whole:
+        if self.reads_again and self.is_whole:
+            assert stats["total"] == len(self.job.listed or ()), f"not all of its list: {shown}"
+        elif self.copies is not None and self.is_whole:
             assert stats["total"] == len(self.copies), f"{len(self.copies)} to copy: {shown}"
         if not self.source and self.is_whole:
             promised = sum(len(lot.urls) for lot in self.lots)
@@ -77,6 +79,13 @@ class KnownRun:
         for name in GROWING:
             assert before["stats"][name] <= now["stats"][name], (before, now)
         assert before["stats"]["spend"]["credits"] <= now["stats"]["spend"]["credits"]
+
+    @property
+    def reads_again(self) -> bool:
+        """Whether it is made from its job's list, which the last run was cut short of."""
+        source = self.source.seen if self.source else None
+        is_cut = bool(source and source.get("cut_short"))
+        return is_cut and self.statuses is None and self.job.listed is not None
 
     @property
     def is_whole(self) -> bool:
@@ -103,7 +112,10 @@ class KnownRun:
         missing = self.rows.keys() - rows.keys()
         assert not missing, f"rows of {self.id} are gone: {missing}"
         self.rows = rows
-        if self.source:
+        if self.reads_again:
+            self.lots = [Lot(self.job.listed or [])]
+            self._judge_lots([row["url"] for row in listed])
+        elif self.source:
             self._judge_copies()
         else:
             self._judge_lots([row["url"] for row in listed])
@@ -177,6 +189,7 @@ class KnownJob:
     ttl_days: int
     runs: dict[str, KnownRun] = field(default_factory=dict)
     closed: bool = False
+    listed: list[str] | None = None  # kept by the job, to be read again
     deleted_at: datetime | None = None
 
     @property

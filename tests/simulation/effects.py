@@ -29,6 +29,7 @@ class Submitted:
 
     def _adopt(self, job_id: str, run_id: str) -> None:
         job = self.job = KnownJob(job_id, self.caller, self.ttl_days, closed=not self.opened)
+        job.listed = None if self.at_once or self.opened else self.urls
         job.runs[run_id] = KnownRun(run_id, job, [Lot(self.urls, whole=self.at_once)])
         self.callers.jobs.append(job)
 
