@@ -48,6 +48,7 @@ from tests.unit.kit import (
     ids_as_answer,
     ids_as_reply,
 )
+from tests.unit.staging_kit import small_pieces, submitted_list, urls
 
 NOTHING = Checked()
 A_DAY = timedelta(days=1)
@@ -203,6 +204,22 @@ LOST: dict[str, Setting] = {
     "orphan_export": partial(leave_object, kind="exports"),
     "orphan_report": partial(leave_object, kind="reports"),
 }
+
+
+async def test_a_list_whose_duty_was_lost_is_told_by_how_far_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small_pieces(monkeypatch)
+    house = a_house()
+    _, run_id = await submitted_list(house, urls(9))
+    house.trace.die_at("tasks.add", 2)
+    with pytest.raises(Crash):
+        await house.ingest.run(run_id, 0)
+    house.clock.advance(YOUNG + timedelta(minutes=1))
+
+    [found] = [one for one in await examined(house) if one.code == "unfinished_ingest"]
+
+    assert "up to line 5" in found.what
 
 
 @pytest.mark.parametrize("action", LOST)

@@ -23,10 +23,22 @@ def unfinished_ingest(batch: Batch) -> Lost:
     return Lost(
         action="unfinished_ingest",
         mark=f"batch {batch.run_id} {batch.first} {batch.version}",
-        what=f"{batch.count - batch.written:,} of its rows, from index {batch.first:,} on, are "
-        f"promised since {batch.created_at:%Y-%m-%d %H:%M:%S} and not written",
+        what=_what_is_owed(batch),
         job_id=batch.job_id,
         run_id=batch.run_id,
+    )
+
+
+def _what_is_owed(batch: Batch) -> str:
+    since = f"{batch.created_at:%Y-%m-%d %H:%M:%S}"
+    if batch.pinned:  # how many rows it has shows at its end
+        return (
+            f"its list is to be read since {since}, and is read up to line {batch.position.line:,}"
+        )
+    missing = batch.count - batch.written
+    return (
+        f"{missing:,} of its rows, from index {batch.first:,} on, are promised since {since} "
+        "and not written"
     )
 
 
@@ -92,10 +104,13 @@ def orphan_bodies(job_id: JobId, run_id: RunId) -> Lost:
 
 def orphan_blob(action: str, key: str) -> Lost:
     """An object that nothing refers to, under `<kind>/<job>/<run>/`, or of a job, or an input."""
-    kind, *of = key.split("/")
-    job_id, run_id = of[:2] if kind not in {"inputs", "pins"} else (None, None)
-    if kind == "pins":
-        job_id = of[0].removesuffix(".ndjson")
+    job_id: str | None = None
+    run_id: str | None = None
+    match key.split("/"):
+        case ["pins", name]:
+            job_id = name.removesuffix(".ndjson")
+        case [kind, job, run, *_] if kind != "inputs":
+            job_id, run_id = job, run
     return Lost(
         action=action,
         mark=f"blob {key}",
