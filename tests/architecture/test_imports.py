@@ -30,7 +30,7 @@ STANDARD_AND_PURE = {
     "collections", "csv", "dataclasses", "datetime", "difflib", "enum", "hashlib", "http", "itertools", "math", "re", "struct", "sys", "typing", "zlib",
 }  # fmt: skip
 # Values and helpers that stations share; no station itself.
-SHARED_BY_STEPS = {"attempt", "check", "idempotency", "lane", "list_pieces", "ownership"}
+SHARED_BY_STEPS = {"attempt", "check", "idempotency", "lane", "list_pieces", "ownership", "roster"}
 # Only these know every part.
 KNOW_ALL = {"wiring", "operating", "attending", "cli", "testing", "__main__", "__init__"}
 

@@ -147,7 +147,7 @@ class Life:
             return
         pump = self.service.pump
         self.advance(timedelta(seconds=3))
-        await pump._refresh()
+        await pump.roster.refresh()
         async with asyncio.TaskGroup() as group:
             await pump._feed(group)
         await pump._renew()

@@ -221,7 +221,7 @@ def test_an_extension_has_its_default_and_its_bounds(row: Row) -> None:
     defaults = dict(
         zip(job.Job.__struct_fields__[::-1], job.Job.__struct_defaults__[::-1], strict=False)
     )
-    assert defaults[field] == int(row["default"])
+    assert defaults[field] == (None if row["default"] == "-" else int(row["default"]))
     for value in (lowest, highest):
         submission.parse_submission(b'{"status":"open"}', {field: value}, limits)
     for value in (lowest - 1, highest + 1):
@@ -230,7 +230,7 @@ def test_an_extension_has_its_default_and_its_bounds(row: Row) -> None:
 
 
 def test_every_extension_of_the_code_is_listed() -> None:
-    bounded = {"max_inflight", "retries", "result_ttl_days", "async"}
+    bounded = {"max_inflight", "max_per_host", "retries", "result_ttl_days", "async"}
     assert {row["field"] for row in extension_rows()} == bounded
     assert bounded <= names(submission.Submission)
 

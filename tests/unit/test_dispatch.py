@@ -8,6 +8,7 @@ from datetime import timedelta
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from conveyor.adapters.crypto.sealing import AesSealing
 from conveyor.domain.failure import AccountReason
@@ -17,7 +18,7 @@ from conveyor.domain.submission import Limits
 from conveyor.domain.task import MOST_LOST, AccountBlocked, Task, TaskStatus, Throttled
 from conveyor.errors import StorageFull, Unavailable
 from conveyor.steps import dispatch
-from conveyor.steps.attempt import Assignment, Result
+from conveyor.steps.attempt import Assignment, Fetched, Result
 from conveyor.steps.dispatch import Pump
 from conveyor.steps.lane import Pace
 from conveyor.steps.pause import Pause
@@ -192,7 +193,7 @@ async def test_a_run_that_was_throttled_cools_down_even_when_somebody_wakes_the_
         await until(lambda: tried[throttled] == 1 and not pump.flights)
         for _ in range(3):
             pump.wake(throttled)
-            _, other = await house.submit(1)
+            other = await _submit_with_key(house, "another-key", 1)
             await _completed(house, other)
 
     assert tried[throttled] == 1
@@ -310,7 +311,7 @@ async def test_waking_for_a_run_that_is_not_there_does_nothing() -> None:
     await house.metadata.commit(a_run())
 
     for run_id in (a_run().id, RunId(house.ids.new())):
-        await pump._look_at(run_id)
+        await pump.roster._look_at(run_id)
 
     assert not pump.lanes
 
@@ -318,7 +319,7 @@ async def test_waking_for_a_run_that_is_not_there_does_nothing() -> None:
 async def test_a_run_whose_key_cannot_be_opened_is_left_alone() -> None:
     house, gateway = a_house(), ScriptedAttempts()
     pump = a_pump(house, gateway.attempt)
-    pump.sealing = AesSealing(b"another key of thirty-two bytes!")
+    pump.roster.sealing = AesSealing(b"another key of thirty-two bytes!")
     _, run_id = await house.submit(3)
 
     async with running(pump):
@@ -549,7 +550,7 @@ async def test_a_caller_that_comes_late_finds_a_place_however_much_another_holds
 async def test_a_key_that_is_refused_is_driven_less_hard_and_comes_to_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("conveyor.domain.pacing.EASING", 0.0)
+    monkeypatch.setattr("conveyor.domain.throttle.EASING", 0.0)
     house, most, under_way = a_house(), 0, 0
     _, run_id = await house.submit(9)
 
@@ -566,7 +567,7 @@ async def test_a_key_that_is_refused_is_driven_less_hard_and_comes_to_its_end(
     pump = a_pump(house, attempt)
     async with running(pump):
         await _completed(house, run_id)
-        [throttle] = pump.throttles.values()
+        [throttle] = pump.roster.throttles.values()
         assert throttle.limit < most
 
     assert {task.attempts for task in await house.rows(run_id)} == {1}
@@ -635,6 +636,100 @@ async def _rounds(house: House) -> None:
 async def _calls(house: House, name: str, more: int) -> None:
     seen = len(house.trace.of(name))
     await until(lambda: len(house.trace.of(name)) >= seen + more)
+
+
+async def test_a_key_that_was_throttled_is_left_alone_by_all_its_runs() -> None:
+    house, tried = a_house(), list[RunId]()
+    _, first = await house.submit(1)
+    _, second = await house.submit(1)
+
+    async def attempt(task: Task, _: Assignment) -> Result:
+        tried.append(task.run_id)
+        return Throttled(AGES)
+
+    async with running(a_pump(house, attempt, quick(concurrency=1))):
+        await until(lambda: tried)
+        await _rounds(house)
+
+    assert len(tried) == 1
+    assert {first, second} > set(tried)
+
+
+async def test_an_account_that_is_refused_fails_one_run_and_its_other_runs_wait() -> None:
+    house, tried = a_house(), list[RunId]()
+    runs = [(await house.submit(5))[1] for _ in range(3)]
+
+    async def attempt(task: Task, _: Assignment) -> Result:
+        tried.append(task.run_id)
+        return AccountBlocked(AccountReason.INSUFFICIENT_CREDITS, "no credits left")
+
+    async with running(a_pump(house, attempt, quick(concurrency=1))):
+        await until(lambda: tried)
+        await _rounds(house)
+
+    assert len(tried) == 1
+    statuses = {run_id: (await house.run(run_id)).status for run_id in runs}
+    assert statuses.pop(tried[0]) is RunStatus.FAILED
+    assert set(statuses.values()) == {RunStatus.RUNNING}
+
+
+async def test_a_limit_that_the_gateway_tells_is_kept() -> None:
+    house, most, under_way = a_house(), 0, 0
+    _, run_id = await house.submit(40)
+    await house.do_duties()
+
+    async def attempt(task: Task, _: Assignment) -> Result:
+        nonlocal most, under_way
+        under_way += 1
+        await asyncio.sleep(0)
+        most = max(most, under_way) if task.index > 20 else most
+        under_way -= 1
+        return Fetched(content=b"page", format="html", limit=3)
+
+    async with running(a_pump(house, attempt)):
+        await _completed(house, run_id)
+    assert 0 < most <= 3
+
+
+async def test_a_host_is_not_asked_for_more_pages_at_once_than_its_job_allows() -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    hosts = ["a.example"] * 6 + ["b.example"] * 3
+    tasks = [{"url": f"https://{host}/{number}"} for number, host in enumerate(hosts)]
+    _, run_id = await house.submit(0, tasks=tasks, max_per_host=2)
+    pump = a_pump(house, gateway.attempt)
+    async with running(pump):
+        await until(lambda: len(gateway.started) == 4)
+        await _rounds(house)
+        begun = Counter(str(task.spec.url)[8:17] for task in gateway.started)
+        assert begun == {"a.example": 2, "b.example": 2}
+        gateway.gate.set()
+        await _completed(house, run_id)
+    assert sorted(task.index for task in gateway.started) == list(range(9))
+
+
+async def test_pages_that_wait_for_their_host_are_handed_back_when_the_run_or_the_program_ends() -> (
+    None
+):
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    job_id, stopped = await house.submit(5, max_per_host=1)
+    pump = a_pump(house, gateway.attempt)
+    async with running(pump):
+        await until(lambda: len(gateway.started) == 1 and len(pump.flights) == 5)
+        await house.close.stop(CALLER, job_id)
+        pump.wake(stopped)
+        await until(lambda: len(pump.flights) == 1)
+        _, going = await house.submit(5, max_per_host=1)
+        pump.wake(going)
+        await until(lambda: len(gateway.started) == 2 and len(pump.flights) == 6)
+    assert not pump.flights
+    rows = [*await house.rows(stopped), *await house.rows(going)]
+    assert {row.status for row in rows} == {TaskStatus.PENDING}
+    assert {row.attempts for row in rows} == {0}
+
+
+async def _submit_with_key(house: House, key: str, count: int) -> RunId:
+    call = replace(a_call(count), api_key=key)
+    return ids_in(await house.accept.submit(call, ids_as_answer))[1]
 
 
 async def _submit_as(house: House, caller: CallerId, count: int) -> RunId:

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conveyor.domain.ids import CallerId, RunId
-from conveyor.domain.pacing import EASING, Throttle, Want, most_for_one, share
+from conveyor.domain.pacing import Want, most_for_one, share
 
 CALLERS = [CallerId(name) for name in ("ann", "bob", "cid", "dan")]
 
@@ -184,24 +184,3 @@ def test_nobody_comes_to_hold_more_than_one_may(
 
 def test_one_place_in_five_is_kept_and_a_single_place_is_for_anybody() -> None:
     assert [most_for_one(places) for places in (1, 4, 5, 500)] == [1, 4, 4, 400]
-
-
-def test_a_throttle_is_halved_once_for_a_burst_and_never_closed() -> None:
-    throttle = Throttle(limit=100, most=100, under_way=99)
-    for _ in range(50):
-        throttle.refused(now=0.0)
-    assert throttle.limit == 50
-    for number in range(1, 20):
-        throttle.refused(now=number * EASING)
-    assert throttle.limit == 1
-    assert Throttle(limit=1, most=9).room() == 1
-
-
-def test_a_throttle_rises_by_one_for_a_round_of_answers_up_to_its_most() -> None:
-    throttle = Throttle(limit=4, most=6)
-    for _ in range(5):
-        throttle.answered()
-    assert 5 <= throttle.limit < 6
-    for _ in range(100):
-        throttle.answered()
-    assert throttle.room() == 6

@@ -12,7 +12,7 @@ from conveyor.errors import InvalidArgument, NotImplementedYet, TooLarge
 from conveyor.steps.idempotency import Call
 
 PREFIX = "conveyor-"
-NUMBERS = {"max-inflight", "retries", "result-ttl-days"}
+NUMBERS = {"max-inflight", "max-per-host", "retries", "result-ttl-days"}
 FLAGS = {"async"}
 CHOICES = {"on-invalid": set(OnInvalid)}
 LATER = {"step-functions"}

@@ -67,6 +67,7 @@ class WireJob(msgspec.Struct, kw_only=True):
     retries: int
     result_ttl_days: int
     next_scheduled_run: datetime | None = None
+    max_per_host: int | UnsetType = UNSET
     latest_run: WireRun | UnsetType = UNSET
     zenrows_params: dict[str, str] | UnsetType = UNSET
     external_id: str | UnsetType = UNSET
@@ -241,6 +242,7 @@ def job_shown(view: JobView) -> WireJob:
         name=_given(job.name),
         metadata=_texts(job.metadata),
         max_inflight=job.max_inflight,
+        max_per_host=job.max_per_host or UNSET,
         retries=job.retries,
         result_ttl_days=job.result_ttl_days,
         created_at=job.created_at,

@@ -46,6 +46,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     external_id: str | None = None
     metadata: str | None = None
     max_inflight: int = 100
+    max_per_host: int | None = None  # pages of one host at a time
     retries: int = 3
     result_ttl_days: int = 14
     runs: int = 1  # runs there have ever been: the next one's sequence is one more

@@ -1,15 +1,13 @@
-"""Who gets how much when there is not enough for all, and how hard a key may be driven."""
+"""Who gets how much when there is not enough for all."""
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
 
 from conveyor.domain.ids import CallerId, RunId
 
-EASING = 0.5  # seconds in which a burst of refusals counts as one
 KEPT_FREE = 5  # one place in so many is for callers that hold nothing yet
 
 
@@ -74,28 +72,3 @@ def _level(asked: Mapping[K, int], held: Mapping[K, int], free: int) -> dict[K, 
 
 def _poured(asked: Mapping[K, int], held: Mapping[K, int], level: int) -> dict[K, int]:
     return {key: min(amount, max(level - held.get(key, 0), 0)) for key, amount in asked.items()}
-
-
-@dataclass(slots=True)
-class Throttle:
-    """How many calls a key may have under way, learned from its refusals.
-
-    Halved when the gateway says that it is too much, at most twice a second, and raised by one
-    for each round of calls that went well.
-    """
-
-    limit: float
-    most: float
-    under_way: int = 0
-    eased_at: float = 0.0
-
-    def refused(self, now: float) -> None:
-        if now >= self.eased_at:
-            self.limit = max(min(self.limit, self.under_way + 1) / 2, 1.0)
-            self.eased_at = now + EASING
-
-    def answered(self) -> None:
-        self.limit = min(self.limit + 1 / self.limit, self.most)
-
-    def room(self) -> int:
-        return int(self.limit) - self.under_way

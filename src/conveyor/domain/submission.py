@@ -107,6 +107,7 @@ class Submission(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     schedule: Any = None
     webhook: Any = None
     max_inflight: int | None = None
+    max_per_host: int | None = None
     retries: int | None = None
     result_ttl_days: int | None = None
     async_: bool | None = msgspec.field(default=None, name="async")
@@ -311,6 +312,7 @@ def _check_fields(body: Submission) -> None:
 def _check_extensions(body: Submission, limits: Limits) -> None:
     for name, lowest, highest in (
         ("max_inflight", 1, limits.most_inflight),
+        ("max_per_host", 1, limits.most_inflight),
         ("retries", 0, limits.most_retries),
         ("result_ttl_days", 1, limits.most_ttl_days),
     ):

@@ -28,6 +28,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     content: bytes | Spool
     spend: Spend = NOTHING
     gateway_request_id: str | None = None  # what the gateway itself calls the call
+    limit: int | None = None  # of calls at once, as the gateway tells it for the key
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):

@@ -204,7 +204,7 @@ class Accept:
         now = self.clock.now()
         given = {
             name: value
-            for name in ("max_inflight", "retries", "result_ttl_days")
+            for name in ("max_inflight", "max_per_host", "retries", "result_ttl_days")
             if (value := getattr(body, name)) is not None
         }
         return Job(

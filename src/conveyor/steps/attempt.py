@@ -28,6 +28,7 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     content: bytes | Spool
     format: str
     spend: Spend = NOTHING
+    limit: int | None = None  # of calls at once, as the gateway tells it for the key
 
 
 Result = Fetched | Outcome

@@ -15,15 +15,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import structlog
-from msgspec.structs import replace
 
 from conveyor.domain.failure import FailureReason
-from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, ulid
-from conveyor.domain.job import Job
-from conveyor.domain.pacing import Throttle, Want, most_for_one, share
-from conveyor.domain.params import load
+from conveyor.domain.ids import CallerId, JobId, RunId, TaskId
+from conveyor.domain.pacing import Want, most_for_one, share
 from conveyor.domain.problem import encoded, problem
-from conveyor.domain.run import Run
 from conveyor.domain.task import (
     AccountBlocked,
     Interrupted,
@@ -32,14 +28,16 @@ from conveyor.domain.task import (
     Task,
     Throttled,
 )
+from conveyor.domain.throttle import BREAK
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
 from conveyor.ports.work import Held, Work
-from conveyor.steps.attempt import Assignment, Ended, Result
+from conveyor.steps.attempt import Assignment, Ended, Fetched, Result
 from conveyor.steps.lane import Flight, Lane, Pace
+from conveyor.steps.roster import Roster
 
 log = structlog.get_logger()
 
@@ -56,23 +54,31 @@ class Pump:
     settle_final: Callable[[Sequence[Task]], Awaitable[None]]
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     pace: Pace = field(default_factory=Pace)
-    lanes: dict[RunId, Lane] = field(default_factory=dict)
-    throttles: dict[str, Throttle] = field(default_factory=dict)  # by API key, over all its jobs
+    roster: Roster = field(init=False)
     flights: dict[tuple[RunId, TaskId], Flight] = field(default_factory=dict)
     landed: list[tuple[Flight, Result]] = field(default_factory=list)  # over, not settled
-    touched: set[RunId] = field(default_factory=set)  # runs somebody in this process changed
-    noticed: asyncio.Event = field(default_factory=asyncio.Event)  # a run was touched
     stirred: asyncio.Event = field(default_factory=asyncio.Event)  # there may be room for tasks
     any_landed: asyncio.Event = field(default_factory=asyncio.Event)
     dice: random.Random = field(default_factory=random.Random)
     holding_until: float = 0.0  # there is no room for results: ask for no more pages
-    refresh_at: float = 0.0
-    resync_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.roster = Roster(
+            metadata=self.metadata,
+            coordination=self.coordination,
+            sealing=self.sealing,
+            clock=self.clock,
+            policy=self.policy,
+            pace=self.pace,
+        )
+
+    @property
+    def lanes(self) -> dict[RunId, Lane]:
+        return self.roster.lanes
 
     def wake(self, run_id: RunId) -> None:
         """A run is new, has new tasks or has ended: look at it now rather than soon."""
-        self.touched.add(run_id)
-        self.noticed.set()
+        self.roster.wake(run_id)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve live runs until told to stop; then finish what is in hand within the grace."""
@@ -201,7 +207,7 @@ class Pump:
             if unused:
                 lane = self.lanes[run_id]
                 spare, lane.spare = lane.spare, []
-                await self._release(lane.job.id, [*unused, *spare])
+                await self.roster.release(lane.job.id, [*unused, *spare])
 
     def _pace_lanes(self, unused: Mapping[RunId, Sequence[str]]) -> None:
         """Runs that gave less than was asked for have nothing more due just now."""
@@ -212,9 +218,10 @@ class Pump:
             if not left:
                 lane.idle = 0.0
                 continue
+            longest = self.pace.longest_idle * max(len(self.lanes) / self.pace.idlers, 1.0)
             lane.idle = min(
                 max(lane.idle * 2, self.pace.shortest_idle.total_seconds()),
-                self.pace.longest_idle.total_seconds(),
+                longest.total_seconds(),
             )
             lane.resting_until = now + lane.idle
 
@@ -228,15 +235,36 @@ class Pump:
 
     def _start(self, group: asyncio.TaskGroup, task: Task, permit: str) -> None:
         lane = self.lanes[task.run_id]
-        flight = Flight(task, lane, permit)
+        flight = Flight(task, lane, permit, group)
         lane.calls += 1
-        lane.throttle.under_way += 1
         lane.unsettled += 1
         # A process that slept through a lease may claim what it still has in flight.
-        if (lapsed := self.flights.get((task.run_id, task.id))) and lapsed.worker:
-            lapsed.worker.cancel()
+        if lapsed := self.flights.get((task.run_id, task.id)):
+            self._drop(lapsed)
         self.flights[task.run_id, task.id] = flight
-        flight.worker = group.create_task(self._fly(flight))
+        if not lane.is_held_up(flight):
+            self._begin(flight)
+
+    def _begin(self, flight: Flight) -> None:
+        flight.lane.throttle.under_way += 1
+        flight.worker = flight.group.create_task(self._fly(flight))
+
+    def _drop(self, flight: Flight) -> None:
+        if flight.worker:
+            flight.worker.cancel()
+        else:
+            flight.lane.waits_no_longer(flight)
+            self._hand_back(flight)
+
+    def _hand_back(self, flight: Flight) -> None:
+        """A page that was not begun goes back, to be taken up again."""
+        flight.lane.calls -= 1
+        self.landed.append((flight, Interrupted()))
+        self.any_landed.set()
+
+    def _hand_back_all(self, lane: Lane) -> None:
+        for flight in lane.not_begun():
+            self._hand_back(flight)
 
     async def _fly(self, flight: Flight) -> None:
         result: Result = Interrupted()
@@ -254,29 +282,19 @@ class Pump:
         lane = flight.lane
         lane.calls -= 1
         lane.throttle.under_way -= 1
-        self._cool_down(lane, result)
-        if flight.permit and not lane.gone and lane.cooling_until <= self.clock.monotonic():
+        now = self.clock.monotonic()
+        _learn(lane, result, now)
+        if flight.permit and not lane.gone and lane.throttle.closed_until <= now:
             lane.spare.append(flight.permit)
             flight.permit = None
         self.landed.append((flight, result))
         self.any_landed.set()
+        if lane.gone:
+            self._hand_back_all(lane)
+        if following := lane.next_for_host(flight):
+            self._begin(following)
         if lane.room() >= lane.worthwhile:
             self.stirred.set()
-
-    def _cool_down(self, lane: Lane, result: Result) -> None:
-        now = self.clock.monotonic()
-        match result:
-            case Throttled(wait):
-                lane.throttle.refused(now)
-                if wait > SHORT_WAIT:  # more than too many at once: the key is to be left alone
-                    until = now + min(wait, LONGEST_COOLING).total_seconds()
-                    lane.cooling_until = max(lane.cooling_until, until)
-            case AccountBlocked():
-                lane.gone = True
-            case Interrupted():
-                pass
-            case _:
-                lane.throttle.answered()
 
     async def _settle_for_ever(self) -> None:
         while True:
@@ -309,13 +327,7 @@ class Pump:
             if flight.permit:
                 permits[flight.lane.job.id].append(flight.permit)
         for job_id, held in permits.items():
-            await self._release(job_id, held)
-
-    async def _release(self, job_id: JobId, permits: Sequence[str]) -> None:
-        try:
-            await self.coordination.release(job_id, permits)
-        except Unavailable:
-            return  # they age out by themselves
+            await self.roster.release(job_id, held)
 
     async def _renew_for_ever(self) -> None:
         while True:
@@ -344,107 +356,24 @@ class Pump:
     def _abort(self, lost: Held) -> None:
         """Another worker has this task now: what we would write for it counts no more."""
         flight = self.flights.get((lost.run_id, lost.task_id))
-        if flight and flight.worker and flight.task.claim_no == lost.claim_no:
-            flight.worker.cancel()
+        if flight and flight.task.claim_no == lost.claim_no:
+            self._drop(flight)
 
     async def _watch_for_ever(self) -> None:
         """Keep the map of live runs."""
         while True:
-            self.noticed.clear()
+            self.roster.noticed.clear()
             try:
-                await self._refresh()
+                await self.roster.refresh()
             except Unavailable as error:
                 log.warning("pump.watch.unavailable", why=str(error))
                 await asyncio.sleep(self.pace.outage.total_seconds())
                 continue
+            for lane in self.lanes.values():
+                if lane.gone:
+                    self._hand_back_all(lane)
             self.stirred.set()
-            await self._wait_for(self.noticed, self.refresh_at)
-
-    async def _refresh(self) -> None:
-        """Know the live runs: those touched in this process at once, new ones every second,
-        all of them now and then.
-        """
-        touched, self.touched = self.touched, set()
-        for run_id in touched:
-            await self._look_at(run_id)
-        now = self.clock.monotonic()
-        if now >= self.resync_at:
-            live = await self._join_all(after="")
-            for run_id in self.lanes.keys() - live:
-                await self._leave(run_id)
-            self.resync_at = now + self.pace.resync.total_seconds()
-        elif now >= self.refresh_at:
-            await self._join_all(after=self._id_of_the_recent_past())
-        else:
-            return
-        self.refresh_at = now + self.pace.refresh.total_seconds()
-
-    def _id_of_the_recent_past(self) -> str:
-        """Runs made since then have greater ids, even by a clock that is somewhat behind ours."""
-        then = self.clock.now() - OVERLAP
-        return ulid(int(then.timestamp() * 1000), 0)
-
-    async def _look_at(self, run_id: RunId) -> None:
-        run = await self.metadata.run(run_id)
-        if run is None or not run.is_live:
-            await self._leave(run_id)
-        elif lane := self.lanes.get(run_id):
-            lane.run = run
-            lane.resting_until = 0.0
-            lane.idle = 0.0
-        elif job := await self.metadata.job(run.job_id):
-            self._join(run, job)
-
-    async def _join_all(self, *, after: str) -> set[RunId]:
-        """Serve every live run with an id above `after`, and say which they are."""
-        live: set[RunId] = set()
-        while page := await self.metadata.live(limit=PAGE, after=after):
-            for run, job in page:
-                live.add(run.id)
-                if lane := self.lanes.get(run.id):
-                    lane.run = run
-                else:
-                    self._join(run, job)
-            after = page[-1][0].id
-        return live
-
-    def _join(self, run: Run, job: Job) -> None:
-        try:
-            key = self.sealing.open(job.sealed_key, context=f"{job.caller}|{job.id}")
-        except Unavailable as error:
-            log.critical("run.key.unreadable", job_id=job.id, run_id=run.id, why=str(error))
-            return
-        assignment = Assignment(
-            job_id=job.id,
-            key=key,
-            params=load(job.params),
-            format=job.format,
-            policy=replace(self.policy, retries=job.retries),
-        )
-        worthwhile = min(self.pace.worthwhile, (job.max_inflight + 1) // 2)
-        most = self.pace.concurrency
-        self.lanes[run.id] = Lane(
-            run=run,
-            job=job,
-            assignment=assignment,
-            throttle=self.throttles.setdefault(key, Throttle(limit=most, most=most)),
-            worthwhile=worthwhile,
-        )
-
-    async def _leave(self, run_id: RunId) -> None:
-        """Take nothing more of a run; forget it when its last task is in."""
-        lane = self.lanes.get(run_id)
-        if lane is None:
-            return
-        lane.gone = True
-        await self._release_spare(lane)
-        if not lane.unsettled and not lane.coming:
-            del self.lanes[run_id]
-
-    async def _release_spare(self, lane: Lane) -> None:
-        spare, lane.spare = lane.spare, []
-        if spare:
-            await self._release(lane.job.id, spare)
+            await self._wait_for(self.roster.noticed, self.roster.refresh_at)
 
     async def _rest(self) -> None:
         """Wait until there may be room, or a run that rests is up again."""
@@ -470,6 +399,8 @@ class Pump:
 
     async def _wind_down(self) -> None:
         """Let running tasks end within the grace, hand back the rest, settle it all."""
+        for lane in self.lanes.values():
+            self._hand_back_all(lane)
         workers = [one.worker for one in self.flights.values() if one.worker]
         if workers:
             await asyncio.wait(workers, timeout=self.pace.grace.total_seconds())
@@ -483,14 +414,32 @@ class Pump:
         except TimeoutError:
             log.warning("pump.stopped.unsettled", tasks=len(self.flights))
         for lane in self.lanes.values():
-            await self._release_spare(lane)
+            await self.roster.release_spare(lane)
 
 
-PAGE = 1000
+def _learn(lane: Lane, result: Result, now: float) -> None:
+    """What a call tells of its key: how many it may have, or that it is to be left alone."""
+    throttle = lane.throttle
+    match result:
+        case Throttled(wait):
+            throttle.refused(now)
+            if wait > SHORT_WAIT:  # more than too many at once
+                throttle.close(now, min(wait, LONGEST_COOLING))
+        case AccountBlocked():
+            lane.gone = True
+            throttle.close(now, BREAK)
+        case Interrupted():
+            pass
+        case Fetched(limit=int(limit)):
+            throttle.answered()
+            throttle.told(limit)
+        case _:
+            throttle.answered()
+
+
 SHORT_WAIT = timedelta(seconds=5)
 LONGEST_COOLING = timedelta(minutes=1)
 INTERNAL = encoded(
     problem(status=500, code="internal", detail="Something went wrong here with this page.")
 )
-OVERLAP = timedelta(minutes=1)  # between looks for new runs, for clocks that disagree
 LAST_WORDS = timedelta(seconds=5)  # for the engines to answer when the program stops

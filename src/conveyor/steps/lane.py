@@ -4,13 +4,14 @@ Not a station of its own: it is the state of dispatch.
 """
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from conveyor.domain.job import Job
-from conveyor.domain.pacing import Throttle
 from conveyor.domain.run import Run
 from conveyor.domain.task import Task
+from conveyor.domain.throttle import Throttle
 from conveyor.steps.attempt import Assignment
 
 
@@ -25,7 +26,8 @@ class Pace:
     worthwhile: int = 25  # tasks that make a claim or a settle worth its round trip
     patience: timedelta = timedelta(milliseconds=5)  # after which fewer will do
     shortest_idle: timedelta = timedelta(milliseconds=20)
-    longest_idle: timedelta = timedelta(milliseconds=500)
+    longest_idle: timedelta = timedelta(milliseconds=500)  # of up to `idlers` runs
+    idlers: int = 500  # of more runs each is asked less often, so that all together cost no more
     outage: timedelta = timedelta(seconds=1)  # how long to wait for an engine that is away
     feeders: int = 3  # claims under way at once: one waits for the engine while another starts
     settlers: int = 2  # groups being settled at once: one writes bodies while another commits
@@ -46,10 +48,11 @@ class Lane:
     unsettled: int = 0  # tasks claimed and not settled yet: `calls` among them
     spare: list[str] = field(default_factory=list)  # permits for the next pages
     hasty_until: float = 0.0  # few places are free: wait for more
-    cooling_until: float = 0.0  # the gateway asked to wait
     resting_until: float = 0.0  # nothing was due
     idle: float = 0.0  # how long it rests when nothing is due; doubles
     gone: bool = False  # no longer live: take nothing new
+    hosts: Counter[str] = field(default_factory=Counter)  # calls under way, where they are capped
+    waiting: dict[str, list["Flight"]] = field(default_factory=dict)  # for their host
 
     def room(self) -> int:
         if self.gone or self.run.is_paused:
@@ -58,7 +61,40 @@ class Lane:
 
     def ready_at(self) -> float:
         hasty = self.hasty_until if self.room() < self.worthwhile else 0.0
-        return max(self.cooling_until, self.resting_until, hasty)
+        return max(self.throttle.closed_until, self.resting_until, hasty)
+
+    def is_held_up(self, flight: "Flight") -> bool:
+        """Whether a page has to wait for others of its host; if not, it is counted as begun."""
+        most = self.job.max_per_host
+        if most is None:
+            return False
+        host = host_of(flight.task.spec.url)
+        if self.hosts[host] >= most:
+            self.waiting.setdefault(host, []).append(flight)
+            return True
+        self.hosts[host] += 1
+        return False
+
+    def next_for_host(self, flight: "Flight") -> "Flight | None":
+        """The page that may begin now that this one is over."""
+        if self.job.max_per_host is None:
+            return None
+        host = host_of(flight.task.spec.url)
+        if waiting := self.waiting.get(host):
+            return waiting.pop(0)
+        self.waiting.pop(host, None)
+        self.hosts[host] -= 1
+        if not self.hosts[host]:
+            del self.hosts[host]
+        return None
+
+    def waits_no_longer(self, flight: "Flight") -> None:
+        self.waiting[host_of(flight.task.spec.url)].remove(flight)
+
+    def not_begun(self) -> list["Flight"]:
+        """All that wait for their host, and do so no longer."""
+        waiting, self.waiting = self.waiting, {}
+        return [flight for flights in waiting.values() for flight in flights]
 
 
 @dataclass(slots=True)
@@ -68,4 +104,10 @@ class Flight:
     task: Task
     lane: Lane
     permit: str | None  # none once its call is over and a next page has it
-    worker: asyncio.Task[None] | None = None
+    group: asyncio.TaskGroup
+    worker: asyncio.Task[None] | None = None  # none while it waits for its host
+
+
+def host_of(url: str) -> str:
+    """The host of a URL in stored form, with its port."""
+    return url.split("/", 3)[2].rpartition("@")[2]

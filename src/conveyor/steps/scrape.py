@@ -55,7 +55,9 @@ class Scrape:
             case Page():
                 log.debug("gateway.answered", **_ids(task, request, answer))
                 kind = _format(task, assignment, params)
-                return Fetched(content=answer.content, format=kind, spend=answer.spend)
+                return Fetched(
+                    content=answer.content, format=kind, spend=answer.spend, limit=answer.limit
+                )
             case Refusal():  # pragma: no branch - the last of the union
                 return _judge(task, request, answer)
 

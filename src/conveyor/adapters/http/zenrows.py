@@ -49,6 +49,7 @@ COST = istr("X-Request-Cost")
 RETRY_AFTER = istr("Retry-After")
 DATE = istr("Date")
 REQUEST_ID = istr("X-Request-ID")
+LIMIT = istr("Concurrency-Limit")
 
 
 class ZenrowsGateway:
@@ -226,9 +227,15 @@ class Told(NamedTuple):
 
     charged: Spend = NOTHING
     named: str | None = None
+    limit: int | None = None
 
     def page(self, content: bytes | Spool) -> Page:
-        return Page(content=content, spend=self.charged, gateway_request_id=self.named)
+        return Page(
+            content=content,
+            spend=self.charged,
+            gateway_request_id=self.named,
+            limit=self.limit,
+        )
 
     def refusal(self, code: str, status: int, why: str) -> Refusal:
         return wire.synthesised(code, status, why, charged=self.charged, named=self.named)
@@ -240,7 +247,8 @@ NOTHING_TOLD = Told()
 def _told(request: PageRequest, answer: ClientResponse) -> Told:
     headers = answer.headers
     charged = wire.spend(headers.get(CREDITS), headers.get(COST))
-    return Told(charged, wire.request_id(headers.get(REQUEST_ID), request.key))
+    named = wire.request_id(headers.get(REQUEST_ID), request.key)
+    return Told(charged, named, wire.limit(headers.get(LIMIT)))
 
 
 class Inflow:

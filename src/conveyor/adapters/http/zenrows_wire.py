@@ -107,6 +107,13 @@ def spend(credit: str | None, cost: str | None) -> Spend:
     return charged if charged != NOTHING else NOTHING
 
 
+def limit(text: str | None) -> int | None:
+    """How many calls a key may have at once, if that is told and makes sense."""
+    if text is None or not (text.isascii() and text.isdigit() and len(text) < 7):
+        return None
+    return int(text) or None
+
+
 def retry_after(text: str | None, date: str | None) -> timedelta | None:
     """How long to wait, at most an hour; a point in time counts from the answer's own `Date`."""
     seconds = _seconds(text, date) if text else None

@@ -1,0 +1,85 @@
+"""How hard an API key may be driven: learned from what the gateway says and refuses."""
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+
+BEGINNING = 20  # calls of a key of which nothing is known
+EASING = 0.5  # seconds in which a burst of refusals counts as one
+PATIENCE = 200  # answers at the highest level known to be good, before one more is tried
+LONGEST_PATIENCE = 1_600  # when trying one more was refused again and again
+BREAK = timedelta(seconds=30)  # for which a key that its account refuses is left alone
+
+
+@dataclass(slots=True)
+class Throttle:
+    """How many calls a key may have under way, over all its jobs.
+
+    It begins low and doubles with each round of calls that went well, until the gateway says that
+    this is too much: then no more than what is still under way, for of a burst that was too large
+    so many were let in. From there it is raised by one a round, up to what was refused, and stays
+    there, but for one more now and then: if that is refused it goes back by one, and waits longer
+    before the next try. So an account is used nearly to its limit, and seldom refuses. What the
+    gateway tells of the limit is taken at its word, and bounds it.
+    """
+
+    most: float
+    limit: float = float(BEGINNING)
+    bound: float = math.inf  # as the gateway tells it
+    under_way: int = 0
+    eased_at: float = 0.0
+    refused_at: float | None = None  # the lowest level known to be too much
+    good: int = 0  # answers since the level was reached
+    patience: int = PATIENCE
+    is_trying: bool = False  # one more than is known to be good
+    closed_until: float = 0.0  # the account or its block says: not now
+    is_half_open: bool = False  # closed not long ago: one call at a time shows how it is
+
+    def __post_init__(self) -> None:
+        self.limit = min(self.limit, self.most)
+
+    def room(self) -> int:
+        return (1 if self.is_half_open else int(self.limit)) - self.under_way
+
+    def told(self, limit: int) -> None:
+        """The gateway says how many calls the key may have."""
+        self.bound = max(float(limit), 1.0)
+        highest = min(self.most, self.bound)
+        self.limit = highest if self.refused_at is None else min(self.limit, highest)
+
+    def refused(self, now: float) -> None:
+        """A call was one too many, and is no longer under way."""
+        self.good = 0
+        if self.is_trying:
+            self.is_trying = False
+            self.patience = min(self.patience * 2, LONGEST_PATIENCE)
+            self.eased_at = now + EASING
+            self.limit = max(self.limit - 1, 1.0)
+        elif now >= self.eased_at or self.limit > self.under_way:
+            self.limit = max(min(self.limit, float(self.under_way)), 1.0)
+            self.refused_at = self.limit + 1
+
+    def answered(self) -> None:
+        """A call went well."""
+        self.is_half_open = False
+        highest = min(self.most, self.bound)
+        if self.refused_at is None:
+            self.limit = min(self.limit + 1, highest)
+            return
+        if self.limit + 1 < self.refused_at:
+            self.limit = min(self.limit + 1 / self.limit, highest)
+            return
+        self.good += 1
+        if self.is_trying and self.good > 2 * self.limit:
+            self.is_trying = False  # a round and more went well: what was too much no longer is
+            self.refused_at = None
+            self.patience = PATIENCE
+        elif self.good >= self.patience and not self.is_trying and self.limit + 1 <= highest:
+            self.is_trying = True
+            self.good = 0
+            self.limit = float(int(self.limit) + 1)
+
+    def close(self, now: float, wait: timedelta) -> None:
+        """Leave the key alone for a while, then try it with a single call."""
+        self.closed_until = max(self.closed_until, now + wait.total_seconds())
+        self.is_half_open = True

@@ -1,0 +1,143 @@
+"""The live runs that a process serves, and what it keeps of each.
+
+Not a station of its own: dispatch works by it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import structlog
+from msgspec.structs import replace
+
+from conveyor.domain.ids import JobId, RunId, ulid
+from conveyor.domain.job import Job
+from conveyor.domain.params import load
+from conveyor.domain.run import Run
+from conveyor.domain.task import RetryPolicy
+from conveyor.domain.throttle import Throttle
+from conveyor.errors import Unavailable
+from conveyor.ports.clock import Clock
+from conveyor.ports.coordination import Coordination
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.sealing import Sealing
+from conveyor.steps.attempt import Assignment
+from conveyor.steps.lane import Lane, Pace
+
+PAGE = 1000
+OVERLAP = timedelta(minutes=1)  # between looks for new runs, for clocks that disagree
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Roster:
+    metadata: Metadata
+    coordination: Coordination
+    sealing: Sealing
+    clock: Clock
+    policy: RetryPolicy
+    pace: Pace
+    lanes: dict[RunId, Lane] = field(default_factory=dict)
+    throttles: dict[str, Throttle] = field(default_factory=dict)  # by API key, over all its jobs
+    touched: set[RunId] = field(default_factory=set)  # runs somebody in this process changed
+    noticed: asyncio.Event = field(default_factory=asyncio.Event)  # a run was touched
+    refresh_at: float = 0.0
+    resync_at: float = 0.0
+
+    def wake(self, run_id: RunId) -> None:
+        self.touched.add(run_id)
+        self.noticed.set()
+
+    async def refresh(self) -> None:
+        """Know the live runs: those touched in this process at once, new ones every second,
+        all of them now and then.
+        """
+        touched, self.touched = self.touched, set()
+        for run_id in touched:
+            await self._look_at(run_id)
+        now = self.clock.monotonic()
+        if now >= self.resync_at:
+            live = await self._join_all(after="")
+            for run_id in self.lanes.keys() - live:
+                await self._leave(run_id)
+            self.resync_at = now + self.pace.resync.total_seconds()
+        elif now >= self.refresh_at:
+            await self._join_all(after=self._id_of_the_recent_past())
+        else:
+            return
+        self.refresh_at = now + self.pace.refresh.total_seconds()
+
+    def _id_of_the_recent_past(self) -> str:
+        """Runs made since then have greater ids, even by a clock that is somewhat behind ours."""
+        then = self.clock.now() - OVERLAP
+        return ulid(int(then.timestamp() * 1000), 0)
+
+    async def _look_at(self, run_id: RunId) -> None:
+        run = await self.metadata.run(run_id)
+        if run is None or not run.is_live:
+            await self._leave(run_id)
+        elif lane := self.lanes.get(run_id):
+            lane.run = run
+            lane.resting_until = 0.0
+            lane.idle = 0.0
+        elif job := await self.metadata.job(run.job_id):
+            self._join(run, job)
+
+    async def _join_all(self, *, after: str) -> set[RunId]:
+        """Serve every live run with an id above `after`, and say which they are."""
+        live: set[RunId] = set()
+        while page := await self.metadata.live(limit=PAGE, after=after):
+            for run, job in page:
+                live.add(run.id)
+                if lane := self.lanes.get(run.id):
+                    lane.run = run
+                else:
+                    self._join(run, job)
+            after = page[-1][0].id
+        return live
+
+    def _join(self, run: Run, job: Job) -> None:
+        try:
+            key = self.sealing.open(job.sealed_key, context=f"{job.caller}|{job.id}")
+        except Unavailable as error:
+            log.critical("run.key.unreadable", job_id=job.id, run_id=run.id, why=str(error))
+            return
+        assignment = Assignment(
+            job_id=job.id,
+            key=key,
+            params=load(job.params),
+            format=job.format,
+            policy=replace(self.policy, retries=job.retries),
+        )
+        worthwhile = min(self.pace.worthwhile, (job.max_inflight + 1) // 2)
+        most = self.pace.concurrency
+        self.lanes[run.id] = Lane(
+            run=run,
+            job=job,
+            assignment=assignment,
+            throttle=self.throttles.setdefault(key, Throttle(most=most)),
+            worthwhile=worthwhile,
+        )
+
+    async def _leave(self, run_id: RunId) -> None:
+        """Take nothing more of a run; forget it when its last task is in."""
+        lane = self.lanes.get(run_id)
+        if lane is None:
+            return
+        lane.gone = True
+        await self.release_spare(lane)
+        if not lane.unsettled and not lane.coming:
+            del self.lanes[run_id]
+
+    async def release_spare(self, lane: Lane) -> None:
+        spare, lane.spare = lane.spare, []
+        if spare:
+            await self.release(lane.job.id, spare)
+
+    async def release(self, job_id: JobId, permits: Sequence[str]) -> None:
+        try:
+            await self.coordination.release(job_id, permits)
+        except Unavailable:
+            return  # they age out by themselves
