@@ -1,7 +1,13 @@
 """The engines, each by its name: a new one is a row here and nothing else."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -26,6 +32,8 @@ from conveyor.adapters.memory.rows import Rows
 from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.adapters.memory.work import MemoryWork
+from conveyor.adapters.packs.bodies import PackBodies
+from conveyor.adapters.packs.store import open_packs
 from conveyor.adapters.queued.work import QueuedWork
 from conveyor.adapters.sqlite.database import Durability
 from conveyor.adapters.sqlite.engine import open_engine as open_sqlite_engine
@@ -113,9 +121,21 @@ async def sqlite(folder: Path) -> AsyncIterator[Engine]:
 
 
 ENGINES: dict[str, OpenEngine] = {"memory": memory, "composed": composed, "sqlite": sqlite}
-BODIES: dict[str, Callable[[Path], Bodies]] = {
-    "memory": lambda _folder: MemoryBodies(),
-    "files": FileBodies,
+
+
+@contextmanager
+def packs(folder: Path, *, sync: bool = True) -> Iterator[Bodies]:
+    with open_packs(folder / "packs", clock=FakeClock(), sync=sync, segment_size=64_000) as opened:
+        yield PackBodies(opened, FileBodies(folder))
+
+
+OpenBodies = Callable[[Path], AbstractContextManager[Bodies]]
+
+BODIES: dict[str, OpenBodies] = {
+    "memory": lambda _folder: nullcontext(MemoryBodies()),
+    "files": lambda folder: nullcontext(FileBodies(folder)),
+    "packs": packs,
+    "packs-unsynced": lambda folder: packs(folder, sync=False),
 }
 BLOBS: dict[str, Callable[[Path], Blobs]] = {
     "memory": lambda _folder: MemoryBlobs(),
@@ -147,8 +167,9 @@ def open_engine(
 
 
 @pytest.fixture(params=BODIES)
-def bodies(request: pytest.FixtureRequest, tmp_path: Path) -> Bodies:
-    return BODIES[request.param](tmp_path)
+def bodies(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bodies]:
+    with BODIES[request.param](tmp_path) as opened:
+        yield opened
 
 
 @pytest.fixture(params=BLOBS)

@@ -1,0 +1,309 @@
+"""The index of the segments: which body lies where, in a SQLite file beside them.
+
+It may lag behind the segments after a power cut, and says how far it goes: what lies beyond is read
+from the segments again. Removals do not lag: they are synced, and with them all that was before.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from urllib.parse import quote
+
+import apsw
+import msgspec
+
+from conveyor.domain.ids import JobId, RunId, TaskId
+from conveyor.errors import RefusedToStart
+from conveyor.ports.bodies import BodyName
+
+VERSION = 1
+IN_MEMORY = ":memory:"
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """Where a record lies."""
+
+    segment: int
+    at: int
+    size: int
+
+
+class Segment(msgspec.Struct, frozen=True, gc=False):
+    no: int
+    covered: int
+    live: int
+    untidy: int
+
+
+Entry = tuple[BodyName, Place]
+
+
+class Index:
+    """One thread writes at a time; any thread may read. Not open for writing it is only read."""
+
+    def __init__(self, connection: apsw.Connection, near: apsw.Connection, *, sync: bool) -> None:
+        self._connection = connection
+        self._near = near
+        self._lock = threading.Lock()
+        self._sync = sync
+
+    def close(self) -> None:
+        self._near.close()
+        self._connection.close()
+
+    def add(self, entries: Sequence[Entry], *, segment: int, covered: int, untidy: int = 0) -> None:
+        """Know of records in a segment, that it is known so far, and what of it is to be tidied.
+
+        A body put again is the later one; the record of the earlier is nobody's from then on.
+        """
+        with self._transaction():
+            self._cover(segment, covered)
+            rows = self._rows(entries)
+            try:
+                self._connection.execute("SAVEPOINT fresh")
+                self._connection.executemany(INSERT, rows)
+            except apsw.ConstraintError:
+                self._connection.execute("ROLLBACK TO fresh")
+                for row in rows:
+                    self._replace(row)
+            self._count(Counter({segment: sum(place.size for _, place in entries)}), untidy=0)
+            self._connection.execute(UNTIDY, (untidy, segment))
+
+    def remove(self, names: Iterable[BodyName], *, open_segment: int) -> tuple[int, list[int]]:
+        """Forget bodies. Says how many there were, and which segments have none left."""
+        with self._transaction(sync=True):
+            rows = [row for name in names if (row := self._key(name))]
+            return self._remove(rows, open_segment)
+
+    def remove_run(
+        self, job_id: JobId, run_id: RunId, *, limit: int, open_segment: int
+    ) -> tuple[int, list[int]]:
+        """As `remove`, of up to so many bodies of a run."""
+        with self._transaction(sync=True):
+            found = self._connection.execute(OF_RUN, (job_id, run_id, limit)).fetchall()
+            return self._remove(found, open_segment)
+
+    def drop(self, segment: int) -> None:
+        """Forget a segment that no body lies in."""
+        with self._transaction(sync=True):
+            self._connection.execute("DELETE FROM segment WHERE no = ? AND live <= 0", (segment,))
+
+    def forget_beyond(self, segment: int, end: int) -> None:
+        """Forget bodies of a segment that turned out to be shorter than was known."""
+        with self._transaction(sync=True):
+            lost = self._connection.execute(
+                "SELECT run, task_id, claim_no FROM body WHERE segment = ? AND at + size > ?",
+                (segment, end),
+            ).fetchall()
+            self._remove(lost, segment)
+            update = "UPDATE segment SET covered = ? WHERE no = ?"
+            self._connection.execute(update, (end, segment))
+
+    def tidied(self, segment: int, size: int) -> None:
+        """So many bytes of dead records have been seen to."""
+        with self._transaction():
+            update = "UPDATE segment SET untidy = max(0, untidy - ?) WHERE no = ?"
+            self._connection.execute(update, (size, segment))
+
+    def places(self, names: Sequence[BodyName]) -> list[Place | None]:
+        with self._lock:
+            found = (self._near.execute(PLACE, _by_name(name)).fetchone() for name in names)
+            return [Place(*row) if row else None for row in found]
+
+    def segments(self) -> list[Segment]:
+        with self._lock:
+            rows = self._near.execute("SELECT no, covered, live, untidy FROM segment ORDER BY no")
+            return [Segment(*row) for row in rows]
+
+    def runs(self, after: str, limit: int) -> list[tuple[JobId, RunId]]:
+        job_id, _, run_id = after.partition("/")
+        query = (
+            "SELECT job_id, run_id FROM run WHERE (job_id, run_id) > (?, ?)"
+            " ORDER BY job_id, run_id LIMIT ?"
+        )
+        with self._lock:
+            rows = self._near.execute(query, (job_id, run_id, limit)).fetchall()
+        return [(JobId(str(job)), RunId(str(run))) for job, run in rows]
+
+    def names(
+        self, job_id: JobId, run_id: RunId, after: tuple[str, int], limit: int
+    ) -> list[BodyName]:
+        with self._lock:
+            rows = self._near.execute(NAMES, (job_id, run_id, *after, limit)).fetchall()
+        return [
+            BodyName(job_id, run_id, TaskId(str(task)), int(claim or 0)) for task, claim in rows
+        ]
+
+    def _rows(self, entries: Sequence[Entry]) -> list[tuple[object, ...]]:
+        runs: dict[tuple[str, str], int] = {}
+        rows: list[tuple[object, ...]] = []
+        for name, place in entries:
+            key = (name.job_id, name.run_id)
+            run = runs.get(key) or runs.setdefault(key, self._run(key))
+            rows.append((run, name.task_id, name.claim_no, place.segment, place.at, place.size))
+        return rows
+
+    def _run(self, key: tuple[str, str]) -> int:
+        insert = "INSERT INTO run (job_id, run_id) VALUES (?, ?) ON CONFLICT DO NOTHING"
+        self._connection.execute(insert, key)
+        return int(self._connection.execute(RUN, key).get)
+
+    def _replace(self, row: tuple[object, ...]) -> None:
+        self._count(Counter(dict(self._delete(row[:3]))), untidy=1)
+        self._connection.execute(INSERT, row)
+
+    def _cover(self, segment: int, covered: int) -> None:
+        self._connection.execute(
+            "INSERT INTO segment (no, covered) VALUES (?, ?)"
+            " ON CONFLICT DO UPDATE SET covered = excluded.covered",
+            (segment, covered),
+        )
+
+    def _key(self, name: BodyName) -> tuple[object, ...] | None:
+        return self._connection.execute(FIND, _by_name(name)).fetchone()
+
+    def _remove(
+        self, keys: Iterable[tuple[object, ...]], open_segment: int
+    ) -> tuple[int, list[int]]:
+        removed, freed, runs = 0, Counter[int](), set[object]()
+        for key in keys:
+            for segment, change in self._delete(key):
+                removed += 1
+                freed[segment] += change
+                runs.add(key[0])
+        self._count(freed, untidy=1)
+        self._connection.executemany(
+            "DELETE FROM run WHERE no = ?1 AND NOT EXISTS (SELECT 1 FROM body WHERE run = ?1)",
+            [(run,) for run in runs],
+        )
+        emptied = "DELETE FROM segment WHERE live <= 0 AND no <> ? RETURNING no"
+        gone = self._connection.execute(emptied, (open_segment,)).fetchall() if removed else []
+        return removed, [int(no or 0) for (no,) in gone]
+
+    def _delete(self, key: tuple[object, ...]) -> list[tuple[int, int]]:
+        """The segment of what was deleted, and by how much less is alive in it."""
+        gone = self._connection.execute(DELETE, key).fetchall()
+        return [(int(segment or 0), -int(size or 0)) for segment, size in gone]
+
+    def _count(self, change: Counter[int], *, untidy: int) -> None:
+        self._connection.executemany(
+            "UPDATE segment SET live = live + ?1, untidy = untidy - ?1 * ?2 WHERE no = ?3",
+            [(size, untidy, segment) for segment, size in change.items()],
+        )
+
+    @contextmanager
+    def _transaction(self, *, sync: bool = False) -> Iterator[None]:
+        connection = self._connection
+        synced = sync and self._sync
+        if synced:
+            connection.pragma("synchronous", "FULL")
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+        finally:
+            if synced:
+                connection.pragma("synchronous", "NORMAL")
+
+
+def open_index(path: Path, *, sync: bool) -> Index:
+    """Open an index, or make an empty one where there is none, or none that can be read."""
+    try:
+        connection = _connect(path, sync=sync)
+    except (apsw.CorruptError, apsw.NotADBError):
+        for part in ("", "-wal", "-shm"):
+            Path(f"{path}{part}").unlink(missing_ok=True)
+        connection = _connect(path, sync=sync)
+    near = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    near.set_busy_timeout(5000)
+    return Index(connection, near, sync=sync)
+
+
+def visit_index(path: Path) -> Index:
+    """A copy in memory of what an index holds; an empty one when it cannot be read. The file is not
+    changed.
+    """
+    try:
+        copy = _copy(path) if path.exists() else apsw.Connection(IN_MEMORY)
+        _make(copy)
+    except apsw.Error:  # never synced, or damaged: the segments tell it all again
+        copy = apsw.Connection(IN_MEMORY)
+        _make(copy)
+    return Index(copy, copy, sync=False)
+
+
+def _copy(path: Path) -> apsw.Connection:
+    log = Path(f"{path}-wal")
+    settled = not log.exists() or log.stat().st_size == 0
+    # A reader of a settled file would make a log beside it, unless told that nobody writes.
+    address = f"file:{quote(str(path.absolute()))}?{'immutable=1' if settled else 'mode=ro'}"
+    source = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+    try:
+        copy = apsw.Connection(IN_MEMORY)
+        with copy.backup("main", source, "main") as backup:
+            backup.step()
+        return copy
+    finally:
+        source.close()
+
+
+def _connect(path: Path, *, sync: bool) -> apsw.Connection:
+    connection = apsw.Connection(str(path), statementcachesize=50)
+    try:
+        connection.set_busy_timeout(5000)
+        connection.pragma("journal_mode", "WAL")
+        connection.pragma("synchronous", "NORMAL" if sync else "OFF")
+        connection.pragma("wal_autocheckpoint", 4000)
+        connection.pragma("cache_size", -16_000)
+        _make(connection)
+    except apsw.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _make(connection: apsw.Connection) -> None:
+    have = connection.pragma("user_version")
+    if have > VERSION:
+        raise RefusedToStart(
+            f"the bodies were indexed by a newer Conveyor (index {have}, known to {VERSION}): "
+            "upgrade, or choose another folder with --data"
+        )
+    if have == VERSION:
+        return
+    script = (files("conveyor.adapters.packs") / "schema.sql").read_text()
+    connection.execute(f"BEGIN; {script}; PRAGMA user_version = {VERSION}; COMMIT")
+
+
+def _by_name(name: BodyName) -> tuple[object, ...]:
+    return (name.job_id, name.run_id, name.task_id, name.claim_no)
+
+
+RUN = "SELECT no FROM run WHERE job_id = ? AND run_id = ?"
+OF_RUN = """
+SELECT run, task_id, claim_no FROM body
+ WHERE run = (SELECT no FROM run WHERE job_id = ? AND run_id = ?) LIMIT ?
+"""
+NAMES = """
+SELECT task_id, claim_no FROM body
+ WHERE run = (SELECT no FROM run WHERE job_id = ? AND run_id = ?)
+   AND (task_id, claim_no) > (?, ?) ORDER BY task_id, claim_no LIMIT ?
+"""
+FIND = """
+SELECT run, task_id, claim_no FROM body
+ WHERE run = (SELECT no FROM run WHERE job_id = ? AND run_id = ?) AND task_id = ? AND claim_no = ?
+"""
+PLACE = """
+SELECT segment, at, size FROM body
+ WHERE run = (SELECT no FROM run WHERE job_id = ? AND run_id = ?) AND task_id = ? AND claim_no = ?
+"""
+DELETE = "DELETE FROM body WHERE run = ? AND task_id = ? AND claim_no = ? RETURNING segment, size"
+UNTIDY = "UPDATE segment SET untidy = untidy + ? WHERE no = ?"
+INSERT = "INSERT INTO body (run, task_id, claim_no, segment, at, size) VALUES (?, ?, ?, ?, ?, ?)"

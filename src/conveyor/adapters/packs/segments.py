@@ -1,0 +1,122 @@
+"""Segments: numbered files that are appended to, and brought into line with their index at the start."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+from conveyor.adapters.packs.disk import sync_folder
+from conveyor.adapters.packs.index import Entry, Index, Place
+from conveyor.adapters.packs.records import Record, first_record, is_sound, records
+
+SUFFIX = ".warc"
+MODE = 0o600
+LEARNED_AT_ONCE = 5_000
+
+
+class Segments:
+    """The files of a folder. A number is never used for two of them."""
+
+    def __init__(self, folder: Path, *, sync: bool) -> None:
+        self._folder = folder
+        self._sync = sync
+
+    def path(self, segment: int) -> Path:
+        return self._folder / f"{segment:08}{SUFFIX}"
+
+    def numbers(self) -> list[int]:
+        found = self._folder.glob(f"*{SUFFIX}") if self._folder.exists() else ()
+        return sorted(int(path.stem) for path in found if path.stem.isdecimal())
+
+    def create(self, segment: int, date: bytes) -> tuple[int, int]:
+        """A new segment, open for writing, and its length."""
+        content = first_record(segment, date)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(self.path(segment), flags, MODE)
+        try:
+            os.pwrite(descriptor, content, 0)
+            if self._sync:
+                os.fdatasync(descriptor)
+                sync_folder(self._folder)
+        except OSError:
+            os.close(descriptor)
+            self.path(segment).unlink(missing_ok=True)
+            raise
+        return descriptor, len(content)
+
+    def open(self, segment: int, *, write: bool = False) -> int:
+        mode = os.O_RDWR if write else os.O_RDONLY
+        return os.open(self.path(segment), mode | os.O_CLOEXEC)
+
+    @contextmanager
+    def opened(self, segment: int, *, write: bool = False) -> Iterator[int]:
+        descriptor = self.open(segment, write=write)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def unlink(self, segment: int) -> None:
+        self.path(segment).unlink(missing_ok=True)
+
+    def records(self, segment: int, *, start: int = 0, end: int | None = None) -> Iterator[Record]:
+        """Whole records of a segment, up to the first that is not whole."""
+        with self.opened(segment) as descriptor:
+            size = os.fstat(descriptor).st_size
+            yield from records(descriptor, start, size if end is None else min(end, size))
+
+
+def learn(segments: Segments, index: Index) -> int:
+    """Let the index know of all that lies in the segments beyond what it covers.
+
+    Says where the last segment ends: what follows there was being written when the process died.
+    """
+    known = {one.no: one.covered for one in index.segments()}
+    newest = max(known, default=0)
+    end = 0
+    for number in segments.numbers():
+        if number >= newest:
+            end = _learn_one(segments, index, number, known.get(number, 0))
+    return end
+
+
+def clear_left(segments: Segments, index: Index) -> None:
+    """Remove segments that were emptied, and not removed before the process died."""
+    known = {one.no for one in index.segments()}
+    newest = max(known, default=0)
+    for number in segments.numbers():
+        if number < newest and number not in known:
+            segments.unlink(number)
+
+
+def cut(segments: Segments, segment: int, end: int, *, sync: bool) -> None:
+    """Cut a torn tail off."""
+    with segments.opened(segment, write=True) as descriptor:
+        if os.fstat(descriptor).st_size > end:
+            os.ftruncate(descriptor, end)
+            if sync:
+                os.fsync(descriptor)
+
+
+def _learn_one(segments: Segments, index: Index, segment: int, covered: int) -> int:
+    length = segments.path(segment).stat().st_size
+    if length < covered:  # a power cut took what was not synced
+        covered = 0
+        for record in segments.records(segment):
+            covered = record.at + record.size
+        index.forget_beyond(segment, covered)
+    found = segments.records(segment, start=covered)
+    with segments.opened(segment) as descriptor:
+        while some := list(islice(found, LEARNED_AT_ONCE)):
+            covered = some[-1].at + some[-1].size
+            # One that is torn inside may be the copy of a sound one: it must not take its place.
+            sound = [one for one in some if one.name and is_sound(descriptor, one)]
+            torn = sum(one.size for one in some if one.name) - sum(one.size for one in sound)
+            entries = _entries(segment, sound)
+            index.add(entries, segment=segment, covered=covered, untidy=torn)
+    return covered
+
+
+def _entries(segment: int, some: list[Record]) -> list[Entry]:
+    return [(one.name, Place(segment, one.at, one.size)) for one in some if one.name]

@@ -1,0 +1,212 @@
+"""Packs: many bodies in few files, written by one thread, read by any."""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from conveyor.adapters.packs.disk import make_folder, own_errors
+from conveyor.adapters.packs.index import Index, Place, open_index, visit_index
+from conveyor.adapters.packs.records import LIVE_START, content_of, urn
+from conveyor.adapters.packs.segments import Segments, clear_left, cut, learn
+from conveyor.adapters.packs.tidying import Tidying
+from conveyor.adapters.packs.writer import Appender, Job, Put, Writer
+from conveyor.domain.ids import JobId, RunId
+from conveyor.errors import Unavailable
+from conveyor.ports.bodies import BodyName, Kept
+from conveyor.ports.clock import Clock
+
+T = TypeVar("T")
+
+INDEX = "index.db"
+SEGMENT = 256 * 1024 * 1024
+MOST_TRIES = 5
+
+
+class Packs:
+    """Bodies in segments, found by their names. Make it with `open_packs` or `visit_packs`."""
+
+    def __init__(self, segments: Segments, index: Index) -> None:
+        self._segments = segments
+        self._index = index
+        self._writer: Writer | None = None
+        self._appender: Appender | None = None
+        self._tidying: Tidying | None = None
+
+    def begin(self, appender: Appender, clock: Clock, *, sync: bool) -> None:
+        """Be writable from now on."""
+        self._appender = appender
+        self._tidying = Tidying(self._segments, self._index, appender, sync=sync)
+        self._writer = Writer(appender, clock, self._tidying.step)
+
+    def close(self) -> None:
+        if self._writer:
+            self._writer.close()
+        if self._appender:
+            self._appender.close()
+        self._index.close()
+
+    async def put(self, bodies: Sequence[tuple[BodyName, bytes]]) -> list[Kept]:
+        future: asyncio.Future[list[Kept]] = asyncio.get_running_loop().create_future()
+        for name, _ in bodies:
+            urn(name)
+        self._writing.put(Put(bodies, future))
+        return await future
+
+    async def remove(self, names: Sequence[BodyName]) -> int:
+        """Remove bodies, and say how many there were."""
+
+        def remove() -> int:
+            if not any(self._index.places(names)):
+                return 0
+            return self._unlink(self._index.remove(names, open_segment=self._open))
+
+        return await self._do(remove) if names else 0
+
+    async def remove_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
+        """Remove up to so many bodies of a run, and say how many."""
+
+        def remove() -> int:
+            if not self._index.names(job_id, run_id, ("", -1), 1):
+                return 0
+            removed = self._index.remove_run(job_id, run_id, limit=limit, open_segment=self._open)
+            return self._unlink(removed)
+
+        return await self._do(remove)
+
+    async def tidy(self) -> None:
+        """Give back all room there is to give back, now."""
+        assert self._tidying
+        while await self._do(self._tidying.step):
+            pass
+
+    async def load(self, names: Sequence[BodyName]) -> list[bytes | None]:
+        """Whole bodies; None for one that is not there."""
+        return await asyncio.to_thread(self._load, names)
+
+    async def runs(self, *, limit: int, after: str) -> list[tuple[JobId, RunId]]:
+        return await self._ask(lambda: self._index.runs(after, limit))
+
+    async def names(
+        self, job_id: JobId, run_id: RunId, *, after: tuple[str, int], limit: int
+    ) -> list[BodyName]:
+        return await self._ask(lambda: self._index.names(job_id, run_id, after, limit))
+
+    @property
+    def _writing(self) -> Writer:
+        if self._writer is None:
+            raise Unavailable("packs: the data folder is open for reading only")
+        return self._writer
+
+    @property
+    def _open(self) -> int:
+        return self._appender.segment if self._appender else 0
+
+    async def _do(self, call: Callable[[], T]) -> T:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._writing.put(Job(call, future))
+        return await future
+
+    async def _ask(self, call: Callable[[], T]) -> T:
+        with own_errors():
+            return await asyncio.to_thread(call)
+
+    def _unlink(self, removed: tuple[int, list[int]]) -> int:
+        count, emptied = removed
+        for segment in emptied:
+            self._segments.unlink(segment)
+        return count
+
+    def _load(self, names: Sequence[BodyName]) -> list[bytes | None]:
+        """Bodies as the index tells. One that was moved meanwhile is looked up again."""
+        found: dict[int, bytes] = {}
+        wanted = list(enumerate(names))
+        with own_errors():
+            for _ in range(MOST_TRIES):
+                places = self._index.places([name for _, name in wanted])
+                there = [
+                    (place, number, name)
+                    for (number, name), place in zip(wanted, places, strict=True)
+                    if place
+                ]
+                found |= self._read(there)
+                wanted = [(number, name) for _, number, name in there if number not in found]
+                if not wanted:
+                    break
+        return [found.get(number) for number in range(len(names))]
+
+    def _read(self, there: Sequence[tuple[Place, int, BodyName]]) -> Iterator[tuple[int, bytes]]:
+        """Bodies in the order they lie; those that lie there no more are left out."""
+        with ExitStack() as stack:
+            descriptors: dict[int, int] = {}
+            for place, number, name in sorted(there, key=lambda one: (one[0].segment, one[0].at)):
+                try:
+                    if place.segment not in descriptors:
+                        opened = self._segments.opened(place.segment)
+                        descriptors[place.segment] = stack.enter_context(opened)
+                except FileNotFoundError:
+                    continue
+                content = _read_one(descriptors[place.segment], place, name)
+                if content is not None:
+                    yield number, content
+
+
+def _read_one(descriptor: int, place: Place, name: BodyName) -> bytes | None:
+    record = os.pread(descriptor, place.size, place.at)
+    content = content_of(record, urn(name)) if len(record) == place.size else None
+    # A record is marked before its pages go: if it still is not, they were there when read.
+    if os.pread(descriptor, len(LIVE_START), place.at) != LIVE_START:
+        return None
+    return content
+
+
+@contextmanager
+def open_packs(
+    folder: Path, *, clock: Clock, sync: bool = True, segment_size: int = SEGMENT
+) -> Iterator[Packs]:
+    """Own a folder of segments: cut off what a death left torn, and go on where it ended.
+
+    The caller sees to it that nobody else has the folder open for writing.
+    """
+    segments = Segments(folder, sync=sync)
+    with own_errors():
+        make_folder(folder, sync=sync)
+        index = open_index(folder / INDEX, sync=sync)
+        packs = Packs(segments, index)
+        appender = Appender(segments, index, clock=clock, sync=sync, segment_size=segment_size)
+        try:
+            _resume(segments, index, appender, sync=sync)
+        except BaseException:
+            packs.close()
+            raise
+    packs.begin(appender, clock, sync=sync)
+    try:
+        yield packs
+    finally:
+        packs.close()
+
+
+@contextmanager
+def visit_packs(folder: Path) -> Iterator[Packs]:
+    """Look at a folder that nobody has open, and change nothing in it."""
+    segments = Segments(folder, sync=False)
+    with own_errors():
+        index = visit_index(folder / INDEX)
+        learn(segments, index)
+    packs = Packs(segments, index)
+    try:
+        yield packs
+    finally:
+        packs.close()
+
+
+def _resume(segments: Segments, index: Index, appender: Appender, *, sync: bool) -> None:
+    end = learn(segments, index)
+    clear_left(segments, index)
+    numbers = segments.numbers()
+    appender.segment = max([*numbers, *(one.no for one in index.segments())], default=0)
+    if numbers and end:
+        cut(segments, numbers[-1], end, sync=sync)
+        appender.resume(numbers[-1], end)

@@ -1,0 +1,469 @@
+"""Bodies in packs: readable by strangers, whole after any death, and their room given back."""
+
+import asyncio
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conveyor.adapters.files.bodies import FileBodies
+from conveyor.adapters.packs import tidying
+from conveyor.adapters.packs.bodies import PackBodies
+from conveyor.adapters.packs.index import open_index
+from conveyor.adapters.packs.records import urn
+from conveyor.adapters.packs.store import Packs, visit_packs
+from conveyor.errors import RefusedToStart, StorageFull, Unavailable
+from conveyor.ports.bodies import Body, BodyName, Kept
+from tests.unit.packs_kit import JOB, RUNS, a_name, a_page, opened, segments_of, told_by_warcio
+
+# Segments.
+
+
+async def test_strangers_read_every_body_in_every_segment(tmp_path: Path) -> None:
+    pages = {a_name(number): a_page(number) for number in range(40)}
+    pages[a_name(99)] = b""
+    with opened(tmp_path) as packs:
+        for name, page in pages.items():
+            await packs.put([(name, page)])
+
+    assert len(segments_of(tmp_path)) > 2
+    told = {
+        word: page for path in segments_of(tmp_path) for word, page in told_by_warcio(path).items()
+    }
+    assert told == {urn(name): page for name, page in pages.items()}
+
+
+async def test_strangers_pass_over_what_was_removed(tmp_path: Path) -> None:
+    with opened(tmp_path) as packs:
+        await _fill(packs, 30)
+        await packs.remove([a_name(number) for number in range(0, 30, 3)])
+        await packs.tidy()
+
+    told = {word for path in segments_of(tmp_path) for word in told_by_warcio(path)}
+    assert told == {urn(a_name(number)) for number in range(30) if number % 3}
+
+
+async def test_a_segment_is_left_when_it_is_full(tmp_path: Path) -> None:
+    with opened(tmp_path, segment_size=10_000) as packs:
+        await _fill(packs, 12)
+
+    assert len(segments_of(tmp_path)) == 6
+    assert all(path.stat().st_size <= 10_000 for path in segments_of(tmp_path))
+
+
+async def test_a_body_larger_than_a_segment_has_one_of_its_own(tmp_path: Path) -> None:
+    page = a_page(0, 100_000)
+    with opened(tmp_path, segment_size=10_000) as packs:
+        await packs.put([(a_name(0), page)])
+        await packs.put([(a_name(1), b"small")])
+
+        assert await packs.load([a_name(0), a_name(1)]) == [page, b"small"]
+
+
+async def test_those_who_wait_together_share_a_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = _count(monkeypatch, "fdatasync")
+    with opened(tmp_path) as packs:
+        async with asyncio.TaskGroup() as group:
+            for number in range(100):
+                group.create_task(packs.put([(a_name(number), b"page")]))
+
+    assert len(synced) < 30
+
+
+async def test_without_the_wish_to_survive_power_cuts_nothing_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = _count(monkeypatch, "fdatasync") + _count(monkeypatch, "fsync")
+    with opened(tmp_path, sync=False) as packs:
+        await _fill(packs, 20)
+        await packs.remove([a_name(1)])
+        await packs.tidy()
+
+    assert synced == []
+
+
+@pytest.mark.parametrize("hostile", ["", "a b", "a\r\nb", "a>b", "ä" * 200, "x" * 400])
+async def test_a_name_that_would_break_a_head_is_refused(tmp_path: Path, hostile: str) -> None:
+    name = BodyName(JOB, RUNS[0], hostile, 1)  # type: ignore[arg-type]
+    with opened(tmp_path) as packs, pytest.raises(ValueError, match="not a name"):
+        await packs.put([(name, b"page")])
+
+
+# Deaths.
+
+
+async def test_a_tail_torn_at_any_byte_is_cut_off(tmp_path: Path) -> None:
+    with opened(tmp_path / "whole") as packs:
+        await packs.put([(a_name(0), b"first")])
+        [path] = segments_of(tmp_path / "whole")
+        length = path.stat().st_size
+        shutil.copytree(tmp_path / "whole", tmp_path / "before")  # as the index lags behind
+        await packs.put([(a_name(1), b"second"), (a_name(2), b"third")])
+    content = path.read_bytes()
+    ends = [length, content.index(b"WARC/1.1", length + 1), len(content)]
+    for cut in range(length, len(content) + 1):
+        folder = shutil.copytree(tmp_path / "before", tmp_path / "torn")
+        (folder / path.name).write_bytes(content[:cut])
+        whole = sum(end <= cut for end in ends)
+        with opened(folder) as packs:
+            found = await packs.load([a_name(number) for number in range(3)])
+            assert found == [b"first", b"second", b"third"][:whole] + [None] * (3 - whole)
+            assert (folder / path.name).stat().st_size == ends[whole - 1]
+            await packs.put([(a_name(3), b"goes on")])
+        assert len(told_by_warcio(folder / path.name)) == whole + 1
+        shutil.rmtree(folder)
+
+
+async def test_zeros_at_the_end_are_no_records(tmp_path: Path) -> None:
+    with opened(tmp_path) as packs:
+        await _fill(packs, 2)
+    [path] = segments_of(tmp_path)
+    length = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(bytes(10_000))
+
+    with opened(tmp_path) as packs:
+        assert path.stat().st_size == length
+        assert await packs.load([a_name(1)]) == [a_page(1)]
+
+
+@pytest.mark.parametrize("damage", ["gone", "garbage"])
+async def test_an_index_that_is_lost_is_made_again(tmp_path: Path, damage: str) -> None:
+    with opened(tmp_path) as packs:
+        await _fill(packs, 30)
+        await packs.remove([a_name(number) for number in range(0, 30, 3)])
+        await packs.tidy()
+    if damage == "gone":
+        (tmp_path / "index.db").unlink()
+    else:
+        (tmp_path / "index.db").write_bytes(b"no database" * 1000)
+
+    with opened(tmp_path) as packs:
+        assert [one.task_id for one in await _listed(packs)] == [
+            a_name(number).task_id for number in range(30) if number % 3
+        ]
+        await packs.put([(a_name(50), b"goes on")])
+        assert await packs.load([a_name(1), a_name(50)]) == [a_page(1), b"goes on"]
+
+
+async def test_a_segment_shorter_than_the_index_says_is_gone_on_with(tmp_path: Path) -> None:
+    """After a power cut that unsynced bodies did not survive, though the index did."""
+    with opened(tmp_path, sync=False) as packs:
+        await _fill(packs, 5)
+    [path] = segments_of(tmp_path)
+    os.truncate(path, path.stat().st_size - 4_000)
+
+    with opened(tmp_path) as packs:
+        assert [one.task_id for one in await _listed(packs)] == [
+            a_name(n).task_id for n in range(3)
+        ]
+        await _fill(packs, 5)
+        assert await packs.load([a_name(4)]) == [a_page(4)]
+    assert len(told_by_warcio(path)) == 5
+
+
+async def test_an_index_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path):
+        index = open_index(tmp_path / "index.db", sync=False)
+        index._connection.pragma("user_version", 9)
+        index.close()
+
+    with pytest.raises(RefusedToStart, match="newer Conveyor"), opened(tmp_path):
+        pass
+
+
+# Room.
+
+
+async def test_a_segment_without_bodies_goes_at_once(tmp_path: Path) -> None:
+    with opened(tmp_path) as packs:
+        await _fill(packs, 40)
+        before = segments_of(tmp_path)
+        while await packs.remove_run(JOB, RUNS[0], limit=10) == 10:
+            pass
+
+        assert segments_of(tmp_path) == before[-1:]
+
+
+async def test_a_run_is_removed_with_few_syncs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as packs:
+        await packs.put([(a_name(number), b"page") for number in range(2_000)])
+        synced = _count(monkeypatch, "fdatasync")
+        assert await packs.remove_run(JOB, RUNS[0], limit=2_000) == 2_000
+        await packs.tidy()
+
+    assert len(synced) < 10
+
+
+async def test_the_pages_of_removed_bodies_are_given_back(tmp_path: Path) -> None:
+    with opened(tmp_path, segment_size=10_000_000) as packs:
+        await packs.put([(a_name(number), a_page(number, 40_000)) for number in range(50)])
+        [path] = segments_of(tmp_path)
+        os.sync()
+        before = path.stat()
+        await packs.remove([a_name(number) for number in range(0, 50, 3)])
+        await packs.tidy()
+        after = path.stat()
+
+        assert after.st_size == before.st_size
+        assert after.st_blocks * 512 < before.st_blocks * 512 - 16 * 32_000
+        assert await packs.load([a_name(1), a_name(49)]) == [a_page(1, 40_000), a_page(49, 40_000)]
+
+
+async def test_what_is_left_of_a_mostly_dead_segment_moves_and_is_found(tmp_path: Path) -> None:
+    with opened(tmp_path) as packs:
+        await _fill(packs, 60)
+        before = segments_of(tmp_path)
+        await packs.remove([a_name(number) for number in range(60) if number % 4])
+        await packs.tidy()
+
+        assert set(segments_of(tmp_path)) & set(before) == {before[-1]}
+        alive = [a_name(number) for number in range(0, 60, 4)]
+        assert await packs.load(alive) == [a_page(number) for number in range(0, 60, 4)]
+    with opened(tmp_path) as packs:
+        assert await _listed(packs) == alive
+
+
+async def test_an_open_segment_that_is_mostly_dead_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tidying, "WORTH_ROLLING", 20_000)
+    with opened(tmp_path, segment_size=1_000_000) as packs:
+        await _fill(packs, 20)
+        [before] = segments_of(tmp_path)
+        await packs.remove([a_name(number) for number in range(1, 20)])
+        await packs.tidy()
+
+        assert before not in segments_of(tmp_path)
+        assert await packs.load([a_name(0)]) == [a_page(0)]
+
+
+async def test_room_is_given_back_without_being_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conveyor.adapters.packs.writer.QUIET", 0.01)
+    with opened(tmp_path) as packs:
+        await _fill(packs, 20)
+        await packs.remove([a_name(number) for number in range(10)])
+        async with asyncio.timeout(10):
+            while any(one.untidy for one in packs._index.segments()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+async def test_a_body_put_again_is_the_later_one(tmp_path: Path) -> None:
+    with opened(tmp_path) as packs:
+        await packs.put([(a_name(0), b"first"), (a_name(1), b"other"), (a_name(0), b"second")])
+        await packs.put([(a_name(1), b"another")])
+        assert await packs.load([a_name(0), a_name(1)]) == [b"second", b"another"]
+    (tmp_path / "index.db").unlink()
+    with opened(tmp_path) as packs:
+        assert await packs.load([a_name(0), a_name(1)]) == [b"second", b"another"]
+        await packs.remove([a_name(0), a_name(1)])
+        [segment] = packs._index.segments()
+        assert segment.live == 0
+
+
+async def test_a_body_is_read_whole_or_not_at_all_while_it_goes(tmp_path: Path) -> None:
+    pages = [a_page(number, 60_000) for number in range(30)]
+    names = [a_name(number) for number in range(30)]
+    with opened(tmp_path, segment_size=500_000) as packs:
+        for _ in range(5):
+            await packs.put(list(zip(names, pages, strict=True)))
+            await _race(packs, names, pages)
+
+
+async def _race(packs: Packs, names: list[BodyName], pages: list[bytes]) -> None:
+    async def remove() -> None:
+        for start in range(0, 30, 5):
+            await packs.remove(names[start : start + 4])
+            await packs.tidy()
+
+    async with asyncio.TaskGroup() as group:
+        removing = group.create_task(remove())
+        while not removing.done():
+            found = await packs.load(names)
+            for number, (page, want) in enumerate(zip(found, pages, strict=True)):
+                assert page == want or (page is None and number % 5 != 4)
+
+
+# Faults.
+
+
+async def test_bodies_that_find_no_room_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as packs:
+        await _fill(packs, 2)
+        [path] = segments_of(tmp_path)
+        length = path.stat().st_size
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", _stopping_short(os.pwrite))
+            with pytest.raises(StorageFull):
+                await packs.put([(a_name(5), a_page(5))])
+        assert path.stat().st_size == length
+        assert await packs.load([a_name(5)]) == [None]
+        await packs.put([(a_name(6), b"goes on")])
+
+    assert len(told_by_warcio(path)) == 3
+
+
+async def test_a_segment_whose_sync_failed_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ill(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "the disk is ill")
+
+    with opened(tmp_path) as packs:
+        await _fill(packs, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", ill)
+            with pytest.raises(Unavailable, match="the disk is ill"):
+                await packs.put([(a_name(5), b"page")])
+        await packs.put([(a_name(6), b"goes on")])
+        assert await packs.load([a_name(0), a_name(5), a_name(6)]) == [a_page(0), None, b"goes on"]
+
+    assert [len(told_by_warcio(path)) for path in segments_of(tmp_path)] == [1, 1]
+
+
+async def test_one_put_too_large_for_the_disk_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwrite
+
+    def full(descriptor: int, content: bytes, at: int) -> int:
+        if at + len(content) > 100_000:
+            raise OSError(errno.ENOSPC, "no room")
+        return real(descriptor, content, at)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with opened(tmp_path, segment_size=10_000_000) as packs:
+        put: list[list[tuple[BodyName, bytes]]] = [
+            [(a_name(number), a_page(number, size))]
+            for number, size in enumerate([100, 200_000, 100])
+        ]
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(_told(packs, one)) for one in put]
+        assert [task.result() for task in asked] == [True, False, True]
+
+
+async def _told(packs: Packs, some: list[tuple[BodyName, bytes]]) -> bool:
+    try:
+        await packs.put(some)
+    except StorageFull:
+        return False
+    return True
+
+
+# Looking at a folder, and living beside files.
+
+
+async def test_a_visit_changes_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "packs"
+    with opened(folder) as packs:
+        await _fill(packs, 30)
+        await packs.remove([a_name(0)])
+        shutil.copytree(folder, tmp_path / "killed")
+    for left in (folder, tmp_path / "killed"):
+        with segments_of(left)[-1].open("ab") as file:
+            file.write(b"WARC/1.1\r\ntorn")
+        before = _contents(left)
+        with visit_packs(left) as packs:
+            assert await packs.load([a_name(0), a_name(29)]) == [None, a_page(29)]
+            assert len(await _listed(packs)) == 29
+            with pytest.raises(Unavailable, match="for reading only"):
+                await packs.put([(a_name(0), b"page")])
+            with pytest.raises(Unavailable, match="for reading only"):
+                await packs.remove([a_name(1)])
+        assert _contents(left) == before
+
+
+async def test_a_visit_knows_what_the_index_does_not(tmp_path: Path) -> None:
+    with opened(tmp_path) as packs:
+        await _fill(packs, 30)
+    (tmp_path / "index.db").unlink()
+    before = _contents(tmp_path)
+
+    with visit_packs(tmp_path) as packs:
+        assert len(await _listed(packs)) == 30
+    assert _contents(tmp_path) == before
+
+
+async def test_a_visit_where_nothing_is_finds_nothing(tmp_path: Path) -> None:
+    with visit_packs(tmp_path / "packs") as packs:
+        assert await packs.runs(limit=9, after="") == []
+    assert _contents(tmp_path) == {}
+
+
+@pytest.mark.parametrize("packing", [True, False])
+async def test_packs_and_files_live_side_by_side(tmp_path: Path, packing: bool) -> None:
+    """Whichever is written now, the other is read, listed and removed as well."""
+    files = FileBodies(tmp_path)
+    with opened(tmp_path / "packs") as packs:
+        kept: list[Kept] = []
+        for number in range(6):
+            home = PackBodies(packs, files, packing=bool(number % 2))
+            kept += await home.put_many([Body(a_name(number), a_page(number))])
+        bodies = PackBodies(packs, files, packing=packing)
+
+        assert {one.locator.partition(":")[0] for one in kept} == {"file", "pack"}
+        locators = [one.locator for one in kept]
+        assert await bodies.load_many(locators) == [a_page(number) for number in range(6)]
+        assert await bodies.names(JOB, RUNS[0], limit=9) == [a_name(n) for n in range(6)]
+        assert await bodies.names(JOB, RUNS[0], limit=2, after=(a_name(1).task_id, 1)) == [
+            a_name(2),
+            a_name(3),
+        ]
+        assert await bodies.discard([a_name(0), a_name(1)]) == 2
+        assert await bodies.runs_held(limit=9) == [(JOB, RUNS[0])]
+        assert [await bodies.delete_run(JOB, RUNS[0], limit=3) for _ in range(3)] == [3, 1, 0]
+        assert await bodies.runs_held(limit=9) == []
+
+
+async def _fill(packs: Packs, count: int) -> None:
+    for number in range(count):
+        await packs.put([(a_name(number), a_page(number))])
+
+
+async def _listed(packs: Packs) -> list[BodyName]:
+    return await packs.names(JOB, RUNS[0], after=("", -1), limit=9_999)
+
+
+def _contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """All but what SQLite's readers share with each other."""
+    return {
+        path.name: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in folder.iterdir()
+        if not path.name.endswith("-shm")
+    }
+
+
+def _count(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
+    """Descriptors that a call of the system was made with."""
+    real, calls = getattr(os, name), list[int]()
+
+    def counted(descriptor: int) -> None:
+        calls.append(descriptor)
+        real(descriptor)
+
+    monkeypatch.setattr(os, name, counted)
+    return calls
+
+
+def _stopping_short(real: Callable[..., int]) -> Callable[..., int]:
+    """A disk that takes half of what it is given, and then nothing."""
+    taken: list[int] = []
+
+    def pwrite(descriptor: int, content: bytes, at: int) -> int:
+        if taken:
+            raise OSError(errno.ENOSPC, "no room")
+        taken.append(real(descriptor, bytes(content)[: len(content) // 2], at))
+        return taken[0]
+
+    return pwrite
