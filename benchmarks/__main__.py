@@ -1,8 +1,9 @@
 """`make bench`: every benchmark, one after another."""
 
-from benchmarks import drain, export, http_rates, large_submit, listeners, lists, million
+from benchmarks import bodies, drain, export, http_rates, large_submit, listeners, lists, million
 
 for benchmark in (
+    bodies,
     drain,
     http_rates,
     large_submit,

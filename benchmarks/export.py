@@ -145,7 +145,8 @@ def _script(data: Path, target: Path) -> None:
 
 
 def _settings(data: Path) -> Settings:
-    return Settings(data=str(data), durability="process", log_level="error")
+    # As files, for the bare script to read the same.
+    return Settings(data=str(data), bodies="files:", durability="process", log_level="error")
 
 
 if __name__ == "__main__":

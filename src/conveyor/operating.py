@@ -3,7 +3,7 @@ running service is found by the notice it left in its folder.
 """
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from conveyor import __version__
@@ -11,6 +11,8 @@ from conveyor.adapters.files import room
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.files.notice import Notice, posted, read_notice
+from conveyor.adapters.packs.bodies import PackBodies
+from conveyor.adapters.packs.store import visit_packs
 from conveyor.adapters.sqlite.database import owner_of
 from conveyor.adapters.sqlite.engine import visit_engine
 from conveyor.adapters.system.clock import SystemClock, SystemIds
@@ -36,6 +38,7 @@ from conveyor.steps.mend import Mend
 from conveyor.steps.sweep import Count, Sweep
 
 Address = Notice
+PACKS = "packs"  # the folder of packs, beside bodies that are files
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - to reach, not to listen
 
 
@@ -91,7 +94,10 @@ async def open_at_rest(settings: Settings, *, writable: bool = False) -> AsyncIt
     clock = SystemClock()
     ids = SystemIds(clock)
     folder = settings.folder
-    async with visit_engine(folder, clock=clock, ids=ids, writable=writable) as rows:
+    async with AsyncExitStack() as stack:
+        visit = visit_engine(folder, clock=clock, ids=ids, writable=writable)
+        rows = await stack.enter_async_context(visit)
+        packs = stack.enter_context(visit_packs(folder / "bodies" / PACKS))
         stores = Stores(
             clock=clock,
             ids=ids,
@@ -104,7 +110,7 @@ async def open_at_rest(settings: Settings, *, writable: bool = False) -> AsyncIt
             duties=rows.duties,
             graves=rows.graves,
             survey=rows.survey,
-            bodies=FileBodies(folder / "bodies"),
+            bodies=PackBodies(packs, FileBodies(folder / "bodies")),
             blobs=FileBlobs(folder / "blobs"),
         )
         complete = Complete(metadata=rows.metadata, tasks=rows.tasks, work=rows.work, clock=clock)

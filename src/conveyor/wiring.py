@@ -18,6 +18,8 @@ from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.adapters.memory.coordination import MemoryCoordination
+from conveyor.adapters.packs.bodies import PackBodies
+from conveyor.adapters.packs.store import open_packs
 from conveyor.adapters.sqlite.database import Durability
 from conveyor.adapters.sqlite.engine import open_engine
 from conveyor.adapters.system.clock import SystemClock, SystemIds
@@ -31,7 +33,8 @@ from conveyor.attending import wire_attend, wire_export
 from conveyor.domain.ids import JobId
 from conveyor.domain.task import RetryPolicy
 from conveyor.errors import RefusedToStart
-from conveyor.operating import Stores, wire_doctor, wire_sweep
+from conveyor.operating import PACKS, Stores, wire_doctor, wire_sweep
+from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.coordination import Coordination
 from conveyor.ports.gateway import Gateway
@@ -67,11 +70,11 @@ ENGINES: Mapping[str, tuple[str, ...]] = {
     "metadata": ("sqlite",),
     "tasks": ("sqlite",),
     "duties": ("sqlite",),
-    "bodies": ("files",),
+    "bodies": ("packs", "files"),
     "blobs": ("files",),
     "coordination": ("memory",),
 }
-OF_ONE_PROCESS = {"sqlite", "memory"}
+OF_ONE_PROCESS = {"sqlite", "packs", "memory"}
 ATTENDANTS = 2  # of those that do any duty, and as many of those that do no long ones
 TIMED = (
     "metadata",
@@ -188,7 +191,7 @@ async def open_embedded(
     clock: Clock | None = None,
     ids: Ids | None = None,
 ) -> Engines:
-    """The engines of one process: SQLite, files and memory; `stack` closes them.
+    """The engines of one process: SQLite, packs, files and memory; `stack` closes them.
 
     Time and chance are the machine's, unless they are given.
     """
@@ -200,8 +203,6 @@ async def open_embedded(
     rows = await stack.enter_async_context(
         open_engine(folder, clock=clock, ids=ids, lease=settings.lease, durability=durability)
     )
-    bodies = FileBodies(folder / "bodies", sync=sync)
-    bodies.sweep_spool()
     blobs = FileBlobs(folder / "blobs", sync=sync)
     blobs.sweep_drafts()
     return Engines(
@@ -216,7 +217,7 @@ async def open_embedded(
         duties=rows.duties,
         graves=rows.graves,
         survey=rows.survey,
-        bodies=bodies,
+        bodies=_open_bodies(settings, stack, clock, sync=sync),
         blobs=blobs,
         coordination=MemoryCoordination(clock, lease=settings.lease),
         gateway=await stack.enter_async_context(_open_gateway(settings)),
@@ -225,6 +226,18 @@ async def open_embedded(
         room=lambda: _room(folder),
         dead=rows.dead,
     )
+
+
+def _open_bodies(settings: Settings, stack: AsyncExitStack, clock: Clock, *, sync: bool) -> Bodies:
+    """Where bodies are put from now on, and all that were put before, whichever way."""
+    folder = settings.folder / "bodies"
+    files = FileBodies(folder, sync=sync)
+    files.sweep_spool()
+    packing = urlsplit(settings.bodies).scheme == "packs"
+    if not packing and not (folder / PACKS).exists():
+        return files
+    packs = stack.enter_context(open_packs(folder / PACKS, clock=clock, sync=sync))
+    return PackBodies(packs, files, packing=packing)
 
 
 def wire(settings: Settings, engines: Engines) -> Service:

@@ -548,7 +548,7 @@ def _without_the_lapsed_body(picture: Picture) -> Picture:
     end of its run: nobody knows any more that it was ever there.
     """
     picture = _without_asking_for_exports(picture)
-    unsettled = "jobs/job 4/runs/run 4.1/00000/task 4.1.0.1"
+    unsettled = "pack:job 4/run 4.1/task 4.1.0.1"
     return picture | {"orphan body": [name for name in picture["orphan body"] if name != unsettled]}
 
 

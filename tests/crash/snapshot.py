@@ -10,6 +10,7 @@ import msgspec
 
 from conveyor.domain.counts import COLUMNS as COUNTED
 from conveyor.domain.ids import TASK_ID, ULID, RunId, task_ids
+from tests.kept import every_body
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
 ID = re.compile(rf"{ULID.pattern}|{TASK_ID.pattern}")  # of what is no longer there
@@ -18,13 +19,15 @@ UNTOLD = {"version", "sealed_key"}
 MOST_TASKS = 64
 
 Picture = dict[str, Any]
+Bodies = dict[str, bytes | None]
 
 
 def picture(data: Path) -> Picture:
     """Every row and file, with ids by their place: the same for every way that led there."""
     connection = apsw.Connection(str(data / "conveyor.db"), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        held = _rows(connection, data) | _files(connection, data)
+        bodies = every_body(data)
+        held = _rows(connection, bodies) | _files(connection, bodies, data)
         text = msgspec.json.encode(held).decode()
         for known, name in _names(connection):
             text = text.replace(known, name)
@@ -47,13 +50,13 @@ def differences(want: Picture, got: Picture) -> list[str]:
     ]
 
 
-def _rows(connection: apsw.Connection, data: Path) -> Picture:
+def _rows(connection: apsw.Connection, bodies: Bodies) -> Picture:
     tables = {
         kind: [_doc(str(doc)) for (doc,) in connection.execute(f"SELECT doc FROM {kind}")]
         for kind in ("job", "run", "batch", "scrub", "file_input", "export")
     }
     return tables | {
-        "task": [_task(row, data) for row in _dicts(connection, TASKS)],
+        "task": [_task(row, bodies) for row in _dicts(connection, TASKS)],
         "history": [
             row for row in _dicts(connection, LINES) if "worker_lost" not in (row["problem"] or "")
         ],
@@ -72,20 +75,20 @@ def _doc(text: str) -> Picture:
     return {name: value for name, value in doc.items() if name not in UNTOLD}
 
 
-def _task(row: Picture, data: Path) -> Picture:
+def _task(row: Picture, bodies: Bodies) -> Picture:
     """With the body that a reader would get for it."""
     locator = row.pop("locator")
-    path = data / "bodies" / str(locator).removeprefix("file:")
-    body = None if locator is None else path.read_text() if path.exists() else "gone"
+    body = None if locator is None else (bodies.get(locator) or b"gone").decode()
     return row | {"body": body}
 
 
-def _files(connection: apsw.Connection, data: Path) -> Picture:
-    """Files that no row refers to."""
+def _files(connection: apsw.Connection, bodies: Bodies, data: Path) -> Picture:
+    """What no row refers to."""
     rows = connection.execute("SELECT locator FROM task WHERE locator IS NOT NULL")
-    wanted = {str(locator).removeprefix("file:") for (locator,) in rows}
+    wanted = {str(locator) for (locator,) in rows}
     return {
-        "orphan body": [name for name in _below(data / "bodies") if name not in wanted],
+        "orphan body": [locator for locator in bodies if locator not in wanted],
+        "spooled page": list(_below(data / "bodies" / "spool")),
         "list": list(_below(data / "blobs")),
     }
 

@@ -22,6 +22,10 @@ Told = subprocess.CompletedProcess[str]
 SECRET = "known-only-here"
 
 
+# Each body is a file that a test can lay hands on.
+SINGLY = SHORT_GRACE | {"CONVEYOR_BODIES": "files:"}
+
+
 class Folder:
     """A data folder at rest, with the names of what is in it."""
 
@@ -48,7 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     data = tmp_path_factory.mktemp("doctor") / "data"
     with (
         mock_gateway() as gateway,
-        service(data=data, gateway=gateway.url, environ=FAST_RETRIES | SHORT_GRACE) as program,
+        service(data=data, gateway=gateway.url, environ=FAST_RETRIES | SINGLY) as program,
         client_of(program) as api,
     ):
         urls = [f"https://ok.example/{n}" for n in range(6)]
@@ -65,6 +69,33 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 def folder(made: Folder, tmp_path: Path) -> Folder:
     shutil.copytree(made.path, tmp_path / "data")
     return Folder(tmp_path / "data", made.job, made.run, made.rerun)
+
+
+def test_bodies_in_packs_are_checked_without_touching_them(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with (
+        mock_gateway() as gateway,
+        service(data=data, gateway=gateway.url, environ=SHORT_GRACE) as program,
+        client_of(program) as api,
+    ):
+        job = _submit(api, *[f"https://ok.example/{number}?size=4096" for number in range(5)])
+        ended(api, job)
+        program.kill()
+    folder = Folder(data, job, "", "")
+    [segment] = (data / "bodies" / "packs").glob("*.warc")
+    content, before = segment.read_bytes(), _state(folder)
+    told = doctor(folder, code=0)
+    assert told[-1]["bodies"] == 5
+    assert findings(told) == []
+    assert _state(folder) == before
+
+    place = content.rindex(b"https://ok.example/") + 8
+    segment.write_bytes(content[:place] + b"X" + content[place + 1 :])
+    assert len(_codes(doctor(folder, code=1))) == 1
+    segment.write_bytes(content[: len(content) // 2])
+    assert len(findings(doctor(folder, code=1))) >= 2
+    segment.unlink()
+    assert len(findings(doctor(folder, code=1))) >= 5
 
 
 def test_a_folder_in_order_is_well_and_stays_as_it_is(folder: Folder) -> None:
@@ -406,7 +437,10 @@ def test_a_duty_that_was_given_up_is_done_once_the_cause_is_mended(tmp_path: Pat
     """A delete that cannot clear a folder is buried after ten tries, and revived."""
     data = tmp_path / "data"
     with mock_gateway() as gateway:
-        with service(data=data, gateway=gateway.url) as program, client_of(program) as api:
+        with (
+            service(data=data, gateway=gateway.url, environ=SINGLY) as program,
+            client_of(program) as api,
+        ):
             job = _submit(api, "https://ok.example/")
             ended(api, job)
             folder = Folder(data, job, _runs(api, job)[0], "")

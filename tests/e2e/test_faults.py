@@ -14,6 +14,7 @@ import httpx
 from conveyor.testing.programs import Program, free_port, mock_gateway, program, service
 from tests.e2e.conftest import client_of
 from tests.e2e.polling import ended, every_row, until
+from tests.kept import every_body
 
 EACH = 8
 DEADLINE = 2.0  # seconds a page may take
@@ -63,7 +64,7 @@ def test_every_mishap_ends_its_own_task_and_no_other(tmp_path: Path) -> None:
         assert [row["url"] for row in rows] == urls
         _check_rows(api, job_id, rows)
         _check_stats(run["stats"])
-        _check_bodies(api, rows, tmp_path / "data" / "bodies")
+        _check_bodies(api, rows, tmp_path / "data")
         assert running.peak_memory < MOST_MEMORY
         assert _repairs(api) == {}
 
@@ -151,14 +152,15 @@ def _check_stats(stats: dict[str, Any]) -> None:
     assert stats["failure_reasons"] == dict(reasons)
 
 
-def _check_bodies(api: httpx.Client, rows: list[dict[str, Any]], folder: Path) -> None:
+def _check_bodies(api: httpx.Client, rows: list[dict[str, Any]], data: Path) -> None:
     """Every good page is whole, and nothing is kept of the others."""
     good = [row for row in rows if row["status"] == "successful"]
     for row in good:
         page = api.get(str(row["result_url"])).raise_for_status()
         assert "900000" not in row["url"] or len(page.content) == 900_000
         assert page.content
-    assert sum(path.is_file() for path in folder.rglob("*")) == len(good)
+    assert len(every_body(data)) == len(good)
+    assert not list((data / "bodies" / "spool").glob("*"))
 
 
 def _kind(url: str) -> str:

@@ -14,6 +14,7 @@ import httpx
 
 from conveyor.testing.programs import Program, free_port, mock_gateway, service
 from tests.e2e.polling import ended, every_row, until
+from tests.kept import every_body
 
 KILLS = 20
 COUNT = 6_000
@@ -130,8 +131,7 @@ def check_bodies(api: httpx.Client, rows: list[dict[str, Any]], data: Path) -> N
         page = api.get(str(row["result_url"])).raise_for_status()
         assert page.headers["etag"] == f'"{hashlib.sha256(page.content).hexdigest()}"'
         assert str(row["url"]).split("?")[0].encode() in page.content
-    kept = [path for path in (data / "bodies" / "jobs").rglob("*") if path.is_file()]
-    assert len(kept) == len(good)
+    assert len(every_body(data)) == len(good)
 
 
 def _check_histories(api: httpx.Client, job_id: str, rows: list[dict[str, object]]) -> None:

@@ -1,6 +1,5 @@
 """Rerun and delete over HTTP, with a look at what is left in the data folder."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of, problem_of
 from tests.e2e.polling import ended, every_row, until
+from tests.kept import every_body
 
 TABLES = ("task", "attempt", "counter", "shelf", "batch", "run")
 
@@ -130,8 +130,7 @@ def _rows(data: Path) -> dict[str, int]:
 
 
 def _bodies(data: Path) -> int:
-    # Not by glob: a folder that goes while it is looked at is nothing to complain of.
-    return sum(len(files) for _, _, files in os.walk(data / "bodies"))
+    return len(every_body(data))
 
 
 def _submit(api: httpx.Client, *urls: str) -> str:

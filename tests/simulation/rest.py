@@ -5,6 +5,7 @@ from datetime import timedelta
 from conveyor.domain.ids import RunId
 from conveyor.domain.run import counts
 from conveyor.domain.task import TaskStatus
+from tests.kept import every_body
 from tests.simulation.book import LIVE, KnownRun
 from tests.simulation.callers import CALLERS, Callers
 from tests.simulation.calls import check_content
@@ -129,12 +130,11 @@ async def _check_nothing_is_left_over(world: World, callers: Callers) -> None:
     named, fresh = set[str](), set[str]()
     for run_id in held:
         rows = await world.ports.tasks.page(RunId(run_id), limit=1000)
-        kept_at = {row.result.locator.removeprefix("file:"): row for row in rows if row.result}
+        kept_at = {row.result.locator: row for row in rows if row.result}
         named |= kept_at.keys()
         # Older ones may have been cleared away: nobody can read them any more.
         young = world.clock.now() - BODY_LIFE
         fresh |= {place for place, row in kept_at.items() if row.updated_at > young}
-    bodies = world.folder / "bodies"
-    found = {path.relative_to(bodies).as_posix() for path in bodies.rglob("*") if path.is_file()}
+    found = every_body(world.folder).keys()
     assert found <= named, f"bodies of nobody: {found - named}"
     assert fresh <= found, f"missing: {fresh - found}"

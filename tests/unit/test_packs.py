@@ -13,7 +13,7 @@ from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.packs import tidying
 from conveyor.adapters.packs.bodies import PackBodies
 from conveyor.adapters.packs.index import open_index
-from conveyor.adapters.packs.records import urn
+from conveyor.adapters.packs.records import bury, records, urn
 from conveyor.adapters.packs.store import Packs, visit_packs
 from conveyor.errors import RefusedToStart, StorageFull, Unavailable
 from conveyor.ports.bodies import Body, BodyName, Kept
@@ -130,6 +130,24 @@ async def test_zeros_at_the_end_are_no_records(tmp_path: Path) -> None:
     with opened(tmp_path) as packs:
         assert path.stat().st_size == length
         assert await packs.load([a_name(1)]) == [a_page(1)]
+
+
+async def test_a_torn_copy_does_not_take_the_place_of_a_sound_body(tmp_path: Path) -> None:
+    """A power cut while the rest of a segment was being moved to the open one."""
+    with opened(tmp_path, segment_size=4_000) as packs:
+        await _fill(packs, 3)
+    first, *_, last = segments_of(tmp_path)
+    record = first.read_bytes()[_start(first) :]
+    length = last.stat().st_size
+    with last.open("ab") as file:
+        file.write(record[:1_000] + bytes(len(record) - 1_004) + record[-4:])
+
+    with opened(tmp_path, segment_size=4_000) as packs:
+        assert await packs.load([a_name(0), a_name(2)]) == [a_page(0), a_page(2)]
+        assert last.stat().st_size > length
+        await packs.tidy()
+        assert await packs.load([a_name(0), a_name(2)]) == [a_page(0), a_page(2)]
+    assert list(told_by_warcio(last)) == [urn(a_name(2))]
 
 
 @pytest.mark.parametrize("damage", ["gone", "garbage"])
@@ -277,6 +295,26 @@ async def test_a_body_is_read_whole_or_not_at_all_while_it_goes(tmp_path: Path) 
         for _ in range(5):
             await packs.put(list(zip(names, pages, strict=True)))
             await _race(packs, names, pages)
+
+
+async def test_a_body_that_goes_while_it_is_read_is_not_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its head was read in time, its pages too late."""
+    real = os.pread
+
+    def late(descriptor: int, size: int, at: int) -> bytes:
+        content = real(descriptor, size, at)
+        if size < 3_000:
+            return content
+        with segments_of(tmp_path)[0].open("r+b") as file:
+            bury(file.fileno(), next(records(file.fileno(), at, at + size)))
+        return content[:600] + bytes(size - 604) + content[-4:]
+
+    with opened(tmp_path) as packs:
+        await _fill(packs, 1)
+        monkeypatch.setattr(os, "pread", late)
+        assert await packs.load([a_name(0)]) == [None]
 
 
 async def _race(packs: Packs, names: list[BodyName], pages: list[bytes]) -> None:
@@ -436,12 +474,12 @@ async def _listed(packs: Packs) -> list[BodyName]:
 
 
 def _contents(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """All but what SQLite's readers share with each other."""
-    return {
-        path.name: (path.read_bytes(), path.stat().st_mtime_ns)
-        for path in folder.iterdir()
-        if not path.name.endswith("-shm")
-    }
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+
+def _start(path: Path) -> int:
+    """Where the first body's record begins."""
+    return path.read_bytes().index(b"WARC/1.1", 1)
 
 
 def _count(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:

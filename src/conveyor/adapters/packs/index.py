@@ -4,13 +4,14 @@ It may lag behind the segments after a power cut, and says how far it goes: what
 from the segments again. Removals do not lag: they are synced, and with them all that was before.
 """
 
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from urllib.parse import quote
+from tempfile import TemporaryDirectory
 
 import apsw
 import msgspec
@@ -20,7 +21,6 @@ from conveyor.errors import RefusedToStart
 from conveyor.ports.bodies import BodyName
 
 VERSION = 1
-IN_MEMORY = ":memory:"
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
@@ -226,32 +226,17 @@ def open_index(path: Path, *, sync: bool) -> Index:
     return Index(connection, near, sync=sync)
 
 
-def visit_index(path: Path) -> Index:
-    """A copy in memory of what an index holds; an empty one when it cannot be read. The file is not
-    changed.
+@contextmanager
+def visit_index(path: Path) -> Iterator[Index]:
+    """A copy of an index, to be written to while nothing changes where it came from: even a reader
+    of a database that was not closed would write beside it.
     """
-    try:
-        copy = _copy(path) if path.exists() else apsw.Connection(IN_MEMORY)
-        _make(copy)
-    except apsw.Error:  # never synced, or damaged: the segments tell it all again
-        copy = apsw.Connection(IN_MEMORY)
-        _make(copy)
-    return Index(copy, copy, sync=False)
-
-
-def _copy(path: Path) -> apsw.Connection:
-    log = Path(f"{path}-wal")
-    settled = not log.exists() or log.stat().st_size == 0
-    # A reader of a settled file would make a log beside it, unless told that nobody writes.
-    address = f"file:{quote(str(path.absolute()))}?{'immutable=1' if settled else 'mode=ro'}"
-    source = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
-    try:
-        copy = apsw.Connection(IN_MEMORY)
-        with copy.backup("main", source, "main") as backup:
-            backup.step()
-        return copy
-    finally:
-        source.close()
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / path.name
+        for part in ("", "-wal"):
+            if Path(f"{path}{part}").exists():
+                shutil.copyfile(f"{path}{part}", f"{copy}{part}")
+        yield open_index(copy, sync=False)
 
 
 def _connect(path: Path, *, sync: bool) -> apsw.Connection:

@@ -192,14 +192,13 @@ def open_packs(
 def visit_packs(folder: Path) -> Iterator[Packs]:
     """Look at a folder that nobody has open, and change nothing in it."""
     segments = Segments(folder, sync=False)
-    with own_errors():
-        index = visit_index(folder / INDEX)
-        learn(segments, index)
-    packs = Packs(segments, index)
-    try:
+    with ExitStack() as stack:
+        with own_errors():
+            index = stack.enter_context(visit_index(folder / INDEX))
+            packs = Packs(segments, index)
+            stack.callback(packs.close)
+            learn(segments, index)
         yield packs
-    finally:
-        packs.close()
 
 
 def _resume(segments: Segments, index: Index, appender: Appender, *, sync: bool) -> None:
