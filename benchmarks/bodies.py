@@ -23,7 +23,7 @@ from conveyor.domain.ids import JobId, RunId, task_ids
 from conveyor.ports.bodies import Bodies, Body, BodyName
 
 SIZE = 20_480
-COUNT = {1: 600, 16: 3_000, 64: 4_000, 256: 4_096}
+COUNT = {1: 300, 16: 1_600, 64: 1_920, 256: 2_048}
 ROUNDS = 3
 AT_ONCE = 2
 ENGINES = ("packs", "files", "memory")
