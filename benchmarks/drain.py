@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from conveyor.testing.programs import Program, mock_gateway, service
+from benchmarks.fast_gateway import fast_gateway
+from conveyor.testing.programs import Program, service
 
 COUNT = 6_000
 SIZE = 20_480
@@ -30,10 +31,10 @@ class Round(msgspec.Struct):
 def main() -> None:
     scripts: list[Round] = []
     conveyors: list[Round] = []
-    with tempfile.TemporaryDirectory() as folder, mock_gateway() as gateway:
+    with tempfile.TemporaryDirectory() as folder, fast_gateway(Path(folder), SIZE) as gateway:
         data = Path(folder) / "data"
         flags = ("--durability", "process", "--log-level", "warning")
-        with service(gateway=gateway.url, data=data, flags=flags) as program:
+        with service(gateway=gateway, data=data, flags=flags) as program:
             _drain(program, 1_000)
             for number in range(ROUNDS):
                 scripts.append(_script(gateway, Path(folder)))
@@ -54,10 +55,10 @@ def _show(number: int, script: Round, conveyor: Round) -> None:
     )
 
 
-def _script(gateway: Program, folder: Path) -> Round:
+def _script(gateway: str, folder: Path) -> Round:
     pages = Path(tempfile.mkdtemp(dir=folder))  # removed at the end: deleting is work for the disk
     os.sync()
-    command = [sys.executable, "-m", "benchmarks.bare_script", gateway.url, str(COUNT), str(SIZE)]
+    command = [sys.executable, "-m", "benchmarks.bare_script", gateway, str(COUNT), str(SIZE)]
     cpu, started = _children_cpu(), time.perf_counter()
     subprocess.run([*command, str(pages)], check=True)
     taken = time.perf_counter() - started

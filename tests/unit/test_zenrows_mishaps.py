@@ -178,7 +178,7 @@ class TestMishaps:
         ("answer", "code"),
         [
             (CHUNKED + b"2\r\nok\r\n", "gateway_garbled"),
-            (CHUNKED + b"zz\r\n", "gateway_unreachable"),
+            (CHUNKED + b"zz\r\n", "gateway_garbled"),
             (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\nno gzip", "gateway_garbled"),
             (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "gateway_unreachable"),
             (b"HTTP/1.1 200 OK\r\nContent-Le", "gateway_unreachable"),
@@ -191,14 +191,10 @@ class TestMishaps:
         async with answering(answer) as url, opened(url) as gateway:
             refused(await fetched(gateway, "https://ok.example/"), code, 502)
 
-    async def test_chunks_that_break_off_midway_are_given_up_by_the_deadline(self) -> None:
+    async def test_chunks_that_break_off_midway_are_garbled(self) -> None:
         broken = CHUNKED + b"30000\r\n" + b"x" * 0x30000 + b"\r\nzz\r\n"
-        short = timedelta(milliseconds=200)
-        async with answering(broken) as url, opened(url, deadline=short) as gateway:
-            refusal = await fetched(gateway, "https://ok.example/")
-        assert isinstance(refusal, Refusal)
-        # aiohttp 3.14.5 tells its reader nothing of a chunk it cannot parse.
-        assert refusal.code in {"gateway_timeout", "gateway_garbled"}
+        async with answering(broken) as url, opened(url) as gateway:
+            refused(await fetched(gateway, "https://ok.example/"), "gateway_garbled", 502)
 
     @pytest.mark.parametrize(
         "target",

@@ -23,7 +23,7 @@ query. Any other host is a page that is there.
                                                            (of a chunk, with `chunked=1`)
     truncated   gzip that ends too soon, in an answer that is whole
     encoded     ok, and said to be encoded `as=` (foo), which it is not
-    stuck       half a page, then silence (and, with `chunked=1`, a chunk that is none)
+    stuck       half a page, then silence (with `chunked=1`, after a chunk)
     rubbish     bytes that are no HTTP         hang        no answer, ever
 
 Each answer has an `X-Request-Id` of its own; a page tells the one it was asked with.

@@ -1,32 +1,19 @@
 """The ZenRows gateway over HTTP: one request for one page, and every mishap a value."""
 
 import asyncio
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import NamedTuple, Self
+from urllib.parse import SplitResult, urlsplit
 
-from aiohttp import (
-    ClientConnectorDNSError,
-    ClientError,
-    ClientOSError,
-    ClientPayloadError,
-    ClientResponse,
-    ClientResponseError,
-    ClientSession,
-    ClientSSLError,
-    ClientTimeout,
-    DummyCookieJar,
-    ServerDisconnectedError,
-    StreamReader,
-    TCPConnector,
-)
 from msgspec.structs import replace
-from multidict import istr
-from yarl import URL
 
 from conveyor.adapters.http import zenrows_wire as wire
+from conveyor.adapters.http.exchange import Connection, Cut, FellSilent, Lost
+from conveyor.adapters.http.pool import Pool, server
+from conveyor.adapters.http.requests import fields
+from conveyor.adapters.http.requests import request as request_of
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.domain.unpacking import ACCEPTED, Garbled, unpacking
 from conveyor.ports.bodies import Spool
@@ -38,18 +25,16 @@ LARGEST_BODY = 50 * 1024 * 1024
 SMALL_BODY = 256 * 1024  # larger ones go through a spool
 LARGEST_PROBLEM = 64 * 1024
 WRAPPING = 64 * 1024  # what compressing may add to a body that does not compress
-# Targets' headers come back too, and some are long.
-LONGEST_HEADER = 64 * 1024
-MOST_HEADERS = 1024
+PORTION = 64 * 1024  # of a body that is not taken in one piece
 
-CONTENT_TYPE = istr("Content-Type")
-CONTENT_ENCODING = istr("Content-Encoding")
-CREDITS = istr("X-Request-Credits")
-COST = istr("X-Request-Cost")
-RETRY_AFTER = istr("Retry-After")
-DATE = istr("Date")
-REQUEST_ID = istr("X-Request-ID")
-LIMIT = istr("Concurrency-Limit")
+CONTENT_ENCODING = b"content-encoding"
+CREDITS = b"x-request-credits"
+COST = b"x-request-cost"
+RETRY_AFTER = b"retry-after"
+DATE = b"date"
+REQUEST_ID = b"x-request-id"
+LIMIT = b"concurrency-limit"
+WANTED = frozenset({CONTENT_ENCODING, CREDITS, COST, RETRY_AFTER, DATE, REQUEST_ID, LIMIT})
 
 
 class ZenrowsGateway:
@@ -65,9 +50,14 @@ class ZenrowsGateway:
         connections: int,
     ) -> None:
         bare, authorization = wire.separated(url)
-        self._question = wire.question(bare)
+        parts = urlsplit(bare)
+        self._server = server(parts)
+        target = SplitResult("", "", parts.path or "/", parts.query, "").geturl()
+        self._question = wire.question(target)
         self._keeps_headers = wire.keeps_headers(bare)
-        self._headers = {"Accept-Encoding": ACCEPTED, **authorization}
+        # Nothing else is sent: with custom headers on, all of it reaches the target.
+        self._lines = fields({"Host": self._server.named, "Accept-Encoding": ACCEPTED})
+        self._authorization = fields(authorization)
         self._deadline = deadline.total_seconds()
         self._silence = silence.total_seconds()
         self._largest = largest_body
@@ -75,23 +65,7 @@ class ZenrowsGateway:
         self._connections = connections
 
     async def __aenter__(self) -> Self:
-        self._session = ClientSession(
-            connector=TCPConnector(limit=self._connections),
-            cookie_jar=DummyCookieJar(),
-            timeout=ClientTimeout(),
-            trust_env=False,
-            headers=self._headers,
-            auto_decompress=False,  # aiohttp takes a stream that is cut short for a whole one
-            # With custom headers on, all that is sent reaches the target.
-            skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
-            max_line_size=LONGEST_HEADER,
-            max_field_size=LONGEST_HEADER,
-            max_headers=MOST_HEADERS,
-        )
-        # aiohttp sends a GET again by itself when its connection drops, with no public switch
-        # (https://github.com/aio-libs/aiohttp/issues/10790). A page that is asked for twice may
-        # be paid for twice, so each asking is to be seen.
-        self._session._retry_connection = False  # noqa: SLF001
+        self._pool = Pool(self._server, connections=self._connections, wanted=WANTED)
         return self
 
     async def __aexit__(
@@ -100,17 +74,23 @@ class ZenrowsGateway:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._session.close()
+        await self._pool.close()
 
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
         told = NOTHING_TOLD
         limit = Deadline(self._deadline)
         try:
-            async with await self._ask(request) as answer:
+            asked = self._put(request)
+            answer = await self._pool.take()
+            try:
+                answer.ask(asked)
+                await answer.head()
                 told = _told(request, answer)
                 if 200 <= answer.status < 300:
                     return told.page(await self._content(answer, spool))
                 return await self._judge(request, answer, told, spool)
+            finally:
+                self._pool.give_back(answer)
         except asyncio.CancelledError:
             if not limit.is_why():
                 raise
@@ -122,45 +102,42 @@ class ZenrowsGateway:
         except FellSilent:
             why = f"The gateway sent nothing for {self._silence:g} seconds, midway in its answer."
             return told.refusal("gateway_timeout", 504, why)
-        except (ClientPayloadError, Garbled):
+        except (Cut, Garbled):
             why = "The gateway's answer was cut short or cannot be read."
             return told.refusal("gateway_garbled", 502, why)
         except Unsendable:
             why = "The request cannot be put into HTTP: look at its URL, headers and body."
             return wire.synthesised("request_unsendable", 400, why)
-        except ClientError as lost:
-            why = f"The gateway gave no answer: {_what_happened(lost)}."
+        except Lost as lost:
+            why = f"The gateway gave no answer: {lost}."
             return told.refusal("gateway_unreachable", 502, why)
         finally:
             limit.lift()
 
-    async def _ask(self, request: PageRequest) -> ClientResponse:
+    def _put(self, request: PageRequest) -> bytes:
         try:
-            return await self._send(request)
-        except ClientError:
-            raise
-        except OSError as lost:
-            raise ClientOSError(*lost.args) from lost
+            return self._written(request)
         except (ValueError, LookupError) as odd:
             raise Unsendable from odd
 
-    async def _send(self, request: PageRequest) -> ClientResponse:
+    def _written(self, request: PageRequest) -> bytes:
         headers, content = wire.forwarded(request), None
-        where = URL(wire.address(self._question, request, headers), encoded=True)
+        target = wire.address(self._question, request, headers)
+        own = self._lines
+        if self._authorization and not _has(headers, "authorization"):
+            own += self._authorization
         if request.call_id and not headers and self._keeps_headers:
-            headers = {REQUEST_ID: request.call_id}  # no target can see it
+            headers = {"X-Request-ID": request.call_id}  # no target can see it
         if request.method == "POST" and request.body is not None:
             content, kind = wire.payload(request.body)
-            if not any(name.lower() == "content-type" for name in headers):
-                headers = {**headers, CONTENT_TYPE: kind}
-        return await self._session.request(
-            request.method, where, headers=headers, data=content, allow_redirects=False
-        )
+            if not _has(headers, "content-type"):
+                headers = {**headers, "Content-Type": kind}
+        return request_of(request.method, target, own, headers, content)
 
     async def _judge(
         self,
         request: PageRequest,
-        answer: ClientResponse,
+        answer: Connection,
         told: "Told",
         spool: Callable[[], Spool],
     ) -> Page | Refusal:
@@ -179,24 +156,21 @@ class ZenrowsGateway:
             return told.page(body)
         else:
             refusal = wire.wordless(body, answer.status, request.key, named=told.named)
-        wait = wire.retry_after(answer.headers.get(RETRY_AFTER), answer.headers.get(DATE))
+        wait = wire.retry_after(answer.header(RETRY_AFTER), answer.header(DATE))
         return replace(refusal, retry_after=wait, spend=told.charged)
 
-    async def _content(self, answer: ClientResponse, spool: Callable[[], Spool]) -> bytes | Spool:
-        length = answer.content_length
+    async def _content(self, answer: Connection, spool: Callable[[], Spool]) -> bytes | Spool:
+        length = answer.length
         # A compressed answer's length says nothing about the size it unpacks to.
-        if length == 0 or (length is not None and CONTENT_ENCODING not in answer.headers):
+        if length == 0 or (length is not None and answer.header(CONTENT_ENCODING) is None):
             if length > self._largest:
                 raise BodyTooLarge
-            if length <= self._small and answer.content.is_eof():
-                return await answer.read()  # all of it came with its headers, as it mostly does
+            if length <= self._small:
+                return await answer.some(length, self._silence)
         return await self._gather(self._inflow(answer), spool)
 
-    def _inflow(self, answer: ClientResponse) -> "Inflow":
-        encodings = answer.headers.getall(CONTENT_ENCODING, ())
-        return Inflow(
-            answer.content, encodings, most=self._largest + WRAPPING, silence=self._silence
-        )
+    def _inflow(self, answer: Connection) -> "Inflow":
+        return Inflow(answer, most=self._largest + WRAPPING, silence=self._silence)
 
     async def _gather(self, inflow: "Inflow", spool: Callable[[], Spool]) -> bytes | Spool:
         pieces, size = [], 0
@@ -244,31 +218,26 @@ class Told(NamedTuple):
 NOTHING_TOLD = Told()
 
 
-def _told(request: PageRequest, answer: ClientResponse) -> Told:
-    headers = answer.headers
-    charged = wire.spend(headers.get(CREDITS), headers.get(COST))
-    named = wire.request_id(headers.get(REQUEST_ID), request.key)
-    return Told(charged, named, wire.limit(headers.get(LIMIT)))
+def _told(request: PageRequest, answer: Connection) -> Told:
+    charged = wire.spend(answer.header(CREDITS), answer.header(COST))
+    named = wire.request_id(answer.header(REQUEST_ID), request.key)
+    return Told(charged, named, wire.limit(answer.header(LIMIT)))
 
 
 class Inflow:
     """A body as it comes in, unpacked, in pieces; an empty one is its end.
 
-    Raises `FellSilent` when nothing comes for too long. aiohttp's `sock_read` does not: it says
-    nothing when a chunk cannot be parsed, and counts from before the gateway has answered.
+    Raises `FellSilent` when nothing comes for too long.
     """
 
-    __slots__ = ("_came", "_loop", "_most", "_pieces", "_silence", "_stream", "_unpacking")
+    __slots__ = ("_answer", "_came", "_most", "_pieces", "_silence", "_unpacking")
 
-    def __init__(
-        self, stream: StreamReader, encodings: Iterable[str], *, most: int, silence: float
-    ) -> None:
-        self._stream = stream
-        self._unpacking = unpacking(encodings)
+    def __init__(self, answer: Connection, *, most: int, silence: float) -> None:
+        self._answer = answer
+        self._unpacking = unpacking([answer.header(CONTENT_ENCODING) or ""])
         self._most, self._silence = most, silence
         self._came = 0
         self._pieces: Iterator[bytes] = iter(())
-        self._loop = asyncio.get_running_loop()
 
     async def piece(self) -> bytes:
         while (piece := next(self._pieces, None)) is None:
@@ -280,11 +249,7 @@ class Inflow:
         return piece
 
     async def _chunk(self) -> bytes:
-        timer = self._loop.call_later(self._silence, self._stream.set_exception, FellSilent())
-        try:
-            chunk = await self._stream.readany()
-        finally:
-            timer.cancel()
+        chunk = await self._answer.some(PORTION, self._silence)
         self._came += len(chunk)
         if self._came > self._most:
             raise BodyTooLarge  # however little it unpacks to
@@ -322,29 +287,12 @@ class BodyTooLarge(Exception):
     """More came than may be kept."""
 
 
-class FellSilent(Exception):
-    """An answer has begun, and does not go on."""
-
-
 class Unsendable(Exception):
-    """A request that the driver cannot put on the wire."""
+    """A request that cannot be put on the wire."""
 
 
-def _what_happened(lost: ClientError) -> str:
-    """In words of our own: those of the driver may hold the address, and so the key."""
-    match lost:
-        case ServerDisconnectedError():
-            return "the connection was closed first"
-        case ClientResponseError():
-            return "what came back is not HTTP"
-        case ClientConnectorDNSError():
-            return "its host has no address"
-        case ClientSSLError():
-            return "no safe connection could be made"
-        case ClientOSError(errno=int(number)):
-            return os.strerror(number)
-        case _:
-            return "the connection failed"
+def _has(headers: Mapping[str, str], lower: str) -> bool:
+    return any(name.lower() == lower for name in headers)
 
 
 async def _beginning(inflow: Inflow) -> bytes:

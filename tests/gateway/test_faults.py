@@ -1,0 +1,298 @@
+"""The gateway at its worst: memory stays bounded, each call ends by its deadline, and nothing that
+was cut short is taken for a page.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+
+from conveyor.ports.gateway import Page, Refusal
+from conveyor.testing.programs import free_port
+from tests.gateway.stage import (
+    CHUNKED,
+    OK,
+    UNTIL_CLOSE,
+    Line,
+    going_on,
+    playing,
+    saying,
+    saying_last,
+    sized,
+)
+from tests.unit.gateway_kit import (
+    MIB,
+    UNREACHABLE,
+    MemorySpool,
+    Spools,
+    asked,
+    bounded_memory,
+    content,
+    fetched,
+    opened,
+    refused,
+    until,
+)
+
+TARGET = "https://ok.example/"
+SOON = timedelta(milliseconds=150)
+PIECE = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+
+
+class TestHanging:
+    @pytest.mark.parametrize(
+        "said",
+        [b"", b"HTTP/1.1 200 OK\r\nX-A: b\r\n", sized(9), sized(9) + b"some", CHUNKED + b"5"],
+    )
+    async def test_a_hanging_gateway_is_left_at_the_deadline(self, said: bytes) -> None:
+        async with playing(saying(said)) as stage, opened(stage.url, deadline=SOON) as gateway:
+            with ends_soon():
+                refused(await fetched(gateway, TARGET), "gateway_timeout", 504)
+            await until(lambda: stage.over == 1)
+
+    @pytest.mark.parametrize("said", [sized(9), sized(9) + b"some", CHUNKED, UNTIL_CLOSE + b"x"])
+    async def test_an_answer_that_stops_midway_is_left_after_a_silence(self, said: bytes) -> None:
+        async with playing(saying(said)) as stage, opened(stage.url, silence=SOON) as gateway:
+            with ends_soon():
+                told = refused(await fetched(gateway, TARGET), "gateway_timeout", 504)
+            assert "midway" in str(told["detail"])
+            await until(lambda: stage.over == 1)
+
+    @pytest.mark.parametrize("head", [b"", sized(100_000), CHUNKED + b"ffffff\r\n"])
+    async def test_a_byte_at_a_time_is_left_at_the_deadline(self, head: bytes) -> None:
+        async def drip(line: Line) -> None:
+            await line.request()
+            await line.say(head or b"H")
+            for byte in (b"TTP/1.1 200 OK\r\nX-A: " if not head else b"") + b"x" * 10_000:
+                await line.say(bytes((byte,)))
+                await asyncio.sleep(0.01)
+
+        settings = {"deadline": timedelta(milliseconds=300), "silence": SOON}
+        async with playing(drip) as stage, opened(stage.url, **settings) as gateway:
+            with ends_soon():
+                told = refused(await fetched(gateway, TARGET), "gateway_timeout", 504)
+            assert "0.3 seconds" in str(told["detail"])
+            await until(lambda: stage.over == 1)
+
+    async def test_a_slow_handshake_is_left_at_the_deadline(self) -> None:
+        async with playing(Line.gone) as stage:
+            safe = stage.url.replace("http:", "https:")
+            async with opened(safe, deadline=SOON) as gateway:
+                with ends_soon():
+                    refused(await fetched(gateway, TARGET), "gateway_timeout", 504)
+                await until(lambda: (stage.opened, stage.over) == (1, 1))
+
+
+class TestFloods:
+    @pytest.mark.parametrize(
+        ("head", "piece"), [(CHUNKED, PIECE), (UNTIL_CLOSE, PIECE), (sized(10**10), PIECE)]
+    )
+    async def test_a_body_without_end_is_cut_at_the_cap(self, head: bytes, piece: bytes) -> None:
+        spools = Spools()
+        async with (
+            playing(going_on(head, piece)) as stage,
+            opened(stage.url, largest_body=8 * MIB) as gateway,
+        ):
+            with bounded_memory(4 * MIB):
+                refused(await fetched(gateway, TARGET, spools), "body_too_large", 413)
+            await until(lambda: stage.over == 1)
+        assert all(spool.discarded for spool in spools.given)
+
+    async def test_a_bomb_is_cut_at_the_cap(self) -> None:
+        head = CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+        press = zlib.compressobj(wbits=31)
+        packed = press.compress(bytes(64 * MIB)) + press.flush(zlib.Z_FULL_FLUSH)
+        more = press.compress(bytes(64 * MIB)) + press.flush(zlib.Z_FULL_FLUSH)
+        beginning, piece = (b"%x\r\n%b\r\n" % (len(part), part) for part in (packed, more))
+        async with (
+            playing(going_on(head + beginning, piece)) as stage,
+            opened(stage.url, largest_body=8 * MIB) as gateway,
+        ):
+            with bounded_memory(4 * MIB):
+                refused(await fetched(gateway, TARGET), "body_too_large", 413)
+            await until(lambda: stage.over == 1)
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            b"HTTP/1.1 200 OK\r\nX-Long: %b\r\n\r\n" % (b"x" * MIB),
+            b"HTTP/1.1 200 OK\r\n%b: a\r\n\r\n" % (b"x" * MIB),
+            b"HTTP/1.1 200 OK\r\nX-Long: %b\r\nContent-Length: 0\r\n\r\n" % (b"x" * 65_536),
+            b"HTTP/1.1 200 OK\r\n%bContent-Length: 0\r\n\r\n" % (b"X: a\r\n" * 1024),
+        ],
+    )
+    async def test_a_head_beyond_reason_is_no_http(self, answer: bytes) -> None:
+        async with playing(saying(answer)) as stage, opened(stage.url) as gateway:
+            with bounded_memory(4 * MIB):
+                told = refused(await fetched(gateway, TARGET), UNREACHABLE, 502)
+            assert "not HTTP" in str(told["detail"])
+            await until(lambda: stage.over == 1)
+
+    @pytest.mark.parametrize(
+        ("beginning", "piece", "code"),
+        [
+            (b"HTTP/1.1 200 OK\r\nX-Long: ", b"x" * 65_536, UNREACHABLE),
+            (b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n" * 100, UNREACHABLE),
+            (b"HTTP/1.1 200 ", b"O" * 65_536, UNREACHABLE),
+            (b"", b"HTTP/1.1 103 Soon\r\n\r\n" * 100, UNREACHABLE),
+            (CHUNKED + b"0\r\n", b"X-A: b\r\n" * 100, "gateway_garbled"),
+            (CHUNKED + b"0\r\nX-Long: ", b"x" * 65_536, "gateway_garbled"),
+            (CHUNKED + b"5;", b"x" * 65_536, "gateway_garbled"),
+        ],
+    )
+    async def test_what_never_comes_to_a_body_is_left(
+        self, beginning: bytes, piece: bytes, code: str
+    ) -> None:
+        async with playing(going_on(beginning, piece)) as stage, opened(stage.url) as gateway:
+            with bounded_memory(4 * MIB):
+                refused(await fetched(gateway, TARGET), code, 502)
+            await until(lambda: stage.over == 1)
+
+    async def test_no_more_is_taken_in_than_the_spool_takes(self) -> None:
+        class GatedSpool(MemorySpool):
+            async def write(self, chunk: bytes) -> None:
+                await gate.wait()
+                await super().write(chunk)
+
+        body, gate, spool = b"x" * (20 * MIB), asyncio.Event(), GatedSpool()
+        async with (
+            playing(saying(sized(len(body)) + body)) as stage,
+            opened(stage.url) as gateway,
+            asyncio.TaskGroup() as group,
+        ):
+            call = group.create_task(gateway.fetch(asked(TARGET), lambda: spool))
+            await until(lambda: any(one._is_paused for one in gateway._pool._open))
+            assert sum(one._size for one in gateway._pool._open) <= MIB
+            gate.set()
+        assert isinstance(call.result(), Page)
+        assert spool.length == len(body)
+
+
+class TestCuts:
+    @pytest.mark.parametrize(
+        ("said", "code"),
+        [
+            (b"", UNREACHABLE),
+            (b"HTTP/1.1 200 OK\r\nContent-", UNREACHABLE),
+            (sized(10) + b"too short", "gateway_garbled"),
+            (sized(10).replace(b":", b" :") + b"too short", "gateway_garbled"),
+            (sized(600_000) + b"x" * 500_000, "gateway_garbled"),
+            (CHUNKED + b"5\r\nshort\r\n", "gateway_garbled"),
+            (CHUNKED + b"5\r\nshort\r\n0\r\n", "gateway_garbled"),
+            (CHUNKED.replace(b"chunked", b"gzip, chunked") + b"0\r\n\r\n", "gateway_garbled"),
+            (CHUNKED.replace(b"chunked", b"chunked, gzip") + b"0\r\n\r\n", "gateway_garbled"),
+            (b"HTTP/1.1 101 Go\r\nUpgrade: a\r\nConnection: upgrade\r\n\r\n", UNREACHABLE),
+            (b"HTTP/1.1 000 No\r\n\r\nok", UNREACHABLE),
+        ],
+    )
+    @pytest.mark.parametrize("is_half", [False, True])
+    async def test_a_body_cut_short_is_no_page(self, said: bytes, code: str, is_half: bool) -> None:
+        async def play(line: Line) -> None:
+            await line.request()
+            await line.say(said)
+            if is_half:
+                line.writer.write_eof()
+                await line.gone()
+
+        spools = Spools()
+        async with playing(play) as stage, opened(stage.url) as gateway:
+            refused(await fetched(gateway, TARGET, spools), code, 502)
+            await until(lambda: stage.over == 1)
+        assert all(spool.discarded for spool in spools.given)
+
+    @pytest.mark.parametrize(
+        ("said", "code"),
+        [
+            (b"", UNREACHABLE),
+            (sized(9) + b"some", "gateway_garbled"),
+            (CHUNKED + b"5\r\nshort\r\n", "gateway_garbled"),
+            (UNTIL_CLOSE + b"some", "gateway_garbled"),
+        ],
+    )
+    async def test_a_reset_in_the_middle_is_no_page(self, said: bytes, code: str) -> None:
+        async def play(line: Line) -> None:
+            await line.request()
+            await line.say(said)
+            # A reset overtakes what was sent before it.
+            await until(lambda: not said or any(one._size for one in gateway._pool._open))
+            line.reset()
+
+        async with playing(play) as stage, opened(stage.url) as gateway:
+            refused(await fetched(gateway, TARGET), code, 502)
+
+    async def test_a_body_may_end_with_its_connection(self) -> None:
+        async with (
+            playing(saying_last(UNTIL_CLOSE + b"a page")) as stage,
+            opened(stage.url) as gateway,
+        ):
+            assert (await content(gateway, TARGET)).content == b"a page"
+
+    @pytest.mark.parametrize("between", [b"", b"HTTP/1.1 100 Go on\r\n\r\n"])
+    async def test_announcements_are_skipped(self, between: bytes) -> None:
+        soon = b"HTTP/1.1 103 Soon\r\nX-Request-Cost: 9\r\nContent-Length: 9\r\n\r\n"
+        async with playing(saying(soon, between + OK)) as stage, opened(stage.url) as gateway:
+            page = await content(gateway, TARGET)
+            assert (page.content, page.spend.nanos) == (b"ok", 0)
+
+    async def test_trailers_change_nothing(self) -> None:
+        said = CHUNKED + b"2\r\nok\r\n0\r\nX-Request-Cost: 1\r\nContent-Encoding: gzip\r\n\r\n"
+        async with playing(saying(said)) as stage, opened(stage.url) as gateway:
+            page = await content(gateway, TARGET)
+            assert (page.content, page.spend.nanos) == (b"ok", 0)
+
+    async def test_odd_bytes_in_headers_of_targets_are_let_through(self) -> None:
+        async with (
+            playing(saying(sized(2, b"Zr-A: a\x01\xff\x7f") + b"ok")) as stage,
+            opened(stage.url) as gateway,
+        ):
+            assert (await content(gateway, TARGET)).content == b"ok"
+
+
+class TestWaits:
+    @pytest.mark.parametrize(
+        ("said", "wait"),
+        [
+            (b"-1", timedelta(0)),
+            (b"1000000000", timedelta(hours=1)),
+            (b"Mon, 16 Nov 2026 05:00:30 GMT", timedelta(seconds=30)),
+            (b"Mon, 16 Nov 2026 04:00:00 GMT", timedelta(0)),
+            (b"Mon, 16 Nov 3026 05:00:00 GMT", timedelta(hours=1)),
+            (b"nan", None),
+            (b"\xff", None),
+        ],
+    )
+    async def test_a_wait_is_bounded(self, said: bytes, wait: timedelta | None) -> None:
+        answer = sized(0, b"Date: Mon, 16 Nov 2026 05:00:00 GMT", b"Retry-After: " + said)
+        async with (
+            playing(saying(answer.replace(b"200 OK", b"429 No"))) as stage,
+            opened(stage.url) as gateway,
+        ):
+            refusal = await fetched(gateway, TARGET)
+        assert isinstance(refusal, Refusal)
+        assert refusal.retry_after == wait
+
+
+class TestAbsence:
+    async def test_a_refused_connection_is_unreachable(self) -> None:
+        async with opened(f"http://127.0.0.1:{free_port()}/v1/") as gateway:
+            told = refused(await fetched(gateway, TARGET), UNREACHABLE, 502)
+        assert "Connection refused" in str(told["detail"])
+        assert "127.0.0.1" not in str(told)
+
+    async def test_a_host_without_an_address_is_unreachable(self) -> None:
+        async with opened("http://gateway.invalid/v1/") as gateway:
+            told = refused(await fetched(gateway, TARGET), UNREACHABLE, 502)
+        assert "no address" in str(told["detail"])
+        assert "invalid" not in str(told)
+
+
+@contextmanager
+def ends_soon() -> Iterator[None]:
+    """Fails when what is inside takes much longer than the deadlines here."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    yield
+    assert loop.time() - began < 3
