@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from conveyor.adapters.http import pool
+from conveyor.adapters.http.exchange import Lost
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.ports.gateway import Page, PageRequest
 from conveyor.testing.mock_gateway import MockGateway
@@ -23,7 +24,9 @@ from tests.unit.gateway_kit import (
     KEY,
     MIB,
     UNREACHABLE,
+    MemorySpool,
     Spools,
+    asked,
     content,
     fetched,
     opened,
@@ -106,9 +109,13 @@ class TestKeeping:
             await line.gone()
 
         async with playing(play) as stage, opened(stage.url) as gateway:
-            first = await fetched(gateway, TARGET)
-            # Who speaks at the very moment it is asked cannot be told from one that answers.
-            assert isinstance(first, Page) or first.code == UNREACHABLE
+            made = await gateway._pool.take()
+            await until(lambda: made.is_lost)
+            made.ask(b"GET / HTTP/1.1\r\n\r\n")
+            with pytest.raises(Lost):
+                await made.head()
+            gateway._pool.give_back(made)
+            await until(lambda: stage.over == 1)
 
     async def test_a_request_is_sent_once_whatever_becomes_of_it(self) -> None:
         heard: list[bytes] = []
@@ -222,6 +229,31 @@ class TestTurns:
             await until(lambda: stage.over == 1)
             assert stage.opened == 1
 
+    async def test_closing_ends_a_call_whose_page_is_being_written(self) -> None:
+        class GatedSpool(MemorySpool):
+            async def write(self, chunk: bytes) -> None:
+                await gate.wait()
+
+        gate, spool = asyncio.Event(), GatedSpool()
+        said = sized(20 * MIB) + b"x" * (20 * MIB)
+        async with playing(saying(said)) as stage:
+            async with opened(stage.url) as gateway:
+                call = asyncio.ensure_future(gateway.fetch(asked(TARGET), lambda: spool))
+                await until(lambda: any(one._is_paused for one in gateway._pool._open))
+            gate.set()
+            refused(await call, "gateway_garbled", 502)
+            assert spool.discarded
+
+    async def test_a_connection_made_while_closing_is_not_used(self, safe: "Safe") -> None:
+        def close_midway(*_: object) -> None:
+            gateway._pool._is_closed = True
+
+        context = safe.server("127.0.0.1")
+        context.sni_callback = close_midway
+        async with playing(saying(OK), context) as stage, opened(stage.url) as gateway:
+            refused(await fetched(gateway, TARGET), UNREACHABLE, 502)
+            await until(lambda: stage.over == stage.opened)
+
     async def test_a_storm_of_mishaps_leaks_nothing(self) -> None:
         chance = random.Random(7)
         labels = ("ok", "gzip", "big", "slow", "drip", "hang", "cut", "dropped", "rubbish")
@@ -248,8 +280,10 @@ class TestReaching:
     async def test_the_next_address_is_tried(self) -> None:
         async with playing(saying(OK)) as stage, opened(stage.url) as gateway:
             [(host, port)] = await gateway._pool._resolved()
-            gateway._pool._addresses = [(host, free_port()), (host, port)]
+            dead = free_port()
+            gateway._pool._addresses = [(host, dead), (host, port)]
             await content(gateway, TARGET)
+            assert gateway._pool._addresses == [(host, port), (host, dead)]
 
     async def test_no_proxy_of_the_environment_is_used(
         self, monkeypatch: pytest.MonkeyPatch

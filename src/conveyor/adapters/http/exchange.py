@@ -169,7 +169,7 @@ class Connection(asyncio.Protocol):
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._keeps = False
+        self._keeps = self._is_paused = False
         if not self._whole and self._error is None:
             self._error = Cut() if self._headed else Lost(_why(exc))
             self._wake()

@@ -16,6 +16,7 @@ TRUSTED_FOR = 10.0  # seconds that the addresses of a host are believed
 ONE_ADDRESS = 10.0  # seconds for one of several addresses to connect, before the next is tried
 CLOSING = 1.0  # seconds for the other side to agree that a connection ends
 
+CLOSED = "its connections are closed"
 PORTS = {"http": 80, "https": 443}
 
 
@@ -138,18 +139,24 @@ class Pool:
 
     async def _connect(self) -> Connection:
         if self._is_closed:
-            raise Lost("its connections are closed")
+            raise Lost(CLOSED)
         try:
-            addresses = await self._resolved()
-            for address in addresses[:-1]:
+            *others, last = await self._resolved()
+            for address in others:
                 try:
                     async with asyncio.timeout(ONE_ADDRESS):
                         return await self._connected(address)
-                except OSError:
-                    continue  # a TimeoutError is one too
-            return await self._connected(addresses[-1])
+                except OSError:  # a TimeoutError is one too
+                    self._set_back(address)
+            return await self._connected(last)
         except OSError as lost:
             raise Lost(_why(lost)) from lost
+
+    def _set_back(self, address: tuple[str, int]) -> None:
+        """Let the next to connect begin with another one."""
+        if address in self._addresses:
+            self._addresses.remove(address)
+            self._addresses.append(address)
 
     async def _resolved(self) -> list[tuple[str, int]]:
         """The server's addresses; many who need them at once ask once."""
@@ -173,6 +180,9 @@ class Pool:
         )
         if not connection.is_lost:  # it may be by now
             self._open.add(connection)
+        if self._is_closed:
+            connection.abort()
+            raise Lost(CLOSED)
         return connection
 
 
