@@ -11,6 +11,7 @@ from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, get_type_hints
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -263,5 +264,14 @@ def _check_choices(settings: Settings) -> None:
 def _check_addresses(settings: Settings) -> None:
     for name in ("gateway", "public_url"):
         address = getattr(settings, name)
-        if address is not None and not ADDRESS.fullmatch(address):
+        if address is not None and not _is_address(address):
             raise RefusedToStart(f"settings: {name!r} is an http or https URL")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        host, _ = (parts.hostname or "").encode("idna"), parts.port
+    except ValueError:
+        return False
+    return bool(host) and ADDRESS.fullmatch(text) is not None

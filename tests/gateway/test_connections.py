@@ -103,6 +103,16 @@ class TestKeeping:
                 await until(lambda: stage.over == stage.opened)
                 assert stage.opened == number
 
+    @pytest.mark.parametrize("event", ["data_received", "eof_received"])
+    async def test_one_that_is_about_to_close_is_not_used(self, event: str) -> None:
+        async with playing(saying(OK)) as stage, opened(stage.url) as gateway:
+            await content(gateway, TARGET)
+            [resting] = gateway._pool._resting
+            # As the loop would, in the very round in which the next call begins.
+            getattr(resting, event)(*([OTHER] if event == "data_received" else []))
+            assert (await content(gateway, TARGET)).content == b"ok"
+            assert stage.opened == 2
+
     async def test_one_that_speaks_first_is_not_asked(self) -> None:
         async def play(line: Line) -> None:
             await line.say(OTHER)
