@@ -70,11 +70,12 @@ class TestHanging:
                 await line.say(bytes((byte,)))
                 await asyncio.sleep(0.01)
 
-        settings = {"deadline": timedelta(milliseconds=300), "silence": SOON}
+        # A busy machine may well pause for a part of a second.
+        settings = {"deadline": timedelta(seconds=1), "silence": timedelta(milliseconds=700)}
         async with playing(drip) as stage, opened(stage.url, **settings) as gateway:
             with ends_soon():
                 told = refused(await fetched(gateway, TARGET), "gateway_timeout", 504)
-            assert "0.3 seconds" in str(told["detail"])
+            assert "within 1 seconds" in str(told["detail"])
             await until(lambda: stage.over == 1)
 
     async def test_a_slow_handshake_is_left_at_the_deadline(self) -> None:
@@ -295,4 +296,4 @@ def ends_soon() -> Iterator[None]:
     loop = asyncio.get_running_loop()
     began = loop.time()
     yield
-    assert loop.time() - began < 3
+    assert loop.time() - began < 5
