@@ -60,17 +60,16 @@ class Index:
         A body put again is the later one; the record of the earlier is nobody's from then on.
         """
         with self._transaction():
-            self._cover(segment, covered)
+            live = sum(place.size for _, place in entries)
+            self._connection.execute(COVER, (segment, covered, live, untidy))
+            if not entries:
+                return
             rows = self._rows(entries)
             try:
-                self._connection.execute("SAVEPOINT fresh")
-                self._connection.executemany(INSERT, rows)
-            except apsw.ConstraintError:
-                self._connection.execute("ROLLBACK TO fresh")
+                self._connection.execute(INSERT_ALL, (msgspec.json.encode(rows).decode(),))
+            except apsw.ConstraintError:  # none of them was inserted
                 for row in rows:
                     self._replace(row)
-            self._count(Counter({segment: sum(place.size for _, place in entries)}), untidy=0)
-            self._connection.execute(UNTIDY, (untidy, segment))
 
     def remove(self, names: Iterable[BodyName], *, open_segment: int) -> tuple[int, list[int]]:
         """Forget bodies. Says how many there were, and which segments have none left."""
@@ -147,20 +146,14 @@ class Index:
         return rows
 
     def _run(self, key: tuple[str, str]) -> int:
-        insert = "INSERT INTO run (job_id, run_id) VALUES (?, ?) ON CONFLICT DO NOTHING"
-        self._connection.execute(insert, key)
-        return int(self._connection.execute(RUN, key).get)
+        if (known := self._connection.execute(RUN, key).fetchone()) is None:
+            self._connection.execute("INSERT INTO run (job_id, run_id) VALUES (?, ?)", key)
+            return self._connection.last_insert_rowid()
+        return int(known[0])
 
     def _replace(self, row: tuple[object, ...]) -> None:
         self._count(Counter(dict(self._delete(row[:3]))), untidy=1)
         self._connection.execute(INSERT, row)
-
-    def _cover(self, segment: int, covered: int) -> None:
-        self._connection.execute(
-            "INSERT INTO segment (no, covered) VALUES (?, ?)"
-            " ON CONFLICT DO UPDATE SET covered = excluded.covered",
-            (segment, covered),
-        )
 
     def _key(self, name: BodyName) -> tuple[object, ...] | None:
         return self._connection.execute(FIND, _by_name(name)).fetchone()
@@ -290,5 +283,15 @@ SELECT segment, at, size FROM body
  WHERE run = (SELECT no FROM run WHERE job_id = ? AND run_id = ?) AND task_id = ? AND claim_no = ?
 """
 DELETE = "DELETE FROM body WHERE run = ? AND task_id = ? AND claim_no = ? RETURNING segment, size"
-UNTIDY = "UPDATE segment SET untidy = untidy + ? WHERE no = ?"
+COVER = """
+INSERT INTO segment (no, covered, live, untidy) VALUES (?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET
+covered = excluded.covered, live = live + excluded.live, untidy = untidy + excluded.untidy
+"""
 INSERT = "INSERT INTO body (run, task_id, claim_no, segment, at, size) VALUES (?, ?, ?, ?, ?, ?)"
+# Many rows travel as one JSON value: each row bound by itself is a turn of the interpreter's lock.
+INSERT_ALL = """
+INSERT INTO body (run, task_id, claim_no, segment, at, size)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5
+  FROM jsonb_each(?)
+"""

@@ -98,7 +98,7 @@ class Tidying:
     def _copy(self, segment: int, some: list[Record]) -> None:
         with self._segments.opened(segment) as descriptor:
             alive = [
-                (one.name, os.pread(descriptor, one.size, one.at))
+                (one.name, (os.pread(descriptor, one.size, one.at),))
                 for one, alive in self._judged(segment, some)
                 if alive and one.name
             ]

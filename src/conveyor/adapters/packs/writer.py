@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from hashlib import sha256
+from itertools import accumulate, chain
 from typing import Generic, TypeVar
 
 from conveyor.adapters.packs.disk import NO_ROOM, own_errors, write_all
@@ -17,6 +18,7 @@ from conveyor.ports.bodies import BodyName, Kept
 from conveyor.ports.clock import Clock
 
 T = TypeVar("T")
+Parts = tuple[bytes, ...]  # of a record, in their order: joined only as they are written
 
 MOST_GROUPED = 16 * 1024 * 1024  # bytes that share a sync
 QUIET = 2.0  # seconds without a call after which there is time to tidy
@@ -88,16 +90,18 @@ class Appender:
             os.close(self._descriptor)
         self._descriptor = None
 
-    def append(self, some: Sequence[tuple[BodyName, bytes]]) -> None:
+    def append(self, records: Sequence[tuple[BodyName, Parts]]) -> None:
         """Write whole records, make them last, and let the index know of them."""
-        descriptor = self._ready(sum(len(record) for _, record in some))
-        start = self._end
+        sizes = [sum(map(len, parts)) for _, parts in records]
+        descriptor = self._ready(sum(sizes))
+        start, end = self._end, self._end + sum(sizes)
         try:
-            write_all(descriptor, b"".join(record for _, record in some), start)
+            content = b"".join(chain.from_iterable(parts for _, parts in records))
+            write_all(descriptor, content, start)
             if self._sync:
                 os.fdatasync(descriptor)
-            end = start + sum(len(record) for _, record in some)
-            self._index.add(self._entries(some), segment=self.segment, covered=end)
+            entries = self._entries([name for name, _ in records], sizes)
+            self._index.add(entries, segment=self.segment, covered=end)
         except BaseException as error:
             self._step_back(descriptor, start, error)
             raise
@@ -119,12 +123,12 @@ class Appender:
         assert self._descriptor is not None
         return self._descriptor
 
-    def _entries(self, some: Sequence[tuple[BodyName, bytes]]) -> list[Entry]:
-        at, entries = self._end, []
-        for name, record in some:
-            entries.append((name, Place(self.segment, at, len(record))))
-            at += len(record)
-        return entries
+    def _entries(self, names: Sequence[BodyName], sizes: Sequence[int]) -> list[Entry]:
+        ends = accumulate(sizes, initial=self._end)
+        return [
+            (name, Place(self.segment, at, size))
+            for name, at, size in zip(names, ends, sizes, strict=False)
+        ]
 
     def _step_back(self, descriptor: int, end: int, error: BaseException) -> None:
         """Nothing was promised of what follows: cut it off. A segment whose sync failed is left,
@@ -229,13 +233,12 @@ class Writer:
 
     def _append(self, puts: Sequence[Put]) -> None:
         date = date_of(self._clock.now())
-        records = []
+        records: list[tuple[BodyName, Parts]] = []
         for put in puts:
             put.result = []
             for name, content in put.bodies:
                 digest, word = sha256(content).hexdigest(), urn(name)
-                record = b"".join((head(word, digest, len(content), date), content, END))
-                records.append((name, record))
+                records.append((name, (head(word, digest, len(content), date), content, END)))
                 put.result.append(Kept(f"pack:{word}", len(content), digest))
         self._appender.append(records)
 

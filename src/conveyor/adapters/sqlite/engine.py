@@ -17,6 +17,7 @@ from conveyor.adapters.sqlite.graves import SqliteGraves
 from conveyor.adapters.sqlite.inputs import SqliteInputs
 from conveyor.adapters.sqlite.metadata import SqliteMetadata
 from conveyor.adapters.sqlite.rows import stamp
+from conveyor.adapters.sqlite.settling import ENDING
 from conveyor.adapters.sqlite.survey import SqliteSurvey
 from conveyor.adapters.sqlite.tasks import SqliteTasks
 from conveyor.adapters.sqlite.work import SqliteWork
@@ -104,4 +105,6 @@ def _begin(connection: apsw.Connection, now: int) -> int:
     shelves = connection.execute("SELECT no FROM shelf WHERE open = 1").fetchall()
     connection.executemany(COME_DUE, ((now, shelf) for (shelf,) in shelves))
     connection.execute("INSERT INTO incarnation (started_at) VALUES (?)", (now,))
-    return connection.last_insert_rowid()
+    incarnation = connection.last_insert_rowid()
+    connection.execute(ENDING)
+    return incarnation

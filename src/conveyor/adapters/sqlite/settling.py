@@ -1,8 +1,8 @@
-"""Settling in SQLite: any number of claims in four statements.
+"""Settling in SQLite: any number of claims in five statements.
 
 All that the statements need is made ready beforehand, as one JSON value: the writer's thread runs
 SQL and hardly any Python, so it does not wait for its turn of the interpreter's lock while pages
-come in.
+come in. What the value says is taken apart once, into a table of the writer's own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,23 +23,30 @@ SENT = (
     "checksum", "format", "problem", "reason", "told", *COUNTED,
 )  # fmt: skip
 AT = {name: f"(claim.value ->> {place})" for place, name in enumerate(SENT)}
-THAT_HOLD = f"""
-  FROM json_each(?1) AS claim CROSS JOIN task
+# For as long as the engine is open.
+ENDING = f"""
+CREATE TEMP TABLE ending (
+    {", ".join(SENT)}, attempts, claimed_at, PRIMARY KEY (shelf, idx)
+) WITHOUT ROWID
+"""
+# `jsonb_each` gives each claim in binary: in text it would be parsed again for every value.
+HOLD = f"""
+INSERT INTO temp.ending
+SELECT {", ".join(AT.values())}, task.attempts, task.claimed_at
+  FROM jsonb_each(?1) AS claim CROSS JOIN task
     ON task.shelf = {AT["shelf"]} AND task.idx = {AT["idx"]}
  WHERE task.claim_no = {AT["claim_no"]} AND task.status = 1
 """
-HELD = (
-    f"SELECT json_group_array(json_array({AT['shelf']}, {AT['idx']}, {AT['claim_no']})) {THAT_HOLD}"
-)
-TELL = f"""
+HELD = "SELECT json_group_array(json_array(shelf, idx, claim_no)) FROM temp.ending"
+TELL = """
 INSERT INTO attempt (shelf, idx, claim_no, attempt, started_at, ended_at, problem, credits, nanos)
-SELECT task.shelf, task.idx, task.claim_no, task.attempts + 1, task.claimed_at, ?2, {AT["told"]},
-       {AT["credits"]}, {AT["nanos"]} {THAT_HOLD} AND {AT["charged"]}
+SELECT shelf, idx, claim_no, attempts + 1, claimed_at, ?1, told, credits, nanos
+  FROM temp.ending WHERE charged
 """
 COUNT = f"""
 INSERT INTO counter (shelf, incarnation, {", ".join(COUNTED)})
-SELECT task.shelf, ?2, {", ".join(f"sum({AT[name]})" for name in COUNTED)} {THAT_HOLD}
- GROUP BY task.shelf
+SELECT shelf, ?1, {", ".join(f"sum({name})" for name in COUNTED)} FROM temp.ending WHERE true
+ GROUP BY shelf
 ON CONFLICT (shelf, incarnation) DO UPDATE SET
 {", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTED)}
 """
@@ -55,11 +62,9 @@ MOVED = (
     "reason",
 )
 MOVE = f"""
-UPDATE task SET updated_at = ?2, attempts = attempts + {AT["charged"]},
-       {", ".join(f"{name} = {AT[name]}" for name in MOVED)}
-  FROM json_each(?1) AS claim
- WHERE task.shelf = {AT["shelf"]} AND task.idx = {AT["idx"]}
-   AND task.claim_no = {AT["claim_no"]} AND task.status = 1
+UPDATE task SET updated_at = ?1, attempts = task.attempts + ending.charged,
+       {", ".join(f"{name} = ending.{name}" for name in MOVED)}
+  FROM temp.ending WHERE task.shelf = ending.shelf AND task.idx = ending.idx
 """
 NO_BODY = (None, None, None, None)
 HELD_KEYS = msgspec.json.Decoder(list[tuple[int, int, int]])
@@ -83,10 +88,12 @@ def prepare(
 
 def settle_all(connection: apsw.Connection, claims: str, now: int, incarnation: int) -> str:
     """End the claims that still hold their tasks, and say which those were."""
-    [(held,)] = connection.execute(HELD, (claims,))
-    connection.execute(TELL, (claims, now))
-    connection.execute(COUNT, (claims, incarnation))
-    connection.execute(MOVE, (claims, now))
+    connection.execute(HOLD, (claims,))
+    connection.execute(TELL, (now,))
+    connection.execute(COUNT, (incarnation,))
+    connection.execute(MOVE, (now,))
+    [(held,)] = connection.execute(HELD)
+    connection.execute("DELETE FROM temp.ending")
     return str(held)
 
 

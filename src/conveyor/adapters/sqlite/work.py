@@ -37,8 +37,10 @@ TAKE = f"""
 UPDATE task SET status = 1, claim_no = claim_no + 1, claimed_at = ?2, updated_at = ?2, due_at = ?4
  WHERE shelf = ?1 AND idx IN (SELECT idx {PENDING})
 """
-ANY_LAPSED = """
-SELECT 1 FROM task INDEXED BY task_held WHERE shelf = ? AND status = 1 AND due_at <= ? LIMIT 1
+OPEN_SHELF = """
+SELECT no, EXISTS (SELECT 1 FROM task INDEXED BY task_held
+                    WHERE shelf = no AND status = 1 AND due_at <= ?2)
+  FROM shelf WHERE run_id = ?1 AND open
 """
 DUE = f"""
 SELECT {TASK} FROM (
@@ -149,23 +151,18 @@ class SqliteWork:
                 replace_state(connection, shelf, new)
         return taken
 
-    def _open_shelf(self, connection: apsw.Connection, run_id: RunId) -> int | None:
-        row = connection.execute(
-            "SELECT no, open FROM shelf WHERE run_id = ?", (run_id,)
-        ).fetchone()
-        return row[0] if row and row[1] else None
-
     def _claim_run(
         self, connection: apsw.Connection, run_id: RunId, limit: int
     ) -> "Taken | list[Task]":
         """What is due of a run: pending tasks as they were, or, where a lease lapsed, all as
         they are now. As little as can be is done here: others wait for this thread.
         """
-        shelf = self._open_shelf(connection, run_id)
-        if shelf is None:
-            return []
         now = stamp(self._clock.now())
-        if connection.execute(ANY_LAPSED, (shelf, now)).fetchone():
+        found = connection.execute(OPEN_SHELF, (run_id, now)).fetchone()
+        if found is None:
+            return []
+        shelf, any_lapsed = found
+        if any_lapsed:
             rows = connection.execute(DUE, (shelf, now, limit)).fetchall()
             return self.take_due(connection, shelf, [task_of(run_id, row) for row in rows])
         [(rows_before,)] = connection.execute(NEXT, (shelf, now, limit))
