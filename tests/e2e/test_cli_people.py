@@ -18,6 +18,7 @@ from tests.e2e.polling import ended, until
 
 SECRET = "an-api-key"
 OK = "https://ok.example/"
+SLOW = "https://slow.example/?ms=1000&page="
 SCRIPT = Path(sys.executable).with_name("conveyor")
 PERMANENT = "https://permanent.example/"
 
@@ -169,7 +170,7 @@ def test_a_file_or_a_flag_can_say_where_and_who(run: Run, running: Program, tmp_
 def test_an_open_job_is_added_to_and_closed(run: Run, api: httpx.Client) -> None:
     job_id = run("submit", "-", "--open").stdout.strip()
     assert run("add", job_id, "-", given=OK).stdout == "accepted_tasks\t1\n"
-    told = run("add", job_id, "-", given="".join(f"{OK}{number}\n" for number in range(10_001)))
+    told = run("add", job_id, "-", given="".join(f"{SLOW}{number}\n" for number in range(10_001)))
     assert told.stdout == "accepted_tasks\t10001\n"
     assert _facts(run("close", job_id).stdout)["job_status"] == "closed"
     told = run("add", job_id, "-", given=OK, code=1)

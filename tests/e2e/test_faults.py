@@ -127,7 +127,7 @@ def _ended_while_answering(api: httpx.Client, job_id: str) -> dict[str, Any]:
         slowest = max(slowest, time.monotonic() - begun)
         return _run(api, job_id)["status"] not in {"running", "pending"}
 
-    until(ask, within=40)
+    until(ask, within=90)
     assert slowest < ANSWERS_WITHIN
     return ended(api, job_id)
 

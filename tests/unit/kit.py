@@ -480,7 +480,8 @@ class RealRounds:
 class ScriptedAttempts:
     """An attempt at a page that ends when the test says so."""
 
-    def __init__(self, *, is_open: bool = True) -> None:
+    def __init__(self, *, is_open: bool = True, lasting: timedelta = timedelta()) -> None:
+        self.lasting = lasting
         self.started: list[Task] = []
         self.cancelled: list[Task] = []
         self.inflight: Counter[RunId] = Counter()
@@ -496,7 +497,7 @@ class ScriptedAttempts:
         self.most[task.run_id] = max(self.most[task.run_id], self.inflight[task.run_id])
         try:
             await self.gate.wait()
-            await asyncio.sleep(0)
+            await asyncio.sleep(self.lasting.total_seconds())
         except asyncio.CancelledError:
             self.cancelled.append(task)
             raise

@@ -9,7 +9,7 @@ renewed from one timer. Receiving only what has a permit keeps receives at one a
 import asyncio
 import math
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -36,7 +36,7 @@ from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
 from conveyor.ports.work import Held, Work
 from conveyor.steps.attempt import Assignment, Ended, Fetched, Result
-from conveyor.steps.lane import Flight, Lane, Pace
+from conveyor.steps.lane import Flight, Lane, Pace, Portion
 from conveyor.steps.roster import Roster
 
 log = structlog.get_logger()
@@ -130,62 +130,79 @@ class Pump:
             return await self._claim(group, granted)
         finally:
             for run_id, want in granted.items():
-                self.lanes[run_id].coming -= want
-                self.lanes[run_id].throttle.under_way -= want
+                lane = self.lanes[run_id]
+                lane.coming -= want.calls
+                lane.throttle.under_way -= want.calls
+                lane.coming_ahead -= want.ahead
 
     def _free(self) -> int:
-        coming = sum(lane.coming for lane in self.lanes.values())
+        coming = sum(lane.coming + lane.coming_ahead for lane in self.lanes.values())
         return self.pace.concurrency - len(self.flights) - coming
 
     def _held(self) -> dict[CallerId, int]:
         held: dict[CallerId, int] = defaultdict(int)
         for lane in self.lanes.values():
-            held[lane.run.caller] += lane.unsettled + lane.coming
+            held[lane.run.caller] += lane.unsettled + lane.coming + lane.coming_ahead
         return held
 
-    def _expect(self, granted: Mapping[RunId, int]) -> dict[RunId, int]:
+    def _expect(self, granted: Mapping[RunId, int]) -> dict[RunId, Portion]:
         """Note what is about to be asked for: runs of one key share what it may have."""
-        expected: dict[RunId, int] = {}
+        expected: dict[RunId, Portion] = {}
         for run_id, places in granted.items():
             lane = self.lanes[run_id]
-            if (want := min(places, lane.room())) > 0:
-                lane.coming += want
-                lane.throttle.under_way += want
-                expected[run_id] = want
+            calls = max(min(places, lane.room()), 0)
+            ahead = min(places - calls, lane.room_ahead())
+            if calls or ahead:
+                lane.coming += calls
+                lane.throttle.under_way += calls
+                lane.coming_ahead += ahead
+                expected[run_id] = Portion(calls, ahead)
         return expected
 
-    async def _claim(self, group: asyncio.TaskGroup, granted: Mapping[RunId, int]) -> int:
+    async def _claim(self, group: asyncio.TaskGroup, granted: Mapping[RunId, Portion]) -> int:
         permits = await self._reserve(granted)
-        asked = {run_id: len(held) for run_id, held in permits.items()}
+        for run_id, held in permits.items():
+            self._begin_ahead(self.lanes[run_id], held)
+        asked = {
+            run_id: wanted
+            for run_id, held in permits.items()
+            if (wanted := len(held) + granted[run_id].ahead)
+        }
         if not asked:
             return 0
         try:
             tasks = await self.work.claim(asked)
             for task in tasks:
                 if not task.is_final:
-                    self._start(group, task, permits[task.run_id].pop())
+                    held = permits[task.run_id]
+                    self._start(group, task, held.pop() if held else None)
             await self.settle_final([task for task in tasks if task.is_final])
         finally:
             await self._give_back(permits)
-        self._pace_lanes(permits)
-        await self._leave_ended(run_id for run_id in asked if asked[run_id] == len(permits[run_id]))
+        given = Counter(task.run_id for task in tasks)
+        self._pace_lanes({run_id: wanted - given[run_id] for run_id, wanted in asked.items()})
+        await self._leave_ended(run_id for run_id in asked if not given[run_id])
         return len(tasks)
 
     def _wants(self) -> dict[RunId, Want]:
         now = self.clock.monotonic()
-        ready = [lane for lane in self.lanes.values() if lane.ready_at() <= now and lane.room() > 0]
-        self.dice.shuffle(ready)
-        return {lane.run.id: Want(lane.run.caller, lane.room()) for lane in ready}
+        lanes = [lane for lane in self.lanes.values() if lane.ready_at() <= now]
+        self.dice.shuffle(lanes)
+        return {
+            lane.run.id: Want(lane.run.caller, wanted)
+            for lane in lanes
+            if (wanted := lane.appetite())
+        }
 
-    async def _reserve(self, granted: Mapping[RunId, int]) -> dict[RunId, list[str]]:
+    async def _reserve(self, granted: Mapping[RunId, Portion]) -> dict[RunId, list[str]]:
         permits: dict[RunId, list[str]] = {}
         try:
             for run_id, want in granted.items():
-                permits[run_id] = await self._reserve_for(self.lanes[run_id], want)
+                permits[run_id] = await self._reserve_for(self.lanes[run_id], want.calls)
         except Unavailable:
             if not any(permits.values()):
                 raise
-        return {run_id: held for run_id, held in permits.items() if held}
+        return permits
 
     async def _reserve_for(self, lane: Lane, want: int) -> list[str]:
         held, lane.spare = lane.spare[:want], lane.spare[want:]
@@ -209,10 +226,10 @@ class Pump:
                 spare, lane.spare = lane.spare, []
                 await self.roster.release(lane.job.id, [*unused, *spare])
 
-    def _pace_lanes(self, unused: Mapping[RunId, Sequence[str]]) -> None:
+    def _pace_lanes(self, short: Mapping[RunId, int]) -> None:
         """Runs that gave less than was asked for have nothing more due just now."""
         now = self.clock.monotonic()
-        for run_id, left in unused.items():
+        for run_id, left in short.items():
             lane = self.lanes[run_id]
             lane.hasty_until = now + self.pace.patience.total_seconds()
             if not left:
@@ -233,17 +250,31 @@ class Pump:
                 if run is None or not run.is_live:
                     self.wake(run_id)
 
-    def _start(self, group: asyncio.TaskGroup, task: Task, permit: str) -> None:
+    def _start(self, group: asyncio.TaskGroup, task: Task, permit: str | None) -> None:
         lane = self.lanes[task.run_id]
         flight = Flight(task, lane, permit, group)
-        lane.calls += 1
         lane.unsettled += 1
         # A process that slept through a lease may claim what it still has in flight.
         if lapsed := self.flights.get((task.run_id, task.id)):
             self._drop(lapsed)
         self.flights[task.run_id, task.id] = flight
-        if not lane.is_held_up(flight):
+        if permit is None:
+            lane.ahead.append(flight)
+            self._begin_ahead(lane, lane.spare)  # pages may have ended while it was on its way
+        elif self._is_cleared(flight):
             self._begin(flight)
+
+    def _begin_ahead(self, lane: Lane, permits: list[str]) -> None:
+        """Begin what was claimed ahead and found no permit until now."""
+        while permits and (flight := lane.next_ahead()):
+            flight.permit = permits.pop()
+            if self._is_cleared(flight):
+                self._begin(flight)
+
+    def _is_cleared(self, flight: Flight) -> bool:
+        """Count a page that has its permit, and say whether it need not wait for its host."""
+        flight.lane.calls += 1
+        return not flight.lane.is_held_up(flight)
 
     def _begin(self, flight: Flight) -> None:
         flight.lane.throttle.under_way += 1
@@ -258,7 +289,8 @@ class Pump:
 
     def _hand_back(self, flight: Flight) -> None:
         """A page that was not begun goes back, to be taken up again."""
-        flight.lane.calls -= 1
+        if flight.permit:
+            flight.lane.calls -= 1
         self.landed.append((flight, Interrupted()))
         self.any_landed.set()
 
@@ -267,34 +299,50 @@ class Pump:
             self._hand_back(flight)
 
     async def _fly(self, flight: Flight) -> None:
-        result: Result = Interrupted()
-        try:
-            result = await self.attempt(flight.task, flight.lane.assignment)
-        except Exception:
-            # A bug that one page brings out must not take all others down with it.
-            log.exception("attempt.bug", run_id=flight.task.run_id, task_id=flight.task.id)
-            result = Refused(INTERNAL, FailureReason.OTHER, retryable=True)
-        finally:
-            self._land(flight, result)
+        """Fetch a page, and then whatever may follow in its place."""
+        following: Flight | None = flight
+        while following:
+            flight = following
+            result: Result = Interrupted()
+            try:
+                result = await self.attempt(flight.task, flight.lane.assignment)
+            except asyncio.CancelledError:
+                if following := self._land(flight, result):
+                    self._begin(following)
+                raise
+            except Exception:
+                # A bug that one page brings out must not take all others down with it.
+                log.exception("attempt.bug", run_id=flight.task.run_id, task_id=flight.task.id)
+                result = Refused(INTERNAL, FailureReason.OTHER, retryable=True)
+            if following := self._land(flight, result):
+                following.lane.throttle.under_way += 1
+                following.worker = flight.worker
 
-    def _land(self, flight: Flight, result: Result) -> None:
-        """A call is over: its permit is for the next page, its result to be settled."""
+    def _land(self, flight: Flight, result: Result) -> Flight | None:
+        """A call is over: its permit is for the next page, its result to be settled. Gives the
+        page that may begin now, counted as begun but for its key.
+        """
         lane = flight.lane
         lane.calls -= 1
         lane.throttle.under_way -= 1
         now = self.clock.monotonic()
+        lane.count_landing(now)
         _learn(lane, result, now)
-        if flight.permit and not lane.gone and lane.throttle.closed_until <= now:
-            lane.spare.append(flight.permit)
-            flight.permit = None
         self.landed.append((flight, result))
         self.any_landed.set()
         if lane.gone:
             self._hand_back_all(lane)
-        if following := lane.next_for_host(flight):
-            self._begin(following)
-        if lane.room() >= lane.worthwhile:
+        following = lane.next_for_host(flight)
+        if flight.permit and not lane.gone and lane.throttle.closed_until <= now:
+            permit, flight.permit = flight.permit, None
+            if following is None and (following := lane.next_ahead()):
+                following.permit = permit
+                following = following if self._is_cleared(following) else None
+            else:
+                lane.spare.append(permit)
+        if lane.appetite() >= lane.worthwhile:
             self.stirred.set()
+        return following
 
     async def _settle_for_ever(self) -> None:
         while True:
@@ -370,7 +418,7 @@ class Pump:
                 await asyncio.sleep(self.pace.outage.total_seconds())
                 continue
             for lane in self.lanes.values():
-                if lane.gone:
+                if not lane.is_open:
                     self._hand_back_all(lane)
             self.stirred.set()
             await self._wait_for(self.roster.noticed, self.roster.refresh_at)
@@ -394,7 +442,7 @@ class Pump:
             return math.inf
         if self.holding_until > now:
             return self.holding_until
-        resting = (lane.ready_at() for lane in self.lanes.values() if lane.room() > 0)
+        resting = (lane.ready_at() for lane in self.lanes.values() if lane.appetite())
         return min((moment for moment in resting if moment > now), default=math.inf)
 
     async def _wind_down(self) -> None:

@@ -4,15 +4,18 @@ Not a station of its own: it is the state of dispatch.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import NamedTuple
 
 from conveyor.domain.job import Job
 from conveyor.domain.run import Run
 from conveyor.domain.task import Task
 from conveyor.domain.throttle import Throttle
 from conveyor.steps.attempt import Assignment
+
+SPELL = 0.05  # seconds over which landings are counted for a rate
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,7 +34,16 @@ class Pace:
     outage: timedelta = timedelta(seconds=1)  # how long to wait for an engine that is away
     feeders: int = 3  # claims under way at once: one waits for the engine while another starts
     settlers: int = 2  # groups being settled at once: one writes bodies while another commits
+    # What a run is likely to begin within so long is claimed ahead: else it waits for the engine.
+    lead: timedelta = timedelta(milliseconds=20)
     grace: timedelta = timedelta(seconds=20)  # for running tasks when the program stops
+
+
+class Portion(NamedTuple):
+    """What is about to be claimed of a run."""
+
+    calls: int  # to begin at once, each with a permit
+    ahead: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,7 +55,10 @@ class Lane:
     assignment: Assignment
     throttle: Throttle
     worthwhile: int
+    lead: float = 0.0  # seconds
     coming: int = 0  # tasks asked for and not given yet
+    coming_ahead: int = 0  # and those beyond what there are permits for
+    ahead: deque["Flight"] = field(default_factory=deque)  # claimed, and not begun for want of one
     calls: int = 0  # pages being fetched, each with a permit
     unsettled: int = 0  # tasks claimed and not settled yet: `calls` among them
     spare: list[str] = field(default_factory=list)  # permits for the next pages
@@ -51,16 +66,45 @@ class Lane:
     resting_until: float = 0.0  # nothing was due
     idle: float = 0.0  # how long it rests when nothing is due; doubles
     gone: bool = False  # no longer live: take nothing new
+    landings: int = 0  # since `rated_at`
+    rated_at: float = 0.0
+    rate: float = 0.0  # landings a second
     hosts: Counter[str] = field(default_factory=Counter)  # calls under way, where they are capped
     waiting: dict[str, list["Flight"]] = field(default_factory=dict)  # for their host
 
     def room(self) -> int:
-        if self.gone or self.run.is_paused:
+        if not self.is_open:
             return 0
         return min(self.job.max_inflight - self.calls - self.coming, self.throttle.room())
 
+    @property
+    def is_open(self) -> bool:
+        return not self.gone and not self.run.is_paused
+
+    def room_ahead(self) -> int:
+        """How many more to claim ahead: what lands within the lead, as it went lately."""
+        if not self.is_open:
+            return 0
+        wanted = min(int(self.rate * self.lead), self.calls)
+        return max(wanted - len(self.ahead) - self.coming_ahead, 0)
+
+    def appetite(self) -> int:
+        """How many tasks to claim, those to begin at once and those ahead of their time."""
+        return max(self.room(), 0) + self.room_ahead()
+
+    def count_landing(self, now: float) -> None:
+        self.landings += 1
+        if (passed := now - self.rated_at) > SPELL:
+            self.rate, self.landings, self.rated_at = self.landings / passed, 0, now
+
+    def next_ahead(self) -> "Flight | None":
+        """The next page claimed ahead, if it may begin as another has ended."""
+        if self.ahead and self.is_open and self.throttle.room() > 0:
+            return self.ahead.popleft()
+        return None
+
     def ready_at(self) -> float:
-        hasty = self.hasty_until if self.room() < self.worthwhile else 0.0
+        hasty = self.hasty_until if self.appetite() < self.worthwhile else 0.0
         return max(self.throttle.closed_until, self.resting_until, hasty)
 
     def is_held_up(self, flight: "Flight") -> bool:
@@ -89,12 +133,16 @@ class Lane:
         return None
 
     def waits_no_longer(self, flight: "Flight") -> None:
-        self.waiting[host_of(flight.task.spec.url)].remove(flight)
+        if flight.permit is None:
+            self.ahead.remove(flight)
+        else:
+            self.waiting[host_of(flight.task.spec.url)].remove(flight)
 
     def not_begun(self) -> list["Flight"]:
-        """All that wait for their host, and do so no longer."""
+        """All that wait, for their host or for a permit, and do so no longer."""
         waiting, self.waiting = self.waiting, {}
-        return [flight for flights in waiting.values() for flight in flights]
+        ahead, self.ahead = self.ahead, deque()
+        return [*ahead, *(flight for flights in waiting.values() for flight in flights)]
 
 
 @dataclass(slots=True)
@@ -103,9 +151,9 @@ class Flight:
 
     task: Task
     lane: Lane
-    permit: str | None  # none once its call is over and a next page has it
+    permit: str | None  # none before its call begins, and once a next page has it
     group: asyncio.TaskGroup
-    worker: asyncio.Task[None] | None = None  # none while it waits for its host
+    worker: asyncio.Task[None] | None = None  # none while it waits
 
 
 def host_of(url: str) -> str:

@@ -119,6 +119,7 @@ class Roster:
             assignment=assignment,
             throttle=self.throttles.setdefault(key, Throttle(most=most)),
             worthwhile=worthwhile,
+            lead=self.pace.lead.total_seconds(),
         )
 
     async def _leave(self, run_id: RunId) -> None:

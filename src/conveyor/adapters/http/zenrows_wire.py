@@ -28,6 +28,7 @@ REQUEST_ID = re.compile(r"[!-~]{1,128}")  # printable, without spaces
 REDACTED = "***"
 SHORTEST_SECRET = 6  # a shorter key is for trying things out, and part of many words
 DEEPEST = 16  # a problem nested deeper is not told further
+QUOTED = {code: quote(chr(code), "") for code in range(128)}
 
 # Headers of one hop, and what this hop must decide for itself: a body in an encoding that
 # the caller's browser knows and this program does not would be lost.
@@ -74,7 +75,12 @@ def address(asked: str, request: PageRequest, headers: Mapping[str, str]) -> str
     """The whole address of a request, quoted for the wire."""
     settings = _settings(tuple(request.params.items()))
     marked = f"&{HEADERS}=true" if headers else ""
-    return f"{asked}{quote(request.key, '')}&url={quote(request.url, '')}{settings}{marked}"
+    return f"{asked}{_quoted_key(request.key)}&url={quoted(request.url)}{settings}{marked}"
+
+
+def quoted(text: str) -> str:
+    """Fit to be a value in a query. Most is ASCII, for which a table takes half of the time."""
+    return text.translate(QUOTED) if text.isascii() else quote(text, "")
 
 
 def forwarded(request: PageRequest) -> Mapping[str, str]:
@@ -172,6 +178,11 @@ def synthesised(
         spend=charged,
         gateway_request_id=named,
     )
+
+
+@lru_cache(maxsize=256)
+def _quoted_key(key: str) -> str:
+    return quote(key, "")
 
 
 # A job's tasks share their parameters: their part of the address is made once.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import apsw
@@ -62,6 +63,8 @@ def stamp(moment: datetime) -> int:
     return (moment - EPOCH) // MICROSECOND
 
 
+# Rows that are written together have their moments in common.
+@lru_cache(maxsize=4096)
 def moment(value: int) -> datetime:
     return EPOCH + timedelta(microseconds=value)
 

@@ -2,20 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import NamedTuple
 
 import apsw
-import msgspec
 
 from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.rows import (
     DECODER,
-    ROWS,
     TASK,
+    TASK_COLUMNS,
     Row,
     add_counts,
     add_line,
-    moment,
     replace_state,
     stamp,
     task_of,
@@ -32,7 +29,18 @@ PENDING = """
 FROM task INDEXED BY task_due
 WHERE shelf = ?1 AND status = 0 AND due_at <= ?2 ORDER BY due_at, idx LIMIT ?3
 """
-NEXT = f"SELECT {ROWS} FROM (SELECT {TASK} {PENDING})"
+# What `TAKE` makes of a pending task, so that rows are read as they are about to be.
+TAKEN = {
+    "status": "1",
+    "due_at": "?4",
+    "claim_no": "claim_no + 1",
+    "claimed_at": "?2",
+    "updated_at": "?2",
+}
+NEXT = f"""
+SELECT json_group_array(json_array({", ".join(TAKEN.get(name, name) for name in TASK_COLUMNS)}))
+  FROM (SELECT {TASK} {PENDING})
+"""
 TAKE = f"""
 UPDATE task SET status = 1, claim_no = claim_no + 1, claimed_at = ?2, updated_at = ?2, due_at = ?4
  WHERE shelf = ?1 AND idx IN (SELECT idx {PENDING})
@@ -98,7 +106,7 @@ class SqliteWork:
             ],
             lazy=True,
         )
-        return [task for run_id, given in taken for task in self._given(run_id, given)]
+        return [task for run_id, given in taken for task in _given(run_id, given)]
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
         until = stamp(self._clock.now() + self._lease)
@@ -153,9 +161,10 @@ class SqliteWork:
 
     def _claim_run(
         self, connection: apsw.Connection, run_id: RunId, limit: int
-    ) -> "Taken | list[Task]":
-        """What is due of a run: pending tasks as they were, or, where a lease lapsed, all as
-        they are now. As little as can be is done here: others wait for this thread.
+    ) -> str | list[Task]:
+        """What is due of a run: tasks that were pending as the JSON of their rows, or, where a
+        lease lapsed, all as they are. As little as can be is done here: others wait for this
+        thread.
         """
         now = stamp(self._clock.now())
         found = connection.execute(OPEN_SHELF, (run_id, now)).fetchone()
@@ -165,16 +174,10 @@ class SqliteWork:
         if any_lapsed:
             rows = connection.execute(DUE, (shelf, now, limit)).fetchall()
             return self.take_due(connection, shelf, [task_of(run_id, row) for row in rows])
-        [(rows_before,)] = connection.execute(NEXT, (shelf, now, limit))
-        until = now + self._lease // timedelta(microseconds=1)
-        connection.execute(TAKE, (shelf, now, limit, until))
-        return Taken(rows_before, now, until)
-
-    def _given(self, run_id: RunId, taken: "Taken | list[Task]") -> list[Task]:
-        if not isinstance(taken, Taken):
-            return taken
-        rows = DECODER.decode(taken.rows)
-        return [_claimed(task_of(run_id, row), taken.at, taken.until) for row in rows]
+        values = (shelf, now, limit, now + self._lease // timedelta(microseconds=1))
+        [(rows,)] = connection.execute(NEXT, values)
+        connection.execute(TAKE, values)
+        return str(rows)
 
     def _shelf_of(self, run_id: RunId) -> int | None:
         return self._database.peek(lambda connection: self._shelves.find(connection, run_id))
@@ -209,25 +212,10 @@ def _renew_one(connection: apsw.Connection, shelf: int | None, held: Held, until
     return connection.execute(RENEW, key).fetchone() is not None
 
 
-class Taken(NamedTuple):
-    """Pending tasks as JSON of their rows before they were taken, and when that was."""
-
-    rows: str
-    at: int
-    until: int
-
-
-def _claimed(task: Task, now: int, until: int) -> Task:
-    """What `TAKE` made of a pending task."""
-    claimed_at = moment(now)
-    return msgspec.structs.replace(
-        task,
-        status=TaskStatus.PROCESSING,
-        claim_no=task.claim_no + 1,
-        claimed_at=claimed_at,
-        updated_at=claimed_at,
-        due_at=moment(until),
-    )
+def _given(run_id: RunId, taken: str | list[Task]) -> list[Task]:
+    if not isinstance(taken, str):
+        return taken
+    return [task_of(run_id, row) for row in DECODER.decode(taken)]
 
 
 def _set_open(connection: apsw.Connection, run_id: RunId, *, opened: bool) -> None:
