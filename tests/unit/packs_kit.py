@@ -89,6 +89,7 @@ class Disk:
                 files.setdefault(event.file, _File()).take(event)
         folder.mkdir(parents=True)
         for name, file in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(file.after_a_cut(dice))
 
 
