@@ -67,13 +67,21 @@ async def serve(host: str, port: int, announce: Callable[[str], None] | None = N
 
 
 class MockGateway:
-    """The mock, on a port of its own. `concurrency` refuses a key more calls at once than that."""
+    """The mock, on a port of its own. `concurrency` refuses a key more calls at once than that,
+    which `tells` tells in the headers of every answer.
+    """
 
     def __init__(
-        self, host: str = "127.0.0.1", port: int = 0, *, concurrency: int | None = None
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        concurrency: int | None = None,
+        tells: bool = True,
     ) -> None:
         self._host, self._port = host, port
         self._concurrency = concurrency
+        self._tells = tells
         self._connections: set[Connection] = set()
         self._all_closed = asyncio.Event()
         self.load = Load()
@@ -186,11 +194,13 @@ class MockGateway:
         return load
 
     def _standing(self, load: Load) -> str:
+        named = f"X-Request-Id: mock-{self.load.calls}\r\n"
+        if not self._tells:
+            return named
         limit = ROOMY if self._concurrency is None else self._concurrency
         return (
             f"Concurrency-Limit: {limit}\r\n"
-            f"Concurrency-Remaining: {max(0, limit - load.in_flight)}\r\n"
-            f"X-Request-Id: mock-{self.load.calls}\r\n"
+            f"Concurrency-Remaining: {max(0, limit - load.in_flight)}\r\n{named}"
         )
 
     def _about_itself(self, method: str, path: str) -> Answer:
