@@ -5,15 +5,17 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from conveyor.domain.ids import RunId
 from conveyor.domain.run import PauseState
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import Task, TaskStatus
+from conveyor.steps.attempt import Assignment, Result
 from conveyor.steps.dispatch import Pump
 from conveyor.steps.lane import Lane, Pace
 from conveyor.steps.pause import Pause
-from tests.unit.kit import CALLER, LEASE, House, ScriptedAttempts, a_house, until
+from tests.unit.kit import A_PAGE, CALLER, LEASE, House, ScriptedAttempts, a_house, until
 from tests.unit.test_dispatch import a_pump, quick, running
 
 LEAD = timedelta(seconds=10)  # so long that any pace at all fills it
@@ -106,3 +108,22 @@ class Silent:
     async def claim(self, wants: Mapping[RunId, int]) -> Sequence[Task]:
         await asyncio.Event().wait()
         raise AssertionError
+
+
+async def test_runs_of_one_key_take_turns_though_one_has_claimed_ahead() -> None:
+    house, gateway = a_house(limits=Limits()), ScriptedAttempts(lasting=MOMENT)
+
+    async def attempt(task: Task, assignment: Assignment) -> Result:
+        await gateway.attempt(task, assignment)
+        return replace(A_PAGE, limit=2)
+
+    _, long = await house.submit(400, max_inflight=3)
+    pump = a_pump(house, attempt, quick(lead=LEAD))
+    async with running(pump):
+        await until(lambda: long in pump.lanes and pump.lanes[long].ahead)
+        begun = len(gateway.started)
+        _, short = await house.submit(10)
+        pump.wake(short)
+        await until(lambda: sum(task.run_id == short for task in gateway.started) == 10)
+    ours = sum(task.run_id == long for task in gateway.started[begun:])
+    assert ours < 60  # of 390, as many as the other's but for what was under way

@@ -27,6 +27,7 @@ class Throttle:
     limit: float = float(BEGINNING)
     bound: float = math.inf  # as the gateway tells it
     under_way: int = 0
+    runs: int = 0  # that share the key
     eased_at: float = 0.0
     refused_at: float | None = None  # the lowest level known to be too much
     good: int = 0  # answers since the level was reached
@@ -40,6 +41,11 @@ class Throttle:
 
     def room(self) -> int:
         return (1 if self.is_half_open else int(self.limit)) - self.under_way
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether a call more of one run is a call less of another."""
+        return self.runs > 1 and self.room() <= 1
 
     def told(self, limit: int) -> None:
         """The gateway says how many calls the key may have."""

@@ -162,7 +162,9 @@ class Pump:
     async def _claim(self, group: asyncio.TaskGroup, granted: Mapping[RunId, Portion]) -> int:
         permits = await self._reserve(granted)
         for run_id, held in permits.items():
-            self._begin_ahead(self.lanes[run_id], held)
+            lane = self.lanes[run_id]
+            while held and lane.ahead and lane.is_open:
+                self._begin_ahead(lane.ahead.popleft(), held.pop())
         asked = {
             run_id: wanted
             for run_id, held in permits.items()
@@ -260,16 +262,15 @@ class Pump:
         self.flights[task.run_id, task.id] = flight
         if permit is None:
             lane.ahead.append(flight)
-            self._begin_ahead(lane, lane.spare)  # pages may have ended while it was on its way
+            if lane.spare and (first := lane.next_in_place()):  # pages have ended meanwhile
+                self._begin_ahead(first, lane.spare.pop())
         elif self._is_cleared(flight):
             self._begin(flight)
 
-    def _begin_ahead(self, lane: Lane, permits: list[str]) -> None:
-        """Begin what was claimed ahead and found no permit until now."""
-        while permits and (flight := lane.next_ahead()):
-            flight.permit = permits.pop()
-            if self._is_cleared(flight):
-                self._begin(flight)
+    def _begin_ahead(self, flight: Flight, permit: str) -> None:
+        flight.permit = permit
+        if self._is_cleared(flight):
+            self._begin(flight)
 
     def _is_cleared(self, flight: Flight) -> bool:
         """Count a page that has its permit, and say whether it need not wait for its host."""
@@ -335,7 +336,7 @@ class Pump:
         following = lane.next_for_host(flight)
         if flight.permit and not lane.gone and lane.throttle.closed_until <= now:
             permit, flight.permit = flight.permit, None
-            if following is None and (following := lane.next_ahead()):
+            if following is None and (following := lane.next_in_place()):
                 following.permit = permit
                 following = following if self._is_cleared(following) else None
             else:

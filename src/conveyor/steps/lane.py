@@ -97,9 +97,16 @@ class Lane:
         if (passed := now - self.rated_at) > SPELL:
             self.rate, self.landings, self.rated_at = self.landings / passed, 0, now
 
-    def next_ahead(self) -> "Flight | None":
-        """The next page claimed ahead, if it may begin as another has ended."""
-        if self.ahead and self.is_open and self.throttle.room() > 0:
+    def next_in_place(self) -> "Flight | None":
+        """A page claimed ahead that may follow one that has ended, unless the key says no, or
+        other runs wait for it.
+        """
+        if (
+            self.ahead
+            and self.is_open
+            and self.throttle.room() > 0
+            and not self.throttle.is_crowded
+        ):
             return self.ahead.popleft()
         return None
 

@@ -112,12 +112,13 @@ class Roster:
             policy=replace(self.policy, retries=job.retries),
         )
         worthwhile = min(self.pace.worthwhile, (job.max_inflight + 1) // 2)
-        most = self.pace.concurrency
+        throttle = self.throttles.setdefault(key, Throttle(most=self.pace.concurrency))
+        throttle.runs += 1
         self.lanes[run.id] = Lane(
             run=run,
             job=job,
             assignment=assignment,
-            throttle=self.throttles.setdefault(key, Throttle(most=most)),
+            throttle=throttle,
             worthwhile=worthwhile,
             lead=self.pace.lead.total_seconds(),
         )
@@ -130,6 +131,7 @@ class Roster:
         lane.gone = True
         await self.release_spare(lane)
         if not lane.unsettled and not lane.coming:
+            lane.throttle.runs -= 1
             del self.lanes[run_id]
 
     async def release_spare(self, lane: Lane) -> None:
