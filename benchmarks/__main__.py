@@ -1,10 +1,23 @@
 """`make bench`: every benchmark, one after another."""
 
-from benchmarks import bodies, drain, export, http_rates, large_submit, listeners, lists, million
+from benchmarks import (
+    bodies,
+    busy,
+    drain,
+    export,
+    http_rates,
+    large_submit,
+    listeners,
+    lists,
+    million,
+    scaling,
+)
 
 for benchmark in (
-    bodies,
     drain,
+    busy,
+    scaling,
+    bodies,
     http_rates,
     large_submit,
     listeners,
