@@ -188,7 +188,7 @@ class Pump:
 
     def _wants(self) -> dict[RunId, Want]:
         now = self.clock.monotonic()
-        lanes = [lane for lane in self.lanes.values() if lane.ready_at() <= now]
+        lanes = [lane for lane in self.lanes.values() if lane.is_ready(now)]
         self.dice.shuffle(lanes)
         return {
             lane.run.id: Want(lane.run.caller, wanted)

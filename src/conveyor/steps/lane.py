@@ -114,6 +114,10 @@ class Lane:
         hasty = self.hasty_until if self.appetite() < self.worthwhile else 0.0
         return max(self.throttle.closed_until, self.resting_until, hasty)
 
+    def is_ready(self, now: float) -> bool:
+        """As `ready_at` says, and soon told of the many that rest."""
+        return self.resting_until <= now and self.ready_at() <= now
+
     def is_held_up(self, flight: "Flight") -> bool:
         """Whether a page has to wait for others of its host; if not, it is counted as begun."""
         most = self.job.max_per_host
