@@ -8,16 +8,23 @@ import msgspec
 
 from conveyor.domain.ids import RunId, TaskId
 
+MOST_RECEIVES = 1_000  # as many as SQS can be told to wait for
+
 
 class Message(msgspec.Struct, frozen=True):
     """A received hint; `receipt` is good until its visibility ends."""
 
     task_id: TaskId
     receipt: str
+    receives: int = 1  # how often this hint was received, this time too: nearly right will do
 
 
 class Queues(Protocol):
-    """At least once, in any order, possibly again after an ack. Raises `Unavailable`."""
+    """At least once, in any order, possibly again after an ack. Raises `Unavailable`.
+
+    A queue may set a hint aside for good that was received too often, as a sign that nobody can
+    deal with it. That must not be before it was received `MOST_RECEIVES` times.
+    """
 
     async def open(self, run_id: RunId) -> None:
         """Make the run's queue; nothing if it is there."""

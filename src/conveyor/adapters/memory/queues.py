@@ -9,7 +9,7 @@ import msgspec
 
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.ports.clock import Clock
-from conveyor.ports.queues import Message
+from conveyor.ports.queues import MOST_RECEIVES, Message
 
 MOST_RECEIVED = 10
 LONGEST_DELAY = timedelta(minutes=15)
@@ -37,13 +37,16 @@ class MemoryQueues:
         visibility: timedelta,
         random: Random,
         habits: Habits = CALM,
+        most_receives: int = MOST_RECEIVES,
     ) -> None:
         self._clock = clock
         self._visibility = visibility
         self._random = random
         self._habits = habits
         self._numbers = count(1)
+        self._most_receives = most_receives
         self._queues: dict[RunId, list[_Hint]] = {}
+        self._dead: dict[RunId, list[TaskId]] = {}
 
     async def open(self, run_id: RunId) -> None:
         self._queues.setdefault(run_id, [])
@@ -83,17 +86,26 @@ class MemoryQueues:
         """How many hints a queue has, hidden ones too: for tests that nothing is left behind."""
         return len(self._queues.get(run_id, []))
 
+    def dead(self, run_id: RunId) -> list[TaskId]:
+        """The dead letters: whose hints were received too often, and are delivered no more."""
+        return list(self._dead.get(run_id, []))
+
     def _visible(self, run_id: RunId) -> Iterable["_Hint"]:
         now = self._clock.now()
         hints = [hint for hint in self._queues[run_id] if hint.visible_at <= now]
+        for hint in [one for one in hints if one.receives >= self._most_receives]:
+            hints.remove(hint)
+            self._queues[run_id].remove(hint)
+            self._dead.setdefault(run_id, []).append(hint.task_id)
         self._random.shuffle(hints)
         return (hint for hint in hints if not self._happens(self._habits.late))
 
     def _deliver(self, hint: "_Hint") -> Message:
         hint.receipt = str(next(self._numbers))
+        hint.receives += 1
         if not self._happens(self._habits.doubled):
             hint.visible_at = self._clock.now() + self._visibility
-        return Message(hint.task_id, hint.receipt)
+        return Message(hint.task_id, hint.receipt, hint.receives)
 
     def _received(self, run_id: RunId, receipts: Sequence[str]) -> list["_Hint"]:
         """The hints whose receipts are still good."""
@@ -112,6 +124,7 @@ class _Hint(msgspec.Struct, eq=False):
     task_id: TaskId
     visible_at: datetime
     receipt: str = ""
+    receives: int = 0
 
 
 def _check(delay: timedelta, longest: timedelta) -> None:

@@ -90,6 +90,36 @@ class QueuesContract:
 
         assert len({message.receipt for message in received}) == len(received)
 
+    async def test_each_delivery_tells_how_often_its_hint_was_received(
+        self, bench: QueueBench
+    ) -> None:
+        await _given_hints(bench, 1)
+        counts = [message.receives for message in await _receive_all(bench)]
+        bench.clock.advance(bench.visibility)
+        counts += [message.receives for message in await _receive_all(bench)]
+
+        assert counts == list(range(1, len(counts) + 1))
+
+    async def test_a_hint_that_is_put_off_again_and_again_is_not_given_up(
+        self, bench: QueueBench
+    ) -> None:
+        [task_id] = await _given_hints(bench, 1)
+        for _ in range(TRIES):
+            await bench.queues.postpone(
+                RUN,
+                [message.receipt for message in await bench.queues.receive(RUN, 10) or []],
+                delay=timedelta(),
+            )
+
+        assert {message.task_id for message in await _receive_all(bench)} == {task_id}
+
+    async def test_another_hint_of_a_task_begins_to_count_anew(self, bench: QueueBench) -> None:
+        await _given_hints(bench, 1)
+        await _receive_all(bench)
+        await _given_hints(bench, 1)
+
+        assert (await _receive_all(bench))[0].receives == 1 or not bench.calm
+
     async def test_an_acked_hint_is_gone_in_the_end(self, bench: QueueBench) -> None:
         await _given_hints(bench, 5)
         for _ in range(TRIES):
