@@ -15,7 +15,14 @@ from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import CallerId, RunId
 from conveyor.domain.run import PauseState, RunStatus
 from conveyor.domain.submission import Limits
-from conveyor.domain.task import MOST_LOST, AccountBlocked, Task, TaskStatus, Throttled
+from conveyor.domain.task import (
+    MOST_LOST,
+    AccountBlocked,
+    Interrupted,
+    Task,
+    TaskStatus,
+    Throttled,
+)
 from conveyor.errors import StorageFull, Unavailable
 from conveyor.steps import dispatch
 from conveyor.steps.attempt import Assignment, Fetched, Result
@@ -27,6 +34,7 @@ from tests.unit.kit import (
     A_PAGE,
     CALLER,
     LEASE,
+    SOON,
     STRANGER,
     House,
     RealRounds,
@@ -265,7 +273,7 @@ async def test_a_run_made_by_another_process_is_found_however_busy_the_pump_is()
 
     async def attempt(task: Task, _: Assignment) -> Result:
         await asyncio.sleep(0)
-        return Throttled(timedelta()) if task.run_id == endless and busy else A_PAGE
+        return Interrupted() if task.run_id == endless and busy else A_PAGE
 
     _, endless = await house.submit(9)
     async with running(a_pump(house, attempt, quick(resync=AGES))):
@@ -653,6 +661,29 @@ async def test_a_key_that_was_throttled_is_left_alone_by_all_its_runs() -> None:
 
     assert len(tried) == 1
     assert {first, second} > set(tried)
+
+
+async def test_a_key_that_is_left_alone_keeps_no_permits_from_others() -> None:
+    house, gate = a_house(), asyncio.Event()
+    refused: list[Task] = []
+
+    async def attempt(task: Task, _: Assignment) -> Result:
+        if task.index >= 2:
+            await gate.wait()
+            return Throttled(AGES)
+        refused.append(task)
+        return Throttled(timedelta(seconds=4))
+
+    job_id, _ = await house.submit(5, max_inflight=5)
+    pump = a_pump(house, attempt)
+    async with running(pump):
+        await until(lambda: len(refused) == 2 and len(pump.flights) == 3)
+        assert await house.coordination.held(job_id) == 5  # two of them for next pages
+        gate.set()
+        await until(lambda: not pump.flights)
+        async with asyncio.timeout(SOON):
+            while await house.coordination.held(job_id):  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.001)
 
 
 async def test_an_account_that_is_refused_fails_one_run_and_its_other_runs_wait() -> None:

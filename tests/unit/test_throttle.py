@@ -8,7 +8,14 @@ from itertools import count
 
 import pytest
 
-from conveyor.domain.throttle import BEGINNING, LONGEST_PATIENCE, PATIENCE, Throttle
+from conveyor.domain.throttle import (
+    BEGINNING,
+    FIRST_COOLING,
+    LONGEST_COOLING,
+    LONGEST_PATIENCE,
+    PATIENCE,
+    Throttle,
+)
 
 MOST = 500
 
@@ -151,3 +158,41 @@ def test_a_closed_key_is_tried_with_a_single_call() -> None:
     throttle.under_way -= 1
     throttle.answered()
     assert throttle.room() > 1
+
+
+def test_a_key_that_lets_in_not_a_single_call_is_left_alone_for_longer_each_time() -> None:
+    throttle, now, waits = Throttle(most=MOST), 0.0, []
+    for _ in range(9):
+        throttle.refused(now)
+        assert throttle.room() == 1
+        waits.append(throttle.closed_until - now)
+        now = throttle.closed_until
+
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert (waits[0], waits[-1]) == (
+        FIRST_COOLING.total_seconds(),
+        LONGEST_COOLING.total_seconds(),
+    )
+
+
+def test_a_call_refused_beside_others_closes_nothing() -> None:
+    throttle = Throttle(most=MOST, under_way=1)
+    throttle.refused(5.0)
+    assert (throttle.closed_until, throttle.is_half_open, throttle.limit) == (0.0, False, 1)
+
+
+def test_each_call_that_is_let_in_halves_the_next_cool_down() -> None:
+    throttle = Throttle(most=MOST)
+    for _ in range(4):
+        throttle.refused(0.0)
+    assert throttle.closed_until == 8
+    throttle.answered()
+    throttle.answered()
+
+    throttle.refused(100.0)
+
+    assert throttle.closed_until == 104
+    for _ in range(9):
+        throttle.answered()
+    throttle.refused(200.0)
+    assert throttle.closed_until == 201

@@ -8,6 +8,8 @@ BEGINNING = 20  # calls of a key of which nothing is known
 EASING = 0.5  # seconds in which a burst of refusals counts as one
 PATIENCE = 200  # answers at the highest level known to be good, before one more is tried
 LONGEST_PATIENCE = 1_600  # when trying one more was refused again and again
+FIRST_COOLING = timedelta(seconds=1)  # of a key that lets in not even a single call
+LONGEST_COOLING = timedelta(minutes=1)  # when that happened again and again
 BREAK = timedelta(seconds=30)  # for which a key that its account refuses is left alone
 
 
@@ -20,7 +22,9 @@ class Throttle:
     so many were let in. From there it is raised by one a round, up to what was refused, and stays
     there, but for one more now and then: if that is refused it goes back by one, and waits longer
     before the next try. So an account is used nearly to its limit, and seldom refuses. What the
-    gateway tells of the limit is taken at its word, and bounds it.
+    gateway tells of the limit is taken at its word, and bounds it. When a call is refused while no
+    other is under way, the account is used up by others: then it is left alone for a while, twice
+    as long each time, and tried with single calls.
     """
 
     most: float
@@ -33,6 +37,7 @@ class Throttle:
     good: int = 0  # answers since the level was reached
     patience: int = PATIENCE
     is_trying: bool = False  # one more than is known to be good
+    turned_away: int = 0  # single calls that were refused, less those that went well since
     closed_until: float = 0.0  # the account or its block says: not now
     is_half_open: bool = False  # closed not long ago: one call at a time shows how it is
 
@@ -56,6 +61,8 @@ class Throttle:
     def refused(self, now: float) -> None:
         """A call was one too many, and is no longer under way."""
         self.good = 0
+        if not self.under_way:
+            self._cool_down(now)
         if self.is_trying:
             self.is_trying = False
             self.patience = min(self.patience * 2, LONGEST_PATIENCE)
@@ -68,6 +75,7 @@ class Throttle:
     def answered(self) -> None:
         """A call went well."""
         self.is_half_open = False
+        self.turned_away = max(self.turned_away - 1, 0)
         highest = min(self.most, self.bound)
         if self.refused_at is None:
             self.limit = min(self.limit + 1, highest)
@@ -89,3 +97,8 @@ class Throttle:
         """Leave the key alone for a while, then try it with a single call."""
         self.closed_until = max(self.closed_until, now + wait.total_seconds())
         self.is_half_open = True
+
+    def _cool_down(self, now: float) -> None:
+        doublings: int = 2 ** min(self.turned_away, 30)
+        self.turned_away += 1
+        self.close(now, min(FIRST_COOLING * doublings, LONGEST_COOLING))

@@ -375,6 +375,11 @@ class Pump:
             flight.lane.unsettled -= 1
             if flight.permit:
                 permits[flight.lane.job.id].append(flight.permit)
+        now = self.clock.monotonic()
+        for lane in self.lanes.values():
+            if lane.spare and lane.throttle.closed_until > now:  # others may have more luck
+                permits[lane.job.id] += lane.spare
+                lane.spare = []
         for job_id, held in permits.items():
             await self.roster.release(job_id, held)
 
