@@ -222,6 +222,28 @@ async def test_a_settle_under_way_does_not_bring_an_older_receipt_back(
     assert queues.waiting(RUN) == 0
 
 
+async def test_a_renewal_in_the_middle_of_a_settle_doubles_no_hint(
+    engine: Engine, queues: FaultyQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the renewal the claim has fallen, which to the settle it has not."""
+    await given_tasks(engine, 2)
+    retried, done = await claim(engine, 2)
+    assert engine.claims is not None
+    whole = engine.claims.settle
+
+    async def slow(settlements: Sequence[Settlement]) -> Sequence[bool]:
+        settled = await whole(settlements)
+        assert len(await engine.work.renew([held(retried), held(done)])) == 2
+        return settled
+
+    monkeypatch.setattr(engine.claims, "settle", slow)
+    await engine.work.settle([settlement(retried, to_retry()), settlement(done, scraped())])
+    await ack(engine, [done])
+
+    assert queues.waiting(RUN) == 1
+    assert _remembered(engine) == 0
+
+
 async def test_doubled_hints_of_a_final_task_are_acked_one_after_the_other(
     engine: Engine, queues: FaultyQueues
 ) -> None:

@@ -37,6 +37,7 @@ class QueuedWork:
         self._clock = clock
         self._lease = lease
         self._receipts: dict[Held, str] = {}  # of claims that stand
+        self._settling: set[Held] = set()
         self._final = FinalReceipts(clock, good_for=lease)
         # An ingester that has not heard of the end may yet offer rows: that must not bring the
         # queue back. Another process may do it still, but asks for no tasks of an ended run.
@@ -69,21 +70,28 @@ class QueuedWork:
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
         fallen = await self._claims.renew(held)
         for claim in fallen:
-            self._receipts.pop(claim, None)
+            # One that has just been settled falls too, and its hint is yet to be brought in line.
+            if claim not in self._settling:
+                self._receipts.pop(claim, None)
         known = [(claim.run_id, self._receipts[claim]) for claim in held if claim in self._receipts]
         for run_id, receipts in _grouped(known).items():
             await self._postpone(run_id, [(self._lease, receipt) for receipt in receipts])
         return fallen
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
-        settled = await self._claims.settle(settlements)
-        pairs = zip(settlements, settled, strict=True)
-        effective = [(ending.run_id, ending) for ending, held_its_task in pairs if held_its_task]
-        for run_id, endings in _grouped(effective).items():
-            with suppress(Unavailable):
-                await self._follow(run_id, endings)
-        for ending in settlements:
-            self._receipts.pop(_held(ending), None)
+        claims = [_held(ending) for ending in settlements]
+        self._settling.update(claims)
+        try:
+            settled = await self._claims.settle(settlements)
+            pairs = zip(settlements, settled, strict=True)
+            effective = [(ending.run_id, ending) for ending, took in pairs if took]
+            for run_id, endings in _grouped(effective).items():
+                with suppress(Unavailable):
+                    await self._follow(run_id, endings)
+        finally:
+            self._settling.difference_update(claims)
+        for claim in claims:
+            self._receipts.pop(claim, None)
         return settled
 
     async def ack(self, final: Sequence[Held]) -> None:
