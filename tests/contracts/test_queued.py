@@ -19,7 +19,7 @@ from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.adapters.queued.work import QueuedWork
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import MOST_LOST, Settlement, Task
+from conveyor.domain.task import MOST_LOST, Settlement, Task, Verdict
 from conveyor.errors import Unavailable
 from conveyor.ports.queues import Message
 from conveyor.testing.clock import FakeClock
@@ -312,6 +312,73 @@ async def test_a_hint_that_comes_early_is_put_off_until_its_task_is_due(
     assert await queues.receive(RUN, 10) == []
 
 
+async def test_a_task_refused_without_an_attempt_comes_back_later_each_time(
+    engine: Engine, queues: FaultyQueues
+) -> None:
+    task = await given_claim(engine)
+    for most in [5, 10, 20, 40, 80, 160, 300, 300, 300]:
+        wait, task = await _hidden_after(engine, task, uncharged(wait=SECOND))
+        assert most * 3 / 4 <= wait <= most + 1
+
+    assert task.attempts == 0
+    assert queues.waiting(RUN) == 1
+
+
+async def test_attempts_and_hand_backs_are_no_bounces(engine: Engine) -> None:
+    task = await given_claim(engine)
+    for _ in range(3):
+        wait, task = await _hidden_after(engine, task, to_retry(delay=SECOND))
+        assert wait == 1
+    wait, task = await _hidden_after(engine, task, uncharged())
+    assert wait == 0
+    wait, task = await _hidden_after(engine, task, uncharged(wait=SECOND))
+    assert wait <= 10
+
+
+async def test_a_longer_wait_than_a_bounce_is_kept(engine: Engine) -> None:
+    task = await given_claim(engine)
+    assert (await _hidden_after(engine, task, uncharged(wait=60 * SECOND)))[0] == 60
+
+
+async def test_hints_whose_rows_are_away_are_put_away_for_longer_each_time(
+    engine: Engine, queues: FaultyQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [task] = await given_tasks(engine)
+    assert engine.claims is not None
+
+    async def take(run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
+        raise Unavailable("claims: take is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.claims, "take", take)
+        for most in (5, 10, 20, 40):
+            with pytest.raises(Unavailable):
+                await engine.work.claim({RUN: 10})
+            engine.clock.advance(SECOND * most * 3 / 4 - SECOND)
+            assert await engine.work.claim({RUN: 10}) == []
+            engine.clock.advance(SECOND * most / 4 + SECOND)
+
+    assert ids_of(await claim(engine)) == [task.id]
+
+
+async def test_a_task_that_is_due_and_not_given_is_not_asked_for_at_once(
+    engine: Engine, queues: FaultyQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [task] = await given_tasks(engine)
+    assert engine.claims is not None
+
+    async def take(run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
+        return []
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.claims, "take", take)
+        assert await engine.work.claim({RUN: 10}) == []
+    assert await queues.receive(RUN, 10) == []
+
+    engine.clock.advance(5 * SECOND)
+    assert ids_of(await claim(engine)) == [task.id]
+
+
 async def test_a_running_task_delivered_again_is_acked_by_its_newest_receipt(
     clock: FakeClock,
 ) -> None:
@@ -523,6 +590,16 @@ async def test_a_receipt_that_is_too_old_is_not_used(engine: Engine, queues: Fau
     await ack(engine, [task])
 
     assert (queues.acked, queues.waiting(RUN), _remembered(engine)) == (0, 1, 0)
+
+
+async def _hidden_after(engine: Engine, task: Task, verdict: Verdict) -> tuple[int, Task]:
+    """For how many seconds a task is not given after its claim ended so, and its next claim."""
+    await settle(engine, task, verdict)
+    for seconds in range(1_000):
+        if taken := await engine.work.claim({RUN: 1}):
+            return seconds, taken[0]
+        engine.clock.advance(SECOND)
+    raise AssertionError("the task never came back")
 
 
 def _remembered(engine: Engine) -> int:

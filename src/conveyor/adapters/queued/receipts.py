@@ -1,10 +1,19 @@
-"""Receipts of final tasks' hints, from when a task is known to be final until its ack."""
+"""Receipts of hints: of claims that stand, and of final tasks until their ack."""
 
 from collections.abc import Iterable
 from datetime import timedelta
 
+import msgspec
+
 from conveyor.ports.clock import Clock
 from conveyor.ports.work import Held
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What hides or acks a claimed task's hint, and how often that was received in vain."""
+
+    text: str
+    in_vain: int
 
 
 class FinalReceipts:

@@ -3,7 +3,8 @@
 The row decides, the queue only hints. A hint is acked when its task is final and its run was
 checked for completion, and not before: so as long as the queue loses nothing, each task that still
 needs something done has a hint somewhere. Whatever goes wrong with a hint after its row was
-written is left to its next delivery.
+written is left to its next delivery. A hint that was received in vain is put away for longer each
+time, for a queue counts receives and gives up on a hint that has too many.
 """
 
 from collections import defaultdict
@@ -12,7 +13,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
 
-from conveyor.adapters.queued.receipts import FinalReceipts
+from conveyor.adapters.queued.receipts import FinalReceipts, Receipt
+from conveyor.domain import bounce
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import FINAL, Settlement, Task
 from conveyor.errors import Unavailable
@@ -36,7 +38,7 @@ class QueuedWork:
         self._queues = queues
         self._clock = clock
         self._lease = lease
-        self._receipts: dict[Held, str] = {}  # of claims that stand
+        self._receipts: dict[Held, Receipt] = {}  # of claims that stand
         self._settling: set[Held] = set()
         self._final = FinalReceipts(clock, good_for=lease)
         # An ingester that has not heard of the end may yet offer rows: that must not bring the
@@ -73,7 +75,7 @@ class QueuedWork:
             # One that has just been settled falls too, and its hint is yet to be brought in line.
             if claim not in self._settling:
                 self._receipts.pop(claim, None)
-        known = [(claim.run_id, self._receipts[claim]) for claim in held if claim in self._receipts]
+        known = [(one.run_id, self._receipts[one].text) for one in held if one in self._receipts]
         for run_id, receipts in _grouped(known).items():
             await self._postpone(run_id, [(self._lease, receipt) for receipt in receipts])
         return fallen
@@ -122,73 +124,90 @@ class QueuedWork:
             taken += await self._take(run_id, messages)
 
     async def _take(self, run_id: RunId, messages: Sequence[Message]) -> list[Task]:
-        receipts = {message.task_id: message.receipt for message in messages}
-        taken = list(await self._claims.take(run_id, list(receipts)))
+        hints = {message.task_id: message for message in messages}
+        try:
+            taken = list(await self._claims.take(run_id, list(hints)))
+        except Unavailable:
+            # At once they would be in the way of whoever asks next, and meet the same fate.
+            await self._bounce(run_id, hints.values())
+            raise
         for task in taken:
-            self._keep_receipt(task, receipts.pop(task.id))
-        if receipts:
+            self._keep_receipt(task, hints.pop(task.id))
+        if hints:
             with suppress(Unavailable):
-                looked = await self._claims.look(run_id, list(receipts))
-                taken += self._come_round(looked, receipts)
-                await self._put_aside(run_id, looked, receipts)
+                looked = await self._claims.look(run_id, list(hints))
+                taken += self._come_round(looked, hints)
+                await self._put_aside(run_id, looked, hints)
         return taken
 
-    def _come_round(self, looked: Sequence[Task], receipts: Mapping[TaskId, str]) -> list[Task]:
+    def _come_round(self, looked: Sequence[Task], hints: Mapping[TaskId, Message]) -> list[Task]:
         """The final ones: whoever was to ack their hints may have died before the check."""
         final = [task for task in looked if task.is_final]
         for task in final:
-            self._keep_receipt(task, receipts[task.id])
+            self._keep_receipt(task, hints[task.id])
         return final
 
-    def _keep_receipt(self, task: Task, receipt: str) -> None:
+    def _keep_receipt(self, task: Task, hint: Message) -> None:
         claim = _held_by(task)
         if not task.is_final:
-            self._receipts[claim] = receipt
+            self._receipts[claim] = _receipt_of(task, hint)
             return
         # A settle of this claim that is under way here must not keep its older receipt instead.
         self._receipts.pop(claim, None)
-        self._final.keep(claim, receipt)
+        self._final.keep(claim, hint.receipt)
 
     async def _put_aside(
-        self, run_id: RunId, looked: Sequence[Task], receipts: Mapping[TaskId, str]
+        self, run_id: RunId, looked: Sequence[Task], hints: Mapping[TaskId, Message]
     ) -> None:
         """Hide the hints of unfinished tasks until they are due; ack those without a row."""
         unfinished = [task for task in looked if not task.is_final]
         for task in unfinished:
-            self._replace_receipt(task, receipts[task.id])
+            self._replace_receipt(task, hints[task.id])
         await self._postpone(
-            run_id, [(self._until_due(task), receipts[task.id]) for task in unfinished]
+            run_id,
+            [
+                (self._until_due(task, hints[task.id]), hints[task.id].receipt)
+                for task in unfinished
+            ],
         )
-        gone = receipts.keys() - {task.id for task in looked}
-        await self._ack(run_id, [receipts[task_id] for task_id in gone])
+        gone = hints.keys() - {task.id for task in looked}
+        await self._ack(run_id, [hints[task_id].receipt for task_id in gone])
 
-    def _replace_receipt(self, task: Task, newer: str) -> None:
+    def _replace_receipt(self, task: Task, newer: Message) -> None:
         """Only the newest receipt of a hint delivered twice can hide or ack it."""
         claim = _held_by(task)
         if claim in self._receipts:
-            self._receipts[claim] = newer
+            self._receipts[claim] = _receipt_of(task, newer)
 
-    def _until_due(self, task: Task) -> timedelta:
+    def _until_due(self, task: Task, hint: Message) -> timedelta:
+        """Its row knows; one that is due and was not given all the same is a bounce."""
         now = self._clock.now()
-        return max((task.due_at or now) - now, timedelta())
+        if task.due_at and task.due_at > now:
+            return task.due_at - now
+        return bounce.hiding(task.id, bounce.in_vain(task, hint.receives))
+
+    async def _bounce(self, run_id: RunId, hints: Iterable[Message]) -> None:
+        """Put away hints of which it is not known how their tasks stand."""
+        waits = [(bounce.hiding(hint.task_id, hint.receives), hint.receipt) for hint in hints]
+        await self._postpone(run_id, waits)
 
     async def _follow(self, run_id: RunId, endings: Sequence[Settlement]) -> None:
         """Bring the hints of settled tasks in line with their rows."""
         for ending in endings:
             if ending.verdict.status in FINAL and (receipt := self._receipt(ending)):
-                self._final.keep(_held(ending), receipt)
+                self._final.keep(_held(ending), receipt.text)
         waiting = [ending for ending in endings if ending.verdict.status not in FINAL]
         await self._postpone(
             run_id,
             [
-                (ending.verdict.delay, receipt)
+                (_hiding(ending, receipt), receipt.text)
                 for ending in waiting
                 if (receipt := self._receipt(ending))
             ],
         )
         await self._send_anew(run_id, [each for each in waiting if not self._receipt(each)])
 
-    def _receipt(self, ending: Settlement) -> str | None:
+    def _receipt(self, ending: Settlement) -> Receipt | None:
         return self._receipts.get(_held(ending))
 
     async def _ack(self, run_id: RunId, receipts: Sequence[str]) -> None:
@@ -215,6 +234,21 @@ def _grouped(pairs: Iterable[tuple[_Key, _Item]]) -> dict[_Key, list[_Item]]:
     for key, item in pairs:
         groups[key].append(item)
     return groups
+
+
+def _receipt_of(task: Task, hint: Message) -> Receipt:
+    return Receipt(hint.receipt, bounce.in_vain(task, hint.receives))
+
+
+def _hiding(ending: Settlement, receipt: Receipt) -> timedelta:
+    """A task that was refused without an attempt waits longer each time, beyond what its row says.
+
+    One that is due at once was handed back by a worker that had to stop: the next may have it.
+    """
+    verdict = ending.verdict
+    if verdict.charged or not verdict.delay:
+        return verdict.delay
+    return max(verdict.delay, bounce.hiding(ending.task_id, receipt.in_vain))
 
 
 def _held(ending: Settlement) -> Held:
