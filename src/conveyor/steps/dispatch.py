@@ -160,11 +160,7 @@ class Pump:
         return expected
 
     async def _claim(self, group: asyncio.TaskGroup, granted: Mapping[RunId, Portion]) -> int:
-        permits = await self._reserve(granted)
-        for run_id, held in permits.items():
-            lane = self.lanes[run_id]
-            while held and lane.ahead and lane.is_open:
-                self._begin_ahead(lane.ahead.popleft(), held.pop())
+        permits = self._gather(await self._reserve(granted))
         asked = {
             run_id: wanted
             for run_id, held in permits.items()
@@ -206,6 +202,25 @@ class Pump:
                 raise
         return permits
 
+    def _gather(self, reserved: dict[RunId, list[str]]) -> dict[RunId, list[str]]:
+        """The permits to claim for. Those for what was claimed ahead are used at once, those not
+        worth a claim yet are kept back for a moment, and runs that got none rest.
+        """
+        now = self.clock.monotonic()
+        permits: dict[RunId, list[str]] = {}
+        for run_id, held in reserved.items():
+            lane = self.lanes[run_id]
+            if not held and not lane.coming_ahead:
+                self._rest_lanes([run_id])
+                continue
+            while held and lane.ahead and lane.is_open:
+                self._begin_ahead(lane.ahead.popleft(), held.pop())
+            if lane.is_worth_a_claim(len(held) + lane.coming_ahead, now, self.pace.gathering):
+                permits[run_id] = held
+            else:
+                lane.spare += held
+        return permits
+
     async def _reserve_for(self, lane: Lane, want: int) -> list[str]:
         held, lane.spare = lane.spare[:want], lane.spare[want:]
         if len(held) == want:
@@ -230,13 +245,18 @@ class Pump:
 
     def _pace_lanes(self, short: Mapping[RunId, int]) -> None:
         """Runs that gave less than was asked for have nothing more due just now."""
-        now = self.clock.monotonic()
+        hasty_until = self.clock.monotonic() + self.pace.patience.total_seconds()
         for run_id, left in short.items():
-            lane = self.lanes[run_id]
-            lane.hasty_until = now + self.pace.patience.total_seconds()
+            self.lanes[run_id].hasty_until = hasty_until
             if not left:
-                lane.idle = 0.0
-                continue
+                self.lanes[run_id].idle = 0.0
+        self._rest_lanes(run_id for run_id, left in short.items() if left)
+
+    def _rest_lanes(self, run_ids: Iterable[RunId]) -> None:
+        """Leave runs alone for a while that gave less than was asked for, or have no permit left."""
+        now = self.clock.monotonic()
+        for run_id in run_ids:
+            lane = self.lanes[run_id]
             longest = self.pace.longest_idle * max(len(self.lanes) / self.pace.idlers, 1.0)
             lane.idle = min(
                 max(lane.idle * 2, self.pace.shortest_idle.total_seconds()),

@@ -28,6 +28,7 @@ class Pace:
     renewal: timedelta = timedelta(seconds=10)  # of leases and permits, well within a lease
     worthwhile: int = 25  # tasks that make a claim or a settle worth its round trip
     patience: timedelta = timedelta(milliseconds=5)  # after which fewer will do
+    gathering: timedelta = timedelta()  # for which a few permits wait for more, before a claim
     shortest_idle: timedelta = timedelta(milliseconds=20)
     longest_idle: timedelta = timedelta(milliseconds=500)  # of up to `idlers` runs
     idlers: int = 500  # of more runs each is asked less often, so that all together cost no more
@@ -44,6 +45,17 @@ class Portion(NamedTuple):
 
     calls: int  # to begin at once, each with a permit
     ahead: int
+
+
+def pace_over_queues(concurrency: int) -> Pace:
+    """Where each call of the queue costs: claims of full batches, few in vain, none ahead."""
+    return Pace(
+        concurrency=concurrency,
+        worthwhile=10,
+        gathering=timedelta(milliseconds=50),
+        longest_idle=timedelta(seconds=5),
+        lead=timedelta(),
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +75,7 @@ class Lane:
     unsettled: int = 0  # tasks claimed and not settled yet: `calls` among them
     spare: list[str] = field(default_factory=list)  # permits for the next pages
     hasty_until: float = 0.0  # few places are free: wait for more
+    gathering_until: float = 0.0  # few permits are free: wait for more
     resting_until: float = 0.0  # nothing was due
     idle: float = 0.0  # how long it rests when nothing is due; doubles
     gone: bool = False  # no longer live: take nothing new
@@ -112,7 +125,16 @@ class Lane:
 
     def ready_at(self) -> float:
         hasty = self.hasty_until if self.appetite() < self.worthwhile else 0.0
-        return max(self.throttle.closed_until, self.resting_until, hasty)
+        return max(self.throttle.closed_until, self.resting_until, self.gathering_until, hasty)
+
+    def is_worth_a_claim(self, tasks: int, now: float, gathering: timedelta) -> bool:
+        """Whether to claim so many now, or a moment later more: then as few will do."""
+        if tasks < self.worthwhile and not self.gathering_until:
+            self.gathering_until = now + gathering.total_seconds()
+        if tasks < self.worthwhile and now < self.gathering_until:
+            return False
+        self.gathering_until = 0.0
+        return True
 
     def is_ready(self, now: float) -> bool:
         """As `ready_at` says, and soon told of the many that rest."""

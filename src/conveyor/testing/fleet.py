@@ -1,0 +1,249 @@
+"""Many processes that serve one run over one message queue, in time that passes as fast as it can.
+
+Each has a pump and a `QueuedWork` of its own; rows, queue, permits and the gateway they share. All
+calls of engines take some milliseconds, so that the processes get in each other's way.
+"""
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+from typing import Any, TypeVar, cast
+
+from conveyor.adapters.crypto.sealing import AesSealing
+from conveyor.adapters.memory.answers import MemoryAnswers
+from conveyor.adapters.memory.bodies import MemoryBodies
+from conveyor.adapters.memory.claims import MemoryClaims
+from conveyor.adapters.memory.coordination import MemoryCoordination
+from conveyor.adapters.memory.metadata import MemoryMetadata
+from conveyor.adapters.memory.queues import CALM, Habits, MemoryQueues
+from conveyor.adapters.memory.rows import Rows
+from conveyor.adapters.memory.tasks import MemoryTasks
+from conveyor.adapters.queued.work import QueuedWork
+from conveyor.domain.ids import JobId, RunId, TaskId
+from conveyor.domain.job import JobStatus
+from conveyor.domain.task import Task, Throttled
+from conveyor.errors import Unavailable
+from conveyor.ports.queues import MOST_RECEIVES, Message
+from conveyor.ports.work import Work
+from conveyor.steps.attempt import Assignment, Fetched, Result
+from conveyor.steps.complete import Complete
+from conveyor.steps.dispatch import Pump
+from conveyor.steps.lane import Pace, pace_over_queues
+from conveyor.steps.settle import Settle
+from conveyor.testing.factories import CALLER, JOB, RUN, a_job, a_run, ids_of, new_tasks
+from conveyor.testing.time_lapse import LapseClock
+
+P = TypeVar("P")
+
+LEASE = timedelta(seconds=60)
+LONG_ENOUGH = timedelta(minutes=15)
+FASTEST_CALL, SLOWEST_CALL = 0.004, 0.02  # of an engine, in seconds
+
+
+class CountedQueues(MemoryQueues):
+    """What is asked of the queue, and what it gives."""
+
+    def __init__(self, clock: LapseClock, *, habits: Habits, most_receives: int, seed: int) -> None:
+        super().__init__(
+            clock,
+            visibility=LEASE,
+            random=_dice(seed),
+            habits=habits,
+            most_receives=most_receives,
+        )
+        self.asked = 0
+        self.empty = 0
+        self.received: Counter[TaskId] = Counter()
+
+    async def receive(self, run_id: RunId, limit: int) -> Sequence[Message] | None:
+        messages = await super().receive(run_id, limit)
+        self.asked += 1
+        self.empty += not messages
+        self.received.update(message.task_id for message in messages or ())
+        return messages
+
+
+class CountedPermits(MemoryCoordination):
+    """How often permits are asked for."""
+
+    asked = 0
+
+    async def reserve(self, job_id: JobId, *, want: int, cap: int) -> Sequence[str]:
+        self.asked += 1
+        return await super().reserve(job_id, want=want, cap=cap)
+
+
+@dataclass(slots=True, kw_only=True)
+class GatewayStandIn:
+    """Pages that take a while; with more calls at once than its account allows it refuses."""
+
+    dice: Random
+    fastest: float = 0.5
+    slowest: float = 1.5
+    limit: int = 1_000_000
+    under_way: int = 0
+    most: int = 0
+    refused: int = 0
+
+    async def attempt(self, _task: Task, _assignment: Assignment) -> Result:
+        if self.under_way >= self.limit:
+            self.refused += 1
+            await asyncio.sleep(0.05)
+            return Throttled(timedelta(seconds=1 + self.dice.random()))
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            await asyncio.sleep(self.dice.uniform(self.fastest, self.slowest))
+        finally:
+            self.under_way -= 1
+        return Fetched(content=b"page", format="html")
+
+
+@dataclass(slots=True, kw_only=True)
+class Fleet:
+    """Processes, and what they share."""
+
+    cap: int = 5
+    processes: int = 50
+    places: int = 50  # for tasks in each process
+    pace: Callable[[int], Pace] = pace_over_queues
+    habits: Habits = CALM
+    most_receives: int = MOST_RECEIVES
+    seed: int = 1
+    is_closed: bool = True  # the run; an open one waits for more tasks for ever
+    rows_away: bool = False
+    clock: LapseClock = field(default_factory=LapseClock)
+    dice: Random = field(init=False)
+    gateway: GatewayStandIn = field(init=False)
+    queues: CountedQueues = field(init=False)
+    rows: Rows = field(init=False)
+    metadata: MemoryMetadata = field(init=False)
+    coordination: CountedPermits = field(init=False)
+    sealing: AesSealing = field(default_factory=lambda: AesSealing(bytes(32)))
+
+    def __post_init__(self) -> None:
+        self.dice = _dice(self.seed)
+        self.gateway = GatewayStandIn(dice=self.dice)
+        self.queues = CountedQueues(
+            self.clock, habits=self.habits, most_receives=self.most_receives, seed=self.seed
+        )
+        self.rows = Rows(self.clock, LEASE)
+        self.metadata = MemoryMetadata(MemoryAnswers(self.clock))
+        self.coordination = CountedPermits(self.clock)
+
+    async def submit(self, count: int) -> None:
+        """A run of so many tasks, all hinted at."""
+        job = a_job(
+            status=JobStatus.CLOSED if self.is_closed else JobStatus.OPEN,
+            max_inflight=self.cap,
+            sealed_key=self.sealing.seal("key", context=f"{CALLER}|{JOB}"),
+        )
+        run = a_run(total=count, next_index=count, last_batch_received=self.is_closed)
+        tasks = new_tasks(RUN, count)
+        await MemoryTasks(self.rows).add(RUN, tasks)
+        await self.queues.open(RUN)
+        await self.queues.send(RUN, ids_of(tasks))
+        await self.metadata.commit(job, run)
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[list[Pump]]:
+        """All processes, told to stop and waited for at the end."""
+        pumps = [self._pump(number) for number in range(self.processes)]
+        stopping = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            for pump in pumps:
+                group.create_task(pump.run(stopping))
+            try:
+                yield pumps
+            finally:
+                stopping.set()
+
+    async def drained(self, within: timedelta = LONG_ENOUGH) -> float:
+        """Wait until the run is complete, and say when that was."""
+        async with asyncio.timeout(within.total_seconds()):
+            while (run := await self.metadata.run(RUN)) and run.is_live:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        return self.clock.monotonic()
+
+    def done(self) -> int:
+        return self.rows.counts(RUN).successful
+
+    def receives_a_message(self) -> float:
+        return self.queues.received.total() / len(self.rows.of_run(RUN))
+
+    def _pump(self, number: int) -> Pump:
+        dice = _dice(self.seed * 1_000 + number)
+        queues = _far_away(self.queues, dice)
+        claims = _far_away(_Claims(self), dice)
+        work: Work = QueuedWork(claims, queues, clock=self.clock, lease=LEASE)
+        tasks = MemoryTasks(self.rows)
+        complete = Complete(metadata=self.metadata, tasks=tasks, work=work, clock=self.clock)
+        settle = Settle(
+            metadata=self.metadata,
+            work=work,
+            bodies=MemoryBodies(),
+            clock=self.clock,
+            check=complete.check,
+            wake=lambda run_id: pump.wake(run_id),  # noqa: PLW0108 - there is none yet
+        )
+        pump = Pump(
+            metadata=self.metadata,
+            work=work,
+            coordination=_far_away(self.coordination, dice),
+            sealing=self.sealing,
+            clock=self.clock,
+            attempt=self.gateway.attempt,
+            settle=settle.settle,
+            settle_final=settle.settle_final,
+            pace=self.pace(self.places),
+            dice=dice,
+        )
+        return pump
+
+
+class _Claims(MemoryClaims):
+    """Claims of an engine that may be away."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet.rows)
+        self._fleet = fleet
+
+    async def take(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
+        if self._fleet.rows_away:
+            raise Unavailable("rows: away")
+        return await super().take(run_id, task_ids)
+
+
+class _FarAway:
+    """An engine on another machine: the call takes a while to get there, and the answer back."""
+
+    def __init__(self, port: object, dice: Random) -> None:
+        self._port, self._dice = port, dice
+
+    def __getattr__(self, name: str) -> Any:
+        target = getattr(self._port, name)
+        assert inspect.iscoroutinefunction(target)
+
+        async def call(*given: Any, **named: Any) -> Any:
+            await self._travel()
+            answer = await target(*given, **named)
+            await self._travel()
+            return answer
+
+        return call
+
+    async def _travel(self) -> None:
+        await asyncio.sleep(self._dice.uniform(FASTEST_CALL, SLOWEST_CALL) / 2)
+
+
+def _far_away(port: P, dice: Random) -> P:
+    return cast("P", _FarAway(port, dice))
+
+
+def _dice(seed: int) -> Random:
+    return Random(seed)  # noqa: S311 - it is to fall the same way every time

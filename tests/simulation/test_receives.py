@@ -1,0 +1,173 @@
+"""How often messages are received when many processes serve one queue, in simulated time.
+
+What a queue counts as a receive is all it knows of trouble, and after too many it gives a message
+up. Here 50 processes contend for few places, for an hour if need be, and that must not happen.
+"""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from conveyor.adapters.memory.queues import Habits
+from conveyor.testing import time_lapse
+from conveyor.testing.factories import JOB, RUN
+from conveyor.testing.fleet import Fleet
+
+BY_DEFAULT = 10  # receives after which SQS gives a message up, unless it is told otherwise
+LONG = timedelta(minutes=30)
+GOAL = 1.05  # receives a message
+
+
+@pytest.fixture(autouse=True)
+def _no_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("CRITICAL")
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("slowest", [0.15, 1.5])
+def test_each_message_is_received_about_once_though_fifty_workers_want_five_places(
+    seed: int, slowest: float
+) -> None:
+    async def story() -> None:
+        fleet = Fleet(cap=5, processes=50, seed=seed, most_receives=BY_DEFAULT)
+        fleet.gateway.fastest, fleet.gateway.slowest = slowest / 3, slowest
+        await fleet.submit(500)
+        async with fleet.at_work():
+            took = await fleet.drained()
+
+        assert fleet.receives_a_message() <= GOAL
+        assert fleet.queues.asked <= 500, "calls that gave nothing too"
+        assert (fleet.done(), fleet.queues.dead(RUN)) == (500, [])
+        assert fleet.gateway.most == 5, "the places were used, and no more of them"
+        assert took <= 500 / 5 * (slowest * 2 / 3 + 0.15)
+
+    time_lapse.run(story())
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_an_account_that_allows_less_than_the_job_does_not_change_that(seed: int) -> None:
+    async def story() -> None:
+        fleet = Fleet(cap=5, processes=50, seed=seed, most_receives=BY_DEFAULT)
+        fleet.gateway.limit = 3
+        await fleet.submit(500)
+        async with fleet.at_work():
+            await fleet.drained()
+
+        assert fleet.gateway.refused > 0
+        assert fleet.receives_a_message() <= GOAL
+        assert (fleet.done(), fleet.queues.dead(RUN)) == (500, [])
+        assert fleet.gateway.most == 3
+
+    time_lapse.run(story())
+
+
+def test_a_rare_double_or_late_delivery_costs_what_it_is() -> None:
+    async def story() -> None:
+        habits = Habits(doubled=0.01, late=0.05, empty=0.05, undead=0.01)
+        fleet = Fleet(cap=5, processes=50, habits=habits, most_receives=BY_DEFAULT)
+        await fleet.submit(500)
+        async with fleet.at_work():
+            await fleet.drained()
+
+        assert fleet.receives_a_message() <= GOAL
+        assert (fleet.done(), fleet.queues.dead(RUN)) == (500, [])
+
+    time_lapse.run(story())
+
+
+def test_while_others_hold_all_permits_nothing_is_received() -> None:
+    async def story() -> None:
+        fleet = Fleet(cap=5, processes=10, most_receives=BY_DEFAULT)
+        await fleet.submit(100)
+        permits = await fleet.coordination.reserve(JOB, want=5, cap=5)
+        async with fleet.at_work():
+            for _ in range(int(LONG.total_seconds() / 10)):
+                await asyncio.sleep(10)
+                await fleet.coordination.renew({JOB: permits})
+            assert (fleet.queues.asked, fleet.done()) == (0, 0)
+            assert fleet.coordination.asked / LONG.total_seconds() <= 10 / 5 * 1.2
+            await fleet.coordination.release(JOB, permits)
+            await fleet.drained(within=timedelta(minutes=2))
+
+        assert fleet.receives_a_message() <= GOAL
+        assert (fleet.done(), fleet.queues.dead(RUN)) == (100, [])
+
+    time_lapse.run(story())
+
+
+def test_workers_that_an_account_has_no_room_for_stop_receiving() -> None:
+    """Twenty permits for an account of three: most workers hold one that is good for nothing."""
+
+    async def story() -> None:
+        fleet = Fleet(cap=20, processes=50, places=2, most_receives=BY_DEFAULT)
+        fleet.gateway.limit = 3
+        await fleet.submit(1_000)
+        async with fleet.at_work():
+            await fleet.drained()
+
+        assert fleet.receives_a_message() <= 2
+        assert fleet.gateway.refused / fleet.clock.monotonic() <= 3, "a second, of 50 workers"
+        assert (fleet.done(), fleet.queues.dead(RUN)) == (1_000, [])
+
+    time_lapse.run(story())
+
+
+def test_no_healthy_task_is_given_up_though_the_account_is_used_up_for_long() -> None:
+    async def story() -> None:
+        fleet = Fleet(cap=5, processes=20, most_receives=2 * BY_DEFAULT)
+        fleet.gateway.limit = 0
+        await fleet.submit(10)
+        async with fleet.at_work():
+            await asyncio.sleep(LONG.total_seconds())
+            assert fleet.gateway.refused > 0
+            fleet.gateway.limit = 5
+            await fleet.drained(within=timedelta(minutes=10))
+
+        assert max(fleet.queues.received.values()) <= 14
+        assert (fleet.done(), fleet.queues.dead(RUN)) == (10, [])
+        assert {task.attempts for task in fleet.rows.of_run(RUN)} == {1}, "no bounce is an attempt"
+
+    time_lapse.run(story())
+
+
+def test_no_healthy_task_is_given_up_though_the_rows_are_away_for_long() -> None:
+    async def story() -> None:
+        fleet = Fleet(cap=50, processes=10, most_receives=2 * BY_DEFAULT)
+        fleet.rows_away = True
+        await fleet.submit(50)
+        async with fleet.at_work():
+            await asyncio.sleep(LONG.total_seconds())
+            fleet.rows_away = False
+            await fleet.drained(within=timedelta(minutes=10))
+
+        assert max(fleet.queues.received.values()) <= 14
+        assert (fleet.done(), fleet.queues.dead(RUN)) == (50, [])
+
+    time_lapse.run(story())
+
+
+def test_a_receive_waits_a_moment_so_that_it_brings_many() -> None:
+    async def story() -> None:
+        fleet = Fleet(cap=100, processes=1, places=500)
+        await fleet.submit(2_000)
+        async with fleet.at_work():
+            took = await fleet.drained()
+
+        assert fleet.queues.asked <= 2_000 / 5
+        assert took <= 2_000 / 100 * 1.25
+
+    time_lapse.run(story())
+
+
+def test_a_run_with_nothing_to_do_is_asked_every_five_seconds_by_each_process() -> None:
+    async def story() -> None:
+        fleet = Fleet(cap=100, processes=10, is_closed=False)
+        await fleet.submit(1)
+        async with fleet.at_work():
+            await asyncio.sleep(60)
+            asked = fleet.queues.asked
+            await asyncio.sleep(300)
+            assert (fleet.queues.asked - asked) / 300 <= 10 / 5 * 1.1
+
+    time_lapse.run(story())
