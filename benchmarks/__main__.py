@@ -10,6 +10,7 @@ from benchmarks import (
     listeners,
     lists,
     million,
+    receives,
     scaling,
 )
 
@@ -24,6 +25,7 @@ for benchmark in (
     lists,
     million,
     export,
+    receives,
 ):
     print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}")
     benchmark.main()
