@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from conveyor.adapters.http import page_wire
 from conveyor.adapters.http import zenrows_wire as wire
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.ports.gateway import PageRequest
@@ -63,7 +64,7 @@ def test_nothing_spent_is_one_value() -> None:
     ],
 )
 def test_a_wait_is_between_nothing_and_an_hour(text: str, date: str | None, seconds: float) -> None:
-    assert wire.retry_after(text, date) == timedelta(seconds=seconds)
+    assert page_wire.retry_after(text, date) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_a_wait_is_between_nothing_and_an_hour(text: str, date: str | None, seco
     ],
 )
 def test_a_wait_that_makes_no_sense_is_none(text: str | None, date: str | None) -> None:
-    assert wire.retry_after(text, date) is None
+    assert page_wire.retry_after(text, date) is None
 
 
 @pytest.mark.parametrize(
@@ -97,14 +98,14 @@ def test_a_wait_that_makes_no_sense_is_none(text: str | None, date: str | None) 
 def test_a_status_is_content_when_the_caller_takes_it(
     params: dict[str, str], status: int, allowed: bool
 ) -> None:
-    assert wire.is_allowed(params, status) is allowed
+    assert page_wire.is_allowed(params, status) is allowed
 
 
 def test_an_address_holds_its_parts_quoted_and_marks_that_headers_follow() -> None:
     params = {"custom_headers": '{"X-A":"b"}', "wait_for": "#a > b"}
     request = PageRequest(url="https://a/?b=c d", key="k/&", params=params)
     asked = wire.question("http://gateway/v1/")
-    assert wire.address(asked, request, wire.forwarded(request)) == (
+    assert wire.address(asked, request, page_wire.forwarded(request)) == (
         "http://gateway/v1/?apikey=k%2F%26&url=https%3A%2F%2Fa%2F%3Fb%3Dc%20d"
         "&wait_for=%23a%20%3E%20b&custom_headers=true"
     )

@@ -38,16 +38,15 @@ def server(parts: SplitResult) -> Server:
     return Server(host, port, shown if port == usual else f"{shown}:{port}", usual == 443)
 
 
-class Pool:
-    """At most so many connections at a time; who finds none free waits for a turn.
+class Keeping:
+    """Connections, to whomever: at most so many at a time, and those given back kept for a while.
 
-    Nothing is ever sent by the pool, so nothing can be sent twice.
+    Who finds none free waits for a turn. Nothing is ever sent from here, so nothing can be sent
+    twice.
     """
 
-    def __init__(self, server: Server, *, connections: int, wanted: frozenset[bytes]) -> None:
-        self._server, self._wanted = server, wanted
+    def __init__(self, *, connections: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._security = ssl.create_default_context() if server.is_safe else None
         self._free = connections
         self._turns: deque[asyncio.Future[None]] = deque()
         self._resting: dict[Connection, None] = {}  # the latest at the end
@@ -55,25 +54,6 @@ class Pool:
         self._is_closed = False
         self._all_gone = asyncio.Event()
         self._tidying: asyncio.TimerHandle | None = None
-        self._asking = asyncio.Lock()
-        self._addresses: list[tuple[str, int]] = []
-        self._asked = 0.0
-
-    async def take(self) -> Connection:
-        """A connection, to be given back. Raises `Lost`."""
-        if self._free and not self._turns:
-            self._free -= 1
-        else:
-            await self._turn()
-        while self._resting:
-            connection, _ = self._resting.popitem()
-            if connection.is_fit:
-                return connection
-        try:
-            return await self._connect()
-        except BaseException:
-            self._pass_on()
-            raise
 
     def give_back(self, connection: Connection) -> None:
         """Keep it for the next, or close it when it is not fit for another request."""
@@ -137,6 +117,42 @@ class Pool:
             del self._resting[eldest]
             eldest.abort()
 
+    def _made(self, connection: Connection) -> None:
+        """A connection that was just made. Raises `Lost` when it comes too late."""
+        if not connection.is_lost:  # it may be by now
+            self._open.add(connection)
+        if self._is_closed:
+            connection.abort()
+            raise Lost(CLOSED)
+
+
+class Pool(Keeping):
+    """Connections to one server."""
+
+    def __init__(self, server: Server, *, connections: int, wanted: frozenset[bytes]) -> None:
+        super().__init__(connections=connections)
+        self._server, self._wanted = server, wanted
+        self._security = ssl.create_default_context() if server.is_safe else None
+        self._asking = asyncio.Lock()
+        self._addresses: list[tuple[str, int]] = []
+        self._asked = 0.0
+
+    async def take(self) -> Connection:
+        """A connection, to be given back. Raises `Lost`."""
+        if self._free and not self._turns:
+            self._free -= 1
+        else:
+            await self._turn()
+        while self._resting:
+            connection, _ = self._resting.popitem()
+            if connection.is_fit:
+                return connection
+        try:
+            return await self._connect()
+        except BaseException:
+            self._pass_on()
+            raise
+
     async def _connect(self) -> Connection:
         if self._is_closed:
             raise Lost(CLOSED)
@@ -150,7 +166,7 @@ class Pool:
                     self._set_back(address)
             return await self._connected(last)
         except OSError as lost:
-            raise Lost(_why(lost)) from lost
+            raise Lost(why(lost)) from lost
 
     def _set_back(self, address: tuple[str, int]) -> None:
         """Let the next to connect begin with another one."""
@@ -178,15 +194,11 @@ class Pool:
             server_hostname=self._server.host if safety else None,
             ssl_shutdown_timeout=CLOSING if safety else None,
         )
-        if not connection.is_lost:  # it may be by now
-            self._open.add(connection)
-        if self._is_closed:
-            connection.abort()
-            raise Lost(CLOSED)
+        self._made(connection)
         return connection
 
 
-def _why(lost: OSError) -> str:
+def why(lost: OSError) -> str:
     """In words of our own: those of the system may hold the address."""
     match lost:
         case socket.gaierror():

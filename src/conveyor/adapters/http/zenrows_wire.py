@@ -2,25 +2,22 @@
 problem documents mean. The key is in every request and may be in no problem.
 """
 
-import math
 import re
 from base64 import b64encode
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 import msgspec
 
+from conveyor.adapters.http import page_wire
 from conveyor.domain.counts import NANO, NOTHING, Spend
 from conveyor.domain.failure import is_gateway_problem
-from conveyor.domain.params import HEADERS, Params, load
-from conveyor.domain.problem import completed, encoded, problem
+from conveyor.domain.params import HEADERS
+from conveyor.domain.problem import completed, encoded
 from conveyor.ports.gateway import PageRequest, Refusal
 
-LONGEST_WAIT = timedelta(hours=1)
 MOST_CREDITS = 1_000_000
 MOST_DOLLARS = 10_000
 EXCERPT = 200
@@ -29,26 +26,6 @@ REDACTED = "***"
 SHORTEST_SECRET = 6  # a shorter key is for trying things out, and part of many words
 DEEPEST = 16  # a problem nested deeper is not told further
 QUOTED = {code: quote(chr(code), "") for code in range(128)}
-
-# Headers of one hop, and what this hop must decide for itself: a body in an encoding that
-# the caller's browser knows and this program does not would be lost.
-OWN_HEADERS = frozenset(
-    {
-        "accept-encoding",
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
 
 
 def separated(url: str) -> tuple[str, dict[str, str]]:
@@ -83,12 +60,6 @@ def quoted(text: str) -> str:
     return text.translate(QUOTED) if text.isascii() else quote(text, "")
 
 
-def forwarded(request: PageRequest) -> Mapping[str, str]:
-    """The caller's headers that travel on to the target; those of the request win."""
-    stored = _stored_headers(request.params.get(HEADERS))
-    return _allowed({**stored, **request.headers}) if request.headers else stored
-
-
 def keeps_headers(url: str) -> bool:
     """Whether the gateway passes no headers on by itself; one may be told to, in its address."""
     return HEADERS not in dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
@@ -97,13 +68,6 @@ def keeps_headers(url: str) -> bool:
 def request_id(text: str | None, key: str) -> str | None:
     """What the gateway calls a call, if that is fit to be kept."""
     return _hidden(text, key) if text and REQUEST_ID.fullmatch(text) else None
-
-
-def payload(body: str) -> tuple[bytes, str]:
-    """What is posted, and its type: a JSON string is a form already written, the rest is JSON."""
-    if body.lstrip().startswith('"'):
-        return msgspec.json.decode(body, type=str).encode(), "application/x-www-form-urlencoded"
-    return body.encode(), "application/json"
 
 
 @lru_cache(maxsize=1024)
@@ -118,23 +82,6 @@ def limit(text: str | None) -> int | None:
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 7):
         return None
     return int(text) or None
-
-
-def retry_after(text: str | None, date: str | None) -> timedelta | None:
-    """How long to wait, at most an hour; a point in time counts from the answer's own `Date`."""
-    seconds = _seconds(text, date) if text else None
-    if seconds is None or math.isnan(seconds):
-        return None
-    return timedelta(seconds=min(max(seconds, 0.0), LONGEST_WAIT.total_seconds()))
-
-
-def is_allowed(params: Mapping[str, str], status: int) -> bool:
-    """Whether the caller takes pages of this status; a redirect of the gateway is never one."""
-    if 300 <= status < 400:
-        return False
-    if params.get("original_status") == "true":
-        return True
-    return str(status) in re.findall(r"\d+", params.get("allowed_status_codes", ""))
 
 
 def gateway_problem(body: bytes) -> dict[str, object] | None:
@@ -163,21 +110,7 @@ def wordless(body: bytes, status: int, key: str, *, named: str | None = None) ->
     excerpt = _hidden(text, key)[:EXCERPT]
     said = f": {excerpt}" if excerpt else ", with nothing to say"
     detail = f"The gateway answered {status} with no problem document{said}"
-    return synthesised(f"http_{status}", status, detail, named=named)
-
-
-def synthesised(
-    code: str, status: int, detail: str, *, charged: Spend = NOTHING, named: str | None = None
-) -> Refusal:
-    """A refusal in our words."""
-    document = problem(status=status, code=code, detail=detail, gateway_request_id=named)
-    return Refusal(
-        status=status,
-        code=code,
-        problem=encoded(document),
-        spend=charged,
-        gateway_request_id=named,
-    )
+    return page_wire.synthesised(f"http_{status}", status, detail, named=named)
 
 
 @lru_cache(maxsize=256)
@@ -193,16 +126,6 @@ def _settings(params: tuple[tuple[str, str], ...]) -> str:
     )
 
 
-@lru_cache(maxsize=256)
-def _stored_headers(text: str | None) -> Mapping[str, str]:
-    return _allowed(load(text))
-
-
-def _allowed(headers: Mapping[str, str]) -> Params:
-    by_name = {name.lower(): (name, value) for name, value in headers.items()}
-    return dict(kept for lower, kept in by_name.items() if lower not in OWN_HEADERS)
-
-
 def _credits(text: str | None) -> int:
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 10):
         return 0
@@ -216,22 +139,6 @@ def _nanos(text: str | None) -> int:
         return int((dollars * NANO).to_integral_value()) if 0 <= dollars <= MOST_DOLLARS else 0
     except InvalidOperation:
         return 0
-
-
-def _seconds(text: str, date: str | None) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        until, since = _moment(text), _moment(date)
-        return (until - since).total_seconds() if until and since else None
-
-
-def _moment(text: str | None) -> datetime | None:
-    try:
-        moment = parsedate_to_datetime(text or "")
-    except (ValueError, OverflowError):
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _scrubbed(value: object, key: str, depth: int = 0) -> object:

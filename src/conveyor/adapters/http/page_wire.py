@@ -1,0 +1,118 @@
+"""The wire of a page, whichever gateway fetches it: the caller's headers and body, what statuses
+are pages, how long to wait, and refusals in our words.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+
+import msgspec
+
+from conveyor.domain.counts import NOTHING, Spend
+from conveyor.domain.params import HEADERS, Params, load
+from conveyor.domain.problem import encoded, problem
+from conveyor.ports.gateway import PageRequest, Refusal
+
+LONGEST_WAIT = timedelta(hours=1)
+
+# Headers of one hop, and what this hop must decide for itself: a body in an encoding that
+# the caller's browser knows and this program does not would be lost.
+OWN_HEADERS = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+
+class Unsendable(Exception):
+    """A request that cannot be put on the wire."""
+
+
+def forwarded(request: PageRequest) -> Mapping[str, str]:
+    """The caller's headers that travel on to the target; those of the request win."""
+    stored = _stored_headers(request.params.get(HEADERS))
+    return _allowed({**stored, **request.headers}) if request.headers else stored
+
+
+def payload(body: str) -> tuple[bytes, str]:
+    """What is posted, and its type: a JSON string is a form already written, the rest is JSON."""
+    if body.lstrip().startswith('"'):
+        return msgspec.json.decode(body, type=str).encode(), "application/x-www-form-urlencoded"
+    return body.encode(), "application/json"
+
+
+def has(headers: Mapping[str, str], lower: str) -> bool:
+    """Whether a header is among these, by its name in small letters."""
+    return any(name.lower() == lower for name in headers)
+
+
+def retry_after(text: str | None, date: str | None) -> timedelta | None:
+    """How long to wait, at most an hour; a point in time counts from the answer's own `Date`."""
+    seconds = _seconds(text, date) if text else None
+    if seconds is None or math.isnan(seconds):
+        return None
+    return timedelta(seconds=min(max(seconds, 0.0), LONGEST_WAIT.total_seconds()))
+
+
+def is_allowed(params: Mapping[str, str], status: int) -> bool:
+    """Whether the caller takes pages of this status; a redirect of the gateway is never one."""
+    if 300 <= status < 400:
+        return False
+    if params.get("original_status") == "true":
+        return True
+    return str(status) in re.findall(r"\d+", params.get("allowed_status_codes", ""))
+
+
+def synthesised(
+    code: str, status: int, detail: str, *, charged: Spend = NOTHING, named: str | None = None
+) -> Refusal:
+    """A refusal in our words."""
+    document = problem(status=status, code=code, detail=detail, gateway_request_id=named)
+    return Refusal(
+        status=status,
+        code=code,
+        problem=encoded(document),
+        spend=charged,
+        gateway_request_id=named,
+    )
+
+
+@lru_cache(maxsize=256)
+def _stored_headers(text: str | None) -> Mapping[str, str]:
+    return _allowed(load(text))
+
+
+def _allowed(headers: Mapping[str, str]) -> Params:
+    by_name = {name.lower(): (name, value) for name, value in headers.items()}
+    return dict(kept for lower, kept in by_name.items() if lower not in OWN_HEADERS)
+
+
+def _seconds(text: str, date: str | None) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        until, since = _moment(text), _moment(date)
+        return (until - since).total_seconds() if until and since else None
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        moment = parsedate_to_datetime(text or "")
+    except (ValueError, OverflowError):
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

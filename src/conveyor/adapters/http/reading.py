@@ -1,0 +1,109 @@
+"""Bodies of answers read whole, within bounds: small ones into memory, large ones into a spool."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+from conveyor.adapters.http.exchange import Connection
+from conveyor.domain.unpacking import unpacking
+from conveyor.ports.bodies import Spool
+
+SILENCE = timedelta(seconds=60)  # in the middle of an answer, once it has begun
+LARGEST_BODY = 50 * 1024 * 1024
+SMALL_BODY = 256 * 1024  # larger ones go through a spool
+WRAPPING = 64 * 1024  # what compressing may add to a body that does not compress
+PORTION = 64 * 1024  # of a body that is not taken in one piece
+
+CONTENT_ENCODING = b"content-encoding"
+
+
+class BodyTooLarge(Exception):
+    """More came than may be kept."""
+
+
+class Reading:
+    """How bodies are read: none larger than so much, and no silence longer than so long.
+
+    Raises `BodyTooLarge`, and what an `Inflow` raises. Spools of bodies not returned are discarded.
+    """
+
+    __slots__ = ("_largest", "_silence", "_small")
+
+    def __init__(self, *, largest: int, silence: float) -> None:
+        self._largest, self._silence = largest, silence
+        self._small = min(SMALL_BODY, largest)
+
+    async def content(self, answer: Connection, spool: Callable[[], Spool]) -> bytes | Spool:
+        length = answer.length
+        # A compressed answer's length says nothing about the size it unpacks to.
+        if length == 0 or (length is not None and answer.header(CONTENT_ENCODING) is None):
+            if length > self._largest:
+                raise BodyTooLarge
+            if length <= self._small:
+                return await answer.some(length, self._silence)
+        return await self._gather(self.inflow(answer), spool)
+
+    def inflow(self, answer: Connection) -> "Inflow":
+        return Inflow(answer, most=self._largest + WRAPPING, silence=self._silence)
+
+    async def _gather(self, inflow: "Inflow", spool: Callable[[], Spool]) -> bytes | Spool:
+        pieces, size = [], 0
+        while piece := await inflow.piece():
+            pieces.append(piece)
+            size += len(piece)
+            if size > self._small:
+                return await self._spooled(b"".join(pieces), inflow, spool)
+        return b"".join(pieces)
+
+    async def _spooled(self, piece: bytes, inflow: "Inflow", spool: Callable[[], Spool]) -> Spool:
+        room, size = spool(), 0
+        try:
+            while piece:
+                size += len(piece)
+                if size > self._largest:
+                    raise BodyTooLarge  # noqa: TRY301  # the spool is discarded for it as for all else
+                await room.write(piece)
+                piece = await inflow.piece()
+        except BaseException:
+            await room.discard()
+            raise
+        return room
+
+    async def beginning(self, answer: Connection, most: int) -> bytes:
+        """So much of a body at least, or all of it."""
+        inflow, pieces, size = self.inflow(answer), [], 0
+        while size < most and (piece := await inflow.piece()):
+            pieces.append(piece)
+            size += len(piece)
+        return b"".join(pieces)
+
+
+class Inflow:
+    """A body as it comes in, unpacked, in pieces; an empty one is its end.
+
+    Raises `FellSilent` when nothing comes for too long.
+    """
+
+    __slots__ = ("_answer", "_came", "_most", "_pieces", "_silence", "_unpacking")
+
+    def __init__(self, answer: Connection, *, most: int, silence: float) -> None:
+        self._answer = answer
+        self._unpacking = unpacking([answer.header(CONTENT_ENCODING) or ""])
+        self._most, self._silence = most, silence
+        self._came = 0
+        self._pieces: Iterator[bytes] = iter(())
+
+    async def piece(self) -> bytes:
+        while (piece := next(self._pieces, None)) is None:
+            chunk = await self._chunk()
+            if not chunk:
+                self._unpacking.finish()
+                return b""
+            self._pieces = iter(self._unpacking.pieces(chunk))
+        return piece
+
+    async def _chunk(self) -> bytes:
+        chunk = await self._answer.some(PORTION, self._silence)
+        self._came += len(chunk)
+        if self._came > self._most:
+            raise BodyTooLarge  # however little it unpacks to
+        return chunk
