@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from conveyor.domain.failure import (
     BY_CODE,
+    BY_CODE_OF_SITES,
     BY_STATUS,
     AccountReason,
     FailureReason,
@@ -77,10 +78,16 @@ def test_being_told_to_slow_down_is_waited_out(status: int, code: str) -> None:
     assert ruling(status, code).handling is Handling.WAIT
 
 
-def test_every_public_reason_but_the_limit_on_requests_can_end_a_task() -> None:
+@pytest.mark.parametrize("code", sorted(BY_CODE_OF_SITES))
+def test_what_a_site_says_is_never_about_the_key_or_the_account(code: str) -> None:
+    assert ruling(401, code).handling not in {Handling.ACCOUNT, Handling.WAIT}
+    assert not is_gateway_problem({"code": code})
+
+
+def test_every_public_reason_can_end_a_task() -> None:
     rulings = [*BY_CODE.values(), *BY_STATUS.values(), ruling(418, ""), ruling(500, "")]
     ending = {one.reason for one in rulings if one.handling in {Handling.RETRY, Handling.FAIL}}
-    assert ending == set(FailureReason) - {FailureReason.RATE_LIMITED}
+    assert ending == set(FailureReason)
 
 
 @pytest.mark.parametrize(

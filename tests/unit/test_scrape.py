@@ -126,6 +126,8 @@ async def test_each_refusal_is_what_the_domain_rules(code: str) -> None:
             assert result.reason is rule.account
         case Handling.WAIT:
             assert isinstance(result, Throttled)
+        case Handling.POSTPONE:
+            assert result == Interrupted(SHORTEST_WAIT)
         case _:
             retryable = rule.handling is Handling.RETRY
             assert result == Refused(refusal.problem, rule.reason, retryable, SPEND)
@@ -194,6 +196,22 @@ async def test_a_wait_is_as_long_as_the_gateway_asks_and_at_most_twice_that(
     result, _ = await _attempt(refusal)
     assert isinstance(result, Throttled)
     assert least <= result.wait <= least * 2
+
+
+async def test_a_page_that_is_worth_another_try_waits_as_long_as_was_asked_for() -> None:
+    wait = timedelta(seconds=40)
+    refusal = Refusal(status=429, code="target_throttled", problem="{}", retry_after=wait)
+    result, _ = await _attempt(refusal)
+    assert result == Refused("{}", FailureReason.RATE_LIMITED, retryable=True, wait=wait)
+
+
+async def test_a_page_whose_host_rests_goes_back_uncharged_and_tells_nothing_of_its_key() -> None:
+    wait = timedelta(seconds=40)
+    refusal = Refusal(status=429, code="host_resting", problem="{}", retry_after=wait)
+    with capture_logs() as logs:
+        result, _ = await _attempt(refusal)
+    assert result == Interrupted(wait)
+    assert [(line["event"], line["log_level"]) for line in logs] == [("gateway.postponed", "debug")]
 
 
 async def test_tasks_that_wait_part_ways() -> None:

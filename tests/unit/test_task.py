@@ -112,6 +112,15 @@ def test_a_refusal_fails_the_task_when_it_is_final_or_the_retries_are_used_up(
         assert (verdict.problem, verdict.reason) == (NO, FailureReason.BLOCKED)
 
 
+def test_a_refusal_that_asks_for_a_wait_is_not_tried_again_before() -> None:
+    long, short = timedelta(hours=1), timedelta(milliseconds=1)
+    for wait in (long, short):
+        refusal = Refused(NO, FailureReason.RATE_LIMITED, retryable=True, wait=wait)
+        verdict = tasks.decide(a_task(), refusal, SOME_POLICY)
+        assert verdict.delay == max(wait, SOME_POLICY.delay(a_task()))
+        assert verdict.charged
+
+
 def test_without_retries_the_first_refusal_is_the_last() -> None:
     verdict = tasks.decide(a_task(), refused(), RetryPolicy(retries=0))
     assert verdict.status is TaskStatus.FAILED

@@ -36,6 +36,7 @@ class Handling(StrEnum):
     RETRY = "retry"
     FAIL = "fail"
     WAIT = "wait"  # too many requests, or the caller's address blocked: not an attempt
+    POSTPONE = "postpone"  # the page's host is left alone for now, and it alone: not an attempt
     ACCOUNT = "account"  # ends the run, not the task
 
 
@@ -94,6 +95,22 @@ BY_CODE: dict[str, Ruling] = {
     "worker_lost": _fail(FailureReason.OTHER),
 }
 
+# Of a gateway that asks sites itself: what a site says is about its pages, never about the account.
+BY_CODE_OF_SITES: dict[str, Ruling] = {
+    "target_refused": _fail(FailureReason.BLOCKED),
+    "target_missing": _fail(FailureReason.BAD_TARGET),
+    "target_throttled": _retry(FailureReason.RATE_LIMITED),
+    "target_timeout": _retry(FailureReason.TIMEOUT),
+    "target_failed": _retry(FailureReason.BAD_TARGET),
+    "target_not_allowed": _fail(FailureReason.BAD_TARGET),
+    "too_many_redirects": _fail(FailureReason.BAD_TARGET),
+    "robots_disallowed": _fail(FailureReason.BLOCKED),
+    "robots_unreachable": _retry(FailureReason.BLOCKED),
+    "unsupported_parameter": _fail(FailureReason.OTHER),
+    "host_resting": Ruling(Handling.POSTPONE, FailureReason.RATE_LIMITED),
+}
+BY_CODE |= BY_CODE_OF_SITES
+
 BY_STATUS: dict[int, Ruling] = {
     401: _account(AccountReason.SUBSCRIPTION_INACTIVE),
     402: _account(AccountReason.INSUFFICIENT_CREDITS),
@@ -118,6 +135,7 @@ def ruling(status: int, code: str) -> Ruling:
 
 
 GATEWAY_CODE = re.compile(r"[A-Z]+\d+")
+GATEWAYS_OWN = BY_CODE.keys() - BY_CODE_OF_SITES.keys()
 ERROR_PAGE = "docs.zenrows.com/api-error-codes"
 
 
@@ -127,6 +145,6 @@ def is_gateway_problem(document: object) -> bool:
         return False
     code, kind = document.get("code"), document.get("type")
     return bool(
-        (isinstance(code, str) and (GATEWAY_CODE.fullmatch(code) or code in BY_CODE))
+        (isinstance(code, str) and (GATEWAY_CODE.fullmatch(code) or code in GATEWAYS_OWN))
         or (isinstance(kind, str) and ERROR_PAGE in kind)
     )

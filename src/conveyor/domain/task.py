@@ -113,12 +113,16 @@ class Scraped(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """The gateway, or the way to it, said no; `problem` is the whole answer as JSON."""
+    """The gateway, or the way to it, said no; `problem` is the whole answer as JSON.
+
+    If it is tried again, then not before `wait` is over.
+    """
 
     problem: str
     reason: FailureReason
     retryable: bool
     spend: Spend = NOTHING
+    wait: timedelta = timedelta()
 
 
 class Throttled(msgspec.Struct, frozen=True):
@@ -206,11 +210,11 @@ def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> Verdict:
     match outcome:
         case Scraped(body, spend):
             return Verdict(status=TaskStatus.SUCCESSFUL, charged=True, result=body, spend=spend)
-        case Refused(text, reason, True, spend) if task.attempts < policy.retries:
+        case Refused(text, reason, True, spend, wait) if task.attempts < policy.retries:
             return Verdict(
                 status=TaskStatus.PENDING,
                 charged=True,
-                delay=policy.delay(task),
+                delay=max(policy.delay(task), wait),
                 problem=text,
                 reason=reason,
                 spend=spend,

@@ -79,6 +79,9 @@ def _format(task: Task, assignment: Assignment, params: Params) -> str:
 def _judge(task: Task, request: PageRequest, refusal: Refusal) -> Outcome:
     """What a refusal is to the task, by the rulings of the domain."""
     rule = ruling(refusal.status, refusal.code)
+    if rule.handling is Handling.POSTPONE:
+        log.debug("gateway.postponed", code=refusal.code, **_ids(task, request, refusal))
+        return Interrupted(refusal.retry_after or SHORTEST_WAIT)
     said = {"status": refusal.status, "code": refusal.code[:LONGEST_CODE]}
     log.info("gateway.refused", handling=rule.handling, **said, **_ids(task, request, refusal))
     match rule.handling:
@@ -88,7 +91,8 @@ def _judge(task: Task, request: PageRequest, refusal: Refusal) -> Outcome:
             return Throttled(_wait(task, refusal))
         case _:
             retryable = rule.handling is Handling.RETRY
-            return Refused(refusal.problem, rule.reason, retryable, refusal.spend)
+            wait = refusal.retry_after or timedelta()
+            return Refused(refusal.problem, rule.reason, retryable, refusal.spend, wait)
 
 
 def _ids(task: Task, request: PageRequest, answer: Page | Refusal) -> dict[str, str | None]:
