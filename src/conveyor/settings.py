@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, get_type_hints
+from typing import Annotated, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
 
 from conveyor.domain.ids import MOST_TASKS
+from conveyor.domain.public_address import networks
 from conveyor.domain.submission import Limits
 from conveyor.errors import RefusedToStart
 
@@ -27,6 +28,8 @@ UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=\?)\S+")
 ADDRESS = re.compile(r"https?://[^/\s]+(/\S*)?")
 LONGEST = timedelta(days=36_500)  # so that no date to come is beyond the calendar
+DIRECT = "direct:"  # in place of a gateway's URL
+AGENT = re.compile(r"[A-Za-z_-]+([/ ][ -~]*)?")
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
@@ -41,9 +44,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     host: Annotated[str, _about("Where to listen.")] = "127.0.0.1"
     port: Annotated[int, _about("Port to listen on; 0 is any free one.", ge=0, le=65_535)] = 8080
     data: Annotated[str, _about("Folder of the embedded engines.")] = "data"
-    gateway: Annotated[str, _about("The scraping gateway, an http or https URL.")] = (
-        "https://api.zenrows.com/v1/"
-    )
+    gateway: Annotated[
+        str,
+        _about(
+            "The scraping gateway: an http or https URL of ZenRows' API, or `direct:` to ask each "
+            "site itself."
+        ),
+    ] = "https://api.zenrows.com/v1/"
     public_url: Annotated[
         str | None, _about("What links to results begin with, for a service behind a proxy.")
     ] = None
@@ -97,6 +104,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     largest_body: Annotated[
         int, _about("Bytes of a page that is kept; a larger one fails its task.", ge=1)
     ] = 50 * 1024 * 1024
+    direct_user_agent: Annotated[
+        str,
+        _about(
+            "What `direct:` calls itself to sites; its first word is the name looked for in "
+            "robots.txt."
+        ),
+    ] = "Conveyor"
+    direct_robots: Annotated[
+        bool, _about("Whether `direct:` fetches only what a site's robots.txt allows.")
+    ] = True
+    direct_delay: Annotated[
+        timedelta, _about("How far apart calls of `direct:` to one host begin, at the least.")
+    ] = timedelta(milliseconds=100)
+    direct_ports: Annotated[
+        tuple[int, ...],
+        _about("Ports that `direct:` connects to, apart by commas or spaces."),
+    ] = (80, 443)
+    direct_allow_private: Annotated[
+        tuple[str, ...],
+        _about(
+            "Networks that are not public and that `direct:` may connect to all the same, such as "
+            "`10.0.0.0/8`, apart by commas or spaces."
+        ),
+    ] = ()
     result_url_life: Annotated[
         timedelta, _about("How long a signed link to a result is good for.")
     ] = timedelta(hours=24)
@@ -159,12 +190,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def shown(settings: Settings) -> dict[str, str]:
     """Every setting as text, without what is nobody's business."""
-    return {name: _shown(getattr(settings, name)) for name in Settings.__struct_fields__}
+    return {name: _shown(name, getattr(settings, name)) for name in Settings.__struct_fields__}
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, tuple):  # the keys that are known
-        return f"*** ({len(value)})" if value else "-"
+def _shown(name: str, value: object) -> str:
+    if name == "api_keys":
+        return f"*** ({len(value)})" if isinstance(value, tuple) and value else "-"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "-"
     if isinstance(value, timedelta):
         return f"{value.total_seconds():g}s"
     text = "-" if value is None else str(value)
@@ -193,6 +226,7 @@ def load_settings(
         raise RefusedToStart(f"settings: {str(error).replace('`$.', '`')}") from None
     _check_choices(settings)
     _check_addresses(settings)
+    _check_direct(settings)
     return settings
 
 
@@ -228,8 +262,8 @@ def _parsed(given: Mapping[str, object]) -> dict[str, object]:
 def _value(name: str, value: object, kind: object) -> object:
     if kind is timedelta and not isinstance(value, timedelta):
         return _duration(name, str(value))
-    if name == "api_keys" and isinstance(value, str):
-        return tuple(key for key in re.split(r"[,\s]+", value) if key)
+    if get_origin(kind) is tuple and isinstance(value, str):
+        return tuple(one for one in re.split(r"[,\s]+", value) if one)
     return value
 
 
@@ -241,7 +275,7 @@ def _duration(name: str, text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-MAY_BE_ZERO = {"grace", "retry_first_delay", "retry_longest_delay"}
+MAY_BE_ZERO = {"direct_delay", "grace", "retry_first_delay", "retry_longest_delay"}
 CHOICES = {
     "durability": ("power", "process"),
     "log_format": ("auto", "json", "console"),
@@ -262,10 +296,24 @@ def _check_choices(settings: Settings) -> None:
 
 
 def _check_addresses(settings: Settings) -> None:
-    for name in ("gateway", "public_url"):
-        address = getattr(settings, name)
-        if address is not None and not _is_address(address):
-            raise RefusedToStart(f"settings: {name!r} is an http or https URL")
+    if settings.gateway != DIRECT and not _is_address(settings.gateway):
+        raise RefusedToStart(f"settings: 'gateway' is an http or https URL, or {DIRECT}")
+    if settings.public_url is not None and not _is_address(settings.public_url):
+        raise RefusedToStart("settings: 'public_url' is an http or https URL")
+
+
+def _check_direct(settings: Settings) -> None:
+    """What `direct:` goes by."""
+    if not AGENT.fullmatch(settings.direct_user_agent):
+        raise RefusedToStart("settings: 'direct_user_agent' is a name such as MyBot/1.0 (+URL)")
+    if not settings.direct_ports or not all(0 < port < 65_536 for port in settings.direct_ports):
+        raise RefusedToStart("settings: 'direct_ports' are ports from 1 to 65535")
+    try:
+        networks(settings.direct_allow_private)
+    except ValueError as odd:
+        raise RefusedToStart(
+            f"settings: 'direct_allow_private' are networks such as 10.0.0.0/8: {odd}"
+        ) from None
 
 
 def _is_address(text: str) -> bool:

@@ -16,7 +16,6 @@ from conveyor.adapters.crypto.sealing import AesSealing, load_or_make_key, new_t
 from conveyor.adapters.files import room as files_room
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
-from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.packs.bodies import PackBodies
 from conveyor.adapters.packs.store import open_packs
@@ -33,6 +32,7 @@ from conveyor.attending import wire_attend, wire_export
 from conveyor.domain.ids import JobId
 from conveyor.domain.task import RetryPolicy
 from conveyor.errors import RefusedToStart
+from conveyor.gateways import open_gateway
 from conveyor.operating import PACKS, Stores, wire_doctor, wire_sweep
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock, Ids
@@ -220,7 +220,7 @@ async def open_embedded(
         bodies=_open_bodies(settings, stack, clock, sync=sync),
         blobs=blobs,
         coordination=MemoryCoordination(clock, lease=settings.lease),
-        gateway=await stack.enter_async_context(_open_gateway(settings)),
+        gateway=await stack.enter_async_context(open_gateway(settings)),
         sealing=AesSealing(load_or_make_key(folder / "sealing.key")),
         link_secret=load_or_make_key(folder / "links.key"),
         room=lambda: _room(folder),
@@ -446,15 +446,6 @@ def _wire_delete(engines: Engines, ingest: Ingest) -> Delete:
         duties=engines.duties,
         clock=engines.clock,
         wake=ingest.wake,
-    )
-
-
-def _open_gateway(settings: Settings) -> ZenrowsGateway:
-    return ZenrowsGateway(
-        settings.gateway,
-        deadline=settings.gateway_deadline,
-        largest_body=settings.largest_body,
-        connections=settings.concurrency,
     )
 
 

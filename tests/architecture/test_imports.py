@@ -32,7 +32,16 @@ STANDARD_AND_PURE = {
 # Values and helpers that stations share; no station itself.
 SHARED_BY_STEPS = {"attempt", "check", "idempotency", "lane", "list_pieces", "ownership", "roster"}
 # Only these know every part.
-KNOW_ALL = {"wiring", "operating", "attending", "cli", "testing", "__main__", "__init__"}
+KNOW_ALL = {
+    "wiring",
+    "operating",
+    "attending",
+    "gateways",
+    "cli",
+    "testing",
+    "__main__",
+    "__init__",
+}
 
 
 def test_each_layer_imports_only_what_lies_below_it() -> None:

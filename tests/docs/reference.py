@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -80,16 +80,24 @@ def _takes(name: str, kind: object, meta: msgspec.Meta) -> str:
         return "duration"
     if kind is int:
         return f"{meta.ge} to {meta.le}" if meta.le is not None else f"{meta.ge} or more"
-    return "list" if kind == tuple[str, ...] else "text"
+    if kind is bool:
+        return "true or false"
+    return "list" if get_origin(kind) is tuple else "text"
 
 
 def _shown(value: object) -> str:
     if isinstance(value, timedelta):
         return _duration(value)
-    return str(value) if value not in (None, ()) else "-"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if value is not None else "-"
 
 
 def _duration(value: timedelta) -> str:
+    if value < timedelta(seconds=1):
+        return f"{value.total_seconds() * 1000:g}ms"
     for unit, seconds in (("h", 3600), ("m", 60)):
         if value.total_seconds() >= 2 * seconds and value.total_seconds() % seconds == 0:
             return f"{value.total_seconds() / seconds:.0f}{unit}"

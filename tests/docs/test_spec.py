@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from conveyor import errors
+from conveyor.adapters.http import direct_wire
 from conveyor.domain import (
     counts,
     cursor,
@@ -26,6 +27,7 @@ from conveyor.domain import (
     list_spec,
     params,
     pinned_reader,
+    public_address,
     run,
     submission,
     task,
@@ -323,6 +325,25 @@ def _status(kind: type[errors.ConveyorError]) -> str:
     if kind in INSIDE:
         return NONE
     return "503" if issubclass(kind, errors.Unavailable) else "500"
+
+
+# 11 Work.
+
+
+def test_what_is_not_public_is_the_codes() -> None:
+    addresses, _ = tables("11.8 Asking sites directly")
+    listed = {row["addresses"]: re.findall(r"[0-9a-f.:]+/\d+", row["which"]) for row in addresses}
+    assert listed["IPv4"] == [str(one) for one in public_address.NOT_PUBLIC]
+    there = (public_address.GIVEN_OUT, *public_address.NOT_PUBLIC_THERE)
+    assert listed["IPv6"] == [str(one) for one in there]
+
+
+def test_the_codes_of_sites_are_those_of_their_statuses() -> None:
+    _, statuses = tables("11.8 Asking sites directly")
+    for row in statuses:
+        for status in map(int, re.findall(r"\d+", row["status"])):
+            wait = timedelta() if "Retry-After" in row["status"] else None
+            assert direct_wire.refusal(status, wait).code == row["code"]
 
 
 # The document itself.

@@ -3,8 +3,22 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
+import pytest
 import uvloop
+
+from tests.gateway.stage import Opened
+from tests.unit import gateway_kit
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(params=["zenrows", "direct"])
+def opened(request: pytest.FixtureRequest) -> Opened:
+    """Opens each gateway in turn on a server's address, which is the page to ask for as well."""
+    each: dict[str, Opened] = {
+        "zenrows": gateway_kit.opened,
+        "direct": gateway_kit.opened_directly,
+    }
+    return each[request.param]

@@ -8,6 +8,11 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from conveyor.adapters.http.direct import DirectGateway
+from conveyor.adapters.http.zenrows import ZenrowsGateway
+
+Opened = Callable[..., ZenrowsGateway | DirectGateway]  # by a URL, and `opened`'s settings
+
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\n\r\n"

@@ -16,10 +16,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from conveyor.adapters.http import pool
 from conveyor.adapters.http.exchange import Lost
 from conveyor.adapters.http.zenrows import ZenrowsGateway
-from conveyor.ports.gateway import Page, PageRequest
+from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.testing.mock_gateway import MockGateway
 from conveyor.testing.programs import free_port
-from tests.gateway.stage import OK, Line, playing, saying, sized
+from tests.gateway.stage import OK, Line, Opened, playing, saying, sized
+from tests.unit import gateway_kit
 from tests.unit.gateway_kit import (
     KEY,
     MIB,
@@ -29,7 +30,6 @@ from tests.unit.gateway_kit import (
     asked,
     content,
     fetched,
-    opened,
     refused,
     until,
 )
@@ -39,17 +39,19 @@ OTHER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother"
 
 
 class TestKeeping:
-    async def test_the_latest_used_is_used_next(self) -> None:
+    async def test_the_latest_used_is_used_next(self, opened: Opened) -> None:
         async with playing(saying(OK)) as stage, opened(stage.url) as gateway:
-            await asyncio.gather(*(fetched(gateway, TARGET) for _ in range(3)))
+            await asyncio.gather(*(fetched(gateway, stage.url) for _ in range(3)))
             assert stage.opened == 3
             *others, latest = gateway._pool._resting
             for _ in range(5):
-                await content(gateway, TARGET)
+                await content(gateway, stage.url)
                 assert [*gateway._pool._resting] == [*others, latest]
 
     @pytest.mark.parametrize("is_reset", [False, True])
-    async def test_one_closed_while_it_rests_is_never_used(self, is_reset: bool) -> None:
+    async def test_one_closed_while_it_rests_is_never_used(
+        self, opened: Opened, is_reset: bool
+    ) -> None:
         async def play(line: Line) -> None:
             await line.request()
             await line.say(OK)
@@ -59,17 +61,19 @@ class TestKeeping:
 
         async with playing(play) as stage, opened(stage.url) as gateway:
             for number in range(1, 4):
-                await content(gateway, TARGET)
+                await content(gateway, stage.url)
                 await until(lambda: not gateway._pool._open)
                 assert stage.opened == number
 
-    async def test_one_that_rests_too_long_is_closed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_one_that_rests_too_long_is_closed(
+        self, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(pool, "LONGEST_REST", 0.05)
         async with playing(saying(OK)) as stage, opened(stage.url) as gateway:
-            await asyncio.gather(*(fetched(gateway, TARGET) for _ in range(3)))
+            await asyncio.gather(*(fetched(gateway, stage.url) for _ in range(3)))
             await until(lambda: stage.over == stage.opened)
             assert not gateway._pool._open
-            await content(gateway, TARGET)
+            await content(gateway, stage.url)
 
     @pytest.mark.parametrize(
         "head",
@@ -81,15 +85,17 @@ class TestKeeping:
             OK.replace(b"200 OK", b"204 No") + OTHER,
         ],
     )
-    async def test_one_that_ends_or_says_too_much_is_not_kept(self, head: bytes) -> None:
+    async def test_one_that_ends_or_says_too_much_is_not_kept(
+        self, opened: Opened, head: bytes
+    ) -> None:
         async with playing(saying(head)) as stage, opened(stage.url) as gateway:
             for number in range(1, 4):
-                page = await content(gateway, TARGET)
+                page = await content(gateway, stage.url)
                 assert page.content == (b"" if b"204" in head else b"ok")
                 await until(lambda: stage.over == stage.opened)
                 assert stage.opened == number
 
-    async def test_what_nobody_asked_is_not_taken_for_the_next_answer(self) -> None:
+    async def test_what_nobody_asked_is_not_taken_for_the_next_answer(self, opened: Opened) -> None:
         async def play(line: Line) -> None:
             await line.request()
             await line.say(OK)
@@ -99,18 +105,18 @@ class TestKeeping:
 
         async with playing(play) as stage, opened(stage.url) as gateway:
             for number in range(1, 4):
-                assert (await content(gateway, TARGET)).content == b"ok"
+                assert (await content(gateway, stage.url)).content == b"ok"
                 await until(lambda: stage.over == stage.opened)
                 assert stage.opened == number
 
     @pytest.mark.parametrize("event", ["data_received", "eof_received"])
-    async def test_one_that_is_about_to_close_is_not_used(self, event: str) -> None:
+    async def test_one_that_is_about_to_close_is_not_used(self, opened: Opened, event: str) -> None:
         async with playing(saying(OK)) as stage, opened(stage.url) as gateway:
-            await content(gateway, TARGET)
+            await content(gateway, stage.url)
             [resting] = gateway._pool._resting
             # As the loop would, in the very round in which the next call begins.
             getattr(resting, event)(*([OTHER] if event == "data_received" else []))
-            assert (await content(gateway, TARGET)).content == b"ok"
+            assert (await content(gateway, stage.url)).content == b"ok"
             assert stage.opened == 2
 
     async def test_one_that_speaks_first_is_not_asked(self) -> None:
@@ -118,7 +124,7 @@ class TestKeeping:
             await line.say(OTHER)
             await line.gone()
 
-        async with playing(play) as stage, opened(stage.url) as gateway:
+        async with playing(play) as stage, gateway_kit.opened(stage.url) as gateway:
             made = await gateway._pool.take()
             await until(lambda: made.is_lost)
             made.ask(b"GET / HTTP/1.1\r\n\r\n")
@@ -127,7 +133,7 @@ class TestKeeping:
             gateway._pool.give_back(made)
             await until(lambda: stage.over == 1)
 
-    async def test_a_request_is_sent_once_whatever_becomes_of_it(self) -> None:
+    async def test_a_request_is_sent_once_whatever_becomes_of_it(self, opened: Opened) -> None:
         heard: list[bytes] = []
 
         async def play(line: Line) -> None:
@@ -138,19 +144,23 @@ class TestKeeping:
                 await line.say(OK)
 
         async with playing(play) as stage, opened(stage.url) as gateway:
-            await content(gateway, TARGET)
-            told = refused(await fetched(gateway, TARGET), UNREACHABLE, 502)
+            await content(gateway, stage.url)
+            told = refused(await fetched(gateway, stage.url), UNREACHABLE, 502)
         assert "closed first" in str(told["detail"])
         assert (len(heard), stage.opened) == (2, 1)
 
-    async def test_an_unread_rest_closes_it(self) -> None:
+    async def test_an_unread_rest_closes_it(self, opened: Opened) -> None:
         said = sized(50 * MIB).replace(b"200 OK", b"500 No") + b"x" * MIB
         async with playing(saying(said)) as stage, opened(stage.url) as gateway:
-            refused(await fetched(gateway, TARGET), "http_500", 500)
+            answer = await fetched(gateway, stage.url)
+            assert isinstance(answer, Refusal)
+            assert answer.status == 500
             await until(lambda: stage.over == 1)
 
     @pytest.mark.parametrize("closes", [True, False])
-    async def test_an_answer_may_come_before_the_request_is_read(self, closes: bool) -> None:
+    async def test_an_answer_may_come_before_the_request_is_read(
+        self, opened: Opened, closes: bool
+    ) -> None:
         async def play(line: Line) -> None:
             await line.request()
             await line.say(OK)
@@ -160,8 +170,8 @@ class TestKeeping:
             await until(lambda: not gateway._pool._open)
 
         body = '"' + "x" * (30 * MIB) + '"'
-        request = PageRequest(url=TARGET, key=KEY, method="POST", body=body)
         async with playing(play) as stage, opened(stage.url) as gateway:
+            request = PageRequest(url=stage.url, key=KEY, method="POST", body=body)
             page = await gateway.fetch(request, Spools())
             assert isinstance(page, Page)
             assert page.content == b"ok"
@@ -170,12 +180,12 @@ class TestKeeping:
 
 
 class TestTurns:
-    async def test_who_waits_gets_a_turn_in_order(self) -> None:
-        async with playing(saying(OK)) as stage, few(stage.url, 2) as gateway:
+    async def test_who_waits_gets_a_turn_in_order(self, opened: Opened) -> None:
+        async with playing(saying(OK)) as stage, opened(stage.url, connections=2) as gateway:
             done: list[int] = []
 
             async def one(number: int) -> None:
-                await content(gateway, TARGET)
+                await content(gateway, stage.url)
                 done.append(number)
 
             async with asyncio.TaskGroup() as group:
@@ -185,7 +195,7 @@ class TestTurns:
             assert done[-1] >= 18
             assert sorted(done) == list(range(20))
 
-    async def test_a_cancelled_wait_takes_no_turn(self) -> None:
+    async def test_a_cancelled_wait_takes_no_turn(self, opened: Opened) -> None:
         async def play(line: Line) -> None:
             while True:
                 await line.request()
@@ -193,9 +203,9 @@ class TestTurns:
                 await line.say(OK)
 
         gate = asyncio.Event()
-        async with playing(play) as stage, few(stage.url, 1) as gateway:
+        async with playing(play) as stage, opened(stage.url, connections=1) as gateway:
             first, second, third = (
-                asyncio.ensure_future(fetched(gateway, TARGET)) for _ in range(3)
+                asyncio.ensure_future(fetched(gateway, stage.url)) for _ in range(3)
             )
             await until(lambda: len(gateway._pool._turns) == 2)
             second.cancel()
@@ -206,9 +216,12 @@ class TestTurns:
             assert gateway._pool._free == 1
 
     async def test_a_turn_that_comes_with_the_cancelling_is_passed_on(self) -> None:
-        async with playing(saying(OK)) as stage, few(stage.url, 1) as gateway:
+        async with (
+            playing(saying(OK)) as stage,
+            gateway_kit.opened(stage.url, connections=1) as gateway,
+        ):
             held = await gateway._pool.take()
-            second, third = (asyncio.ensure_future(fetched(gateway, TARGET)) for _ in range(2))
+            second, third = (asyncio.ensure_future(fetched(gateway, stage.url)) for _ in range(2))
             await until(lambda: len(gateway._pool._turns) == 2)
             gateway._pool.give_back(held)
             second.cancel()  # it was given its turn already, and has not run since
@@ -216,30 +229,34 @@ class TestTurns:
             assert second.cancelled() or not second.done()
             assert gateway._pool._free == 1
 
-    async def test_waiting_for_a_turn_counts_towards_the_deadline(self) -> None:
+    async def test_waiting_for_a_turn_counts_towards_the_deadline(self, opened: Opened) -> None:
         soon = timedelta(milliseconds=150)
-        async with playing(saying(b"")) as stage, few(stage.url, 1, soon) as gateway:
-            answers = await asyncio.gather(*(fetched(gateway, TARGET) for _ in range(3)))
+        async with (
+            playing(saying(b"")) as stage,
+            opened(stage.url, connections=1, deadline=soon) as gateway,
+        ):
+            answers = await asyncio.gather(*(fetched(gateway, stage.url) for _ in range(3)))
             for answer in answers:
                 refused(answer, "gateway_timeout", 504)
             await until(lambda: gateway._pool._free == 1 and stage.over == stage.opened)
 
-    async def test_a_failed_connection_frees_its_turn(self) -> None:
-        async with few(f"http://127.0.0.1:{free_port()}/", 1) as gateway:
+    async def test_a_failed_connection_frees_its_turn(self, opened: Opened) -> None:
+        url = f"http://127.0.0.1:{free_port()}/"
+        async with opened(url, connections=1) as gateway:
             for _ in range(3):
-                refused(await fetched(gateway, TARGET), UNREACHABLE, 502)
+                refused(await fetched(gateway, url), UNREACHABLE, 502)
 
-    async def test_closing_ends_calls_under_way(self) -> None:
+    async def test_closing_ends_calls_under_way(self, opened: Opened) -> None:
         async with playing(saying(b"")) as stage:
-            async with few(stage.url, 1) as gateway:
-                calls = [asyncio.ensure_future(fetched(gateway, TARGET)) for _ in range(2)]
+            async with opened(stage.url, connections=1) as gateway:
+                calls = [asyncio.ensure_future(fetched(gateway, stage.url)) for _ in range(2)]
                 await until(lambda: stage.opened == 1 and len(gateway._pool._turns) == 1)
             for call in calls:
                 refused(await call, UNREACHABLE, 502)
             await until(lambda: stage.over == 1)
             assert stage.opened == 1
 
-    async def test_closing_ends_a_call_whose_page_is_being_written(self) -> None:
+    async def test_closing_ends_a_call_whose_page_is_being_written(self, opened: Opened) -> None:
         class GatedSpool(MemorySpool):
             async def write(self, chunk: bytes) -> None:
                 await gate.wait()
@@ -248,20 +265,22 @@ class TestTurns:
         said = sized(20 * MIB) + b"x" * (20 * MIB)
         async with playing(saying(said)) as stage:
             async with opened(stage.url) as gateway:
-                call = asyncio.ensure_future(gateway.fetch(asked(TARGET), lambda: spool))
+                call = asyncio.ensure_future(gateway.fetch(asked(stage.url), lambda: spool))
                 await until(lambda: any(one._is_paused for one in gateway._pool._open))
             gate.set()
             refused(await call, "gateway_garbled", 502)
             assert spool.discarded
 
-    async def test_a_connection_made_while_closing_is_not_used(self, safe: "Safe") -> None:
+    async def test_a_connection_made_while_closing_is_not_used(
+        self, opened: Opened, safe: "Safe"
+    ) -> None:
         def close_midway(*_: object) -> None:
             gateway._pool._is_closed = True
 
         context = safe.server("127.0.0.1")
         context.sni_callback = close_midway
         async with playing(saying(OK), context) as stage, opened(stage.url) as gateway:
-            refused(await fetched(gateway, TARGET), UNREACHABLE, 502)
+            refused(await fetched(gateway, stage.url), UNREACHABLE, 502)
             await until(lambda: stage.over == stage.opened)
 
     async def test_a_storm_of_mishaps_leaks_nothing(self) -> None:
@@ -276,7 +295,9 @@ class TestTurns:
         async with MockGateway() as mock:
             for milliseconds in (1, 2, 3, 5, 10, 30):
                 deadline = timedelta(milliseconds=milliseconds)
-                async with few(mock.url, 5, deadline) as gateway:
+                async with gateway_kit.opened(
+                    mock.url, connections=5, deadline=deadline
+                ) as gateway:
                     calls = (call(gateway) for _ in range(60))
                     await asyncio.gather(*calls, return_exceptions=True)
                     assert gateway._pool._free == 5
@@ -288,7 +309,7 @@ class TestTurns:
 
 class TestReaching:
     async def test_the_next_address_is_tried(self) -> None:
-        async with playing(saying(OK)) as stage, opened(stage.url) as gateway:
+        async with playing(saying(OK)) as stage, gateway_kit.opened(stage.url) as gateway:
             [(host, port)] = await gateway._pool._resolved()
             dead = free_port()
             gateway._pool._addresses = [(host, dead), (host, port)]
@@ -296,12 +317,12 @@ class TestReaching:
             assert gateway._pool._addresses == [(host, port), (host, dead)]
 
     async def test_no_proxy_of_the_environment_is_used(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, opened: Opened, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
         async with playing(saying(OK)) as stage, opened(stage.url) as gateway:
-            await content(gateway, TARGET)
+            await content(gateway, stage.url)
 
     @pytest.mark.parametrize(
         ("url", "target"),
@@ -320,60 +341,57 @@ class TestReaching:
 
         async with playing(play) as stage:
             place = stage.url.split("/")[2]
-            async with opened(url.replace("HOST", place)) as gateway:
+            async with gateway_kit.opened(url.replace("HOST", place)) as gateway:
                 await fetched(gateway, TARGET)
         assert heard[0].startswith(b"GET " + target.encode())
         assert b"\r\nHost: %b\r\n" % place.encode() in heard[0]
 
 
 class TestSafety:
-    async def test_a_known_gateway_is_talked_to(self, safe: "Safe") -> None:
+    async def test_a_known_gateway_is_talked_to(self, opened: Opened, safe: "Safe") -> None:
         async with playing(saying(OK), safe.server("localhost")) as stage:
-            async with opened(stage.url.replace("127.0.0.1", "localhost")) as gateway:
+            url = stage.url.replace("127.0.0.1", "localhost")
+            async with opened(url) as gateway:
                 for _ in range(3):
-                    assert (await content(gateway, TARGET)).content == b"ok"
+                    assert (await content(gateway, url)).content == b"ok"
             assert stage.opened == 1
             await until(lambda: stage.over == 1)
         assert safe.asked_for == ["localhost"]
 
-    async def test_one_by_another_name_is_not(self, safe: "Safe") -> None:
-        async with (
-            playing(saying(OK), safe.server("elsewhere.example")) as stage,
-            opened(stage.url.replace("127.0.0.1", "localhost")) as gateway,
-        ):
-            told = refused(await fetched(gateway, TARGET), UNREACHABLE, 502)
+    async def test_one_by_another_name_is_not(self, opened: Opened, safe: "Safe") -> None:
+        async with playing(saying(OK), safe.server("elsewhere.example")) as stage:
+            url = stage.url.replace("127.0.0.1", "localhost")
+            async with opened(url) as gateway:
+                told = refused(await fetched(gateway, url), UNREACHABLE, 502)
         assert "no safe connection" in str(told["detail"])
 
     async def test_one_that_nobody_vouches_for_is_not(
-        self, safe: "Safe", monkeypatch: pytest.MonkeyPatch
+        self, opened: Opened, safe: "Safe", monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("SSL_CERT_FILE")
         async with (
             playing(saying(OK), safe.server("127.0.0.1")) as stage,
             opened(stage.url) as gateway,
         ):
-            told = refused(await fetched(gateway, TARGET), UNREACHABLE, 502)
+            told = refused(await fetched(gateway, stage.url), UNREACHABLE, 502)
         assert "no safe connection" in str(told["detail"])
 
-    async def test_one_that_does_not_speak_tls_is_not(self, safe: "Safe") -> None:
+    async def test_one_that_does_not_speak_tls_is_not(self, opened: Opened, safe: "Safe") -> None:
         async with playing(lambda line: line.say(OK)) as stage:
-            async with opened(stage.url.replace("http:", "https:")) as gateway:
-                refused(await fetched(gateway, TARGET), UNREACHABLE, 502)
+            url = stage.url.replace("http:", "https:")
+            async with opened(url) as gateway:
+                refused(await fetched(gateway, url), UNREACHABLE, 502)
             await until(lambda: stage.over == 1)
 
-    async def test_large_pages_come_through(self, safe: "Safe") -> None:
+    async def test_large_pages_come_through(self, opened: Opened, safe: "Safe") -> None:
         body = b"x" * (5 * MIB)
         async with playing(saying(sized(len(body)) + body), safe.server("127.0.0.1")) as stage:
             async with opened(stage.url) as gateway:
                 for _ in range(2):
                     spools = Spools()
-                    assert isinstance(await fetched(gateway, TARGET, spools), Page)
+                    assert isinstance(await fetched(gateway, stage.url, spools), Page)
                     assert spools.given[0].length == len(body)
             assert stage.opened == 1
-
-
-def few(url: str, connections: int, deadline: timedelta = timedelta(seconds=20)) -> ZenrowsGateway:
-    return ZenrowsGateway(url, connections=connections, deadline=deadline)
 
 
 class Safe:

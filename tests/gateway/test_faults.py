@@ -17,6 +17,7 @@ from tests.gateway.stage import (
     OK,
     UNTIL_CLOSE,
     Line,
+    Opened,
     going_on,
     playing,
     saying,
@@ -32,12 +33,10 @@ from tests.unit.gateway_kit import (
     bounded_memory,
     content,
     fetched,
-    opened,
     refused,
     until,
 )
 
-TARGET = "https://ok.example/"
 SOON = timedelta(milliseconds=150)
 PIECE = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
 
@@ -47,22 +46,28 @@ class TestHanging:
         "said",
         [b"", b"HTTP/1.1 200 OK\r\nX-A: b\r\n", sized(9), sized(9) + b"some", CHUNKED + b"5"],
     )
-    async def test_a_hanging_gateway_is_left_at_the_deadline(self, said: bytes) -> None:
+    async def test_a_hanging_gateway_is_left_at_the_deadline(
+        self, opened: Opened, said: bytes
+    ) -> None:
         async with playing(saying(said)) as stage, opened(stage.url, deadline=SOON) as gateway:
             with ends_soon():
-                refused(await fetched(gateway, TARGET), "gateway_timeout", 504)
+                refused(await fetched(gateway, stage.url), "gateway_timeout", 504)
             await until(lambda: stage.over == 1)
 
     @pytest.mark.parametrize("said", [sized(9), sized(9) + b"some", CHUNKED, UNTIL_CLOSE + b"x"])
-    async def test_an_answer_that_stops_midway_is_left_after_a_silence(self, said: bytes) -> None:
+    async def test_an_answer_that_stops_midway_is_left_after_a_silence(
+        self, opened: Opened, said: bytes
+    ) -> None:
         async with playing(saying(said)) as stage, opened(stage.url, silence=SOON) as gateway:
             with ends_soon():
-                told = refused(await fetched(gateway, TARGET), "gateway_timeout", 504)
+                told = refused(await fetched(gateway, stage.url), "gateway_timeout", 504)
             assert "midway" in str(told["detail"])
             await until(lambda: stage.over == 1)
 
     @pytest.mark.parametrize("head", [b"", sized(100_000), CHUNKED + b"ffffff\r\n"])
-    async def test_a_byte_at_a_time_is_left_at_the_deadline(self, head: bytes) -> None:
+    async def test_a_byte_at_a_time_is_left_at_the_deadline(
+        self, opened: Opened, head: bytes
+    ) -> None:
         async def drip(line: Line) -> None:
             await line.request()
             await line.say(head or b"H")
@@ -74,16 +79,16 @@ class TestHanging:
         settings = {"deadline": timedelta(seconds=1), "silence": timedelta(milliseconds=700)}
         async with playing(drip) as stage, opened(stage.url, **settings) as gateway:
             with ends_soon():
-                told = refused(await fetched(gateway, TARGET), "gateway_timeout", 504)
+                told = refused(await fetched(gateway, stage.url), "gateway_timeout", 504)
             assert "within 1 seconds" in str(told["detail"])
             await until(lambda: stage.over == 1)
 
-    async def test_a_slow_handshake_is_left_at_the_deadline(self) -> None:
+    async def test_a_slow_handshake_is_left_at_the_deadline(self, opened: Opened) -> None:
         async with playing(Line.gone) as stage:
             safe = stage.url.replace("http:", "https:")
             async with opened(safe, deadline=SOON) as gateway:
                 with ends_soon():
-                    refused(await fetched(gateway, TARGET), "gateway_timeout", 504)
+                    refused(await fetched(gateway, safe), "gateway_timeout", 504)
                 await until(lambda: (stage.opened, stage.over) == (1, 1))
 
 
@@ -91,18 +96,20 @@ class TestFloods:
     @pytest.mark.parametrize(
         ("head", "piece"), [(CHUNKED, PIECE), (UNTIL_CLOSE, PIECE), (sized(10**10), PIECE)]
     )
-    async def test_a_body_without_end_is_cut_at_the_cap(self, head: bytes, piece: bytes) -> None:
+    async def test_a_body_without_end_is_cut_at_the_cap(
+        self, opened: Opened, head: bytes, piece: bytes
+    ) -> None:
         spools = Spools()
         async with (
             playing(going_on(head, piece)) as stage,
             opened(stage.url, largest_body=8 * MIB) as gateway,
         ):
             with bounded_memory(4 * MIB):
-                refused(await fetched(gateway, TARGET, spools), "body_too_large", 413)
+                refused(await fetched(gateway, stage.url, spools), "body_too_large", 413)
             await until(lambda: stage.over == 1)
         assert all(spool.discarded for spool in spools.given)
 
-    async def test_a_bomb_is_cut_at_the_cap(self) -> None:
+    async def test_a_bomb_is_cut_at_the_cap(self, opened: Opened) -> None:
         head = CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
         press = zlib.compressobj(wbits=31)
         packed = press.compress(bytes(64 * MIB)) + press.flush(zlib.Z_FULL_FLUSH)
@@ -113,7 +120,7 @@ class TestFloods:
             opened(stage.url, largest_body=8 * MIB) as gateway,
         ):
             with bounded_memory(4 * MIB):
-                refused(await fetched(gateway, TARGET), "body_too_large", 413)
+                refused(await fetched(gateway, stage.url), "body_too_large", 413)
             await until(lambda: stage.over == 1)
 
     @pytest.mark.parametrize(
@@ -125,10 +132,10 @@ class TestFloods:
             b"HTTP/1.1 200 OK\r\n%bContent-Length: 0\r\n\r\n" % (b"X: a\r\n" * 1024),
         ],
     )
-    async def test_a_head_beyond_reason_is_no_http(self, answer: bytes) -> None:
+    async def test_a_head_beyond_reason_is_no_http(self, opened: Opened, answer: bytes) -> None:
         async with playing(saying(answer)) as stage, opened(stage.url) as gateway:
             with bounded_memory(4 * MIB):
-                told = refused(await fetched(gateway, TARGET), UNREACHABLE, 502)
+                told = refused(await fetched(gateway, stage.url), UNREACHABLE, 502)
             assert "not HTTP" in str(told["detail"])
             await until(lambda: stage.over == 1)
 
@@ -145,14 +152,14 @@ class TestFloods:
         ],
     )
     async def test_what_never_comes_to_a_body_is_left(
-        self, beginning: bytes, piece: bytes, code: str
+        self, opened: Opened, beginning: bytes, piece: bytes, code: str
     ) -> None:
         async with playing(going_on(beginning, piece)) as stage, opened(stage.url) as gateway:
             with bounded_memory(4 * MIB):
-                refused(await fetched(gateway, TARGET), code, 502)
+                refused(await fetched(gateway, stage.url), code, 502)
             await until(lambda: stage.over == 1)
 
-    async def test_no_more_is_taken_in_than_the_spool_takes(self) -> None:
+    async def test_no_more_is_taken_in_than_the_spool_takes(self, opened: Opened) -> None:
         class GatedSpool(MemorySpool):
             async def write(self, chunk: bytes) -> None:
                 await gate.wait()
@@ -164,7 +171,7 @@ class TestFloods:
             opened(stage.url) as gateway,
             asyncio.TaskGroup() as group,
         ):
-            call = group.create_task(gateway.fetch(asked(TARGET), lambda: spool))
+            call = group.create_task(gateway.fetch(asked(stage.url), lambda: spool))
             await until(lambda: any(one._is_paused for one in gateway._pool._open))
             assert sum(one._size for one in gateway._pool._open) <= MIB
             gate.set()
@@ -190,7 +197,9 @@ class TestCuts:
         ],
     )
     @pytest.mark.parametrize("is_half", [False, True])
-    async def test_a_body_cut_short_is_no_page(self, said: bytes, code: str, is_half: bool) -> None:
+    async def test_a_body_cut_short_is_no_page(
+        self, opened: Opened, said: bytes, code: str, is_half: bool
+    ) -> None:
         async def play(line: Line) -> None:
             await line.request()
             await line.say(said)
@@ -200,7 +209,7 @@ class TestCuts:
 
         spools = Spools()
         async with playing(play) as stage, opened(stage.url) as gateway:
-            refused(await fetched(gateway, TARGET, spools), code, 502)
+            refused(await fetched(gateway, stage.url, spools), code, 502)
             await until(lambda: stage.over == 1)
         assert all(spool.discarded for spool in spools.given)
 
@@ -213,7 +222,9 @@ class TestCuts:
             (UNTIL_CLOSE + b"some", "gateway_garbled"),
         ],
     )
-    async def test_a_reset_in_the_middle_is_no_page(self, said: bytes, code: str) -> None:
+    async def test_a_reset_in_the_middle_is_no_page(
+        self, opened: Opened, said: bytes, code: str
+    ) -> None:
         async def play(line: Line) -> None:
             await line.request()
             await line.say(said)
@@ -222,34 +233,34 @@ class TestCuts:
             line.reset()
 
         async with playing(play) as stage, opened(stage.url) as gateway:
-            refused(await fetched(gateway, TARGET), code, 502)
+            refused(await fetched(gateway, stage.url), code, 502)
 
-    async def test_a_body_may_end_with_its_connection(self) -> None:
+    async def test_a_body_may_end_with_its_connection(self, opened: Opened) -> None:
         async with (
             playing(saying_last(UNTIL_CLOSE + b"a page")) as stage,
             opened(stage.url) as gateway,
         ):
-            assert (await content(gateway, TARGET)).content == b"a page"
+            assert (await content(gateway, stage.url)).content == b"a page"
 
     @pytest.mark.parametrize("between", [b"", b"HTTP/1.1 100 Go on\r\n\r\n"])
-    async def test_announcements_are_skipped(self, between: bytes) -> None:
+    async def test_announcements_are_skipped(self, opened: Opened, between: bytes) -> None:
         soon = b"HTTP/1.1 103 Soon\r\nX-Request-Cost: 9\r\nContent-Length: 9\r\n\r\n"
         async with playing(saying(soon, between + OK)) as stage, opened(stage.url) as gateway:
-            page = await content(gateway, TARGET)
+            page = await content(gateway, stage.url)
             assert (page.content, page.spend.nanos) == (b"ok", 0)
 
-    async def test_trailers_change_nothing(self) -> None:
+    async def test_trailers_change_nothing(self, opened: Opened) -> None:
         said = CHUNKED + b"2\r\nok\r\n0\r\nX-Request-Cost: 1\r\nContent-Encoding: gzip\r\n\r\n"
         async with playing(saying(said)) as stage, opened(stage.url) as gateway:
-            page = await content(gateway, TARGET)
+            page = await content(gateway, stage.url)
             assert (page.content, page.spend.nanos) == (b"ok", 0)
 
-    async def test_odd_bytes_in_headers_of_targets_are_let_through(self) -> None:
+    async def test_odd_bytes_in_headers_of_targets_are_let_through(self, opened: Opened) -> None:
         async with (
             playing(saying(sized(2, b"Zr-A: a\x01\xff\x7f") + b"ok")) as stage,
             opened(stage.url) as gateway,
         ):
-            assert (await content(gateway, TARGET)).content == b"ok"
+            assert (await content(gateway, stage.url)).content == b"ok"
 
 
 class TestWaits:
@@ -265,27 +276,31 @@ class TestWaits:
             (b"\xff", None),
         ],
     )
-    async def test_a_wait_is_bounded(self, said: bytes, wait: timedelta | None) -> None:
+    async def test_a_wait_is_bounded(
+        self, opened: Opened, said: bytes, wait: timedelta | None
+    ) -> None:
         answer = sized(0, b"Date: Mon, 16 Nov 2026 05:00:00 GMT", b"Retry-After: " + said)
         async with (
             playing(saying(answer.replace(b"200 OK", b"429 No"))) as stage,
             opened(stage.url) as gateway,
         ):
-            refusal = await fetched(gateway, TARGET)
+            refusal = await fetched(gateway, stage.url)
         assert isinstance(refusal, Refusal)
         assert refusal.retry_after == wait
 
 
 class TestAbsence:
-    async def test_a_refused_connection_is_unreachable(self) -> None:
-        async with opened(f"http://127.0.0.1:{free_port()}/v1/") as gateway:
-            told = refused(await fetched(gateway, TARGET), UNREACHABLE, 502)
+    async def test_a_refused_connection_is_unreachable(self, opened: Opened) -> None:
+        url = f"http://127.0.0.1:{free_port()}/v1/"
+        async with opened(url) as gateway:
+            told = refused(await fetched(gateway, url), UNREACHABLE, 502)
         assert "Connection refused" in str(told["detail"])
         assert "127.0.0.1" not in str(told)
 
-    async def test_a_host_without_an_address_is_unreachable(self) -> None:
-        async with opened("http://gateway.invalid/v1/") as gateway:
-            told = refused(await fetched(gateway, TARGET), UNREACHABLE, 502)
+    async def test_a_host_without_an_address_is_unreachable(self, opened: Opened) -> None:
+        url = "http://gateway.invalid/v1/"
+        async with opened(url) as gateway:
+            told = refused(await fetched(gateway, url), UNREACHABLE, 502)
         assert "no address" in str(told["detail"])
         assert "invalid" not in str(told)
 

@@ -12,7 +12,9 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from conveyor.adapters.http.direct import DirectGateway
 from conveyor.adapters.http.zenrows import ZenrowsGateway
+from conveyor.domain.public_address import Reach, networks
 from conveyor.errors import StorageFull
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
 from conveyor.testing.mock_gateway import MockGateway
@@ -20,6 +22,7 @@ from conveyor.testing.mock_gateway import MockGateway
 KEY = "s3cret/key+with=odd&chars"
 MIB = 1024 * 1024
 UNREACHABLE = "gateway_unreachable"
+THIS_MACHINE = Reach(networks(["127.0.0.0/8", "::1"]))
 
 
 class MemorySpool:
@@ -66,8 +69,24 @@ def opened(url: str, **settings: int | timedelta) -> ZenrowsGateway:
     assert isinstance(deadline, timedelta)
     assert isinstance(silence, timedelta)
     assert isinstance(largest, int)
+    connections = settings.get("connections", 10)
+    assert isinstance(connections, int)
     return ZenrowsGateway(
-        url, deadline=deadline, silence=silence, largest_body=largest, connections=10
+        url, deadline=deadline, silence=silence, largest_body=largest, connections=connections
+    )
+
+
+def opened_directly(url: str, **settings: int | timedelta) -> DirectGateway:
+    """The other gateway, as `opened` would open it for a server on this machine."""
+    like = opened(url, **settings)
+    return DirectGateway(
+        deadline=timedelta(seconds=like._deadline),
+        silence=timedelta(seconds=like._silence),
+        largest_body=like._largest,
+        connections=like._connections,
+        reach=THIS_MACHINE,
+        ports={like._server.port},
+        heeds_robots=False,
     )
 
 

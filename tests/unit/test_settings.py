@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conveyor.errors import RefusedToStart
-from conveyor.settings import Settings, load_settings
+from conveyor.settings import DIRECT, Settings, load_settings, shown
 
 
 def test_nothing_given_is_the_defaults() -> None:
@@ -125,6 +125,19 @@ def test_keys_are_a_list_in_a_file_and_a_text_in_a_variable(tmp_path: Path) -> N
         ("GATEWAY", "https://:443/v1"),
         ("GATEWAY", "https://[::1/v1"),
         ("GATEWAY", f"https://{'x' * 64}.example/v1"),
+        ("GATEWAY", "direct"),
+        ("GATEWAY", "direct:https://example.com"),
+        ("GATEWAY", "direct://"),
+        ("DIRECT_USER_AGENT", ""),
+        ("DIRECT_USER_AGENT", "7/1.0"),
+        ("DIRECT_USER_AGENT", "Bot\r\nX: y"),
+        ("DIRECT_ROBOTS", "perhaps"),
+        ("DIRECT_PORTS", ""),
+        ("DIRECT_PORTS", "80, http"),
+        ("DIRECT_PORTS", "0"),
+        ("DIRECT_PORTS", "65536"),
+        ("DIRECT_ALLOW_PRIVATE", "10.0.0.0/33"),
+        ("DIRECT_ALLOW_PRIVATE", "true"),
         ("PUBLIC_URL", "example.com"),
         ("PUBLIC_URL", ""),
         ("DURABILITY", "hope"),
@@ -155,6 +168,29 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_a_table_in_a_file_is_no_setting(tmp_path: Path) -> None:
     with pytest.raises(RefusedToStart, match="'server' is not a setting"):
         load_settings({}, file=_file(tmp_path, "[server]\nport = 1\n"), environ={})
+
+
+def test_the_direct_gateway_is_chosen_by_its_name() -> None:
+    environ = {
+        "CONVEYOR_GATEWAY": "direct:",
+        "CONVEYOR_DIRECT_USER_AGENT": "MyBot/1.0 (+https://me.example/bot)",
+        "CONVEYOR_DIRECT_ROBOTS": "false",
+        "CONVEYOR_DIRECT_DELAY": "0",
+        "CONVEYOR_DIRECT_PORTS": "80, 443 8080",
+        "CONVEYOR_DIRECT_ALLOW_PRIVATE": "127.0.0.1, 10.0.0.0/8",
+    }
+    settings = load_settings({}, environ=environ)
+    assert settings.gateway == DIRECT
+    assert settings.direct_robots is False
+    assert settings.direct_delay == timedelta()
+    assert settings.direct_ports == (80, 443, 8080)
+    assert settings.direct_allow_private == ("127.0.0.1", "10.0.0.0/8")
+    assert shown(settings)["direct_allow_private"] == "127.0.0.1, 10.0.0.0/8"
+
+
+def test_neither_a_url_nor_direct_is_told_what_a_gateway_may_be() -> None:
+    with pytest.raises(RefusedToStart, match="'gateway' is an http or https URL, or direct:"):
+        load_settings({"gateway": "directly"}, environ={})
 
 
 def test_limits_follow_the_settings() -> None:

@@ -31,7 +31,7 @@ Config = Annotated[str | None, typer.Option(help="A TOML file of settings.")]
 Host = Annotated[str | None, typer.Option(help="Where to listen [127.0.0.1].")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on [8080]; 0 for any free one.")]
 Data = Annotated[str | None, typer.Option(help="Folder of the embedded engines [data].")]
-Gateway = Annotated[str | None, typer.Option(help="URL of the scraping gateway.")]
+Gateway = Annotated[str | None, typer.Option(help="URL of the scraping gateway; direct: for none.")]
 Durability = Annotated[str | None, typer.Option(help="What writes survive: power or process.")]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error [info].")]
 

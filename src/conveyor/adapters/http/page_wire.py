@@ -92,6 +92,11 @@ def synthesised(
     )
 
 
+def later(refusal: Refusal, wait: timedelta | None) -> Refusal:
+    """The refusal, with how long to wait."""
+    return refusal if wait is None else msgspec.structs.replace(refusal, retry_after=wait)
+
+
 @lru_cache(maxsize=256)
 def _stored_headers(text: str | None) -> Mapping[str, str]:
     return _allowed(load(text))

@@ -1,0 +1,194 @@
+"""The direct gateway: pages are asked of their own sites, and every mishap is a value."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from conveyor.adapters.http import direct_wire as wire
+from conveyor.adapters.http import page_wire
+from conveyor.adapters.http.deadline import Deadline
+from conveyor.adapters.http.direct_wire import Denied, Visit
+from conveyor.adapters.http.exchange import Connection, Cut, FellSilent, Lost
+from conveyor.adapters.http.lookup import Lookup, Resolve, SystemResolver
+from conveyor.adapters.http.origins import Origins, Visiting
+from conveyor.adapters.http.page_wire import Unsendable
+from conveyor.adapters.http.pool import PORTS
+from conveyor.adapters.http.reading import (
+    CONTENT_ENCODING,
+    LARGEST_BODY,
+    PORTION,
+    SILENCE,
+    BodyTooLarge,
+    Reading,
+)
+from conveyor.adapters.http.robots_txt import Robots
+from conveyor.adapters.http.spacing import Spacing
+from conveyor.domain.public_address import Reach
+from conveyor.domain.robots import LARGEST as LARGEST_ROBOTS
+from conveyor.domain.unpacking import Garbled
+from conveyor.ports.bodies import Spool
+from conveyor.ports.gateway import Page, PageRequest, Refusal
+
+DEADLINE = timedelta(seconds=190)
+MOST_REDIRECTS = 10
+LARGEST_LEFTOVER = 64 * 1024  # bytes of a body nobody wants, read to keep its connection
+CLEARING = 2.0  # seconds for that
+SHORT_HOLD = 1.0  # seconds for a site that says it is too much, and not for how long
+
+RETRY_AFTER = b"retry-after"
+DATE = b"date"
+WANTED = frozenset({CONTENT_ENCODING, RETRY_AFTER, DATE})
+
+
+class DirectGateway:
+    """Open it before use: `async with DirectGateway(connections=200) as gateway`.
+
+    It connects to public addresses alone, and to those in `reach`, whatever a URL, a name server or
+    a redirect says. The caller's key goes nowhere.
+    """
+
+    def __init__(
+        self,
+        *,
+        deadline: timedelta = DEADLINE,
+        silence: timedelta = SILENCE,
+        largest_body: int = LARGEST_BODY,
+        connections: int,
+        reach: Reach = Reach(),  # noqa: B008 - it is frozen
+        ports: Collection[int] = frozenset(PORTS.values()),
+        agent: str = "Conveyor",
+        heeds_robots: bool = True,
+        delay: timedelta = timedelta(),
+        resolve: Resolve | None = None,
+    ) -> None:
+        self._deadline = deadline.total_seconds()
+        self._silence = silence.total_seconds()
+        self._largest = largest_body
+        self._reading = Reading(largest=largest_body, silence=self._silence)
+        self._connections = connections
+        self._reach, self._ports = reach, frozenset(ports)
+        self._agent, self._heeds_robots = agent, heeds_robots
+        self._delay = delay.total_seconds()
+        self._system = SystemResolver()
+        self._resolve = resolve or self._system
+
+    async def __aenter__(self) -> Self:
+        lookup = Lookup(self._reach, self._resolve)
+        self._pool = Origins(lookup, connections=self._connections, wanted=WANTED)
+        self._spacing = Spacing(self._delay)
+        self._robots = Robots(self._agent, self._rules) if self._heeds_robots else None
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._pool.close()
+        self._system.close()
+
+    async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+        limit = Deadline(self._deadline)
+        try:
+            wire.check_params(request.params)
+            return await self._fetched(request, spool)
+        except asyncio.CancelledError:
+            if not limit.is_why():
+                raise
+            why = f"The site did not finish its answer within {self._deadline:g} seconds."
+            return page_wire.synthesised("gateway_timeout", 504, why)
+        except Denied as denied:
+            refusal = page_wire.synthesised(denied.code, denied.status, str(denied))
+            return page_wire.later(refusal, denied.wait)
+        except (BodyTooLarge, FellSilent, Cut, Garbled, Unsendable, Lost) as mishap:
+            return page_wire.synthesised(*self._explained(mishap))
+        finally:
+            limit.lift()
+
+    def _explained(self, mishap: Exception) -> tuple[str, int, str]:
+        match mishap:
+            case BodyTooLarge():
+                return "body_too_large", 413, f"The page is larger than {self._largest} bytes."
+            case FellSilent():
+                why = f"The site sent nothing for {self._silence:g} seconds, midway in its answer."
+                return "gateway_timeout", 504, why
+            case Cut() | Garbled():
+                why = "The site's answer was cut short or cannot be read."
+                return "gateway_garbled", 502, why
+            case Unsendable():
+                why = "The request cannot be put into HTTP: look at its URL, headers and body."
+                return "request_unsendable", 400, why
+            case _:
+                return "gateway_unreachable", 502, f"The site gave no answer: {mishap}."
+
+    async def _fetched(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+        visit = wire.first(request, self._ports)
+        self._spacing.admit(visit.server.named)
+        for hop in range(MOST_REDIRECTS + 1):
+            if self._robots:
+                await self._robots.check(visit)
+            if not hop:  # a page that is on its way is not sent back
+                self._spacing.admit(visit.server.named)
+            async with self._asked(visit) as answer:
+                if 200 <= answer.status < 300 or _is_allowed(request, answer):
+                    return Page(content=await self._reading.content(answer, spool))
+                await _clear(answer)
+                if answer.status not in wire.REDIRECTS or answer.location is None:
+                    return self._refused(visit, answer)
+                visit = wire.redirected(visit, answer.status, answer.location, self._ports)
+        raise _too_many()
+
+    @asynccontextmanager
+    async def _asked(self, visit: Visit) -> AsyncIterator[Visiting]:
+        """The answer to one request, its head read; the connection is given back in the end."""
+        written = visit.written(self._agent)
+        await self._spacing.turn(visit.server.named)
+        answer = await self._pool.take(visit.server)
+        try:
+            answer.ask(written)
+            await answer.head()
+            yield answer
+        finally:
+            self._pool.give_back(answer)
+
+    def _refused(self, visit: Visit, answer: Connection) -> Refusal:
+        wait = page_wire.retry_after(answer.header(RETRY_AFTER), answer.header(DATE))
+        refusal = wire.refusal(answer.status, wait)
+        if refusal.code == "target_throttled":
+            self._spacing.hold(visit.server.named, wait.total_seconds() if wait else SHORT_HOLD)
+        return refusal
+
+    async def _rules(self, url: str) -> tuple[int, bytes]:
+        """The status of a robots.txt, and what it says."""
+        visit = wire.plain(url, self._ports)
+        for _ in range(MOST_REDIRECTS + 1):
+            async with self._asked(visit) as answer:
+                if 200 <= answer.status < 300:
+                    return answer.status, await self._reading.beginning(answer, LARGEST_ROBOTS)
+                await _clear(answer)
+                if answer.status not in wire.REDIRECTS or answer.location is None:
+                    return answer.status, b""
+                visit = wire.redirected(visit, answer.status, answer.location, self._ports)
+        raise _too_many()
+
+
+def _is_allowed(request: PageRequest, answer: Connection) -> bool:
+    return bool(request.params) and page_wire.is_allowed(request.params, answer.status)
+
+
+def _too_many() -> Denied:
+    why = f"The page redirects more than {MOST_REDIRECTS} times."
+    return Denied("too_many_redirects", 502, why)
+
+
+async def _clear(answer: Connection) -> None:
+    """Read what nobody wants, if that is little: then the connection can be used again."""
+    left = LARGEST_LEFTOVER
+    with suppress(Cut, FellSilent, TimeoutError):
+        async with asyncio.timeout(CLEARING):
+            while left > 0 and (chunk := await answer.some(PORTION, CLEARING)):
+                left -= len(chunk)

@@ -1,0 +1,169 @@
+"""The wire of pages that are asked of their own sites, without the I/O: how a request is put, where
+a redirect leads, and what a status means.
+"""
+
+from base64 import b64encode
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from typing import NamedTuple
+from urllib.parse import unquote, urljoin
+
+import can_ada
+
+from conveyor.adapters.http import page_wire
+from conveyor.adapters.http.page_wire import Unsendable
+from conveyor.adapters.http.pool import PORTS, Server
+from conveyor.adapters.http.requests import fields
+from conveyor.adapters.http.requests import request as request_of
+from conveyor.domain.params import HEADERS, KNOWN
+from conveyor.domain.problem import phrase
+from conveyor.domain.unpacking import ACCEPTED
+from conveyor.ports.gateway import PageRequest, Refusal
+
+HONOURED = frozenset({HEADERS, "original_status", "allowed_status_codes"})
+ASKS_FOR_NOTHING = frozenset({"", "0", "false"})
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+KEEP_METHOD = frozenset({307, 308})
+REFUSED = frozenset({401, 402, 403, 407, 451})
+OVERDUE = frozenset({408, 504})
+BUSY = frozenset({429, 503})
+
+# What another site than the one it was meant for may see of the caller's headers. Any other could
+# be a key.
+HARMLESS = frozenset({"accept", "accept-language", "cache-control", "content-type", "user-agent"})
+
+
+class Denied(Exception):
+    """A page that is not fetched, or not now: as a refusal has it."""
+
+    def __init__(self, code: str, status: int, detail: str, wait: float | None = None) -> None:
+        super().__init__(detail)
+        self.code, self.status = code, status
+        self.wait = None if wait is None else timedelta(seconds=wait)
+
+
+class Visit(NamedTuple):
+    """One request to one site."""
+
+    url: str  # without a name and password
+    server: Server
+    target: str
+    method: str
+    headers: Mapping[str, str]
+    content: bytes | None
+
+    def written(self, agent: str) -> bytes:
+        """As bytes. Raises `Unsendable`."""
+        own = {"Host": self.server.named, "Accept-Encoding": ACCEPTED}
+        if not page_wire.has(self.headers, "user-agent"):
+            own["User-Agent"] = agent
+        if not page_wire.has(self.headers, "accept"):
+            own["Accept"] = "*/*"
+        try:
+            return request_of(self.method, self.target, fields(own), self.headers, self.content)
+        except ValueError as odd:
+            raise Unsendable from odd
+
+
+def check_params(params: Mapping[str, str]) -> None:
+    """Refuse by name what a plain fetch cannot do; what a parameter leaves off is no wish."""
+    for name, value in params.items():
+        if name not in HONOURED and value not in ASKS_FOR_NOTHING:
+            known = "does not do this" if name in KNOWN else "knows no such parameter"
+            why = f"{name}: the direct gateway fetches pages as they are, and {known}."
+            raise Denied("unsupported_parameter", 400, why)
+
+
+def first(request: PageRequest, ports: Collection[int]) -> Visit:
+    """The visit that a task asks for. Raises `Unsendable` and `Denied`."""
+    try:
+        return _first(request, ports)
+    except (ValueError, LookupError) as odd:
+        raise Unsendable from odd
+
+
+def _first(request: PageRequest, ports: Collection[int]) -> Visit:
+    headers, content = dict(page_wire.forwarded(request)), None
+    if request.method == "POST" and request.body is not None:
+        content, kind = page_wire.payload(request.body)
+        if not page_wire.has(headers, "content-type"):
+            headers["Content-Type"] = kind
+    url = can_ada.parse(request.url)
+    if url.username and not page_wire.has(headers, "authorization"):
+        pair = f"{unquote(url.username)}:{unquote(url.password)}".encode()
+        headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
+    return _visit(url, ports, request.method, headers, content)
+
+
+def plain(url: str, ports: Collection[int]) -> Visit:
+    """A visit on our own account: nobody's headers go along."""
+    return _visit(can_ada.parse(url), ports, "GET", {}, None)
+
+
+def redirected(visit: Visit, status: int, location: str | None, ports: Collection[int]) -> Visit:
+    """The visit that a redirect asks for. Raises `Denied`."""
+    url = _landing(visit, status, location)
+    method, headers, content = visit.method, visit.headers, visit.content
+    if method != "GET" and status not in KEEP_METHOD:
+        method, content = "GET", None
+        headers = _without(headers, "content-")
+    following = _visit(url, ports, method, headers, content)
+    if following.server == visit.server:
+        return following
+    if content is not None and visit.server.is_safe and not following.server.is_safe:
+        why = "The page redirects what is posted to it from https to http."
+        raise Denied("target_not_allowed", 403, why)
+    kept = {name: value for name, value in headers.items() if name.lower() in HARMLESS}
+    return following._replace(headers=kept)
+
+
+def refusal(status: int, wait: timedelta | None) -> Refusal:
+    """A status that is no page, in our words."""
+    detail = f"The site answered {status} {phrase(status)}."
+    document = page_wire.synthesised(_code(status, wait), status, detail)
+    return page_wire.later(document, wait)
+
+
+def _code(status: int, wait: timedelta | None) -> str:
+    if status in REFUSED:
+        return "target_refused"
+    if status in OVERDUE:
+        return "target_timeout"
+    if status == 429 or (status in BUSY and wait is not None):
+        return "target_throttled"
+    return "target_failed" if status >= 500 else "target_missing"
+
+
+def _visit(
+    url: can_ada.URL,
+    ports: Collection[int],
+    method: str,
+    headers: Mapping[str, str],
+    content: bytes | None,
+) -> Visit:
+    scheme = str(url.protocol).removesuffix(":")
+    if scheme not in PORTS:
+        raise Denied("target_not_allowed", 403, "The page is neither on http nor on https.")
+    port = int(url.port) if url.port else PORTS[scheme]
+    if port not in ports:
+        why = f"Port {port} is not among those that pages are fetched from (direct_ports)."
+        raise Denied("target_not_allowed", 403, why)
+    host, target = str(url.hostname).strip("[]"), f"{url.pathname}{url.search}"
+    server = Server(host, port, str(url.host), scheme == "https")
+    return Visit(f"{scheme}://{url.host}{target}", server, target, method, headers, content)
+
+
+def _landing(visit: Visit, status: int, location: str | None) -> can_ada.URL:
+    path, mark, rest = (location or "").partition("?")
+    try:
+        # Browsers take a backslash for a slash; the standard library does not.
+        return can_ada.parse(urljoin(visit.url, path.replace("\\", "/") + mark + rest))
+    except ValueError:
+        why = f"The site answered {status}, and what it points to is no address."
+        raise Denied("target_missing", status, why) from None
+
+
+def _without(headers: Mapping[str, str], beginning: str) -> Mapping[str, str]:
+    return {
+        name: value for name, value in headers.items() if not name.lower().startswith(beginning)
+    }

@@ -1,0 +1,189 @@
+"""The whole service without a scraping gateway: it asks a site itself, on this machine."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+from zenrows.batch import ZenRowsBatchClient
+from zenrows.batch.models import RunStatus, TaskStatus
+
+from conveyor.testing.programs import Program, service
+from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
+from tests.e2e.polling import ended, every_row
+
+KEY = "an-api-key-of-nobody"
+
+
+class Site(BaseHTTPRequestHandler):
+    """Pages by their paths; each request it got is kept by its server."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._keep(b"")
+        if self.path == "/robots.txt":
+            self._say(200, b"user-agent: *\ndisallow: /secret\n")
+        elif self.path.startswith("/page"):
+            self._say(200, f"<html>{self.path}</html>".encode())
+        elif self.path == "/away":
+            self._say(302, b"", location="http://169.254.169.254/latest/meta-data/")
+        elif self.path == "/old":
+            self._say(301, b"", location="/page/new")
+        elif self.path == "/large":
+            self._say(200, b"x" * 700_000)
+        elif self.path == "/busy":
+            first = not any(path == "/busy" for path in self.server.paths[:-1])  # type: ignore[attr-defined]
+            self._say(429 if first else 200, b"at last", retry_after="1")
+        else:
+            self._say({"/login": 401, "/broken": 500}.get(self.path, 404), b"no")
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self._keep(body)
+        self._say(200, b"got " + body)
+
+    def _keep(self, body: bytes) -> None:
+        self.server.paths.append(self.path)  # type: ignore[attr-defined]
+        self.server.seen.append(str(self.headers).encode() + body)  # type: ignore[attr-defined]
+
+    def _say(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-").title(), value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Site)
+        self.paths: list[str] = []
+        self.seen: list[bytes] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@contextmanager
+def direct(site: Server, data: Path, log: Path, **more: str) -> Iterator[Program]:
+    environ = {
+        **FAST_RETRIES,
+        **SHORT_GRACE,
+        "CONVEYOR_DIRECT_PORTS": f"80, {site.server_port}",
+        "CONVEYOR_DIRECT_DELAY": "5ms",
+        **more,
+    }
+    with service(data=data, gateway="direct:", environ=environ, log=log) as program:
+        yield program
+
+
+def logged(log: Path, event: str) -> list[dict[str, str]]:
+    lines = [msgspec.json.decode(line) for line in log.read_bytes().splitlines()]
+    return [line for line in lines if line["event"] == event]
+
+
+def test_a_job_is_scraped_without_a_gateway(site: Server, tmp_path: Path, log: Path) -> None:
+    paths = [f"/page/{number}" for number in range(60)]
+    others = ["/old", "/large", "/busy", "/gone", "/login", "/broken", "/secret/1", "/away"]
+    with (
+        direct(site, tmp_path / "data", log, CONVEYOR_DIRECT_ALLOW_PRIVATE="127.0.0.1") as program,
+        ZenRowsBatchClient(KEY, base_url=program.url) as client,
+    ):
+        job = client.submit_regular(
+            [
+                *(f"{site.url}{path}" for path in (*paths, *others)),
+                {"url": f"{site.url}/form", "method": "POST", "body": {"a": 1}},
+                {"url": f"{site.url}/page", "zenrows_params": {"js_render": True}},
+            ]
+        )
+        run = job.run.wait(timeout=60, poll_interval=0.05)
+        assert run.data.status is RunStatus.COMPLETED
+        results = list(client.iter_results(job.job_id))
+        bodies = [
+            job.run.download_task_to_memory(one)
+            for one in results
+            if one.status is TaskStatus.SUCCESSFUL
+        ]
+    assert bodies[:60] == [f"<html>{path}</html>".encode() for path in paths]
+    assert bodies[60:] == [
+        b"<html>/page/new</html>", b"x" * 700_000, b"at last", b'got {"a": 1}'
+    ]  # fmt: skip
+    codes = [one.error.code for one in results if one.error]
+    assert codes == [
+        "target_missing",
+        "target_refused",
+        "target_failed",
+        "robots_disallowed",
+        "target_not_allowed",
+        "unsupported_parameter",
+    ]
+    assert run.data.stats.failure_reasons == {"bad_target": 3, "blocked": 2, "other": 1}
+    assert run.data.stats.spend is None or run.data.stats.spend.credits == 0
+    assert not any(KEY.encode() in one for one in site.seen), "no site is told the key"
+    assert site.paths.count("/robots.txt") == 1
+    [warning] = logged(log, "gateway.private.allowed")
+    assert (warning["level"], warning["networks"]) == ("warning", "127.0.0.1")
+
+
+def test_unless_it_is_opened_nothing_on_this_machine_is_fetched(
+    site: Server, tmp_path: Path, log: Path
+) -> None:
+    site.paths.clear()
+    with direct(site, tmp_path / "data", log) as program, client_of(program, key=KEY) as api:
+        hosts = ["127.0.0.1", "localhost", "0x7f.1", "[::1]", "[::ffff:127.0.0.1]"]
+        tasks = [{"url": f"http://{host}:{site.server_port}/page"} for host in hosts]
+        answer = api.post("/jobs", json={"tasks": tasks}).raise_for_status()
+        run = ended(api, answer.json()["job_id"])
+        rows = every_row(api, answer.json()["job_id"])
+    assert run["stats"]["failed"] == len(hosts)
+    for row in rows:
+        assert (row["status"], row["error"]["code"]) == ("failed", "target_not_allowed")
+        assert "not public" in row["error"]["detail"]
+    assert site.paths == []
+    assert not logged(log, "gateway.private.allowed")
+
+
+def test_one_slow_host_does_not_hold_up_another(site: Server, tmp_path: Path, log: Path) -> None:
+    """Of two jobs, the one whose host is called at long distances lets the other pass."""
+    environ = {
+        "CONVEYOR_DIRECT_ALLOW_PRIVATE": "127.0.0.0/8",
+        "CONVEYOR_DIRECT_DELAY": "4s",
+        "CONVEYOR_DIRECT_ROBOTS": "false",
+        "CONVEYOR_CONCURRENCY": "5",
+    }
+    with (
+        direct(site, tmp_path / "data", log, **environ) as program,
+        client_of(program, key=KEY) as api,
+    ):
+        many = _submit(api, [f"{site.url}/page/{number}" for number in range(200)])
+        others = [f"http://localhost:{site.server_port}/page"]
+        ended(api, _submit(api, others), within=20)
+        run = api.get(f"/jobs/{many}").json()["latest_run"]
+        assert run["status"] == "running"
+        assert run["stats"]["failed"] == 0
+        assert run["stats"]["successful"] <= 5
+
+
+def _submit(api: httpx.Client, urls: list[str]) -> str:
+    answer = api.post("/jobs", json={"tasks": [{"url": url} for url in urls]}).raise_for_status()
+    return str(answer.json()["job_id"])
