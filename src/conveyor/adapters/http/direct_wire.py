@@ -108,7 +108,7 @@ def redirected(visit: Visit, status: int, location: str | None, ports: Collectio
         method, content = "GET", None
         headers = _without(headers, "content-")
     following = _visit(url, ports, method, headers, content)
-    if following.server == visit.server:
+    if _is_same(visit.server, following.server):
         return following
     if content is not None and visit.server.is_safe and not following.server.is_safe:
         why = "The page redirects what is posted to it from https to http."
@@ -151,6 +151,12 @@ def _visit(
     host, target = str(url.hostname).strip("[]"), f"{url.pathname}{url.search}"
     server = Server(host, port, str(url.host), scheme == "https")
     return Visit(f"{scheme}://{url.host}{target}", server, target, method, headers, content)
+
+
+def _is_same(one: Server, other: Server) -> bool:
+    """Whether it is the same site: the usual step from http to https leads nowhere else."""
+    usual = (one.is_safe, one.port, other.is_safe, other.port) == (False, 80, True, 443)
+    return one == other or (one.host == other.host and usual)
 
 
 def _landing(visit: Visit, status: int, location: str | None) -> can_ada.URL:

@@ -52,8 +52,10 @@ class Robots:
                 status, text = await self._fetch(site)
         except (Lost, Cut, FellSilent, Garbled, BodyTooLarge, TimeoutError):
             return Found(None, AWAY, ROOM // MOST_SITES)
-        except (Denied, Unsendable):  # it leads where nobody may go: as good as not there
-            status, text = 404, b""
+        except (Denied, Unsendable) as denied:
+            if isinstance(denied, Denied) and denied.wait is not None:
+                raise  # not now
+            status, text = 404, b""  # it leads where nobody may go: as good as not there
         if status >= 500 or status == 429:
             return Found(None, AWAY, ROOM // MOST_SITES)
         rules = await self._read(text) if 200 <= status < 300 else ALLOW_ALL
