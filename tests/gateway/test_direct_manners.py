@@ -189,15 +189,18 @@ class TestPace:
             refused(await fetched(gateway, here.url()), "host_resting", 429)
         assert here.asked == ["b.example/", "a.example/"]
 
-    async def test_robots_that_cannot_be_asked_for_now_allow_nothing(self) -> None:
-        async with (
-            site(with_robots(said("429 X"), said("429 X", "Retry-After: 200"))) as here,
-            visiting(here, heeds_robots=True) as gateway,
-        ):
-            gateway._spacing.hold(f"a.example:{here.port}", 200)
-            for _ in range(2):
-                refused(await fetched(gateway, here.url()), "host_resting", 429)
-        assert here.heard == []
+    async def test_robots_of_a_host_that_is_left_alone_are_not_taken_for_none(self) -> None:
+        def answer(heard: Heard) -> bytes:
+            if heard.path == "/robots.txt":
+                return said("200 OK", body=RULES)
+            return to(f"http://b.example:{here.port}/private")
+
+        async with site(answer) as here, visiting(here, heeds_robots=True) as gateway:
+            gateway._spacing.hold(f"b.example:{here.port}", 200)
+            refused(await fetched(gateway, here.url()), "host_resting", 429)
+            gateway._spacing._hosts.clear()  # as time would
+            refused(await fetched(gateway, here.url()), "robots_disallowed", 403)
+        assert "b.example/private" not in here.asked
 
 
 class Hands:

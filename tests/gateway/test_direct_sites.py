@@ -8,7 +8,8 @@ import pytest
 from conveyor.adapters.http.direct import MOST_REDIRECTS
 from conveyor.ports.gateway import Page, Refusal
 from tests.gateway.site import Heard, fetched, page, said, site, to, visiting
-from tests.unit.gateway_kit import KEY, refused, until
+from tests.gateway.stage import Line, playing
+from tests.unit.gateway_kit import KEY, opened_directly, refused, until
 
 
 class TestAsking:
@@ -138,11 +139,17 @@ class TestAnswers:
             assert await page(gateway, here.url()) == b""
 
     async def test_the_connection_of_a_refused_page_is_used_again(self) -> None:
-        gone = said("404 No", body=b"x" * 50_000)
-        async with site(lambda _: gone) as here, visiting(here) as gateway:
+        async def play(line: Line) -> None:
+            while True:
+                await line.request()
+                await line.say(b"HTTP/1.1 404 No\r\nContent-Length: 9\r\n\r\n")
+                await asyncio.sleep(0.02)  # what follows does not come along with the head
+                await line.say(b"some more")
+
+        async with playing(play) as stage, opened_directly(stage.url) as gateway:
             for _ in range(3):
-                await fetched(gateway, here.url())
-            assert len(gateway._pool._open) == 1
+                await fetched(gateway, stage.url)
+            assert stage.opened == 1
 
     async def test_a_refused_page_that_does_not_end_is_left_soon(
         self, monkeypatch: pytest.MonkeyPatch
@@ -251,6 +258,14 @@ class TestConnections:
                 await page(gateway, here.url(host=host))
             assert len(gateway._pool._open) == 2
             assert len(gateway._pool._by_server) == 2
+
+    async def test_no_two_pages_share_one(self) -> None:
+        async with site() as here, visiting(here) as gateway:
+            await page(gateway, here.url())
+            async with asyncio.TaskGroup() as group:
+                for number in range(5):
+                    group.create_task(page(gateway, here.url(f"/{number}")))
+            assert len(gateway._pool._open) == 5
 
     async def test_there_are_never_more_than_allowed_over_all_sites(self) -> None:
         async with site() as here, visiting(here, connections=3) as gateway:
