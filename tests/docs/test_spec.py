@@ -331,7 +331,7 @@ def _status(kind: type[errors.ConveyorError]) -> str:
 
 
 def test_what_is_not_public_is_the_codes() -> None:
-    addresses, _ = tables("11.8 Asking sites directly")
+    addresses, _ = tables("11.9 Asking sites directly")
     listed = {row["addresses"]: re.findall(r"[0-9a-f.:]+/\d+", row["which"]) for row in addresses}
     assert listed["IPv4"] == [str(one) for one in public_address.NOT_PUBLIC]
     there = (public_address.GIVEN_OUT, *public_address.NOT_PUBLIC_THERE)
@@ -339,7 +339,7 @@ def test_what_is_not_public_is_the_codes() -> None:
 
 
 def test_the_codes_of_sites_are_those_of_their_statuses() -> None:
-    _, statuses = tables("11.8 Asking sites directly")
+    _, statuses = tables("11.9 Asking sites directly")
     for row in statuses:
         for status in map(int, re.findall(r"\d+", row["status"])):
             wait = timedelta() if "Retry-After" in row["status"] else None
