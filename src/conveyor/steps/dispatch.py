@@ -21,21 +21,18 @@ from conveyor.domain.ids import CallerId, JobId, RunId, TaskId
 from conveyor.domain.pacing import Want, most_for_one, share
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.task import (
-    AccountBlocked,
     Interrupted,
     Refused,
     RetryPolicy,
     Task,
-    Throttled,
 )
-from conveyor.domain.throttle import BREAK
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
 from conveyor.ports.work import Held, Work
-from conveyor.steps.attempt import Assignment, Ended, Fetched, Result
+from conveyor.steps.attempt import Assignment, Ended, Result
 from conveyor.steps.lane import Flight, Lane, Pace, Portion
 from conveyor.steps.roster import Roster
 
@@ -177,7 +174,7 @@ class Pump:
             await self.settle_final([task for task in tasks if task.is_final])
         finally:
             await self._give_back(permits)
-        given = Counter(task.run_id for task in tasks)
+        given = Counter(task.run_id for task in tasks if not task.is_final)
         self._pace_lanes({run_id: wanted - given[run_id] for run_id, wanted in asked.items()})
         await self._leave_ended(run_id for run_id in asked if not given[run_id])
         return len(tasks)
@@ -348,7 +345,7 @@ class Pump:
         lane.throttle.under_way -= 1
         now = self.clock.monotonic()
         lane.count_landing(now)
-        _learn(lane, result, now)
+        lane.learn(result, now)
         self.landed.append((flight, result))
         self.any_landed.set()
         if lane.gone:
@@ -491,28 +488,6 @@ class Pump:
             await self.roster.release_spare(lane)
 
 
-def _learn(lane: Lane, result: Result, now: float) -> None:
-    """What a call tells of its key: how many it may have, or that it is to be left alone."""
-    throttle = lane.throttle
-    match result:
-        case Throttled(wait):
-            throttle.refused(now)
-            if wait > SHORT_WAIT:  # more than too many at once
-                throttle.close(now, min(wait, LONGEST_COOLING))
-        case AccountBlocked():
-            lane.gone = True
-            throttle.close(now, BREAK)
-        case Interrupted():
-            pass
-        case Fetched(limit=int(limit)):
-            throttle.answered()
-            throttle.told(limit)
-        case _:
-            throttle.answered()
-
-
-SHORT_WAIT = timedelta(seconds=5)
-LONGEST_COOLING = timedelta(minutes=1)
 INTERNAL = encoded(
     problem(status=500, code="internal", detail="Something went wrong here with this page.")
 )

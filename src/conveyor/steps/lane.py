@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from conveyor.domain.job import Job
 from conveyor.domain.run import Run
-from conveyor.domain.task import Task
-from conveyor.domain.throttle import Throttle
-from conveyor.steps.attempt import Assignment
+from conveyor.domain.task import AccountBlocked, Interrupted, Task, Throttled
+from conveyor.domain.throttle import BREAK, LONGEST_COOLING, Throttle
+from conveyor.steps.attempt import Assignment, Fetched, Result
 
+SHORT_WAIT = timedelta(seconds=5)
 SPELL = 0.05  # seconds over which landings are counted for a rate
 
 
@@ -109,6 +110,25 @@ class Lane:
         self.landings += 1
         if (passed := now - self.rated_at) > SPELL:
             self.rate, self.landings, self.rated_at = self.landings / passed, 0, now
+
+    def learn(self, result: Result, now: float) -> None:
+        """What a call tells of its key: how many it may have, or that it is to be left alone."""
+        throttle = self.throttle
+        match result:
+            case Throttled(wait):
+                throttle.refused(now)
+                if wait > SHORT_WAIT:  # more than too many at once
+                    throttle.close(now, min(wait, LONGEST_COOLING))
+            case AccountBlocked():
+                self.gone = True
+                throttle.close(now, BREAK)
+            case Interrupted():
+                pass
+            case Fetched(limit=int(limit)):
+                throttle.answered()
+                throttle.told(limit)
+            case _:
+                throttle.answered()
 
     def next_in_place(self) -> "Flight | None":
         """A page claimed ahead that may follow one that has ended, unless the key says no, or
