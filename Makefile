@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: help setup demo dev test test-long crash-points check format reference bench clean
+.PHONY: help setup demo dev test test-long crash-points check format reference bench bench-peers clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -48,5 +48,8 @@ reference: setup ## write docs/reference from the code
 bench: setup ## measure against the scripts people would write instead
 	@$(BIN)/python -m benchmarks
 
+bench-peers: setup ## measure the queues and crawlers people would use instead
+	@$(BIN)/python -m benchmarks.peers
+
 clean: ## remove what the other commands made
-	@rm -rf .venv demo data .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv .venv-peers demo data .mypy_cache .ruff_cache .pytest_cache .hypothesis

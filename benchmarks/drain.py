@@ -65,7 +65,7 @@ def _compare(shape: Shape, gateway: str, folder: Path) -> None:
         for program in programs.values():
             drain(program, shape.count // 2, shape.in_flight)  # finds the key's limit as well
         for number in range(ROUNDS):
-            rounds["script"].append(_script(shape, gateway, folder))
+            rounds["script"].append(script(shape, gateway, folder))
             for name, program in programs.items():
                 rounds[name].append(drain(program, shape.count, shape.in_flight))
             print(
@@ -100,7 +100,7 @@ def _ratios(ours: Sequence[Round], theirs: Sequence[Round]) -> tuple[float, floa
     return ratios[0], statistics.median(ratios), ratios[-1]
 
 
-def _script(shape: Shape, gateway: str, folder: Path) -> Round:
+def script(shape: Shape, gateway: str, folder: Path) -> Round:
     pages = Path(tempfile.mkdtemp(dir=folder))  # removed at the end: deleting is work for the disk
     os.sync()
     given = [gateway, str(shape.count), str(shape.in_flight), str(pages)]

@@ -217,8 +217,9 @@ async def test_a_run_goes_on_after_its_cool_down_and_the_wait_is_not_an_attempt(
         return Throttled(timedelta(milliseconds=20)) if len(tried) == 1 else A_PAGE
 
     _, run_id = await house.submit(1)
-    async with running(a_pump(house, attempt)):
-        await until(lambda: tried)
+    pump = a_pump(house, attempt)
+    async with running(pump):
+        await until(lambda: tried and not pump.flights)
         house.clock.advance(timedelta(seconds=1))
         await _completed(house, run_id)
 
