@@ -4,15 +4,16 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
 from conveyor.adapters.packs.disk import make_folder, own_errors
 from conveyor.adapters.packs.index import Index, Place, open_index, visit_index
-from conveyor.adapters.packs.records import LIVE_START, content_of, urn
+from conveyor.adapters.packs.records import END, LIVE_START, content_of, date_of, head, urn
 from conveyor.adapters.packs.segments import Segments, clear_left, cut, learn
 from conveyor.adapters.packs.tidying import Tidying
-from conveyor.adapters.packs.writer import Appender, Job, Put, Writer
+from conveyor.adapters.packs.writer import Appender, Job, Put, Record, Writer
 from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import Unavailable
 from conveyor.ports.bodies import BodyName, Kept
@@ -23,6 +24,7 @@ T = TypeVar("T")
 INDEX = "index.db"
 SEGMENT = 256 * 1024 * 1024
 MOST_TRIES = 5
+PORTION = 1024 * 1024  # bytes made into records before others get their turn
 
 
 class Packs:
@@ -37,9 +39,10 @@ class Packs:
 
     def begin(self, appender: Appender, clock: Clock, *, sync: bool) -> None:
         """Be writable from now on."""
+        self._clock = clock
         self._appender = appender
         self._tidying = Tidying(self._segments, self._index, appender, sync=sync)
-        self._writer = Writer(appender, clock, self._tidying.step)
+        self._writer = Writer(appender, self._tidying.step)
 
     def close(self) -> None:
         if self._writer:
@@ -49,10 +52,23 @@ class Packs:
         self._index.close()
 
     async def put(self, bodies: Sequence[tuple[BodyName, bytes]]) -> list[Kept]:
+        """Records are made here, a little at a time: the thread that writes them would wait for
+        its turn of the interpreter's lock with each, and be what everything waits for.
+        """
+        writing, date = self._writing, date_of(self._clock.now())
+        records: list[Record] = []
+        kept: list[Kept] = []
+        portion = 0
+        for name, content in bodies:
+            digest, word = sha256(content).hexdigest(), urn(name)
+            records.append((name, (head(word, digest, len(content), date), content, END)))
+            kept.append(Kept(f"pack:{word}", len(content), digest))
+            portion += len(content)
+            if portion > PORTION:
+                portion = 0
+                await asyncio.sleep(0)
         future: asyncio.Future[list[Kept]] = asyncio.get_running_loop().create_future()
-        for name, _ in bodies:
-            urn(name)
-        self._writing.put(Put(bodies, future))
+        writing.put(Put(records, kept, future))
         return await future
 
     async def remove(self, names: Sequence[BodyName]) -> int:

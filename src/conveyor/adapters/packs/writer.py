@@ -5,20 +5,20 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from itertools import accumulate, chain
 from typing import Generic, TypeVar
 
 from conveyor.adapters.packs.disk import NO_ROOM, own_errors, write_all
 from conveyor.adapters.packs.index import Entry, Index, Place
-from conveyor.adapters.packs.records import END, date_of, head, urn
+from conveyor.adapters.packs.records import date_of
 from conveyor.adapters.packs.segments import Segments
 from conveyor.errors import ConveyorError
 from conveyor.ports.bodies import BodyName, Kept
 from conveyor.ports.clock import Clock
 
 T = TypeVar("T")
-Parts = tuple[bytes, ...]  # of a record, in their order: joined only as they are written
+# A body's name, and the parts of its record in their order: joined only as they are written.
+Record = tuple[BodyName, tuple[bytes, ...]]
 
 MOST_GROUPED = 16 * 1024 * 1024  # bytes that share a sync
 QUIET = 2.0  # seconds without a call after which there is time to tidy
@@ -53,16 +53,17 @@ class Job(Generic[T]):
 
 
 class Put(Job[list[Kept]]):
-    """Bodies to be written with those of others."""
+    """Records to be written with those of others, and what is told of them when they last."""
 
-    __slots__ = ("bodies", "size")
+    __slots__ = ("records", "size")
 
     def __init__(
-        self, bodies: Sequence[tuple[BodyName, bytes]], future: "asyncio.Future[list[Kept]] | None"
+        self, records: Sequence[Record], kept: list[Kept], future: "asyncio.Future[list[Kept]]"
     ) -> None:
         super().__init__(list, future)
-        self.bodies = bodies
-        self.size = sum(len(content) for _, content in bodies)
+        self.records = records
+        self.result = kept
+        self.size = sum(one.length for one in kept)
 
 
 class Appender:
@@ -90,7 +91,7 @@ class Appender:
             os.close(self._descriptor)
         self._descriptor = None
 
-    def append(self, records: Sequence[tuple[BodyName, Parts]]) -> None:
+    def append(self, records: Sequence[Record]) -> None:
         """Write whole records, make them last, and let the index know of them."""
         sizes = [sum(map(len, parts)) for _, parts in records]
         descriptor = self._ready(sum(sizes))
@@ -146,10 +147,9 @@ class Appender:
 class Writer:
     """Does jobs in their order, one after another; puts that wait side by side are one."""
 
-    def __init__(self, appender: Appender, clock: Clock, tidy: Callable[[], bool]) -> None:
+    def __init__(self, appender: Appender, tidy: Callable[[], bool]) -> None:
         """`tidy` does a little of what can wait, and says whether there is more."""
         self._appender = appender
-        self._clock = clock
         self._tidy = tidy
         self._rounds = 0
         self._untidy = True
@@ -223,24 +223,13 @@ class Writer:
         """Together; if that fails each by itself, so that one too many fails alone."""
         try:
             with own_errors():
-                self._append(puts)
+                self._appender.append([record for put in puts for record in put.records])
         except Exception as error:  # noqa: BLE001 - told to whoever waits
             if len(puts) == 1:
                 puts[0].error = error
                 return
             for one in puts:
                 self._put_all([one])
-
-    def _append(self, puts: Sequence[Put]) -> None:
-        date = date_of(self._clock.now())
-        records: list[tuple[BodyName, Parts]] = []
-        for put in puts:
-            put.result = []
-            for name, content in put.bodies:
-                digest, word = sha256(content).hexdigest(), urn(name)
-                records.append((name, (head(word, digest, len(content), date), content, END)))
-                put.result.append(Kept(f"pack:{word}", len(content), digest))
-        self._appender.append(records)
 
 
 def _resolve(group: "list[Job[object]]") -> None:
