@@ -27,7 +27,7 @@ class Pace:
     refresh: timedelta = timedelta(seconds=1)  # how often new live runs are looked for
     resync: timedelta = timedelta(seconds=30)  # how often the whole map of live runs is read anew
     renewal: timedelta = timedelta(seconds=10)  # of leases and permits, well within a lease
-    worthwhile: int = 25  # tasks that make a claim or a settle worth its round trip
+    worthwhile: int = 50  # tasks that make a claim or a settle worth its round trip
     patience: timedelta = timedelta(milliseconds=5)  # after which fewer will do
     gathering: timedelta = timedelta()  # for which a few permits wait for more, before a claim
     shortest_idle: timedelta = timedelta(milliseconds=20)
@@ -35,9 +35,9 @@ class Pace:
     idlers: int = 500  # of more runs each is asked less often, so that all together cost no more
     outage: timedelta = timedelta(seconds=1)  # how long to wait for an engine that is away
     feeders: int = 3  # claims under way at once: one waits for the engine while another starts
-    settlers: int = 2  # groups being settled at once: one writes bodies while another commits
+    settlers: int = 3  # groups being settled at once: one writes bodies while another commits
     # What a run is likely to begin within so long is claimed ahead: else it waits for the engine.
-    lead: timedelta = timedelta(milliseconds=20)
+    lead: timedelta = timedelta(milliseconds=40)
     grace: timedelta = timedelta(seconds=20)  # for running tasks when the program stops
 
 

@@ -77,7 +77,8 @@ def prepare(
     settlements: Sequence[Settlement], shelf_of: Callable[[RunId], int | None], now: int
 ) -> tuple[list[Key], str]:
     """The claims by their keys, and what the statements need of them."""
-    keys = [(shelf_of(one.run_id), task_index(one.task_id), one.claim_no) for one in settlements]
+    shelves = {run_id: shelf_of(run_id) for run_id in {one.run_id for one in settlements}}
+    keys = [(shelves[one.run_id], task_index(one.task_id), one.claim_no) for one in settlements]
     sent: dict[Key, Values] = {}
     for key, one in zip(keys, settlements, strict=True):
         life.check_ends(one.verdict)
