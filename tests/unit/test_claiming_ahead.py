@@ -27,7 +27,7 @@ async def _going(pump: Pump, gateway: ScriptedAttempts, run_id: RunId) -> Lane:
     await until(lambda: run_id in pump.lanes and pump.lanes[run_id].rate > 1)
     gateway.gate.clear()
     lane = pump.lanes[run_id]
-    await until(lambda: lane.calls == 3 and len(lane.ahead) == 3)
+    await until(lambda: lane.calls == 3 and len(lane.ahead) == 6)
     return lane
 
 
@@ -44,7 +44,7 @@ async def test_as_a_page_ends_the_next_begins_though_the_engine_gives_none() -> 
         begun, at_hand = len(gateway.started), [flight.task.id for flight in lane.ahead]
         pump.work = Silent(pump.work)  # type: ignore[assignment]
         gateway.gate.set()
-        await until(lambda: len(gateway.started) == begun + 3)
+        await until(lambda: len(gateway.started) == begun + 6)
         assert [task.id for task in gateway.started[begun:]] == at_hand
     assert gateway.most[run_id] == 3
 

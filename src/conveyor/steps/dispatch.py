@@ -121,8 +121,12 @@ class Pump:
         free = self._free()
         if free <= 0 or self.holding_until > self.clock.monotonic():
             return 0
+        ready = self._ready()
+        wants = {
+            lane.run.id: Want(lane.run.caller, lane.room()) for lane in ready if lane.room() > 0
+        }
         most = most_for_one(self.pace.concurrency)
-        granted = self._expect(share(self._wants(), free, held=self._held(), most=most))
+        granted = self._expect(ready, share(wants, free, held=self._held(), most=most))
         try:
             return await self._claim(group, granted)
         finally:
@@ -133,64 +137,58 @@ class Pump:
                 lane.coming_ahead -= want.ahead
 
     def _free(self) -> int:
-        coming = sum(lane.coming + lane.coming_ahead for lane in self.lanes.values())
-        return self.pace.concurrency - len(self.flights) - coming
+        """Places for tasks to begin: those claimed ahead have none yet."""
+        waiting = sum(len(lane.ahead) - lane.coming for lane in self.lanes.values())
+        return self.pace.concurrency - len(self.flights) + waiting
 
     def _held(self) -> dict[CallerId, int]:
         held: dict[CallerId, int] = defaultdict(int)
         for lane in self.lanes.values():
-            held[lane.run.caller] += lane.unsettled + lane.coming + lane.coming_ahead
+            held[lane.run.caller] += lane.unsettled - len(lane.ahead) + lane.coming
         return held
 
-    def _expect(self, granted: Mapping[RunId, int]) -> dict[RunId, Portion]:
+    def _ready(self) -> list[Lane]:
+        now = self.clock.monotonic()
+        ready = [lane for lane in self.lanes.values() if lane.is_ready(now) and lane.appetite()]
+        self.dice.shuffle(ready)
+        return ready
+
+    def _expect(self, ready: Iterable[Lane], granted: Mapping[RunId, int]) -> dict[RunId, Portion]:
         """Note what is about to be asked for: runs of one key share what it may have."""
         expected: dict[RunId, Portion] = {}
-        for run_id, places in granted.items():
-            lane = self.lanes[run_id]
-            calls = max(min(places, lane.room()), 0)
-            ahead = min(places - calls, lane.room_ahead())
+        for lane in ready:
+            calls = max(min(granted.get(lane.run.id, 0), lane.room()), 0)
+            ahead = lane.room_ahead()
             if calls or ahead:
                 lane.coming += calls
                 lane.throttle.under_way += calls
                 lane.coming_ahead += ahead
-                expected[run_id] = Portion(calls, ahead)
+                expected[lane.run.id] = Portion(calls, ahead)
         return expected
 
     async def _claim(self, group: asyncio.TaskGroup, granted: Mapping[RunId, Portion]) -> int:
-        permits = self._gather(await self._reserve(granted))
-        asked = {
-            run_id: wanted
-            for run_id, held in permits.items()
-            if (wanted := len(held) + granted[run_id].ahead)
-        }
+        permits = await self._reserve(granted)
+        asked = self._gather(permits, granted)
         if not asked:
             return 0
+        begun: Counter[RunId] = Counter()
         try:
             tasks = await self.work.claim(asked)
             for task in tasks:
                 if not task.is_final:
-                    held = permits[task.run_id]
-                    self._start(group, task, held.pop() if held else None)
+                    begun[task.run_id] += 1
+                    self._start(group, task, pledged=begun[task.run_id] <= permits[task.run_id])
             await self.settle_final([task for task in tasks if task.is_final])
         finally:
-            await self._give_back(permits)
-        given = Counter(task.run_id for task in tasks if not task.is_final)
-        self._pace_lanes({run_id: wanted - given[run_id] for run_id, wanted in asked.items()})
-        await self._leave_ended(run_id for run_id in asked if not given[run_id])
+            short = [run_id for run_id in asked if begun[run_id] < asked[run_id]]
+            await self._give_back({run_id: granted[run_id] for run_id in short})
+        self._pace_lanes({run_id: wanted - begun[run_id] for run_id, wanted in asked.items()})
+        await self._leave_ended(run_id for run_id in asked if not begun[run_id])
         return len(tasks)
 
-    def _wants(self) -> dict[RunId, Want]:
-        now = self.clock.monotonic()
-        lanes = [lane for lane in self.lanes.values() if lane.is_ready(now)]
-        self.dice.shuffle(lanes)
-        return {
-            lane.run.id: Want(lane.run.caller, wanted)
-            for lane in lanes
-            if (wanted := lane.appetite())
-        }
-
-    async def _reserve(self, granted: Mapping[RunId, Portion]) -> dict[RunId, list[str]]:
-        permits: dict[RunId, list[str]] = {}
+    async def _reserve(self, granted: Mapping[RunId, Portion]) -> dict[RunId, int]:
+        """Have permits for the calls to come, and say for how many there are some."""
+        permits: dict[RunId, int] = {}
         try:
             for run_id, want in granted.items():
                 permits[run_id] = await self._reserve_for(self.lanes[run_id], want.calls)
@@ -199,46 +197,52 @@ class Pump:
                 raise
         return permits
 
-    def _gather(self, reserved: dict[RunId, list[str]]) -> dict[RunId, list[str]]:
-        """The permits to claim for. Those for what was claimed ahead are used at once, those not
-        worth a claim yet are kept back for a moment, and runs that got none rest.
-        """
-        now = self.clock.monotonic()
-        permits: dict[RunId, list[str]] = {}
-        for run_id, held in reserved.items():
-            lane = self.lanes[run_id]
-            if not held and not lane.coming_ahead:
-                self._rest_lanes([run_id])
-                continue
-            while held and lane.ahead and lane.is_open:
-                self._begin_ahead(lane.ahead.popleft(), held.pop())
-            if lane.is_worth_a_claim(len(held) + lane.coming_ahead, now, self.pace.gathering):
-                permits[run_id] = held
-            else:
-                lane.spare += held
-        return permits
-
-    async def _reserve_for(self, lane: Lane, want: int) -> list[str]:
-        held, lane.spare = lane.spare[:want], lane.spare[want:]
-        if len(held) == want:
-            return held
+    async def _reserve_for(self, lane: Lane, want: int) -> int:
+        """Permits are a lane's, whichever claim they were reserved for: what comes first begins."""
+        of_others = lane.coming - want
+        have = max(len(lane.spare) - of_others, 0)
+        if have >= want:
+            return want
         job = lane.job
         try:
-            more = await self.coordination.reserve(
-                job.id, want=want - len(held), cap=job.max_inflight
-            )
+            more = await self.coordination.reserve(job.id, want=want - have, cap=job.max_inflight)
         except Unavailable:
-            if not held:
+            if not have:
                 raise
-            return held
-        return [*held, *more]
+            return have
+        lane.spare += more
+        return have + len(more)
 
-    async def _give_back(self, permits: Mapping[RunId, Sequence[str]]) -> None:
-        for run_id, unused in permits.items():
+    def _gather(
+        self, permits: dict[RunId, int], granted: Mapping[RunId, Portion]
+    ) -> dict[RunId, int]:
+        """How many tasks to claim. What was claimed ahead begins first; runs with too few permits
+        for a claim wait a moment for more, and runs without any rest.
+        """
+        now = self.clock.monotonic()
+        asked: dict[RunId, int] = {}
+        for run_id, have in list(permits.items()):
+            lane, ahead = self.lanes[run_id], granted[run_id].ahead
+            if not have and not ahead:
+                self._rest_lanes([run_id])
+                continue
+            waiting = min(have, len(lane.ahead), len(lane.spare)) if lane.is_open else 0
+            for _ in range(waiting):
+                self._begin_ahead(lane.ahead.popleft())
+            permits[run_id] = have - waiting
+            wanted = permits[run_id] + ahead
+            if wanted and lane.is_worth_a_claim(wanted, now, self.pace.gathering):
+                asked[run_id] = wanted
+        return asked
+
+    async def _give_back(self, short: Mapping[RunId, Portion]) -> None:
+        """Release permits of runs that gave too few tasks, but for those of other claims."""
+        for run_id, want in short.items():
+            lane = self.lanes[run_id]
+            others = lane.coming - want.calls
+            lane.spare, unused = lane.spare[:others], lane.spare[others:]
             if unused:
-                lane = self.lanes[run_id]
-                spare, lane.spare = lane.spare, []
-                await self.roster.release(lane.job.id, [*unused, *spare])
+                await self.roster.release(lane.job.id, unused)
 
     def _pace_lanes(self, short: Mapping[RunId, int]) -> None:
         """Runs that gave less than was asked for have nothing more due just now."""
@@ -269,23 +273,30 @@ class Pump:
                 if run is None or not run.is_live:
                     self.wake(run_id)
 
-    def _start(self, group: asyncio.TaskGroup, task: Task, permit: str | None) -> None:
+    def _start(self, group: asyncio.TaskGroup, task: Task, *, pledged: bool) -> None:
+        """Begin a task that a permit was reserved for, if there is one; else as soon as may be."""
         lane = self.lanes[task.run_id]
-        flight = Flight(task, lane, permit, group)
+        flight = Flight(task, lane, None, group)
         lane.unsettled += 1
         # A process that slept through a lease may claim what it still has in flight.
         if lapsed := self.flights.get((task.run_id, task.id)):
             self._drop(lapsed)
         self.flights[task.run_id, task.id] = flight
-        if permit is None:
-            lane.ahead.append(flight)
-            if lane.spare and (first := lane.next_in_place()):  # pages have ended meanwhile
-                self._begin_ahead(first, lane.spare.pop())
-        elif self._is_cleared(flight):
-            self._begin(flight)
+        if pledged and lane.spare and lane.is_open:
+            self._begin_ahead(flight)
+            return
+        lane.ahead.append(flight)
+        if not lane.is_open:
+            self._hand_back_all(lane)
+        elif lane.spare and self._has_place(lane) and (first := lane.next_in_place()):
+            self._begin_ahead(first)
 
-    def _begin_ahead(self, flight: Flight, permit: str) -> None:
-        flight.permit = permit
+    def _has_place(self, lane: Lane) -> bool:
+        """Whether one more may begin of what was claimed ahead."""
+        return len(self.flights) - len(lane.ahead) < self.pace.concurrency
+
+    def _begin_ahead(self, flight: Flight) -> None:
+        flight.permit = flight.lane.spare.pop()
         if self._is_cleared(flight):
             self._begin(flight)
 
@@ -352,12 +363,11 @@ class Pump:
             self._hand_back_all(lane)
         following = lane.next_for_host(flight)
         if flight.permit and not lane.gone and lane.throttle.closed_until <= now:
-            permit, flight.permit = flight.permit, None
-            if following is None and (following := lane.next_in_place()):
-                following.permit = permit
-                following = following if self._is_cleared(following) else None
-            else:
-                lane.spare.append(permit)
+            lane.spare.append(flight.permit)
+            flight.permit = None
+            if following is None and self._has_place(lane) and (first := lane.next_in_place()):
+                first.permit = lane.spare.pop()
+                following = first if self._is_cleared(first) else None
         if lane.appetite() >= lane.worthwhile:
             self.stirred.set()
         return following

@@ -99,7 +99,7 @@ class Lane:
         """How many more to claim ahead: what lands within the lead, as it went lately."""
         if not self.is_open:
             return 0
-        wanted = min(int(self.rate * self.lead), self.calls)
+        wanted = min(int(self.rate * self.lead), 2 * self.calls)
         return max(wanted - len(self.ahead) - self.coming_ahead, 0)
 
     def appetite(self) -> int:
