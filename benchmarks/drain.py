@@ -39,7 +39,7 @@ class Round(msgspec.Struct):
 
 
 SHAPES = (
-    Shape("at once, 100 in flight", 12_000, 100, 0.0, 1.3),
+    Shape("at once, 100 in flight", 30_000, 100, 0.0, 1.3),
     Shape("after 200 ms, 1,000 in flight", 25_000, 1_000, 0.2, 0.95),
 )
 DURABILITIES = ("power", "process")

@@ -3,28 +3,57 @@
 import asyncio
 
 
-class Deadline:
-    """Cancels the task that made it, once, when its time is up.
+class Deadlines:
+    """Bounds of one length for many calls, with one timer for all of them: the eldest ends first.
 
-    What `asyncio.timeout` does, for a third of its cost: that was a twentieth of a page's.
+    A timer for each was a twentieth of a page's cost, `asyncio.timeout` three times as much.
     """
 
-    __slots__ = ("_task", "_timer", "_was_cancelled")
-
     def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._running: dict[Deadline, float] = {}  # when each ends, the eldest first
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> "Deadline":
+        """A bound for the task that asks for it, until it is lifted."""
         task = asyncio.current_task()
         assert task is not None
+        loop = task.get_loop()
+        deadline = Deadline(task, self._running)
+        self._running[deadline] = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_later(self._seconds, self._expire, loop)
+        return deadline
+
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        now = loop.time()
+        while self._running:
+            eldest, end = next(iter(self._running.items()))
+            if end > now:
+                self._timer = loop.call_at(end, self._expire, loop)
+                return
+            eldest.expire()
+
+
+class Deadline:
+    """Cancels its task, once, when its time is up."""
+
+    __slots__ = ("_running", "_task", "_was_cancelled")
+
+    def __init__(self, task: "asyncio.Task[object]", running: "dict[Deadline, float]") -> None:
         self._task = task
+        self._running = running
         self._was_cancelled = False
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def is_why(self) -> bool:
         """Whether a cancellation came from here, and from nobody else as well."""
         return self._was_cancelled and self._task.uncancel() == 0
 
     def lift(self) -> None:
-        self._timer.cancel()
+        self._running.pop(self, None)
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
+        self.lift()
         self._was_cancelled = True
         self._task.cancel()

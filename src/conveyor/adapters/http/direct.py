@@ -9,7 +9,7 @@ from typing import Self
 
 from conveyor.adapters.http import direct_wire as wire
 from conveyor.adapters.http import page_wire
-from conveyor.adapters.http.deadline import Deadline
+from conveyor.adapters.http.deadline import Deadlines
 from conveyor.adapters.http.direct_wire import Denied, Visit
 from conveyor.adapters.http.exchange import Connection, Cut, FellSilent, Lost
 from conveyor.adapters.http.lookup import Lookup, Resolve, SystemResolver
@@ -65,6 +65,7 @@ class DirectGateway:
         resolve: Resolve | None = None,
     ) -> None:
         self._deadline = deadline.total_seconds()
+        self._deadlines = Deadlines(self._deadline)
         self._silence = silence.total_seconds()
         self._largest = largest_body
         self._reading = Reading(largest=largest_body, silence=self._silence)
@@ -92,7 +93,7 @@ class DirectGateway:
         self._system.close()
 
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
-        limit = Deadline(self._deadline)
+        limit = self._deadlines.begin()
         try:
             wire.check_params(request.params)
             return await self._fetched(request, spool)

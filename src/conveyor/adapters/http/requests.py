@@ -4,10 +4,9 @@ ValueError.
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-TARGET = re.compile(r"[!-~]+")
-BREAKS = re.compile("[\r\n\0]")
 # An answer to these is read in another way, which is not needed here.
 UNANSWERABLE = frozenset({"HEAD", "CONNECT"})
 
@@ -17,7 +16,7 @@ def request(
 ) -> bytes:
     """A whole request; `own` are header lines that are known to be fit."""
     method = method.upper()
-    if method in UNANSWERABLE or not TOKEN.fullmatch(method) or not TARGET.fullmatch(target):
+    if method in UNANSWERABLE or not _is_token(method) or not _is_target(target):
         raise ValueError("no method, or no target")
     lines = f"{method} {target} HTTP/1.1\r\n{own}{fields(headers) if headers else ''}"
     if content is None and method == "GET":
@@ -29,6 +28,16 @@ def request(
 def fields(headers: Mapping[str, str]) -> str:
     """Header lines. Nothing in a name or a value can begin a line of its own."""
     for name, value in headers.items():
-        if not TOKEN.fullmatch(name) or BREAKS.search(value):
+        if not _is_token(name) or "\r" in value or "\n" in value or "\0" in value:
             raise ValueError("no header")
     return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+
+
+@lru_cache(maxsize=1024)
+def _is_token(text: str) -> bool:
+    return TOKEN.fullmatch(text) is not None
+
+
+def _is_target(text: str) -> bool:
+    """Whether all of it is printable ASCII, without a space."""
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text

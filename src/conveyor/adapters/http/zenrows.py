@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from conveyor.adapters.http import page_wire
 from conveyor.adapters.http import zenrows_wire as wire
-from conveyor.adapters.http.deadline import Deadline
+from conveyor.adapters.http.deadline import Deadlines
 from conveyor.adapters.http.exchange import Connection, Cut, FellSilent, Lost
 from conveyor.adapters.http.page_wire import Unsendable
 from conveyor.adapters.http.pool import Pool, server
@@ -63,6 +63,7 @@ class ZenrowsGateway:
         self._lines = fields({"Host": self._server.named, "Accept-Encoding": ACCEPTED})
         self._authorization = fields(authorization)
         self._deadline = deadline.total_seconds()
+        self._deadlines = Deadlines(self._deadline)
         self._silence = silence.total_seconds()
         self._largest = largest_body
         self._reading = Reading(largest=largest_body, silence=self._silence)
@@ -82,7 +83,7 @@ class ZenrowsGateway:
 
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
         told = NOTHING_TOLD
-        limit = Deadline(self._deadline)
+        limit = self._deadlines.begin()
         try:
             asked = self._put(request)
             answer = await self._pool.take()
