@@ -308,6 +308,8 @@ def _check_direct(settings: Settings) -> None:
         raise RefusedToStart("settings: 'direct_user_agent' is a name such as MyBot/1.0 (+URL)")
     if not settings.direct_ports or not all(0 < port < 65_536 for port in settings.direct_ports):
         raise RefusedToStart("settings: 'direct_ports' are ports from 1 to 65535")
+    if settings.direct_delay * 4 > settings.gateway_deadline:
+        raise RefusedToStart("settings: 'direct_delay' is at most a quarter of 'gateway_deadline'")
     try:
         networks(settings.direct_allow_private)
     except ValueError as odd:

@@ -1,17 +1,23 @@
 """Claims ahead of their time: where pages end quickly the next are at hand, and only there."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
+from random import Random
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from conveyor.domain.ids import RunId
+from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.run import PauseState
 from conveyor.domain.submission import Limits
-from conveyor.domain.task import Task, TaskStatus
-from conveyor.steps.attempt import Assignment, Result
+from conveyor.domain.task import Interrupted, Task, TaskStatus
+from conveyor.errors import Conflict
+from conveyor.ports.work import Held
+from conveyor.steps.attempt import Assignment, Ended, Result
 from conveyor.steps.dispatch import Pump
 from conveyor.steps.lane import Lane, Pace
 from conveyor.steps.pause import Pause
@@ -94,6 +100,167 @@ async def test_pages_that_end_slowly_are_not_claimed_ahead(lead: timedelta) -> N
         gateway.gate.clear()
         await until(lambda: pump.lanes[run_id].calls == 3)
         assert not pump.lanes[run_id].ahead
+
+
+async def test_a_renewal_during_a_settle_cuts_off_nobody_else() -> None:
+    """The worker of a page that has landed is at another one by then."""
+    _, gateway, pump, _ = await _house(quick(lead=LEAD))
+    pump.settle = _lingering(pump.settle)
+    async with running(pump):
+        await until(lambda: len(gateway.started) > 200)
+        assert not gateway.cancelled
+
+
+async def test_a_renewal_during_a_hand_back_does_no_harm() -> None:
+    house, gateway, pump, run_id = await _house(quick(lead=LEAD))
+    pump.settle = _lingering(pump.settle)
+    pausing = Pause(metadata=house.metadata, clock=house.clock, wake=pump.wake)
+    async with running(pump):
+        lane = await _going(pump, gateway, run_id)
+        await pausing.turn(CALLER, lane.job.id, PauseState.PAUSED)
+        await until(lambda: len(pump.flights) == 3)
+        gateway.gate.set()
+    await house.check_counts(run_id)
+
+
+async def test_a_run_that_ends_while_tasks_are_claimed_ahead_of_it_ends_alone() -> None:
+    house, gateway, pump, run_id = await _house(quick(lead=LEAD, feeders=1))
+    async with running(pump):
+        lane = await _going(pump, gateway, run_id)
+        pump.work = gated = Gated(pump.work)
+        lane.rate *= 100
+        lane.calls += 1  # as if one more were under way: there is more to claim ahead
+        pump.stirred.set()
+        await until(lambda: gated.asked)
+        lane.calls -= 1
+        await house.close.stop(CALLER, lane.job.id)
+        pump.wake(run_id)
+        gateway.gate.set()
+        await until(lambda: not lane.unsettled)
+        for _ in range(2):  # whole looks at the live runs, in which ended ones are left
+            looked = pump.roster.resync_at
+            await until(lambda looked=looked: pump.roster.resync_at > looked)  # type: ignore[misc]
+        gated.gate.set()
+        await until(lambda: run_id not in pump.lanes)
+    await house.check_counts(run_id)
+
+
+async def test_nothing_claimed_ahead_begins_while_there_is_no_room_for_results() -> None:
+    _, gateway, pump, run_id = await _house(quick(lead=LEAD))
+    async with running(pump):
+        lane = await _going(pump, gateway, run_id)
+        pump.holding_until = pump.clock.monotonic() + 60
+        begun = len(gateway.started)
+        gateway.gate.set()
+        await until(lambda: not lane.calls and len(pump.flights) == len(lane.ahead))
+        assert len(gateway.started) == begun
+
+
+async def test_a_claim_lost_as_its_page_begins_leaves_nothing_behind() -> None:
+    _, gateway, pump, run_id = await _house(quick(lead=LEAD))
+    async with running(pump):
+        lane = await _going(pump, gateway, run_id)
+        flight = lane.ahead.popleft()
+        lane.spare += await pump.coordination.reserve(lane.job.id, want=1, cap=9)
+        pump._begin_ahead(flight)
+        pump._abort(Held(run_id, flight.task.id, flight.task.claim_no))
+        gateway.gate.set()
+        await until(lambda: flight not in pump.flights.values())
+
+
+async def test_a_short_run_is_not_kept_waiting_by_a_long_one_of_its_caller() -> None:
+    house, dice, started = a_house(limits=Limits()), Random(3), list[RunId]()
+
+    async def attempt(task: Task, _: Assignment) -> Result:
+        started.append(task.run_id)
+        await asyncio.sleep(0.1 + 0.2 * dice.random())
+        return replace(A_PAGE, limit=1000)
+
+    _, long = await house.submit(9000, max_inflight=500)
+    idle = {"shortest_idle": MOMENT * 4, "longest_idle": MOMENT * 100}
+    pace = quick(concurrency=100, renewal=timedelta(seconds=10), grace=timedelta(), **idle)
+    pump = a_pump(house, attempt, pace)
+    async with running(pump):
+        await until(lambda: len(started) > 600)
+        begun = len(started)
+        _, short = await house.submit(10)
+        pump.wake(short)
+        await until(lambda: started.count(short) == 10)
+    assert started[begun:].count(long) < 400  # half a second's worth
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_pumps_that_pause_and_cross_each_other_lose_nothing(seed: int) -> None:
+    dice, house, under_way = Random(seed), a_house(limits=Limits()), Counter[RunId]()
+
+    async def attempt(task: Task, _: Assignment) -> Result:
+        under_way[task.run_id] += 1
+        assert under_way[task.run_id] <= 7
+        try:
+            await asyncio.sleep(dice.random() * 0.006)
+            limit = dice.choice([None, None, 9, 30])
+            return Interrupted() if dice.random() < 0.05 else replace(A_PAGE, limit=limit)
+        finally:
+            under_way[task.run_id] -= 1
+
+    jobs = [
+        await house.submit(200, max_inflight=7, max_per_host=dice.choice([None, None, 3]))
+        for _ in range(4)
+    ]
+    leads = (timedelta(milliseconds=40), LEAD)
+    paces = [quick(lead=lead, concurrency=dice.choice([10, 20, 50])) for lead in leads]
+    pumps = [a_pump(house, attempt, pace) for pace in paces]
+    for pump in pumps:
+        pump.settle = _lingering(pump.settle)
+    async with running(*pumps), asyncio.timeout(30):
+        while any([(await house.run(run_id)).is_live for _, run_id in jobs]):
+            await _pause_for_a_moment(house, pumps, dice.choice(jobs)[0], dice)
+            house.clock.advance(timedelta(seconds=2))  # what was handed back is due
+    for job_id, run_id in jobs:
+        await house.check_counts(run_id)
+        assert await house.coordination.held(job_id) == 0
+    assert {one.under_way for pump in pumps for one in pump.roster.throttles.values()} == {0}
+
+
+async def _pause_for_a_moment(
+    house: House, pumps: Sequence[Pump], job_id: JobId, dice: Random
+) -> None:
+    with suppress(Conflict):  # it is over
+        for state in (PauseState.PAUSED, PauseState.ACTIVE):
+            pump = dice.choice(pumps)
+            pausing = Pause(metadata=house.metadata, clock=house.clock, wake=pump.wake)
+            await pausing.turn(CALLER, job_id, state)
+            await asyncio.sleep(dice.random() * 0.01)
+
+
+def _lingering(
+    settle: Callable[[Sequence[Ended]], Awaitable[timedelta]],
+) -> Callable[[Sequence[Ended]], Awaitable[timedelta]]:
+    """Rows are written, and what comes after that takes longer than a renewal is away."""
+
+    async def lingering(ended: Sequence[Ended]) -> timedelta:
+        hold = await settle(ended)
+        await asyncio.sleep(0.01)
+        return hold
+
+    return lingering
+
+
+class Gated:
+    """An engine that gives tasks when the gate is open."""
+
+    def __init__(self, work: object) -> None:
+        self._work = work
+        self.gate = asyncio.Event()
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+    async def claim(self, wants: Mapping[RunId, int]) -> Sequence[Task]:
+        self.asked += 1
+        await self.gate.wait()
+        return list(await self.__getattr__("claim")(wants))
 
 
 class Silent:

@@ -61,9 +61,10 @@ class Throttle:
     def refused(self, now: float) -> None:
         """A call was one too many, and is no longer under way."""
         self.good = 0
-        if not self.under_way:
+        if not self.under_way:  # others use the account: that says nothing of its limit
             self._cool_down(now)
-        if self.is_trying:
+            self.limit, self.refused_at, self.is_trying = 1.0, None, False
+        elif self.is_trying:
             self.is_trying = False
             self.patience = min(self.patience * 2, LONGEST_PATIENCE)
             self.eased_at = now + EASING

@@ -17,7 +17,7 @@ from datetime import timedelta
 import structlog
 
 from conveyor.domain.failure import FailureReason
-from conveyor.domain.ids import CallerId, JobId, RunId, TaskId
+from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.domain.pacing import Want, most_for_one, share
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.task import (
@@ -57,6 +57,7 @@ class Pump:
     stirred: asyncio.Event = field(default_factory=asyncio.Event)  # there may be room for tasks
     any_landed: asyncio.Event = field(default_factory=asyncio.Event)
     dice: random.Random = field(default_factory=random.Random)
+    hungry: frozenset[RunId] = frozenset()  # runs that were given fewer places than they want
     holding_until: float = 0.0  # there is no room for results: ask for no more pages
 
     def __post_init__(self) -> None:
@@ -121,12 +122,16 @@ class Pump:
         free = self._free()
         if free <= 0 or self.holding_until > self.clock.monotonic():
             return 0
-        ready = self._ready()
+        ready = self.roster.ready(self.dice)
         wants = {
             lane.run.id: Want(lane.run.caller, lane.room()) for lane in ready if lane.room() > 0
         }
         most = most_for_one(self.pace.concurrency)
-        granted = self._expect(ready, share(wants, free, held=self._held(), most=most))
+        shares = share(wants, free, held=self.roster.held(), most=most)
+        self.hungry = frozenset(
+            run_id for run_id, want in wants.items() if shares.get(run_id, 0) < want.tasks
+        )
+        granted = self.roster.expect(ready, shares)
         try:
             return await self._claim(group, granted)
         finally:
@@ -140,31 +145,6 @@ class Pump:
         """Places for tasks to begin: those claimed ahead have none yet."""
         waiting = sum(len(lane.ahead) - lane.coming for lane in self.lanes.values())
         return self.pace.concurrency - len(self.flights) + waiting
-
-    def _held(self) -> dict[CallerId, int]:
-        held: dict[CallerId, int] = defaultdict(int)
-        for lane in self.lanes.values():
-            held[lane.run.caller] += lane.unsettled - len(lane.ahead) + lane.coming
-        return held
-
-    def _ready(self) -> list[Lane]:
-        now = self.clock.monotonic()
-        ready = [lane for lane in self.lanes.values() if lane.is_ready(now) and lane.appetite()]
-        self.dice.shuffle(ready)
-        return ready
-
-    def _expect(self, ready: Iterable[Lane], granted: Mapping[RunId, int]) -> dict[RunId, Portion]:
-        """Note what is about to be asked for: runs of one key share what it may have."""
-        expected: dict[RunId, Portion] = {}
-        for lane in ready:
-            calls = max(min(granted.get(lane.run.id, 0), lane.room()), 0)
-            ahead = lane.room_ahead()
-            if calls or ahead:
-                lane.coming += calls
-                lane.throttle.under_way += calls
-                lane.coming_ahead += ahead
-                expected[lane.run.id] = Portion(calls, ahead)
-        return expected
 
     async def _claim(self, group: asyncio.TaskGroup, granted: Mapping[RunId, Portion]) -> int:
         permits = await self._reserve(granted)
@@ -282,18 +262,24 @@ class Pump:
         if lapsed := self.flights.get((task.run_id, task.id)):
             self._drop(lapsed)
         self.flights[task.run_id, task.id] = flight
-        if pledged and lane.spare and lane.is_open:
+        now = self.clock.monotonic()
+        if pledged and lane.spare and lane.may_begin(now):
             self._begin_ahead(flight)
             return
         lane.ahead.append(flight)
         if not lane.is_open:
             self._hand_back_all(lane)
-        elif lane.spare and self._has_place(lane) and (first := lane.next_in_place()):
+        elif lane.spare and self._has_place(lane, now) and (first := lane.next_in_place()):
             self._begin_ahead(first)
 
-    def _has_place(self, lane: Lane) -> bool:
-        """Whether one more may begin of what was claimed ahead."""
-        return len(self.flights) - len(lane.ahead) < self.pace.concurrency
+    def _has_place(self, lane: Lane, now: float) -> bool:
+        """Whether one more may begin of what was claimed ahead, with nobody else in need of it."""
+        return (
+            len(self.flights) - len(lane.ahead) < self.pace.concurrency
+            and self.holding_until <= now
+            and lane.may_begin(now)
+            and not self.hungry - {lane.run.id}
+        )
 
     def _begin_ahead(self, flight: Flight) -> None:
         flight.permit = flight.lane.spare.pop()
@@ -310,7 +296,10 @@ class Pump:
         flight.worker = flight.group.create_task(self._fly(flight))
 
     def _drop(self, flight: Flight) -> None:
+        if flight.is_over:
+            return
         if flight.worker:
+            flight.worker.add_done_callback(lambda _: self._land_unbegun(flight))
             flight.worker.cancel()
         else:
             flight.lane.waits_no_longer(flight)
@@ -320,6 +309,7 @@ class Pump:
         """A page that was not begun goes back, to be taken up again."""
         if flight.permit:
             flight.lane.calls -= 1
+        flight.is_over = True
         self.landed.append((flight, Interrupted()))
         self.any_landed.set()
 
@@ -347,6 +337,11 @@ class Pump:
                 following.lane.throttle.under_way += 1
                 following.worker = flight.worker
 
+    def _land_unbegun(self, flight: Flight) -> None:
+        """A task of the loop that is cancelled before its first step runs nothing of itself."""
+        if not flight.is_over and (following := self._land(flight, Interrupted())):
+            self._begin(following)
+
     def _land(self, flight: Flight, result: Result) -> Flight | None:
         """A call is over: its permit is for the next page, its result to be settled. Gives the
         page that may begin now, counted as begun but for its key.
@@ -357,6 +352,7 @@ class Pump:
         now = self.clock.monotonic()
         lane.count_landing(now)
         lane.learn(result, now)
+        flight.is_over = True
         self.landed.append((flight, result))
         self.any_landed.set()
         if lane.gone:
@@ -365,7 +361,7 @@ class Pump:
         if flight.permit and not lane.gone and lane.throttle.closed_until <= now:
             lane.spare.append(flight.permit)
             flight.permit = None
-            if following is None and self._has_place(lane) and (first := lane.next_in_place()):
+            if following is None and self._has_place(lane, now) and (first := lane.next_in_place()):
                 first.permit = lane.spare.pop()
                 following = first if self._is_cleared(first) else None
         if lane.appetite() >= lane.worthwhile:

@@ -95,6 +95,9 @@ class Lane:
     def is_open(self) -> bool:
         return not self.gone and not self.run.is_paused
 
+    def may_begin(self, now: float) -> bool:
+        return self.is_open and self.throttle.closed_until <= now
+
     def room_ahead(self) -> int:
         """How many more to claim ahead: what lands within the lead, as it went lately."""
         if not self.is_open:
@@ -206,7 +209,10 @@ class Flight:
     lane: Lane
     permit: str | None  # none before its call begins, and once a next page has it
     group: asyncio.TaskGroup
-    worker: asyncio.Task[None] | None = None  # none while it waits
+    worker: asyncio.Task[None] | None = (
+        None  # none while it waits; that of its next once it is over
+    )
+    is_over: bool = False  # landed or handed back: what its worker does now is another's
 
 
 def host_of(url: str) -> str:

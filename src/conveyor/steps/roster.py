@@ -4,14 +4,16 @@ Not a station of its own: dispatch works by it.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from random import Random
 
 import structlog
 from msgspec.structs import replace
 
-from conveyor.domain.ids import JobId, RunId, ulid
+from conveyor.domain.ids import CallerId, JobId, RunId, ulid
 from conveyor.domain.job import Job
 from conveyor.domain.params import load
 from conveyor.domain.run import Run
@@ -23,7 +25,7 @@ from conveyor.ports.coordination import Coordination
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
 from conveyor.steps.attempt import Assignment
-from conveyor.steps.lane import Lane, Pace
+from conveyor.steps.lane import Lane, Pace, Portion
 
 PAGE = 1000
 OVERLAP = timedelta(minutes=1)  # between looks for new runs, for clocks that disagree
@@ -73,6 +75,33 @@ class Roster:
         """Runs made since then have greater ids, even by a clock that is somewhat behind ours."""
         then = self.clock.now() - OVERLAP
         return ulid(int(then.timestamp() * 1000), 0)
+
+    def held(self) -> dict[CallerId, int]:
+        """How many places each caller has, or is about to have."""
+        held: dict[CallerId, int] = defaultdict(int)
+        for lane in self.lanes.values():
+            held[lane.run.caller] += lane.unsettled - len(lane.ahead) + lane.coming
+        return held
+
+    def ready(self, dice: Random) -> list[Lane]:
+        """Lanes that want tasks now, in any order."""
+        now = self.clock.monotonic()
+        ready = [lane for lane in self.lanes.values() if lane.is_ready(now) and lane.appetite()]
+        dice.shuffle(ready)
+        return ready
+
+    def expect(self, ready: Iterable[Lane], granted: Mapping[RunId, int]) -> dict[RunId, Portion]:
+        """Note what is about to be asked for: runs of one key share what it may have."""
+        expected: dict[RunId, Portion] = {}
+        for lane in ready:
+            calls = max(min(granted.get(lane.run.id, 0), lane.room()), 0)
+            ahead = lane.room_ahead()
+            if calls or ahead:
+                lane.coming += calls
+                lane.throttle.under_way += calls
+                lane.coming_ahead += ahead
+                expected[lane.run.id] = Portion(calls, ahead)
+        return expected
 
     async def _look_at(self, run_id: RunId) -> None:
         run = await self.metadata.run(run_id)
@@ -130,7 +159,7 @@ class Roster:
             return
         lane.gone = True
         await self.release_spare(lane)
-        if not lane.unsettled and not lane.coming:
+        if not lane.unsettled and not lane.coming and not lane.coming_ahead:
             lane.throttle.runs -= 1
             del self.lanes[run_id]
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 from typing import Generic, TypeVar
 
+import structlog
+
 from conveyor.adapters.packs.disk import NO_ROOM, own_errors, write_all
 from conveyor.adapters.packs.index import Entry, Index, Place
 from conveyor.adapters.packs.records import date_of
@@ -15,6 +17,8 @@ from conveyor.adapters.packs.segments import Segments
 from conveyor.errors import ConveyorError
 from conveyor.ports.bodies import BodyName, Kept
 from conveyor.ports.clock import Clock
+
+log = structlog.get_logger()
 
 T = TypeVar("T")
 # A body's name, and the parts of its record in their order: joined only as they are written.
@@ -189,6 +193,10 @@ class Writer:
             self._rounds = BUSY_ROUNDS
         except ConveyorError:  # the disk is full or away: another time
             self._rounds = 0
+        except Exception:
+            # Whatever it is, bodies are waiting: room is given back at the next start.
+            log.exception("packs.tidy.bug")
+            self._untidy = False
 
     def _gather(
         self, first: "Job[object]"
