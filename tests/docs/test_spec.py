@@ -33,6 +33,7 @@ from conveyor.domain import (
     task,
 )
 from conveyor.domain.failure import BY_CODE, BY_STATUS, AccountReason, FailureReason, Handling
+from conveyor.steps.lane import Pace
 
 TEXT = (Path(__file__).parents[2] / "SPEC.md").read_text(encoding="utf-8")
 NONE = "-"
@@ -365,3 +366,13 @@ def test_every_table_is_whole() -> None:
         for table in tables(heading):
             assert table, f"an empty table under {heading!r}"
             assert all(cell for row in table for cell in row.values()), heading
+
+
+def test_the_figures_of_the_pump_are_those_of_its_pace() -> None:
+    [table] = tables("11.1 The pump")
+    told = {row["figure"]: row["value"] for row in table}
+    pace = Pace()
+    assert told["claims under way at once"] == str(pace.feeders)
+    assert told["groups being settled at once"] == str(pace.settlers)
+    assert told["tasks worth a claim or a settle"].startswith(f"{pace.worthwhile}, on a queue 10,")
+    assert f"{pace.lead / timedelta(milliseconds=1):g} ms" in section("11.1 The pump")

@@ -12,6 +12,7 @@ from conveyor.ports.gateway import Page, Refusal
 from tests.gateway.site import Answer, Heard, fetched, page, said, site, to, visiting
 from tests.unit.gateway_kit import refused
 
+PATIENT = timedelta(seconds=PATIENCE)
 RULES = b"user-agent: *\ndisallow: /private\n\nuser-agent: mybot\ndisallow: /bots"
 
 
@@ -55,6 +56,18 @@ class TestRobots:
                 group.create_task(page(gateway, here.url(f"/{number}")))
         assert here.asked.count("a.example/robots.txt") == 1
         assert len(here.heard) == 31
+
+    async def test_rules_that_are_forgotten_again_and_again_keep_no_page_waiting_for_ever(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(robots_txt, "MOST_SITES", 1)
+        rules = said("200 OK", body=RULES)
+        async with (
+            site(with_robots(rules)) as here,
+            visiting(here, heeds_robots=True, delay=PATIENT * 2) as gateway,
+        ):
+            for host in ("a", "b", "c"):
+                assert await page(gateway, here.url("/", host=f"{host}.example")) == b"ok"
 
     async def test_each_site_has_its_own_also_when_redirected_to(self) -> None:
         def answer(heard: Heard) -> bytes:

@@ -6,11 +6,12 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from conveyor.adapters.files.bodies import FileBodies
-from conveyor.adapters.packs import tidying
+from conveyor.adapters.packs import tidying, writer
 from conveyor.adapters.packs.bodies import PackBodies
 from conveyor.adapters.packs.index import open_index
 from conveyor.adapters.packs.records import bury, records, urn
@@ -505,3 +506,21 @@ def _stopping_short(real: Callable[..., int]) -> Callable[..., int]:
         return taken[0]
 
     return pwrite
+
+
+async def test_a_bug_in_tidying_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = Event()
+
+    def bug(_: tidying.Tidying) -> bool:
+        tried.set()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(tidying.Tidying, "step", bug)
+    monkeypatch.setattr(writer, "QUIET", 0.01)
+    with opened(tmp_path) as packs:
+        assert await asyncio.to_thread(tried.wait, 10)
+        async with asyncio.timeout(10):
+            [kept] = await packs.put([(a_name(1), b"a page")])
+        assert kept.length == len(b"a page")

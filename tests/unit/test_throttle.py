@@ -175,6 +175,19 @@ def test_a_key_that_lets_in_not_a_single_call_is_left_alone_for_longer_each_time
     )
 
 
+def test_a_refusal_at_a_quiet_moment_says_nothing_of_the_limit() -> None:
+    """Others use the account then: once it lets calls in, it is found out anew, and soon."""
+    told, untold = Throttle(most=MOST), Throttle(most=MOST)
+    for throttle in (told, untold):
+        throttle.refused(0.0)
+        assert throttle.room() == 1
+    told.answered()
+    told.told(100)
+    for _ in range(50):
+        untold.answered()
+    assert (told.room(), untold.room()) == (100, 51)
+
+
 def test_a_call_refused_beside_others_closes_nothing() -> None:
     throttle = Throttle(most=MOST, under_way=1)
     throttle.refused(5.0)

@@ -130,11 +130,11 @@ class DirectGateway:
         visit = wire.first(request, self._ports)
         self._spacing.admit(visit.server.named)
         for hop in range(MOST_REDIRECTS + 1):
-            if self._robots:
-                await self._robots.check(visit)
-            if not hop:  # a page that is on its way is not sent back
+            was_known = not self._robots or await self._robots.check(visit)
+            # A page that is on its way is not sent back, nor one that has just asked for the
+            # rules: they might be forgotten again when it returns.
+            if not hop and was_known:
                 self._spacing.admit(visit.server.named)
-            await self._spacing.turn(visit.server.named)
             async with self._asked(visit) as answer:
                 if 200 <= answer.status < 300 or _is_allowed(request, answer):
                     return Page(content=await self._reading.content(answer, spool))
@@ -148,6 +148,7 @@ class DirectGateway:
     async def _asked(self, visit: Visit) -> AsyncIterator[Visiting]:
         """The answer to one request, its head read; the connection is given back in the end."""
         written = visit.written(self._agent)
+        await self._spacing.turn(visit.server.named)
         answer = await self._pool.take(visit.server)
         try:
             answer.ask(written)
@@ -164,9 +165,7 @@ class DirectGateway:
         return refusal
 
     async def _rules(self, url: str) -> tuple[int, bytes]:
-        """The status of a robots.txt, and what it says. It takes no turn of its host: a page that
-        had asked for it would go back to wait for the next, and find it forgotten.
-        """
+        """The status of a robots.txt, and what it says."""
         visit = wire.plain(url, self._ports)
         for _ in range(MOST_REDIRECTS + 1):
             async with self._asked(visit) as answer:

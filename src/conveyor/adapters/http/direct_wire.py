@@ -20,6 +20,7 @@ from conveyor.domain.problem import phrase
 from conveyor.domain.unpacking import ACCEPTED
 from conveyor.ports.gateway import PageRequest, Refusal
 
+LONGEST_LANDING = 8192  # characters of what a redirect points to, with what it is told from
 HONOURED = frozenset({HEADERS, "original_status", "allowed_status_codes"})
 ASKS_FOR_NOTHING = frozenset({"", "0", "false"})
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -161,6 +162,9 @@ def _is_same(one: Server, other: Server) -> bool:
 
 def _landing(visit: Visit, status: int, location: str | None) -> can_ada.URL:
     path, mark, rest = (location or "").partition("?")
+    if len(visit.url) + len(location or "") > LONGEST_LANDING:
+        why = f"The site answered {status}, and what it points to is too long an address."
+        raise Denied("target_missing", status, why)
     try:
         # Browsers take a backslash for a slash; the standard library does not.
         return can_ada.parse(urljoin(visit.url, path.replace("\\", "/") + mark + rest))

@@ -35,9 +35,12 @@ class Robots:
         self._name, self._fetch = product(agent), fetch
         self._known: Remembered[str, Rules | None] = Remembered(self._find, room=ROOM)
 
-    async def check(self, visit: Visit) -> None:
-        """Raises `Denied` for a page that is not to be fetched, or not now."""
+    async def check(self, visit: Visit) -> bool:
+        """Raises `Denied` for a page that is not to be fetched, or not now. Says whether that was
+        known already.
+        """
         site = f"{'https' if visit.server.is_safe else 'http'}://{visit.server.named}{PATH}"
+        was_known = self._known.left(site) > 0
         rules = await self._known.of(site)
         if rules is None:
             why = "The site's robots.txt cannot be had, so nothing is fetched from it for now."
@@ -45,6 +48,7 @@ class Robots:
         if visit.target != PATH and not rules.allow(visit.target):
             why = f"The site's robots.txt does not let {self._name!r} fetch this page."
             raise Denied("robots_disallowed", 403, why)
+        return was_known
 
     async def _find(self, site: str) -> Found[Rules | None]:
         try:
