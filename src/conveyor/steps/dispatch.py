@@ -1,9 +1,10 @@
 """Dispatch: the pump. One loop in every role and on every engine.
 
 For each live run in the local map: skip it while it cools down or is at its cap, reserve permits,
-claim at most that many, start them. A permit covers the call to the gateway: as one page is in,
-the next is asked for, while what ended is settled in groups. Leases of all that is not settled are
-renewed from one timer. Receiving only what has a permit keeps receives at one a task.
+claim as many tasks, and start them. A permit covers the call to the gateway: as one page is in, the
+next is asked for, while what ended is settled in groups. Where pages end quickly the next tasks are
+claimed ahead, to have them at hand; on a queue never, where each receive counts. Leases of all that
+is not settled are renewed from one timer.
 """
 
 import asyncio
@@ -123,11 +124,10 @@ class Pump:
         if free <= 0 or self.holding_until > self.clock.monotonic():
             return 0
         ready = self.roster.ready(self.dice)
-        wants = {
-            lane.run.id: Want(lane.run.caller, lane.room()) for lane in ready if lane.room() > 0
-        }
-        most = most_for_one(self.pace.concurrency)
-        shares = share(wants, free, held=self.roster.held(), most=most)
+        wants = {one.run.id: Want(one.run.caller, one.room()) for one in ready if one.room() > 0}
+        shares = share(
+            wants, free, held=self.roster.held(), most=most_for_one(self.pace.concurrency)
+        )
         self.hungry = frozenset(
             run_id for run_id, want in wants.items() if shares.get(run_id, 0) < want.tasks
         )
@@ -278,7 +278,7 @@ class Pump:
             len(self.flights) - len(lane.ahead) < self.pace.concurrency
             and self.holding_until <= now
             and lane.may_begin(now)
-            and not self.hungry - {lane.run.id}
+            and (not self.hungry or self.hungry <= {lane.run.id})
         )
 
     def _begin_ahead(self, flight: Flight) -> None:
