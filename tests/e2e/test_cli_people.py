@@ -181,7 +181,7 @@ def test_an_open_job_is_added_to_and_closed(run: Run, api: httpx.Client) -> None
 
 def test_the_last_batch_closes_and_only_the_last(run: Run, api: httpx.Client) -> None:
     job_id = run("submit", "-", "--open").stdout.strip()
-    given = "".join(f"{OK}{number}\n" for number in range(10_001))
+    given = "".join(f"{SLOW}{number}\n" for number in range(10_001))
     lines = run("add", job_id, "-", "--last-batch", "--json", given=given).stdout.splitlines()
     answers = [json.loads(line) for line in lines]
     assert [answer["accepted_tasks"] for answer in answers] == [10_000, 1]
@@ -191,7 +191,7 @@ def test_the_last_batch_closes_and_only_the_last(run: Run, api: httpx.Client) ->
 
 def test_a_batch_that_is_refused_says_from_where_to_go_on(run: Run) -> None:
     job_id = run("submit", "-", "--open").stdout.strip()
-    given = "".join(f"{OK}{number}\n" for number in range(10_000)) + "nonsense\n"
+    given = "".join(f"{SLOW}{number}\n" for number in range(10_000)) + "nonsense\n"
     told = run("add", job_id, "-", given=given, code=1)
     assert "line 10001: malformed_url" in told.stderr
     assert "the 10,000 tasks before line 10001 are in" in told.stderr
