@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from conveyor.adapters.http.direct import MOST_REDIRECTS
+from conveyor.adapters.http.direct_wire import LONGEST_LANDING
 from conveyor.ports.gateway import Page, Refusal
 from tests.gateway.site import Heard, fetched, page, said, site, to, visiting
 from tests.gateway.stage import Line, playing
@@ -245,7 +246,15 @@ class TestFollowing:
         async with site(answer) as here, visiting(here) as gateway:
             assert await page(gateway, here.url()) == b"end"
 
-    @pytest.mark.parametrize("lines", [[], ["Location: http://[/"], ["Location: http://a b/"]])
+    @pytest.mark.parametrize(
+        "lines",
+        [
+            [],
+            ["Location: http://[/"],
+            ["Location: http://a b/"],
+            [f"Location: /{'a' * LONGEST_LANDING}"],
+        ],
+    )
     async def test_a_redirect_to_nowhere_is_no_page(self, lines: list[str]) -> None:
         async with site(lambda _: said("302 X", *lines)) as here, visiting(here) as gateway:
             refused(await fetched(gateway, here.url()), "target_missing", 302)

@@ -189,6 +189,23 @@ async def test_a_short_run_is_not_kept_waiting_by_a_long_one_of_its_caller() -> 
     assert started[begun:].count(long) < 400  # half a second's worth
 
 
+async def test_one_place_in_five_is_kept_from_a_caller_whatever_it_has_claimed_ahead() -> None:
+    house, held = a_house(limits=Limits()), list[int]()
+
+    async def attempt(_: Task, __: Assignment) -> Result:
+        lane = pump.lanes[run_id]
+        held.append(lane.unsettled - len(lane.ahead))
+        await asyncio.sleep(MOMENT.total_seconds())
+        return replace(A_PAGE, limit=1000)
+
+    _, run_id = await house.submit(2000, max_inflight=500)
+    pump = a_pump(house, attempt, quick(lead=LEAD, concurrency=50))
+    pump.settle = _lingering(pump.settle)
+    async with running(pump):
+        await until(lambda: len(held) > 1000)
+    assert 30 < max(held) <= 40
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_pumps_that_pause_and_cross_each_other_lose_nothing(seed: int) -> None:
     dice, house, under_way = Random(seed), a_house(limits=Limits()), Counter[RunId]()

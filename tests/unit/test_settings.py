@@ -188,6 +188,12 @@ def test_the_direct_gateway_is_chosen_by_its_name() -> None:
     assert shown(settings)["direct_allow_private"] == "127.0.0.1, 10.0.0.0/8"
 
 
+def test_a_delay_that_no_page_could_wait_for_is_refused() -> None:
+    load_settings({"direct_delay": "10s", "gateway_deadline": "40s"}, environ={})
+    with pytest.raises(RefusedToStart, match="'direct_delay' is at most a quarter"):
+        load_settings({"direct_delay": "11s", "gateway_deadline": "40s"}, environ={})
+
+
 def test_neither_a_url_nor_direct_is_told_what_a_gateway_may_be() -> None:
     with pytest.raises(RefusedToStart, match="'gateway' is an http or https URL, or direct:"):
         load_settings({"gateway": "directly"}, environ={})

@@ -135,11 +135,7 @@ class Pump:
         try:
             return await self._claim(group, granted)
         finally:
-            for run_id, want in granted.items():
-                lane = self.lanes[run_id]
-                lane.coming -= want.calls
-                lane.throttle.under_way -= want.calls
-                lane.coming_ahead -= want.ahead
+            self.roster.expect_no_more(granted)
 
     def _free(self) -> int:
         """Places for tasks to begin: those claimed ahead have none yet."""
@@ -276,9 +272,10 @@ class Pump:
         """Whether one more may begin of what was claimed ahead, with nobody else in need of it."""
         return (
             len(self.flights) - len(lane.ahead) < self.pace.concurrency
+            and lane.unsettled - len(lane.ahead) < most_for_one(self.pace.concurrency)
             and self.holding_until <= now
             and lane.may_begin(now)
-            and (not self.hungry or self.hungry <= {lane.run.id})
+            and self.hungry <= {lane.run.id}
         )
 
     def _begin_ahead(self, flight: Flight) -> None:

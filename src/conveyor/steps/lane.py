@@ -23,7 +23,7 @@ SPELL = 0.05  # seconds over which landings are counted for a rate
 class Pace:
     """How the pump goes about its rounds."""
 
-    concurrency: int = 500  # tasks not yet settled in this process, over all runs
+    concurrency: int = 500  # tasks begun and not settled in this process, over all runs
     refresh: timedelta = timedelta(seconds=1)  # how often new live runs are looked for
     resync: timedelta = timedelta(seconds=30)  # how often the whole map of live runs is read anew
     renewal: timedelta = timedelta(seconds=10)  # of leases and permits, well within a lease
@@ -73,7 +73,7 @@ class Lane:
     coming_ahead: int = 0  # and those beyond what there are permits for
     ahead: deque["Flight"] = field(default_factory=deque)  # claimed, and not begun for want of one
     calls: int = 0  # pages being fetched, each with a permit
-    unsettled: int = 0  # tasks claimed and not settled yet: `calls` among them
+    unsettled: int = 0  # tasks claimed and not settled yet: `calls` and `ahead` among them
     spare: list[str] = field(default_factory=list)  # permits for the next pages
     hasty_until: float = 0.0  # few places are free: wait for more
     gathering_until: float = 0.0  # few permits are free: wait for more
@@ -137,12 +137,7 @@ class Lane:
         """A page claimed ahead that may follow one that has ended, unless the key says no, or
         other runs wait for it.
         """
-        if (
-            self.ahead
-            and self.is_open
-            and self.throttle.room() > 0
-            and not self.throttle.is_crowded
-        ):
+        if self.ahead and self.throttle.room() > 0 and not self.throttle.is_crowded:
             return self.ahead.popleft()
         return None
 
@@ -209,9 +204,7 @@ class Flight:
     lane: Lane
     permit: str | None  # none before its call begins, and once a next page has it
     group: asyncio.TaskGroup
-    worker: asyncio.Task[None] | None = (
-        None  # none while it waits; that of its next once it is over
-    )
+    worker: asyncio.Task[None] | None = None  # none while it waits
     is_over: bool = False  # landed or handed back: what its worker does now is another's
 
 

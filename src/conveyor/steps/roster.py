@@ -103,6 +103,13 @@ class Roster:
                 expected[lane.run.id] = Portion(calls, ahead)
         return expected
 
+    def expect_no_more(self, granted: Mapping[RunId, Portion]) -> None:
+        for run_id, want in granted.items():
+            lane = self.lanes[run_id]
+            lane.coming -= want.calls
+            lane.throttle.under_way -= want.calls
+            lane.coming_ahead -= want.ahead
+
     async def _look_at(self, run_id: RunId) -> None:
         run = await self.metadata.run(run_id)
         if run is None or not run.is_live:
