@@ -17,10 +17,11 @@ from pathlib import Path
 
 from conveyor.attending import wire_export
 from conveyor.domain.task import Settlement, StoredBody, Task, TaskStatus, Verdict
+from conveyor.operating import Engines
 from conveyor.ports.bodies import Body, BodyName, Kept
 from conveyor.settings import Settings
 from conveyor.testing.factories import CALLER, JOB, RUN, a_job, a_run, new_tasks
-from conveyor.wiring import Engines, open_embedded, wire
+from conveyor.wiring import open_embedded, wire
 
 COUNT = 100_000
 SIZE = 20_000

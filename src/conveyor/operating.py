@@ -2,7 +2,7 @@
 running service is found by the notice it left in its folder.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
@@ -18,17 +18,24 @@ from conveyor.adapters.sqlite.engine import visit_engine
 from conveyor.adapters.system.clock import SystemClock, SystemIds
 from conveyor.domain.finding import Lost, Surroundings
 from conveyor.ports.answers import Answers
+from conveyor.ports.api_keys import ApiKeys
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock, Ids
+from conveyor.ports.coordination import Coordination
 from conveyor.ports.duties import Duties
 from conveyor.ports.exports import Exports
+from conveyor.ports.gateway import Gateway
 from conveyor.ports.graves import Graves
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
+from conveyor.ports.outbox import Outbox
+from conveyor.ports.sealing import Sealing
+from conveyor.ports.signing_keys import SigningKeys
 from conveyor.ports.survey import Survey
 from conveyor.ports.tasks import Tasks
-from conveyor.ports.work import Work
+from conveyor.ports.timetable import Timetable
+from conveyor.ports.work import Held, Work
 from conveyor.settings import Settings, shown
 from conveyor.steps.audit import Audit
 from conveyor.steps.clear import Clear
@@ -36,6 +43,7 @@ from conveyor.steps.complete import Complete
 from conveyor.steps.doctor import Doctor
 from conveyor.steps.mend import Mend
 from conveyor.steps.sweep import Count, Sweep
+from conveyor.vitals import Room
 
 Address = Notice
 PACKS = "packs"  # the folder of packs, beside bodies that are files
@@ -52,6 +60,10 @@ class Stores:
     answers: Answers
     inputs: Inputs
     exports: Exports
+    outbox: Outbox
+    signing_keys: SigningKeys
+    api_keys: ApiKeys
+    timetable: Timetable
     tasks: Tasks
     work: Work
     duties: Duties
@@ -59,6 +71,18 @@ class Stores:
     survey: Survey
     bodies: Bodies
     blobs: Blobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines(Stores):
+    """Every port with an engine behind it."""
+
+    coordination: Coordination
+    gateway: Gateway
+    sealing: Sealing
+    link_secret: bytes
+    room: Callable[[], Awaitable[Room]]
+    dead: Sequence[Held]  # claims of processes known to be dead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +129,10 @@ async def open_at_rest(settings: Settings, *, writable: bool = False) -> AsyncIt
             answers=rows.answers,
             inputs=rows.inputs,
             exports=rows.exports,
+            outbox=rows.outbox,
+            signing_keys=rows.signing_keys,
+            api_keys=rows.api_keys,
+            timetable=rows.timetable,
             tasks=rows.tasks,
             work=rows.work,
             duties=rows.duties,

@@ -1,7 +1,7 @@
 """Settings become engines, engines become steps. The only module that names adapters."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -22,42 +22,27 @@ from conveyor.adapters.packs.store import open_packs
 from conveyor.adapters.sqlite.database import Durability
 from conveyor.adapters.sqlite.engine import open_engine
 from conveyor.adapters.system.clock import SystemClock, SystemIds
+from conveyor.answering import wire_handlers
 from conveyor.api import wire as shapes
 from conveyor.api.app import Ready, build_app
 from conveyor.api.auth import Callers
-from conveyor.api.handlers import Handlers
-from conveyor.api.links import Links
 from conveyor.api.operators import Operators
 from conveyor.attending import wire_attend, wire_export
 from conveyor.domain.ids import JobId
 from conveyor.domain.task import RetryPolicy
 from conveyor.errors import RefusedToStart
 from conveyor.gateways import open_gateway
-from conveyor.operating import PACKS, Stores, wire_doctor, wire_sweep
+from conveyor.operating import PACKS, Engines, wire_doctor, wire_sweep
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock, Ids
-from conveyor.ports.coordination import Coordination
-from conveyor.ports.gateway import Gateway
-from conveyor.ports.sealing import Sealing
-from conveyor.ports.work import Held
 from conveyor.settings import Settings
-from conveyor.steps.accept import Accept
-from conveyor.steps.append import Append
 from conveyor.steps.attend import Attend
-from conveyor.steps.close import Close
 from conveyor.steps.complete import Complete
-from conveyor.steps.delete import Delete
 from conveyor.steps.dispatch import Pump
-from conveyor.steps.export import Export
-from conveyor.steps.idempotency import Replays
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.lane import Pace
-from conveyor.steps.pause import Pause
-from conveyor.steps.read import Read
-from conveyor.steps.rerun import Rerun
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
-from conveyor.steps.stage import Stage
 from conveyor.steps.sweep import Sweep
 from conveyor.steps.watch import ROUND, Watch
 from conveyor.telemetry import MeteredGateway, MeteredTasks, MeteredWork, Metrics
@@ -81,6 +66,10 @@ TIMED = (
     "answers",
     "inputs",
     "exports",
+    "outbox",
+    "signing_keys",
+    "api_keys",
+    "timetable",
     "tasks",
     "work",
     "duties",
@@ -162,18 +151,6 @@ def check_role(role: Role, settings: Settings) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engines(Stores):
-    """Every port with an engine behind it."""
-
-    coordination: Coordination
-    gateway: Gateway
-    sealing: Sealing
-    link_secret: bytes
-    room: Callable[[], Awaitable[Room]]
-    dead: Sequence[Held]  # claims of processes known to be dead
-
-
 @asynccontextmanager
 async def open_service(settings: Settings) -> AsyncIterator[Service]:
     """Open the engines, repair what dead processes left, and wire the steps."""
@@ -212,6 +189,10 @@ async def open_embedded(
         answers=rows.answers,
         inputs=rows.inputs,
         exports=rows.exports,
+        outbox=rows.outbox,
+        signing_keys=rows.signing_keys,
+        api_keys=rows.api_keys,
+        timetable=rows.timetable,
         tasks=rows.tasks,
         work=rows.work,
         duties=rows.duties,
@@ -261,16 +242,9 @@ def wire(settings: Settings, engines: Engines) -> Service:
         check=complete.check,
         wake=pump.wake,
     )
-    watch = Watch(
-        metadata=engines.metadata,
-        tasks=engines.tasks,
-        clock=engines.clock,
-        render=shapes.event_shown,
-        count=metrics.watch_reads.inc,
-    )
-    metrics.listeners.set_function(lambda: watch.listeners)
+    watch = _wire_watch(engines, metrics)
     exporting = wire_export(settings, engines)
-    handlers = _wire_handlers(settings, engines, metrics, ingest, watch, exporting=exporting)
+    handlers = wire_handlers(settings, engines, metrics, ingest, watch, exporting=exporting)
     sweep = wire_sweep(settings, engines, complete, metrics.swept, metrics.cleared)
     operators = Operators(
         doctor=wire_doctor(settings, stores, sweep, running=True),
@@ -278,7 +252,14 @@ def wire(settings: Settings, engines: Engines) -> Service:
         token=new_token(),
     )
     return Service(
-        app=build_app(handlers, metrics, engines.ids, _readiness(engines), operators),
+        app=build_app(
+            handlers,
+            metrics,
+            engines.ids,
+            _readiness(engines),
+            operators,
+            callers=Callers(settings.api_keys),
+        ),
         metrics=metrics,
         pump=pump,
         attend=wire_attend(engines, ingest, exporting),
@@ -288,6 +269,18 @@ def wire(settings: Settings, engines: Engines) -> Service:
         vitals=_wire_vitals(settings, engines, metrics),
         token=operators.token,
     )
+
+
+def _wire_watch(engines: Engines, metrics: Metrics) -> Watch:
+    watch = Watch(
+        metadata=engines.metadata,
+        tasks=engines.tasks,
+        clock=engines.clock,
+        render=shapes.event_shown,
+        count=metrics.watch_reads.inc,
+    )
+    metrics.listeners.set_function(lambda: watch.listeners)
+    return watch
 
 
 def _tell_build(settings: Settings, metrics: Metrics) -> None:
@@ -342,110 +335,6 @@ def _wire_vitals(settings: Settings, engines: Engines, metrics: Metrics) -> Vita
         clock=engines.clock,
         room=engines.room,
         slow_loop=settings.slow_loop,
-    )
-
-
-def _wire_handlers(
-    settings: Settings,
-    engines: Engines,
-    metrics: Metrics,
-    ingest: Ingest,
-    watch: Watch,
-    *,
-    exporting: Export,
-) -> Handlers:
-    replays = Replays(answers=engines.answers, clock=engines.clock)
-    return Handlers(
-        callers=Callers(settings.api_keys),
-        links=Links(engines.link_secret, engines.clock, life=settings.result_url_life),
-        limits=settings.limits,
-        metrics=metrics,
-        public_url=settings.public_url,
-        stage=_wire_stage(settings, engines),
-        accept=_wire_accept(settings, engines, replays, ingest),
-        append=Append(
-            metadata=engines.metadata,
-            blobs=engines.blobs,
-            duties=engines.duties,
-            replays=replays,
-            clock=engines.clock,
-            ids=engines.ids,
-            limits=settings.limits,
-            ingest=ingest.run,
-        ),
-        closing=Close(
-            metadata=engines.metadata,
-            work=engines.work,
-            clock=engines.clock,
-            check=ingest.check,
-            wake=ingest.wake,
-        ),
-        pausing=Pause(metadata=engines.metadata, clock=engines.clock, wake=ingest.wake),
-        rerunning=_wire_rerun(settings, engines, replays, ingest),
-        deleting=_wire_delete(engines, ingest),
-        exporting=exporting,
-        read=Read(
-            metadata=engines.metadata,
-            tasks=engines.tasks,
-            bodies=engines.bodies,
-            blobs=engines.blobs,
-            clock=engines.clock,
-        ),
-        watch=watch,
-    )
-
-
-def _wire_stage(settings: Settings, engines: Engines) -> Stage:
-    return Stage(
-        metadata=engines.metadata,
-        inputs=engines.inputs,
-        blobs=engines.blobs,
-        clock=engines.clock,
-        ids=engines.ids,
-        most_bytes=settings.list_bytes,
-    )
-
-
-def _wire_accept(settings: Settings, engines: Engines, replays: Replays, ingest: Ingest) -> Accept:
-    return Accept(
-        metadata=engines.metadata,
-        tasks=engines.tasks,
-        work=engines.work,
-        blobs=engines.blobs,
-        duties=engines.duties,
-        inputs=engines.inputs,
-        sealing=engines.sealing,
-        replays=replays,
-        clock=engines.clock,
-        ids=engines.ids,
-        limits=settings.limits,
-        wake=ingest.wake,
-    )
-
-
-def _wire_rerun(settings: Settings, engines: Engines, replays: Replays, ingest: Ingest) -> Rerun:
-    return Rerun(
-        metadata=engines.metadata,
-        tasks=engines.tasks,
-        work=engines.work,
-        duties=engines.duties,
-        sealing=engines.sealing,
-        replays=replays,
-        clock=engines.clock,
-        ids=engines.ids,
-        limits=settings.limits,
-        check=ingest.check,
-        wake=ingest.wake,
-    )
-
-
-def _wire_delete(engines: Engines, ingest: Ingest) -> Delete:
-    return Delete(
-        metadata=engines.metadata,
-        work=engines.work,
-        duties=engines.duties,
-        clock=engines.clock,
-        wake=ingest.wake,
     )
 
 

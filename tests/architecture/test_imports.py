@@ -35,6 +35,7 @@ SHARED_BY_STEPS = {"attempt", "check", "idempotency", "lane", "list_pieces", "ow
 KNOW_ALL = {
     "wiring",
     "operating",
+    "answering",
     "attending",
     "gateways",
     "cli",

@@ -18,6 +18,7 @@ import pytest
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.memory.answers import MemoryAnswers
+from conveyor.adapters.memory.api_keys import MemoryApiKeys
 from conveyor.adapters.memory.blobs import MemoryBlobs
 from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.claims import MemoryClaims
@@ -27,10 +28,13 @@ from conveyor.adapters.memory.exports import MemoryExports
 from conveyor.adapters.memory.graves import MemoryGraves
 from conveyor.adapters.memory.inputs import MemoryInputs
 from conveyor.adapters.memory.metadata import MemoryMetadata
+from conveyor.adapters.memory.outbox import MemoryOutbox
 from conveyor.adapters.memory.queues import CALM, NASTY, Habits, MemoryQueues
 from conveyor.adapters.memory.rows import Rows
+from conveyor.adapters.memory.signing_keys import MemorySigningKeys
 from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.adapters.memory.tasks import MemoryTasks
+from conveyor.adapters.memory.timetable import MemoryTimetable
 from conveyor.adapters.memory.work import MemoryWork
 from conveyor.adapters.packs.bodies import PackBodies
 from conveyor.adapters.packs.store import open_packs
@@ -61,6 +65,10 @@ async def memory(_folder: Path) -> AsyncIterator[Engine]:
         answers=answers,
         inputs=MemoryInputs(metadata),
         exports=MemoryExports(metadata),
+        outbox=MemoryOutbox(metadata, clock),
+        signing_keys=MemorySigningKeys(metadata),
+        api_keys=MemoryApiKeys(metadata),
+        timetable=MemoryTimetable(metadata, clock),
         tasks=MemoryTasks(rows),
         work=MemoryWork(rows),
         claims=MemoryClaims(rows),
@@ -84,6 +92,10 @@ async def composed(_folder: Path) -> AsyncIterator[Engine]:
         answers=answers,
         inputs=MemoryInputs(metadata),
         exports=MemoryExports(metadata),
+        outbox=MemoryOutbox(metadata, clock),
+        signing_keys=MemorySigningKeys(metadata),
+        api_keys=MemoryApiKeys(metadata),
+        timetable=MemoryTimetable(metadata, clock),
         tasks=MemoryTasks(rows),
         work=QueuedWork(claims, queues(clock, NASTY), clock=clock, lease=LEASE),
         claims=claims,
@@ -108,6 +120,10 @@ async def sqlite(folder: Path) -> AsyncIterator[Engine]:
             answers=opened.answers,
             inputs=opened.inputs,
             exports=opened.exports,
+            outbox=opened.outbox,
+            signing_keys=opened.signing_keys,
+            api_keys=opened.api_keys,
+            timetable=opened.timetable,
             tasks=opened.tasks,
             work=opened.work,
             claims=opened.claims,

@@ -1,4 +1,9 @@
-from conveyor.testing.contracts.named import ExportsContract, InputsContract
+from conveyor.testing.contracts.named import (
+    ApiKeysContract,
+    ExportsContract,
+    InputsContract,
+    SigningKeysContract,
+)
 
 
 class TestInputs(InputsContract):
@@ -6,4 +11,12 @@ class TestInputs(InputsContract):
 
 
 class TestExports(ExportsContract):
+    pass
+
+
+class TestSigningKeys(SigningKeysContract):
+    pass
+
+
+class TestApiKeys(ApiKeysContract):
     pass

@@ -7,16 +7,20 @@ from random import Random
 import pytest
 
 from conveyor.adapters.memory.answers import MemoryAnswers
+from conveyor.adapters.memory.api_keys import MemoryApiKeys
 from conveyor.adapters.memory.claims import MemoryClaims
 from conveyor.adapters.memory.duties import MemoryDuties
 from conveyor.adapters.memory.exports import MemoryExports
 from conveyor.adapters.memory.graves import MemoryGraves
 from conveyor.adapters.memory.inputs import MemoryInputs
 from conveyor.adapters.memory.metadata import MemoryMetadata
+from conveyor.adapters.memory.outbox import MemoryOutbox
 from conveyor.adapters.memory.queues import CALM, LONGEST_HIDING, NASTY, Habits, MemoryQueues
 from conveyor.adapters.memory.rows import Rows
+from conveyor.adapters.memory.signing_keys import MemorySigningKeys
 from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.adapters.memory.tasks import MemoryTasks
+from conveyor.adapters.memory.timetable import MemoryTimetable
 from conveyor.adapters.queued.work import QueuedWork
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import MOST_LOST, Settlement, Task, Verdict
@@ -622,6 +626,10 @@ def _engine(clock: FakeClock, queues: MemoryQueues) -> Engine:
         answers=answers,
         inputs=MemoryInputs(metadata),
         exports=MemoryExports(metadata),
+        outbox=MemoryOutbox(metadata, clock),
+        signing_keys=MemorySigningKeys(metadata),
+        api_keys=MemoryApiKeys(metadata),
+        timetable=MemoryTimetable(metadata, clock),
         tasks=MemoryTasks(rows),
         work=QueuedWork(claims, queues, clock=clock, lease=LEASE),
         claims=claims,

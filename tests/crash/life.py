@@ -17,10 +17,11 @@ import apsw
 import msgspec
 from starlette.types import ASGIApp, Message
 
+from conveyor.operating import Engines
 from conveyor.settings import Settings
 from conveyor.testing.clock import NOON, FakeClock, FakeIds
 from conveyor.testing.trace import watched
-from conveyor.wiring import Engines, Service, open_embedded, wire
+from conveyor.wiring import Service, open_embedded, wire
 from tests.crash.deaths import Deaths
 from tests.crash.gateway import ScriptedGateway
 

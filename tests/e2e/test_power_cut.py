@@ -20,11 +20,12 @@ import pytest
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.task import Settlement, TaskStatus
+from conveyor.operating import Engines
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.ports.work import Work
 from conveyor.settings import Settings
-from conveyor.wiring import Engines, open_embedded, wire
+from conveyor.wiring import open_embedded, wire
 from tests.unit.packs_kit import Disk, watched
 
 CUTS = 25  # of each history: with those of `make test-long` 200 in all

@@ -20,13 +20,14 @@ from conveyor.domain.counts import Spend
 from conveyor.domain.params import load
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.task import RetryPolicy, Task
+from conveyor.operating import Engines
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.ports.work import Held
 from conveyor.settings import Settings
 from conveyor.steps.attempt import Assignment, Ended
 from conveyor.testing.clock import FakeClock
-from conveyor.wiring import Engines, Service, open_embedded, wire
+from conveyor.wiring import Service, open_embedded, wire
 from tests.unit.kit import ClockIds
 
 P = TypeVar("P")

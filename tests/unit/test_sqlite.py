@@ -77,7 +77,7 @@ async def test_a_migration_that_fails_leaves_the_schema_before_it(
 
     async with open_database(tmp_path) as database:
         tables = await database.read(_schema)
-        assert not any(name == "extra" for name, _ in tables)
+        assert not any(name == "extra" for name, *_ in tables)
 
 
 async def test_a_folder_in_use_is_refused_with_the_name_of_its_owner(tmp_path: Path) -> None:
@@ -393,8 +393,18 @@ def _runs(connection: apsw.Connection) -> list[str]:
     return [run for (run,) in connection.execute("SELECT run_id FROM shelf ORDER BY run_id")]
 
 
-def _schema(connection: apsw.Connection) -> list[tuple[str, str]]:
-    return list(connection.execute("SELECT name, sql FROM sqlite_schema ORDER BY name"))
+def _schema(connection: apsw.Connection) -> list[tuple[object, ...]]:
+    """Tables, columns and indexes. A column that was added stands in its own way in the text."""
+    tables = list(
+        connection.execute("SELECT name, wr, strict FROM pragma_table_list ORDER BY name")
+    )
+    columns = [
+        (table, *column)
+        for table, *_ in tables
+        for column in connection.execute("SELECT * FROM pragma_table_xinfo(?)", (table,))
+    ]
+    wanted = "SELECT name, sql FROM sqlite_schema WHERE type <> 'table' ORDER BY name"
+    return [*tables, *columns, *connection.execute(wanted)]
 
 
 @contextmanager

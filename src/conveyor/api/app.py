@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
 from conveyor.api import problems
+from conveyor.api.auth import Callers, admit
 from conveyor.api.handlers import Handlers
 from conveyor.api.openapi import encoded
 from conveyor.api.operators import Operators
@@ -38,10 +39,18 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def build_app(
-    handlers: Handlers, metrics: Metrics, ids: Ids, ready: Ready, operators: Operators
+    handlers: Handlers,
+    metrics: Metrics,
+    ids: Ids,
+    ready: Ready,
+    operators: Operators,
+    *,
+    callers: Callers,
+    others: Sequence[object] = (),
 ) -> ASGIApp:
+    """`others` serve the routes that `handlers` has no method for."""
     routes = [
-        *_contract_routes(handlers),
+        *_contract_routes([handlers, *others], callers),
         *_linked_routes(handlers),
         *_operators_routes(metrics, ready),
     ]
@@ -126,12 +135,16 @@ def _template(scope: Scope) -> str:
     return getattr(scope.get("route"), "path", None) or NO_ROUTE
 
 
-def _contract_routes(handlers: Handlers) -> list[Route]:
+def _contract_routes(served: Sequence[object], callers: Callers) -> list[Route]:
     """One route a path, so that a refused method is told all that the path takes."""
     paths: dict[str, dict[str, Endpoint]] = {}
     for route in ROUTES:
-        paths.setdefault(route.path, {})[route.method] = getattr(handlers, route.handler)
-    return [Route(path, _by_method(calls), methods=list(calls)) for path, calls in paths.items()]
+        [serve] = [getattr(one, route.handler) for one in served if hasattr(one, route.handler)]
+        paths.setdefault(route.path, {})[route.method] = serve
+    return [
+        Route(path, _by_method(calls, callers), methods=list(calls))
+        for path, calls in paths.items()
+    ]
 
 
 def _linked_routes(handlers: Handlers) -> list[Route]:
@@ -143,8 +156,9 @@ def _linked_routes(handlers: Handlers) -> list[Route]:
     ]
 
 
-def _by_method(calls: Mapping[str, Endpoint]) -> Endpoint:
+def _by_method(calls: Mapping[str, Endpoint], callers: Callers) -> Endpoint:
     async def serve(request: Request) -> Response:
+        await admit(request, callers)
         return await calls["GET" if request.method == "HEAD" else request.method](request)
 
     return serve

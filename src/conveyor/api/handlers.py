@@ -8,13 +8,13 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from conveyor.api import downloads, wire
-from conveyor.api.auth import Callers
+from conveyor.api.auth import caller_of, who
 from conveyor.api.events import EventStream
 from conveyor.api.intake import read_body, take_call
 from conveyor.api.links import Links
 from conveyor.domain import cursor
 from conveyor.domain.file_input import CONTENT_TYPES as CONTENT_TYPES_OF_LISTS
-from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId, TaskId
+from conveyor.domain.ids import ExportId, InputId, JobId, RunId, TaskId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.rerun import parse_statuses
 from conveyor.domain.run import PauseState, Run
@@ -55,7 +55,6 @@ Choice = TypeVar("Choice", JobStatus, JobType)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handlers:
-    callers: Callers
     links: Links
     limits: Limits
     metrics: Metrics
@@ -72,11 +71,11 @@ class Handlers:
     public_url: str | None = None
 
     async def submit_job(self, request: Request) -> Response:
-        call = await take_call(request, *self.callers.identify(request), self.limits.inline_bytes)
+        call = await take_call(request, who(request), self.limits.inline_bytes)
         return _answered(await self.accept.submit(call, wire.submitted))
 
     async def new_slot(self, request: Request) -> Response:
-        caller = self._caller(request)
+        caller = caller_of(request)
         slot = await self.stage.slot(caller, await read_body(request, LARGEST_SPEC))
         url, expires_at = self.links.to_slot(self._base(request), slot)
         headers = {"Content-Type": CONTENT_TYPES_OF_LISTS[slot.spec.kind]}
@@ -98,11 +97,11 @@ class Handlers:
         return Response(status_code=200)
 
     async def list_bad_rows(self, request: Request) -> Response:
-        lines = await self.read.bad_rows(self._caller(request), _job(request), _run(request))
+        lines = await self.read.bad_rows(caller_of(request), _job(request), _run(request))
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     async def list_jobs(self, request: Request) -> Response:
-        caller = self._caller(request)
+        caller = caller_of(request)
         query = request.query_params
         views, after = await self.read.jobs(
             caller,
@@ -116,11 +115,11 @@ class Handlers:
         return _json(wire.encode(wire.jobs_shown(views, after)))
 
     async def get_job(self, request: Request) -> Response:
-        view = await self.read.job(self._caller(request), _job(request))
+        view = await self.read.job(caller_of(request), _job(request))
         return _json(wire.encode(wire.job_shown(view)))
 
     async def add_tasks(self, request: Request) -> Response:
-        call = await take_call(request, *self.callers.identify(request), self.limits.inline_bytes)
+        call = await take_call(request, who(request), self.limits.inline_bytes)
 
         async def added(job: Job, run: Run, accepted: int) -> bytes:
             settled = (await self.read.tasks.counts([run.id]))[run.id]
@@ -130,13 +129,13 @@ class Handlers:
         return _answered(await self.append.add(call, _job(request), added))
 
     async def close_job(self, request: Request) -> Response:
-        caller = self._caller(request)
+        caller = caller_of(request)
         await self.closing.close(caller, _job(request))
         view = await self.read.job(caller, _job(request))
         return _json(wire.encode(wire.job_shown(view)))
 
     async def stop_job(self, request: Request) -> Response:
-        caller = self._caller(request)
+        caller = caller_of(request)
         run = await self.closing.stop(caller, _job(request))
         view = await self.read.run(caller, _job(request), run.id)
         return _json(wire.encode(wire.run_shown(view.run, view.settled)))
@@ -148,25 +147,25 @@ class Handlers:
         return await self._turn(request, PauseState.ACTIVE)
 
     async def rerun_job(self, request: Request) -> Response:
-        call = await take_call(request, *self.callers.identify(request), self.limits.inline_bytes)
+        call = await take_call(request, who(request), self.limits.inline_bytes)
         statuses = parse_statuses(request.query_params.get("status"))
         return _answered(
             await self.rerunning.rerun(call, _job(request), statuses, wire.rerun_shown)
         )
 
     async def delete_job(self, request: Request) -> Response:
-        await self.deleting.job(self._caller(request), _job(request))
+        await self.deleting.job(caller_of(request), _job(request))
         return Response(status_code=202)
 
     async def delete_run(self, request: Request) -> Response:
         run_id = RunId(request.path_params["run"])
-        await self.deleting.run(self._caller(request), _job(request), run_id)
+        await self.deleting.run(caller_of(request), _job(request), run_id)
         return Response(status_code=202)
 
     async def list_runs(self, request: Request) -> Response:
         query = request.query_params
         views, after = await self.read.runs(
-            self._caller(request),
+            caller_of(request),
             _job(request),
             limit=cursor.limit(
                 query.get("limit"), default=cursor.DEFAULT_LIMIT, most=cursor.MOST_LISTED
@@ -177,13 +176,13 @@ class Handlers:
 
     async def get_run(self, request: Request) -> Response:
         run_id = RunId(request.path_params["run"])
-        view = await self.read.run(self._caller(request), _job(request), run_id)
+        view = await self.read.run(caller_of(request), _job(request), run_id)
         return _json(wire.encode(wire.run_shown(view.run, view.settled)))
 
     async def list_results(self, request: Request) -> Response:
         query = request.query_params
         page = await self.read.results(
-            self._caller(request),
+            caller_of(request),
             _job(request),
             _run(request),
             limit=cursor.limit(
@@ -205,7 +204,7 @@ class Handlers:
         return _json(wire.encode(wire.WireResults(results, page.next_cursor)))
 
     async def get_content(self, request: Request) -> Response:
-        caller = self._caller(request)
+        caller = caller_of(request)
         return await _content(
             await self.read.content(caller, _job(request), _run(request), _task(request))
         )
@@ -216,19 +215,19 @@ class Handlers:
         return await _content(await self.read.content_by_link(job_id, run_id, _task(request)))
 
     async def get_history(self, request: Request) -> Response:
-        caller = self._caller(request)
+        caller = caller_of(request)
         lines = await self.read.history(caller, _job(request), _run(request), _task(request))
         return _json(wire.encode(wire.history_shown(lines)))
 
     async def start_export(self, request: Request) -> Response:
         run_id = RunId(request.path_params["run"])
-        export = await self.exporting.start(self._caller(request), _job(request), run_id)
+        export = await self.exporting.start(caller_of(request), _job(request), run_id)
         return _json(wire.encode(wire.export_started(export)), 202)
 
     async def get_export(self, request: Request) -> Response:
         run_id, base = RunId(request.path_params["run"]), self._base(request)
         export = await self.exporting.find(
-            self._caller(request), _job(request), run_id, _export(request)
+            caller_of(request), _job(request), run_id, _export(request)
         )
         shown = wire.export_shown(export, lambda one: self.links.to_export(base, one))
         return _json(wire.encode(shown))
@@ -239,21 +238,17 @@ class Handlers:
 
     async def follow_run(self, request: Request) -> Response:
         seen = request.headers.get("last-event-id")
-        caller = self._caller(request)
+        caller = caller_of(request)
         return EventStream(await self.watch.listen(caller, _job(request), _run(request), seen=seen))
 
     async def not_implemented(self, request: Request) -> Response:
-        self.callers.identify(request)
         raise NotImplementedYet(f"{request.method} {request.url.path} is not available yet")
 
     async def _turn(self, request: Request, state: PauseState) -> Response:
-        caller = self._caller(request)
+        caller = caller_of(request)
         run = await self.pausing.turn(caller, _job(request), state)
         view = await self.read.run(caller, _job(request), run.id)
         return _json(wire.encode(wire.run_shown(view.run, view.settled)))
-
-    def _caller(self, request: Request) -> CallerId:
-        return self.callers.identify(request)[0]
 
     def _base(self, request: Request) -> str:
         return (self.public_url or str(request.base_url)).rstrip("/")

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 
 from starlette.requests import Request
 
+from conveyor.api.auth import Who
 from conveyor.domain.ids import CallerId
 from conveyor.domain.submission import OnInvalid
 from conveyor.errors import InvalidArgument, NotImplementedYet, TooLarge
@@ -35,15 +36,15 @@ async def read_body(request: Request, most: int) -> bytes:
     return b"".join(chunks)
 
 
-async def take_call(request: Request, caller: CallerId, key: str, most: int) -> Call:
+async def take_call(request: Request, who: Who, most: int) -> Call:
     """A call that may be repeated."""
     raw = await read_body(request, most)
     extensions = _extensions(request)
     return Call(
-        caller=caller,
-        api_key=key,
+        caller=who.caller,
+        api_key=who.gateway_key,
         raw=raw,
-        fingerprint=_fingerprint(request, caller, raw),
+        fingerprint=_fingerprint(request, who.caller, raw),
         extensions=extensions,
         idempotency_key=_idempotency_key(request),
     )

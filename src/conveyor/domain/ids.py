@@ -11,6 +11,8 @@ TaskId = NewType("TaskId", str)
 CallerId = NewType("CallerId", str)
 InputId = NewType("InputId", str)
 ExportId = NewType("ExportId", str)
+EventId = NewType("EventId", str)
+KeyId = NewType("KeyId", str)
 
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")

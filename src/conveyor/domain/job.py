@@ -10,6 +10,8 @@ import msgspec
 
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.pinned import PinnedList
+from conveyor.domain.schedule import Schedule, ScheduleState
+from conveyor.domain.webhook import Webhook
 from conveyor.errors import IllegalMove
 
 
@@ -51,8 +53,20 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     result_ttl_days: int = 14
     runs: int = 1  # runs there have ever been: the next one's sequence is one more
     pinned: PinnedList | None = None  # the list its rows came from, where one is kept
+    webhook: Webhook | None = None
+    schedule: Schedule | None = None  # of a scheduled job
+    schedule_state: ScheduleState = ScheduleState.ACTIVE
+    next_fire_at: datetime | None = None  # computed while paused, too; None when none is to come
+    skipped: int = 0  # fires that found the last run live
+    last_skipped_at: datetime | None = None
     last_batch: bool = False  # closed by the last batch of added tasks, not by a call to close
     version: int = 0  # 0: not stored yet; each store raises it
+
+    @property
+    def fires_at(self) -> datetime | None:
+        """When it is to run next by itself."""
+        is_on = self.status is not JobStatus.DELETED and self.schedule_state is ScheduleState.ACTIVE
+        return self.next_fire_at if is_on else None
 
 
 def close(job: Job, now: datetime) -> Job:

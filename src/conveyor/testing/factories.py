@@ -6,16 +6,29 @@ from typing import TypeVar
 
 import msgspec
 
+from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import REPLAY_LIFE, Batch, Replay, Scrub
 from conveyor.domain.counts import NOTHING, Spend
+from conveyor.domain.event import Channel, Event, EventType
 from conveyor.domain.export import Export
 from conveyor.domain.failure import FailureReason, ruling
 from conveyor.domain.file_input import FileInput
-from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId, TaskId, task_ids
+from conveyor.domain.ids import (
+    CallerId,
+    EventId,
+    ExportId,
+    InputId,
+    JobId,
+    KeyId,
+    RunId,
+    TaskId,
+    task_ids,
+)
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.list_shape import ListKind, ListSpec
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.run import Run
+from conveyor.domain.signing import SigningKey, SigningKeys
 from conveyor.domain.task import (
     Inherited,
     Settlement,
@@ -36,6 +49,8 @@ RUN = RunId(_ids.new())
 OTHER_RUN = RunId(_ids.new())
 INPUT = InputId(_ids.new())
 EXPORT = ExportId(_ids.new())
+EVENT = EventId(_ids.new())
+KEY = KeyId(_ids.new())
 
 
 def a_task_spec(**changes: object) -> TaskSpec:
@@ -114,6 +129,31 @@ def an_export(**changes: object) -> Export:
     return msgspec.structs.replace(export, **changes)
 
 
+def an_event(**changes: object) -> Event:
+    event = Event(
+        id=EVENT,
+        caller=CALLER,
+        job_id=JOB,
+        run_id=RUN,
+        channel=Channel.WEBHOOK,
+        type=EventType.RUN_COMPLETED,
+        occurred_at=NOON,
+        payload="{}",
+        due_at=NOON,
+    )
+    return msgspec.structs.replace(event, **changes)
+
+
+def signing_keys(**changes: object) -> SigningKeys:
+    active = SigningKey(kid=_ids.new(), sealed_secret=b"sealed", created_at=NOON)
+    return msgspec.structs.replace(SigningKeys(id=CALLER, active=active), **changes)
+
+
+def an_api_key(**changes: object) -> ApiKey:
+    key = ApiKey(id=KEY, caller=CALLER, digest=b"digest", created_at=NOON)
+    return msgspec.structs.replace(key, **changes)
+
+
 def a_replay(**changes: object) -> Replay:
     replay = Replay(
         caller=CALLER,
@@ -126,7 +166,7 @@ def a_replay(**changes: object) -> Replay:
     return msgspec.structs.replace(replay, **changes)
 
 
-_Row = TypeVar("_Row", Job, Run, Batch, Scrub, FileInput, Export)
+_Row = TypeVar("_Row", Job, Run, Batch, Scrub, FileInput, Export, Event, SigningKeys, ApiKey)
 
 
 def as_stored(row: _Row) -> _Row:

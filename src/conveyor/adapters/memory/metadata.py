@@ -1,17 +1,20 @@
 """Metadata in memory."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from conveyor.adapters.memory.answers import MemoryAnswers
+from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import Batch, Replay, Scrub
+from conveyor.domain.event import Event
 from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
-from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId
+from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.run import Run, RunStatus
+from conveyor.domain.signing import SigningKeys
 from conveyor.errors import KeyTaken, Stale
 from conveyor.ports.metadata import Change, Removed, Row
 
@@ -23,8 +26,11 @@ class MemoryMetadata:
         self._runs: dict[RunId, Run] = {}
         self._batches: dict[tuple[str, int], Batch] = {}
         self._scrubs: dict[str, Scrub] = {}
-        self.inputs: dict[InputId, FileInput] = {}
-        self.exports: dict[ExportId, Export] = {}
+        self.inputs: dict[str, FileInput] = {}
+        self.exports: dict[str, Export] = {}
+        self.events: dict[str, Event] = {}
+        self.signing_keys: dict[str, SigningKeys] = {}
+        self.api_keys: dict[str, ApiKey] = {}
 
     async def commit(self, *changes: Change) -> None:
         for change in changes:
@@ -99,65 +105,46 @@ class MemoryMetadata:
             raise Stale(f"{type(change).__name__} moved on from version {change.version}")
 
     def _stored(self, change: Row) -> Row | None:
-        match change:
-            case Job():
-                return self._jobs.get(change.id)
-            case Run():
-                return self._runs.get(change.id)
-            case Batch():
-                return self._batches.get(_place(change))
-            case Scrub():
-                return self._scrubs.get(change.id)
-            case FileInput():
-                return self.inputs.get(change.id)
-            case Export():
-                return self.exports.get(change.id)
+        return self._table(change).get(_place(change))
 
     def _write(self, change: Change) -> None:
         match change:
-            case Job():
-                self._jobs[change.id] = _raised(change)
-            case Run():
-                self._runs[change.id] = _raised(change)
-            case Batch():
-                self._batches[_place(change)] = _raised(change)
-            case Scrub():
-                self._scrubs[change.id] = _raised(change)
-            case FileInput():
-                self.inputs[change.id] = _raised(change)
-            case Export():
-                self.exports[change.id] = _raised(change)
             case Removed(row):
-                self._remove(row)
+                self._table(row).pop(_place(row), None)
             case Replay():
                 self._answers.keep(change)
+            case _:
+                raised = msgspec.structs.replace(change, version=change.version + 1)
+                self._table(change)[_place(change)] = raised
 
-    def _remove(self, row: Row) -> None:
+    def _table(self, row: Row) -> dict[Any, Any]:
+        """Where rows of this kind are, by their place."""
         match row:
             case Job():
-                self._jobs.pop(row.id, None)
+                return self._jobs
             case Run():
-                self._runs.pop(row.id, None)
+                return self._runs
             case Batch():
-                self._batches.pop(_place(row), None)
+                return self._batches
             case Scrub():
-                self._scrubs.pop(row.id, None)
+                return self._scrubs
             case FileInput():
-                self.inputs.pop(row.id, None)
+                return self.inputs
             case Export():
-                self.exports.pop(row.id, None)
+                return self.exports
+            case Event():
+                return self.events
+            case SigningKeys():
+                return self.signing_keys
+            case ApiKey():
+                return self.api_keys
 
 
-_Row = TypeVar("_Row", Job, Run, Batch, Scrub, FileInput, Export)
 _Listed = TypeVar("_Listed", Job, Run)
 
 
-def _raised(row: _Row) -> _Row:
-    return msgspec.structs.replace(row, version=row.version + 1)
-
-
-def _place(batch: Batch) -> tuple[str, int]:
-    return batch.run_id, batch.first
+def _place(row: Row) -> str | tuple[str, int]:
+    return (row.run_id, row.first) if isinstance(row, Batch) else row.id
 
 
 def _is_asked_for(job: Job, status: JobStatus | None, kind: JobType | None) -> bool:

@@ -9,6 +9,7 @@ import apsw
 import msgspec
 
 from conveyor.adapters.sqlite.answers import SqliteAnswers
+from conveyor.adapters.sqlite.api_keys import SqliteApiKeys
 from conveyor.adapters.sqlite.claims import SqliteClaims
 from conveyor.adapters.sqlite.database import Database, Durability, open_database, visit_database
 from conveyor.adapters.sqlite.duties import SqliteDuties
@@ -16,10 +17,13 @@ from conveyor.adapters.sqlite.exports import SqliteExports
 from conveyor.adapters.sqlite.graves import SqliteGraves
 from conveyor.adapters.sqlite.inputs import SqliteInputs
 from conveyor.adapters.sqlite.metadata import SqliteMetadata
+from conveyor.adapters.sqlite.outbox import SqliteOutbox
 from conveyor.adapters.sqlite.rows import stamp
 from conveyor.adapters.sqlite.settling import ENDING
+from conveyor.adapters.sqlite.signing_keys import SqliteSigningKeys
 from conveyor.adapters.sqlite.survey import SqliteSurvey
 from conveyor.adapters.sqlite.tasks import SqliteTasks
+from conveyor.adapters.sqlite.timetable import SqliteTimetable
 from conveyor.adapters.sqlite.work import SqliteWork
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.work import Held
@@ -34,6 +38,10 @@ class SqliteEngine(msgspec.Struct, frozen=True, kw_only=True):
     answers: SqliteAnswers
     inputs: SqliteInputs
     exports: SqliteExports
+    outbox: SqliteOutbox
+    signing_keys: SqliteSigningKeys
+    api_keys: SqliteApiKeys
+    timetable: SqliteTimetable
     tasks: SqliteTasks
     work: SqliteWork
     claims: SqliteClaims
@@ -88,6 +96,10 @@ def _engine(  # noqa: PLR0917 - all of them parts of one thing
         answers=SqliteAnswers(database, clock),
         inputs=SqliteInputs(database),
         exports=SqliteExports(database),
+        outbox=SqliteOutbox(database, clock),
+        signing_keys=SqliteSigningKeys(database),
+        api_keys=SqliteApiKeys(database),
+        timetable=SqliteTimetable(database, clock),
         tasks=SqliteTasks(database, clock),
         work=work,
         claims=SqliteClaims(database, work),

@@ -1,6 +1,7 @@
 """Jobs, runs and what is owed to them in SQLite."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import singledispatch
 
 import apsw
@@ -9,12 +10,15 @@ import msgspec
 from conveyor.adapters.sqlite.answers import claim_key
 from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.rows import stamp
+from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import Batch, Replay, Scrub
+from conveyor.domain.event import Event
 from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.run import Run
+from conveyor.domain.signing import SigningKeys
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Change, Removed, Row
@@ -25,12 +29,13 @@ BATCH = msgspec.json.Decoder(Batch)
 SCRUB = msgspec.json.Decoder(Scrub)
 
 INSERT_JOB = """
-INSERT INTO job (id, caller, type, status, run_id, version, doc) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO job (id, caller, type, status, run_id, fires_at, version, doc)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING RETURNING 1
 """
 UPDATE_JOB = """
-UPDATE job SET caller = ?2, type = ?3, status = ?4, run_id = ?5, version = ?6, doc = ?7
- WHERE id = ?1 AND version = ?6 - 1 RETURNING 1
+UPDATE job SET caller = ?2, type = ?3, status = ?4, run_id = ?5, fires_at = ?6, version = ?7, doc = ?8
+ WHERE id = ?1 AND version = ?7 - 1 RETURNING 1
 """
 INSERT_RUN = """
 INSERT INTO run (id, job_id, live, version, doc) VALUES (?, ?, ?, ?, ?)
@@ -48,7 +53,23 @@ UPDATE_BATCH = """
 UPDATE batch SET version = ?3, doc = ?4
  WHERE run_id = ?1 AND first = ?2 AND version = ?3 - 1 RETURNING 1
 """
-NAMED: dict[type[Row], str] = {Scrub: "scrub", FileInput: "file_input", Export: "export"}
+INSERT_EVENT = """
+INSERT INTO event (id, job_id, channel, due_at, version, doc) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING RETURNING 1
+"""
+UPDATE_EVENT = """
+UPDATE event SET job_id = ?2, channel = ?3, due_at = ?4, version = ?5, doc = ?6
+ WHERE id = ?1 AND version = ?5 - 1 RETURNING 1
+"""
+Named = Scrub | FileInput | Export | SigningKeys | ApiKey
+NAMED: dict[type[Row], str] = {
+    Scrub: "scrub",
+    FileInput: "file_input",
+    Export: "export",
+    Event: "event",
+    SigningKeys: "signing_keys",
+    ApiKey: "api_key",
+}
 INSERT_NAMED = """
 INSERT INTO {} (id, version, doc) VALUES (?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1
 """
@@ -156,8 +177,11 @@ def _write(change: Change, _connection: apsw.Connection, _now: int) -> None:
 @_write.register
 def _write_job(job: Job, connection: apsw.Connection, _: int) -> None:
     stored = msgspec.structs.replace(job, version=job.version + 1)
-    row = (job.id, job.caller, job.type, job.status, job.latest_run_id or "", stored.version)
-    _put(connection, UPDATE_JOB if job.version else INSERT_JOB, (*row, _doc_of(stored)), job.id)
+    row = (
+        *(job.id, job.caller, job.type, job.status, job.latest_run_id or ""),
+        *(_stamped(job.fires_at), stored.version, _doc_of(stored)),
+    )
+    _put(connection, UPDATE_JOB if job.version else INSERT_JOB, row, job.id)
 
 
 @_write.register
@@ -174,8 +198,16 @@ def _write_batch(batch: Batch, connection: apsw.Connection, _: int) -> None:
     _put(connection, UPDATE_BATCH if batch.version else INSERT_BATCH, row, batch.run_id)
 
 
-@_write.register(Scrub | FileInput | Export)
-def _write_named(named: Scrub | FileInput | Export, connection: apsw.Connection, _: int) -> None:
+@_write.register
+def _write_event(event: Event, connection: apsw.Connection, _: int) -> None:
+    stored = msgspec.structs.replace(event, version=event.version + 1)
+    row = (event.id, event.job_id, event.channel, _stamped(event.due_at), stored.version)
+    statement = UPDATE_EVENT if event.version else INSERT_EVENT
+    _put(connection, statement, (*row, _doc_of(stored)), event.id)
+
+
+@_write.register(Named)
+def _write_named(named: Named, connection: apsw.Connection, _: int) -> None:
     stored = msgspec.structs.replace(named, version=named.version + 1)
     statement = (UPDATE_NAMED if named.version else INSERT_NAMED).format(NAMED[type(named)])
     _put(connection, statement, (named.id, stored.version, _doc_of(stored)), named.id)
@@ -188,12 +220,12 @@ def _remove(removed: Removed, connection: apsw.Connection, _: int) -> None:
             connection.execute("DELETE FROM job WHERE id = ?", (name,))
         case Run(id=name):
             connection.execute("DELETE FROM run WHERE id = ?", (name,))
-        case Scrub(id=name) | FileInput(id=name) | Export(id=name):
-            table = NAMED[type(removed.row)]
-            connection.execute(f"DELETE FROM {table} WHERE id = ?", (name,))
         case Batch(run_id=run_id, first=first):
             key = (run_id, first)
             connection.execute("DELETE FROM batch WHERE run_id = ? AND first = ?", key)
+        case named:
+            table = NAMED[type(named)]
+            connection.execute(f"DELETE FROM {table} WHERE id = ?", (named.id,))
 
 
 @_write.register
@@ -202,10 +234,14 @@ def _write_replay(replay: Replay, connection: apsw.Connection, now: int) -> None
 
 
 def _put(
-    connection: apsw.Connection, statement: str, row: tuple[str | int, ...], name: str
+    connection: apsw.Connection, statement: str, row: tuple[str | int | None, ...], name: str
 ) -> None:
     if connection.execute(statement, row).fetchone() is None:
         raise Stale(f"{name} has moved on")
+
+
+def _stamped(moment: datetime | None) -> int | None:
+    return None if moment is None else stamp(moment)
 
 
 def _doc_of(value: Row) -> str:

@@ -8,14 +8,18 @@ from conveyor.domain.counts import Counts
 from conveyor.domain.ids import RunId
 from conveyor.domain.task import Attempt, Task, Verdict
 from conveyor.ports.answers import Answers
+from conveyor.ports.api_keys import ApiKeys
 from conveyor.ports.claims import Claims
 from conveyor.ports.duties import Duties
 from conveyor.ports.exports import Exports
 from conveyor.ports.graves import Graves
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
+from conveyor.ports.outbox import Outbox
+from conveyor.ports.signing_keys import SigningKeys
 from conveyor.ports.survey import Survey
 from conveyor.ports.tasks import Tasks
+from conveyor.ports.timetable import Timetable
 from conveyor.ports.work import Work
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import RUN, held, ids_of, new_tasks, settlement
@@ -34,6 +38,10 @@ class Engine:
     answers: Answers
     inputs: Inputs
     exports: Exports
+    outbox: Outbox
+    signing_keys: SigningKeys
+    api_keys: ApiKeys
+    timetable: Timetable
     tasks: Tasks
     work: Work
     duties: Duties

@@ -1,0 +1,122 @@
+"""What callers ask for: the steps behind each call of the API."""
+
+from conveyor.api.handlers import Handlers
+from conveyor.api.links import Links
+from conveyor.operating import Engines
+from conveyor.settings import Settings
+from conveyor.steps.accept import Accept
+from conveyor.steps.append import Append
+from conveyor.steps.close import Close
+from conveyor.steps.delete import Delete
+from conveyor.steps.export import Export
+from conveyor.steps.idempotency import Replays
+from conveyor.steps.ingest import Ingest
+from conveyor.steps.pause import Pause
+from conveyor.steps.read import Read
+from conveyor.steps.rerun import Rerun
+from conveyor.steps.stage import Stage
+from conveyor.steps.watch import Watch
+from conveyor.telemetry import Metrics
+
+
+def wire_handlers(
+    settings: Settings,
+    engines: Engines,
+    metrics: Metrics,
+    ingest: Ingest,
+    watch: Watch,
+    *,
+    exporting: Export,
+) -> Handlers:
+    replays = Replays(answers=engines.answers, clock=engines.clock)
+    return Handlers(
+        links=Links(engines.link_secret, engines.clock, life=settings.result_url_life),
+        limits=settings.limits,
+        metrics=metrics,
+        public_url=settings.public_url,
+        stage=_wire_stage(settings, engines),
+        accept=_wire_accept(settings, engines, replays, ingest),
+        append=Append(
+            metadata=engines.metadata,
+            blobs=engines.blobs,
+            duties=engines.duties,
+            replays=replays,
+            clock=engines.clock,
+            ids=engines.ids,
+            limits=settings.limits,
+            ingest=ingest.run,
+        ),
+        closing=Close(
+            metadata=engines.metadata,
+            work=engines.work,
+            clock=engines.clock,
+            check=ingest.check,
+            wake=ingest.wake,
+        ),
+        pausing=Pause(metadata=engines.metadata, clock=engines.clock, wake=ingest.wake),
+        rerunning=_wire_rerun(settings, engines, replays, ingest),
+        deleting=_wire_delete(engines, ingest),
+        exporting=exporting,
+        read=Read(
+            metadata=engines.metadata,
+            tasks=engines.tasks,
+            bodies=engines.bodies,
+            blobs=engines.blobs,
+            clock=engines.clock,
+        ),
+        watch=watch,
+    )
+
+
+def _wire_stage(settings: Settings, engines: Engines) -> Stage:
+    return Stage(
+        metadata=engines.metadata,
+        inputs=engines.inputs,
+        blobs=engines.blobs,
+        clock=engines.clock,
+        ids=engines.ids,
+        most_bytes=settings.list_bytes,
+    )
+
+
+def _wire_accept(settings: Settings, engines: Engines, replays: Replays, ingest: Ingest) -> Accept:
+    return Accept(
+        metadata=engines.metadata,
+        tasks=engines.tasks,
+        work=engines.work,
+        blobs=engines.blobs,
+        duties=engines.duties,
+        inputs=engines.inputs,
+        sealing=engines.sealing,
+        replays=replays,
+        clock=engines.clock,
+        ids=engines.ids,
+        limits=settings.limits,
+        wake=ingest.wake,
+    )
+
+
+def _wire_rerun(settings: Settings, engines: Engines, replays: Replays, ingest: Ingest) -> Rerun:
+    return Rerun(
+        metadata=engines.metadata,
+        tasks=engines.tasks,
+        work=engines.work,
+        duties=engines.duties,
+        sealing=engines.sealing,
+        replays=replays,
+        clock=engines.clock,
+        ids=engines.ids,
+        limits=settings.limits,
+        check=ingest.check,
+        wake=ingest.wake,
+    )
+
+
+def _wire_delete(engines: Engines, ingest: Ingest) -> Delete:
+    return Delete(
+        metadata=engines.metadata,
+        work=engines.work,
+        duties=engines.duties,
+        clock=engines.clock,
+        wake=ingest.wake,
+    )

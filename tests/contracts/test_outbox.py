@@ -1,0 +1,5 @@
+from conveyor.testing.contracts.outbox import OutboxContract
+
+
+class TestOutbox(OutboxContract):
+    pass

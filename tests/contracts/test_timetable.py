@@ -1,0 +1,5 @@
+from conveyor.testing.contracts.timetable import TimetableContract
+
+
+class TestTimetable(TimetableContract):
+    pass
