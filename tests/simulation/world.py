@@ -207,6 +207,8 @@ class World:
     gateway: ToldGateway = field(default_factory=ToldGateway)
     flights: list[Flight] = field(default_factory=list)
     claims: dict[tuple[str, str], int] = field(default_factory=dict)  # the last of each task
+    # Bodies that claims which had lost their task may have left when their process died.
+    garbage: set[str] = field(default_factory=set)
     ids: ClockIds = field(init=False)
     stack: AsyncExitStack = field(init=False)
     service: Service = field(init=False)
@@ -316,8 +318,13 @@ class World:
         holding = {(one.task.run_id, one.task.id) for one in flights if not self._is_lost(one)}
         passed_on = [one.task for one in flights if (one.task.run_id, one.task.id) not in holding]
         before = [await self.ports.tasks.get(task.run_id, task.id) for task in passed_on]
-        if ended:
-            await self.service.pump.settle(ended)
+        try:
+            if ended:
+                await self.service.pump.settle(ended)
+        except BaseException as error:
+            if is_death(error):
+                self.garbage |= {f"{one.run_id}/{one.id}.{one.claim_no}" for one in passed_on}
+            raise
         after = [await self.ports.tasks.get(task.run_id, task.id) for task in passed_on]
         assert before == after or self.fate.struck, f"a lost claim wrote: {before} -> {after}"
 
