@@ -42,6 +42,7 @@ from conveyor.steps.clear import Clear
 from conveyor.steps.complete import Complete
 from conveyor.steps.doctor import Doctor
 from conveyor.steps.mend import Mend
+from conveyor.steps.owing import Owing
 from conveyor.steps.sweep import Count, Sweep
 from conveyor.vitals import Room
 
@@ -141,7 +142,13 @@ async def open_at_rest(settings: Settings, *, writable: bool = False) -> AsyncIt
             bodies=PackBodies(packs, FileBodies(folder / "bodies")),
             blobs=FileBlobs(folder / "blobs"),
         )
-        complete = Complete(metadata=rows.metadata, tasks=rows.tasks, work=rows.work, clock=clock)
+        complete = Complete(
+            metadata=rows.metadata,
+            tasks=rows.tasks,
+            work=rows.work,
+            clock=clock,
+            owing=Owing(ids=ids),
+        )
         sweep = wire_sweep(settings, stores, complete, _count_nothing, _count_nothing)
         doctor = wire_doctor(settings, stores, sweep, running=False)
         yield AtRest(doctor=doctor, graves=rows.graves)

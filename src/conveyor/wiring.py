@@ -32,6 +32,7 @@ from conveyor.domain.ids import JobId
 from conveyor.domain.task import RetryPolicy
 from conveyor.errors import RefusedToStart
 from conveyor.gateways import open_gateway
+from conveyor.notifying import wire_complete
 from conveyor.operating import PACKS, Engines, wire_doctor, wire_sweep
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock, Ids
@@ -226,9 +227,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
     metrics = Metrics()
     _tell_build(settings, metrics)
     stores, engines = engines, _measured(engines, metrics, settings.slow_call)
-    complete = Complete(
-        metadata=engines.metadata, tasks=engines.tasks, work=engines.work, clock=engines.clock
-    )
+    complete = wire_complete(engines)
     pump = _wire_pump(settings, engines, complete)
     metrics.inflight.set_function(lambda: len(pump.flights))
     metrics.live_runs.set_function(lambda: sum(not one.gone for one in pump.lanes.values()))
@@ -303,9 +302,11 @@ def _wire_pump(settings: Settings, engines: Engines, complete: Complete) -> Pump
     scrape = Scrape(gateway=engines.gateway, bodies=engines.bodies)
     settle = Settle(
         metadata=engines.metadata,
+        tasks=engines.tasks,
         work=engines.work,
         bodies=engines.bodies,
         clock=engines.clock,
+        owing=complete.owing,
         check=complete.check,
         # The pump settles, and settling wakes the pump.
         wake=lambda run_id: pump.wake(run_id),  # noqa: PLW0108 - it is made below

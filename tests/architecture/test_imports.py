@@ -30,7 +30,9 @@ STANDARD_AND_PURE = {
     "collections", "csv", "dataclasses", "datetime", "difflib", "enum", "hashlib", "http", "ipaddress", "itertools", "math", "re", "struct", "sys", "typing", "zlib",
 }  # fmt: skip
 # Values and helpers that stations share; no station itself.
-SHARED_BY_STEPS = {"attempt", "check", "idempotency", "lane", "list_pieces", "ownership", "roster"}
+SHARED_BY_STEPS = {
+    "attempt", "check", "idempotency", "lane", "list_pieces", "owing", "ownership", "roster",
+}  # fmt: skip
 # Only these know every part.
 KNOW_ALL = {
     "wiring",
@@ -38,6 +40,7 @@ KNOW_ALL = {
     "answering",
     "attending",
     "gateways",
+    "notifying",
     "cli",
     "testing",
     "__main__",

@@ -21,6 +21,7 @@ from conveyor.adapters.memory.exports import MemoryExports
 from conveyor.adapters.memory.graves import MemoryGraves
 from conveyor.adapters.memory.inputs import MemoryInputs
 from conveyor.adapters.memory.metadata import MemoryMetadata
+from conveyor.adapters.memory.outbox import MemoryOutbox
 from conveyor.adapters.memory.rows import Rows
 from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.adapters.memory.tasks import MemoryTasks
@@ -44,6 +45,7 @@ from conveyor.ports.exports import Exports
 from conveyor.ports.graves import Graves
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
+from conveyor.ports.outbox import Outbox
 from conveyor.ports.survey import Survey
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Work
@@ -59,6 +61,7 @@ from conveyor.steps.export import Export
 from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.mend import Mend
+from conveyor.steps.owing import Owing
 from conveyor.steps.pack import Pack
 from conveyor.steps.read import Read
 from conveyor.steps.rerun import Rerun, Rerunning
@@ -104,6 +107,7 @@ class House:
     answers: Answers
     inputs: Inputs
     exports: Exports
+    outbox: Outbox
     tasks: Tasks
     work: Work
     blobs: Blobs
@@ -130,6 +134,7 @@ class House:
     swept: Counter[str] = field(default_factory=Counter)
     cleared: Counter[str] = field(default_factory=Counter)
     woken: list[RunId] = field(default_factory=list)
+    announced: list[datetime] = field(default_factory=list)  # when something came to be owed
 
     async def submit(self, count: int = 3, **given: Any) -> tuple[JobId, RunId]:
         """A job of so many tasks, as a caller gets one; its ids."""
@@ -222,6 +227,7 @@ def a_house(
     swept: Counter[str] = Counter()
     cleared: Counter[str] = Counter()
     woken: list[RunId] = []
+    announced: list[datetime] = []
 
     def port(port: P, name: str) -> P:
         return watched(port, name, trace)
@@ -232,6 +238,7 @@ def a_house(
     metadata: Metadata = port(recorded, "metadata")
     inputs: Inputs = port(MemoryInputs(recorded), "inputs")
     exports: Exports = port(MemoryExports(recorded), "exports")
+    outbox: Outbox = port(MemoryOutbox(recorded, clock), "outbox")
     tasks: Tasks = port(MemoryTasks(rows), "tasks")
     work: Work = port(MemoryWork(rows), "work")
     blobs: Blobs = port(MemoryBlobs(), "blobs")
@@ -242,7 +249,8 @@ def a_house(
     kept: Bodies = port(bodies or MemoryBodies(), "bodies")
     coordination: Coordination = port(MemoryCoordination(clock, lease=LEASE), "coordination")
 
-    complete = Complete(metadata=metadata, tasks=tasks, work=work, clock=clock)
+    owing = Owing(ids=ids, wake=lambda: announced.append(clock.now()))
+    complete = Complete(metadata=metadata, tasks=tasks, work=work, clock=clock, owing=owing)
     ingest = Ingest(
         metadata=metadata,
         tasks=tasks,
@@ -303,6 +311,7 @@ def a_house(
         answers=answers,
         inputs=inputs,
         exports=exports,
+        outbox=outbox,
         tasks=tasks,
         work=work,
         blobs=blobs,
@@ -315,6 +324,7 @@ def a_house(
         swept=swept,
         cleared=cleared,
         woken=woken,
+        announced=announced,
         complete=complete,
         ingest=ingest,
         stage=Stage(
@@ -370,9 +380,11 @@ def a_house(
         exporting=exporting,
         settle=Settle(
             metadata=metadata,
+            tasks=tasks,
             work=work,
             bodies=kept,
             clock=clock,
+            owing=owing,
             check=complete.check,
             wake=woken.append,
             outage=timedelta(milliseconds=1),

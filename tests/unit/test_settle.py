@@ -135,6 +135,7 @@ async def test_bodies_come_before_rows_before_the_check_and_the_ack_is_last() ->
         "work.settle",
         "metadata.run",
         "tasks.counts",
+        "metadata.job",
         "metadata.commit",
         "work.close",
         "work.ack",

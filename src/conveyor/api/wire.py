@@ -11,30 +11,17 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from conveyor.domain import run as run_life
-from conveyor.domain.counts import ZERO, Counts, Spend
+from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.export import Export, ExportStatus
 from conveyor.domain.job import Job
 from conveyor.domain.progress import Progress
 from conveyor.domain.run import Run
+from conveyor.domain.stats import Cost, Stats, cost, stats
 from conveyor.domain.task import Attempt, Task, TaskStatus
 from conveyor.steps.read import JobView, RunView
 from conveyor.steps.rerun import Rerunning
 
 EXPIRED = "expired"
-
-
-class WireSpend(msgspec.Struct, rename={"dollars": "cost"}):
-    credits: int
-    dollars: float
-
-
-class WireStats(msgspec.Struct):
-    total: int
-    completed: int
-    successful: int
-    failed: int
-    spend: WireSpend
-    failure_reasons: dict[str, int] | UnsetType = UNSET
 
 
 class WireRun(msgspec.Struct, kw_only=True):
@@ -43,7 +30,7 @@ class WireRun(msgspec.Struct, kw_only=True):
     run_sequence: int
     status: str
     trigger: str
-    stats: WireStats
+    stats: Stats
     last_batch_received: bool
     created_at: datetime
     updated_at: datetime
@@ -167,7 +154,7 @@ class WireAttempt(msgspec.Struct):
     started_at: datetime
     ended_at: datetime
     attempt: int
-    spend: WireSpend
+    spend: Cost
     error: msgspec.Raw | UnsetType = UNSET
 
 
@@ -198,7 +185,7 @@ class WireProgress(msgspec.Struct, kw_only=True):
     run_id: str
     status: str
     pause_state: str
-    stats: WireStats
+    stats: Stats
     rate: float | None
     eta_seconds: int | None
     ingest_status: str | UnsetType = UNSET
@@ -215,7 +202,7 @@ def run_shown(run: Run, settled: Counts) -> WireRun:
         run_sequence=run.sequence,
         status=run_life.shown_status(run, settled),
         trigger=run.trigger,
-        stats=_stats(run, settled),
+        stats=stats(run, settled),
         last_batch_received=run.last_batch_received,
         ingest_status=run.ingest_status or UNSET,
         pause_state=run.pause_state if run.is_paused else UNSET,
@@ -301,7 +288,7 @@ def history_shown(lines: Sequence[Attempt]) -> WireHistory:
                 line.started_at,
                 line.ended_at,
                 line.attempt,
-                _spend(line.spend),
+                cost(line.spend),
                 _raw(line.problem),
             )
             for line in lines
@@ -333,30 +320,13 @@ def event_shown(progress: Progress) -> bytes:
         run_id=run.id,
         status=run_life.shown_status(run, progress.settled),
         pause_state=run.pause_state,
-        stats=_stats(run, progress.settled),
+        stats=stats(run, progress.settled),
         rate=progress.rate,
         eta_seconds=progress.eta,
         ingest_status=run.ingest_status or UNSET,
     )
     kind = b"end" if progress.is_last else b"progress"
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (progress.mark.encode(), kind, encode(data))
-
-
-def _stats(run: Run, settled: Counts) -> WireStats:
-    counts = run_life.counts(run, settled)
-    failed = counts.failed
-    return WireStats(
-        total=run_life.shown_total(run, settled),
-        completed=counts.successful + failed,
-        successful=counts.successful,
-        failed=failed,
-        failure_reasons=counts.reasons if failed else UNSET,
-        spend=_spend(counts.spend),
-    )
-
-
-def _spend(spend: Spend) -> WireSpend:
-    return WireSpend(spend.credits, spend.dollars)
 
 
 def _given(text: str | None) -> str | UnsetType:

@@ -27,8 +27,10 @@ from conveyor.errors import Stale, Unavailable
 from conveyor.ports.bodies import Bodies, Body, BodyName, Kept
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
+from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Work
 from conveyor.steps.attempt import Ended, Fetched
+from conveyor.steps.owing import Owing
 
 NO_ROOM_WAIT = timedelta(seconds=5)
 
@@ -38,9 +40,11 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle:
     metadata: Metadata
+    tasks: Tasks
     work: Work
     bodies: Bodies
     clock: Clock
+    owing: Owing
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
     outage: timedelta = timedelta(seconds=1)  # between tries while an engine is away
@@ -176,10 +180,13 @@ class Settle:
     async def _fail_run(self, run_id: RunId, why: AccountBlocked) -> None:
         while (run := await self.metadata.run(run_id)) and run.is_live:
             failed = run_life.fail(run, why.reason, why.detail, self.clock.now())
+            settled = (await self.tasks.counts([run_id]))[run_id]
+            owed = self.owing.at_end(await self.metadata.job(run.job_id), failed, settled)
             try:
-                await self.metadata.commit(failed)
+                await self.metadata.commit(failed, *owed)
             except Stale:
                 continue
+            self.owing.announce(owed)
             log.warning("run.failed", job_id=run.job_id, run_id=run_id, reason=why.reason)
         await self.work.close(run_id)
 

@@ -34,7 +34,9 @@ from conveyor.steps.attempt import Assignment, Fetched, Result
 from conveyor.steps.complete import Complete
 from conveyor.steps.dispatch import Pump
 from conveyor.steps.lane import Pace, pace_over_queues
+from conveyor.steps.owing import Owing
 from conveyor.steps.settle import Settle
+from conveyor.testing.clock import FakeIds
 from conveyor.testing.factories import CALLER, JOB, RUN, a_job, a_run, ids_of, new_tasks
 from conveyor.testing.time_lapse import LapseClock
 
@@ -182,12 +184,17 @@ class Fleet:
         claims = _far_away(_Claims(self), dice)
         work: Work = QueuedWork(claims, queues, clock=self.clock, lease=LEASE)
         tasks = MemoryTasks(self.rows)
-        complete = Complete(metadata=self.metadata, tasks=tasks, work=work, clock=self.clock)
+        owing = Owing(ids=FakeIds())
+        complete = Complete(
+            metadata=self.metadata, tasks=tasks, work=work, clock=self.clock, owing=owing
+        )
         settle = Settle(
             metadata=self.metadata,
+            tasks=tasks,
             work=work,
             bodies=MemoryBodies(),
             clock=self.clock,
+            owing=owing,
             check=complete.check,
             wake=lambda run_id: pump.wake(run_id),  # noqa: PLW0108 - there is none yet
         )
