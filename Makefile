@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
+EMULATORS := .venv-emulators/.ready
 
-.PHONY: help setup demo dev test test-long crash-points check format reference bench bench-peers clean
+.PHONY: help setup emulators demo dev test test-long crash-points check format reference bench bench-peers clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-setup: $(STAMP) ## make .venv with the `conveyor` command
+setup: $(STAMP) $(EMULATORS) ## make .venv with the `conveyor` command, and what tests need beside it
+
+emulators: $(EMULATORS) ## make .venv-emulators, with what stands in for AWS in tests
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Conveyor needs Python 3.11 to 3.14; set PYTHON=python3.x" if not (3, 11) <= sys.version_info < (3, 15) else 0)'
@@ -17,10 +20,16 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(STAMP)
 
-demo: setup ## scrape 1,000 URLs through the official client, and show what came of it
+$(EMULATORS): emulators.txt
+	@test -x .venv-emulators/bin/python || $(PYTHON) -m venv .venv-emulators
+	@echo "Installing emulators of AWS into .venv-emulators ..."
+	@.venv-emulators/bin/python -m pip install --quiet --disable-pip-version-check -r emulators.txt
+	@touch $(EMULATORS)
+
+demo: $(STAMP) ## scrape 1,000 URLs through the official client, and show what came of it
 	@$(BIN)/conveyor demo
 
-dev: setup ## run the service on http://127.0.0.1:8080 with a mock gateway
+dev: $(STAMP) ## run the service on http://127.0.0.1:8080 with a mock gateway
 	@$(BIN)/conveyor dev --mock-gateway
 
 test: setup ## run the tests, with the real engines they need
@@ -29,27 +38,27 @@ test: setup ## run the tests, with the real engines they need
 test-long: setup ## run the soaks as well, and many more histories
 	@$(BIN)/pytest -m 'long or not long' --timeout 1800
 
-crash-points: setup ## list the points at which the tests let the program die
+crash-points: $(STAMP) ## list the points at which the tests let the program die
 	@PYTHONPATH=. $(BIN)/python -m tests.crash
 
-check: setup ## lint, types and the import rule
+check: $(STAMP) ## lint, types and the import rule
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/pytest -n 0 tests/architecture
 
-format: setup ## put the code in its form
+format: $(STAMP) ## put the code in its form
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-reference: setup ## write docs/reference from the code
+reference: $(STAMP) ## write docs/reference from the code
 	@$(BIN)/python -m tests.docs.reference
 
-bench: setup ## measure against the scripts people would write instead
+bench: $(STAMP) ## measure against the scripts people would write instead
 	@$(BIN)/python -m benchmarks
 
-bench-peers: setup ## measure the queues and crawlers people would use instead
+bench-peers: $(STAMP) ## measure the queues and crawlers people would use instead
 	@$(BIN)/python -m benchmarks.peers
 
 clean: ## remove what the other commands made
-	@rm -rf .venv .venv-peers demo data .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv .venv-emulators .venv-peers demo data .mypy_cache .ruff_cache .pytest_cache .hypothesis

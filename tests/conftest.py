@@ -4,6 +4,8 @@ from collections import Counter
 
 import pytest
 
+pytest_plugins = ["tests.emulators"]
+
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     told: Counter[str] = Counter()

@@ -23,7 +23,7 @@ from tests.docs import reference
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "conveyor"
 NOT_OURS = {
-    ".git", ".venv", ".venv-peers", ".hypothesis", ".mypy_cache", ".ruff_cache", ".pytest_cache", "__pycache__",
+    ".git", ".venv", ".venv-emulators", ".venv-peers", ".hypothesis", ".mypy_cache", ".ruff_cache", ".pytest_cache", "__pycache__",
     "data", "demo", "dist",
 }  # fmt: skip
 NONE = "-"

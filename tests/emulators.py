@@ -1,0 +1,164 @@
+"""AWS on this machine: emulators as real processes on loopback, one of each for all tests.
+
+They live in an environment of their own, `.venv-emulators`, that `make setup` brings. Without it
+tests that need one are skipped at home, and fail where `CI` is set: nobody's run is green for
+having skipped.
+"""
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import botocore.session
+import msgspec
+import pytest
+from botocore.config import Config
+
+from conveyor.testing.programs import free_port
+
+PROGRAMS = Path(__file__).parent.parent / ".venv-emulators" / "bin"
+STARTS_WITHIN = 60.0  # seconds, on a machine that is busy with other tests
+REGION = "eu-west-1"
+QUICK = Config(
+    connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 1}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Emulator:
+    """A process that answers as AWS does, for all services at one address."""
+
+    name: str
+    url: str
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """What leads any program that speaks to AWS here instead."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def client(self, service: str) -> Any:
+        """A client of one service, for what a test does beside the program."""
+        return botocore.session.Session().create_client(
+            service,
+            region_name=REGION,
+            endpoint_url=self.url,
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            config=QUICK,
+        )
+
+
+@pytest.fixture(scope="session")
+def ministack() -> Iterator[Emulator]:
+    port = free_port()
+    environ = {"BIND_HOST": "127.0.0.1", "MINISTACK_HOST": "127.0.0.1", "GATEWAY_PORT": str(port)}
+    with _running("ministack", [], port, environ) as emulator:
+        yield emulator
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[Emulator]:
+    port = free_port()
+    with _running("moto_server", ["-H", "127.0.0.1", "-p", str(port)], port, {}) as emulator:
+        # Else its state machines are told to have succeeded, and nothing is ever run.
+        _post(emulator.url, "/moto-api/config", {"stepfunctions": {"execute_state_machine": True}})
+        yield emulator
+
+
+@pytest.fixture(params=["ministack", "moto"])
+def aws(request: pytest.FixtureRequest) -> Emulator:
+    """Each emulator in turn."""
+    emulator: Emulator = request.getfixturevalue(request.param)
+    return emulator
+
+
+@contextmanager
+def _running(
+    name: str, arguments: list[str], port: int, environ: Mapping[str, str]
+) -> Iterator[Emulator]:
+    """A process that is up, and that is ended by its id."""
+    program = PROGRAMS / name
+    if not program.exists():
+        _missing(f"there is no {name}: `make setup` brings the emulators of AWS")
+    with tempfile.TemporaryDirectory(prefix=f"{name}-") as folder:
+        with (Path(folder) / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [program, *arguments],
+                cwd=folder,
+                env=_plain_environ() | {"TMPDIR": folder} | dict(environ),
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            _wait_for(port, process, Path(folder) / "log")
+            yield Emulator(name, f"http://127.0.0.1:{port}")
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _missing(why: str) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+def _plain_environ() -> dict[str, str]:
+    """Without what leads to a real account, or to another emulator's sources."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("AWS_") and name != "PYTHONPATH"
+    }
+
+
+def _wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + STARTS_WITHIN
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        if _answers(port):
+            return
+        time.sleep(0.05)  # there is nothing to wait on: the port is not open yet
+    raise RuntimeError(f"the emulator does not answer:\n{log.read_text()[-2000:]}")
+
+
+def _answers(port: int) -> bool:
+    connection = HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/")
+        connection.getresponse().read()
+    except OSError:
+        return False
+    finally:
+        connection.close()
+    return True
+
+
+def _post(url: str, path: str, body: object) -> None:
+    address = urlsplit(url)
+    connection = HTTPConnection(address.hostname or "", address.port, timeout=10)
+    try:
+        connection.request("POST", path, msgspec.json.encode(body))
+        assert connection.getresponse().status < 300
+    finally:
+        connection.close()
