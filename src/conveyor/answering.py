@@ -11,6 +11,7 @@ from conveyor.steps.delete import Delete
 from conveyor.steps.export import Export
 from conveyor.steps.idempotency import Replays
 from conveyor.steps.ingest import Ingest
+from conveyor.steps.owing import Owing
 from conveyor.steps.pause import Pause
 from conveyor.steps.read import Read
 from conveyor.steps.rerun import Rerun
@@ -27,6 +28,7 @@ def wire_handlers(
     watch: Watch,
     *,
     exporting: Export,
+    owing: Owing,
 ) -> Handlers:
     replays = Replays(answers=engines.answers, clock=engines.clock)
     return Handlers(
@@ -50,12 +52,13 @@ def wire_handlers(
             metadata=engines.metadata,
             work=engines.work,
             clock=engines.clock,
+            owing=owing,
             check=ingest.check,
             wake=ingest.wake,
         ),
         pausing=Pause(metadata=engines.metadata, clock=engines.clock, wake=ingest.wake),
         rerunning=_wire_rerun(settings, engines, replays, ingest),
-        deleting=_wire_delete(engines, ingest),
+        deleting=_wire_delete(engines, ingest, owing),
         exporting=exporting,
         read=Read(
             metadata=engines.metadata,
@@ -93,6 +96,7 @@ def _wire_accept(settings: Settings, engines: Engines, replays: Replays, ingest:
         ids=engines.ids,
         limits=settings.limits,
         wake=ingest.wake,
+        takes_tokens=bool(settings.step_functions),
     )
 
 
@@ -112,11 +116,12 @@ def _wire_rerun(settings: Settings, engines: Engines, replays: Replays, ingest: 
     )
 
 
-def _wire_delete(engines: Engines, ingest: Ingest) -> Delete:
+def _wire_delete(engines: Engines, ingest: Ingest, owing: Owing) -> Delete:
     return Delete(
         metadata=engines.metadata,
         work=engines.work,
         duties=engines.duties,
         clock=engines.clock,
+        owing=owing,
         wake=ingest.wake,
     )

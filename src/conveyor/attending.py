@@ -65,6 +65,7 @@ def _scrub(stores: Stores) -> Scrub:
     return Scrub(
         metadata=stores.metadata,
         inputs=stores.inputs,
+        outbox=stores.outbox,
         tasks=stores.tasks,
         work=stores.work,
         bodies=stores.bodies,

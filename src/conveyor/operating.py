@@ -33,6 +33,7 @@ from conveyor.ports.outbox import Outbox
 from conveyor.ports.sealing import Sealing
 from conveyor.ports.signing_keys import SigningKeys
 from conveyor.ports.survey import Survey
+from conveyor.ports.task_tokens import TaskTokens
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.timetable import Timetable
 from conveyor.ports.work import Held, Work
@@ -80,6 +81,7 @@ class Engines(Stores):
 
     coordination: Coordination
     gateway: Gateway
+    task_tokens: TaskTokens
     sealing: Sealing
     link_secret: bytes
     room: Callable[[], Awaitable[Room]]

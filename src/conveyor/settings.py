@@ -74,6 +74,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = "power"
 
+    step_functions: Annotated[
+        str,
+        _about(
+            "Where task tokens are told of the end of runs: `aws:`, with region, endpoint and "
+            "credentials from the AWS_* variables, or empty for nowhere."
+        ),
+    ] = ""
+
     concurrency: Annotated[int, _about("Tasks in flight in one process.", ge=1)] = 500
     lease: Annotated[
         timedelta, _about("How long a claim or a permit holds without being renewed.")
@@ -200,7 +208,7 @@ def _shown(name: str, value: object) -> str:
         return ", ".join(map(str, value)) or "-"
     if isinstance(value, timedelta):
         return f"{value.total_seconds():g}s"
-    text = "-" if value is None else str(value)
+    text = "-" if value in {None, ""} else str(value)
     # An address may hold a password, or a key in its query.
     return IN_ADDRESS.sub("***", text) if "://" in text else text
 
@@ -280,6 +288,7 @@ CHOICES = {
     "durability": ("power", "process"),
     "log_format": ("auto", "json", "console"),
     "log_level": ("debug", "info", "warning", "error"),
+    "step_functions": ("aws:", ""),
 }
 
 

@@ -36,12 +36,14 @@ from conveyor.notifying import wire_complete
 from conveyor.operating import PACKS, Engines, wire_doctor, wire_sweep
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock, Ids
+from conveyor.reporting import open_task_tokens, wire_report
 from conveyor.settings import Settings
 from conveyor.steps.attend import Attend
 from conveyor.steps.complete import Complete
 from conveyor.steps.dispatch import Pump
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.lane import Pace
+from conveyor.steps.report import Report
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
 from conveyor.steps.sweep import Sweep
@@ -78,6 +80,7 @@ TIMED = (
     "bodies",
     "blobs",
     "coordination",
+    "task_tokens",
 )
 DUTY_IDLE = timedelta(milliseconds=250)
 
@@ -96,6 +99,7 @@ class Service:
     metrics: Metrics
     pump: Pump
     attend: Attend
+    report: Report
     sweep: Sweep
     sweep_every: timedelta
     watch: Watch
@@ -108,6 +112,7 @@ class Service:
             group.create_task(self.pump.run(stopping), name="pump")
             loops = [
                 serve(self.sweep.step, stopping, idle=self.sweep_every, name="sweep"),
+                self.report.run(stopping),
                 *(
                     serve(step, stopping, idle=DUTY_IDLE, name="attend")
                     for step in (self.attend.step, self.attend.short_step)
@@ -203,6 +208,7 @@ async def open_embedded(
         blobs=blobs,
         coordination=MemoryCoordination(clock, lease=settings.lease),
         gateway=await stack.enter_async_context(open_gateway(settings)),
+        task_tokens=await stack.enter_async_context(open_task_tokens(settings)),
         sealing=AesSealing(load_or_make_key(folder / "sealing.key")),
         link_secret=load_or_make_key(folder / "links.key"),
         room=lambda: _room(folder),
@@ -237,13 +243,16 @@ def wire(settings: Settings, engines: Engines) -> Service:
         work=engines.work,
         blobs=engines.blobs,
         clock=engines.clock,
+        owing=complete.owing,
         most_rows=settings.list_rows,
         check=complete.check,
         wake=pump.wake,
     )
     watch = _wire_watch(engines, metrics)
     exporting = wire_export(settings, engines)
-    handlers = wire_handlers(settings, engines, metrics, ingest, watch, exporting=exporting)
+    handlers = wire_handlers(
+        settings, engines, metrics, ingest, watch, exporting=exporting, owing=complete.owing
+    )
     sweep = wire_sweep(settings, engines, complete, metrics.swept, metrics.cleared)
     operators = Operators(
         doctor=wire_doctor(settings, stores, sweep, running=True),
@@ -262,6 +271,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
         metrics=metrics,
         pump=pump,
         attend=wire_attend(engines, ingest, exporting),
+        report=wire_report(engines),
         sweep=sweep,
         sweep_every=settings.sweep_every,
         watch=watch,

@@ -40,6 +40,7 @@ KNOW_ALL = {
     "answering",
     "attending",
     "gateways",
+    "reporting",
     "notifying",
     "cli",
     "testing",

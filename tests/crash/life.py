@@ -24,6 +24,7 @@ from conveyor.testing.trace import watched
 from conveyor.wiring import Service, open_embedded, wire
 from tests.crash.deaths import Deaths
 from tests.crash.gateway import ScriptedGateway
+from tests.crash.states import KeptStates
 
 SYNC_TASKS = 8  # from so many tasks on a call is answered 202
 MOST_ROUNDS = 60
@@ -31,12 +32,19 @@ REMEMBERED = timedelta(hours=23)  # for which the answer to a repeated call is s
 BEGUN = "begun"
 PORTS = (
     "metadata", "answers", "inputs", "exports", "tasks", "work", "duties", "bodies", "blobs", "coordination",
-    "gateway", "sealing",
+    "gateway", "sealing", "outbox", "task_tokens",
 )  # fmt: skip
 UNFINISHED = """
 SELECT 1 FROM task JOIN shelf ON shelf.no = task.shelf JOIN run ON run.id = shelf.run_id
  WHERE shelf.open = 1 AND run.live = 1 AND task.due_at IS NOT NULL
    AND coalesce(run.doc ->> 'pause_state', 'active') = 'active' LIMIT 1
+"""
+
+# Ends that states are to be told of, and heartbeats of runs that are over.
+UNTOLD = """
+SELECT 1 FROM event LEFT JOIN run ON run.id = event.doc ->> 'run_id'
+ WHERE due_at IS NOT NULL
+   AND (channel = 'task_token' OR channel = 'heartbeat' AND run.live IS NOT 1) LIMIT 1
 """
 
 
@@ -86,6 +94,7 @@ class Life:
     service: Service
     raw: Engines  # the engines, unwatched
     data: Path
+    states: KeptStates  # that wait for runs
     swept: Counter[str] = field(default_factory=Counter)
     has_begun: bool = False
 
@@ -167,6 +176,13 @@ class Life:
             await self.pump()
         await self.pump()
 
+    async def report(self) -> None:
+        """Tell the states that wait what is due to them."""
+        if self.is_past:
+            return
+        await self.service.report.step()
+        self.deaths.step_is_over()
+
     async def sweep(self) -> None:
         await self.service.sweep.step()
         self.deaths.step_is_over()
@@ -180,6 +196,9 @@ class Life:
                 await self.attend()
             elif self.sees(UNFINISHED):
                 await self.drain()
+            elif self.sees(UNTOLD):
+                self.advance(timedelta(minutes=1))
+                await self.report()
             else:
                 return
         raise AssertionError("it does not come to rest")
@@ -222,12 +241,21 @@ async def a_life(folder: Path, deaths: Deaths) -> AsyncIterator[Life]:
     )
     async with AsyncExitStack() as stack:
         raw = await open_embedded(settings, stack, clock=clock, ids=FakeIds(clock.now()))
-        raw = replace(raw, gateway=ScriptedGateway(lambda url: _tried(data, url)))
+        states = KeptStates(folder / "states")
+        gateway = ScriptedGateway(lambda url: _tried(data, url))
+        raw = replace(raw, gateway=gateway, task_tokens=states)
         seen = {name: watched(getattr(raw, name), name, deaths) for name in PORTS}
-        service = wire(settings, replace(raw, **seen))
+        wired = msgspec.structs.replace(settings, step_functions="aws:")
+        service = wire(wired, replace(raw, **seen))
         service.pump.dice.seed(1)
         life = Life(
-            deaths=deaths, clock=clock, journal=journal, service=service, raw=raw, data=data
+            deaths=deaths,
+            clock=clock,
+            journal=journal,
+            service=service,
+            raw=raw,
+            data=data,
+            states=states,
         )
         service.sweep.count = lambda action, times: life.swept.update({action: times})
         await service.sweep.at_start(raw.dead)

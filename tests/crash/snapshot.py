@@ -16,6 +16,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
 ID = re.compile(rf"{ULID.pattern}|{TASK_ID.pattern}")  # of what is no longer there
 # Not told: versions and seals differ by the way there; a lost worker leaves numbers and a line.
 UNTOLD = {"version", "sealed_key"}
+SEALED = {"sealed_token"}  # whether there is one is told
 MOST_TASKS = 64
 
 Picture = dict[str, Any]
@@ -53,7 +54,7 @@ def differences(want: Picture, got: Picture) -> list[str]:
 def _rows(connection: apsw.Connection, bodies: Bodies) -> Picture:
     tables = {
         kind: [_doc(str(doc)) for (doc,) in connection.execute(f"SELECT doc FROM {kind}")]
-        for kind in ("job", "run", "batch", "scrub", "file_input", "export")
+        for kind in ("job", "run", "batch", "scrub", "file_input", "export", "event")
     }
     return tables | {
         "task": [_task(row, bodies) for row in _dicts(connection, TASKS)],
@@ -72,7 +73,8 @@ def _rows(connection: apsw.Connection, bodies: Bodies) -> Picture:
 
 def _doc(text: str) -> Picture:
     doc: Picture = msgspec.json.decode(text)
-    return {name: value for name, value in doc.items() if name not in UNTOLD}
+    told = {name: value for name, value in doc.items() if name not in UNTOLD}
+    return told | {name: bool(doc[name]) for name in SEALED & doc.keys()}
 
 
 def _task(row: Picture, bodies: Bodies) -> Picture:

@@ -61,6 +61,8 @@ NOT_CALLED: dict[str, str] = {
     "coordination.held": ONLY_READ,
     "duties.extend": TIMER,
     "metadata.jobs": ONLY_READ,
+    "outbox.find": "no step calls it",
+    "outbox.page": "no step calls it",
     "tasks.get": ONLY_READ,
     "tasks.history": ONLY_READ,
     "work.open": "no step calls it",
@@ -102,7 +104,7 @@ def _methods() -> set[str]:
 
 def _protocol(port: str) -> type:
     module = importlib.import_module(f"conveyor.ports.{port}")
-    found: type = getattr(module, port.title())
+    found: type = getattr(module, port.title().replace("_", ""))
     return found
 
 

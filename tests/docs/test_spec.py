@@ -31,6 +31,7 @@ from conveyor.domain import (
     run,
     submission,
     task,
+    task_token,
 )
 from conveyor.domain.failure import BY_CODE, BY_STATUS, AccountReason, FailureReason, Handling
 from conveyor.steps.lane import Pace
@@ -167,7 +168,18 @@ def test_the_limits_are_the_defaults() -> None:
 def test_the_constants_are_the_codes() -> None:
     _, fixed = tables("6.2 Limits")
     listed = {name: number(value) for name, value in column(fixed, "constant", "value").items()}
-    modules = [submission, params, ids, run, task, counts, cursor, file_input, pinned_reader]
+    modules = [
+        submission,
+        params,
+        ids,
+        run,
+        task,
+        counts,
+        cursor,
+        file_input,
+        pinned_reader,
+        task_token,
+    ]
     assert listed == {
         f"{module.__name__.rpartition('.')[2]}.{name}": value
         for module in modules

@@ -222,7 +222,6 @@ LATER: list[tuple[str, dict[str, object]]] = [
     ("webhook", {"webhook": {"url": "https://ok.example/hook"}}),
     ("schedule", {"schedule": {"rate": {"every": 1, "unit": "day"}}}),
     ("type", {"type": "scheduled"}),
-    ("step_functions", {"step_functions": {"task_token": "x"}}),
 ]
 
 
@@ -238,10 +237,18 @@ def test_a_field_that_is_not_served_yet_is_refused_and_not_ignored(
 
 
 @pytest.mark.usefixtures("nothing_created")
-def test_the_header_that_is_not_served_yet_is_refused_too(door: httpx.Client) -> None:
-    answer = _submit(door, {"Conveyor-Step-Functions": "a-token"})
-    problem = problem_of(answer, 501, "not_implemented")
-    assert problem["field"] == "step_functions"
+def test_a_task_token_is_refused_by_a_service_that_could_tell_it_nothing(
+    door: httpx.Client,
+) -> None:
+    field = {"step_functions": {"task_token": "a-token-of-mine"}}
+    for answer in (
+        door.post("/jobs", json={"tasks": [{"url": URL}], **field}),
+        _submit(door, {"Conveyor-Step-Functions": "a-token-of-mine"}),
+    ):
+        problem = problem_of(answer, 400, "invalid_argument")
+        assert problem["field"] == "step_functions"
+        assert "setting `step_functions`" in problem["detail"]
+        assert "a-token-of-mine" not in answer.text
 
 
 BAD_HEADERS = [

@@ -24,6 +24,7 @@ from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.outbox import MemoryOutbox
 from conveyor.adapters.memory.rows import Rows
 from conveyor.adapters.memory.survey import MemorySurvey
+from conveyor.adapters.memory.task_tokens import MemoryTaskTokens
 from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.adapters.memory.work import MemoryWork
 from conveyor.attending import export_handler, ingest_handler, scrub_handler
@@ -47,6 +48,7 @@ from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.outbox import Outbox
 from conveyor.ports.survey import Survey
+from conveyor.ports.task_tokens import TaskTokens
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Work
 from conveyor.steps.accept import Accept
@@ -64,6 +66,7 @@ from conveyor.steps.mend import Mend
 from conveyor.steps.owing import Owing
 from conveyor.steps.pack import Pack
 from conveyor.steps.read import Read
+from conveyor.steps.report import Report
 from conveyor.steps.rerun import Rerun, Rerunning
 from conveyor.steps.scrub import Scrub
 from conveyor.steps.settle import Settle
@@ -108,6 +111,7 @@ class House:
     inputs: Inputs
     exports: Exports
     outbox: Outbox
+    states: MemoryTaskTokens  # that wait for a run
     tasks: Tasks
     work: Work
     blobs: Blobs
@@ -131,6 +135,7 @@ class House:
     delete: Delete
     scrub: Scrub
     exporting: Export
+    report: Report
     swept: Counter[str] = field(default_factory=Counter)
     cleared: Counter[str] = field(default_factory=Counter)
     woken: list[RunId] = field(default_factory=list)
@@ -239,6 +244,8 @@ def a_house(
     inputs: Inputs = port(MemoryInputs(recorded), "inputs")
     exports: Exports = port(MemoryExports(recorded), "exports")
     outbox: Outbox = port(MemoryOutbox(recorded, clock), "outbox")
+    states = MemoryTaskTokens()
+    tokens: TaskTokens = port(states, "task_tokens")
     tasks: Tasks = port(MemoryTasks(rows), "tasks")
     work: Work = port(MemoryWork(rows), "work")
     blobs: Blobs = port(MemoryBlobs(), "blobs")
@@ -257,6 +264,7 @@ def a_house(
         work=work,
         blobs=blobs,
         clock=clock,
+        owing=owing,
         most_rows=limits.list_rows,
         check=complete.check,
         wake=woken.append,
@@ -265,6 +273,7 @@ def a_house(
     scrub = Scrub(
         metadata=metadata,
         inputs=inputs,
+        outbox=outbox,
         tasks=tasks,
         work=work,
         bodies=kept,
@@ -312,6 +321,7 @@ def a_house(
         inputs=inputs,
         exports=exports,
         outbox=outbox,
+        states=states,
         tasks=tasks,
         work=work,
         blobs=blobs,
@@ -348,6 +358,7 @@ def a_house(
             ids=ids,
             limits=limits,
             wake=woken.append,
+            takes_tokens=True,
         ),
         append=Append(
             metadata=metadata,
@@ -360,7 +371,12 @@ def a_house(
             ingest=ingest.run,
         ),
         close=Close(
-            metadata=metadata, work=work, clock=clock, check=complete.check, wake=woken.append
+            metadata=metadata,
+            work=work,
+            clock=clock,
+            owing=owing,
+            check=complete.check,
+            wake=woken.append,
         ),
         rerunning=Rerun(
             metadata=metadata,
@@ -375,7 +391,17 @@ def a_house(
             check=complete.check,
             wake=woken.append,
         ),
-        delete=Delete(metadata=metadata, work=work, duties=duties, clock=clock, wake=woken.append),
+        delete=Delete(
+            metadata=metadata,
+            work=work,
+            duties=duties,
+            clock=clock,
+            owing=owing,
+            wake=woken.append,
+        ),
+        report=Report(
+            metadata=metadata, outbox=outbox, sealing=sealing, task_tokens=tokens, clock=clock
+        ),
         scrub=scrub,
         exporting=exporting,
         settle=Settle(

@@ -9,15 +9,16 @@ from starlette.requests import Request
 from conveyor.api.auth import Who
 from conveyor.domain.ids import CallerId
 from conveyor.domain.submission import OnInvalid
-from conveyor.errors import InvalidArgument, NotImplementedYet, TooLarge
+from conveyor.domain.task_token import StepFunctions
+from conveyor.errors import InvalidArgument, TooLarge
 from conveyor.steps.idempotency import Call
 
 PREFIX = "conveyor-"
 NUMBERS = {"max-inflight", "max-per-host", "retries", "result-ttl-days"}
 FLAGS = {"async"}
 CHOICES = {"on-invalid": set(OnInvalid)}
-LATER = {"step-functions"}
-KNOWN = NUMBERS | FLAGS | LATER | CHOICES.keys()
+TOKEN = "step-functions"  # noqa: S105 - the name of a header
+KNOWN = NUMBERS | FLAGS | {TOKEN} | CHOICES.keys()
 IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -67,9 +68,8 @@ def _extensions(request: Request) -> dict[str, object]:
 
 
 def _value(name: str, text: str) -> object:
-    if name in LATER:
-        field = name.replace("-", "_")
-        raise NotImplementedYet(f"`{field}` is not available yet", extras={"field": field})
+    if name == TOKEN:
+        return StepFunctions(task_token=text)
     if name in NUMBERS and text.isascii() and text.isdigit() and len(text) < 10:
         return int(text)
     if name in FLAGS and text.lower() in {"true", "false"}:

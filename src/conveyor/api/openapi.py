@@ -26,6 +26,7 @@ EXTENSIONS: dict[str, Document] = {
     "Conveyor-Retries": {"type": "integer", "minimum": 0},
     "Conveyor-Result-Ttl-Days": {"type": "integer", "minimum": 1},
     "Conveyor-Async": {"type": "boolean"},
+    "Conveyor-Step-Functions": {"type": "string", "maxLength": 2048},
 }
 
 

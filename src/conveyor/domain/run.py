@@ -97,6 +97,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     ingest_error: str | None = None  # why its list gave less than all of it, or nothing
     is_cut: bool = False  # it has fewer rows than its list
     frozen: Counts | None = None  # set once, at completion
+    sealed_token: bytes = b""  # of the state that waits for it, sealed for its caller and id
     version: int = 0  # 0: not stored yet; each store raises it
 
     @property

@@ -14,9 +14,11 @@ import can_ada
 import msgspec
 
 from conveyor.domain import params as scraper_params
+from conveyor.domain import task_token
 from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.params import BadParam, Params
 from conveyor.domain.task import TaskSpec
+from conveyor.domain.task_token import StepFunctions
 from conveyor.errors import FileInputUnsupported, InvalidArgument, NotImplementedYet
 
 LONGEST_URL = 2048
@@ -111,7 +113,7 @@ class Submission(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     retries: int | None = None
     result_ttl_days: int | None = None
     async_: bool | None = msgspec.field(default=None, name="async")
-    step_functions: Any = None
+    step_functions: StepFunctions | None = None
 
 
 class Addition(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -127,7 +129,7 @@ class InvalidTask(msgspec.Struct, frozen=True, omit_defaults=True):
     value: str | None = None
 
 
-LATER_FIELDS = ("webhook", "schedule", "step_functions")
+LATER_FIELDS = ("webhook", "schedule")
 
 Body = TypeVar("Body", Submission, Addition)
 
@@ -307,6 +309,8 @@ def _check_fields(body: Submission) -> None:
             _accept_metadata(body.metadata)
         except _Unfit as unfit:
             raise _at("metadata", f"{unfit.reason}: {unfit.value}") from None
+    if body.step_functions is not None:
+        task_token.check(body.step_functions, body.type)
 
 
 def _check_extensions(body: Submission, limits: Limits) -> None:

@@ -15,8 +15,9 @@ import msgspec
 import structlog
 
 from conveyor.domain.batch import Batch, batch_of, ingest_duty, lines, list_key, pinned_key
+from conveyor.domain.event import Event
 from conveyor.domain.file_input import MOST_JOBS, FileInput, is_open, pinned_input, used_by
-from conveyor.domain.ids import CallerId, InputId, JobId, RunId
+from conveyor.domain.ids import CallerId, EventId, InputId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.list_packing import ANY_RATIO, Packing, packing_of
 from conveyor.domain.list_rows import LineError, invalid_rows
@@ -34,6 +35,7 @@ from conveyor.domain.submission import (
     parse_submission,
 )
 from conveyor.domain.task import TaskSpec
+from conveyor.domain.task_token import beats_of, seal_context, unconfigured
 from conveyor.errors import (
     ConveyorError,
     FileInputNotFound,
@@ -71,6 +73,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     specs: list[TaskSpec]
     large: bool
     slot: FileInput | None = None  # whose list becomes its rows
+    beats: Event | None = None  # to the state that waits for its run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +90,7 @@ class Accept:
     ids: Ids
     limits: Limits
     wake: Callable[[RunId], None]
+    takes_tokens: bool = False  # of states that wait for a run
 
     async def submit(self, call: Call, render: Render) -> Answer:
         """Store the submission and answer 201, or 202 when its rows will follow."""
@@ -117,6 +121,8 @@ class Accept:
 
     def _checked(self, call: Call) -> tuple[Submission, list[TaskSpec]]:
         body = parse_submission(call.raw, call.extensions, self.limits)
+        if body.step_functions and not self.takes_tokens:
+            raise unconfigured()
         return body, accept_tasks(body.tasks or [], job_params(body))
 
     async def _filled_slot(self, caller: CallerId, slot_id: InputId) -> FileInput:
@@ -197,7 +203,17 @@ class Accept:
             pinned = PinnedList(blob=pinned_key(job_id), count=len(specs))
         job = msgspec.structs.replace(self._new_job(call, body, job_id, run_id), pinned=pinned)
         run = self._new_run(job, run_id, len(specs), large=large)
-        return Draft(job=job, run=run, specs=specs, large=large, slot=slot)
+        run, beats = self._awaited(run, body)
+        return Draft(job=job, run=run, specs=specs, large=large, slot=slot, beats=beats)
+
+    def _awaited(self, run: Run, body: Submission) -> tuple[Run, Event | None]:
+        """The run with the token of the state that waits for it, and the beats that it wants."""
+        given = body.step_functions
+        if given is None:
+            return run, None
+        sealed = self.sealing.seal(given.task_token, context=seal_context(run.caller, run.id))
+        run = msgspec.structs.replace(run, sealed_token=sealed)
+        return run, beats_of(run, given.heartbeat_seconds, EventId(self.ids.new()))
 
     def _new_job(self, call: Call, body: Submission, job_id: JobId, run_id: RunId) -> Job:
         params = job_params(body)
@@ -242,7 +258,8 @@ class Accept:
             batches = await self._stage(draft) if draft.large else await self._write_rows(draft)
             claims = self.replays.claim(call, answer)
             slots = [used_by(draft.slot, draft.job.id)] if draft.slot else []
-            await self.metadata.commit(draft.job, draft.run, *batches, *slots, *claims)
+            beats = [draft.beats] if draft.beats else []
+            await self.metadata.commit(draft.job, draft.run, *batches, *slots, *beats, *claims)
         except KeyTaken:
             await self._abandon(draft)
             return await self.replays.won_by_another(call)

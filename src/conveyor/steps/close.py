@@ -14,6 +14,7 @@ from conveyor.errors import RunNotStoppable, Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
+from conveyor.steps.owing import Owing
 from conveyor.steps.ownership import latest_run, own_job
 
 log = structlog.get_logger()
@@ -24,6 +25,7 @@ class Close:
     metadata: Metadata
     work: Work
     clock: Clock
+    owing: Owing
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
 
@@ -53,11 +55,14 @@ class Close:
                 return run
             if not run.is_live:
                 raise RunNotStoppable(f"The run is {run.status}: there is nothing to stop")
+            stopped = run_life.stop(run, self.clock.now())
+            owed = self.owing.at_stop(stopped)
             try:
-                await self.metadata.commit(run_life.stop(run, self.clock.now()))
-                log.info("run.stopped", job_id=run.job_id, run_id=run.id)
+                await self.metadata.commit(stopped, *owed)
             except Stale:
                 continue
+            self.owing.announce(owed)
+            log.info("run.stopped", job_id=run.job_id, run_id=run.id)
 
     async def _close_both(self, job: Job, run: Run | None) -> None:
         now = self.clock.now()

@@ -21,6 +21,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.duties import Duties
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
+from conveyor.steps.owing import Owing
 from conveyor.steps.ownership import latest_run, own_job
 
 PAGE = 100
@@ -34,6 +35,7 @@ class Delete:
     work: Work
     duties: Duties
     clock: Clock
+    owing: Owing
     wake: Callable[[RunId], None]
 
     async def job(self, caller: CallerId, job_id: JobId) -> None:
@@ -63,8 +65,10 @@ class Delete:
     async def _delete_job(self, job: Job, run: Run | None) -> None:
         now = self.clock.now()
         ended = [run_life.delete(run, now)] if run and run.is_live else []
+        owed = [event for one in ended for event in self.owing.at_stop(one)]
         scrub = Scrub(id=job.id, job_id=job.id, sent_at=now)
-        await self.metadata.commit(job_life.delete(job, now), *ended, scrub)
+        await self.metadata.commit(job_life.delete(job, now), *ended, *owed, scrub)
+        self.owing.announce(owed)
         log.info("job.deleted", job_id=job.id)
         await self._follow_up(scrub, run)
 
@@ -79,7 +83,10 @@ class Delete:
             newest = newest or other.id
         scrub = Scrub(id=run.id, job_id=job.id, run_id=run.id, sent_at=now)
         pointed = job_life.point_at(job, newest, now)
-        await self.metadata.commit(pointed, run_life.delete(run, now), scrub)
+        deleted = run_life.delete(run, now)
+        owed = self.owing.at_stop(deleted) if run.is_live else []
+        await self.metadata.commit(pointed, deleted, *owed, scrub)
+        self.owing.announce(owed)
         log.info("run.deleted", job_id=job.id, run_id=run.id)
         await self._follow_up(scrub, run)
 

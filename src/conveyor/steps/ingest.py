@@ -20,6 +20,7 @@ import msgspec
 
 from conveyor.domain import run as life
 from conveyor.domain.batch import Batch
+from conveyor.domain.event import Event
 from conveyor.domain.ids import RunId, TaskId, task_ids
 from conveyor.domain.job import JobStatus
 from conveyor.domain.listing import BEGINNING
@@ -37,6 +38,7 @@ from conveyor.ports.metadata import Metadata, Removed
 from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
 from conveyor.ports.work import Work
 from conveyor.steps.list_pieces import pieces_of
+from conveyor.steps.owing import Owing
 
 CHUNK_LINES = 2_000
 FIRST_STORED = 1
@@ -69,6 +71,7 @@ class Ingest:
     work: Work
     blobs: Blobs
     clock: Clock
+    owing: Owing
     most_rows: int
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
@@ -106,9 +109,11 @@ class Ingest:
             return  # there is nothing left of it to give up
         why = await self._why_given_up(batch)
         while (run := await self.metadata.run(run_id)) and run.is_live:
-            stopped = life.stop(run, self.clock.now())
+            stopped = life.explained(life.stop(run, self.clock.now()), why, is_cut=True)
+            owed = self.owing.at_stop(stopped)
             with suppress(Stale):
-                await self.metadata.commit(life.explained(stopped, why, is_cut=True))
+                await self.metadata.commit(stopped, *owed)
+                self.owing.announce(owed)
         while batch := await self._find(run_id, first):
             with suppress(Stale):
                 await self._finish(Ending(batch, is_cut=True, why=why))
@@ -271,15 +276,23 @@ class Ingest:
             run = await self.metadata.run(batch.run_id)
             if await self._find(batch.run_id, batch.first) != batch:
                 raise Stale(f"batch {batch.first} of {batch.run_id} has moved on")
+            ended = await self._ended(run, ending)
+            owed = self._owed(run, ended)
             try:
-                await self.metadata.commit(*await self._ended(run, ending), Removed(batch))
+                await self.metadata.commit(*ended, *owed, Removed(batch))
                 break
             except Stale:
                 continue
+        self.owing.announce(owed)
         if ending.is_cut and ending.why:
             await self._take_no_more(batch.run_id)
         if batch.blob and not await self._is_pinned(batch):
             await self.blobs.delete([batch.blob])
+
+    def _owed(self, run: Run | None, ended: Sequence[Run]) -> list[Event]:
+        """What is owed for a run that ends with its batch."""
+        stopped = [one for one in ended if run and run.is_live and not one.is_live]
+        return [event for one in stopped for event in self.owing.at_stop(one)]
 
     async def _take_no_more(self, run_id: RunId) -> None:
         await self.work.close(run_id)

@@ -6,8 +6,8 @@ Not a station of its own: the steps that end runs share it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from conveyor.domain import notice
-from conveyor.domain.counts import Counts
+from conveyor.domain import notice, task_token
+from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.event import Channel, Event, EventType
 from conveyor.domain.ids import EventId
 from conveyor.domain.job import Job
@@ -33,18 +33,25 @@ class Owing:
         The job is to be read after the run: whoever changes where its news go commits the live
         run too, so that an end which read the job before that is stale, and reads both again.
         """
-        if job is None:
-            return []
-        return [*self._webhook(job, run, settled)]
+        return [*self._webhook(job, run, settled), *self._token(job, run, settled)]
+
+    def at_stop(self, run: Run) -> list[Event]:
+        """The same for a run that was stopped or deleted: only its token is told."""
+        return self._token(None, run, ZERO)
 
     def announce(self, events: Sequence[Event]) -> None:
         """What is owed is written: have it sent at once."""
         if events:
             self.wake()
 
-    def _webhook(self, job: Job, run: Run, settled: Counts) -> list[Event]:
+    def _token(self, job: Job | None, run: Run, settled: Counts) -> list[Event]:
+        if not run.sealed_token:
+            return []
+        return [task_token.end_of(job, run, settled, EventId(self.ids.new()))]
+
+    def _webhook(self, job: Job | None, run: Run, settled: Counts) -> list[Event]:
         kind = TOLD.get(run.status)
-        if kind is None or job.webhook is None or job.webhook.disabled_at:
+        if kind is None or job is None or job.webhook is None or job.webhook.disabled_at:
             return []
         event_id = EventId(self.ids.new())
         return [

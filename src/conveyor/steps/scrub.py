@@ -2,7 +2,8 @@
 
 For each run: what is owed to it, then its rows, then its bodies, lists and exports. Rows go before bodies,
 so that a worker which settles late finds no row, and removes the body it brought. Beginning again
-after a death finds less to do. At the end a tombstone stays for a day, that says no more than
+after a death finds less to do. What the outside is still to be told of the end itself stays until
+it is sent, and goes then. At the end a tombstone stays for a day, that says no more than
 whose it was: a repeated delete is answered like the first.
 """
 
@@ -15,6 +16,7 @@ import structlog
 from conveyor.domain import job as life
 from conveyor.domain.batch import Scrub as Owed
 from conveyor.domain.batch import lists_of, pinned_key
+from conveyor.domain.event import Channel, Event, EventStatus
 from conveyor.domain.export import exports_of
 from conveyor.domain.file_input import is_over, let_go
 from conveyor.domain.ids import InputId, JobId, RunId
@@ -25,6 +27,7 @@ from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata, Removed
+from conveyor.ports.outbox import Outbox
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
 
@@ -39,6 +42,7 @@ log = structlog.get_logger()
 class Scrub:
     metadata: Metadata
     inputs: Inputs
+    outbox: Outbox
     tasks: Tasks
     work: Work
     bodies: Bodies
@@ -50,6 +54,7 @@ class Scrub:
         owed = await self._find(name)
         if owed is None or owed.done_at:
             return
+        await self._drop_events(owed)
         if owed.run_id:
             await self._clear(owed.job_id, owed.run_id)
         else:
@@ -106,7 +111,24 @@ class Scrub:
         ]:
             await self.metadata.commit(*(Removed(batch) for batch in batches))
 
+    async def _drop_events(self, owed: Owed) -> None:
+        before = None
+        while page := await self.outbox.of_job(owed.job_id, limit=PAGE, before=before):
+            gone = [
+                event
+                for event in page
+                if owed.run_id in {None, event.run_id} and not _is_still_told(event)
+            ]
+            if gone:
+                await self.metadata.commit(*(Removed(event) for event in gone))
+            before = page[-1].id
+
     async def _bury(self, owed: Owed) -> None:
         job = None if owed.run_id else await self.metadata.job(owed.job_id)
         done = msgspec.structs.replace(owed, done_at=self.clock.now())
         await self.metadata.commit(done, *([life.tombstone(job)] if job else []))
+
+
+def _is_still_told(event: Event) -> bool:
+    """Whether a state waits to hear of this end: whoever sends it removes it."""
+    return event.channel is Channel.TASK_TOKEN and event.status is EventStatus.OWED

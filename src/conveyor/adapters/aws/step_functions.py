@@ -1,0 +1,106 @@
+"""Task tokens told to AWS Step Functions, by botocore in threads of its own.
+
+Region, endpoint and credentials come from where AWS's own tools have them: variables, profile,
+role. botocore is an extra, and loaded only when it is wanted.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, Self
+
+from conveyor.errors import RefusedToStart
+from conveyor.ports.task_tokens import Answer, Closed, Sent, Trouble
+
+CONNECT = timedelta(seconds=3)
+READ = timedelta(seconds=10)
+# The state goes on without us, has gone on, or never was. AWS says `TaskTimedOut` of a token that
+# was told before, too.
+CLOSED = frozenset({"TaskTimedOut", "TaskDoesNotExist", "InvalidToken"})
+# A code is a word; a message is not repeated, since it may quote what was sent.
+CODE = re.compile(r"[A-Za-z][A-Za-z0-9.]{0,79}")
+
+
+class StepFunctions:
+    """Nothing is tried twice here: whoever calls knows when it is worth it."""
+
+    def __init__(
+        self, *, threads: int, connect: timedelta = CONNECT, read: timedelta = READ
+    ) -> None:
+        self._client = _client(threads, connect, read)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="step-functions")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Calls under way end by their own time-outs; nobody waits for them."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
+
+    async def succeed(self, token: str, output: str) -> Answer:
+        return await self._call(self._client.send_task_success, taskToken=token, output=output)
+
+    async def fail(self, token: str, *, error: str, cause: str) -> Answer:
+        call = self._client.send_task_failure
+        return await self._call(call, taskToken=token, error=error, cause=cause)
+
+    async def beat(self, token: str) -> Answer:
+        return await self._call(self._client.send_task_heartbeat, taskToken=token)
+
+    async def _call(self, call: Callable[..., object], **given: str) -> Answer:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: _answer(call, given))
+
+
+def _answer(call: Callable[..., object], given: dict[str, str]) -> Answer:
+    try:
+        call(**given)
+    except Exception as error:  # noqa: BLE001 - whatever the library raises ends here
+        return _why(error)
+    return Sent()
+
+
+def _why(error: Exception) -> Closed | Trouble:
+    """What became of a call that failed, without a word of what was sent."""
+    answered: dict[str, Any] | None = getattr(error, "response", None)
+    if not isinstance(answered, dict):
+        return Trouble(type(error).__name__)
+    code = str(answered.get("Error", {}).get("Code", ""))
+    if code in CLOSED:
+        return Closed(code)
+    status = answered.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    name = code if CODE.fullmatch(code) else f"HTTP {status}"
+    return Trouble(name, status if isinstance(status, int) else None)
+
+
+def _client(threads: int, connect: timedelta, read: timedelta) -> Any:
+    try:
+        import botocore.session  # noqa: PLC0415 - an extra
+        from botocore.config import Config  # noqa: PLC0415 - an extra
+        from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise RefusedToStart(
+            "step_functions: botocore is missing; install it with `pip install 'conveyor[aws]'`, "
+            "or leave the setting empty"
+        ) from None
+    config = Config(
+        connect_timeout=connect.total_seconds(),
+        read_timeout=read.total_seconds(),
+        retries={"mode": "standard", "total_max_attempts": 1},
+        max_pool_connections=threads,
+        user_agent_extra="conveyor",
+    )
+    try:
+        # AWS's other tools read AWS_REGION; botocore knows only AWS_DEFAULT_REGION and profiles.
+        return botocore.session.Session().create_client(
+            "stepfunctions", region_name=os.environ.get("AWS_REGION") or None, config=config
+        )
+    except (BotoCoreError, ValueError) as error:
+        raise RefusedToStart(
+            f"step_functions: {error} Name the region in AWS_REGION, and check what else the "
+            "AWS_* variables and the profile say"
+        ) from None

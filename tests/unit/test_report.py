@@ -1,0 +1,493 @@
+"""Reports to task tokens: sent once where that can be, again where it cannot, and never lost."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import pairwise
+
+import msgspec
+import pytest
+import structlog
+
+from conveyor.domain import report as life
+from conveyor.domain.event import Channel, Event, EventStatus
+from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.run import PauseState
+from conveyor.domain.task import Task
+from conveyor.errors import Unavailable
+from conveyor.ports.task_tokens import Answer, Closed, Sent, Trouble
+from conveyor.steps.attempt import Result
+from conveyor.steps.pause import Pause
+from conveyor.steps.report import PLACES
+from tests.unit.kit import A_PAGE, CALLER, House, a_house, survives, until
+
+TOKEN = "a-token-of-mine"
+SECOND = timedelta(seconds=1)
+BEAT = 30
+AWAY = Trouble("ThrottlingException", 400)
+
+
+def _page(_task: Task) -> Result:
+    return A_PAGE
+
+
+async def _ended(house: House, token: str = TOKEN, **given: object) -> tuple[JobId, RunId]:
+    """A run that has completed, while a state waits for it."""
+    house.states.waiting.add(token)
+    job_id, run_id = await house.submit(3, step_functions={"task_token": token, **given})
+    await house.drain(run_id, _page)
+    return job_id, run_id
+
+
+async def _beating(house: House, token: str = TOKEN) -> tuple[JobId, RunId]:
+    house.states.waiting.add(token)
+    field = {"task_token": token, "heartbeat_seconds": BEAT}
+    return await house.submit(3, step_functions=field)
+
+
+async def _event(house: House, channel: Channel = Channel.TASK_TOKEN) -> Event:
+    [event] = [one for one in await house.outbox.page(limit=99) if one.channel is channel]
+    return event
+
+
+class Answering:
+    """States whose answers a test gives."""
+
+    def __init__(self, answer: Callable[[str], Awaitable[Answer]]) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+
+    async def succeed(self, token: str, output: str) -> Answer:
+        return await self._asked(token)
+
+    async def fail(self, token: str, *, error: str, cause: str) -> Answer:
+        return await self._asked(token)
+
+    async def beat(self, token: str) -> Answer:
+        return await self._asked(token)
+
+    async def _asked(self, token: str) -> Answer:
+        self.asked.append(token)
+        return await self.answer(token)
+
+
+def _always(house: House, answer: Answer) -> Answering:
+    async def say(_token: str) -> Answer:
+        return answer
+
+    house.report.task_tokens = states = Answering(say)
+    return states
+
+
+@contextmanager
+def _logged() -> Iterator[list[str]]:
+    names: list[str] = []
+    with structlog.testing.capture_logs() as lines:
+        yield names
+    names += [line["event"] for line in lines if line["event"].startswith("report.")]
+    assert TOKEN not in str(lines)
+
+
+# Ends of runs.
+
+
+async def test_a_state_hears_of_the_end_once_and_its_token_is_wiped() -> None:
+    house = a_house()
+    _, run_id = await _ended(house)
+    with _logged() as logged:
+        assert await house.report.step() == 1
+        assert await house.report.step() == 0
+
+    output = msgspec.json.decode(house.states.outcomes[TOKEN]["output"])
+    assert (output["run_id"], output["stats"]["successful"]) == (run_id, 3)
+    event = await _event(house)
+    assert (event.status, event.due_at, event.sealed_token) == (EventStatus.DELIVERED, None, b"")
+    [delivery] = event.deliveries
+    assert (delivery.attempt, delivery.started_at, delivery.error) == (1, house.clock.now(), None)
+    assert logged == ["report.sent"]
+
+
+async def test_a_state_hears_of_a_failure_by_its_name() -> None:
+    house = a_house()
+    house.states.waiting.add(TOKEN)
+    job_id, _ = await house.submit(3, step_functions={"task_token": TOKEN})
+    await house.close.stop(CALLER, job_id)
+    await house.report.step()
+
+    outcome = house.states.outcomes[TOKEN]
+    assert outcome["error"] == "RunStopped"
+    assert msgspec.json.decode(outcome["cause"])["job_id"] == job_id
+
+
+async def test_a_closed_token_is_recorded_and_left_alone() -> None:
+    house = a_house()
+    await _ended(house)
+    states = _always(house, Closed("TaskTimedOut"))
+    with _logged() as logged:
+        await house.report.step()
+        house.clock.advance(timedelta(days=30))
+        await house.report.step()
+
+    event = await _event(house)
+    assert (event.status, event.due_at, event.sealed_token) == (EventStatus.DROPPED, None, b"")
+    assert [one.error for one in event.deliveries] == ["TaskTimedOut"]
+    assert states.asked == [TOKEN]
+    assert logged == ["report.closed"]
+
+
+async def test_trouble_is_tried_again_later_each_time_and_given_up_after_five_days() -> None:
+    house = a_house()
+    await _ended(house)
+    began = house.clock.now()
+    states = _always(house, AWAY)
+    waits: list[float] = []
+    with _logged() as logged:
+        while (due := (await _event(house)).due_at) is not None:
+            house.clock.advance(max(due - house.clock.now(), timedelta()))
+            waits.append((house.clock.now() - began).total_seconds())
+            assert await house.report.step() == 1
+
+    gaps = [later - earlier for earlier, later in pairwise(waits)]
+    assert gaps[:11] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600]
+    assert set(gaps[10:]) == {600}
+    assert timedelta(days=5) <= house.clock.now() - began <= timedelta(days=5, minutes=10)
+    event = await _event(house)
+    assert (event.status, event.tries) == (EventStatus.FAILED, len(states.asked))
+    assert event.sealed_token
+    assert [one.attempt for one in event.deliveries] == list(
+        range(event.tries - life.MOST_DELIVERIES + 1, event.tries + 1)
+    )
+    assert {(one.status_code, one.error) for one in event.deliveries} == {
+        (400, "ThrottlingException")
+    }
+    assert logged == ["report.postponed"] * (len(states.asked) - 1) + ["report.failed"]
+
+
+async def test_after_trouble_a_state_hears_of_it_all_the_same() -> None:
+    house = a_house()
+    await _ended(house)
+    _always(house, AWAY)
+    await house.report.step()
+    house.report.task_tokens = house.states
+    house.clock.advance(SECOND)
+    await house.report.step()
+
+    event = await _event(house)
+    assert (event.status, event.tries) == (EventStatus.DELIVERED, 0)
+    assert [one.error for one in event.deliveries] == ["ThrottlingException", None]
+    assert TOKEN in house.states.outcomes
+
+
+async def test_no_answer_in_time_is_trouble() -> None:
+    house = a_house()
+    await _ended(house)
+
+    async def never(_token: str) -> Answer:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    house.report.task_tokens = Answering(never)
+    house.report.deadline = timedelta(milliseconds=20)
+    await house.report.step()
+    event = await _event(house)
+    assert (event.status, event.due_at) == (EventStatus.OWED, house.clock.now() + SECOND)
+    assert event.deliveries[0].error == "no answer within 0.02 s"
+
+
+async def test_a_token_that_does_not_open_is_not_sent_and_waits_for_its_key() -> None:
+    house = a_house()
+    await _ended(house)
+    event = await _event(house)
+    spoiled = msgspec.structs.replace(event, sealed_token=event.sealed_token[:-1] + b"?")
+    await house.metadata.commit(spoiled)
+    await house.report.step()
+
+    assert not house.states.outcomes
+    event = await _event(house)
+    assert event.status is EventStatus.OWED
+    assert "sealing key" in (event.deliveries[0].error or "")
+
+
+async def test_of_two_senders_one_sends() -> None:
+    house = a_house()
+    await _ended(house)
+    states = _always(house, Sent())
+    found = await house.outbox.due(Channel.TASK_TOKEN, limit=9)
+    await asyncio.gather(*map(house.report._send, [*found, *found]), return_exceptions=True)
+    assert states.asked == [TOKEN]
+    assert (await _event(house)).status is EventStatus.DELIVERED
+
+
+@pytest.mark.parametrize("told", [False, True])
+async def test_a_sender_that_dies_leaves_it_to_the_next_when_its_lease_is_over(
+    *, told: bool
+) -> None:
+    house = a_house()
+    await _ended(house)
+    if told:
+        house.trace.die_at("metadata.commit", 2)  # after the lease: with what came of it
+    else:
+        house.trace.die_at("task_tokens.succeed", 1)
+    [found] = await house.outbox.due(Channel.TASK_TOKEN, limit=9)
+    assert not await survives(house.report._send(found))
+    assert (TOKEN in house.states.outcomes) is told
+
+    house.clock.advance(life.LEASE - SECOND)
+    assert await house.report.step() == 0
+    house.clock.advance(SECOND)
+    assert await house.report.step() == 1
+    assert TOKEN in house.states.outcomes
+    status = EventStatus.DROPPED if told else EventStatus.DELIVERED
+    assert (await _event(house)).status is status
+
+
+async def test_an_engine_that_is_away_delays_it_and_ends_nothing() -> None:
+    house = a_house()
+    await _ended(house)
+    house.trace.break_at(2, "before", Unavailable("away"))  # the lease
+    with _logged() as logged:
+        assert await house.report.step() == 1
+    assert logged == ["report.unavailable"]
+    assert not house.states.outcomes
+    await house.report.step()
+    assert TOKEN in house.states.outcomes
+
+
+async def test_a_bug_that_one_row_brings_out_ends_none_of_the_others() -> None:
+    house = a_house()
+    house.states.waiting.add("bad")
+    job_id, _ = await house.submit(3, step_functions={"task_token": "bad"})
+    await house.close.stop(CALLER, job_id)
+    event = await _event(house)
+    await house.metadata.commit(msgspec.structs.replace(event, payload="{"))
+    await _ended(house)
+    with _logged() as logged:
+        assert await house.report.step() == 2
+    assert sorted(logged) == ["report.bug", "report.sent"]
+    assert TOKEN in house.states.outcomes
+
+
+# What was deleted.
+
+
+@pytest.mark.parametrize("what", ["run", "job"])
+async def test_what_a_deleted_run_owes_outlives_it_and_goes_when_it_is_sent(what: str) -> None:
+    house = a_house()
+    job_id, run_id = await _beating(house)
+    if what == "job":
+        await house.delete.job(CALLER, job_id)
+    else:
+        await house.delete.run(CALLER, job_id, run_id)
+    await house.do_duties()
+    assert [one.channel for one in await house.outbox.page(limit=9)] == [Channel.TASK_TOKEN]
+
+    await house.report.step()
+    assert house.states.outcomes[TOKEN]["error"] == "RunDeleted"
+    assert not await house.outbox.page(limit=9)
+
+
+@pytest.mark.parametrize("answer", [Closed("TaskTimedOut"), AWAY])
+async def test_what_a_deleted_run_owes_goes_when_nobody_can_be_told_either(answer: Answer) -> None:
+    house = a_house()
+    job_id, _ = await _ended(house)
+    await house.delete.job(CALLER, job_id)
+    await house.do_duties()
+    _always(house, answer)
+    house.clock.advance(timedelta(days=6))
+    await house.report.step()
+    assert not await house.outbox.page(limit=9)
+
+
+async def test_what_was_sent_goes_with_its_job_and_no_other_jobs_does() -> None:
+    house = a_house()
+    job_id, _ = await _ended(house)
+    other, _ = await _ended(house, "another")
+    await house.report.step()
+    await house.delete.job(CALLER, job_id)
+    await house.do_duties()
+    assert [one.job_id for one in await house.outbox.page(limit=9)] == [other]
+
+
+async def test_a_delete_of_one_run_leaves_the_events_of_others() -> None:
+    house = a_house()
+    job_id, first = await _ended(house)
+    await house.report.step()
+    again, _, _ = await house.rerun(job_id)
+    await house.drain(again, _page)
+    await house.delete.run(CALLER, job_id, again)
+    await house.do_duties()
+    assert [one.run_id for one in await house.outbox.page(limit=9)] == [first]
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+async def test_a_delete_in_the_middle_of_a_report_leaves_nothing(nth: int) -> None:
+    """While the state is told, or while what came of it is being written."""
+    house = a_house()
+    job_id, _ = await _ended(house)
+
+    async def delete() -> None:
+        await house.delete.job(CALLER, job_id)
+        await house.do_duties()
+
+    if nth == 1:
+        house.trace.after("task_tokens.succeed", 1, delete)
+    else:
+        house.trace.before("metadata.commit", 2, delete)
+    await house.report.step()
+    assert TOKEN in house.states.outcomes
+    assert not await house.outbox.page(limit=9)
+
+
+# Heartbeats.
+
+
+async def test_a_live_run_beats_at_its_interval() -> None:
+    house = a_house()
+    await _beating(house)
+    for beats in range(1, 6):
+        house.clock.advance(timedelta(seconds=BEAT) - SECOND)
+        assert await house.report.step() == 0
+        house.clock.advance(SECOND)
+        assert await house.report.step() == 1
+        assert house.states.beats == [TOKEN] * beats
+
+
+@pytest.mark.parametrize("how", ["paused", "open"])
+async def test_a_run_that_is_paused_or_waits_for_tasks_beats_too(how: str) -> None:
+    house = a_house()
+    house.states.waiting.add(TOKEN)
+    field = {"task_token": TOKEN, "heartbeat_seconds": BEAT}
+    job_id, run_id = await house.submit(3, step_functions=field, status="open")
+    if how == "paused":
+        pause = Pause(metadata=house.metadata, clock=house.clock, wake=house.woken.append)
+        await pause.turn(CALLER, job_id, PauseState.PAUSED)
+    else:
+        await house.drain(run_id, _page)
+    house.clock.advance(timedelta(seconds=BEAT))
+    await house.report.step()
+    assert house.states.beats == [TOKEN]
+
+
+async def test_beats_end_with_the_run_and_leave_nothing() -> None:
+    house = a_house()
+    _, run_id = await _beating(house)
+    await house.drain(run_id, _page)
+    house.clock.advance(timedelta(seconds=BEAT))
+    await house.report.step()
+    assert not house.states.beats
+    assert [one.channel for one in await house.outbox.page(limit=9)] == [Channel.TASK_TOKEN]
+
+
+async def test_beats_end_with_the_token_and_the_run_goes_on() -> None:
+    house = a_house()
+    _, run_id = await _beating(house)
+    house.states.waiting.clear()
+    house.clock.advance(timedelta(seconds=BEAT))
+    with _logged() as logged:
+        await house.report.step()
+        house.clock.advance(timedelta(days=1))
+        assert await house.report.step() == 0
+    event = await _event(house, Channel.HEARTBEAT)
+    assert (event.status, event.due_at, event.sealed_token) == (EventStatus.DROPPED, None, b"")
+    assert logged == ["report.closed"]
+    assert (await house.run(run_id)).is_live
+
+
+async def test_a_beat_in_trouble_is_tried_again_within_its_interval_for_ever() -> None:
+    house = a_house()
+    await _beating(house)
+    states = _always(house, AWAY)
+    house.clock.advance(timedelta(seconds=BEAT))
+    for wait in (1, 2, 4, 8, 16, *[BEAT] * 300):
+        assert await house.report.step() == 1
+        due = (await _event(house, Channel.HEARTBEAT)).due_at
+        assert due == house.clock.now() + timedelta(seconds=wait)
+        house.clock.advance(timedelta(seconds=wait))
+    assert len((await _event(house, Channel.HEARTBEAT)).deliveries) == life.MOST_DELIVERIES
+    assert len(states.asked) == 305
+
+    house.report.task_tokens = house.states
+    await house.report.step()
+    event = await _event(house, Channel.HEARTBEAT)
+    assert event.due_at == house.clock.now() + timedelta(seconds=BEAT)
+
+
+async def test_a_sender_that_dies_at_a_beat_leaves_the_next_one_soon() -> None:
+    house = a_house()
+    await _beating(house)
+    house.clock.advance(timedelta(seconds=BEAT))
+    house.trace.die_at("task_tokens.beat", 1)
+    [found] = await house.outbox.due(Channel.HEARTBEAT, limit=9)
+    assert not await survives(house.report._send(found))
+    house.clock.advance(timedelta(seconds=BEAT))
+    await house.report.step()
+    assert house.states.beats == [TOKEN]
+
+
+# The loop.
+
+
+async def test_slow_calls_hold_up_their_own_places_only() -> None:
+    house = a_house()
+    gate = asyncio.Event()
+    slow = [f"slow-{n}" for n in range(5)]
+
+    async def say(token: str) -> Answer:
+        if token in slow:
+            await gate.wait()
+        return Sent()
+
+    for token in slow:
+        await _ended(house, token)
+    house.report.task_tokens = states = Answering(say)
+    stopping = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(house.report.run(stopping))
+        await until(lambda: len(states.asked) == 5)
+        await _ended(house, "quick")
+        await until(lambda: "quick" in states.asked)
+        assert len(house.report.under_way) >= 5
+        stopping.set()
+        gate.set()
+    events = await house.outbox.page(limit=99)
+    assert {one.status for one in events} == {EventStatus.DELIVERED}
+
+
+async def test_no_more_than_its_places_are_under_way_and_beats_have_their_own() -> None:
+    house = a_house()
+    gate = asyncio.Event()
+    most = PLACES[Channel.TASK_TOKEN]
+
+    async def say(token: str) -> Answer:
+        if token != "beats":
+            await gate.wait()
+        return Sent()
+
+    for number in range(most + 5):
+        await _ended(house, f"ends-{number}")
+    house.report.task_tokens = states = Answering(say)
+    stopping = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(house.report.run(stopping))
+        await until(lambda: len(states.asked) == most)
+        await _beating(house, "beats")
+        house.clock.advance(timedelta(seconds=BEAT))
+        await until(lambda: "beats" in states.asked)
+        assert len([one for one in states.asked if one != "beats"]) == most
+        gate.set()
+        await until(lambda: len([one for one in states.asked if one != "beats"]) == most + 5)
+        stopping.set()
+
+
+async def test_the_loop_outlives_an_engine_that_is_away() -> None:
+    house = a_house()
+    await _ended(house)
+    house.trace.broken["outbox.due"] = Unavailable("away")
+    stopping = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(house.report.run(stopping))
+        await until(lambda: "outbox.due" in house.trace.calls)
+        house.trace.broken.clear()
+        await until(lambda: TOKEN in house.states.outcomes)
+        stopping.set()
