@@ -7,6 +7,7 @@ ConveyorError
 │   ├── NotFound                  404 not_found
 │   │   └── FileInputNotFound         file_input_not_found
 │   ├── MethodNotAllowed          405 method_not_allowed
+│   ├── RequestTimeout            408 request_timeout
 │   ├── Conflict                  409 conflict
 │   │   ├── JobNotOpen                job_not_open
 │   │   ├── LastBatchReceived         last_batch_received
@@ -23,11 +24,16 @@ ConveyorError
 │   │   └── TaskNotReady              task_not_ready
 │   ├── ResultExpired             410 result_expired
 │   ├── TooLarge                  413 payload_too_large
+│   ├── UriTooLong                414 uri_too_long
+│   ├── UnsupportedMediaType      415 unsupported_media_type
 │   ├── RangeNotSatisfiable       416 range_not_satisfiable
 │   ├── TaskUnsuccessful          422 the task's own code
 │   ├── QuotaExceeded             429 quota_exceeded
+│   ├── RateLimited               429 rate_limited
+│   ├── HeadTooLarge              431 head_too_large
 │   └── NotImplementedYet         501 not_implemented
 ├── Unavailable                   503 unavailable: a backend is absent, try again later
+│   ├── Overloaded                503 overloaded
 │   └── StorageFull               503 storage_full
 ├── Stale                         a version or claim moved on under the writer
 ├── KeyTaken                      an idempotency key was claimed first by another call
@@ -47,15 +53,25 @@ class ConveyorError(Exception):
 
 
 class CallerFault(ConveyorError):
-    """The request is at fault. `extras` become members of the problem document."""
+    """The request is at fault.
+
+    `extras` become members of the problem document, `headers` those of the answer.
+    """
 
     status: ClassVar[int] = 400
     title: ClassVar[str] = "Bad request"
 
-    def __init__(self, detail: str, *, extras: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        detail: str,
+        *,
+        extras: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(detail)
         self.detail = detail
         self.extras = dict(extras or {})
+        self.headers = dict(headers or {})
 
 
 class InvalidArgument(CallerFault):
@@ -91,6 +107,13 @@ class MethodNotAllowed(CallerFault):
 
     code, status, title = "method_not_allowed", 405, "Method not allowed"
     remedy = "Use one that the header `Allow` names."
+
+
+class RequestTimeout(CallerFault):
+    """The request came too slowly, or stopped coming."""
+
+    code, status, title = "request_timeout", 408, "Request timeout"
+    remedy = "Send it again, whole; with `Idempotency-Key` that is safe."
 
 
 class Conflict(CallerFault):
@@ -205,6 +228,20 @@ class TooLarge(CallerFault):
     remedy = "Send fewer tasks in a call: submit an open job, and add the rest to it."
 
 
+class UriTooLong(CallerFault):
+    """The path and query of the request have more bytes than are taken."""
+
+    code, status, title = "uri_too_long", 414, "URI too long"
+    remedy = "Check the path and the query; no call of this API needs a long one."
+
+
+class UnsupportedMediaType(CallerFault):
+    """The body is sent as something that is not JSON, or packed."""
+
+    code, status, title = "unsupported_media_type", 415, "Unsupported media type"
+    remedy = "Send JSON in UTF-8, unpacked, with `Content-Type: application/json`."
+
+
 class RangeNotSatisfiable(CallerFault):
     """A part of a file was asked for that lies beyond its end."""
 
@@ -226,6 +263,22 @@ class QuotaExceeded(CallerFault):
     remedy = "Wait as `Retry-After` says, if it is there, or submit another job."
 
 
+class RateLimited(CallerFault):
+    """The caller asks more often than it may."""
+
+    code, status, title = "rate_limited", 429, "Too many requests"
+    remedy = (
+        "Wait as `Retry-After` says; `RateLimit` tells what is left, and when it is full again."
+    )
+
+
+class HeadTooLarge(CallerFault):
+    """The headers of the request are too many, or have more bytes than are taken."""
+
+    code, status, title = "head_too_large", 431, "Request header fields too large"
+    remedy = "Send fewer or shorter headers."
+
+
 class NotImplementedYet(CallerFault):
     """This part of the API is not there yet."""
 
@@ -239,6 +292,15 @@ class Unavailable(ConveyorError):
     code = "unavailable"
     title: ClassVar[str] = "Service unavailable"
     remedy = "Repeat the call after the seconds in `Retry-After`."
+
+
+class Overloaded(Unavailable):
+    """The service has more in hand than it has room for; nothing was created."""
+
+    code, title = "overloaded", "Overloaded"
+    remedy = (
+        "Repeat the call after the seconds in `Retry-After`; with `Idempotency-Key` that is safe."
+    )
 
 
 class StorageFull(Unavailable):

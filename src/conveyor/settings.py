@@ -145,6 +145,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     inline_tasks: Annotated[int, _about("Tasks in one submission.", ge=1)] = 100_000
     inline_bytes: Annotated[int, _about("Bytes of one request.", ge=1)] = 64 * 1024 * 1024
+    bodies_in_flight: Annotated[
+        int, _about("Bytes of request bodies in memory at once; others wait their turn.", ge=1)
+    ] = 256 * 1024 * 1024
+    connections: Annotated[int, _about("Connections open at once; others get a 503.", ge=1)] = (
+        10_000
+    )
     sync_tasks: Annotated[
         int,
         _about(

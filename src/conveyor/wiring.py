@@ -9,8 +9,6 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from starlette.types import ASGIApp
-
 from conveyor import __version__
 from conveyor.adapters.crypto.sealing import AesSealing, load_or_make_key, new_token
 from conveyor.adapters.files import room as files_room
@@ -24,8 +22,9 @@ from conveyor.adapters.sqlite.engine import open_engine
 from conveyor.adapters.system.clock import SystemClock, SystemIds
 from conveyor.answering import wire_handlers
 from conveyor.api import wire as shapes
-from conveyor.api.app import Ready, build_app
+from conveyor.api.app import Front, Ready, build_app
 from conveyor.api.auth import Callers
+from conveyor.api.bounds import BodyRoom
 from conveyor.api.operators import Operators
 from conveyor.attending import wire_attend, wire_export
 from conveyor.domain.ids import JobId
@@ -95,7 +94,7 @@ class Role(StrEnum):
 class Service:
     """A wired program: the application to serve and the loops to keep running."""
 
-    app: ASGIApp
+    app: Front
     metrics: Metrics
     pump: Pump
     attend: Attend
@@ -267,6 +266,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
             _readiness(engines),
             operators,
             callers=Callers(settings.api_keys),
+            room=BodyRoom(settings.bodies_in_flight),
         ),
         metrics=metrics,
         pump=pump,

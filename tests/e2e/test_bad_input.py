@@ -448,7 +448,7 @@ def test_another_callers_run_or_task_under_ones_own_job_is_not_found(
         problem_of(stranger.get(path), 404, "not_found")
 
 
-@pytest.mark.parametrize("key", [None, "", "x" * 513, "x" * 200_000, "a\tb", "\xa0"])
+@pytest.mark.parametrize("key", [None, "", "x" * 513, "x" * 30_000, "a\tb", "\xa0"])
 def test_without_a_key_that_can_be_one_there_is_no_entry(running: Program, key: str | None) -> None:
     headers = [] if key is None else [(b"X-API-Key", key.encode("latin-1"))]
     for method, path in (("GET", "/jobs"), ("POST", "/jobs"), ("GET", f"/jobs/{UNKNOWN_ULID}")):

@@ -2,8 +2,9 @@
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import structlog
 from prometheus_client import generate_latest
@@ -13,15 +14,19 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
 from conveyor.api import problems
 from conveyor.api.auth import Callers, admit
+from conveyor.api.bounds import BodyRoom, Holding, TimedBody, check_head
 from conveyor.api.handlers import Handlers
+from conveyor.api.intake import HOLDING
 from conveyor.api.openapi import encoded
 from conveyor.api.operators import Operators
 from conveyor.api.routes import ROUTES
+from conveyor.domain.ids import TASK_ID, ULID
+from conveyor.domain.problem import phrase
 from conveyor.errors import ConveyorError, Unavailable
 from conveyor.ports.clock import Ids
 from conveyor.telemetry import Metrics
@@ -30,10 +35,24 @@ METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 OTHER = "other"
 NO_ROUTE = "none"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+# What may stand in a log of a path: its own words, and ids.
+ID = re.compile(f"{ULID.pattern}|{TASK_ID.pattern}|")
+WORDS = {word for route in ROUTES for word in re.findall(r"[a-z_0-9]+", route.path)} | {
+    "_local", "inputs", "healthz", "readyz", "metrics", "openapi.json", "docs", "assets", "operator", "doctor", "dlq", "retry",
+}  # fmt: skip
+MOST_PARTS = 12
+LONGEST_INSTANCE = 1_000
+# A link that names its own authority must not travel on in a Referer, nor a page be taken for
+# what it does not say it is.
+SAFE = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+CACHEABLE = "/docs"
 ASSETS = Path(__file__).parent / "assets"
+
+TOLD = "conveyor.told"  # of a scope: headers that its answer bears, whichever it is
 
 log = structlog.get_logger()
 
+Headers = list[tuple[bytes, bytes]]
 Ready = Callable[[], Awaitable[None]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -46,8 +65,9 @@ def build_app(
     operators: Operators,
     *,
     callers: Callers,
+    room: BodyRoom,
     others: Sequence[object] = (),
-) -> ASGIApp:
+) -> "Front":
     """`others` serve the routes that `handlers` has no method for."""
     routes = [
         *_contract_routes([handlers, *others], callers),
@@ -55,49 +75,70 @@ def build_app(
         *_operators_routes(metrics, ready),
     ]
     routes.append(operators.mounted())
-    return Front(Router(routes, redirect_slashes=False), metrics, ids)
+    return Front(Router(routes, redirect_slashes=False), metrics, ids, room)
 
 
 class Front:
-    """Every request passes here: it gets an id, and every error its problem document."""
+    """Every request passes here: it gets an id, bounds, and every error its problem document."""
 
-    def __init__(self, router: Router, metrics: Metrics, ids: Ids) -> None:
+    def __init__(self, router: Router, metrics: Metrics, ids: Ids, room: BodyRoom) -> None:
         self._router = router
         self._metrics = metrics
         self._ids = ids
+        self._room = room
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise NotImplementedError(f"this is an HTTP service: {scope['type']}")
         scope["app"] = self._router  # so that the router raises its refusals
-        request_id = self._request_id(scope)
+        request_id = self._request_id(scope["headers"])
         # Whatever is logged below bears the id.
         with bound_contextvars(request_id=request_id):
             await self._serve(scope, receive, send, request_id.encode())
 
+    def turned_away(self, error: ConveyorError, headers: Headers) -> bytes:
+        """The whole answer to bytes that never became a request."""
+        request_id = self._request_id(headers)
+        response = problems.answer(error, None)
+        head = [*response.raw_headers, *_always("", []), (b"x-request-id", request_id.encode())]
+        if not any(name == b"connection" for name, _ in head):
+            head.append((b"connection", b"close"))
+        with bound_contextvars(request_id=request_id):
+            self._tell({"method": OTHER, "path": ""}, response.status_code, 0.0)
+        first = f"HTTP/1.1 {response.status_code} {phrase(response.status_code)}".encode()
+        lines = [first, *(name + b": " + value for name, value in head), b"", b""]
+        return b"\r\n".join(lines) + bytes(response.body)
+
     async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> None:
         started = time.perf_counter()
         took, answered = 0.0, 0
+        body, held = TimedBody(receive), Holding(self._room)
+        scope[HOLDING], scope[TOLD] = held, []
 
         async def stamped(message: Message) -> None:
             nonlocal took, answered
             if message["type"] == "http.response.start":
+                body.let_be()
                 took, answered = time.perf_counter() - started, message["status"]
-                message["headers"].append((b"x-request-id", request_id))
+                headers: Headers = message["headers"]
+                headers += [*_always(scope["path"], headers), *scope[TOLD]]
+                headers.append((b"x-request-id", request_id))
             await send(message)
 
         try:
-            await self._router(scope, receive, stamped)
+            check_head(scope)
+            await self._router(scope, body.receive, stamped)
         except ClientDisconnect:
             return
         except Exception as error:
             if answered:  # too late for a problem: the server cuts the connection
                 raise
-            await self._problem(error, scope)(scope, receive, stamped)
+            await self._problem(error, scope)(scope, body.receive, stamped)
         finally:
+            held.let_go()
             self._tell(scope, answered, took)
 
-    def _tell(self, scope: Scope, status: int, took: float) -> None:
+    def _tell(self, scope: Mapping[str, Any], status: int, took: float) -> None:
         route, method = _template(scope), scope["method"]
         labels = route, method if method in METHODS else OTHER
         self._metrics.requests.labels(*labels, str(status)).inc()
@@ -106,31 +147,47 @@ class Front:
         log.debug(
             "http.request",
             method=method,
-            path=scope["path"],
+            path=told_path(scope["path"]),
             route=route,
             status=status,
             seconds=round(took, 4),
         )
 
     def _problem(self, error: Exception, scope: Scope) -> Response:
-        path: str = scope["path"]
+        path: str = scope["path"][:LONGEST_INSTANCE]
         if isinstance(error, HTTPException):
             return problems.from_framework(error, scope["method"], path)
         if isinstance(error, ConveyorError):
             if isinstance(error, Unavailable):
-                log.warning("http.unavailable", path=path, why=str(error))
+                log.warning("http.unavailable", path=told_path(path), why=str(error))
             return problems.answer(error, path)
-        log.error("http.bug", path=path, exc_info=error)
+        log.error("http.bug", path=told_path(path), exc_info=error)
         return problems.internal(path)
 
-    def _request_id(self, scope: Scope) -> str:
-        for name, value in scope["headers"]:
+    def _request_id(self, headers: Headers) -> str:
+        for name, value in headers:
             if name == b"x-request-id" and REQUEST_ID.fullmatch(text := value.decode("latin-1")):
                 return str(text)
         return self._ids.new()
 
 
-def _template(scope: Scope) -> str:
+def told_path(path: str) -> str:
+    """A path as it may stand in a log: its words and ids. Whatever else it holds may be a key."""
+    parts = path.split("/")[:MOST_PARTS]
+    return "/".join(one if one in WORDS or ID.fullmatch(one) else "***" for one in parts)
+
+
+def _always(path: str, headers: Headers) -> Iterator[tuple[bytes, bytes]]:
+    """What every answer bears, unless whoever made it knew better."""
+    known = {name for name, _ in headers}
+    for name, value in SAFE:
+        if name not in known:
+            yield name, value
+    if b"cache-control" not in known and not path.startswith(CACHEABLE):
+        yield b"cache-control", b"no-store"
+
+
+def _template(scope: Mapping[str, Any]) -> str:
     """The path as the table of routes has it: of paths themselves there is no end."""
     return getattr(scope.get("route"), "path", None) or NO_ROUTE
 

@@ -2,15 +2,18 @@
 
 import hashlib
 import re
+from collections.abc import Callable
 from difflib import get_close_matches
+from io import BytesIO
 
 from starlette.requests import Request
 
 from conveyor.api.auth import Who
+from conveyor.api.bounds import UNCOUNTED, Holding
 from conveyor.domain.ids import CallerId
 from conveyor.domain.submission import OnInvalid
 from conveyor.domain.task_token import StepFunctions
-from conveyor.errors import InvalidArgument, TooLarge
+from conveyor.errors import InvalidArgument, TooLarge, UnsupportedMediaType
 from conveyor.steps.idempotency import Call
 
 PREFIX = "conveyor-"
@@ -20,41 +23,84 @@ CHOICES = {"on-invalid": set(OnInvalid)}
 TOKEN = "step-functions"  # noqa: S105 - the name of a header
 KNOWN = NUMBERS | FLAGS | {TOKEN} | CHOICES.keys()
 IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,128}")
+QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
+# A form and plain text are what curl and browsers say of a body when nobody told them.
+JSON_TYPES = re.compile(
+    r"|\*/\*|(application|text)/([\w.-]+\+)?json|text/plain"
+    r"|application/(x-www-form-urlencoded|octet-stream)",
+    re.ASCII | re.IGNORECASE,
+)
+CHARSET = re.compile(r"charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
+HOLDING = "conveyor.holding"  # of a scope: what it holds of the room for bodies
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """The body, read no further than `most` bytes."""
-    declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > most:
-        raise TooLarge(f"The body has {declared} bytes; at most {most} are taken")
-    chunks: list[bytes] = []
-    length = 0
-    async for chunk in request.stream():
-        length += len(chunk)
-        if length > most:
-            raise TooLarge(f"The body has more than the {most} bytes that are taken")
-        chunks.append(chunk)
-    return b"".join(chunks)
+    """The body of a call that takes JSON, read no further than `most` bytes."""
+    return await _read(request, most, lambda _: None)
 
 
 async def take_call(request: Request, who: Who, most: int) -> Call:
     """A call that may be repeated."""
-    raw = await read_body(request, most)
-    extensions = _extensions(request)
+    key, extensions = _idempotency_key(request), _extensions(request)
+    digest = _fingerprint(request, who.caller)
+    raw = await _read(request, most, digest.update)
     return Call(
         caller=who.caller,
         api_key=who.gateway_key,
         raw=raw,
-        fingerprint=_fingerprint(request, who.caller, raw),
+        fingerprint=digest.digest(),
         extensions=extensions,
-        idempotency_key=_idempotency_key(request),
+        idempotency_key=key,
     )
 
 
+async def _read(request: Request, most: int, take: Callable[[bytes], object]) -> bytes:
+    """The body, each piece of it shown to `take` as it comes."""
+    declared = request.headers.get("content-length", "0")
+    length = int(declared) if declared.isascii() and declared.isdigit() else 0
+    if length > most:
+        raise TooLarge(f"The body has {declared} bytes; at most {most} are taken")
+    _check_media_type(request)
+    holding: Holding = request.scope[HOLDING]
+    await holding.reach(length)
+    body = BytesIO()
+    async for piece in request.stream():
+        if body.tell() + len(piece) > most:
+            raise TooLarge(f"The body has more than the {most} bytes that are taken")
+        if body.tell() + len(piece) > length:  # it came without its length
+            length = min(max(2 * length, UNCOUNTED), most)
+            await holding.reach(max(length, body.tell() + len(piece)))
+        take(piece)
+        body.write(piece)
+    return body.getvalue()
+
+
+def _check_media_type(request: Request) -> None:
+    """Refuse what is plainly no JSON. What says nothing of itself is read as JSON."""
+    packed = request.headers.get("content-encoding", "identity").strip().lower()
+    if packed not in {"", "identity"}:
+        raise UnsupportedMediaType(f"Bodies are taken unpacked, not as `{packed[:40]}`")
+    given = request.headers.get("content-type", "")
+    kind, _, rest = given.partition(";")
+    if not JSON_TYPES.fullmatch(kind.strip()):
+        raise UnsupportedMediaType(f"`{kind.strip()[:80]}` is not JSON: send `application/json`")
+    charset = CHARSET.search(rest)
+    if charset and charset[1].lower() not in {"utf-8", "utf8", "us-ascii"}:
+        raise UnsupportedMediaType(f"JSON is taken in UTF-8, not in `{charset[1][:40]}`")
+
+
 def _idempotency_key(request: Request) -> str | None:
-    key = request.headers.get("idempotency-key")
-    if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
-        raise InvalidArgument("`Idempotency-Key` is 1 to 128 printable characters without spaces")
+    """The key, which may stand in double quotes: bare or quoted, it is the same."""
+    given = request.headers.getlist("idempotency-key")
+    if not given:
+        return None
+    key = given[0]
+    if quoted := QUOTED.fullmatch(key):
+        key = re.sub(r"\\(.)", r"\1", quoted[1])
+    if len(given) > 1 or not IDEMPOTENCY_KEY.fullmatch(key):
+        raise InvalidArgument(
+            "`Idempotency-Key` is 1 to 128 printable characters without spaces, and sent once"
+        )
     return key
 
 
@@ -83,14 +129,12 @@ def _value(name: str, text: str) -> object:
     raise InvalidArgument(f"`Conveyor-{name}` is not a known extension{hint}")
 
 
-def _fingerprint(request: Request, caller: CallerId, raw: bytes) -> bytes:
-    """Tells one request from another: caller, route, extensions and raw body."""
+def _fingerprint(request: Request, caller: CallerId) -> "hashlib._Hash":
+    """Tells one request from another: caller, route, extensions, and then the raw body."""
     extensions = sorted(
         f"{header}: {value}"
         for header, value in request.headers.items()
         if header.startswith(PREFIX)
     )
     head = "\n".join([caller, request.method, request.url.path, request.url.query, *extensions])
-    digest = hashlib.sha256(head.encode() + b"\n\n")
-    digest.update(raw)
-    return digest.digest()
+    return hashlib.sha256(head.encode() + b"\n\n")

@@ -10,18 +10,21 @@ from conveyor.domain.problem import problem
 from conveyor.errors import (
     CallerFault,
     ConveyorError,
+    HeadTooLarge,
     MethodNotAllowed,
     NotFound,
+    RequestTimeout,
     TaskUnsuccessful,
-    TooLarge,
     Unavailable,
+    UriTooLong,
 )
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER = "2"  # whole seconds; long enough for a restart, short enough not to annoy
+CLOSING = (HeadTooLarge, RequestTimeout, UriTooLong)
 
 
-def answer(error: ConveyorError, path: str) -> Response:
+def answer(error: ConveyorError, path: str | None) -> Response:
     """The response to an error of ours."""
     match error:
         case TaskUnsuccessful():
@@ -37,7 +40,7 @@ def answer(error: ConveyorError, path: str) -> Response:
             return internal(path)
 
 
-def internal(path: str) -> Response:
+def internal(path: str | None) -> Response:
     """The response to a bug: says nothing of its cause, which is in the log under the request id."""
     detail = "Something went wrong here; the request id leads to the cause in the log"
     return _respond(500, problem(status=500, code="internal", detail=detail, instance=path))
@@ -54,7 +57,7 @@ def from_framework(error: HTTPException, method: str, path: str) -> Response:
     return response
 
 
-def _caller_fault(error: CallerFault, path: str) -> Response:
+def _caller_fault(error: CallerFault, path: str | None) -> Response:
     document = problem(
         status=error.status,
         code=error.code,
@@ -63,9 +66,9 @@ def _caller_fault(error: CallerFault, path: str) -> Response:
         instance=path,
         **error.extras,
     )
-    # What is left of a body that is too large would be read as the next request.
-    headers = {"Connection": "close"} if isinstance(error, TooLarge) else {}
-    return _respond(error.status, document, headers)
+    # Nobody reads what is left of such a request.
+    closing = {"Connection": "close"} if isinstance(error, CLOSING) else {}
+    return _respond(error.status, document, error.headers | closing)
 
 
 def _respond(

@@ -13,12 +13,15 @@ import structlog
 import uvicorn
 from msgspec.structs import replace
 
+from conveyor.api.protocol import bounded
 from conveyor.errors import RefusedToStart
 from conveyor.operating import announced
 from conveyor.settings import Settings
 from conveyor.telemetry import set_up_logs
 from conveyor.testing.mock_gateway import MockGateway
 from conveyor.wiring import Role, Service, check_role, open_service
+
+REQUEST_GRACE = 10  # seconds, at the least, for requests under way when the program stops
 
 log = structlog.get_logger()
 
@@ -59,7 +62,7 @@ async def _serve(role: Role, settings: Settings) -> None:
             host, port = listening.getsockname()[:2]
             stack.enter_context(announced(settings, service.token, host, port))
         _calm_collector()
-        await serve_until(stopping, role, service, listening)
+        await serve_until(stopping, role, service, listening, settings)
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -85,30 +88,39 @@ def _calm_collector() -> None:
 
 
 async def serve_until(
-    stopping: asyncio.Event, role: Role, service: Service, listening: socket.socket | None
+    stopping: asyncio.Event,
+    role: Role,
+    service: Service,
+    listening: socket.socket | None,
+    settings: Settings,
 ) -> None:
     """The parts of a role side by side, until told to stop."""
     async with asyncio.TaskGroup() as group:
         if listening:
-            group.create_task(_serve_http(stopping, service, listening), name="http")
+            serving = _serve_http(stopping, service, listening, settings)
+            group.create_task(serving, name="http")
             group.create_task(service.watch_runs(stopping), name="watch")
         group.create_task(service.vitals.watch(stopping), name="vitals")
         if role is not Role.API:
             group.create_task(service.work(stopping), name="work")
 
 
-async def _serve_http(stopping: asyncio.Event, service: Service, listening: socket.socket) -> None:
+async def _serve_http(
+    stopping: asyncio.Event, service: Service, listening: socket.socket, settings: Settings
+) -> None:
     server = _Server(
         uvicorn.Config(
             service.app,
+            http=bounded(service.app, connections=settings.connections),
+            ws="none",
             access_log=False,
             proxy_headers=False,
             log_config=None,  # its lines take the form of ours
+            log_level="error",  # its warnings tell of single requests, as our debug lines do
             lifespan="off",
             server_header=False,
             timeout_keep_alive=75,
-            timeout_graceful_shutdown=10,
-            h11_max_incomplete_event_size=64 * 1024,
+            timeout_graceful_shutdown=max(REQUEST_GRACE, round(settings.grace.total_seconds())),
         )
     )
     async with asyncio.TaskGroup() as group:

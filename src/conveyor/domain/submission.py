@@ -28,6 +28,7 @@ LONGEST_METADATA_VALUE = 1024
 LONGEST_METADATA_KEY = 128
 MOST_METADATA = 20
 LARGEST_TASK_BODY = 16 * 1024
+DEEPEST_JSON = 32
 EXTERNAL_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -286,7 +287,23 @@ def _accept_body(raw: bytes, method: str) -> str | None:
     sent = msgspec.json.decode(raw, type=str).encode() if text.startswith('"') else raw
     if len(sent) > LARGEST_TASK_BODY:
         raise _Unfit(Reason.BODY_TOO_LARGE)
+    if is_deeper(raw, DEEPEST_JSON):
+        raise _Unfit(Reason.BODY_MALFORMED, f"deeper than {DEEPEST_JSON} levels")
     return text
+
+
+NO_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[^][{}"]+', re.DOTALL)
+INNERMOST = re.compile(rb"\[\]|\{\}")
+
+
+def is_deeper(raw: bytes, most: int) -> bool:
+    """Whether arrays and objects of a JSON text lie more than `most` in each other."""
+    if len(raw) <= 2 * most:
+        return False
+    brackets = NO_BRACKETS.sub(b"", raw)
+    for _ in range(most):
+        brackets = INNERMOST.sub(b"", brackets)
+    return bool(brackets)
 
 
 def _refuse_later_fields(body: Submission) -> None:
@@ -360,6 +377,8 @@ def _decode(raw: bytes, kind: type[Body], most_tasks: int) -> Body:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         fault = error
+    except RecursionError:
+        raise InvalidArgument(f"JSON is taken up to {DEEPEST_JSON} levels deep") from None
     except UNREADABLE as error:
         raise InvalidArgument(f"The body is not valid JSON: {plain(error)}") from None
     raise _blame(raw, fault, kind, most_tasks)

@@ -1,0 +1,137 @@
+"""Connections: bytes become requests, within bounds of size and time.
+
+The server's own protocol waits for ever for a head, and answers what is no HTTP in plain text.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from conveyor.api.app import Front
+from conveyor.errors import (
+    ConveyorError,
+    HeadTooLarge,
+    InvalidArgument,
+    Overloaded,
+    RequestTimeout,
+)
+
+HEAD_WITHIN = 15.0  # seconds for all of a request's head
+LINGER = 5.0  # seconds for the rest of a body that was answered already
+LARGEST_UNREAD = 64 * 1024  # bytes of a head that does not end
+
+
+def bounded(front: Front, *, connections: int) -> type[HttpToolsProtocol]:
+    """The protocol of a service: `front` words its refusals."""
+    return type("Connection", (_Connection,), {"front": front, "most": connections})
+
+
+class _Connection(HttpToolsProtocol):
+    front: Front
+    most: int
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._timer: asyncio.TimerHandle | None = None
+        self._asked = False  # whether any head has come whole
+        self._in_head = True
+        self._begun = False  # whether anything of the head has come
+        self._refused = False
+        self._unread = 0
+        self._ended = False  # whether a request ended in the bytes that came last
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect(HEAD_WITHIN, self._give_up_head)
+        if len(self.connections) > self.most:
+            self._turn_away(Overloaded(f"There are {self.most} connections already: try later"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        if self._in_head and self._timer is None:
+            self._expect(HEAD_WITHIN, self._give_up_head)
+        self._ended = False
+        super().data_received(data)
+        if self._in_head and not self._ended:
+            self._unread += len(data)
+            if self._unread > LARGEST_UNREAD:
+                self._turn_away(HeadTooLarge(f"The head has more than {LARGEST_UNREAD} bytes"))
+
+    def shutdown(self) -> None:
+        if self._refused:
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._begun = True
+        if self._timer is None:
+            self._expect(HEAD_WITHIN, self._give_up_head)
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        super().on_headers_complete()
+        self._in_head, self._asked = False, True
+
+    def on_message_complete(self) -> None:
+        self._stop_timer()
+        self._in_head, self._begun, self._unread, self._ended = True, False, 0, True
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete and not self._in_head and not self.transport.is_closing():
+            self._expect(LINGER, self.transport.close)
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - theirs is not ours
+        self._turn_away(InvalidArgument("These bytes are no request of HTTP/1.1"))
+
+    def _expect(self, within: float, otherwise: Any) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(within, otherwise)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up_head(self) -> None:
+        self._timer = None
+        if self._begun:
+            self._turn_away(RequestTimeout(f"The head was not whole within {HEAD_WITHIN:g} s"))
+        elif not self._is_answering:
+            self.transport.close()  # nobody asked anything
+
+    @property
+    def _is_answering(self) -> bool:
+        return self._asked and not self.cycle.response_complete
+
+    def _turn_away(self, error: ConveyorError) -> None:
+        """Answer for a request that never reached the application, and hang up.
+
+        Whoever is still sending is heard out for a while: a connection that is cut with bytes
+        unread takes the answer with it.
+        """
+        if self._refused or self.transport.is_closing():
+            return
+        if self._is_answering and self._in_head:
+            self.cycle.keep_alive = False  # the answer before comes first, and is the last
+            return
+        if self._is_answering and not self.cycle.response_started:
+            self.cycle.disconnected = self.cycle.response_complete = True
+            self.cycle.message_event.set()
+        if self._is_answering:
+            self.transport.close()
+            return
+        told = self.headers if self._begun and self.headers else []
+        self.transport.write(self.front.turned_away(error, told))
+        self.transport.write_eof()
+        self._refused = True
+        self._expect(LINGER, self.transport.close)

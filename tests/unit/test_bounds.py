@@ -1,0 +1,477 @@
+"""Requests within bounds of bytes and of time."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import repeat
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.requests import Request
+from starlette.routing import Router
+from starlette.types import Message, Receive, Scope
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from conveyor.api.app import Front, told_path
+from conveyor.api.bounds import BODY_IDLE, BodyRoom, Holding, TimedBody, check_head
+from conveyor.api.intake import HOLDING, read_body
+from conveyor.api.protocol import HEAD_WITHIN, LARGEST_UNREAD, LINGER, bounded
+from conveyor.errors import (
+    HeadTooLarge,
+    InvalidArgument,
+    Overloaded,
+    RequestTimeout,
+    TooLarge,
+    UnsupportedMediaType,
+    UriTooLong,
+)
+from conveyor.telemetry import Metrics
+from conveyor.testing import time_lapse
+from conveyor.testing.clock import FakeIds
+
+KB = 1024
+
+
+def scope(*, path: str = "/v1/jobs", query: bytes = b"", headers: object = ()) -> Scope:
+    return {
+        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
+        "query_string": query, "headers": list(headers),  # type: ignore[call-overload]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("odd", "refusal"),
+    [
+        (scope(path="/" + "a" * 8_192), UriTooLong),
+        (scope(query=b"a" * 8_192), UriTooLong),
+        (scope(headers=[(b"a", b"b")] * 101), HeadTooLarge),
+        (scope(headers=[(b"a", b"b" * 32 * KB)]), HeadTooLarge),
+    ],
+)
+def test_a_head_out_of_all_proportion_is_refused(odd: Scope, refusal: type[Exception]) -> None:
+    with pytest.raises(refusal):
+        check_head(odd)
+
+
+def test_a_head_of_usual_size_is_taken() -> None:
+    check_head(scope(query=b"a" * 7_000, headers=[(b"a" * 30, b"b" * 250)] * 100))
+
+
+def pieces(*sent: tuple[float, bytes], more: bool = True) -> Receive:
+    """A caller that sends each piece so many seconds after the one before, and then nothing."""
+    left = iter(sent)
+
+    async def receive() -> Message:
+        delay, piece = next(left, (None, b""))
+        if delay is None:
+            await asyncio.Event().wait()
+        await asyncio.sleep(delay or 0.0)
+        return {"type": "http.request", "body": piece, "more_body": more}
+
+    return receive
+
+
+async def _all_of(body: TimedBody) -> None:
+    while (await body.receive()).get("more_body"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [],
+        [(1.0, b"a")],
+        [(BODY_IDLE + 1, b"a" * 10 * KB)],
+        list(repeat((1.0, b"a"), 10_000)),  # a drip that never ends
+        list(repeat((BODY_IDLE - 1, b"a" * 100), 10_000)),
+    ],
+)
+def test_a_body_that_drips_or_stops_is_given_up(sent: list[tuple[float, bytes]]) -> None:
+    async def scenario() -> float:
+        with pytest.raises(RequestTimeout):
+            await _all_of(TimedBody(pieces(*sent)))
+        return asyncio.get_running_loop().time()
+
+    assert time_lapse.run(scenario()) < 60
+
+
+def test_a_slow_body_that_keeps_coming_is_taken() -> None:
+    async def scenario() -> None:
+        last = [(1.0, b"")]
+        body = TimedBody(_ending(pieces(*repeat((10.0, b"a" * 6 * KB), 500), *last)))
+        await _all_of(body)
+
+    time_lapse.run(scenario())
+
+
+def _ending(receive: Receive) -> Receive:
+    async def ended() -> Message:
+        message = await receive()
+        return {**message, "more_body": bool(message["body"])}
+
+    return ended
+
+
+def test_who_waits_for_an_answer_or_for_its_end_is_not_hurried() -> None:
+    async def scenario() -> None:
+        whole = TimedBody(pieces((0.0, b"a"), (100.0, b""), more=False))
+        await whole.receive()
+        await whole.receive()
+        begun = TimedBody(pieces((100.0, b"")))
+        begun.let_be()
+        await begun.receive()
+
+    time_lapse.run(scenario())
+
+
+# Room for bodies.
+
+
+async def test_bodies_take_turns_in_the_order_they_came() -> None:
+    room, order = BodyRoom(100), list[int]()
+
+    async def one(number: int, length: int) -> None:
+        taken = await room.take(length)
+        order.append(number)
+        await asyncio.sleep(0)
+        room.give_back(taken)
+
+    async with asyncio.TaskGroup() as group:
+        for number, length in enumerate([60, 60, 10, 60, 10]):
+            group.create_task(one(number, length))
+    assert order == [0, 1, 2, 3, 4]
+    assert await room.take(100) == 100
+
+
+async def test_a_body_larger_than_all_the_room_has_it_to_itself() -> None:
+    assert await BodyRoom(100).take(1_000) == 100
+
+
+def test_who_does_not_come_to_its_turn_is_told_so_and_holds_up_nobody() -> None:
+    async def scenario() -> None:
+        room = BodyRoom(100, turn_within=10)
+        await room.take(90)
+        small = asyncio.create_task(_after(5, room.take(10)))
+        with pytest.raises(Overloaded):
+            await room.take(20)
+        assert asyncio.get_running_loop().time() == pytest.approx(10, abs=0.1)
+        assert await small == 10
+        room.give_back(100)
+        assert await room.take(100) == 100
+
+    time_lapse.run(scenario())
+
+
+async def _after(seconds: float, then: Coroutine[Any, Any, int]) -> int:
+    await asyncio.sleep(seconds)
+    return await then
+
+
+async def test_a_caller_that_leaves_the_line_leaves_its_room_to_the_next() -> None:
+    room = BodyRoom(100)
+    await room.take(100)
+    waiting = asyncio.create_task(room.take(80))
+    behind = asyncio.create_task(room.take(50))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    room.give_back(100)  # in the same round: it may have been given the room already
+    assert await behind == 50
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await room.take(50) == 50
+
+
+def request_of(*parts: bytes, **headers: str) -> Request:
+    left = iter(parts)
+
+    async def receive() -> Message:
+        piece = next(left)
+        return {"type": "http.request", "body": piece, "more_body": bool(piece)}
+
+    named = [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()]
+    asked = scope(headers=named)
+    asked[HOLDING] = Holding(BodyRoom(10 * KB * KB, turn_within=0.0))
+    return Request(asked, receive)
+
+
+async def test_a_body_holds_room_for_its_length_until_it_is_let_go() -> None:
+    room = BodyRoom(100 * KB, turn_within=0.0)
+    held = Holding(room)
+    await held.reach(90 * KB)
+    with pytest.raises(Overloaded):
+        await Holding(room).reach(80 * KB)
+    await Holding(room).reach(60 * KB)  # what a connection reads anyway is not counted
+    held.let_go()
+    held.let_go()
+    await Holding(room).reach(100 * KB)
+
+
+async def test_a_body_without_its_length_takes_room_as_it_grows() -> None:
+    room = BodyRoom(300 * KB, turn_within=0.0)
+    asked = request_of(*repeat(b"a" * 50 * KB, 5), b"")
+    asked.scope[HOLDING] = held = Holding(room)
+    assert len(await read_body(asked, 1_000 * KB)) == 250 * KB
+    with pytest.raises(Overloaded):
+        await Holding(room).reach(100 * KB)
+    held.let_go()
+
+
+async def test_a_body_over_the_most_is_read_no_further() -> None:
+    with pytest.raises(TooLarge):
+        await read_body(request_of(b"a" * 11, b"never read"), 10)
+    with pytest.raises(TooLarge):
+        await read_body(request_of(content_length="11"), 10)
+
+
+JSON = [
+    "", "application/json", "Application/JSON; charset=UTF-8", "application/problem+json", "text/plain",
+    "application/x-www-form-urlencoded", 'application/json; charset="utf-8"', "*/*",
+]  # fmt: skip
+OTHERS = [
+    "multipart/form-data; boundary=x", "text/xml", "application/xml", "text/csv", "image/png",
+    "application/json; charset=utf-16", "json", "application/jsonp", "text/html",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", JSON)
+async def test_what_may_be_json_is_taken(kind: str) -> None:
+    assert await read_body(request_of(b"{}", b"", content_type=kind), 10) == b"{}"
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+async def test_what_is_plainly_no_json_is_refused(kind: str) -> None:
+    with pytest.raises(UnsupportedMediaType):
+        await read_body(request_of(b"{}", b"", content_type=kind), 10)
+
+
+async def test_what_is_packed_is_refused() -> None:
+    with pytest.raises(UnsupportedMediaType):
+        await read_body(request_of(b"{}", b"", content_encoding="gzip"), 10)
+
+
+# Paths in the log.
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/v1/jobs", "/v1/jobs"),
+        ("/v1/jobs/01ARZ3NDEKTSV4RRFFQ69G5FAV/runs", "/v1/jobs/01ARZ3NDEKTSV4RRFFQ69G5FAV/runs"),
+        (f"/v1/jobs/x/tasks/{'0' * 8}-{'0' * 24}", f"/v1/jobs/***/tasks/{'0' * 8}-{'0' * 24}"),
+        ("/v1/jobs/sk-live-1234/close", "/v1/jobs/***/close"),
+        ("/apikey=secret", "/***"),
+        ("", ""),
+        ("/a" * 1_000, "/***" * 11),
+    ],
+)
+def test_a_path_is_logged_by_its_words_and_ids_alone(path: str, told: str) -> None:
+    assert told_path(path) == told
+
+
+# Connections.
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.written = b""
+        self.closed_at: float | None = None
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def write_eof(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self.closed_at is not None
+
+    def close(self) -> None:
+        if self.closed_at is None:
+            self.closed_at = asyncio.get_running_loop().time()
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        head, _, body = self.written.partition(b"\r\n\r\n")
+        assert b"content-type: application/problem+json" in head
+        assert b"x-request-id: " in head
+        assert b"content-length: %d" % len(body) in head
+        told: dict[str, Any] = msgspec.json.decode(body)
+        assert head.startswith(b"HTTP/1.1 %d " % told["status"])
+        return told
+
+
+async def _answer(_scope: Scope, receive: Receive, send: Callable[[Message], Any]) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"done"})
+
+
+def connected(most: int = 10) -> tuple[Any, Wire]:
+    router = Router(default=_answer)
+    front = Front(router, Metrics(), FakeIds(), BodyRoom(KB))
+    config = Config(front, http=bounded(front, connections=most), ws="none", lifespan="off")
+    config.load()
+    loop = asyncio.get_running_loop()
+    made = config.http_protocol_class(  # type: ignore[call-arg]
+        config=config, server_state=ServerState(), app_state={}, _loop=loop
+    )
+    wire = Wire()
+    made.connection_made(wire)
+    return made, wire
+
+
+ASK = b"GET / HTTP/1.1\r\nHost: a\r\n"
+
+
+def _at_the_end(scenario: Callable[[], Coroutine[Any, Any, Wire]]) -> tuple[Wire, float]:
+    async def run() -> tuple[Wire, float]:
+        wire = await scenario()
+        await asyncio.sleep(1_000)
+        assert wire.closed_at is not None
+        return wire, wire.closed_at
+
+    return time_lapse.run(run())
+
+
+def test_a_connection_that_asks_nothing_is_closed_without_a_word() -> None:
+    async def scenario() -> Wire:
+        return connected()[1]
+
+    wire, closed_at = _at_the_end(scenario)
+    assert wire.written == b""
+    assert closed_at == pytest.approx(HEAD_WITHIN, abs=0.1)
+
+
+def _dripping(*data: bytes) -> Iterator[bytes]:
+    for one in data:
+        for byte in one:
+            yield bytes([byte])
+
+
+@pytest.mark.parametrize("before", [b"", ASK + b"\r\n"])
+def test_a_head_that_drips_is_given_up(before: bytes) -> None:
+    async def scenario() -> Wire:
+        protocol, wire = connected()
+        if before:
+            protocol.data_received(before)
+            await asyncio.sleep(5)
+        wire.written = b""
+        for byte in _dripping(ASK * 100):
+            protocol.data_received(byte)
+            await asyncio.sleep(1)
+            if wire.written:
+                break
+        return wire
+
+    wire, closed_at = _at_the_end(scenario)
+    assert wire.problem["code"] == "request_timeout"
+    assert closed_at < 5 + HEAD_WITHIN + LINGER + 2
+
+
+def test_empty_lines_do_not_keep_a_connection_open() -> None:
+    async def scenario() -> Wire:
+        protocol, wire = connected()
+        protocol.data_received(ASK + b"\r\n")
+        await asyncio.sleep(1)
+        assert b"done" in wire.written
+        for _ in range(300):
+            protocol.data_received(b"\r\n")
+            await asyncio.sleep(1)
+        return wire
+
+    _, closed_at = _at_the_end(scenario)
+    assert closed_at < 20
+
+
+def test_a_head_that_does_not_end_is_cut_off() -> None:
+    async def scenario() -> Wire:
+        protocol, wire = connected()
+        protocol.data_received(ASK + b"A: ")
+        for _ in range(LARGEST_UNREAD // KB + 1):
+            protocol.data_received(b"a" * KB)
+        return wire
+
+    wire, _ = _at_the_end(scenario)
+    assert wire.problem["code"] == "head_too_large"
+
+
+@pytest.mark.parametrize("size", [100, 300 * KB])
+def test_a_body_is_not_taken_for_a_head(size: int) -> None:
+    async def scenario() -> None:
+        protocol, wire = connected()
+        for _ in range(3):
+            protocol.data_received(
+                b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size
+            )
+            protocol.data_received(b"a" * size)
+            await asyncio.sleep(1)
+        assert wire.written.count(b"done") == 3
+        assert not wire.is_closing()
+
+    time_lapse.run(scenario())
+
+
+def test_the_rest_of_a_body_that_was_answered_is_not_waited_for_for_ever() -> None:
+    async def scenario() -> Wire:
+        protocol, wire = connected()
+        protocol.data_received(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n")
+        for _ in range(100):
+            await asyncio.sleep(1)
+            protocol.data_received(b"a")
+        return wire
+
+    wire, closed_at = _at_the_end(scenario)
+    assert b"done" in wire.written
+    assert closed_at == pytest.approx(LINGER, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"nonsense\r\n\r\n",
+        b"\x00" * 64,
+        b"GET /\xff HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nA\x00: b\r\n\r\n",
+    ],
+)
+def test_bytes_that_are_no_request_get_a_problem(odd: bytes) -> None:
+    async def scenario() -> Wire:
+        protocol, wire = connected()
+        protocol.data_received(odd)
+        protocol.data_received(b"and more of it\r\n\r\n")
+        return wire
+
+    wire, _ = _at_the_end(scenario)
+    assert (wire.problem["status"], wire.problem["code"]) == (400, InvalidArgument.code)
+
+
+def test_an_answer_under_way_comes_before_the_refusal_of_what_follows() -> None:
+    async def scenario() -> Wire:
+        protocol, wire = connected()
+        protocol.data_received(ASK + b"\r\nnonsense\r\n\r\n")
+        return wire
+
+    wire, _ = _at_the_end(scenario)
+    assert wire.written.startswith(b"HTTP/1.1 200")
+    assert b"done" in wire.written
+
+
+def test_a_connection_over_the_most_is_told_to_come_later() -> None:
+    async def scenario() -> Wire:
+        return connected(most=0)[1]
+
+    wire, _ = _at_the_end(scenario)
+    assert wire.problem["code"] == Overloaded.code
+    assert b"retry-after: 2\r\n" in wire.written
