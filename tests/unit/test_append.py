@@ -331,6 +331,28 @@ async def test_whoever_loses_a_race_for_a_key_answers_as_the_winner(*, tidy: boo
     assert len(await house.lists()) == (0 if tidy else 1)
 
 
+@pytest.mark.parametrize(
+    ("moment", "call_"),
+    [("after", "answers.replay"), ("before", "metadata.commit"), ("after", "blobs.put")],
+)
+async def test_whoever_finds_the_job_closed_by_the_first_call_answers_as_it_did(
+    moment: str, call_: str
+) -> None:
+    house, job_id, run_id = await _open_job()
+    call = a_call(3, first=2, key="key", last_batch=True)
+    won: list[Answer] = []
+
+    async def another_process_wins() -> None:
+        won.append(await _another_process(house).add(call, job_id, ids_as_reply))
+
+    getattr(house.trace, moment)(call_, 1, another_process_wins)
+    answer = await house.append.add(call, job_id, ids_as_reply)
+
+    assert [answer] == won
+    assert (await house.run(run_id)).total == 5
+    assert await house.lists() == []
+
+
 async def test_a_race_lost_to_another_request_is_a_conflict() -> None:
     house, job_id, run_id = await _open_job()
     house.trace.before("metadata.commit", 1, lambda: house.metadata.commit(a_replay()))

@@ -403,7 +403,15 @@ async def test_of_two_reruns_at_once_one_is_made(count: int) -> None:
     assert set(await house.tasks.runs_held(limit=9)) == {first, runs[0].id}
 
 
-async def test_of_two_reruns_with_one_key_both_get_the_first_answer() -> None:
+MOMENTS = pytest.mark.parametrize(
+    "moment", [("before", "metadata.commit"), ("after", "answers.replay")]
+)
+
+
+@MOMENTS
+async def test_of_two_reruns_with_one_key_both_get_the_first_answer(
+    moment: tuple[str, str],
+) -> None:
     house, job_id, _ = await _ended(SMALL)
     other = _another_process(house)
     winner: list[Answer] = []
@@ -411,7 +419,7 @@ async def test_of_two_reruns_with_one_key_both_get_the_first_answer() -> None:
     async def rerun_first() -> None:
         winner.append(await other.rerun(a_rerun(key="k"), job_id, None, figures_as_answer))
 
-    house.trace.before("metadata.commit", 1, rerun_first)
+    getattr(house.trace, moment[0])(moment[1], 1, rerun_first)
     answer = await house.rerunning.rerun(a_rerun(key="k"), job_id, None, figures_as_answer)
 
     assert [answer] == winner

@@ -68,7 +68,10 @@ class Append:
         with self.replays.claiming(call):
             if known := await self.replays.find(call):
                 return known
-            job, run = await self._open_job(call, job_id)
+            try:
+                job, run = await self._open_job(call, job_id)
+            except CallerFault as refusal:
+                return await self.replays.unless_answered(call, refusal)
             addition = await asyncio.to_thread(self._checked, call, job, run.id)
             await self.blobs.put(addition.blob, as_stream(lines(addition.specs)))
             try:
@@ -76,7 +79,10 @@ class Append:
             except KeyTaken:
                 await self._abandon(addition)
                 return await self.replays.won_by_another(call)
-            except (CallerFault, StorageFull):
+            except CallerFault as refusal:
+                await self._abandon(addition)
+                return await self.replays.unless_answered(call, refusal)
+            except StorageFull:
                 await self._abandon(addition)
                 raise
             ids = {"job_id": batch.job_id, "run_id": batch.run_id}

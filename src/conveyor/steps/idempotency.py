@@ -11,7 +11,7 @@ import msgspec
 
 from conveyor.domain.batch import REPLAY_LIFE, Replay
 from conveyor.domain.ids import CallerId
-from conveyor.errors import IdempotencyKeyConflict
+from conveyor.errors import CallerFault, IdempotencyKeyConflict
 from conveyor.ports.answers import Answers
 from conveyor.ports.clock import Clock
 
@@ -82,6 +82,16 @@ class Replays:
                 expires_at=self.clock.now() + REPLAY_LIFE,
             )
         ]
+
+    async def unless_answered(self, call: Call, refusal: CallerFault) -> Answer:
+        """The answer of a process that was first; without one, the refusal stands.
+
+        What the first call did may be the very reason why this one is refused.
+        """
+        known = await self.find(call)
+        if known is None:
+            raise refusal
+        return known
 
     async def won_by_another(self, call: Call) -> Answer:
         """The answer of whoever claimed the key while this call was at work."""

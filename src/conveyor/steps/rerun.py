@@ -21,6 +21,7 @@ from conveyor.domain.rerun import Statuses, expected, inherited, is_too_late
 from conveyor.domain.run import IngestStatus, Inheritance, Run, counts
 from conveyor.domain.submission import Limits
 from conveyor.errors import (
+    CallerFault,
     ConveyorError,
     KeyTaken,
     NoMatchingTasks,
@@ -99,9 +100,12 @@ class Rerun:
                 if known := await self.replays.find(call):
                     return known
                 job = await own_job(self.metadata, call.caller, job_id)
-                with suppress(Stale), self._alone(job_id):
-                    # Stale: a rerun elsewhere, a close or a delete came first.
-                    return await self._rerun(call, job, statuses, render)
+                try:
+                    with suppress(Stale), self._alone(job_id):
+                        # Stale: a rerun elsewhere, a close or a delete came first.
+                        return await self._rerun(call, job, statuses, render)
+                except CallerFault as refusal:
+                    return await self.replays.unless_answered(call, refusal)
 
     @contextmanager
     def _alone(self, job_id: JobId) -> Iterator[None]:
