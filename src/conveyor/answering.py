@@ -4,7 +4,7 @@ from conveyor.api.handlers import Handlers
 from conveyor.api.links import Links
 from conveyor.operating import Engines
 from conveyor.settings import Settings
-from conveyor.steps.accept import Accept
+from conveyor.steps.accept import Accept, Vet
 from conveyor.steps.append import Append
 from conveyor.steps.close import Close
 from conveyor.steps.delete import Delete
@@ -29,6 +29,7 @@ def wire_handlers(
     *,
     exporting: Export,
     owing: Owing,
+    vet: Vet,
 ) -> Handlers:
     replays = Replays(answers=engines.answers, clock=engines.clock)
     return Handlers(
@@ -37,7 +38,7 @@ def wire_handlers(
         metrics=metrics,
         public_url=settings.public_url,
         stage=_wire_stage(settings, engines),
-        accept=_wire_accept(settings, engines, replays, ingest),
+        accept=_wire_accept(settings, engines, replays, ingest, vet),
         append=Append(
             metadata=engines.metadata,
             blobs=engines.blobs,
@@ -82,7 +83,9 @@ def _wire_stage(settings: Settings, engines: Engines) -> Stage:
     )
 
 
-def _wire_accept(settings: Settings, engines: Engines, replays: Replays, ingest: Ingest) -> Accept:
+def _wire_accept(
+    settings: Settings, engines: Engines, replays: Replays, ingest: Ingest, vet: Vet
+) -> Accept:
     return Accept(
         metadata=engines.metadata,
         tasks=engines.tasks,
@@ -95,6 +98,7 @@ def _wire_accept(settings: Settings, engines: Engines, replays: Replays, ingest:
         clock=engines.clock,
         ids=engines.ids,
         limits=settings.limits,
+        vet=vet,
         wake=ingest.wake,
         takes_tokens=bool(settings.step_functions),
     )

@@ -3,6 +3,9 @@
 ConveyorError
 ├── CallerFault                   the request is at fault; repeating it will not help
 │   ├── InvalidArgument           400 invalid_argument
+│   │   ├── CallbackUrlMustBeHttps    callback_url_must_be_https
+│   │   ├── CallbackUrlUnresolvable   callback_url_unresolvable
+│   │   └── SigningRequiresActiveKey  webhook_signing_requires_active_key
 │   ├── Unauthenticated           401 unauthenticated
 │   ├── NotFound                  404 not_found
 │   │   └── FileInputNotFound         file_input_not_found
@@ -21,6 +24,8 @@ ConveyorError
 │   │   ├── FileInputAlreadyUploaded  file_input_already_uploaded
 │   │   ├── FileInputUnsupported      file_input_unsupported_for_job_type
 │   │   ├── IdempotencyKeyConflict    idempotency_key_conflict
+│   │   ├── CandidatePending          candidate_pending
+│   │   ├── NoCandidate               no_candidate
 │   │   └── TaskNotReady              task_not_ready
 │   ├── ResultExpired             410 result_expired
 │   ├── TooLarge                  413 payload_too_large
@@ -79,6 +84,27 @@ class InvalidArgument(CallerFault):
 
     code, title = "invalid_argument", "Invalid argument"
     remedy = "Mend what `field` names, or every task that `invalid_tasks` lists by index, and send it again."
+
+
+class CallbackUrlMustBeHttps(InvalidArgument):
+    """A webhook's URL is not on https."""
+
+    code, title = "callback_url_must_be_https", "Callback URL must be https"
+    remedy = "Give a URL that begins with `https://`."
+
+
+class CallbackUrlUnresolvable(InvalidArgument):
+    """A webhook's host has no address that could be found within a second, or one that is not public."""
+
+    code, title = "callback_url_unresolvable", "Callback URL cannot be resolved"
+    remedy = "Give a host with public addresses only; for a network of your own, the operator sets `webhook_allow_private`."
+
+
+class SigningRequiresActiveKey(InvalidArgument):
+    """Signed deliveries are asked for, and there is no key to sign them with."""
+
+    code, title = "webhook_signing_requires_active_key", "Signing requires an active key"
+    remedy = "Make a key with `POST /v1/hmac/keys/rotate`, then ask again."
 
 
 class Unauthenticated(CallerFault):
@@ -205,6 +231,20 @@ class IdempotencyKeyConflict(Conflict):
 
     code, title = "idempotency_key_conflict", "Idempotency key conflict"
     remedy = "For another request take another key; for the same one, try again in a moment."
+
+
+class CandidatePending(Conflict):
+    """A key is about to take the place of another: there cannot be a third."""
+
+    code, title = "candidate_pending", "A candidate key is pending"
+    remedy = "Finish the rotation with `POST /v1/hmac/keys/rotate/finalize`, or give it up with `DELETE /v1/hmac/keys/rotate`."
+
+
+class NoCandidate(Conflict):
+    """There is no key that could take the place of the active one."""
+
+    code, title = "no_candidate", "There is no candidate key"
+    remedy = "Begin a rotation with `POST /v1/hmac/keys/rotate`."
 
 
 class TaskNotReady(Conflict):

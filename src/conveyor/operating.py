@@ -30,6 +30,7 @@ from conveyor.ports.graves import Graves
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.outbox import Outbox
+from conveyor.ports.receivers import Receivers
 from conveyor.ports.sealing import Sealing
 from conveyor.ports.signing_keys import SigningKeys
 from conveyor.ports.survey import Survey
@@ -82,6 +83,7 @@ class Engines(Stores):
     coordination: Coordination
     gateway: Gateway
     task_tokens: TaskTokens
+    receivers: Receivers
     sealing: Sealing
     link_secret: bytes
     room: Callable[[], Awaitable[Room]]
@@ -175,6 +177,7 @@ def wire_sweep(
         blobs=stores.blobs,
         inputs=stores.inputs,
         exports=stores.exports,
+        outbox=stores.outbox,
         clock=stores.clock,
         body_life=settings.body_life,
     )

@@ -136,6 +136,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "`10.0.0.0/8`, apart by commas or spaces."
         ),
     ] = ()
+    webhook_timeout: Annotated[
+        timedelta, _about("For one delivery to a webhook, from the lookup to the answer.")
+    ] = timedelta(seconds=15)
+    webhook_ports: Annotated[
+        tuple[int, ...],
+        _about("Ports that webhooks may be on, apart by commas or spaces."),
+    ] = (443,)
+    webhook_allow_http: Annotated[
+        bool, _about("Whether webhooks may be on http; what is told then goes unprotected.")
+    ] = False
+    webhook_allow_private: Annotated[
+        tuple[str, ...],
+        _about(
+            "Networks that are not public and that webhooks may be in all the same, such as "
+            "`10.0.0.0/8`, apart by commas or spaces."
+        ),
+    ] = ()
     result_url_life: Annotated[
         timedelta, _about("How long a signed link to a result is good for.")
     ] = timedelta(hours=24)
@@ -241,6 +258,8 @@ def load_settings(
     _check_choices(settings)
     _check_addresses(settings)
     _check_direct(settings)
+    _check_ports(settings)
+    _check_networks(settings)
     return settings
 
 
@@ -321,16 +340,25 @@ def _check_direct(settings: Settings) -> None:
     """What `direct:` goes by."""
     if not AGENT.fullmatch(settings.direct_user_agent):
         raise RefusedToStart("settings: 'direct_user_agent' is a name such as MyBot/1.0 (+URL)")
-    if not settings.direct_ports or not all(0 < port < 65_536 for port in settings.direct_ports):
-        raise RefusedToStart("settings: 'direct_ports' are ports from 1 to 65535")
     if settings.direct_delay * 4 > settings.gateway_deadline:
         raise RefusedToStart("settings: 'direct_delay' is at most a quarter of 'gateway_deadline'")
-    try:
-        networks(settings.direct_allow_private)
-    except ValueError as odd:
-        raise RefusedToStart(
-            f"settings: 'direct_allow_private' are networks such as 10.0.0.0/8: {odd}"
-        ) from None
+
+
+def _check_ports(settings: Settings) -> None:
+    for name in ("direct_ports", "webhook_ports"):
+        ports = getattr(settings, name)
+        if not ports or not all(0 < port < 65_536 for port in ports):
+            raise RefusedToStart(f"settings: {name!r} are ports from 1 to 65535")
+
+
+def _check_networks(settings: Settings) -> None:
+    for name in ("direct_allow_private", "webhook_allow_private"):
+        try:
+            networks(getattr(settings, name))
+        except ValueError as odd:
+            raise RefusedToStart(
+                f"settings: {name!r} are networks such as 10.0.0.0/8: {odd}"
+            ) from None
 
 
 def _is_address(text: str) -> bool:

@@ -26,6 +26,7 @@ from conveyor.domain.ids import RunId
 from conveyor.domain.task import Settlement, Task, TaskStatus
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
+from conveyor.ports.receivers import Receivers, Reply
 from conveyor.ports.tasks import NewTask, Tasks
 from conveyor.ports.work import Work
 
@@ -47,6 +48,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._count_work()
         self._count_gateway()
+        self._count_webhooks()
         self._count_requests()
         self._time_ports()
         self._look_at_process()
@@ -80,6 +82,19 @@ class Metrics:
         self.credits = self._counter("conveyor_gateway_credits", "Credits the gateway charged")
         self.dollars = self._counter("conveyor_gateway_dollars", "US dollars the gateway charged")
         _start_at_zero(self.answers, (PAGE, *BY_CODE, OTHER))
+
+    def _count_webhooks(self) -> None:
+        self.deliveries = self._counter(
+            "conveyor_webhook_deliveries", "Attempts to deliver to webhooks, by outcome", "outcome"
+        )
+        self.delivery = self._histogram(
+            "conveyor_webhook_seconds", "Time of deliveries to webhooks", GATEWAY_TIMES
+        )
+        self.delivering = self._gauge("conveyor_webhooks_under_way", "Deliveries under way")
+        self.in_line = self._gauge(
+            "conveyor_webhooks_waiting", "Events that wait for their receiver in this process"
+        )
+        _start_at_zero(self.deliveries, DELIVERY_OUTCOMES)
 
     def _count_requests(self) -> None:
         route = ("route", "method")
@@ -167,7 +182,17 @@ SWEEPER_ACTIONS = (
     "orphan_pin",
     "orphan_report",
 )
-CLEARED = ("body", "export", "input", "tombstone")
+CLEARED = ("body", "event", "export", "input", "tombstone")
+DELIVERED = "delivered"
+DELIVERY_OUTCOMES = (
+    DELIVERED,
+    "http_3xx",
+    "http_4xx",
+    "http_5xx",
+    "timeout",
+    "transport_error",
+    OTHER,
+)
 
 
 class MeteredWork:
@@ -272,6 +297,25 @@ class MeteredGateway:
             self._pages.inc()
         else:
             self._metrics.answers.labels(answer.code if answer.code in BY_CODE else OTHER).inc()
+
+
+class MeteredReceivers:
+    """Times deliveries to webhooks, and counts what came of them."""
+
+    def __init__(self, receivers: Receivers, metrics: Metrics) -> None:
+        self._receivers = receivers
+        self._metrics = metrics
+        self.check = receivers.check
+        self.host = receivers.host
+
+    async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> Reply:
+        started = time.perf_counter()
+        reply = await self._receivers.post(url, headers, content)
+        self._metrics.delivery.observe(time.perf_counter() - started)
+        outcome = (reply.error or DELIVERED).partition(":")[0]
+        known = outcome if outcome in DELIVERY_OUTCOMES else OTHER
+        self._metrics.deliveries.labels(known).inc()
+        return reply
 
 
 def set_up_logs(level: str, *, json: bool) -> None:

@@ -31,7 +31,7 @@ from conveyor.domain.ids import JobId
 from conveyor.domain.task import RetryPolicy
 from conveyor.errors import RefusedToStart
 from conveyor.gateways import open_gateway
-from conveyor.notifying import wire_complete
+from conveyor.notifying import open_receivers, wire_notifying
 from conveyor.operating import PACKS, Engines, wire_doctor, wire_sweep
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock, Ids
@@ -42,12 +42,13 @@ from conveyor.steps.complete import Complete
 from conveyor.steps.dispatch import Pump
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.lane import Pace
+from conveyor.steps.notify import Notify
 from conveyor.steps.report import Report
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
 from conveyor.steps.sweep import Sweep
 from conveyor.steps.watch import ROUND, Watch
-from conveyor.telemetry import MeteredGateway, MeteredTasks, MeteredWork, Metrics
+from conveyor.telemetry import MeteredGateway, MeteredReceivers, MeteredTasks, MeteredWork, Metrics
 from conveyor.timing import timed
 from conveyor.vitals import Room, Vitals
 from conveyor.worker import serve
@@ -97,6 +98,7 @@ class Service:
     app: Front
     metrics: Metrics
     pump: Pump
+    notify: Notify
     attend: Attend
     report: Report
     sweep: Sweep
@@ -110,6 +112,7 @@ class Service:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.pump.run(stopping), name="pump")
             loops = [
+                self.notify.run(stopping),
                 serve(self.sweep.step, stopping, idle=self.sweep_every, name="sweep"),
                 self.report.run(stopping),
                 *(
@@ -208,6 +211,7 @@ async def open_embedded(
         coordination=MemoryCoordination(clock, lease=settings.lease),
         gateway=await stack.enter_async_context(open_gateway(settings)),
         task_tokens=await stack.enter_async_context(open_task_tokens(settings)),
+        receivers=await stack.enter_async_context(open_receivers(settings)),
         sealing=AesSealing(load_or_make_key(folder / "sealing.key")),
         link_secret=load_or_make_key(folder / "links.key"),
         room=lambda: _room(folder),
@@ -232,25 +236,23 @@ def wire(settings: Settings, engines: Engines) -> Service:
     metrics = Metrics()
     _tell_build(settings, metrics)
     stores, engines = engines, _measured(engines, metrics, settings.slow_call)
-    complete = wire_complete(engines)
+    notifying = wire_notifying(settings, engines, metrics)
+    complete = notifying.complete
     pump = _wire_pump(settings, engines, complete)
     metrics.inflight.set_function(lambda: len(pump.flights))
     metrics.live_runs.set_function(lambda: sum(not one.gone for one in pump.lanes.values()))
-    ingest = Ingest(
-        metadata=engines.metadata,
-        tasks=engines.tasks,
-        work=engines.work,
-        blobs=engines.blobs,
-        clock=engines.clock,
-        owing=complete.owing,
-        most_rows=settings.list_rows,
-        check=complete.check,
-        wake=pump.wake,
-    )
+    ingest = _wire_ingest(settings, engines, complete, pump)
     watch = _wire_watch(engines, metrics)
     exporting = wire_export(settings, engines)
     handlers = wire_handlers(
-        settings, engines, metrics, ingest, watch, exporting=exporting, owing=complete.owing
+        settings,
+        engines,
+        metrics,
+        ingest,
+        watch,
+        exporting=exporting,
+        owing=complete.owing,
+        vet=notifying.vet,
     )
     sweep = wire_sweep(settings, engines, complete, metrics.swept, metrics.cleared)
     operators = Operators(
@@ -267,9 +269,11 @@ def wire(settings: Settings, engines: Engines) -> Service:
             operators,
             callers=Callers(settings.api_keys),
             room=BodyRoom(settings.bodies_in_flight),
+            others=[notifying.notices],
         ),
         metrics=metrics,
         pump=pump,
+        notify=notifying.notify,
         attend=wire_attend(engines, ingest, exporting),
         report=wire_report(engines),
         sweep=sweep,
@@ -277,6 +281,20 @@ def wire(settings: Settings, engines: Engines) -> Service:
         watch=watch,
         vitals=_wire_vitals(settings, engines, metrics),
         token=operators.token,
+    )
+
+
+def _wire_ingest(settings: Settings, engines: Engines, complete: Complete, pump: Pump) -> Ingest:
+    return Ingest(
+        metadata=engines.metadata,
+        tasks=engines.tasks,
+        work=engines.work,
+        blobs=engines.blobs,
+        clock=engines.clock,
+        owing=complete.owing,
+        most_rows=settings.list_rows,
+        check=complete.check,
+        wake=pump.wake,
     )
 
 
@@ -305,6 +323,7 @@ def _measured(engines: Engines, metrics: Metrics, slow: timedelta) -> Engines:
         tasks=MeteredTasks(engines.tasks, metrics),
         work=MeteredWork(engines.work, metrics),
         gateway=MeteredGateway(engines.gateway, metrics),
+        receivers=MeteredReceivers(engines.receivers, metrics),
     )
 
 

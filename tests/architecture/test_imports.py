@@ -27,11 +27,11 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Pure libraries: they compute, and touch nothing.
 DOMAIN_MAY_USE = {"msgspec", "can_ada", "backports", "compression"}
 STANDARD_AND_PURE = {
-    "collections", "csv", "dataclasses", "datetime", "difflib", "enum", "hashlib", "http", "ipaddress", "itertools", "math", "re", "struct", "sys", "typing", "zlib",
+    "base64", "collections", "csv", "dataclasses", "datetime", "difflib", "enum", "hashlib", "hmac", "http", "ipaddress", "itertools", "math", "re", "struct", "sys", "typing", "zlib",
 }  # fmt: skip
 # Values and helpers that stations share; no station itself.
 SHARED_BY_STEPS = {
-    "attempt", "check", "idempotency", "lane", "list_pieces", "owing", "ownership", "roster",
+    "attempt", "check", "courier", "idempotency", "lane", "list_pieces", "owing", "ownership", "roster",
 }  # fmt: skip
 # Only these know every part.
 KNOW_ALL = {

@@ -304,10 +304,9 @@ def test_errors_have_the_codes_of_the_contract(
     assert code_of(lambda: client.get_job("01ARZ3NDEKTSV4RRFFQ69G5FAV")) == (404, "not_found")
     assert code_of(lambda: client.list_jobs(limit=0)) == (400, "invalid_argument")
     assert code_of(lambda: client.list_jobs(cursor="?")) == (400, "invalid_argument")
-    assert code_of(client.list_hmac_keys) == (501, "not_implemented")
-    webhook: WebhookDict = {"url": "https://example.com/hook", "signature": False}
+    webhook: WebhookDict = {"url": "http://example.com/hook", "signature": False}
     submit = lambda: client.submit_regular(["https://ok.example/1"], webhook=webhook)  # noqa: E731
-    assert code_of(submit) == (501, "not_implemented")
+    assert code_of(submit) == (400, "callback_url_must_be_https")
 
 
 def test_a_full_rerun_is_a_run_of_its_own_under_the_same_ids(client: ZenRowsBatchClient) -> None:

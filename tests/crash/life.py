@@ -24,6 +24,7 @@ from conveyor.testing.trace import watched
 from conveyor.wiring import Service, open_embedded, wire
 from tests.crash.deaths import Deaths
 from tests.crash.gateway import ScriptedGateway
+from tests.crash.receivers import ScriptedByHost
 from tests.crash.states import KeptStates
 
 SYNC_TASKS = 8  # from so many tasks on a call is answered 202
@@ -31,8 +32,8 @@ MOST_ROUNDS = 60
 REMEMBERED = timedelta(hours=23)  # for which the answer to a repeated call is surely kept
 BEGUN = "begun"
 PORTS = (
-    "metadata", "answers", "inputs", "exports", "tasks", "work", "duties", "bodies", "blobs", "coordination",
-    "gateway", "sealing", "outbox", "task_tokens",
+    "metadata", "answers", "inputs", "exports", "outbox", "signing_keys", "tasks", "work", "duties", "bodies",
+    "blobs", "coordination", "gateway", "receivers", "sealing", "task_tokens",
 )  # fmt: skip
 UNFINISHED = """
 SELECT 1 FROM task JOIN shelf ON shelf.no = task.shelf JOIN run ON run.id = shelf.run_id
@@ -41,6 +42,7 @@ SELECT 1 FROM task JOIN shelf ON shelf.no = task.shelf JOIN run ON run.id = shel
 """
 
 # Ends that states are to be told of, and heartbeats of runs that are over.
+OWED = "SELECT 1 FROM event WHERE due_at IS NOT NULL AND channel = 'webhook' LIMIT 1"
 UNTOLD = """
 SELECT 1 FROM event LEFT JOIN run ON run.id = event.doc ->> 'run_id'
  WHERE due_at IS NOT NULL
@@ -183,6 +185,14 @@ class Life:
         await self.service.report.step()
         self.deaths.step_is_over()
 
+    async def notify(self) -> None:
+        """Send what is due to webhooks."""
+        if self.is_past:
+            return
+        while await self.service.notify.step():
+            pass
+        self.deaths.step_is_over()
+
     async def sweep(self) -> None:
         await self.service.sweep.step()
         self.deaths.step_is_over()
@@ -199,6 +209,9 @@ class Life:
             elif self.sees(UNTOLD):
                 self.advance(timedelta(minutes=1))
                 await self.report()
+            elif self.sees(OWED):
+                self.advance(timedelta(minutes=1))
+                await self.notify()
             else:
                 return
         raise AssertionError("it does not come to rest")
@@ -242,8 +255,12 @@ async def a_life(folder: Path, deaths: Deaths) -> AsyncIterator[Life]:
     async with AsyncExitStack() as stack:
         raw = await open_embedded(settings, stack, clock=clock, ids=FakeIds(clock.now()))
         states = KeptStates(folder / "states")
-        gateway = ScriptedGateway(lambda url: _tried(data, url))
-        raw = replace(raw, gateway=gateway, task_tokens=states)
+        raw = replace(
+            raw,
+            gateway=ScriptedGateway(lambda url: _tried(data, url)),
+            receivers=ScriptedByHost(lambda event_id: _told(data, event_id)),
+            task_tokens=states,
+        )
         seen = {name: watched(getattr(raw, name), name, deaths) for name in PORTS}
         wired = msgspec.structs.replace(settings, step_functions="aws:")
         service = wire(wired, replace(raw, **seen))
@@ -268,6 +285,14 @@ def _tried(data: Path, url: str) -> tuple[int, int]:
     [(attempts, claims)] = connection.execute(query, (url,))
     connection.close()
     return int(str(attempts)), int(str(claims))
+
+
+def _told(data: Path, event_id: str) -> int:
+    connection = apsw.Connection(str(data / "conveyor.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    query = "SELECT json_array_length(doc, '$.deliveries') FROM event WHERE id = ?"
+    [(attempts,)] = connection.execute(query, (event_id,))
+    connection.close()
+    return int(str(attempts))
 
 
 def _encoded(body: object) -> bytes:

@@ -219,7 +219,6 @@ def test_an_unknown_parameter_of_the_job_is_named(
 
 
 LATER: list[tuple[str, dict[str, object]]] = [
-    ("webhook", {"webhook": {"url": "https://ok.example/hook"}}),
     ("schedule", {"schedule": {"rate": {"every": 1, "unit": "day"}}}),
     ("type", {"type": "scheduled"}),
 ]

@@ -23,6 +23,7 @@ from conveyor.adapters.memory.inputs import MemoryInputs
 from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.outbox import MemoryOutbox
 from conveyor.adapters.memory.rows import Rows
+from conveyor.adapters.memory.signing_keys import MemorySigningKeys
 from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.adapters.memory.task_tokens import MemoryTaskTokens
 from conveyor.adapters.memory.tasks import MemoryTasks
@@ -32,10 +33,12 @@ from conveyor.domain.batch import INGEST, SCRUB, Batch
 from conveyor.domain.export import EXPORT, GIB
 from conveyor.domain.ids import CallerId, JobId, RunId, ulid
 from conveyor.domain.job import Job
+from conveyor.domain.receiver_lines import Lines
 from conveyor.domain.rerun import parse_statuses
 from conveyor.domain.run import Run
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import RetryPolicy, Task, TaskStatus
+from conveyor.domain.webhook import NewWebhook, Webhook
 from conveyor.ports.answers import Answers
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies, BodyName
@@ -47,6 +50,8 @@ from conveyor.ports.graves import Graves
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.outbox import Outbox
+from conveyor.ports.receivers import Receivers
+from conveyor.ports.signing_keys import SigningKeys
 from conveyor.ports.survey import Survey
 from conveyor.ports.task_tokens import TaskTokens
 from conveyor.ports.tasks import Tasks
@@ -58,21 +63,26 @@ from conveyor.steps.attend import Attend
 from conveyor.steps.clear import Clear
 from conveyor.steps.close import Close
 from conveyor.steps.complete import Complete
+from conveyor.steps.courier import Courier
 from conveyor.steps.delete import Delete
 from conveyor.steps.export import Export
 from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.mend import Mend
+from conveyor.steps.notify import Notify
 from conveyor.steps.owing import Owing
 from conveyor.steps.pack import Pack
 from conveyor.steps.read import Read
 from conveyor.steps.report import Report
 from conveyor.steps.rerun import Rerun, Rerunning
+from conveyor.steps.rotate import Rotate
 from conveyor.steps.scrub import Scrub
 from conveyor.steps.settle import Settle
 from conveyor.steps.stage import Stage
+from conveyor.steps.subscribe import Subscribe
 from conveyor.steps.sweep import Sweep
 from conveyor.testing.clock import FakeClock
+from conveyor.testing.receivers import ScriptedReceivers
 from conveyor.testing.trace import Crash, Trace, watched
 
 P = TypeVar("P")
@@ -136,6 +146,10 @@ class House:
     scrub: Scrub
     exporting: Export
     report: Report
+    subscribe: Subscribe
+    rotate: Rotate
+    notify: Notify
+    told: ScriptedReceivers
     swept: Counter[str] = field(default_factory=Counter)
     cleared: Counter[str] = field(default_factory=Counter)
     woken: list[RunId] = field(default_factory=list)
@@ -297,6 +311,7 @@ def a_house(
         blobs=blobs,
         inputs=inputs,
         exports=exports,
+        outbox=outbox,
         clock=clock,
         body_life=BODY_LIFE,
     )
@@ -312,6 +327,24 @@ def a_house(
         make=pack.write,
     )
     replays = Replays(answers=answers, clock=clock)
+    told = ScriptedReceivers()
+    receivers: Receivers = port(told, "receivers")
+    signing_keys: SigningKeys = port(MemorySigningKeys(recorded), "signing_keys")
+    courier = Courier(receivers=receivers, signing_keys=signing_keys, sealing=sealing, clock=clock)
+    subscribe = Subscribe(
+        metadata=metadata,
+        outbox=outbox,
+        signing_keys=signing_keys,
+        receivers=receivers,
+        courier=courier,
+        clock=clock,
+        ids=ids,
+        wake=lambda: announced.append(clock.now()),
+    )
+
+    async def vet(caller: CallerId, asked: NewWebhook) -> Webhook:
+        return await subscribe.vet(caller, asked.url, signature=bool(asked.signature))
+
     return House(
         clock=clock,
         ids=ids,
@@ -335,6 +368,26 @@ def a_house(
         cleared=cleared,
         woken=woken,
         announced=announced,
+        told=told,
+        subscribe=subscribe,
+        rotate=Rotate(
+            metadata=metadata,
+            signing_keys=signing_keys,
+            sealing=sealing,
+            clock=clock,
+            ids=ids,
+            secret=lambda: bytes(range(32)),
+        ),
+        notify=Notify(
+            metadata=metadata,
+            outbox=outbox,
+            receivers=receivers,
+            clock=clock,
+            courier=courier,
+            lines=Lines(lambda: 0.5),
+            lease=LEASE,
+            idle=timedelta(milliseconds=5),
+        ),
         complete=complete,
         ingest=ingest,
         stage=Stage(
@@ -357,6 +410,7 @@ def a_house(
             clock=clock,
             ids=ids,
             limits=limits,
+            vet=vet,
             wake=woken.append,
             takes_tokens=True,
         ),

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from conveyor.domain.batch import pinned_key
+from conveyor.domain.event import Delivery, EventStatus, owed_again
 from conveyor.domain.export import (
     EXPORT_LIFE,
     Export,
@@ -31,6 +32,7 @@ from conveyor.ports.blobs import as_stream
 from conveyor.steps import clear as clear_step
 from conveyor.steps.attempt import Result
 from conveyor.steps.check import YOUNG
+from conveyor.testing.factories import an_event
 from tests.unit.kit import A_PAGE, BODY_LIFE, CALLER, House, a_house, away
 
 A_MOMENT = timedelta(milliseconds=1)
@@ -314,6 +316,46 @@ async def test_an_object_that_nothing_refers_to_goes_in_the_second_sweep_when_ol
 
     assert {action: house.swept[action] for action in strays} == dict.fromkeys(strays, 1)
     assert await house.lists() == sorted([*kept, *not_ours])
+
+
+@pytest.mark.parametrize("status", list(EventStatus))
+async def test_an_event_goes_thirty_days_after_its_last_attempt_unless_it_is_owed(
+    status: EventStatus,
+) -> None:
+    house = a_house()
+    tried = house.clock.now() + timedelta(days=3)
+    delivery = Delivery(attempt=1, started_at=tried, elapsed_ms=1, error="timeout")
+    owed = status is EventStatus.OWED
+    event = an_event(
+        status=status, deliveries=(delivery,), due_at=house.clock.now() if owed else None
+    )
+    await house.metadata.commit(event)
+
+    house.clock.advance(timedelta(days=32, hours=23))
+    await house.sweep.step()
+    assert await house.outbox.find(event.id)
+    house.clock.advance(timedelta(hours=2))
+    await house.sweep.step()
+
+    assert bool(await house.outbox.find(event.id)) == owed
+    assert house.cleared["event"] == (not owed)
+    assert not house.swept
+
+
+async def test_an_event_that_is_owed_again_this_moment_stays() -> None:
+    house = a_house()
+    await house.metadata.commit(an_event(status=EventStatus.FAILED, due_at=None))
+    house.clock.advance(timedelta(days=31))
+
+    async def owe() -> None:
+        [event] = await house.outbox.page(limit=9)
+        await house.metadata.commit(owed_again(event, house.clock.now()))
+
+    house.trace.before("metadata.commit", 1, owe)
+    await house.sweep.step()
+
+    assert len(await house.outbox.page(limit=9)) == 1
+    assert not house.cleared
 
 
 async def _ended(house: House, ttl: int) -> tuple[JobId, RunId]:

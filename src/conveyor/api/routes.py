@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from conveyor.api import events, wire
+from conveyor.api import events, notices, wire
 from conveyor.domain.list_spec import ListForm
 from conveyor.domain.submission import Addition, Submission
+from conveyor.domain.webhook import NewWebhook, WebhookSetting
 
 JOB = "/v1/jobs/{job}"
 RUN = JOB + "/runs/{run}"
@@ -130,12 +131,41 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", RUN + "/exports/{export}", "get_export", "Get an export", answer=wire.WireExport),
     later("PUT", JOB + "/schedule", "Replace a schedule"),
     later("POST", JOB + "/schedule/state", "Pause or resume a schedule"),
-    later("GET", JOB + "/webhook", "Get a job's webhook"),
-    later("PUT", JOB + "/webhook", "Set a job's webhook"),
-    later("DELETE", JOB + "/webhook", "Clear a job's webhook"),
-    later("GET", "/v1/hmac/keys", "List signing keys"),
-    later("POST", "/v1/hmac/keys/rotate", "Begin a key rotation"),
-    later("POST", "/v1/hmac/keys/rotate/finalize", "Finish a key rotation"),
-    later("DELETE", "/v1/hmac/keys/rotate", "Cancel a key rotation"),
-    later("POST", "/v1/webhook/test", "Send a test event"),
+    Route("GET", JOB + "/webhook", "get_webhook", "Get a job's webhook", answer=wire.WireWebhook),
+    Route(
+        "PUT", JOB + "/webhook", "put_webhook", "Set a job's webhook",
+        (200, 400, 401, 404, 413, 503), wire.WireWebhook, WebhookSetting,
+    ),
+    Route(
+        "DELETE", JOB + "/webhook", "delete_webhook", "Clear a job's webhook",
+        (204, 401, 404, 503),
+    ),
+    Route(
+        "GET", JOB + "/webhook/deliveries", "list_deliveries", "List what a job's webhook was told",
+        (200, 400, 401, 404, 503), notices.WireEvents, query=LISTING,
+    ),
+    Route(
+        "POST", JOB + "/webhook/deliveries/{event}/redeliver", "redeliver", "Deliver an event again",
+        (202, 401, 404, 409, 503), notices.WireEvent,
+    ),
+    Route(
+        "POST", "/v1/webhook/test", "test_webhook", "Send a test event",
+        (200, 400, 401, 413, 503), notices.WireTested, NewWebhook,
+    ),
+    Route(
+        "GET", "/v1/hmac/keys", "list_keys", "List signing keys", (200, 401, 503),
+        notices.WireKeys,
+    ),
+    Route(
+        "POST", "/v1/hmac/keys/rotate", "rotate_key", "Begin a key rotation",
+        (201, 401, 409, 503), notices.WireNewKey,
+    ),
+    Route(
+        "POST", "/v1/hmac/keys/rotate/finalize", "finish_rotation", "Finish a key rotation",
+        (200, 401, 409, 503), notices.WireKeyInUse,
+    ),
+    Route(
+        "DELETE", "/v1/hmac/keys/rotate", "give_up_rotation", "Cancel a key rotation",
+        (204, 401, 409, 503),
+    ),
 )  # fmt: skip

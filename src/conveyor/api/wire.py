@@ -18,6 +18,7 @@ from conveyor.domain.progress import Progress
 from conveyor.domain.run import Run
 from conveyor.domain.stats import Cost, Stats, cost, stats
 from conveyor.domain.task import Attempt, Task, TaskStatus
+from conveyor.domain.webhook import Webhook
 from conveyor.steps.read import JobView, RunView
 from conveyor.steps.rerun import Rerunning
 
@@ -43,6 +44,12 @@ class WireRun(msgspec.Struct, kw_only=True):
     cut_short: bool | UnsetType = UNSET
 
 
+class WireWebhook(msgspec.Struct):
+    url: str
+    signature: bool
+    disabled_at: datetime | UnsetType = UNSET
+
+
 class WireJob(msgspec.Struct, kw_only=True):
     job_id: str
     type: str
@@ -60,6 +67,7 @@ class WireJob(msgspec.Struct, kw_only=True):
     external_id: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
     metadata: dict[str, str] | UnsetType = UNSET
+    webhook: WireWebhook | UnsetType = UNSET
 
 
 class WireUpload(msgspec.Struct):
@@ -89,6 +97,7 @@ class WireSubmitted(msgspec.Struct):
     status: str
     latest_run: WireRun
     accepted_tasks: int
+    webhook: WireWebhook | UnsetType = UNSET
 
 
 class WireRerun(msgspec.Struct):
@@ -228,6 +237,7 @@ def job_shown(view: JobView) -> WireJob:
         external_id=_given(job.external_id),
         name=_given(job.name),
         metadata=_texts(job.metadata),
+        webhook=_webhook_of(job),
         max_inflight=job.max_inflight,
         max_per_host=job.max_per_host or UNSET,
         retries=job.retries,
@@ -235,6 +245,10 @@ def job_shown(view: JobView) -> WireJob:
         created_at=job.created_at,
         updated_at=job.updated_at,
     )
+
+
+def webhook_shown(webhook: Webhook) -> WireWebhook:
+    return WireWebhook(webhook.url, webhook.signature, webhook.disabled_at or UNSET)
 
 
 def jobs_shown(views: Sequence[JobView], next_cursor: str | None) -> WireJobs:
@@ -246,7 +260,8 @@ def runs_shown(views: Sequence[RunView], next_cursor: str | None) -> WireRuns:
 
 
 def submitted(job: Job, run: Run, accepted: int) -> bytes:
-    return encode(WireSubmitted(job.id, job.status, run_shown(run, ZERO), accepted))
+    shown = run_shown(run, ZERO)
+    return encode(WireSubmitted(job.id, job.status, shown, accepted, _webhook_of(job)))
 
 
 def rerun_shown(told: Rerunning) -> bytes:
@@ -327,6 +342,10 @@ def event_shown(progress: Progress) -> bytes:
     )
     kind = b"end" if progress.is_last else b"progress"
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (progress.mark.encode(), kind, encode(data))
+
+
+def _webhook_of(job: Job) -> WireWebhook | UnsetType:
+    return webhook_shown(job.webhook) if job.webhook else UNSET
 
 
 def _given(text: str | None) -> str | UnsetType:

@@ -1,6 +1,6 @@
 """What is owed to the outside about a run: it is stored with what happened, and sent afterwards.
 
-owed → delivered | dropped | failed;  delivered | failed → owed, when it is to be sent again
+owed → delivered | dropped | failed → owed, when it is to be sent again
 """
 
 from datetime import datetime
@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from conveyor.domain.ids import CallerId, EventId, JobId, RunId
+from conveyor.errors import IllegalMove
 
 
 class Channel(StrEnum):
@@ -75,3 +76,64 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     tries: int = 0  # in a row, since it was owed
     deliveries: tuple[Delivery, ...] = ()
     version: int = 0
+
+
+MOST_DELIVERIES = 100  # that are kept of one event: the latest
+
+
+def taken(event: Event, until: datetime) -> Event:
+    """In one sender's hands; if that one dies it is due again."""
+    return _due(event, until)
+
+
+def put_off(event: Event, until: datetime) -> Event:
+    """Not now: nothing was tried."""
+    return _due(event, until)
+
+
+def delivered(event: Event, delivery: Delivery) -> Event:
+    return _moved(event, EventStatus.DELIVERED, deliveries=_with(event, delivery))
+
+
+def failed(event: Event, delivery: Delivery, again_at: datetime | None) -> Event:
+    """Not taken: to be tried again, or not any more."""
+    noted = msgspec.structs.replace(
+        event, tries=event.tries + 1, deliveries=_with(event, delivery), due_at=again_at
+    )
+    return noted if again_at else _moved(noted, EventStatus.FAILED)
+
+
+def dropped(event: Event) -> Event:
+    """Nobody wants it any more."""
+    return _moved(event, EventStatus.DROPPED)
+
+
+def owed_again(event: Event, now: datetime) -> Event:
+    """To be sent once more, as if nothing had been tried yet."""
+    return msgspec.structs.replace(event, status=EventStatus.OWED, tries=0, due_at=now)
+
+
+def next_attempt(event: Event) -> int:
+    """The number of the delivery that comes next."""
+    return event.deliveries[-1].attempt + 1 if event.deliveries else 1
+
+
+def last_seen(event: Event) -> datetime:
+    """When something was last tried for it."""
+    return event.deliveries[-1].started_at if event.deliveries else event.occurred_at
+
+
+def _due(event: Event, at: datetime) -> Event:
+    if event.status is not EventStatus.OWED:
+        raise IllegalMove(f"event {event.id} is {event.status}")
+    return msgspec.structs.replace(event, due_at=at)
+
+
+def _with(event: Event, delivery: Delivery) -> tuple[Delivery, ...]:
+    return (*event.deliveries, delivery)[-MOST_DELIVERIES:]
+
+
+def _moved(event: Event, status: EventStatus, **changes: object) -> Event:
+    if status not in MOVES[event.status]:
+        raise IllegalMove(f"event {event.id}: {event.status} -> {status}")
+    return msgspec.structs.replace(event, status=status, due_at=None, **changes)

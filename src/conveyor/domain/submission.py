@@ -19,6 +19,7 @@ from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.params import BadParam, Params
 from conveyor.domain.task import TaskSpec
 from conveyor.domain.task_token import StepFunctions
+from conveyor.domain.webhook import NewWebhook
 from conveyor.errors import FileInputUnsupported, InvalidArgument, NotImplementedYet
 
 LONGEST_URL = 2048
@@ -108,7 +109,7 @@ class Submission(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     file_input_id: str | None = None
     on_invalid: OnInvalid | None = None
     schedule: Any = None
-    webhook: Any = None
+    webhook: NewWebhook | None = None
     max_inflight: int | None = None
     max_per_host: int | None = None
     retries: int | None = None
@@ -130,7 +131,7 @@ class InvalidTask(msgspec.Struct, frozen=True, omit_defaults=True):
     value: str | None = None
 
 
-LATER_FIELDS = ("webhook", "schedule")
+LATER_FIELDS = ("schedule",)
 
 Body = TypeVar("Body", Submission, Addition)
 

@@ -7,7 +7,7 @@ after it leaves a whole job.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
@@ -36,6 +36,7 @@ from conveyor.domain.submission import (
 )
 from conveyor.domain.task import TaskSpec
 from conveyor.domain.task_token import beats_of, seal_context, unconfigured
+from conveyor.domain.webhook import NewWebhook, Webhook
 from conveyor.errors import (
     ConveyorError,
     FileInputNotFound,
@@ -63,6 +64,7 @@ WORTH_A_THREAD = 64 * 1024  # bytes of body from which decoding would hold up ot
 log = structlog.get_logger()
 
 Render = Callable[[Job, Run, int], bytes]
+Vet = Callable[[CallerId, NewWebhook], Awaitable[Webhook]]  # raises `InvalidArgument`
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +91,7 @@ class Accept:
     clock: Clock
     ids: Ids
     limits: Limits
+    vet: Vet
     wake: Callable[[RunId], None]
     takes_tokens: bool = False  # of states that wait for a run
 
@@ -110,14 +113,15 @@ class Accept:
             body, specs = self._checked(call)
         else:
             body, specs = await asyncio.to_thread(self._checked, call)
+        webhook = await self.vet(call.caller, body.webhook) if body.webhook else None
         if body.file_input_id is None:
-            return self._new_draft(call, body, specs)
+            return self._new_draft(call, body, specs, webhook)
         slot = await self._filled_slot(call.caller, InputId(body.file_input_id))
         pinned = await self._pinned(slot, body)
         found = await self._small_list(slot, pinned, body)
         if found is None:
-            return self._new_draft(call, body, [], slot=slot, pinned=pinned)
-        return self._new_draft(call, body, found)
+            return self._new_draft(call, body, [], webhook, slot=slot, pinned=pinned)
+        return self._new_draft(call, body, found, webhook)
 
     def _checked(self, call: Call) -> tuple[Submission, list[TaskSpec]]:
         body = parse_submission(call.raw, call.extensions, self.limits)
@@ -193,6 +197,7 @@ class Accept:
         call: Call,
         body: Submission,
         specs: list[TaskSpec],
+        webhook: Webhook | None,
         *,
         slot: FileInput | None = None,
         pinned: PinnedList | None = None,
@@ -201,7 +206,9 @@ class Accept:
         job_id, run_id = JobId(self.ids.new()), RunId(self.ids.new())
         if large and pinned is None and body.status is not JobStatus.OPEN:
             pinned = PinnedList(blob=pinned_key(job_id), count=len(specs))
-        job = msgspec.structs.replace(self._new_job(call, body, job_id, run_id), pinned=pinned)
+        job = msgspec.structs.replace(
+            self._new_job(call, body, job_id, run_id), pinned=pinned, webhook=webhook
+        )
         run = self._new_run(job, run_id, len(specs), large=large)
         run, beats = self._awaited(run, body)
         return Draft(job=job, run=run, specs=specs, large=large, slot=slot, beats=beats)

@@ -11,6 +11,7 @@ from functools import partial
 
 from conveyor.domain import file_input as slot_life
 from conveyor.domain import lost
+from conveyor.domain.event import Event, EventStatus, last_seen
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import ExportId, InputId, JobId, RunId, is_ulid, ulid_milliseconds
 from conveyor.domain.job import Job, JobStatus
@@ -22,6 +23,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.exports import Exports
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata, Removed
+from conveyor.ports.outbox import Outbox
 from conveyor.ports.tasks import Tasks
 from conveyor.steps.check import YOUNG, Broken, Check, Entry, Found, Over
 
@@ -29,6 +31,7 @@ BITE = 5_000
 MOST_BODIES = 50_000  # of one run that go in one round
 PAGE = 500
 SIBLINGS = 32  # ids that differ in their last character only
+EVENT_LIFE = timedelta(days=30)  # of what is not owed any more
 LATE = timedelta(days=1)  # a claim that stood when its run ended has settled by then
 OBJECTS = {
     "lists/": 4,
@@ -50,6 +53,7 @@ class Clear:
     blobs: Blobs
     inputs: Inputs
     exports: Exports
+    outbox: Outbox
     clock: Clock
     body_life: timedelta
 
@@ -65,6 +69,7 @@ class Clear:
             Check(name="rows", listing=self._rows, long=True),
             Check(name="bodies", listing=self._bodies, long=True, most=MOST_BODIES),
             Check(name="inputs", listing=self._inputs, long=True),
+            Check(name="events", listing=self._events, long=True),
             *(
                 Check(
                     name=prefix,
@@ -169,6 +174,26 @@ class Clear:
         if job is None:
             return True
         return job.status is JobStatus.DELETED and not await self._is_owed(job.id)
+
+    async def _events(self, after: str, limit: int) -> Sequence[Entry]:
+        page = await self.outbox.page(limit=limit, after=after)
+        return [(event.id, partial(self._event, event)) for event in page]
+
+    async def _event(self, event: Event, _patient: bool) -> Found | None:
+        """What is owed stays. The rest is shown for a while, in case it is to be sent again."""
+        if event.status is EventStatus.OWED:
+            return None
+        if last_seen(event) + EVENT_LIFE > self.clock.now():
+            return None
+        return Over("event", partial(self._remove_event, event))
+
+    async def _remove_event(self, event: Event) -> int:
+        """Unless it has come to be owed again this very moment."""
+        try:
+            await self.metadata.commit(event, Removed(event))
+        except Stale:
+            return 0
+        return 1
 
     async def _let_go(self, slot: FileInput, job_id: JobId) -> int:
         try:

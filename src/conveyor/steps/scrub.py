@@ -1,9 +1,10 @@
 """Scrub: clear away all that a deleted job or run left, in bites that hold nobody up.
 
-For each run: what is owed to it, then its rows, then its bodies, lists and exports. Rows go before bodies,
-so that a worker which settles late finds no row, and removes the body it brought. Beginning again
-after a death finds less to do. What the outside is still to be told of the end itself stays until
-it is sent, and goes then. At the end a tombstone stays for a day, that says no more than
+For each run: what is owed to it, then its rows, then its bodies, lists and exports; at last what
+the job's webhook was told. Rows go before bodies, so that a worker which settles late finds no row,
+and removes the body it brought. Beginning again after a death finds less to do. What a task token
+is still to be told of the end itself stays until it is sent, and goes then. At the end a tombstone
+stays for a day, that says no more than
 whose it was: a repeated delete is answered like the first.
 """
 
@@ -117,7 +118,7 @@ class Scrub:
             gone = [
                 event
                 for event in page
-                if owed.run_id in {None, event.run_id} and not _is_still_told(event)
+                if owed.run_id in {None, event.run_id} and not _is_still_told(event, owed)
             ]
             if gone:
                 await self.metadata.commit(*(Removed(event) for event in gone))
@@ -129,6 +130,7 @@ class Scrub:
         await self.metadata.commit(done, *([life.tombstone(job)] if job else []))
 
 
-def _is_still_told(event: Event) -> bool:
-    """Whether a state waits to hear of this end: whoever sends it removes it."""
-    return event.channel is Channel.TASK_TOKEN and event.status is EventStatus.OWED
+def _is_still_told(event: Event, owed: Owed) -> bool:
+    """A state that waits hears of any end; a webhook hears of its run unless the job is gone."""
+    told = {Channel.TASK_TOKEN} if owed.run_id is None else {Channel.TASK_TOKEN, Channel.WEBHOOK}
+    return event.channel in told and event.status is EventStatus.OWED

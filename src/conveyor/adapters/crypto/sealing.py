@@ -32,6 +32,11 @@ class AesSealing:
             raise Unavailable("a stored credential does not open with this sealing key") from None
 
 
+def new_secret() -> bytes:
+    """A key that nobody can guess."""
+    return os.urandom(KEY_BYTES)
+
+
 def new_token() -> str:
     """A secret that nobody can guess, for as long as a process lives."""
     return secrets.token_urlsafe(32)

@@ -61,12 +61,14 @@ def has(headers: Mapping[str, str], lower: str) -> bool:
     return any(name.lower() == lower for name in headers)
 
 
-def retry_after(text: str | None, date: str | None) -> timedelta | None:
-    """How long to wait, at most an hour; a point in time counts from the answer's own `Date`."""
+def retry_after(
+    text: str | None, date: str | None, *, longest: timedelta = LONGEST_WAIT
+) -> timedelta | None:
+    """How long to wait, at most so long; a point in time counts from the answer's own `Date`."""
     seconds = _seconds(text, date) if text else None
     if seconds is None or math.isnan(seconds):
         return None
-    return timedelta(seconds=min(max(seconds, 0.0), LONGEST_WAIT.total_seconds()))
+    return timedelta(seconds=min(max(seconds, 0.0), longest.total_seconds()))
 
 
 def is_allowed(params: Mapping[str, str], status: int) -> bool:

@@ -1,0 +1,133 @@
+"""Subscribe: where a job's news go, what came of them, and whether a receiver is there at all.
+
+Whoever changes where they go commits the live run as well: an end that read the job before is
+stale then, and tells whoever is to be told now.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import structlog
+
+from conveyor.domain import event as life
+from conveyor.domain import notice
+from conveyor.domain.event import Channel, Event
+from conveyor.domain.ids import CallerId, EventId, JobId
+from conveyor.domain.job import Job
+from conveyor.domain.webhook import Webhook
+from conveyor.errors import Conflict, NotFound, SigningRequiresActiveKey, Stale
+from conveyor.ports.clock import Clock, Ids
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.outbox import Outbox
+from conveyor.ports.receivers import Receivers
+from conveyor.ports.signing_keys import SigningKeys
+from conveyor.steps.courier import Courier, Parcel
+from conveyor.steps.ownership import latest_run, own_job
+
+MOST_TESTS = 10  # at a time: they take places that deliveries need
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscribe:
+    metadata: Metadata
+    outbox: Outbox
+    signing_keys: SigningKeys
+    receivers: Receivers
+    courier: Courier
+    clock: Clock
+    ids: Ids
+    wake: Callable[[], None]
+    testing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_TESTS))
+
+    async def vet(self, caller: CallerId, url: str, *, signature: bool) -> Webhook:
+        """A webhook that can be delivered to, as things stand. Raises `InvalidArgument`."""
+        await self.receivers.check(url)
+        if signature:
+            keys = await self.signing_keys.find(caller)
+            if keys is None or keys.active is None:
+                raise SigningRequiresActiveKey(
+                    "There is no key to sign with", extras={"field": "webhook.signature"}
+                )
+        return Webhook(url=url, signature=signature)
+
+    async def get(self, caller: CallerId, job_id: JobId) -> Webhook:
+        job = await own_job(self.metadata, caller, job_id)
+        if job.webhook is None:
+            raise NotFound("The job has no webhook")
+        return job.webhook
+
+    async def put(self, caller: CallerId, job_id: JobId, url: str, *, signature: bool) -> Webhook:
+        """Replace it; one that was disabled is in use again."""
+        await own_job(self.metadata, caller, job_id)
+        webhook = await self.vet(caller, url, signature=signature)
+        await self._change(caller, job_id, webhook)
+        log.info("webhook.set", job_id=job_id)
+        return webhook
+
+    async def clear(self, caller: CallerId, job_id: JobId) -> None:
+        """What is still owed to it is dropped when its turn comes."""
+        await self._change(caller, job_id, None)
+        log.info("webhook.cleared", job_id=job_id)
+
+    async def deliveries(
+        self, caller: CallerId, job_id: JobId, *, limit: int, before: str | None
+    ) -> tuple[Sequence[Event], str | None]:
+        """Events of a job for its webhook, newest first, and where the next page begins."""
+        await own_job(self.metadata, caller, job_id)
+        found: list[Event] = []
+        while len(found) <= limit:
+            page = await self.outbox.of_job(job_id, limit=limit + 1, before=before)
+            found += [event for event in page if event.channel is Channel.WEBHOOK]
+            if len(page) <= limit:
+                break
+            before = page[-1].id
+        return found[:limit], found[limit - 1].id if len(found) > limit else None
+
+    async def redeliver(self, caller: CallerId, job_id: JobId, event_id: EventId) -> Event:
+        """Have an event sent again, whatever came of it: now, and as if it were new."""
+        while True:
+            job = await own_job(self.metadata, caller, job_id)
+            event = await self.outbox.find(event_id)
+            if event is None or event.job_id != job.id or event.channel is not Channel.WEBHOOK:
+                raise NotFound("No such event")
+            if job.webhook is None or not job.webhook.is_on:
+                raise Conflict("The job has no webhook in use: set one first")
+            again = life.owed_again(event, self.clock.now())
+            try:
+                await self.metadata.commit(again)
+            except Stale:
+                continue
+            log.info("webhook.redelivery", job_id=job_id, event_id=event_id)
+            self.wake()
+            return again
+
+    async def test(
+        self, caller: CallerId, url: str, *, signature: bool
+    ) -> tuple[EventId, life.Delivery]:
+        """Tell a receiver of nothing, once, and say what came of it."""
+        webhook = await self.vet(caller, url, signature=signature)
+        event_id = EventId(self.ids.new())
+        content = notice.of_nothing(event_id, self.clock.now()).encode()
+        async with self.testing:
+            parcel = Parcel(caller=caller, event_id=event_id, content=content)
+            carried = await self.courier.carry(parcel, webhook)
+        return event_id, carried.delivery
+
+    async def _change(self, caller: CallerId, job_id: JobId, webhook: Webhook | None) -> None:
+        while True:
+            job = await own_job(self.metadata, caller, job_id)
+            if job.webhook == webhook:
+                return None
+            try:
+                return await self._commit(job, webhook)
+            except Stale:
+                continue
+
+    async def _commit(self, job: Job, webhook: Webhook | None) -> None:
+        run = await latest_run(self.metadata, job)
+        changed = msgspec.structs.replace(job, webhook=webhook, updated_at=self.clock.now())
+        await self.metadata.commit(changed, *([run] if run and run.is_live else []))

@@ -1,0 +1,61 @@
+"""Receivers of webhooks that do as a test says, over nothing."""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from conveyor.domain.webhook import Rules
+from conveyor.ports.receivers import Reply
+
+TAKEN = Reply(status=200)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One delivery, as its receiver saw it."""
+
+    url: str
+    headers: Mapping[str, str]
+    content: bytes
+
+    @property
+    def event_id(self) -> str:
+        return self.headers["X-ZenRows-Event-Id"]
+
+
+@dataclass(slots=True, kw_only=True)
+class ScriptedReceivers:
+    """Each takes what it is told, unless its next replies say something else."""
+
+    rules: Rules = field(default_factory=Rules)
+    told: list[Told] = field(default_factory=list)
+    replies: dict[str, deque[Reply]] = field(default_factory=lambda: defaultdict(deque))  # by host
+    always: dict[str, Reply] = field(default_factory=dict)  # by host
+    held: dict[str, asyncio.Event] = field(default_factory=dict)  # hosts that answer when it is set
+    under_way: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    most_under_way: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    refuse: Callable[[str], None] = lambda _: None  # a URL that is handed in
+
+    async def check(self, url: str) -> None:
+        self.rules.target(url)
+        self.refuse(url)
+
+    def host(self, url: str) -> str:
+        return self.rules.target(url).host
+
+    async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> Reply:
+        host = self.host(url)
+        self.told.append(Told(url, headers, content))
+        self.under_way[host] += 1
+        self.most_under_way[host] = max(self.most_under_way[host], self.under_way[host])
+        try:
+            if host in self.held:
+                await self.held[host].wait()
+        finally:
+            self.under_way[host] -= 1
+        replies = self.replies[host]
+        return replies.popleft() if replies else self.always.get(host, TAKEN)
+
+    def told_of(self, host: str) -> list[Told]:
+        return [one for one in self.told if self.host(one.url) == host]

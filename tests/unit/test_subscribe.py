@@ -1,0 +1,231 @@
+"""Where a job's news go: set, shown, cleared, listed, sent again and tried out."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from conveyor.domain.event import Channel, EventStatus
+from conveyor.domain.ids import EventId, JobId, RunId
+from conveyor.domain.run import RunStatus
+from conveyor.domain.webhook import Webhook
+from conveyor.errors import (
+    CallbackUrlMustBeHttps,
+    CallbackUrlUnresolvable,
+    Conflict,
+    NotFound,
+    SigningRequiresActiveKey,
+)
+from conveyor.ports.receivers import Reply
+from conveyor.steps.subscribe import MOST_TESTS
+from conveyor.testing.factories import an_event
+from tests.unit.kit import A_PAGE, CALLER, SOON, STRANGER, a_call, a_house, ids_as_answer
+
+URL = "https://hooks.example/in"
+
+
+async def test_a_webhook_comes_with_the_submission_and_is_told_of_the_end() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(2, webhook={"url": URL})
+    assert await house.subscribe.get(CALLER, job_id) == Webhook(url=URL)
+
+    await house.drain(run_id, lambda _: A_PAGE)
+    await house.notify.step()
+
+    [told] = house.told.told
+    assert msgspec.json.decode(told.content)["run_id"] == run_id
+
+
+@pytest.mark.parametrize(
+    ("webhook", "error"),
+    [
+        ({"url": "http://hooks.example/"}, CallbackUrlMustBeHttps),
+        ({"url": "https://private.example/"}, CallbackUrlUnresolvable),
+        ({"url": URL, "signature": True}, SigningRequiresActiveKey),
+    ],
+)
+async def test_a_submission_with_a_bad_webhook_creates_nothing(
+    webhook: dict[str, object], error: type[Exception]
+) -> None:
+    house = a_house()
+    house.told.refuse = _private
+    with pytest.raises(error):
+        await house.accept.submit(a_call(1, webhook=webhook), ids_as_answer)
+    with pytest.raises(error):
+        await house.subscribe.test(
+            CALLER, str(webhook["url"]), signature=bool(webhook.get("signature"))
+        )
+    assert not await house.metadata.jobs(CALLER, limit=9)
+    assert not house.told.told
+
+
+async def test_a_signed_webhook_is_taken_with_an_active_key() -> None:
+    house = a_house()
+    await house.rotate.begin(CALLER)
+    job_id, _ = await house.submit(1, webhook={"url": URL, "signature": True})
+    assert await house.subscribe.get(CALLER, job_id) == Webhook(url=URL, signature=True)
+
+
+async def test_a_webhook_is_set_replaced_and_cleared() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(1)
+    with pytest.raises(NotFound):
+        await house.subscribe.get(CALLER, job_id)
+
+    for url in (URL, "https://other.example/", "https://other.example/"):
+        await house.subscribe.put(CALLER, job_id, url, signature=False)
+        assert (await house.subscribe.get(CALLER, job_id)).url == url
+    for _ in range(2):
+        await house.subscribe.clear(CALLER, job_id)
+    with pytest.raises(NotFound):
+        await house.subscribe.get(CALLER, job_id)
+
+    await house.drain(run_id, lambda _: A_PAGE)
+    assert not await house.outbox.of_job(job_id, limit=9)
+
+
+async def test_a_bad_webhook_leaves_the_one_there_is() -> None:
+    house = a_house()
+    house.told.refuse = _private
+    job_id, _ = await house.submit(1, webhook={"url": URL})
+    with pytest.raises(CallbackUrlUnresolvable):
+        await house.subscribe.put(CALLER, job_id, "https://private.example/", signature=False)
+    assert (await house.subscribe.get(CALLER, job_id)).url == URL
+
+
+async def test_a_webhook_that_is_set_while_the_run_completes_is_told() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(1)
+
+    async def put() -> None:
+        await house.subscribe.put(CALLER, job_id, URL, signature=False)
+
+    house.trace.before("metadata.commit", 1, put)
+    await house.drain(run_id, lambda _: A_PAGE)
+
+    assert (await house.run(run_id)).status is RunStatus.COMPLETED
+    assert len(await house.outbox.of_job(job_id, limit=9)) == 1
+
+
+async def test_a_run_that_completes_while_its_webhook_is_set_is_not_disturbed() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(1)
+    house.trace.before("metadata.commit", 1, lambda: house.drain(run_id, lambda _: A_PAGE))
+
+    await house.subscribe.put(CALLER, job_id, URL, signature=False)
+
+    assert (await house.run(run_id)).status is RunStatus.COMPLETED
+    assert (await house.subscribe.get(CALLER, job_id)).url == URL
+
+
+async def test_a_strangers_job_is_not_there() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(1, webhook={"url": URL})
+    await house.drain(run_id, lambda _: A_PAGE)
+    [event] = await house.outbox.of_job(job_id, limit=9)
+    other, _ = await house.submit(1, webhook={"url": URL})
+    for call in (
+        house.subscribe.get(STRANGER, job_id),
+        house.subscribe.put(STRANGER, job_id, URL, signature=False),
+        house.subscribe.clear(STRANGER, job_id),
+        house.subscribe.deliveries(STRANGER, job_id, limit=9, before=None),
+        house.subscribe.redeliver(STRANGER, job_id, event.id),
+        house.subscribe.redeliver(CALLER, other, event.id),
+        house.subscribe.redeliver(CALLER, job_id, EventId("nothing")),
+    ):
+        with pytest.raises(NotFound):
+            await call
+
+
+async def test_deliveries_are_listed_newest_first_and_pages_join() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(1, webhook={"url": URL})
+    names = [EventId(house.ids.new()) for _ in range(7)]
+    for number, name in enumerate(names):
+        channel = Channel.HEARTBEAT if number in {1, 5} else Channel.WEBHOOK
+        await house.metadata.commit(
+            an_event(id=name, job_id=job_id, run_id=RunId(run_id), channel=channel)
+        )
+
+    seen, before = list[str](), None
+    for _ in range(9):
+        page, before = await house.subscribe.deliveries(CALLER, job_id, limit=2, before=before)
+        seen += [event.id for event in page]
+        if before is None:
+            break
+
+    assert seen == [name for number, name in reversed(list(enumerate(names))) if number % 4 != 1]
+
+
+async def test_an_event_can_be_sent_again_whatever_came_of_it() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(1, webhook={"url": URL})
+    await house.drain(run_id, lambda _: A_PAGE)
+    await house.notify.step()
+    [event] = await house.outbox.of_job(job_id, limit=9)
+
+    house.announced.clear()
+    again = await house.subscribe.redeliver(CALLER, job_id, event.id)
+    assert (again.status, again.due_at) == (EventStatus.OWED, house.clock.now())
+    assert house.announced
+    await house.notify.step()
+
+    assert [one.event_id for one in house.told.told] == [event.id] * 2
+    await house.subscribe.clear(CALLER, job_id)
+    with pytest.raises(Conflict):
+        await house.subscribe.redeliver(CALLER, job_id, event.id)
+
+
+async def test_a_test_tells_what_came_of_it_and_stores_nothing() -> None:
+    house = a_house()
+    event_id, delivery = await house.subscribe.test(CALLER, URL, signature=False)
+    [told] = house.told.told
+    assert msgspec.json.decode(told.content) == {
+        "schema": "conveyor.event.v1",
+        "event_id": event_id,
+        "event_type": "webhook.test",
+        "occurred_at": "2026-03-02T12:00:00Z",
+        "job_id": "test",
+        "run_id": "test",
+        "run_sequence": 1,
+    }
+    assert (delivery.status_code, delivery.error) == (200, None)
+    assert not await house.outbox.page(limit=9)
+
+    house.told.replies["hooks.example"].append(Reply(status=503, error="http_5xx:503"))
+    other_id, delivery = await house.subscribe.test(CALLER, URL, signature=False)
+    assert other_id != event_id
+    assert (delivery.status_code, delivery.error) == (503, "http_5xx:503")
+
+
+async def test_few_tests_are_under_way_at_a_time() -> None:
+    house = a_house()
+    house.told.held["hooks.example"] = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(MOST_TESTS + 5):
+            group.create_task(house.subscribe.test(CALLER, URL, signature=False))
+        async with asyncio.timeout(SOON):
+            while len(house.told.told) < MOST_TESTS:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(house.told.told) == MOST_TESTS
+        house.told.held["hooks.example"].set()
+
+
+async def test_a_deleted_jobs_events_are_cleared_away_but_for_others_channels() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(1, webhook={"url": URL})
+    await house.drain(run_id, lambda _: A_PAGE)
+    token = an_event(job_id=job_id, channel=Channel.TASK_TOKEN)
+    await house.metadata.commit(token)
+
+    await house.delete.job(CALLER, JobId(job_id))
+    while await house.attend.step():
+        pass
+
+    assert [event.id for event in await house.outbox.page(limit=9)] == [token.id]
+
+
+def _private(url: str) -> None:
+    if "private" in url:
+        raise CallbackUrlUnresolvable("not public")
