@@ -1,0 +1,93 @@
+"""What anything must do that tells states by their token."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from conveyor.ports.task_tokens import Answer, Closed, Sent, TaskTokens
+
+ERROR = "RunStopped"
+CAUSE = msgspec.json.encode({"message": "so it is: \u00e9 \u2603 \"'"}).decode()
+OUTPUT: dict[str, Any] = {"status": "completed", "stats": {"total": 3}, "text": "\u00e9 \u2603 \"'"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBench:
+    """Something that tells, states that wait, and what an emulator of them cannot do."""
+
+    tokens: TaskTokens
+    start: Callable[[], str]  # a state that waits; its token
+    outcome: Callable[[str], dict[str, Any]]  # what it went on with: `output`, or `error`, `cause`
+    keeps_causes: bool = True
+    knows_late_failures: bool = True  # a failure for a token that was told is answered `Closed`
+
+
+class TaskTokensContract:
+    async def test_a_state_goes_on_with_the_output(self, bench: TokenBench) -> None:
+        token = bench.start()
+        assert await bench.tokens.succeed(token, _json(OUTPUT)) == Sent()
+        assert bench.outcome(token) == {"output": OUTPUT}
+
+    async def test_an_output_can_be_far_longer_than_ours_ever_are(self, bench: TokenBench) -> None:
+        token = bench.start()
+        output = {"text": "x" * 200_000}
+        assert await bench.tokens.succeed(token, _json(output)) == Sent()
+        assert bench.outcome(token) == {"output": output}
+
+    async def test_a_state_fails_by_name(self, bench: TokenBench) -> None:
+        token = bench.start()
+        assert await bench.tokens.fail(token, error=ERROR, cause=CAUSE) == Sent()
+        outcome = bench.outcome(token)
+        assert outcome["error"] == ERROR
+        assert not bench.keeps_causes or outcome["cause"] == CAUSE
+
+    async def test_the_first_word_counts_and_the_second_finds_it_closed(
+        self, bench: TokenBench
+    ) -> None:
+        token = bench.start()
+        await bench.tokens.succeed(token, _json(OUTPUT))
+        assert bench.outcome(token) == {"output": OUTPUT}
+
+        _closed(await bench.tokens.succeed(token, "{}"), token)
+        _closed(await bench.tokens.beat(token), token)
+        late = await bench.tokens.fail(token, error=ERROR, cause=CAUSE)
+        if bench.knows_late_failures:
+            _closed(late, token)
+        assert bench.outcome(token) == {"output": OUTPUT}
+
+    async def test_a_token_that_never_was_is_closed(self, bench: TokenBench) -> None:
+        token = "a-token-of-nobody"  # noqa: S105 - that is what it is
+        _closed(await bench.tokens.succeed(token, "{}"), token)
+        _closed(await bench.tokens.fail(token, error=ERROR, cause=CAUSE), token)
+        _closed(await bench.tokens.beat(token), token)
+
+    async def test_a_beat_leaves_the_state_waiting(self, bench: TokenBench) -> None:
+        token = bench.start()
+        for _ in range(3):
+            assert await bench.tokens.beat(token) == Sent()
+        assert await bench.tokens.succeed(token, _json(OUTPUT)) == Sent()
+        assert bench.outcome(token) == {"output": OUTPUT}
+
+    async def test_of_many_at_a_time_each_hears_its_own(self, bench: TokenBench) -> None:
+        tokens = [bench.start() for _ in range(5)]
+        async with asyncio.TaskGroup() as group:
+            told = [
+                group.create_task(bench.tokens.succeed(token, _json({"number": number})))
+                for number, token in enumerate(tokens)
+            ]
+        assert [one.result() for one in told] == [Sent()] * 5
+        for number, token in enumerate(tokens):
+            assert bench.outcome(token) == {"output": {"number": number}}
+
+
+def _closed(answer: Answer, token: str) -> None:
+    assert isinstance(answer, Closed)
+    assert answer.why
+    assert token not in answer.why
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
