@@ -109,6 +109,7 @@ def _wire_rerun(settings: Settings, engines: Engines, replays: Replays, ingest: 
         metadata=engines.metadata,
         tasks=engines.tasks,
         work=engines.work,
+        blobs=engines.blobs,
         duties=engines.duties,
         sealing=engines.sealing,
         replays=replays,

@@ -35,8 +35,7 @@ ConveyorError
 │   ├── TaskUnsuccessful          422 the task's own code
 │   ├── QuotaExceeded             429 quota_exceeded
 │   ├── RateLimited               429 rate_limited
-│   ├── HeadTooLarge              431 head_too_large
-│   └── NotImplementedYet         501 not_implemented
+│   └── HeadTooLarge              431 head_too_large
 ├── Unavailable                   503 unavailable: a backend is absent, try again later
 │   ├── Overloaded                503 overloaded
 │   └── StorageFull               503 storage_full
@@ -317,13 +316,6 @@ class HeadTooLarge(CallerFault):
 
     code, status, title = "head_too_large", 431, "Request header fields too large"
     remedy = "Send fewer or shorter headers."
-
-
-class NotImplementedYet(CallerFault):
-    """This part of the API is not there yet."""
-
-    code, status, title = "not_implemented", 501, "Not implemented"
-    remedy = "Do without it; the README lists what is to come."
 
 
 class Unavailable(ConveyorError):

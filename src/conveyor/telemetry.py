@@ -64,6 +64,9 @@ class Metrics:
         self.served_rows = self._counter("conveyor_served_rows", "Task rows served in result pages")
         self.sweeps = self._counter("conveyor_sweeper_actions", "Repairs by the sweeper", "action")
         self.expired = self._counter("conveyor_cleared", "What was over and was removed", "kind")
+        self.fires = self._counter(
+            "conveyor_schedule_fires", "Moments that schedules named, by what came of them", "fired"
+        )
         self.watch_reads = self._counter("conveyor_watch_reads", "Runs read for listeners")
         self.listeners = self._gauge("conveyor_listeners", "Open streams of events")
         self.inflight = self._gauge("conveyor_inflight", "Tasks in flight")
@@ -73,6 +76,7 @@ class Metrics:
         _start_at_zero(self.retries, (*FailureReason, INTERRUPTED))
         _start_at_zero(self.sweeps, SWEEPER_ACTIONS)
         _start_at_zero(self.expired, CLEARED)
+        _start_at_zero(self.fires, FIRES)
 
     def _count_gateway(self) -> None:
         self.gateway = self._histogram(
@@ -193,6 +197,7 @@ DELIVERY_OUTCOMES = (
     "transport_error",
     OTHER,
 )
+FIRES = ("run", "skipped", "broken")
 
 
 class MeteredWork:

@@ -1,7 +1,7 @@
 """Settings become engines, engines become steps. The only module that names adapters."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -25,6 +25,7 @@ from conveyor.api import wire as shapes
 from conveyor.api.app import Front, Ready, build_app
 from conveyor.api.auth import Callers
 from conveyor.api.bounds import BodyRoom
+from conveyor.api.handlers import Handlers
 from conveyor.api.operators import Operators
 from conveyor.attending import wire_attend, wire_export
 from conveyor.domain.ids import JobId
@@ -36,10 +37,12 @@ from conveyor.operating import PACKS, Engines, wire_doctor, wire_sweep
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock, Ids
 from conveyor.reporting import open_task_tokens, wire_report
+from conveyor.scheduling import FIRE_IDLE, wire_fire, wire_schedules
 from conveyor.settings import Settings
 from conveyor.steps.attend import Attend
 from conveyor.steps.complete import Complete
 from conveyor.steps.dispatch import Pump
+from conveyor.steps.fire import Fire
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.lane import Pace
 from conveyor.steps.notify import Notify
@@ -101,6 +104,7 @@ class Service:
     notify: Notify
     attend: Attend
     report: Report
+    fire: Fire
     sweep: Sweep
     sweep_every: timedelta
     watch: Watch
@@ -115,6 +119,7 @@ class Service:
                 self.notify.run(stopping),
                 serve(self.sweep.step, stopping, idle=self.sweep_every, name="sweep"),
                 self.report.run(stopping),
+                serve(self.fire.step, stopping, idle=FIRE_IDLE, name="fire"),
                 *(
                     serve(step, stopping, idle=DUTY_IDLE, name="attend")
                     for step in (self.attend.step, self.attend.short_step)
@@ -260,27 +265,40 @@ def wire(settings: Settings, engines: Engines) -> Service:
         graves=engines.graves,
         token=new_token(),
     )
+    others = [notifying.notices, wire_schedules(engines, handlers.read)]
     return Service(
-        app=build_app(
-            handlers,
-            metrics,
-            engines.ids,
-            _readiness(engines),
-            operators,
-            callers=Callers(settings.api_keys),
-            room=BodyRoom(settings.bodies_in_flight),
-            others=[notifying.notices],
-        ),
+        app=_wire_app(settings, engines, metrics, handlers, others, operators),
         metrics=metrics,
         pump=pump,
         notify=notifying.notify,
         attend=wire_attend(engines, ingest, exporting),
         report=wire_report(engines),
+        fire=wire_fire(engines, metrics),
         sweep=sweep,
         sweep_every=settings.sweep_every,
         watch=watch,
         vitals=_wire_vitals(settings, engines, metrics),
         token=operators.token,
+    )
+
+
+def _wire_app(  # noqa: PLR0917 - all of them parts of one thing
+    settings: Settings,
+    engines: Engines,
+    metrics: Metrics,
+    handlers: Handlers,
+    others: Sequence[object],
+    operators: Operators,
+) -> Front:
+    return build_app(
+        handlers,
+        metrics,
+        engines.ids,
+        _readiness(engines),
+        operators,
+        callers=Callers(settings.api_keys),
+        room=BodyRoom(settings.bodies_in_flight),
+        others=others,
     )
 
 

@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Pure libraries: they compute, and touch nothing.
 DOMAIN_MAY_USE = {"msgspec", "can_ada", "backports", "compression"}
 STANDARD_AND_PURE = {
-    "base64", "collections", "csv", "dataclasses", "datetime", "difflib", "enum", "hashlib", "hmac", "http", "ipaddress", "itertools", "math", "re", "struct", "sys", "typing", "zlib",
+    "base64", "collections", "csv", "dataclasses", "datetime", "difflib", "enum", "functools", "hashlib", "hmac", "http", "ipaddress", "itertools", "math", "re", "struct", "sys", "typing", "zlib", "zoneinfo",
 }  # fmt: skip
 # Values and helpers that stations share; no station itself.
 SHARED_BY_STEPS = {
@@ -42,6 +42,7 @@ KNOW_ALL = {
     "gateways",
     "reporting",
     "notifying",
+    "scheduling",
     "cli",
     "testing",
     "__main__",

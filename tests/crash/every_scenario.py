@@ -1,7 +1,19 @@
 """All scenarios there are, by name."""
 
-from tests.crash import list_scenarios, scenarios, token_scenarios, webhook_scenarios
+from tests.crash import (
+    list_scenarios,
+    scenarios,
+    schedule_scenarios,
+    token_scenarios,
+    webhook_scenarios,
+)
 
 SCENARIOS = scenarios.SCENARIOS  # the modules put theirs in as they are loaded
 
-__all__ = ["SCENARIOS", "list_scenarios", "token_scenarios", "webhook_scenarios"]
+__all__ = [
+    "SCENARIOS",
+    "list_scenarios",
+    "schedule_scenarios",
+    "token_scenarios",
+    "webhook_scenarios",
+]

@@ -32,7 +32,7 @@ MOST_ROUNDS = 60
 REMEMBERED = timedelta(hours=23)  # for which the answer to a repeated call is surely kept
 BEGUN = "begun"
 PORTS = (
-    "metadata", "answers", "inputs", "exports", "outbox", "signing_keys", "tasks", "work", "duties", "bodies",
+    "metadata", "answers", "inputs", "exports", "outbox", "signing_keys", "timetable", "tasks", "work", "duties", "bodies",
     "blobs", "coordination", "gateway", "receivers", "sealing", "task_tokens",
 )  # fmt: skip
 UNFINISHED = """
@@ -152,6 +152,13 @@ class Life:
             self.deaths.step_is_over()
             if not done:
                 return
+
+    async def fire(self) -> None:
+        """Have scheduled jobs run that are due."""
+        if self.is_past:
+            return
+        await self.service.fire.step()
+        self.deaths.step_is_over()
 
     async def pump(self, *, meanwhile: Callable[[], Awaitable[object]] | None = None) -> None:
         """One round: take what is due, renew the leases, settle what came of it."""

@@ -265,12 +265,6 @@ def test_the_readme_tells_of_the_two_commands() -> None:
     assert {"demo", "test", "dev"} <= told_to_run(ROOT / "README.md", "make")
 
 
-def test_the_readme_lists_what_is_not_there_yet() -> None:
-    named = re.findall(r"`(GET|POST|PUT|DELETE) (/v1/\S+)`", section(README, "Not yet"))
-    later = [(route.method, route.path) for route in ROUTES if route.handler == "not_implemented"]
-    assert sorted(named) == sorted(later)
-
-
 # The tree.
 
 LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)")

@@ -153,12 +153,6 @@ def test_the_fields_of_bodies_and_tasks_are_those_that_decode() -> None:
         assert column(table, "field", "rule").keys() == names(kind)
 
 
-def test_the_fields_for_later_are_those_refused() -> None:
-    submit = tables("6.1 Fields")[0]
-    later = {row["field"] for row in submit if row["type"] == "later"}
-    assert later == set(submission.LATER_FIELDS)
-
-
 def test_the_limits_are_the_defaults() -> None:
     settable, _ = tables("6.2 Limits")
     listed = {name: number(value) for name, value in column(settable, "limit", "default").items()}

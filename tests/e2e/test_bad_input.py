@@ -19,11 +19,7 @@ from tests.e2e.conftest import client_of, problem_of
 URL = "https://ok.example/"
 UNKNOWN_ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 UNKNOWN_TASK = f"00000000-{'0' * 24}"
-READ_BY_ID = [
-    route
-    for route in ROUTES
-    if route.method == "GET" and "{job}" in route.path and route.handler != "not_implemented"
-]
+READ_BY_ID = [route for route in ROUTES if route.method == "GET" and "{job}" in route.path]
 LISTS = ["/jobs", "/jobs/{job}/runs", "/jobs/{job}/results", "/jobs/{job}/runs/{run}/results"]
 
 
@@ -216,23 +212,6 @@ def test_an_unknown_parameter_of_the_job_is_named(
     [key] = params
     assert problem["field"] == f"zenrows_params.{key}"
     assert "unknown_param" in problem["detail"]
-
-
-LATER: list[tuple[str, dict[str, object]]] = [
-    ("schedule", {"schedule": {"rate": {"every": 1, "unit": "day"}}}),
-    ("type", {"type": "scheduled"}),
-]
-
-
-@pytest.mark.usefixtures("nothing_created")
-@pytest.mark.parametrize(("field", "given_field"), LATER)
-def test_a_field_that_is_not_served_yet_is_refused_and_not_ignored(
-    door: httpx.Client, field: str, given_field: dict[str, object]
-) -> None:
-    answer = door.post("/jobs", json={"tasks": [{"url": URL}], **given_field})
-    problem = problem_of(answer, 501, "not_implemented")
-    assert problem["field"] == field
-    assert field in problem["detail"]
 
 
 @pytest.mark.usefixtures("nothing_created")
@@ -565,7 +544,7 @@ def _told(answer: httpx.Response) -> dict[str, str]:
 
 def _assert_orderly(answer: httpx.Response) -> None:
     if answer.status_code >= 400:
-        assert answer.status_code < 500 or answer.status_code == 501
+        assert answer.status_code < 500
         problem_of(answer, answer.status_code, answer.json()["code"])
 
 

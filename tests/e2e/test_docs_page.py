@@ -84,16 +84,9 @@ def test_every_call_of_the_api_is_shown(page: Page, root: str) -> None:
     shown = set()
     for call in page.query_selector_all("details"):
         parts = [part.text_content() or "" for part in call.query_selector_all("summary > *")]
-        shown.add((parts[0], parts[1], parts[2].removesuffix(" (not yet)")))
+        shown.add((parts[0], parts[1], parts[2]))
     assert len(expected) == len(ROUTES)
     assert shown == expected
-
-
-def test_calls_that_are_not_served_yet_are_marked_as_such(page: Page) -> None:
-    later = page.query_selector_all("details.later")
-    assert len(later) == sum(route.handler == "not_implemented" for route in ROUTES)
-    for call in later:
-        assert "(not yet)" in (call.text_content() or "")
 
 
 def test_nothing_is_asked_of_any_other_origin(

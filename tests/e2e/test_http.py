@@ -19,12 +19,12 @@ from tests.e2e.conftest import FAST_RETRIES, client_of, problem_of
 from tests.e2e.polling import ended, every_row, until
 
 MB = 1024 * 1024
-LATER = [route for route in ROUTES if route.handler == "not_implemented"]
 IDS = {
     "job": "01ARZ3NDEKTSV4RRFFQ69G5FAV",
     "run": "01ARZ3NDEKTSV4RRFFQ69G5FAW",
     "task": f"00000000-{'0' * 24}",
     "export": "01ARZ3NDEKTSV4RRFFQ69G5FAX",
+    "event": "01ARZ3NDEKTSV4RRFFQ69G5FAY",
 }
 
 
@@ -59,16 +59,6 @@ def test_head_answers_as_get_does_without_the_body(api: httpx.Client) -> None:
         assert headed.content == b""
         assert headed.status_code == got.status_code
         assert _lasting(headed) == _lasting(got)
-
-
-@pytest.mark.parametrize("route", LATER, ids=lambda route: f"{route.method} {route.path}")
-def test_a_call_that_is_not_served_yet_says_so_to_callers_only(
-    running: Program, api: httpx.Client, route: Any
-) -> None:
-    path = route.path.removeprefix("/v1").format(**IDS)
-    problem = problem_of(api.request(route.method, path), 501, "not_implemented")
-    assert path in problem["detail"]
-    problem_of(httpx.request(route.method, running.url + path), 401, "unauthenticated")
 
 
 @pytest.mark.parametrize("path", sorted({route.path for route in ROUTES}))

@@ -27,6 +27,7 @@ from conveyor.adapters.memory.signing_keys import MemorySigningKeys
 from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.adapters.memory.task_tokens import MemoryTaskTokens
 from conveyor.adapters.memory.tasks import MemoryTasks
+from conveyor.adapters.memory.timetable import MemoryTimetable
 from conveyor.adapters.memory.work import MemoryWork
 from conveyor.attending import export_handler, ingest_handler, scrub_handler
 from conveyor.domain.batch import INGEST, SCRUB, Batch
@@ -55,6 +56,7 @@ from conveyor.ports.signing_keys import SigningKeys
 from conveyor.ports.survey import Survey
 from conveyor.ports.task_tokens import TaskTokens
 from conveyor.ports.tasks import Tasks
+from conveyor.ports.timetable import Timetable
 from conveyor.ports.work import Held, Work
 from conveyor.steps.accept import Accept
 from conveyor.steps.append import Append
@@ -66,6 +68,7 @@ from conveyor.steps.complete import Complete
 from conveyor.steps.courier import Courier
 from conveyor.steps.delete import Delete
 from conveyor.steps.export import Export
+from conveyor.steps.fire import Fire
 from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.mend import Mend
@@ -75,6 +78,7 @@ from conveyor.steps.pack import Pack
 from conveyor.steps.read import Read
 from conveyor.steps.report import Report
 from conveyor.steps.rerun import Rerun, Rerunning
+from conveyor.steps.reschedule import Reschedule
 from conveyor.steps.rotate import Rotate
 from conveyor.steps.scrub import Scrub
 from conveyor.steps.settle import Settle
@@ -130,6 +134,7 @@ class House:
     survey: Survey
     bodies: Bodies
     coordination: Coordination
+    timetable: Timetable
     sealing: AesSealing
     stage: Stage
     accept: Accept
@@ -150,6 +155,9 @@ class House:
     rotate: Rotate
     notify: Notify
     told: ScriptedReceivers
+    fire: Fire
+    rescheduling: Reschedule
+    fired: Counter[str] = field(default_factory=Counter)
     swept: Counter[str] = field(default_factory=Counter)
     cleared: Counter[str] = field(default_factory=Counter)
     woken: list[RunId] = field(default_factory=list)
@@ -243,6 +251,7 @@ def a_house(
     """Composed as in wiring, over memory."""
     clock, trace = FakeClock(), Trace()
     ids, sealing, rows = ClockIds(clock), AesSealing(bytes(32)), Rows(clock, LEASE)
+    fired: Counter[str] = Counter()
     swept: Counter[str] = Counter()
     cleared: Counter[str] = Counter()
     woken: list[RunId] = []
@@ -260,6 +269,7 @@ def a_house(
     outbox: Outbox = port(MemoryOutbox(recorded, clock), "outbox")
     states = MemoryTaskTokens()
     tokens: TaskTokens = port(states, "task_tokens")
+    timetable: Timetable = port(MemoryTimetable(recorded, clock), "timetable")
     tasks: Tasks = port(MemoryTasks(rows), "tasks")
     work: Work = port(MemoryWork(rows), "work")
     blobs: Blobs = port(MemoryBlobs(), "blobs")
@@ -364,6 +374,8 @@ def a_house(
         bodies=kept,
         coordination=coordination,
         sealing=sealing,
+        timetable=timetable,
+        fired=fired,
         swept=swept,
         cleared=cleared,
         woken=woken,
@@ -436,6 +448,7 @@ def a_house(
             metadata=metadata,
             tasks=tasks,
             work=work,
+            blobs=blobs,
             duties=duties,
             sealing=sealing,
             replays=replays,
@@ -458,6 +471,15 @@ def a_house(
         ),
         scrub=scrub,
         exporting=exporting,
+        fire=Fire(
+            timetable=timetable,
+            metadata=metadata,
+            duties=duties,
+            clock=clock,
+            ids=ids,
+            count=lambda what: fired.update([what]),
+        ),
+        rescheduling=Reschedule(metadata=metadata, clock=clock),
         settle=Settle(
             metadata=metadata,
             tasks=tasks,
@@ -516,8 +538,8 @@ def figures_as_answer(told: Rerunning) -> bytes:
     return f"{told.run.id} {told.retried} {told.inherited}".encode()
 
 
-def ids_as_answer(job: Job, run: Run, count: int) -> bytes:
-    return f"{job.id} {run.id} {count}".encode()
+def ids_as_answer(job: Job, run: Run | None, count: int) -> bytes:
+    return f"{job.id} {run.id if run else '-'} {count}".encode()
 
 
 async def ids_as_reply(job: Job, run: Run, count: int) -> bytes:

@@ -234,7 +234,7 @@ async def test_a_commit_whose_answer_is_lost_leaves_the_job_and_its_rows(count_:
 
     with pytest.raises(Unavailable):
         await house.accept.submit(a_call(count_, key="key"), ids_as_answer)
-    assert house.trace.calls[-2:] == ["metadata.commit", "metadata.run"]
+    assert house.trace.calls[-2:] == ["metadata.commit", "metadata.job"]
 
     again = await house.accept.submit(a_call(count_, key="key"), ids_as_answer)
     await _check_whole_or_nothing(house, count_, again)

@@ -14,7 +14,6 @@ from conveyor.domain import submission
 from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.submission import (
     LARGEST_TASK_BODY,
-    LATER_FIELDS,
     LONGEST_URL,
     Limits,
     Reason,
@@ -22,7 +21,7 @@ from conveyor.domain.submission import (
     TaskInput,
 )
 from conveyor.domain.task import TaskSpec
-from conveyor.errors import CallerFault, InvalidArgument, NotImplementedYet, TooLarge
+from conveyor.errors import CallerFault, InvalidArgument, TooLarge
 
 LIMITS = Limits()
 URL = "https://a.example/"
@@ -188,16 +187,14 @@ def test_extensions_from_outside_the_body_win_and_are_held_to_the_same_bounds() 
         parsed(with_one_task(), retries=101)
 
 
-@pytest.mark.parametrize("field", LATER_FIELDS)
-def test_what_is_promised_for_later_says_so(field: str) -> None:
-    with pytest.raises(NotImplementedYet) as refused:
-        parsed(with_one_task(**{field: {}}))
-    assert refused.value.extras == {"field": field}
-
-
-def test_scheduled_jobs_are_for_later() -> None:
-    with pytest.raises(NotImplementedYet):
-        parsed(with_one_task(type="scheduled"))
+def test_a_scheduled_job_needs_a_schedule_and_is_never_open() -> None:
+    hourly = {"rate": {"every": 1, "unit": "hour"}}
+    parsed(with_one_task(type="scheduled", schedule=hourly))
+    for wrong, field in ({"schedule": None}, "schedule"), ({"status": "open"}, "status"):
+        body = {"type": "scheduled", "schedule": hourly, **wrong}
+        with pytest.raises(InvalidArgument) as refused:
+            parsed(with_one_task(**body))
+        assert refused.value.extras == {"field": field}
 
 
 @pytest.mark.parametrize(
@@ -675,7 +672,7 @@ def outcome(call: Callable[[bytes], list[TaskSpec]], raw: bytes) -> CallerFault 
     """The refusal a call ends in, if it does; any other exception is a bug and passes through."""
     try:
         call(raw)
-    except (InvalidArgument, TooLarge, NotImplementedYet) as error:
+    except (InvalidArgument, TooLarge) as error:
         return error
     return None
 
@@ -683,8 +680,6 @@ def outcome(call: Callable[[bytes], list[TaskSpec]], raw: bytes) -> CallerFault 
 def check_answerable(error: CallerFault | None) -> None:
     if error is not None:
         msgspec.json.encode(error.extras)
-    if isinstance(error, NotImplementedYet):
-        assert error.extras["field"] in {"type", *LATER_FIELDS}
 
 
 @settings(deadline=None, max_examples=300)

@@ -20,7 +20,7 @@ from conveyor.domain.rerun import parse_statuses
 from conveyor.domain.run import PauseState, Run
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import Task, TaskStatus
-from conveyor.errors import InvalidArgument, NotImplementedYet
+from conveyor.errors import InvalidArgument
 from conveyor.steps.accept import Accept
 from conveyor.steps.append import Append
 from conveyor.steps.close import Close
@@ -240,9 +240,6 @@ class Handlers:
         seen = request.headers.get("last-event-id")
         caller = caller_of(request)
         return EventStream(await self.watch.listen(caller, _job(request), _run(request), seen=seen))
-
-    async def not_implemented(self, request: Request) -> Response:
-        raise NotImplementedYet(f"{request.method} {request.url.path} is not available yet")
 
     async def _turn(self, request: Request, state: PauseState) -> Response:
         caller = caller_of(request)

@@ -9,6 +9,7 @@ import msgspec
 
 from conveyor.api import events, notices, wire
 from conveyor.domain.list_spec import ListForm
+from conveyor.domain.schedule import Schedule, ScheduleTurn
 from conveyor.domain.submission import Addition, Submission
 from conveyor.domain.webhook import NewWebhook, WebhookSetting
 
@@ -32,15 +33,10 @@ class Route(msgspec.Struct, frozen=True):
     media_type: str = "application/json"
 
 
-def later(method: str, path: str, summary: str) -> Route:
-    """A call of the contract that is not served yet."""
-    return Route(method, path, "not_implemented", summary, (401, 501))
-
-
 ROUTES: tuple[Route, ...] = (
     Route(
         "POST", "/v1/jobs", "submit_job", "Submit a job",
-        (201, 202, 400, 401, 409, 413, 501, 503),
+        (201, 202, 400, 401, 409, 413, 503),
         wire.WireSubmitted, Submission, repeatable=True,
     ),
     Route(
@@ -56,7 +52,10 @@ ROUTES: tuple[Route, ...] = (
         "POST", JOB + "/tasks", "add_tasks", "Add tasks to an open job",
         (200, 400, 401, 404, 409, 413, 429, 503), wire.WireAdded, Addition, repeatable=True,
     ),
-    Route("POST", JOB + "/close", "close_job", "Close an open job", answer=wire.WireJob),
+    Route(
+        "POST", JOB + "/close", "close_job", "Close an open job", (200, 401, 404, 409, 503),
+        wire.WireJob,
+    ),
     Route(
         "POST", JOB + "/stop", "stop_job", "Stop the live run", (200, 401, 404, 409, 503),
         wire.WireRun,
@@ -129,8 +128,14 @@ ROUTES: tuple[Route, ...] = (
         wire.WireExportStarted,
     ),
     Route("GET", RUN + "/exports/{export}", "get_export", "Get an export", answer=wire.WireExport),
-    later("PUT", JOB + "/schedule", "Replace a schedule"),
-    later("POST", JOB + "/schedule/state", "Pause or resume a schedule"),
+    Route(
+        "PUT", JOB + "/schedule", "replace_schedule", "Replace a schedule",
+        (200, 400, 401, 404, 409, 413, 503), wire.WireJob, Schedule,
+    ),
+    Route(
+        "POST", JOB + "/schedule/state", "turn_schedule", "Pause or resume a schedule",
+        (200, 400, 401, 404, 409, 413, 503), wire.WireJob, ScheduleTurn,
+    ),
     Route("GET", JOB + "/webhook", "get_webhook", "Get a job's webhook", answer=wire.WireWebhook),
     Route(
         "PUT", JOB + "/webhook", "put_webhook", "Set a job's webhook",

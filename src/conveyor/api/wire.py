@@ -16,6 +16,7 @@ from conveyor.domain.export import Export, ExportStatus
 from conveyor.domain.job import Job
 from conveyor.domain.progress import Progress
 from conveyor.domain.run import Run
+from conveyor.domain.schedule import Schedule
 from conveyor.domain.stats import Cost, Stats, cost, stats
 from conveyor.domain.task import Attempt, Task, TaskStatus
 from conveyor.domain.webhook import Webhook
@@ -61,6 +62,10 @@ class WireJob(msgspec.Struct, kw_only=True):
     retries: int
     result_ttl_days: int
     next_scheduled_run: datetime | None = None
+    schedule: Schedule | UnsetType = UNSET
+    schedule_state: str | UnsetType = UNSET
+    skipped_fires: int | UnsetType = UNSET
+    last_skipped_at: datetime | UnsetType = UNSET
     max_per_host: int | UnsetType = UNSET
     latest_run: WireRun | UnsetType = UNSET
     zenrows_params: dict[str, str] | UnsetType = UNSET
@@ -92,19 +97,19 @@ class WireBadRow(msgspec.Struct):
     value: str | UnsetType = UNSET
 
 
-class WireSubmitted(msgspec.Struct):
+class WireSubmitted(msgspec.Struct, kw_only=True):
     job_id: str
     status: str
-    latest_run: WireRun
+    latest_run: WireRun | UnsetType = UNSET
     accepted_tasks: int
     webhook: WireWebhook | UnsetType = UNSET
 
 
-class WireRerun(msgspec.Struct):
+class WireRerun(msgspec.Struct, kw_only=True):
     job_id: str
     status: str
     latest_run: WireRun
-    rerun_of: str
+    rerun_of: str | UnsetType = UNSET
     retried_tasks: int
     inherited_tasks: int
 
@@ -233,6 +238,11 @@ def job_shown(view: JobView) -> WireJob:
         status=job.status,
         format=job.format,
         latest_run=run_shown(view.run, view.settled) if view.run else UNSET,
+        next_scheduled_run=view.next_run,
+        schedule=job.schedule or UNSET,
+        schedule_state=job.schedule_state if job.schedule else UNSET,
+        skipped_fires=job.skipped or UNSET,
+        last_skipped_at=job.last_skipped_at or UNSET,
         zenrows_params=_texts(job.params),
         external_id=_given(job.external_id),
         name=_given(job.name),
@@ -259,20 +269,27 @@ def runs_shown(views: Sequence[RunView], next_cursor: str | None) -> WireRuns:
     return WireRuns([run_shown(view.run, view.settled) for view in views], next_cursor)
 
 
-def submitted(job: Job, run: Run, accepted: int) -> bytes:
-    shown = run_shown(run, ZERO)
-    return encode(WireSubmitted(job.id, job.status, shown, accepted, _webhook_of(job)))
+def submitted(job: Job, run: Run | None, accepted: int) -> bytes:
+    return encode(
+        WireSubmitted(
+            job_id=job.id,
+            status=job.status,
+            latest_run=run_shown(run, ZERO) if run else UNSET,
+            accepted_tasks=accepted,
+            webhook=_webhook_of(job),
+        )
+    )
 
 
 def rerun_shown(told: Rerunning) -> bytes:
     return encode(
         WireRerun(
-            told.job.id,
-            told.job.status,
-            run_shown(told.run, ZERO),
-            told.rerun_of,
-            told.retried,
-            told.inherited,
+            job_id=told.job.id,
+            status=told.job.status,
+            latest_run=run_shown(told.run, ZERO),
+            rerun_of=told.rerun_of or UNSET,
+            retried_tasks=told.retried,
+            inherited_tasks=told.inherited,
         )
     )
 

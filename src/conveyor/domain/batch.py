@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 import msgspec
 
 from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.job import Job
 from conveyor.domain.list_rows import Position
 from conveyor.domain.listing import BEGINNING
 from conveyor.domain.pinned import PinnedList
-from conveyor.domain.run import NO_INHERITANCE, Inheritance
+from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, Trigger
 from conveyor.domain.task import TaskSpec, TaskStatus
 
 REPLAY_LIFE = timedelta(hours=24)
@@ -119,3 +120,19 @@ def batch_of(pinned: PinnedList, job_id: JobId, run_id: RunId, now: datetime) ->
             created_at=now,
         )
     return Batch(run_id=run_id, job_id=job_id, first=0, count=0, pinned=pinned, created_at=now)
+
+
+def run_of(job: Job, pinned: PinnedList, run_id: RunId, trigger: Trigger, now: datetime) -> Run:
+    """A fresh run of a job's list, whose rows are to follow."""
+    return Run(
+        id=run_id,
+        job_id=job.id,
+        caller=job.caller,
+        created_at=now,
+        updated_at=now,
+        total=pinned.count,
+        next_index=pinned.count,
+        sequence=job.runs + 1,
+        trigger=trigger,
+        ingest_status=IngestStatus.PENDING,
+    )

@@ -10,9 +10,9 @@ import msgspec
 
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.pinned import PinnedList
-from conveyor.domain.schedule import Schedule, ScheduleState
+from conveyor.domain.schedule import Schedule, ScheduleState, next_fire
 from conveyor.domain.webhook import Webhook
-from conveyor.errors import IllegalMove
+from conveyor.errors import IllegalMove, InvalidArgument
 
 
 class JobType(StrEnum):
@@ -77,6 +77,39 @@ def run_again(job: Job, run_id: RunId, now: datetime) -> Job:
     """The job with a new run. It takes no more tasks: they would be for its first."""
     closed = job if job.status is JobStatus.CLOSED else close(job, now)
     return msgspec.structs.replace(closed, latest_run_id=run_id, runs=job.runs + 1, updated_at=now)
+
+
+def fire(job: Job, run_id: RunId, next_at: datetime | None, now: datetime) -> Job:
+    """The job with a run that its schedule began, and when the next is to be."""
+    return msgspec.structs.replace(run_again(job, run_id, now), next_fire_at=next_at)
+
+
+def skip_fire(job: Job, next_at: datetime | None, now: datetime) -> Job:
+    """The job after a fire that found its last run live."""
+    return msgspec.structs.replace(
+        job, skipped=job.skipped + 1, last_skipped_at=now, next_fire_at=next_at, updated_at=now
+    )
+
+
+def reschedule(job: Job, schedule: Schedule, next_at: datetime, now: datetime) -> Job:
+    return msgspec.structs.replace(job, schedule=schedule, next_fire_at=next_at, updated_at=now)
+
+
+def turn_schedule(job: Job, state: ScheduleState, next_at: datetime | None, now: datetime) -> Job:
+    """Pause a job's schedule, or let it go on with what is to come."""
+    return msgspec.structs.replace(job, schedule_state=state, next_fire_at=next_at, updated_at=now)
+
+
+def next_run(job: Job, now: datetime) -> datetime | None:
+    """When it runs next, or would if it were not paused. What a pause has missed is not made up."""
+    at = job.next_fire_at
+    is_past = at is not None and at <= now and job.schedule_state is ScheduleState.PAUSED
+    if at is None or job.schedule is None or not is_past:
+        return at
+    try:
+        return next_fire(job.schedule, now, anchor=at)
+    except InvalidArgument:
+        return None  # its time zone is not known here any more
 
 
 def point_at(job: Job, run_id: RunId | None, now: datetime) -> Job:

@@ -1,8 +1,27 @@
-"""When a scheduled job runs: once, at a rate, or by the calendar of a time zone."""
+"""When a scheduled job runs: once, at a rate, or by the calendar of a time zone.
 
+A wall-clock time stands for the first instant at which the clock of its zone reads it or a later
+one. Both edges of summer time follow from that: a time that is left out fires when the clock has
+jumped over it, and a time that comes twice fires at its first.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from difflib import get_close_matches
 from enum import StrEnum
+from functools import lru_cache
+from typing import TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import msgspec
+
+from conveyor.errors import InvalidArgument
+
+LONGEST_RATE = timedelta(days=3650)
+YEARS = range(1900, 9001)  # that an `at` can be in
+DAYS_AHEAD = 64  # among so many there is one of every number
+MOST_DAYS = 31
 
 
 class ScheduleState(StrEnum):
@@ -63,3 +82,220 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     rate: Rate | None = None
     calendar: Calendar | None = None
     timezone: str | None = None
+
+
+class ScheduleTurn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a call that pauses or resumes a schedule."""
+
+    schedule_state: ScheduleState
+
+
+UNITS = {
+    RateUnit.MINUTE: timedelta(minutes=1),
+    RateUnit.HOUR: timedelta(hours=1),
+    RateUnit.DAY: timedelta(days=1),
+}
+CHOICES: dict[str, type[StrEnum]] = {
+    "unit": RateUnit,
+    "days": Weekday,
+    "schedule_state": ScheduleState,
+}
+WEEKDAYS = tuple(Weekday)  # as `date.weekday` counts them
+FULL_HOUR = re.compile(r"([01][0-9]|2[0-3]):00")
+LOCAL_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
+OFFSET = re.compile(r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$", re.IGNORECASE | re.ASCII)
+NO_PLACES = re.compile(r"(posix|right)/.*|localtime|posixrules|Factory")
+MISREAD_AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+
+T = TypeVar("T")
+Fault = Callable[[str, str], InvalidArgument]  # of a field, and what is to be said of it
+
+
+def parse_schedule(raw: bytes, *, within: str = "") -> Schedule:
+    """A schedule as a caller sends it, checked field by field; `within` is where it stands."""
+    return _checked(_decoded(raw, Schedule, _fault(within)), _fault(within))
+
+
+def parse_turn(raw: bytes) -> ScheduleState:
+    return _decoded(raw, ScheduleTurn, _fault("")).schedule_state
+
+
+def first_fire(schedule: Schedule, now: datetime, *, within: str = "") -> datetime:
+    """When a schedule that begins now fires first; one that never would is refused."""
+    moment = next_fire(schedule, now, anchor=now)
+    if moment is None:
+        raise _fault(within)("at", f"has passed: it is {now.isoformat(timespec='seconds')} now")
+    return moment
+
+
+def next_fire(schedule: Schedule, after: datetime, *, anchor: datetime) -> datetime | None:
+    """The first moment past `after` at which it fires; None when there is none.
+
+    `anchor` is any moment of a rate: all others are whole steps away from it, however late each
+    of them was acted upon.
+    """
+    if schedule.rate:
+        step = step_of(schedule.rate)
+        return anchor + ((after - anchor) // step + 1) * step
+    zone = zone_of(schedule.timezone)
+    if schedule.at is not None:
+        moment = first_instant(datetime.fromisoformat(schedule.at), zone)
+        return moment if moment > after else None
+    return _next_on(schedule.calendar, zone, after) if schedule.calendar else None
+
+
+def first_instant(local: datetime, zone: ZoneInfo) -> datetime:
+    """When the clock of a zone first reads a time or a later one, in UTC."""
+    moment = local.replace(tzinfo=zone, fold=0).astimezone(UTC)
+    if _clock(moment, zone) == local:
+        return moment
+    # The clock jumps over it: what it was before the jump gives a moment past it, and what it was
+    # after gives one before. Clocks jump on whole seconds.
+    before = int(local.replace(tzinfo=zone, fold=1).timestamp())
+    past = int(moment.timestamp())
+    while past - before > 1:
+        middle = (before + past) // 2
+        if _clock(datetime.fromtimestamp(middle, UTC), zone) < local:
+            before = middle
+        else:
+            past = middle
+    return datetime.fromtimestamp(past, UTC)
+
+
+def step_of(rate: Rate) -> timedelta:
+    return rate.every * UNITS[rate.unit]
+
+
+@lru_cache(maxsize=1024)
+def zone_of(name: str | None) -> ZoneInfo:
+    """A time zone by its IANA name; `InvalidArgument` when it is not known here."""
+    try:
+        if name and not NO_PLACES.fullmatch(name):
+            return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        pass  # what is no zone may still be the name of a folder, or none of anything
+    raise InvalidArgument(f"`timezone` is not known here: {str(name)[:80]!r}")
+
+
+def _next_on(calendar: Calendar, zone: ZoneInfo, after: datetime) -> datetime | None:
+    hours = sorted(int(text[:2]) for text in calendar.times_of_day)
+    today = _clock(after, zone).date()
+    # From yesterday on: a clock may have jumped over the end of it.
+    for day in (today + timedelta(days=number) for number in range(-1, DAYS_AHEAD)):
+        if _falls_on(calendar.cadence, day):
+            moments = (first_instant(datetime.combine(day, time(hour)), zone) for hour in hours)
+            if moment := next((one for one in moments if one > after), None):
+                return moment
+    return None
+
+
+def _falls_on(cadence: Cadence, day: date) -> bool:
+    if cadence.weekly:
+        return WEEKDAYS[day.weekday()] in cadence.weekly.days
+    return cadence.monthly is None or day.day in cadence.monthly.days
+
+
+def _clock(moment: datetime, zone: ZoneInfo) -> datetime:
+    """What the clock of a zone reads."""
+    return moment.astimezone(zone).replace(tzinfo=None, fold=0)
+
+
+Decoded = TypeVar("Decoded", Schedule, ScheduleTurn)
+
+
+def _decoded(raw: bytes, kind: type[Decoded], fault: Fault) -> Decoded:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        found = MISREAD_AT.search(text)
+        path, what = (found["path"], text[: found.start()]) if found else ("", text)
+        raise fault(path, f"cannot be read: {what[:200]}{_choices(path)}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidArgument(f"The body is not valid JSON: {str(error)[:200]}") from None
+
+
+def _choices(path: str) -> str:
+    kind = CHOICES.get(path.rpartition(".")[2].partition("[")[0])
+    return f"; it is one of {', '.join(kind)}" if kind else ""
+
+
+def _checked(schedule: Schedule, fault: Fault) -> Schedule:
+    given = (schedule.at, schedule.rate, schedule.calendar)
+    if sum(one is not None for one in given) != 1:
+        raise fault("", "holds exactly one of `at`, `rate` and `calendar`")
+    if schedule.rate:
+        _check_rate(schedule.rate, fault)
+        return Schedule(rate=schedule.rate)  # which no time zone has a say in
+    _check_zone(schedule.timezone, fault)
+    if schedule.at is not None:
+        _check_at(schedule.at, fault)
+        return schedule
+    calendar = _checked_calendar(schedule.calendar, fault) if schedule.calendar else None
+    return msgspec.structs.replace(schedule, calendar=calendar)
+
+
+def _check_rate(rate: Rate, fault: Fault) -> None:
+    most = LONGEST_RATE // UNITS[rate.unit]
+    if not 1 <= rate.every <= most:
+        raise fault("rate.every", f"is a whole number from 1 to {most} of unit `{rate.unit}`")
+
+
+def _check_zone(name: str | None, fault: Fault) -> None:
+    if not name:
+        raise fault("timezone", "is required with `at` and `calendar`: as `Europe/Berlin`")
+    try:
+        zone_of(name)
+    except InvalidArgument:
+        like = get_close_matches(name[:80], _zone_names(), n=1)
+        hint = f"; did you mean `{like[0]}`?" if like else ""
+        what = f"is an IANA name, as `Europe/Berlin`, and {name[:80]!r} is none{hint}"
+        raise fault("timezone", what) from None
+
+
+@lru_cache(maxsize=1)
+def _zone_names() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+def _check_at(text: str, fault: Fault) -> None:
+    if OFFSET.search(text):
+        raise fault("at", "is a local time without `Z` or an offset: `timezone` says where it is")
+    try:
+        moment = datetime.fromisoformat(text) if LOCAL_TIME.fullmatch(text) else None
+    except ValueError:
+        moment = None
+    if moment is None or moment.year not in YEARS:
+        raise fault("at", "is a local time, as `2026-09-01T09:00:00`")
+
+
+def _checked_calendar(calendar: Calendar, fault: Fault) -> Calendar:
+    hours = _once_each(calendar.times_of_day)
+    if not hours or not all(map(FULL_HOUR.fullmatch, hours)):
+        raise fault("calendar.times_of_day", "holds full hours, as `09:00`, and at least one")
+    cadence = calendar.cadence
+    given = (cadence.daily, cadence.weekly, cadence.monthly)
+    if sum(one is not None for one in given) != 1:
+        raise fault("calendar.cadence", "holds exactly one of `daily`, `weekly` and `monthly`")
+    if cadence.weekly:
+        cadence = Cadence(weekly=Weekly(_once_each(cadence.weekly.days)))
+    if cadence.monthly:
+        cadence = Cadence(monthly=Monthly(_once_each(cadence.monthly.days)))
+    if cadence.weekly and not cadence.weekly.days:
+        raise fault("calendar.cadence.weekly.days", "holds at least one of mon to sun")
+    days = cadence.monthly.days if cadence.monthly else (1,)
+    if not days or not all(1 <= day <= MOST_DAYS for day in days):
+        raise fault("calendar.cadence.monthly.days", f"holds days from 1 to {MOST_DAYS}")
+    return Calendar(hours, cadence)
+
+
+def _once_each(values: Sequence[T]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+def _fault(within: str) -> Fault:
+    def at(field: str, what: str) -> InvalidArgument:
+        name = ".".join(filter(None, (within, field))) or "schedule"
+        return InvalidArgument(f"`{name}` {what}", extras={"field": name})
+
+    return at

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import can_ada
 import msgspec
@@ -17,10 +17,11 @@ from conveyor.domain import params as scraper_params
 from conveyor.domain import task_token
 from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.params import BadParam, Params
+from conveyor.domain.schedule import Schedule, parse_schedule
 from conveyor.domain.task import TaskSpec
 from conveyor.domain.task_token import StepFunctions
 from conveyor.domain.webhook import NewWebhook
-from conveyor.errors import FileInputUnsupported, InvalidArgument, NotImplementedYet
+from conveyor.errors import FileInputUnsupported, InvalidArgument
 
 LONGEST_URL = 2048
 LONGEST_EXTERNAL_ID = 128
@@ -87,6 +88,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     most_ttl_days: int = 3650
 
 
+# Looked at for a scheduled job only: for any other it may be anything.
+AnySchedule = Annotated[
+    msgspec.Raw, msgspec.Meta(extra_json_schema={"$ref": "#/components/schemas/Schedule"})
+]
+
+
 class TaskInput(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     url: str
     external_id: str | None = None
@@ -108,7 +115,7 @@ class Submission(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     metadata: dict[str, str] | None = None
     file_input_id: str | None = None
     on_invalid: OnInvalid | None = None
-    schedule: Any = None
+    schedule: AnySchedule = msgspec.field(default_factory=msgspec.Raw)
     webhook: NewWebhook | None = None
     max_inflight: int | None = None
     max_per_host: int | None = None
@@ -131,8 +138,6 @@ class InvalidTask(msgspec.Struct, frozen=True, omit_defaults=True):
     value: str | None = None
 
 
-LATER_FIELDS = ("schedule",)
-
 Body = TypeVar("Body", Submission, Addition)
 
 
@@ -141,8 +146,8 @@ def parse_submission(raw: bytes, extensions: Mapping[str, object], limits: Limit
     body = _decode(raw, Submission, limits.inline_tasks)
     for name, value in extensions.items():
         setattr(body, "async_" if name == "async" else name, value)
-    _refuse_later_fields(body)
     _check_fields(body)
+    _check_schedule(body)
     _check_extensions(body, limits)
     _check_tasks_given(body, limits)
     return body
@@ -163,6 +168,15 @@ def job_params(body: Submission) -> Params:
         return _checked_params(body.zenrows_params or {})
     except BadParam as bad:
         raise _at(f"zenrows_params.{bad.key[:80]}", f"is refused: {bad.reason}") from None
+
+
+def job_schedule(body: Submission) -> Schedule | None:
+    """The schedule of a scheduled job."""
+    if body.type is not JobType.SCHEDULED:
+        return None
+    if bytes(body.schedule) in {b"", b"null"}:
+        raise _at("schedule", "is required for a scheduled job")
+    return parse_schedule(bytes(body.schedule), within="schedule")
 
 
 def accept_tasks(tasks: Sequence[TaskInput], params: Params) -> list[TaskSpec]:
@@ -307,12 +321,12 @@ def is_deeper(raw: bytes, most: int) -> bool:
     return bool(brackets)
 
 
-def _refuse_later_fields(body: Submission) -> None:
-    if body.type is JobType.SCHEDULED:
-        raise NotImplementedYet("`type: scheduled` is not available yet", extras={"field": "type"})
-    for name in LATER_FIELDS:
-        if getattr(body, name) is not None:
-            raise NotImplementedYet(f"`{name}` is not available yet", extras={"field": name})
+def _check_schedule(body: Submission) -> None:
+    if body.type is JobType.SCHEDULED and body.status is JobStatus.OPEN:
+        raise _at(
+            "status", "is `closed` for a scheduled job: its tasks are all there from the start"
+        )
+    job_schedule(body)
 
 
 def _check_fields(body: Submission) -> None:

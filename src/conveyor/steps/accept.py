@@ -4,6 +4,8 @@ The order is what makes it safe. Rows (or the staged list) come first: without a
 them. Then one transaction stores job, run and the answer for a repeated call: that is the moment
 the submission exists. Whoever dies before it leaves rows that the sweeper clears; whoever dies
 after it leaves a whole job.
+
+A scheduled job has no run yet: its list is kept, whatever its size, for the fires to come.
 """
 
 import asyncio
@@ -18,7 +20,7 @@ from conveyor.domain.batch import Batch, batch_of, ingest_duty, lines, list_key,
 from conveyor.domain.event import Event
 from conveyor.domain.file_input import MOST_JOBS, FileInput, is_open, pinned_input, used_by
 from conveyor.domain.ids import CallerId, EventId, InputId, JobId, RunId
-from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.list_packing import ANY_RATIO, Packing, packing_of
 from conveyor.domain.list_rows import LineError, invalid_rows
 from conveyor.domain.listing import Piece
@@ -26,12 +28,14 @@ from conveyor.domain.params import dump, result_format
 from conveyor.domain.pinned import PinnedList
 from conveyor.domain.pinned_reader import LongList
 from conveyor.domain.run import IngestStatus, Run
+from conveyor.domain.schedule import first_fire
 from conveyor.domain.submission import (
     Limits,
     OnInvalid,
     Submission,
     accept_tasks,
     job_params,
+    job_schedule,
     parse_submission,
 )
 from conveyor.domain.task import TaskSpec
@@ -63,7 +67,7 @@ WORTH_A_THREAD = 64 * 1024  # bytes of body from which decoding would hold up ot
 
 log = structlog.get_logger()
 
-Render = Callable[[Job, Run, int], bytes]
+Render = Callable[[Job, Run | None, int], bytes]
 Vet = Callable[[CallerId, NewWebhook], Awaitable[Webhook]]  # raises `InvalidArgument`
 
 
@@ -71,10 +75,11 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """A submission that is fit to be stored."""
 
     job: Job
-    run: Run
+    run: Run | None  # of a scheduled job there is none yet
     specs: list[TaskSpec]
-    large: bool
-    slot: FileInput | None = None  # whose list becomes its rows
+    large: bool  # its rows are to follow
+    staged: PinnedList | None = None  # the list its rows come from, now or at every fire
+    slot: FileInput | None = None  # which that list lies in
     beats: Event | None = None  # to the state that waits for its run
 
 
@@ -204,14 +209,25 @@ class Accept:
     ) -> Draft:
         large = bool(pinned or body.async_) or len(specs) >= self.limits.sync_tasks
         job_id, run_id = JobId(self.ids.new()), RunId(self.ids.new())
-        if large and pinned is None and body.status is not JobStatus.OPEN:
+        job = self._new_job(call, body, job_id)
+        is_kept = job.schedule or (large and job.status is not JobStatus.OPEN)
+        if is_kept and pinned is None:
             pinned = PinnedList(blob=pinned_key(job_id), count=len(specs))
-        job = msgspec.structs.replace(
-            self._new_job(call, body, job_id, run_id), pinned=pinned, webhook=webhook
+        job = msgspec.structs.replace(job, pinned=pinned, webhook=webhook)
+        if job.schedule:
+            return Draft(job=job, run=None, specs=specs, large=False, staged=pinned, slot=slot)
+        job = msgspec.structs.replace(job, latest_run_id=run_id, runs=1)
+        run, beats = self._awaited(self._new_run(job, run_id, len(specs), large=large), body)
+        staged = pinned or PinnedList(blob=list_key(job_id, run_id, "0"), count=len(specs))
+        return Draft(
+            job=job,
+            run=run,
+            specs=specs,
+            large=large,
+            staged=staged if large else None,
+            slot=slot,
+            beats=beats,
         )
-        run = self._new_run(job, run_id, len(specs), large=large)
-        run, beats = self._awaited(run, body)
-        return Draft(job=job, run=run, specs=specs, large=large, slot=slot, beats=beats)
 
     def _awaited(self, run: Run, body: Submission) -> tuple[Run, Event | None]:
         """The run with the token of the state that waits for it, and the beats that it wants."""
@@ -222,8 +238,8 @@ class Accept:
         run = msgspec.structs.replace(run, sealed_token=sealed)
         return run, beats_of(run, given.heartbeat_seconds, EventId(self.ids.new()))
 
-    def _new_job(self, call: Call, body: Submission, job_id: JobId, run_id: RunId) -> Job:
-        params = job_params(body)
+    def _new_job(self, call: Call, body: Submission, job_id: JobId) -> Job:
+        params, schedule = job_params(body), job_schedule(body)
         now = self.clock.now()
         given = {
             name: value
@@ -233,9 +249,13 @@ class Accept:
         return Job(
             id=job_id,
             caller=call.caller,
+            type=JobType.SCHEDULED if schedule else JobType.REGULAR,
             status=body.status or JobStatus.CLOSED,
             format=result_format(params),
-            latest_run_id=run_id,
+            latest_run_id=None,
+            runs=0,
+            schedule=schedule,
+            next_fire_at=first_fire(schedule, now, within="schedule") if schedule else None,
             sealed_key=self.sealing.seal(call.api_key, context=f"{call.caller}|{job_id}"),
             params=dump(params),
             name=body.name,
@@ -262,11 +282,11 @@ class Accept:
 
     async def _store(self, call: Call, draft: Draft, answer: Answer) -> Answer:
         try:
-            batches = await self._stage(draft) if draft.large else await self._write_rows(draft)
+            made, batches = await self._prepared(draft)
             claims = self.replays.claim(call, answer)
             slots = [used_by(draft.slot, draft.job.id)] if draft.slot else []
             beats = [draft.beats] if draft.beats else []
-            await self.metadata.commit(draft.job, draft.run, *batches, *slots, *beats, *claims)
+            await self.metadata.commit(draft.job, *made, *batches, *slots, *beats, *claims)
         except KeyTaken:
             await self._abandon(draft)
             return await self.replays.won_by_another(call)
@@ -274,10 +294,23 @@ class Accept:
             await self._abandon(draft)
             raise
         count = len(draft.specs)
-        log.info("job.accepted", job_id=draft.job.id, run_id=draft.run.id, tasks=count)
+        log.info("job.accepted", job_id=draft.job.id, run_id=draft.job.latest_run_id, tasks=count)
         await self._send_duties(batches)
-        self.wake(draft.run.id)
+        for run in made:
+            self.wake(run.id)
         return answer
+
+    async def _prepared(self, draft: Draft) -> tuple[list[Run], list[Batch]]:
+        """What is to be stored beside the job, with all that must be there before it."""
+        run, staged = draft.run, draft.staged
+        if staged and draft.slot is None:
+            await self.blobs.put(staged.blob, as_stream(lines(draft.specs)))
+        if run is None:
+            return [], []
+        if staged:
+            return [run], [batch_of(staged, draft.job.id, run.id, run.created_at)]
+        await self._write_rows(run.id, draft.specs)
+        return [run], []
 
     async def _send_duties(self, batches: list[Batch]) -> None:
         try:
@@ -286,35 +319,20 @@ class Accept:
         except Unavailable:
             return  # the job is on record: the sweeper finds its batch and sends the duty
 
-    async def _write_rows(self, draft: Draft) -> list[Batch]:
-        run_id = draft.run.id
-        rows = new_tasks(run_id, 0, draft.specs)
+    async def _write_rows(self, run_id: RunId, specs: list[TaskSpec]) -> None:
+        rows = new_tasks(run_id, 0, specs)
         if rows:
             await self.tasks.add(run_id, rows)
             await self.work.offer(run_id, [row.id for row in rows])
-        return []
-
-    async def _stage(self, draft: Draft) -> list[Batch]:
-        batch = batch_of(_list_of(draft), draft.job.id, draft.run.id, draft.run.created_at)
-        if batch.blob:
-            await self.blobs.put(batch.blob, as_stream(lines(draft.specs)))
-        return [batch]
 
     async def _abandon(self, draft: Draft) -> None:
         """Clear what a failed submission wrote; what cannot be cleared now the sweeper finds."""
         try:
-            if await self.metadata.run(draft.run.id):
+            if await self.metadata.job(draft.job.id):
                 return  # it took effect, and only the word of it was lost
-            if draft.large and draft.slot is None:
-                await self.blobs.delete([_list_of(draft).blob])
-            elif not draft.large:
+            if draft.staged and draft.slot is None:
+                await self.blobs.delete([draft.staged.blob])
+            elif draft.run and not draft.staged:
                 await self.tasks.discard(draft.run.id, limit=self.limits.sync_tasks + 1)
         except ConveyorError:
             return
-
-
-def _list_of(draft: Draft) -> PinnedList:
-    """The list of a large draft: the one its job keeps, or the first of an open job."""
-    return draft.job.pinned or PinnedList(
-        blob=list_key(draft.job.id, draft.run.id, "0"), count=len(draft.specs)
-    )

@@ -8,9 +8,9 @@ import structlog
 from conveyor.domain import job as job_life
 from conveyor.domain import run as run_life
 from conveyor.domain.ids import CallerId, JobId, RunId
-from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.run import Run, RunStatus
-from conveyor.errors import RunNotStoppable, Stale
+from conveyor.errors import Conflict, RunNotStoppable, Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
@@ -33,6 +33,8 @@ class Close:
         """Close an open job; if all its tasks are done, its run completes at once."""
         while True:
             job, run = await self._load(caller, job_id)
+            if job.type is JobType.SCHEDULED:
+                raise Conflict("A scheduled job is never open: stop its run, or pause its schedule")
             if job.status is JobStatus.OPEN:
                 try:
                     await self._close_both(job, run)

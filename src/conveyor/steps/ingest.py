@@ -30,19 +30,18 @@ from conveyor.domain.pinned import PinnedList
 from conveyor.domain.pinned_reader import MOST_REPORTED, report, report_key
 from conveyor.domain.rerun import inherited
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, RunStatus
-from conveyor.domain.task import Task, TaskSpec
+from conveyor.domain.task import Task
 from conveyor.errors import InvalidArgument, NotFound, Stale, TooLarge
 from conveyor.ports.blobs import Blobs, as_stream
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata, Removed
 from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
 from conveyor.ports.work import Work
-from conveyor.steps.list_pieces import pieces_of
+from conveyor.steps.list_pieces import pieces_of, staged_tasks
 from conveyor.steps.owing import Owing
 
 CHUNK_LINES = 2_000
 FIRST_STORED = 1
-SPECS = msgspec.json.Decoder(TaskSpec)
 LIST_GIVEN_UP = "Reading the list was given up; run the job again to read all of it"
 LIST_GONE = "The list is no longer in storage; submit it again"
 COPY_GIVEN_UP = "Copying the earlier run was given up; run the job again to copy all of it"
@@ -229,7 +228,8 @@ class Ingest:
     async def _listed(self, batch: Batch, blob: str) -> AsyncIterator[Piece]:
         """What is left of a staged list."""
         first, read = batch.first + batch.written, batch.read
-        async for specs, length in _chunks(self.blobs.read(blob, offset=read)):
+        content = self.blobs.read(blob, offset=read)
+        async for specs, length in staged_tasks(content, at_a_time=CHUNK_LINES):
             read += length
             yield Piece(new_tasks(batch.run_id, first, specs), read)
             first += len(specs)
@@ -384,25 +384,3 @@ def _why_refused(batch: Batch) -> str:
         f"{batch.errors} of the {batch.position.ordinal} rows of the list are no tasks, and it was "
         "to be taken whole or not at all; the report names them"
     )
-
-
-async def _chunks(content: AsyncIterator[bytes]) -> AsyncIterator[tuple[list[TaskSpec], int]]:
-    """Whole lines of a stream, many at a time, and how many bytes they took."""
-    rest, specs, length = b"", list[TaskSpec](), 0
-    async for part in content:
-        *lines, rest = (rest + part).split(b"\n")
-        for line in lines:
-            specs.append(_spec(line))
-            length += len(line) + 1
-            if len(specs) == CHUNK_LINES:
-                yield specs, length
-                specs, length = [], 0
-    if specs:
-        yield specs, length
-
-
-def _spec(line: bytes) -> TaskSpec:
-    try:
-        return SPECS.decode(line)
-    except msgspec.DecodeError as error:
-        raise InvalidArgument(f"a staged list cannot be read: {error}") from error

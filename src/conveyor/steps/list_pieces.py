@@ -1,16 +1,24 @@
-"""A caller's list as a stream of pieces. Reading one takes a thread: it is all computing."""
+"""Lists as streams. A caller's own comes in pieces, and takes a thread: it is all computing. One in
+stored form comes in tasks.
+"""
 
 import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 
+import msgspec
+
 from conveyor.domain.list_rows import Position
 from conveyor.domain.listing import BEGINNING, Piece
 from conveyor.domain.params import Params
 from conveyor.domain.pinned import PinnedList
 from conveyor.domain.pinned_reader import PinnedReader
+from conveyor.domain.task import TaskSpec
+from conveyor.errors import InvalidArgument
 from conveyor.ports.blobs import Blobs
+
+SPECS = msgspec.json.Decoder(TaskSpec)
 
 
 @asynccontextmanager
@@ -45,3 +53,27 @@ async def _pieces(
 async def _in_threads(pieces: Iterator[Piece]) -> AsyncIterator[Piece]:
     while piece := await asyncio.to_thread(next, pieces, None):
         yield piece
+
+
+async def staged_tasks(
+    content: AsyncIterator[bytes], *, at_a_time: int
+) -> AsyncIterator[tuple[list[TaskSpec], int]]:
+    """The tasks of a list in stored form, many at a time, and how many bytes they took."""
+    rest, specs, length = b"", list[TaskSpec](), 0
+    async for part in content:
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            specs.append(_spec(line))
+            length += len(line) + 1
+            if len(specs) == at_a_time:
+                yield specs, length
+                specs, length = [], 0
+    if specs:
+        yield specs, length
+
+
+def _spec(line: bytes) -> TaskSpec:
+    try:
+        return SPECS.decode(line)
+    except msgspec.DecodeError as error:
+        raise InvalidArgument(f"a staged list cannot be read: {error}") from error

@@ -2,13 +2,14 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 
 from conveyor.domain import cursor
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_index
-from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.job import Job, JobStatus, JobType, next_run
 from conveyor.domain.pinned_reader import reports_of
 from conveyor.domain.run import Run
 from conveyor.domain.task import Attempt, Task, TaskStatus, has_expired
@@ -27,6 +28,7 @@ class JobView(msgspec.Struct, frozen=True):
     job: Job
     run: Run | None
     settled: Counts
+    next_run: datetime | None = None  # by its schedule
 
 
 class RunView(msgspec.Struct, frozen=True):
@@ -58,7 +60,7 @@ class Read:
     async def job(self, caller: CallerId, job_id: JobId) -> JobView:
         job = await own_job(self.metadata, caller, job_id)
         run = await latest_run(self.metadata, job)
-        return JobView(job, run, await self._settled(run) if run else ZERO)
+        return self._view(job, run, await self._settled(run) if run else ZERO)
 
     async def run(self, caller: CallerId, job_id: JobId, run_id: RunId) -> RunView:
         job = await own_job(self.metadata, caller, job_id)
@@ -96,7 +98,7 @@ class Read:
         )
         page = found[:limit]
         settled = await self.tasks.counts([run.id for _, run in page if run])
-        views = [JobView(job, run, settled[run.id] if run else ZERO) for job, run in page]
+        views = [self._view(job, run, settled[run.id] if run else ZERO) for job, run in page]
         return views, page[-1][0].id if len(found) > limit else None
 
     async def runs(
@@ -170,6 +172,9 @@ class Read:
         if task is None:
             raise NotFound("No such task")
         return task
+
+    def _view(self, job: Job, run: Run | None, settled: Counts) -> JobView:
+        return JobView(job, run, settled, next_run(job, self.clock.now()))
 
     async def _settled(self, run: Run) -> Counts:
         return (await self.tasks.counts([run.id]))[run.id]

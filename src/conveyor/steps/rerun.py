@@ -3,6 +3,8 @@
 As with a submission, rows come first and one transaction makes the run: job, run and the answer
 for a repeated call. A run of many rows is made with a batch instead, and copied by an ingester.
 The job's version decides between two reruns, or a rerun and a delete: the loser begins again.
+
+A scheduled job that has no run is run from its list instead.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -13,12 +15,12 @@ import msgspec
 import structlog
 
 from conveyor.domain import job as job_life
-from conveyor.domain.batch import Batch, batch_of, ingest_duty
+from conveyor.domain.batch import Batch, batch_of, ingest_duty, run_of
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import Job
 from conveyor.domain.pinned import PinnedList
 from conveyor.domain.rerun import Statuses, expected, inherited, is_too_late
-from conveyor.domain.run import IngestStatus, Inheritance, Run, counts
+from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, Trigger, counts
 from conveyor.domain.submission import Limits
 from conveyor.errors import (
     CallerFault,
@@ -31,13 +33,15 @@ from conveyor.errors import (
     Stale,
     Unavailable,
 )
+from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.duties import Duties
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
-from conveyor.ports.tasks import NewTask, Tasks, copied
+from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
 from conveyor.ports.work import Work
 from conveyor.steps.idempotency import Answer, Call, Replays
+from conveyor.steps.list_pieces import staged_tasks
 from conveyor.steps.ownership import latest_run, own_job
 
 PAGE = 2_000
@@ -47,16 +51,16 @@ log = structlog.get_logger()
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A rerun about to be made, with the job and run it comes from."""
+    """A rerun about to be made, and where its rows come from: a run, or the job's list."""
 
     job: Job
-    source: Run
-    statuses: Statuses | None
+    source: Run | PinnedList
+    rerun_of: RunId | None
     run_id: RunId
     retried: int
-    inherited: Inheritance
     large: bool
-    pinned: PinnedList | None = None  # read from the list, not copied from the run
+    statuses: Statuses | None = None
+    inherited: Inheritance = NO_INHERITANCE
 
     @property
     def taken_over(self) -> int:
@@ -68,7 +72,7 @@ class Rerunning(msgspec.Struct, frozen=True):
 
     job: Job
     run: Run
-    rerun_of: RunId
+    rerun_of: RunId | None
     retried: int
     inherited: int
 
@@ -81,6 +85,7 @@ class Rerun:
     metadata: Metadata
     tasks: Tasks
     work: Work
+    blobs: Blobs
     duties: Duties
     sealing: Sealing
     replays: Replays
@@ -133,8 +138,7 @@ class Rerun:
     async def _rerun(
         self, call: Call, job: Job, statuses: Statuses | None, render: Render
     ) -> Answer:
-        source = await self._source(job)
-        plan = await self._plan(job, source, statuses)
+        plan = await self._plan(job, statuses)
         self._check(plan)
         try:
             return await self._store(call, await self._prepared(plan), render)
@@ -145,10 +149,14 @@ class Rerun:
             await self._abandon(plan)
             raise
 
-    async def _plan(self, job: Job, source: Run, statuses: Statuses | None) -> Plan:
+    async def _plan(self, job: Job, statuses: Statuses | None) -> Plan:
+        if job.schedule and job.pinned and job.latest_run_id is None and statuses is None:
+            is_small = job.pinned.spec is None and job.pinned.count < self.limits.sync_tasks
+            return self._from_list(job, job.pinned, None, large=not is_small)
+        source = await self._source(job)
         if source.is_cut and statuses is None:
-            if job.pinned:
-                return self._read_again(job, source, job.pinned)
+            if job.pinned:  # the last run was cut short of it
+                return self._from_list(job, job.pinned, source.id, large=True)
             source = await self._whole_run(job) or source
         tally = await self.tasks.tally(source.id)
         settled = (await self.tasks.counts([source.id]))[source.id]
@@ -156,6 +164,7 @@ class Rerun:
         return Plan(
             job=job,
             source=source,
+            rerun_of=source.id,
             statuses=statuses,
             run_id=RunId(self.ids.new()),
             retried=retried,
@@ -172,17 +181,17 @@ class Rerun:
             before = page[-1].id
         return None
 
-    def _read_again(self, job: Job, source: Run, pinned: PinnedList) -> Plan:
-        """All of the job's list, where the last run was cut short of it."""
+    def _from_list(
+        self, job: Job, pinned: PinnedList, rerun_of: RunId | None, *, large: bool
+    ) -> Plan:
+        """All of the job's list."""
         return Plan(
             job=job,
-            source=source,
-            statuses=None,
+            source=pinned,
+            rerun_of=rerun_of,
             run_id=RunId(self.ids.new()),
             retried=pinned.count,
-            inherited=Inheritance(),
-            large=True,
-            pinned=pinned,
+            large=large,
         )
 
     async def _prepared(self, plan: Plan) -> Plan:
@@ -193,7 +202,9 @@ class Rerun:
         return msgspec.structs.replace(plan, retried=retried, inherited=taken_over)
 
     def _check(self, plan: Plan) -> None:
-        if not plan.retried and plan.pinned is None:
+        if isinstance(plan.source, PinnedList):
+            return
+        if not plan.retried:
             raise NoMatchingTasks(f"The last run has no tasks{_in(plan.statuses)}")
         takes_bodies = plan.inherited.counts.successful > 0
         if takes_bodies and is_too_late(plan.source, plan.job, self.clock.now()):
@@ -205,7 +216,7 @@ class Rerun:
 
     async def _write_rows(self, plan: Plan) -> tuple[int, Inheritance]:
         retried, taken_over = 0, Inheritance()
-        async for rows in self._copies(plan):
+        async for rows in self._rows(plan):
             await self.tasks.add(plan.run_id, rows)
             fresh = [row.id for row in rows if row.inherited is None]
             await self.work.offer(plan.run_id, fresh)
@@ -213,8 +224,14 @@ class Rerun:
             taken_over += inherited(row.inherited for row in rows if row.inherited)
         return retried, taken_over
 
-    async def _copies(self, plan: Plan) -> AsyncIterator[list[NewTask]]:
+    async def _rows(self, plan: Plan) -> AsyncIterator[list[NewTask]]:
         after = -1
+        if isinstance(plan.source, PinnedList):
+            content = self.blobs.read(plan.source.blob)
+            async for specs, _ in staged_tasks(content, at_a_time=PAGE):
+                yield new_tasks(plan.run_id, after + 1, specs)
+                after += len(specs)
+            return
         while rows := await self.tasks.page(plan.source.id, limit=PAGE, after=after):
             yield [copied(row, plan.statuses) for row in rows]
             after = rows[-1].index
@@ -225,7 +242,7 @@ class Rerun:
         job = msgspec.structs.replace(
             job_life.run_again(plan.job, run.id, run.created_at), sealed_key=sealed
         )
-        told = Rerunning(job, run, plan.source.id, plan.retried, plan.taken_over)
+        told = Rerunning(job, run, plan.rerun_of, plan.retried, plan.taken_over)
         answer = Answer(202 if plan.large else 201, render(told))
         batches = [_batch(plan, run)] if plan.large else []
         claims = self.replays.claim(call, answer)
@@ -240,20 +257,26 @@ class Rerun:
 
     def _new_run(self, plan: Plan) -> Run:
         source, now = plan.source, self.clock.now()
-        return Run(
-            id=plan.run_id,
-            job_id=plan.job.id,
-            caller=plan.job.caller,
-            created_at=now,
-            updated_at=now,
-            total=plan.retried + plan.taken_over,
-            next_index=plan.pinned.count if plan.pinned else source.next_index,
-            sequence=plan.job.runs + 1,
+        if isinstance(source, PinnedList):
+            run = run_of(plan.job, source, plan.run_id, Trigger.MANUAL, now)
+        else:
+            run = Run(
+                id=plan.run_id,
+                job_id=plan.job.id,
+                caller=plan.job.caller,
+                created_at=now,
+                updated_at=now,
+                total=plan.retried + plan.taken_over,
+                next_index=source.next_index,
+                sequence=plan.job.runs + 1,
+                inherited=plan.inherited,
+                is_cut=source.is_cut,
+                ingest_error=source.ingest_error if source.is_cut else None,
+            )
+        return msgspec.structs.replace(
+            run,
             last_batch_received=not plan.large,
             ingest_status=IngestStatus.PENDING if plan.large else None,
-            inherited=plan.inherited,
-            is_cut=source.is_cut and plan.pinned is None,
-            ingest_error=source.ingest_error if source.is_cut and plan.pinned is None else None,
         )
 
     async def _abandon(self, plan: Plan) -> None:
@@ -272,8 +295,8 @@ def _in(statuses: Statuses | None) -> str:
 
 
 def _batch(plan: Plan, run: Run) -> Batch:
-    if plan.pinned:
-        return batch_of(plan.pinned, run.job_id, run.id, run.created_at)
+    if isinstance(plan.source, PinnedList):
+        return batch_of(plan.source, run.job_id, run.id, run.created_at)
     return Batch(
         run_id=run.id,
         job_id=run.job_id,

@@ -55,16 +55,15 @@ const answersOf = (operation) =>
 const section = (title, content) => [make("h3", { textContent: title }), content];
 
 const callOf = (method, path, operation, schemas) => {
-  const later = "501" in operation.responses && !("200" in operation.responses)
     && !("201" in operation.responses);
   const body = nameOf(operation.requestBody?.content["application/json"]?.schema);
   const success = Object.entries(operation.responses).find(([status]) => status < 300);
   const answer = nameOf(success?.[1].content?.["application/json"]?.schema);
-  return make("details", { className: later ? "later" : "" },
+  return make("details", {},
     make("summary", {},
       make("span", { className: `method ${method.toLowerCase()}`, textContent: method }),
       make("code", { className: "path", textContent: path }),
-      make("span", { textContent: operation.summary + (later ? " (not yet)" : "") })),
+      make("span", { textContent: operation.summary })),
     make("pre", { textContent: curlOf(method, path, operation) }),
     ...(operation.parameters.length ? section("Parameters", parametersOf(operation)) : []),
     ...(body ? section(`Body: ${body}`, fieldsOf(body, schemas)) : []),

@@ -1,0 +1,40 @@
+"""The calls about a job's schedule."""
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from conveyor.api import wire
+from conveyor.api.auth import caller_of
+from conveyor.api.intake import read_body
+from conveyor.domain.ids import JobId
+from conveyor.domain.schedule import parse_schedule, parse_turn
+from conveyor.steps.read import Read
+from conveyor.steps.reschedule import Reschedule
+
+LARGEST_SCHEDULE = 64 * 1024  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedules:
+    rescheduling: Reschedule
+    read: Read
+
+    async def replace_schedule(self, request: Request) -> Response:
+        schedule = parse_schedule(await read_body(request, LARGEST_SCHEDULE))
+        await self.rescheduling.replace(caller_of(request), _job(request), schedule)
+        return await self._shown(request)
+
+    async def turn_schedule(self, request: Request) -> Response:
+        state = parse_turn(await read_body(request, LARGEST_SCHEDULE))
+        await self.rescheduling.turn(caller_of(request), _job(request), state)
+        return await self._shown(request)
+
+    async def _shown(self, request: Request) -> Response:
+        view = await self.read.job(caller_of(request), _job(request))
+        return Response(wire.encode(wire.job_shown(view)), media_type="application/json")
+
+
+def _job(request: Request) -> JobId:
+    return JobId(request.path_params["job"])

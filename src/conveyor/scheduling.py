@@ -1,0 +1,28 @@
+"""Schedules: who fires them, and who answers calls about them."""
+
+from datetime import timedelta
+
+from conveyor.api.schedules import Schedules
+from conveyor.operating import Stores
+from conveyor.steps.fire import Fire
+from conveyor.steps.read import Read
+from conveyor.steps.reschedule import Reschedule
+from conveyor.telemetry import Metrics
+
+FIRE_IDLE = timedelta(seconds=1)
+
+
+def wire_fire(stores: Stores, metrics: Metrics) -> Fire:
+    return Fire(
+        timetable=stores.timetable,
+        metadata=stores.metadata,
+        duties=stores.duties,
+        clock=stores.clock,
+        ids=stores.ids,
+        count=lambda fired: metrics.fires.labels(fired).inc(),
+    )
+
+
+def wire_schedules(stores: Stores, read: Read) -> Schedules:
+    rescheduling = Reschedule(metadata=stores.metadata, clock=stores.clock)
+    return Schedules(rescheduling=rescheduling, read=read)
