@@ -7,6 +7,7 @@ ConveyorError
 │   │   ├── CallbackUrlUnresolvable   callback_url_unresolvable
 │   │   └── SigningRequiresActiveKey  webhook_signing_requires_active_key
 │   ├── Unauthenticated           401 unauthenticated
+│   ├── PermissionDenied          403 permission_denied
 │   ├── NotFound                  404 not_found
 │   │   └── FileInputNotFound         file_input_not_found
 │   ├── MethodNotAllowed          405 method_not_allowed
@@ -107,10 +108,19 @@ class SigningRequiresActiveKey(InvalidArgument):
 
 
 class Unauthenticated(CallerFault):
-    """There is no API key, it is not known here, or it stands in the query."""
+    """There is no API key, it is not known here or not any more, or it stands in the query."""
 
     code, status, title = "unauthenticated", 401, "Unauthenticated"
     remedy = "Send a known key in the header `X-API-Key`."
+
+
+class PermissionDenied(CallerFault):
+    """The key is known, and is not for this call: it may only read, or nothing pays for its pages."""
+
+    code, status, title = "permission_denied", 403, "Permission denied"
+    remedy = (
+        "Use a key that may do it; whoever runs the service makes one with `conveyor keys create`."
+    )
 
 
 class NotFound(CallerFault):

@@ -6,7 +6,7 @@ from random import SystemRandom
 import structlog
 
 from conveyor import __version__
-from conveyor.adapters.crypto.sealing import new_secret
+from conveyor.adapters.crypto.sealing import new_signing_secret
 from conveyor.adapters.http.webhooks import WebhookReceivers
 from conveyor.api.notices import Notices
 from conveyor.domain.ids import CallerId
@@ -105,7 +105,7 @@ def _notices(engines: Engines, notify: Notify) -> Notices:
             sealing=engines.sealing,
             clock=engines.clock,
             ids=engines.ids,
-            secret=new_secret,
+            secret=new_signing_secret,
         ),
     )
 

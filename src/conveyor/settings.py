@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, get_origin, get_type_hints
 from urllib.parse import urlsplit
@@ -30,7 +31,15 @@ ADDRESS = re.compile(r"https?://[^/\s]+(/\S*)?")
 LONGEST = timedelta(days=36_500)  # so that no date to come is beyond the calendar
 DIRECT = "direct:"  # in place of a gateway's URL
 AGENT = re.compile(r"[A-Za-z_-]+([/ ][ -~]*)?")
+KEY = re.compile(r"[\x21-\x7e]{1,512}")
+SEALING = re.compile(r"file:|kms:[A-Za-z0-9:/_-]{1,2048}", re.ASCII)
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+
+
+class Auth(StrEnum):
+    DEV = "dev"
+    FORWARD = "forward"
+    KEYS = "keys"
 
 
 def _about(text: str, *, ge: int | None = None, le: int | None = None) -> msgspec.Meta:
@@ -54,12 +63,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     public_url: Annotated[
         str | None, _about("What links to results begin with, for a service behind a proxy.")
     ] = None
+    auth: Annotated[
+        str | None,
+        _about(
+            "How callers are told: `dev` takes any key, on loopback only; `forward` takes the "
+            "callers' own gateway keys and passes them on; `keys` takes those that `conveyor keys "
+            "create` makes. Unset, it is `forward` where there are `api_keys`, else `dev`."
+        ),
+    ] = None
     api_keys: Annotated[
         tuple[str, ...],
-        _about(
-            "The keys that are known, apart by commas or spaces; needed on any host but loopback."
-        ),
+        _about("Of `forward`: the only keys that are taken, apart by commas or spaces."),
     ] = ()
+    gateway_key: Annotated[
+        str | None,
+        _about("Of `keys`: what the gateway is asked with for keys that have no gateway key."),
+    ] = None
+    sealing: Annotated[
+        str,
+        _about(
+            "What keeps the key that seals stored credentials: `file:`, in the data folder, or "
+            "`kms:` and the id, alias or ARN of a key of AWS KMS, which wraps it."
+        ),
+    ] = "file:"
 
     metadata: Annotated[str, _about("Engine of jobs, runs and what is owed to them.")] = "sqlite:"
     tasks: Annotated[str, _about("Engine of tasks and their claims.")] = "sqlite:"
@@ -200,6 +226,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = "auto"
 
     @property
+    def mode(self) -> Auth:
+        """How callers are told."""
+        return Auth(self.auth or (Auth.FORWARD if self.api_keys else Auth.DEV))
+
+    @property
     def is_local(self) -> bool:
         return self.host in LOOPBACK
 
@@ -227,6 +258,8 @@ def shown(settings: Settings) -> dict[str, str]:
 def _shown(name: str, value: object) -> str:
     if name == "api_keys":
         return f"*** ({len(value)})" if isinstance(value, tuple) and value else "-"
+    if name == "gateway_key":
+        return "***" if value else "-"
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "-"
     if isinstance(value, timedelta):
@@ -260,6 +293,7 @@ def load_settings(
     _check_direct(settings)
     _check_ports(settings)
     _check_networks(settings)
+    _check_callers(settings)
     return settings
 
 
@@ -309,7 +343,8 @@ def _duration(name: str, text: str) -> timedelta:
 
 
 MAY_BE_ZERO = {"direct_delay", "grace", "retry_first_delay", "retry_longest_delay"}
-CHOICES = {
+CHOICES: dict[str, tuple[str, ...]] = {
+    "auth": tuple(Auth),
     "durability": ("power", "process"),
     "log_format": ("auto", "json", "console"),
     "log_level": ("debug", "info", "warning", "error"),
@@ -319,7 +354,7 @@ CHOICES = {
 
 def _check_choices(settings: Settings) -> None:
     for name, choices in CHOICES.items():
-        if getattr(settings, name) not in choices:
+        if getattr(settings, name) not in {None, *choices}:
             raise RefusedToStart(f"settings: {name!r} is one of {', '.join(choices)}")
     for name in Settings.__struct_fields__:
         value = getattr(settings, name)
@@ -334,6 +369,24 @@ def _check_addresses(settings: Settings) -> None:
         raise RefusedToStart(f"settings: 'gateway' is an http or https URL, or {DIRECT}")
     if settings.public_url is not None and not _is_address(settings.public_url):
         raise RefusedToStart("settings: 'public_url' is an http or https URL")
+
+
+def _check_callers(settings: Settings) -> None:
+    """What is set for one way to tell callers means nothing, or a mistake, in another."""
+    if settings.api_keys and settings.mode is not Auth.FORWARD:
+        raise RefusedToStart(
+            f"settings: 'api_keys' are for auth = forward, and 'auth' is {settings.mode}: leave "
+            "them out, or set 'auth' to forward"
+        )
+    if settings.gateway_key and settings.mode is not Auth.KEYS:
+        raise RefusedToStart(
+            f"settings: 'gateway_key' is for auth = keys, and 'auth' is {settings.mode}: leave it "
+            "out, or set 'auth' to keys"
+        )
+    if settings.gateway_key and not KEY.fullmatch(settings.gateway_key):
+        raise RefusedToStart("settings: 'gateway_key' is 1 to 512 ASCII characters without spaces")
+    if not SEALING.fullmatch(settings.sealing):
+        raise RefusedToStart("settings: 'sealing' is file:, or kms: and the id or ARN of a key")
 
 
 def _check_direct(settings: Settings) -> None:

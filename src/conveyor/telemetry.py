@@ -31,6 +31,7 @@ from conveyor.ports.tasks import NewTask, Tasks
 from conveyor.ports.work import Work
 
 SECRET = re.compile(r"(?i)(apikey|api_key|x-api-key|authorization|signature)=[^&\s\"']+")
+OWN_KEY = re.compile(r"\b(cvk_[0-9A-Za-z]+)_\w+")
 QUERY = re.compile(r"(?i)(\bhttps?://[^\s?#\"'<>]*)[?#][^\s\"'<>]*")
 
 
@@ -380,7 +381,7 @@ def without_secrets(
 def _blotted(value: object) -> object:
     match value:
         case str():
-            return QUERY.sub(r"\1?***", SECRET.sub(r"\1=***", value))
+            return QUERY.sub(r"\1?***", SECRET.sub(r"\1=***", OWN_KEY.sub(r"\1_***", value)))
         case dict():
             return {name: _blotted(item) for name, item in value.items()}
         case list() | tuple():

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -10,7 +10,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from conveyor import __version__
-from conveyor.adapters.crypto.sealing import AesSealing, load_or_make_key, new_token
+from conveyor.adapters.crypto.key_files import load_or_make_key
+from conveyor.adapters.crypto.sealing import new_token
 from conveyor.adapters.files import room as files_room
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
@@ -20,6 +21,13 @@ from conveyor.adapters.packs.store import open_packs
 from conveyor.adapters.sqlite.database import Durability
 from conveyor.adapters.sqlite.engine import open_engine
 from conveyor.adapters.system.clock import SystemClock, SystemIds
+from conveyor.admitting import (
+    check_callers,
+    open_sealing,
+    wire_callers,
+    wire_granting,
+    wire_recognize,
+)
 from conveyor.answering import wire_handlers
 from conveyor.api import wire as shapes
 from conveyor.api.app import Front, Ready, build_app
@@ -30,7 +38,8 @@ from conveyor.api.operators import Operators
 from conveyor.attending import wire_attend, wire_export
 from conveyor.domain.ids import JobId
 from conveyor.domain.task import RetryPolicy
-from conveyor.errors import RefusedToStart
+from conveyor.errors import RefusedToStart, Unavailable
+from conveyor.fresh_seals import FreshSeals
 from conveyor.gateways import open_gateway
 from conveyor.notifying import open_receivers, wire_notifying
 from conveyor.operating import PACKS, Engines, wire_doctor, wire_sweep
@@ -46,6 +55,7 @@ from conveyor.steps.fire import Fire
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.lane import Pace
 from conveyor.steps.notify import Notify
+from conveyor.steps.recognize import Recognize
 from conveyor.steps.report import Report
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
@@ -85,6 +95,7 @@ TIMED = (
     "coordination",
     "task_tokens",
 )
+NOTE_USES_EVERY = timedelta(seconds=5)
 DUTY_IDLE = timedelta(milliseconds=250)
 
 
@@ -110,6 +121,7 @@ class Service:
     watch: Watch
     vitals: Vitals
     token: str  # opens the door for operators
+    recognize: Recognize
 
     async def work(self, stopping: asyncio.Event) -> None:
         """Run every loop of a worker until told to stop."""
@@ -140,6 +152,12 @@ class Service:
         finally:
             self.watch.close()
 
+    async def note_uses(self, stopping: asyncio.Event) -> None:
+        """Write down now and then when keys were last used, and once more at the end."""
+        await serve(self.recognize.step, stopping, idle=NOTE_USES_EVERY, name="uses")
+        with suppress(Unavailable):
+            await self.recognize.step()
+
 
 def check_role(role: Role, settings: Settings) -> None:
     """Refuse engines that do not exist, and those that the role cannot share."""
@@ -157,11 +175,7 @@ def check_role(role: Role, settings: Settings) -> None:
                 f"{scheme!r}, which belongs to one process: use `conveyor dev`, which runs "
                 "every role in one process on the embedded engines"
             )
-    if not settings.is_local and not settings.api_keys:
-        raise RefusedToStart(
-            f"anyone could use this service on {settings.host}: list the keys you accept in "
-            "CONVEYOR_API_KEYS, or bind to 127.0.0.1"
-        )
+    check_callers(settings)
 
 
 @asynccontextmanager
@@ -217,7 +231,7 @@ async def open_embedded(
         gateway=await stack.enter_async_context(open_gateway(settings)),
         task_tokens=await stack.enter_async_context(open_task_tokens(settings)),
         receivers=await stack.enter_async_context(open_receivers(settings)),
-        sealing=AesSealing(load_or_make_key(folder / "sealing.key")),
+        sealing=await open_sealing(settings),
         link_secret=load_or_make_key(folder / "links.key"),
         room=lambda: _room(folder),
         dead=rows.dead,
@@ -241,13 +255,15 @@ def wire(settings: Settings, engines: Engines) -> Service:
     metrics = Metrics()
     _tell_build(settings, metrics)
     stores, engines = engines, _measured(engines, metrics, settings.slow_call)
+    seals = FreshSeals(engines.metadata, engines.sealing)
+    engines = replace(engines, metadata=seals.metadata)
     notifying = wire_notifying(settings, engines, metrics)
     complete = notifying.complete
     pump = _wire_pump(settings, engines, complete)
     metrics.inflight.set_function(lambda: len(pump.flights))
     metrics.live_runs.set_function(lambda: sum(not one.gone for one in pump.lanes.values()))
     ingest = _wire_ingest(settings, engines, complete, pump)
-    watch = _wire_watch(engines, metrics)
+    watch, recognize = _wire_watch(engines, metrics), wire_recognize(engines)
     exporting = wire_export(settings, engines)
     handlers = wire_handlers(
         settings,
@@ -264,10 +280,19 @@ def wire(settings: Settings, engines: Engines) -> Service:
         doctor=wire_doctor(settings, stores, sweep, running=True),
         graves=engines.graves,
         token=new_token(),
+        others=wire_granting(settings, engines, seals).routes(),
     )
     others = [notifying.notices, wire_schedules(engines, handlers.read)]
     return Service(
-        app=_wire_app(settings, engines, metrics, handlers, others, operators),
+        app=_wire_app(
+            settings,
+            engines,
+            metrics,
+            handlers,
+            others,
+            operators,
+            callers=wire_callers(settings, recognize),
+        ),
         metrics=metrics,
         pump=pump,
         notify=notifying.notify,
@@ -279,6 +304,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
         watch=watch,
         vitals=_wire_vitals(settings, engines, metrics),
         token=operators.token,
+        recognize=recognize,
     )
 
 
@@ -289,6 +315,8 @@ def _wire_app(  # noqa: PLR0917 - all of them parts of one thing
     handlers: Handlers,
     others: Sequence[object],
     operators: Operators,
+    *,
+    callers: Callers,
 ) -> Front:
     return build_app(
         handlers,
@@ -296,7 +324,7 @@ def _wire_app(  # noqa: PLR0917 - all of them parts of one thing
         engines.ids,
         _readiness(engines),
         operators,
-        callers=Callers(settings.api_keys),
+        callers=callers,
         room=BodyRoom(settings.bodies_in_flight),
         others=others,
     )

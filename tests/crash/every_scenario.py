@@ -1,6 +1,7 @@
 """All scenarios there are, by name."""
 
 from tests.crash import (
+    key_scenarios,
     list_scenarios,
     scenarios,
     schedule_scenarios,
@@ -12,6 +13,7 @@ SCENARIOS = scenarios.SCENARIOS  # the modules put theirs in as they are loaded
 
 __all__ = [
     "SCENARIOS",
+    "key_scenarios",
     "list_scenarios",
     "schedule_scenarios",
     "token_scenarios",

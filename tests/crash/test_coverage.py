@@ -21,6 +21,7 @@ STEPS = Path(next(iter(steps.__path__)))
 
 ONLY_READ = "nothing is written on the way there or after it: whoever asked asks again"
 TIMER = "only a timer of 20 seconds calls it, and an extension lost is a lease that lapses"
+FOR_PEOPLE = "it says when a key was last used, to people; the next use says it again"
 # Calls of steps that no scenario comes by, and why that is no loss.
 NOT_CROSSED: dict[tuple[str, str], str] = {
     ("attend.py", "duties.extend"): TIMER,
@@ -52,6 +53,8 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("read.py", "tasks.get"): ONLY_READ,
     ("read.py", "tasks.history"): ONLY_READ,
     ("read.py", "tasks.page"): ONLY_READ,
+    ("recognize.py", "metadata.commit"): FOR_PEOPLE,
+    ("recognize.py", "sealing.open"): ONLY_READ,
     ("watch.py", "metadata.run"): ONLY_READ,
     ("watch.py", "tasks.counts"): ONLY_READ,
 }

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from conveyor.api import downloads, wire
-from conveyor.api.auth import caller_of, who
+from conveyor.api.auth import caller_of, scraper, who
 from conveyor.api.events import EventStream
 from conveyor.api.intake import read_body, take_call
 from conveyor.api.links import Links
@@ -71,7 +71,7 @@ class Handlers:
     public_url: str | None = None
 
     async def submit_job(self, request: Request) -> Response:
-        call = await take_call(request, who(request), self.limits.inline_bytes)
+        call = await take_call(request, scraper(request), self.limits.inline_bytes)
         return _answered(await self.accept.submit(call, wire.submitted))
 
     async def new_slot(self, request: Request) -> Response:
@@ -147,7 +147,7 @@ class Handlers:
         return await self._turn(request, PauseState.ACTIVE)
 
     async def rerun_job(self, request: Request) -> Response:
-        call = await take_call(request, who(request), self.limits.inline_bytes)
+        call = await take_call(request, scraper(request), self.limits.inline_bytes)
         statuses = parse_statuses(request.query_params.get("status"))
         return _answered(
             await self.rerunning.rerun(call, _job(request), statuses, wire.rerun_shown)

@@ -46,7 +46,7 @@ async def take_call(request: Request, who: Who, most: int) -> Call:
     raw = await _read(request, most, digest.update)
     return Call(
         caller=who.caller,
-        api_key=who.gateway_key,
+        api_key=who.gateway_key or "",
         raw=raw,
         fingerprint=digest.digest(),
         extensions=extensions,

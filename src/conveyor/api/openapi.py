@@ -9,7 +9,9 @@ import msgspec
 
 from conveyor import __version__
 from conveyor.api import events, wire
+from conveyor.api.auth import needed
 from conveyor.api.routes import ROUTES, Route
+from conveyor.domain.api_key import Scope
 from conveyor.domain.problem import phrase
 
 Document = dict[str, Any]
@@ -76,11 +78,17 @@ def _operation(route: Route) -> Document:
         "operationId": "_".join([route.method.lower(), *re.findall(r"\w+", route.path)[1:]]),
         "summary": route.summary,
         "parameters": [*_path_parameters(route), *_query_parameters(route), *_headers(route)],
-        "responses": {str(status): _response(route, status) for status in route.statuses},
+        "responses": {str(status): _response(route, status) for status in _statuses(route)},
     }
     if route.body:
         operation["requestBody"] = {"required": True, "content": _json(route.body.__name__)}
     return operation
+
+
+def _statuses(route: Route) -> list[int]:
+    """A call that changes something is refused to keys that may only read."""
+    writes = needed(route.method) is Scope.WRITE
+    return sorted({*route.statuses, *([403] if writes else [])})
 
 
 def _path_parameters(route: Route) -> list[Document]:

@@ -1,11 +1,11 @@
-"""The door for operators: what `conveyor doctor` and `conveyor dlq` ask of a running service.
+"""The door for operators: what `conveyor doctor`, `dlq` and `keys` ask of a running service.
 
 No part of the public API. It opens with the token that stands in the data folder, which only the
 owner of the process can read; to anybody else it is as if it were not there.
 """
 
 import hmac
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -34,6 +34,7 @@ class Operators:
     doctor: Doctor
     graves: Graves
     token: str
+    others: Sequence[Route] = ()  # that are behind the same door
 
     def mounted(self) -> Mount:
         """The routes, behind the token: without it not even a wrong method is told."""
@@ -44,6 +45,7 @@ class Operators:
                 Route("/dlq/{duty}", self.show_buried, methods=["GET"]),
                 Route("/dlq/{duty}", self.drop_buried, methods=["DELETE"]),
                 Route("/dlq/{duty}/retry", self.revive_buried, methods=["POST"]),
+                *self.others,
             ],
             redirect_slashes=False,
         )

@@ -2,27 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Protocol, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import msgspec
 
+from conveyor.cli.holder import Holder, holder_of
 from conveyor.domain.finding import Event, Wanted
-from conveyor.errors import ConveyorError
-from conveyor.operating import Address, notice, open_at_rest, owner
+from conveyor.operating import open_at_rest
 from conveyor.ports.graves import BuriedDuty, Graves
 from conveyor.settings import Settings
 
 PAGE = 500
-TIMEOUT = 120.0  # seconds without a byte
 EVENT = msgspec.json.Decoder(Event)
 
 T = TypeVar("T")
-
-
-class OutOfReach(ConveyorError):
-    """The folder is held by a process that cannot be asked."""
 
 
 class Desk(Protocol):
@@ -41,17 +35,8 @@ class Desk(Protocol):
 
 def desk(settings: Settings) -> Desk:
     """Whoever can answer for the data folder."""
-    process = owner(settings)
-    if process is None:
-        return AtRestDesk(settings)
-    found = notice(settings)
-    if found is None:
-        raise OutOfReach(
-            f"process {process} holds the data folder {settings.folder} and takes no questions: it "
-            "is another `conveyor` command, or a service that is starting or stopping; try again "
-            "when it is done"
-        )
-    return ServiceDesk(found, process)
+    holder = holder_of(settings)
+    return AtRestDesk(settings) if holder is None else ServiceDesk(holder)
 
 
 class AtRestDesk:
@@ -102,62 +87,28 @@ async def _every(graves: Graves) -> AsyncIterator[BuriedDuty]:
 
 
 class ServiceDesk:
-    """Asks the process that holds the folder, over its own port."""
+    """Asks the process that holds the folder."""
 
-    def __init__(self, found: Address, process: str) -> None:
-        self._url = found.url
-        self._process = process
-        self._headers = {"Authorization": f"Bearer {found.token}"}
+    def __init__(self, holder: Holder) -> None:
+        self._holder = holder
 
     def examine(self, wanted: Wanted, tell: Callable[[Event], None]) -> None:
         query = {"job": wanted.job_id, "run": wanted.run_id, "bodies": str(wanted.bodies).lower()}
         given = urlencode({name: value for name, value in query.items() if value is not None})
-        answer = self._answer("GET", f"doctor?{given}")
-        event: Event | None = None
-        try:
-            for line in answer:
-                event = EVENT.decode(line)
-                tell(event)
-        except (OSError, HTTPException, msgspec.MsgspecError):
-            raise self._no_answer("broke off in the middle") from None
+        for event in self._holder.lines("GET", f"doctor?{given}", EVENT):
+            tell(event)
 
     def buried(self) -> Iterator[BuriedDuty]:
         after = ""
-        while page := self._get(f"dlq?{urlencode({'after': after})}", list[BuriedDuty]):
+        while page := self._holder.get(f"dlq?{urlencode({'after': after})}", list[BuriedDuty]):
             yield from page
             after = page[-1].id
 
     def find(self, duty_id: str) -> BuriedDuty | None:
-        return self._get(f"dlq/{quote(duty_id, safe='')}", BuriedDuty | None)  # type: ignore[arg-type]
+        return self._holder.get(f"dlq/{quote(duty_id, safe='')}", BuriedDuty | None)  # type: ignore[arg-type]
 
     def revive(self, duty_id: str) -> bool:
-        return self._get(f"dlq/{quote(duty_id, safe='')}/retry", bool, "POST")
+        return self._holder.get(f"dlq/{quote(duty_id, safe='')}/retry", bool, "POST")
 
     def drop(self, duty_id: str) -> bool:
-        return self._get(f"dlq/{quote(duty_id, safe='')}", bool, "DELETE")
-
-    def _get(self, path: str, kind: type[T], method: str = "GET") -> T:
-        answer = self._answer(method, path)
-        try:
-            return msgspec.json.decode(answer.read(), type=kind)
-        except (OSError, HTTPException, msgspec.MsgspecError):
-            raise self._no_answer("gives an answer that makes no sense") from None
-
-    def _answer(self, method: str, path: str) -> HTTPResponse:
-        address = urlsplit(self._url)
-        connection = HTTPConnection(address.hostname or "", address.port, timeout=TIMEOUT)
-        try:
-            connection.request(method, f"/operator/{path}", headers=self._headers)
-            answer = connection.getresponse()
-        except (OSError, HTTPException):
-            raise self._no_answer("does not answer") from None
-        if answer.status != 200:
-            raise self._no_answer(f"does not let us in ({answer.status})")
-        return answer
-
-    def _no_answer(self, how: str) -> OutOfReach:
-        return OutOfReach(
-            f"process {self._process} holds the data folder, and {self._url}, which is where its "
-            f"operator.json says to ask, {how}: it may be starting or stopping; try again in a "
-            "moment, and if that does not help stop that process and ask the folder at rest"
-        )
+        return self._holder.get(f"dlq/{quote(duty_id, safe='')}", bool, "DELETE")

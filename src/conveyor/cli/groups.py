@@ -21,7 +21,7 @@ GROUPS = {
     ),
     "Live runs": ("pause", "resume", "stop"),
     "Running a service": ("dev", "api", "worker"),
-    "Looking after it": ("doctor", "dlq"),
+    "Looking after it": ("keys", "doctor", "dlq"),
     "Trying it out": ("demo", "mock-gateway"),
 }
 

@@ -21,6 +21,8 @@ BY_CODE = {
 }
 BY_STATUS = {
     401: "give your API key with --key, CONVEYOR_KEY, or `key` in ~/.config/conveyor/cli.toml",
+    403: "use a key that may write, and that pages can be asked for with; `conveyor keys create` "
+    "makes one",
     404: "`conveyor jobs` lists what this key can see; the base URL given by --url ends in /v1",
     413: "pack the list by gzip or zstd, or split it into smaller ones",
     429: "wait a while, or hand in less",

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from conveyor import __version__
-from conveyor.cli import operators, people
+from conveyor.cli import keys, operators, people
 from conveyor.cli.groups import GroupedCommands
 from conveyor.errors import ConveyorError, RefusedToStart
 from conveyor.settings import Settings, load_settings
@@ -26,6 +26,7 @@ app = typer.Typer(
 
 people.register(app)
 operators.register(app)
+keys.register(app)
 
 Config = Annotated[str | None, typer.Option(help="A TOML file of settings.")]
 Host = Annotated[str | None, typer.Option(help="Where to listen [127.0.0.1].")]

@@ -46,8 +46,9 @@ def doctor(
 
     Ends with 0 when all is well, or the sweeper will see to it; with 1 when something is wrong.
     """
-    from conveyor.cli.desk import OutOfReach, desk  # noqa: PLC0415 - commands load what they need
+    from conveyor.cli.desk import desk  # noqa: PLC0415 - commands load what they need
     from conveyor.cli.doctoring import Report  # noqa: PLC0415
+    from conveyor.cli.holder import OutOfReach  # noqa: PLC0415
     from conveyor.domain.finding import Wanted  # noqa: PLC0415
     from conveyor.domain.ids import JobId, RunId  # noqa: PLC0415
 

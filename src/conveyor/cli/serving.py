@@ -100,6 +100,7 @@ async def serve_until(
             serving = _serve_http(stopping, service, listening, settings)
             group.create_task(serving, name="http")
             group.create_task(service.watch_runs(stopping), name="watch")
+            group.create_task(service.note_uses(stopping), name="uses")
         group.create_task(service.vitals.watch(stopping), name="vitals")
         if role is not Role.API:
             group.create_task(service.work(stopping), name="work")

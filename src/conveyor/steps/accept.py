@@ -29,6 +29,7 @@ from conveyor.domain.pinned import PinnedList
 from conveyor.domain.pinned_reader import LongList
 from conveyor.domain.run import IngestStatus, Run
 from conveyor.domain.schedule import first_fire
+from conveyor.domain.sealed import context
 from conveyor.domain.submission import (
     Limits,
     OnInvalid,
@@ -256,7 +257,7 @@ class Accept:
             runs=0,
             schedule=schedule,
             next_fire_at=first_fire(schedule, now, within="schedule") if schedule else None,
-            sealed_key=self.sealing.seal(call.api_key, context=f"{call.caller}|{job_id}"),
+            sealed_key=self.sealing.seal(call.api_key, context=context(call.caller, job_id)),
             params=dump(params),
             name=body.name,
             external_id=body.external_id,

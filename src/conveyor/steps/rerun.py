@@ -21,6 +21,7 @@ from conveyor.domain.job import Job
 from conveyor.domain.pinned import PinnedList
 from conveyor.domain.rerun import Statuses, expected, inherited, is_too_late
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, Trigger, counts
+from conveyor.domain.sealed import context
 from conveyor.domain.submission import Limits
 from conveyor.errors import (
     CallerFault,
@@ -238,7 +239,7 @@ class Rerun:
 
     async def _store(self, call: Call, plan: Plan, render: Render) -> Answer:
         run = self._new_run(plan)
-        sealed = self.sealing.seal(call.api_key, context=f"{call.caller}|{plan.job.id}")
+        sealed = self.sealing.seal(call.api_key, context=context(call.caller, plan.job.id))
         job = msgspec.structs.replace(
             job_life.run_again(plan.job, run.id, run.created_at), sealed_key=sealed
         )

@@ -17,6 +17,7 @@ from conveyor.domain.ids import CallerId, JobId, RunId, ulid
 from conveyor.domain.job import Job
 from conveyor.domain.params import load
 from conveyor.domain.run import Run
+from conveyor.domain.sealed import context
 from conveyor.domain.task import RetryPolicy
 from conveyor.domain.throttle import Throttle
 from conveyor.errors import Unavailable
@@ -136,7 +137,7 @@ class Roster:
 
     def _join(self, run: Run, job: Job) -> None:
         try:
-            key = self.sealing.open(job.sealed_key, context=f"{job.caller}|{job.id}")
+            key = self.sealing.open(job.sealed_key, context=context(job.caller, job.id))
         except Unavailable as error:
             log.critical("run.key.unreadable", job_id=job.id, run_id=run.id, why=str(error))
             return

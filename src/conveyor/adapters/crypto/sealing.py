@@ -1,40 +1,83 @@
-"""Secrets sealed with AES-256-GCM under a key file of the data folder."""
+"""Secrets sealed with AES-256-GCM."""
 
+import hashlib
 import os
 import secrets
-from pathlib import Path
+import string
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from conveyor.errors import RefusedToStart, Unavailable
+from conveyor.adapters.crypto.key_files import KeyFiles
+from conveyor.errors import Unavailable
 
-KEY_BYTES = 32
+SIGNING_BYTES = 32
 NONCE_BYTES = 12
-VERSION = b"\x01"
+MARK_BYTES = 8
+FIRST, SECOND = b"\x01", b"\x02"
+LETTERS = string.ascii_letters + string.digits
+SECRET_LETTERS = 32  # of 62 kinds: 190 bits
 
 
 class AesSealing:
-    """Sealed form: a version byte, a nonce, the ciphertext with its tag."""
+    """Sealed form: a version byte, the key's fingerprint, a nonce, the ciphertext with its tag.
 
-    def __init__(self, key: bytes) -> None:
-        self._cipher = AESGCM(key)
+    The first version had no fingerprint, and is opened by trying. The last of `keys` seals.
+    """
+
+    def __init__(self, *keys: bytes, files: KeyFiles | None = None) -> None:
+        self._files = files
+        self._take(*keys)
 
     def seal(self, secret: str, *, context: str) -> bytes:
-        nonce = os.urandom(NONCE_BYTES)
-        return VERSION + nonce + self._cipher.encrypt(nonce, secret.encode(), context.encode())
+        head, nonce = SECOND + self._mark, os.urandom(NONCE_BYTES)
+        bound = head + context.encode()
+        return head + nonce + self._ciphers[self._mark].encrypt(nonce, secret.encode(), bound)
 
     def open(self, sealed: bytes, *, context: str) -> str:
-        nonce, content = sealed[1 : 1 + NONCE_BYTES], sealed[1 + NONCE_BYTES :]
-        try:
-            return self._cipher.decrypt(nonce, content, context.encode()).decode()
-        except InvalidTag:
-            raise Unavailable("a stored credential does not open with this sealing key") from None
+        head, ciphers = self._openers(sealed)
+        bound = (head if head != FIRST else b"") + context.encode()
+        rest = sealed[len(head) :]
+        for cipher in ciphers:
+            try:
+                return cipher.decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], bound).decode()
+            except (InvalidTag, ValueError):
+                continue
+        raise Unavailable("a stored credential does not open with this sealing key")
+
+    def is_current(self, sealed: bytes) -> bool:
+        return sealed.startswith(SECOND + self._mark)
+
+    async def turn(self) -> None:
+        if self._files is None:
+            raise Unavailable("the sealing key is in no file, and cannot be changed")
+        self._take(*await self._files.turn())
+
+    async def forget(self) -> None:
+        """From the folder only: what was read a moment ago, and not opened yet, still opens."""
+        if self._files:
+            await self._files.forget()
+
+    def _take(self, *keys: bytes) -> None:
+        self._ciphers = {fingerprint(key): AESGCM(key) for key in keys}
+        self._mark = fingerprint(keys[-1])
+
+    def _openers(self, sealed: bytes) -> tuple[bytes, list[AESGCM]]:
+        if sealed[:1] != SECOND:
+            return FIRST, [*self._ciphers.values()]
+        head = sealed[: 1 + MARK_BYTES]
+        found = self._ciphers.get(head[1:])
+        return head, [found] if found else []
 
 
-def new_secret() -> bytes:
-    """A key that nobody can guess."""
-    return os.urandom(KEY_BYTES)
+def fingerprint(key: bytes) -> bytes:
+    """Tells keys apart, and nothing of them."""
+    return hashlib.sha256(b"conveyor sealing key\0" + key).digest()[:MARK_BYTES]
+
+
+def new_signing_secret() -> bytes:
+    """A key for signatures that nobody can guess."""
+    return os.urandom(SIGNING_BYTES)
 
 
 def new_token() -> str:
@@ -42,37 +85,6 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-def load_or_make_key(path: Path) -> bytes:
-    """The key in a file; made at first use, readable by its owner only."""
-    try:
-        key = path.read_bytes()
-    except FileNotFoundError:
-        return _make_key(path)
-    if len(key) != KEY_BYTES:
-        raise RefusedToStart(f"{path} is not a key of {KEY_BYTES} bytes: restore it from a backup")
-    return key
-
-
-def _make_key(path: Path) -> bytes:
-    key = os.urandom(KEY_BYTES)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".new")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.write(descriptor, key)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    draft.rename(path)
-    _sync_folder(path.parent)
-    return key
-
-
-def _sync_folder(folder: Path) -> None:
-    """A key that a power cut takes away takes all that was sealed with it."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def new_secret() -> str:
+    """The secret part of a key that is given out: letters and digits, to be copied in one piece."""
+    return "".join(secrets.choice(LETTERS) for _ in range(SECRET_LETTERS))

@@ -128,7 +128,10 @@ async def visit_database(folder: Path, *, writable: bool) -> AsyncIterator[Datab
     """
     path = folder / "conveyor.db"
     if not path.exists():
-        raise RefusedToStart(f"there is no data of Conveyor in {folder}: name its folder by --data")
+        raise RefusedToStart(
+            f"there is no data of Conveyor in {folder}: name its folder by --data, or start the "
+            "service once, which makes it"
+        )
     with _locked(folder):
         with own_errors():
             _check_schema(path)

@@ -1,0 +1,59 @@
+"""Keys that AWS KMS makes and wraps: what is kept here is of no use without it.
+
+Region, endpoint and credentials come from the usual AWS_* variables and files.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from conveyor.errors import RefusedToStart, Unavailable
+
+WHAT_FOR = {"conveyor": "sealing"}  # KMS binds the wrapped form to it
+SECONDS = 10
+
+
+class KmsVault:
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    async def new(self) -> tuple[bytes, bytes]:
+        made = await self._ask(
+            lambda kms: kms.generate_data_key(
+                KeyId=self._key, KeySpec="AES_256", EncryptionContext=WHAT_FOR
+            )
+        )
+        return made["Plaintext"], made["CiphertextBlob"]
+
+    async def open(self, kept: bytes) -> bytes:
+        opened = await self._ask(
+            lambda kms: kms.decrypt(
+                KeyId=self._key, CiphertextBlob=kept, EncryptionContext=WHAT_FOR
+            )
+        )
+        key: bytes = opened["Plaintext"]
+        return key
+
+    async def _ask(self, question: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return await asyncio.to_thread(self._ask_here, question)
+
+    def _ask_here(self, question: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        try:
+            from botocore.config import Config  # noqa: PLC0415 - an extra
+            from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+            from botocore.session import get_session  # noqa: PLC0415
+        except ImportError:
+            raise RefusedToStart(
+                "settings: 'sealing' names a key of KMS, which needs botocore: install it with "
+                "`pip install 'conveyor[aws]'`"
+            ) from None
+        bounds = Config(
+            connect_timeout=SECONDS, read_timeout=SECONDS, retries={"total_max_attempts": 3}
+        )
+        try:
+            return question(get_session().create_client("kms", config=bounds))
+        except (BotoCoreError, ClientError, ValueError) as error:
+            raise Unavailable(
+                f"KMS does not give the sealing key {self._key!r}: {error}. Check 'sealing', the "
+                "AWS_* variables, and that kms:GenerateDataKey and kms:Decrypt are allowed"
+            ) from None

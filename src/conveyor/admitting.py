@@ -1,0 +1,146 @@
+"""Who gets in, and what is kept for them under seal: keys, callers and the sealing key, wired."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+
+from conveyor.adapters.crypto.key_files import IN_THE_CLEAR, KeyFiles, PlainVault
+from conveyor.adapters.crypto.sealing import AesSealing, new_secret
+from conveyor.adapters.sqlite.engine import visit_engine
+from conveyor.adapters.system.clock import SystemClock, SystemIds
+from conveyor.api.auth import Callers, ForwardedKeys, OwnKeys
+from conveyor.api.granting import Granting
+from conveyor.errors import RefusedToStart, Unavailable
+from conveyor.fresh_seals import FreshSeals
+from conveyor.operating import Engines
+from conveyor.ports.sealing import Vault
+from conveyor.settings import DIRECT, Auth, Settings
+from conveyor.steps.grant import Grant
+from conveyor.steps.recognize import Recognize
+from conveyor.steps.reseal import Reseal
+
+KMS = "kms:"
+
+log = structlog.get_logger()
+
+
+def check_callers(settings: Settings) -> None:
+    """Refuse an address at which anyone could use the service."""
+    if settings.is_local:
+        return
+    if settings.mode is Auth.DEV:
+        raise RefusedToStart(
+            f"anyone could use this service on {settings.host}. Choose who may: CONVEYOR_AUTH=keys "
+            "takes keys that you make with `conveyor keys create`; CONVEYOR_AUTH=forward takes "
+            "callers' own gateway keys, of which CONVEYOR_API_KEYS lists the only ones; or bind "
+            "to 127.0.0.1"
+        )
+    if settings.mode is Auth.FORWARD and settings.gateway == DIRECT and not settings.api_keys:
+        raise RefusedToStart(
+            f"anyone could use this service on {settings.host}: {DIRECT} has no gateway that would "
+            "refuse a key. Set CONVEYOR_AUTH=keys, list the keys you accept in CONVEYOR_API_KEYS, "
+            "or bind to 127.0.0.1"
+        )
+
+
+async def open_sealing(settings: Settings, *, anyhow: bool = False) -> AesSealing:
+    """The seal of a data folder; with `anyhow` also when its key is not kept as the settings say."""
+    files = KeyFiles(settings.folder, settings.sealing, _vault)
+    try:
+        keys = await files.load(anyhow=anyhow)
+    except Unavailable as error:
+        raise RefusedToStart(str(error)) from None
+    if files.is_turning and not anyhow:
+        log.warning("sealing.unfinished")
+    return AesSealing(*keys, files=files)
+
+
+def _vault(sealing: str) -> Vault:
+    if sealing == IN_THE_CLEAR:
+        return PlainVault()
+    from conveyor.adapters.aws.kms import KmsVault  # noqa: PLC0415 - only where it is asked for
+
+    return KmsVault(sealing.removeprefix(KMS))
+
+
+def wire_recognize(engines: Engines) -> Recognize:
+    return Recognize(
+        metadata=engines.metadata,
+        api_keys=engines.api_keys,
+        sealing=engines.sealing,
+        clock=engines.clock,
+    )
+
+
+def wire_callers(settings: Settings, recognize: Recognize) -> Callers:
+    if settings.mode is not Auth.KEYS:
+        return ForwardedKeys(settings.api_keys)
+    return OwnKeys(
+        recognize,
+        gateway_key=settings.gateway_key or None,
+        takes_key=settings.gateway != DIRECT,
+    )
+
+
+def wire_granting(settings: Settings, engines: Engines, seals: FreshSeals) -> Granting:
+    """The operators' door to keys, of a running service."""
+    grant = Grant(
+        metadata=engines.metadata,
+        api_keys=engines.api_keys,
+        sealing=engines.sealing,
+        clock=engines.clock,
+        ids=engines.ids,
+        new_secret=new_secret,
+        auth=settings.mode,
+    )
+    reseal = Reseal(
+        metadata=engines.metadata,
+        survey=engines.survey,
+        signing_keys=engines.signing_keys,
+        api_keys=engines.api_keys,
+        outbox=engines.outbox,
+        sealing=engines.sealing,
+        settled=seals.settled,
+    )
+    return Granting(grant=grant, reseal=reseal)
+
+
+@asynccontextmanager
+async def grant_at_rest(
+    settings: Settings, *, writable: bool, seals: bool = False
+) -> AsyncIterator[Grant]:
+    """The keys of a folder at rest. Its sealing key is opened only if something is to be sealed."""
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    async with visit_engine(settings.folder, clock=clock, ids=ids, writable=writable) as rows:
+        yield Grant(
+            metadata=rows.metadata,
+            api_keys=rows.api_keys,
+            sealing=await open_sealing(settings) if seals else None,
+            clock=clock,
+            ids=ids,
+            new_secret=new_secret,
+            auth=settings.mode,
+        )
+
+
+@asynccontextmanager
+async def reseal_at_rest(settings: Settings) -> AsyncIterator[Reseal]:
+    """A folder at rest, to have its sealing key changed for one that is kept as the settings say."""
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    async with visit_engine(settings.folder, clock=clock, ids=ids, writable=True) as rows:
+        yield Reseal(
+            metadata=rows.metadata,
+            survey=rows.survey,
+            signing_keys=rows.signing_keys,
+            api_keys=rows.api_keys,
+            outbox=rows.outbox,
+            sealing=await open_sealing(settings, anyhow=True),
+            settled=_nobody_writes,
+        )
+
+
+async def _nobody_writes() -> None:
+    """The folder is at rest: all writes have ended."""

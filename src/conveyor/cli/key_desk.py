@@ -1,0 +1,119 @@
+"""How `conveyor keys` reaches the data: a folder at rest is opened, a running service is asked."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Protocol, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from conveyor.admitting import grant_at_rest, reseal_at_rest
+from conveyor.api.granting import Failed
+from conveyor.cli.holder import Holder, holder_of
+from conveyor.domain.api_key import NewKey
+from conveyor.domain.ids import KeyId
+from conveyor.domain.sealed import Progress, Rotated
+from conveyor.errors import ConveyorError
+from conveyor.settings import Settings
+from conveyor.steps.grant import Grant, Granted, KeyShown
+from conveyor.telemetry import set_up_logs
+
+PAGE = 500
+EVENT = msgspec.json.Decoder(Progress | Rotated | Failed)
+
+T = TypeVar("T")
+Tell = Callable[[Progress | Rotated], None]
+
+
+class NotRotated(ConveyorError):
+    """The change of the sealing key came to no end."""
+
+
+class KeyDesk(Protocol):
+    """What the commands for keys do."""
+
+    def create(self, wanted: NewKey) -> Granted: ...
+
+    def keys(self) -> Iterator[KeyShown]: ...
+
+    def revoke(self, key_id: KeyId) -> KeyShown | None: ...
+
+    def rotate(self, tell: Tell, *, force: bool) -> None: ...
+
+
+def key_desk(settings: Settings) -> KeyDesk:
+    """Whoever can answer for the data folder."""
+    holder = holder_of(settings)
+    return KeysAtRest(settings) if holder is None else ServiceKeys(holder)
+
+
+class KeysAtRest:
+    """Opens the folder for each question."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        set_up_logs("warning", json=not sys.stderr.isatty())
+
+    def create(self, wanted: NewKey) -> Granted:
+        seals = wanted.gateway_key is not None
+        return self._ask(lambda grant: grant.create(wanted), writable=True, seals=seals)
+
+    def keys(self) -> Iterator[KeyShown]:
+        async def listed(grant: Grant) -> list[KeyShown]:
+            found = list[KeyShown]()
+            while page := await grant.page(limit=PAGE, after=found[-1].id if found else ""):
+                found += page
+            return found
+
+        yield from self._ask(listed)
+
+    def revoke(self, key_id: KeyId) -> KeyShown | None:
+        return self._ask(lambda grant: grant.revoke(key_id), writable=True)
+
+    def rotate(self, tell: Tell, *, force: bool) -> None:
+        async def rotate() -> None:
+            async with reseal_at_rest(self._settings) as reseal:
+                async for event in reseal.rotate(force=force):
+                    tell(event)
+
+        asyncio.run(rotate())
+
+    def _ask(
+        self,
+        question: Callable[[Grant], Awaitable[T]],
+        *,
+        writable: bool = False,
+        seals: bool = False,
+    ) -> T:
+        async def ask() -> T:
+            async with grant_at_rest(self._settings, writable=writable, seals=seals) as grant:
+                return await question(grant)
+
+        return asyncio.run(ask())
+
+
+class ServiceKeys:
+    """Asks the process that holds the folder."""
+
+    def __init__(self, holder: Holder) -> None:
+        self._holder = holder
+
+    def create(self, wanted: NewKey) -> Granted:
+        return self._holder.get("keys", Granted, "POST", msgspec.json.encode(wanted))
+
+    def keys(self) -> Iterator[KeyShown]:
+        after = ""
+        while page := self._holder.get(f"keys?{urlencode({'after': after})}", list[KeyShown]):
+            yield from page
+            after = page[-1].id
+
+    def revoke(self, key_id: KeyId) -> KeyShown | None:
+        return self._holder.get(f"keys/{quote(key_id, safe='')}", KeyShown | None, "DELETE")  # type: ignore[arg-type]
+
+    def rotate(self, tell: Tell, *, force: bool) -> None:
+        path = f"sealing/rotate?{urlencode({'force': str(force).lower()})}"
+        for event in self._holder.lines("POST", path, EVENT):
+            if isinstance(event, Failed):
+                raise NotRotated(f"{event.why}; both keys are kept: run the command again")
+            tell(event)

@@ -1,0 +1,99 @@
+"""Which rows hold sealed credentials, and what each is sealed for.
+
+A credential opens in its own place only: its context names the caller and the row.
+"""
+
+from collections.abc import Callable
+from functools import singledispatch
+from typing import TypeVar, cast
+
+import msgspec
+
+from conveyor.domain import signing
+from conveyor.domain.api_key import ApiKey
+from conveyor.domain.event import Event
+from conveyor.domain.job import Job
+from conveyor.domain.run import Run
+from conveyor.domain.signing import SigningKey, SigningKeys
+from conveyor.domain.task_token import seal_context
+
+# A sealed value and its context become what is to stand in its place.
+Turn = Callable[[bytes, str], bytes]
+Holder = Job | Run | SigningKeys | ApiKey | Event
+H = TypeVar("H")
+
+
+class Progress(msgspec.Struct, frozen=True, tag_field="event", tag="progress"):
+    """How far a change of the sealing key has come."""
+
+    kind: str  # of rows: jobs, runs, signing_keys, api_keys, events
+    looked_at: int
+    resealed: int
+
+
+class Rotated(msgspec.Struct, frozen=True, tag_field="event", tag="rotated"):
+    """What came of it. While anything is unreadable the old key stays, unless it was forced."""
+
+    resealed: int
+    unreadable: tuple[str, ...]
+    old_key_removed: bool
+
+
+def context(caller: str, name: str) -> str:
+    return f"{caller}|{name}"
+
+
+def resealed(row: H, turn: Turn) -> H:
+    """The row with each credential in it turned; the very row when none of them changed."""
+    return cast("H", _resealed(row, turn))
+
+
+@singledispatch
+def _resealed(row: object, _turn: Turn) -> object:
+    return row
+
+
+@_resealed.register
+def _job(job: Job, turn: Turn) -> Job:
+    fresh = _turned(job.sealed_key, context(job.caller, job.id), turn)
+    return job if fresh == job.sealed_key else msgspec.structs.replace(job, sealed_key=fresh)
+
+
+@_resealed.register
+def _run(run: Run, turn: Turn) -> Run:
+    fresh = _turned(run.sealed_token, seal_context(run.caller, run.id), turn)
+    return run if fresh == run.sealed_token else msgspec.structs.replace(run, sealed_token=fresh)
+
+
+@_resealed.register
+def _api_key(key: ApiKey, turn: Turn) -> ApiKey:
+    old = key.sealed_gateway_key or b""
+    fresh = _turned(old, context(key.caller, key.id), turn)
+    return key if fresh == old else msgspec.structs.replace(key, sealed_gateway_key=fresh)
+
+
+@_resealed.register
+def _event(event: Event, turn: Turn) -> Event:
+    fresh = _turned(event.sealed_token, seal_context(event.caller, event.run_id), turn)
+    same = fresh == event.sealed_token
+    return event if same else msgspec.structs.replace(event, sealed_token=fresh)
+
+
+@_resealed.register
+def _signing_keys(slots: SigningKeys, turn: Turn) -> SigningKeys:
+    active = _slot(slots, slots.active, turn)
+    candidate = _slot(slots, slots.candidate, turn)
+    same = active is slots.active and candidate is slots.candidate
+    return slots if same else msgspec.structs.replace(slots, active=active, candidate=candidate)
+
+
+def _slot(slots: SigningKeys, key: SigningKey | None, turn: Turn) -> SigningKey | None:
+    if key is None:
+        return None
+    fresh = _turned(key.sealed_secret, signing.context(slots.id, key.kid), turn)
+    same = fresh == key.sealed_secret
+    return key if same else msgspec.structs.replace(key, sealed_secret=fresh)
+
+
+def _turned(sealed: bytes, where: str, turn: Turn) -> bytes:
+    return turn(sealed, where) if sealed else sealed

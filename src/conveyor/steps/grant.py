@@ -1,0 +1,116 @@
+"""Grant: keys are made, listed and revoked, for those who look after the service.
+
+Each is one write. Whoever dies after it, and before the key was shown, leaves a key that nobody
+has: it is in the list, and can be revoked.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+import structlog
+
+from conveyor.domain import api_key as life
+from conveyor.domain.api_key import ApiKey, KeyStatus, NewKey, Scope
+from conveyor.domain.ids import CallerId, KeyId
+from conveyor.domain.sealed import context
+from conveyor.errors import Stale, Unavailable
+from conveyor.ports.api_keys import ApiKeys
+from conveyor.ports.clock import Clock, Ids
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.sealing import Sealing
+
+log = structlog.get_logger()
+
+
+class KeyShown(msgspec.Struct, frozen=True, kw_only=True):
+    """What operators see of a key."""
+
+    id: KeyId
+    caller: CallerId
+    name: str
+    status: KeyStatus
+    scopes: tuple[Scope, ...]
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    has_gateway_key: bool
+
+
+class Granted(msgspec.Struct, frozen=True, kw_only=True):
+    """A new key: this is the only time it is told."""
+
+    key: str
+    about: KeyShown
+    auth: str  # how the service tells callers: whether it asks for such keys at all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    metadata: Metadata
+    api_keys: ApiKeys
+    sealing: Sealing | None  # None where no gateway key is going to be stored
+    clock: Clock
+    ids: Ids
+    new_secret: Callable[[], str]
+    auth: str
+
+    async def create(self, wanted: NewKey) -> Granted:
+        now = self.clock.now()
+        life.check(wanted, now)
+        key_id = KeyId(self.ids.new())
+        text = life.written(key_id, self.new_secret())
+        caller = CallerId(wanted.caller or key_id)
+        key = ApiKey(
+            id=key_id,
+            caller=caller,
+            digest=life.digest(text),
+            created_at=now,
+            name=wanted.name,
+            scopes=wanted.scopes,
+            expires_at=wanted.expires_at,
+            sealed_gateway_key=self._sealed(wanted.gateway_key, context(caller, key_id)),
+        )
+        await self.metadata.commit(key)
+        log.info("key.created", key_id=key_id, caller=caller, scopes=list(key.scopes))
+        return Granted(key=text, about=self._shown(key), auth=self.auth)
+
+    async def revoke(self, key_id: KeyId) -> KeyShown | None:
+        """The key, which opens nothing from now on; None when there is none of that id."""
+        while key := await self.api_keys.find(key_id):
+            if key.revoked_at:
+                return self._shown(key)
+            revoked = life.revoke(key, self.clock.now())
+            with suppress(Stale):  # it was used just now, and that was noted
+                await self.metadata.commit(revoked)
+                log.info("key.revoked", key_id=key_id, caller=key.caller)
+                return self._shown(revoked)
+        return None
+
+    async def page(self, *, limit: int, after: str = "") -> Sequence[KeyShown]:
+        """Keys in order of id, from above `after`: the oldest first."""
+        return [self._shown(key) for key in await self.api_keys.page(limit=limit, after=after)]
+
+    def _sealed(self, gateway_key: str | None, where: str) -> bytes | None:
+        if gateway_key is None:
+            return None
+        if self.sealing is None:
+            raise Unavailable("the sealing key is not open, and a gateway key is to be stored")
+        return self.sealing.seal(gateway_key, context=where)
+
+    def _shown(self, key: ApiKey) -> KeyShown:
+        return KeyShown(
+            id=key.id,
+            caller=key.caller,
+            name=key.name,
+            status=life.status(key, self.clock.now()),
+            scopes=key.scopes,
+            created_at=key.created_at,
+            expires_at=key.expires_at,
+            revoked_at=key.revoked_at,
+            last_used_at=key.last_used_at,
+            has_gateway_key=key.sealed_gateway_key is not None,
+        )

@@ -1,0 +1,146 @@
+"""Reseal: a new sealing key, and every stored credential sealed with it.
+
+First the new key is in the folder beside the old one, and seals from then on. Then row after row
+is written anew, each on condition that it has not moved. At last the old key goes. Whoever dies
+at any point leaves both keys, and rows that open with one of them: doing it again goes on.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import structlog
+
+from conveyor.domain.api_key import ApiKey
+from conveyor.domain.event import Event
+from conveyor.domain.job import Job
+from conveyor.domain.run import Run
+from conveyor.domain.sealed import Holder, Progress, Rotated, resealed
+from conveyor.domain.signing import SigningKeys as Slots
+from conveyor.errors import Conflict, Stale, Unavailable
+from conveyor.ports.api_keys import ApiKeys
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.outbox import Outbox
+from conveyor.ports.sealing import Sealing
+from conveyor.ports.signing_keys import SigningKeys
+from conveyor.ports.survey import Survey
+
+PAGE = 100
+
+log = structlog.get_logger()
+
+Page = Callable[[str], Awaitable[Sequence[Holder]]]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was done so far."""
+
+    resealed: int = 0
+    unreadable: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Reseal:
+    metadata: Metadata
+    survey: Survey
+    signing_keys: SigningKeys
+    api_keys: ApiKeys
+    outbox: Outbox
+    sealing: Sealing
+    settled: Callable[[], Awaitable[None]]  # until all writes that had begun have ended
+    under_way: bool = False
+
+    async def rotate(self, *, force: bool = False) -> AsyncIterator[Progress | Rotated]:
+        """Change the key and tell how far it is; with `force` the old one goes in any case."""
+        if self.under_way:
+            raise Conflict("The sealing key is being changed already: wait for the end of that")
+        self.under_way = True
+        try:
+            async for event in self._rotate(force=force):
+                yield event
+        finally:
+            self.under_way = False
+
+    async def _rotate(self, *, force: bool) -> AsyncIterator[Progress | Rotated]:
+        await self.sealing.turn()
+        # What was sealed before and is on its way to its row is there when the rows are read.
+        await self.settled()
+        tally = Tally()
+        for kind, page in self._kinds().items():
+            async for event in self._each(kind, page, tally):
+                yield event
+        removed = force or not tally.unreadable
+        if removed:
+            await self.sealing.forget()
+        told = {"resealed": tally.resealed, "unreadable": len(tally.unreadable)}
+        if removed:
+            log.info("sealing.rotated", **told)
+        else:
+            log.error("sealing.unreadable", rows=tally.unreadable[:20], **told)
+        yield Rotated(tally.resealed, tuple(tally.unreadable), removed)
+
+    def _kinds(self) -> dict[str, Page]:
+        return {
+            "jobs": lambda after: self.survey.jobs(limit=PAGE, after=after),
+            "runs": self._live,
+            "signing_keys": lambda after: self.signing_keys.page(limit=PAGE, after=after),
+            "api_keys": lambda after: self.api_keys.page(limit=PAGE, after=after),
+            "events": lambda after: self.outbox.page(limit=PAGE, after=after),
+        }
+
+    async def _live(self, after: str) -> Sequence[Run]:
+        """Runs whose token is still to be told; that of a run which has ended is with its event."""
+        return [run for run, _ in await self.metadata.live(limit=PAGE, after=after)]
+
+    async def _each(self, kind: str, page: Page, tally: Tally) -> AsyncIterator[Progress]:
+        after, looked_at, before = "", 0, tally.resealed
+        while rows := await page(after):
+            await self._together(rows, tally)
+            looked_at, after = looked_at + len(rows), rows[-1].id
+            yield Progress(kind, looked_at, tally.resealed - before)
+
+    async def _together(self, rows: Sequence[Holder], tally: Tally) -> None:
+        """A page in one write; when one of its rows has moved on meanwhile, each by itself."""
+        fresh = [one for row in rows if (one := self._fresh(row, tally)) is not None]
+        try:
+            await self.metadata.commit(*fresh)
+            tally.resealed += len(fresh)
+        except Stale:
+            for row in fresh:
+                await self._alone(row, tally)
+
+    async def _alone(self, row: Holder, tally: Tally) -> None:
+        while (found := await self._again(row)) and (fresh := self._fresh(found, tally)):
+            with suppress(Stale):
+                await self.metadata.commit(fresh)
+                tally.resealed += 1
+                return
+
+    def _fresh(self, row: Holder, tally: Tally) -> Holder | None:
+        """The row as it is to be; None when it needs no change, or cannot have one."""
+        try:
+            fresh = resealed(row, self._turned)
+        except Unavailable:
+            tally.unreadable.append(row.id)
+            return None
+        return None if fresh is row else fresh
+
+    def _turned(self, sealed: bytes, context: str) -> bytes:
+        if self.sealing.is_current(sealed):
+            return sealed
+        return self.sealing.seal(self.sealing.open(sealed, context=context), context=context)
+
+    async def _again(self, row: Holder) -> Holder | None:
+        """The row as it is now; None when it is gone."""
+        match row:
+            case Job():
+                return await self.metadata.job(row.id)
+            case Run():
+                return await self.metadata.run(row.id)
+            case Slots():
+                return await self.signing_keys.find(row.id)
+            case ApiKey():
+                return await self.api_keys.find(row.id)
+            case Event():
+                return await self.outbox.find(row.id)
