@@ -16,9 +16,11 @@ from conveyor.adapters.memory.outbox import MemoryOutbox
 from conveyor.adapters.memory.rows import Rows
 from conveyor.adapters.memory.signing_keys import MemorySigningKeys
 from conveyor.adapters.memory.survey import MemorySurvey
+from conveyor.domain import signing
 from conveyor.domain.ids import EventId, JobId, KeyId, RunId
 from conveyor.domain.sealed import Holder, Progress, Rotated, context, resealed
 from conveyor.domain.signing import SigningKey, SigningKeys
+from conveyor.domain.task_token import seal_context
 from conveyor.errors import Conflict, Unavailable
 from conveyor.fresh_seals import FreshSeals
 from conveyor.ports.metadata import Removed
@@ -26,7 +28,7 @@ from conveyor.ports.sealing import Vault
 from conveyor.steps import reseal as module
 from conveyor.steps.reseal import Reseal
 from conveyor.testing.clock import NOON, FakeClock
-from conveyor.testing.factories import CALLER, a_job, an_api_key, an_event
+from conveyor.testing.factories import CALLER, a_job, a_run, an_api_key, an_event
 from conveyor.testing.trace import Crash, Moment, Trace, watched
 from tests.unit.kit import LEASE
 
@@ -83,7 +85,8 @@ class Sealed:
             an_api_key(id=key_id, sealed_gateway_key=sealed), an_api_key(id=KeyId("key-2"))
         )
         run_id = RunId("run-1")
-        token = self.seal("token", run_id)
+        token = self.sealing.seal("token", context=seal_context(CALLER, run_id))
+        await self.stored.commit(a_run(id=run_id, job_id=JobId("job-0"), sealed_token=token))
         await self.stored.commit(
             an_event(id=EventId("event-1"), run_id=run_id, sealed_token=token),
             an_event(id=EventId("event-2")),
@@ -113,6 +116,7 @@ class Sealed:
     async def rows(self) -> list[Holder]:
         return [
             *await self.reseal.survey.jobs(limit=99),
+            *(run for run, _ in await self.stored.live(limit=99)),
             *await self.reseal.signing_keys.page(limit=99),
             *await self.reseal.api_keys.page(limit=99),
             *await self.reseal.outbox.page(limit=99),
@@ -124,7 +128,13 @@ class Sealed:
 
 def a_slots(house: Sealed, *names: str) -> SigningKeys:
     active, candidate = (
-        SigningKey(kid=name, sealed_secret=house.seal(f"secret {name}", name), created_at=NOON)
+        SigningKey(
+            kid=name,
+            sealed_secret=house.sealing.seal(
+                f"secret {name}", context=signing.context(CALLER, name)
+            ),
+            created_at=NOON,
+        )
         for name in names
     )
     return SigningKeys(id=CALLER, active=active, candidate=candidate)
@@ -147,10 +157,10 @@ async def a_house(folder: Path) -> Sealed:
 
 ALL = {
     **{f"{CALLER}|job-{number}": f"key of {number}" for number in range(JOBS)},
-    f"{CALLER}|active": "secret active",
-    f"{CALLER}|candidate": "secret candidate",
+    f"{CALLER}|signing|active": "secret active",
+    f"{CALLER}|signing|candidate": "secret candidate",
     f"{CALLER}|key-1": "gateway key",
-    f"{CALLER}|run-1": "token",
+    f"{CALLER}|run-1|task_token": "token",
 }
 
 
@@ -158,7 +168,7 @@ async def test_all_that_is_sealed_is_sealed_anew(house: Sealed) -> None:
     before = await house.rows()
     assert await house.secrets() == ALL
     rotated = await house.rotate()
-    assert rotated == Rotated(JOBS + 3, (), old_key_removed=True)
+    assert rotated == Rotated(JOBS + 4, (), old_key_removed=True)
     assert not house.has_old_key()
     assert await house.secrets() == ALL
     after = await house.rows()
@@ -174,7 +184,7 @@ async def test_a_key_that_was_changed_can_be_changed_again(house: Sealed) -> Non
     keys = set()
     for _ in range(3):
         keys.add((house.folder / "sealing.key").read_bytes())
-        assert (await house.rotate()).resealed == JOBS + 3
+        assert (await house.rotate()).resealed == JOBS + 4
         assert await house.secrets() == ALL
     assert len(keys) == 3
 
@@ -277,7 +287,7 @@ async def test_while_something_does_not_open_the_old_key_stays(house: Sealed) ->
     )
     await house.stored.commit(a_job(id=JobId("lost-job"), caller=CALLER, sealed_key=foreign))
     rotated = await house.rotate()
-    assert rotated == Rotated(JOBS + 3, ("lost-job",), old_key_removed=False)
+    assert rotated == Rotated(JOBS + 4, ("lost-job",), old_key_removed=False)
     assert house.has_old_key()
     key = (house.folder / "sealing.key").read_bytes()
     assert not (await house.rotate()).old_key_removed
