@@ -55,6 +55,25 @@ def run(environ: dict[str, str], tmp_path: Path) -> Run:
     return run
 
 
+def test_a_scheduled_job_tells_when_it_runs(run: Run, api: httpx.Client) -> None:
+    schedule = {
+        "calendar": {"times_of_day": ["09:00"], "cadence": {"weekly": {"days": ["mon", "fri"]}}},
+        "timezone": "Europe/Berlin",
+    }
+    body = {"type": "scheduled", "schedule": schedule, "tasks": [{"url": f"{OK}1"}]}
+    job_id = api.post("/jobs", json=body).raise_for_status().json()["job_id"]
+    facts = _facts(run("status", job_id).stdout)
+    assert facts["schedule"] == "weekly mon fri at 09:00 Europe/Berlin"
+    assert (facts["schedule_state"], facts["run_status"]) == ("active", "no run")
+    assert facts["next_scheduled_run"].startswith("20")
+    assert "skipped_fires" not in facts
+    assert job_id in run("jobs").stdout
+    told = run("status", job_id, "--follow", code=3)
+    assert "runs next at 20" in told.stderr
+    facts = _facts(run("rerun", job_id, "--follow").stdout)
+    assert (facts["run_status"], facts["schedule_state"]) == ("completed", "active")
+
+
 def test_a_list_of_urls_is_submitted_and_followed_to_its_end(
     run: Run, api: httpx.Client, tmp_path: Path
 ) -> None:

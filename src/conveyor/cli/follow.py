@@ -54,9 +54,12 @@ def follow(remote: Remote, job_id: str, run_id: str | None, *, quiet: bool) -> E
 def latest(remote: Remote, job_id: str) -> str:
     job = read(remote.get("jobs", job_id), Job)
     if job.latest_run is None:
-        raise Gone(
-            f"job {plain(job_id)} has no run: all are deleted, and there is nothing to follow"
+        why = (
+            f"it runs next at {plain(job.next_scheduled_run)}"
+            if job.schedule
+            else "all are deleted"
         )
+        raise Gone(f"job {plain(job_id)} has no run: {why}, and there is nothing to follow")
     return job.latest_run.run_id
 
 

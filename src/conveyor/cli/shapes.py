@@ -44,7 +44,40 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.status} (paused)" if paused else self.status
 
 
-NO_RUN = Run(run_id="", status="no run")  # all are deleted
+NO_RUN = Run(run_id="", status="no run")  # all are deleted, or none has been yet
+
+
+class Rate(msgspec.Struct, frozen=True):
+    every: int = 0
+    unit: str = ""
+
+
+class Days(msgspec.Struct, frozen=True):
+    days: list[str | int] = []
+
+
+class Calendar(msgspec.Struct, frozen=True):
+    times_of_day: list[str] = []
+    cadence: dict[str, Days] = {}
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    at: str | None = None
+    rate: Rate | None = None
+    calendar: Calendar | None = None
+    timezone: str | None = None
+
+    def __str__(self) -> str:
+        """In words, as far as it is known how."""
+        place = f" {self.timezone}" if self.timezone else ""
+        if self.rate:
+            times = "" if self.rate.every == 1 else f"{self.rate.every} "
+            return f"every {times}{self.rate.unit}{'s' if times else ''}"
+        if self.at:
+            return f"once, at {self.at}{place}"
+        calendar = self.calendar or Calendar()
+        named = (f"{name} {' '.join(map(str, of.days))}" for name, of in calendar.cadence.items())
+        return f"{', '.join(named).strip()} at {' '.join(calendar.times_of_day)}{place}"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +86,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str
     name: str = ""
     latest_run: Run | None = None
+    schedule: Schedule | None = None
+    schedule_state: str = ""
+    next_scheduled_run: str | None = None
+    skipped_fires: int = 0
+    last_skipped_at: str = ""
 
     @property
     def run(self) -> Run:

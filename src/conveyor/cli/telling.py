@@ -22,7 +22,8 @@ def follow(remote: Remote, job_id: str, run: Run | None, *, as_json: bool) -> No
     if as_json:
         show.raw(ended.raw)
     else:
-        status = [("job_status", ended.job.status)] if ended.job else []
+        of_job = ended.job
+        status = [("job_status", of_job.status), *schedule_facts(of_job)] if of_job else []
         show.facts([("job", job_id), *status, *run_facts(ended.run)])
         _point_at_errors(job_id, ended.run)
     end_as(ended.run)
@@ -42,7 +43,8 @@ def tell_job(raw: bytes, *, as_json: bool) -> Run:
     if as_json:
         show.raw(raw)
     else:
-        show.facts([("job", job.job_id), ("job_status", job.status), *run_facts(job.run)])
+        facts = [("job", job.job_id), ("job_status", job.status), *schedule_facts(job)]
+        show.facts([*facts, *run_facts(job.run)])
         _point_at_errors(job.job_id, job.run)
     return job.run
 
@@ -53,6 +55,20 @@ def tell_run(raw: bytes, *, as_json: bool) -> None:
         show.raw(raw)
     else:
         show.facts(run_facts(run))
+
+
+def schedule_facts(job: Job) -> list[tuple[str, object]]:
+    """When a scheduled job runs, and how often it could not."""
+    if job.schedule is None:
+        return []
+    told: list[tuple[str, object]] = [
+        ("schedule", job.schedule),
+        ("schedule_state", job.schedule_state),
+        ("next_scheduled_run", job.next_scheduled_run or "none"),
+    ]
+    told += [("skipped_fires", job.skipped_fires)] if job.skipped_fires else []
+    told += [("last_skipped_at", job.last_skipped_at)] if job.last_skipped_at else []
+    return told
 
 
 def run_facts(run: Run) -> list[tuple[str, object]]:

@@ -65,6 +65,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
     zenrows_params: dict[str, str] = {}
     latest_run: Run | None = None
+    schedule: dict[str, object] | None = None  # of a scheduled job
+    schedule_state: str | None = None
+    next_scheduled_run: datetime | None = None
+    skipped_fires: int = 0  # that found its last run live
+    last_skipped_at: datetime | None = None
     created_at: datetime | None = None
     updated_at: datetime | None = None
 

@@ -228,8 +228,8 @@ class Ingest:
     async def _listed(self, batch: Batch, blob: str) -> AsyncIterator[Piece]:
         """What is left of a staged list."""
         first, read = batch.first + batch.written, batch.read
-        content = self.blobs.read(blob, offset=read)
-        async for specs, length in staged_tasks(content, at_a_time=CHUNK_LINES):
+        chunks = staged_tasks(self.blobs, blob, offset=read, at_a_time=CHUNK_LINES)
+        async for specs, length in chunks:
             read += length
             yield Piece(new_tasks(batch.run_id, first, specs), read)
             first += len(specs)

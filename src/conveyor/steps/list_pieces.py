@@ -56,11 +56,11 @@ async def _in_threads(pieces: Iterator[Piece]) -> AsyncIterator[Piece]:
 
 
 async def staged_tasks(
-    content: AsyncIterator[bytes], *, at_a_time: int
+    blobs: Blobs, key: str, *, offset: int = 0, at_a_time: int
 ) -> AsyncIterator[tuple[list[TaskSpec], int]]:
-    """The tasks of a list in stored form, many at a time, and how many bytes they took."""
+    """What is left of a list in stored form, many tasks at a time, and how many bytes they took."""
     rest, specs, length = b"", list[TaskSpec](), 0
-    async for part in content:
+    async for part in blobs.read(key, offset=offset):
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
             specs.append(_spec(line))

@@ -228,8 +228,7 @@ class Rerun:
     async def _rows(self, plan: Plan) -> AsyncIterator[list[NewTask]]:
         after = -1
         if isinstance(plan.source, PinnedList):
-            content = self.blobs.read(plan.source.blob)
-            async for specs, _ in staged_tasks(content, at_a_time=PAGE):
+            async for specs, _ in staged_tasks(self.blobs, plan.source.blob, at_a_time=PAGE):
                 yield new_tasks(plan.run_id, after + 1, specs)
                 after += len(specs)
             return
