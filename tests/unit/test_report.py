@@ -17,6 +17,7 @@ from conveyor.domain.run import PauseState
 from conveyor.domain.task import Task
 from conveyor.errors import Unavailable
 from conveyor.ports.task_tokens import Answer, Closed, Sent, Trouble
+from conveyor.steps import report
 from conveyor.steps.attempt import Result
 from conveyor.steps.pause import Pause
 from conveyor.steps.report import PLACES
@@ -412,6 +413,11 @@ async def test_a_beat_in_trouble_is_tried_again_within_its_interval_for_ever() -
     event = await _event(house, Channel.HEARTBEAT)
     assert event.due_at == house.clock.now() + timedelta(seconds=BEAT)
 
+    _always(house, AWAY)
+    house.clock.advance(timedelta(seconds=BEAT))
+    await house.report.step()
+    assert (await _event(house, Channel.HEARTBEAT)).due_at == house.clock.now() + SECOND
+
 
 async def test_a_sender_that_dies_at_a_beat_leaves_the_next_one_soon() -> None:
     house = a_house()
@@ -478,6 +484,30 @@ async def test_no_more_than_its_places_are_under_way_and_beats_have_their_own() 
         gate.set()
         await until(lambda: len([one for one in states.asked if one != "beats"]) == most + 5)
         stopping.set()
+
+
+async def test_a_place_that_is_free_again_is_used_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "IDLE", timedelta(hours=1))
+    house = a_house()
+    count = 3 * PLACES[Channel.TASK_TOKEN]
+    for number in range(count):
+        await _ended(house, f"ends-{number}")
+    stopping = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        loop = group.create_task(house.report.run(stopping))
+        await until(lambda: len(house.states.outcomes) == count)
+        loop.cancel()
+
+
+async def test_what_is_on_its_way_is_not_begun_again_before_its_lease_is_written() -> None:
+    house = a_house()
+    await _ended(house)
+    with _logged() as logged:
+        async with asyncio.TaskGroup() as group:
+            assert await house.report.start(group) == 1
+            assert await house.report.start(group) == 0
+    assert logged == ["report.sent"]
+    assert not house.report.under_way
 
 
 async def test_the_loop_outlives_an_engine_that_is_away() -> None:
