@@ -13,6 +13,7 @@ LEAKS = (
     "GET http://gateway/v1/?apikey=S3CRET&url=https://a.example/?token=S3CRET",
     "apikey=S3CRET",
     "x-api-key=S3CRET; more",
+    "refused cvk_01M7GNPVD0697FEM6F7VYWRK5F_S3CRET of a caller",
     'cannot put "https://a.example/p/?token=S3CRET" on the wire',
     "https://a.example/p#S3CRET",
     "HTTPS://A.EXAMPLE?S3CRET",

@@ -75,7 +75,7 @@ class Grant:
             sealed_gateway_key=self._sealed(wanted.gateway_key, context(caller, key_id)),
         )
         await self.metadata.commit(key)
-        log.info("key.created", key_id=key_id, caller=caller, scopes=list(key.scopes))
+        log.info("key.created", key_id=key_id, caller=caller, scopes=" ".join(key.scopes))
         return Granted(key=text, about=self._shown(key), auth=self.auth)
 
     async def revoke(self, key_id: KeyId) -> KeyShown | None:
