@@ -81,7 +81,7 @@ def test_a_receiver_that_answers_late_is_poor_until_it_answers_well() -> None:
 
 def test_a_line_is_put_off_for_about_as_long_as_it_takes() -> None:
     lines = _lines()
-    assert lines.wait("new") == timedelta(seconds=30) * 1.25
+    assert lines.wait("new") == timedelta(seconds=5) * 1.25
     for _ in range(30):
         lines.begin("slow")
         lines.end("slow", seconds=15.0, well=False)

@@ -21,7 +21,7 @@ MOST_IN_LINE = 20_000  # over all lines; whatever is beyond comes by again
 MOST_KNOWN = 4_096  # receivers of which something is known and nothing is waiting
 QUICK = 0.1  # seconds: what is thought of a receiver before it has answered
 LEARNING = 0.3  # how much the latest answer counts for how long one takes
-SHORTEST_WAIT = timedelta(seconds=30)
+SHORTEST_WAIT = timedelta(seconds=5)
 LONGEST_WAIT = timedelta(minutes=15)
 
 
