@@ -12,10 +12,11 @@ import msgspec
 import pytest
 
 from conveyor import errors
-from conveyor.adapters.http import direct_wire
+from conveyor.adapters.http import direct_wire, webhooks
 from conveyor.domain import (
     counts,
     cursor,
+    event,
     failure,
     file_input,
     ids,
@@ -28,12 +29,15 @@ from conveyor.domain import (
     params,
     pinned_reader,
     public_address,
+    receiver_lines,
     run,
     submission,
     task,
     task_token,
+    webhook,
 )
 from conveyor.domain.failure import BY_CODE, BY_STATUS, AccountReason, FailureReason, Handling
+from conveyor.domain.notice import SCHEMA
 from conveyor.steps.lane import Pace
 
 TEXT = (Path(__file__).parents[2] / "SPEC.md").read_text(encoding="utf-8")
@@ -382,3 +386,47 @@ def test_the_figures_of_the_pump_are_those_of_its_pace() -> None:
     assert told["groups being settled at once"] == str(pace.settlers)
     assert told["tasks worth a claim or a settle"].startswith(f"{pace.worthwhile}, on a queue 10,")
     assert f"{pace.lead / timedelta(milliseconds=1):g} ms" in section("11.1 The pump")
+
+
+# 11.10.
+
+WEBHOOKS = "11.11 Webhooks"
+
+
+def test_the_moves_of_events_are_the_codes() -> None:
+    states, *_ = tables(WEBHOOKS)
+    listed = {one: set(to.split(", ")) for one, to in column(states, "status", "moves to").items()}
+    assert listed == as_text(event.MOVES)
+
+
+def test_the_waits_between_attempts_are_the_codes() -> None:
+    waits = next(table for table in tables(WEBHOOKS) if "wait" in table[0])
+    assert column(waits, "attempt", "wait") == {
+        str(number): f"{wait.total_seconds():.0f} s"
+        for number, wait in enumerate(webhook.WAITS, start=1)
+    }
+
+
+def test_the_bounds_of_webhooks_are_the_codes() -> None:
+    text = section(WEBHOOKS)
+    poor = int(receiver_lines.PLACES * receiver_lines.POOR_SHARE)
+    for said in (
+        f"`{SCHEMA}`",
+        f"the latest {event.MOST_DELIVERIES} of each event",
+        (
+            f"{receiver_lines.PLACES} deliveries are under way at a time in a process, "
+            f"{receiver_lines.PLACES_OF_ONE} to one host, and {poor} to hosts"
+        ),
+        f"after more than {receiver_lines.LATE:.0f} s",
+        f"({receiver_lines.MOST_IN_LINE:,} events at most over all)",
+        (
+            f"at least {receiver_lines.SHORTEST_WAIT.total_seconds():.0f} s and at most "
+            f"{receiver_lines.LONGEST_WAIT.total_seconds() / 60:.0f} min"
+        ),
+        f"at most {webhook.LONGEST_WAIT.total_seconds() / 3600:.0f} hours",
+        (
+            f"at most {webhooks.LARGEST_ANSWER // 1024} KiB are read, for at most "
+            f"{webhooks.CLEARING:.0f} s"
+        ),
+    ):
+        assert said in text, said

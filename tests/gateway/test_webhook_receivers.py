@@ -270,6 +270,18 @@ async def test_no_proxy_of_the_environment_is_used(
         assert await receiver.post() == Reply(status=200)
 
 
+async def test_http_is_spoken_where_it_is_allowed() -> None:
+    async with playing(answering(TAKEN)) as stage:
+        port = int(stage.url.split(":")[2].split("/")[0])
+        rules = Rules(ports=(port,), allow_http=True)
+        async with WebhookReceivers(
+            rules, timeout=LONG, reach=THIS_MACHINE, resolve=Names()
+        ) as receivers:
+            url = f"http://{HOST}:{port}/"
+            await receivers.check(url)
+            assert await receivers.post(url, HEADERS, BODY) == Reply(status=200)
+
+
 class TestWhereTheyGo:
     @pytest.mark.parametrize(
         "host",

@@ -183,7 +183,6 @@ class Notify:
         finally:
             self.lines.end(host, seconds=self.clock.monotonic() - started, well=well)
         await self._go_on(group)
-        self.stirred.set()
 
     async def _go_on(self, group: asyncio.TaskGroup) -> None:
         """Begin whatever has its turn in a line."""
