@@ -384,6 +384,19 @@ async def test_a_sender_is_woken_and_stops_with_nothing_begun_anew() -> None:
     assert len(house.told.told) == 3
 
 
+async def test_an_event_that_is_sent_again_has_all_its_attempts_before_it() -> None:
+    house = a_house()
+    house.told.always[HOST] = DOWN
+    event = await _owed(house)
+    await _tried_at(house, hours=1)
+    assert (await _event(house, event.id)).tries == 4
+
+    await house.subscribe.redeliver(CALLER, event.job_id, event.id)
+    at = await _tried_at(house, hours=84)
+
+    assert len(at) == len(WAITS)
+
+
 async def test_an_event_can_be_sent_again_and_again_and_keeps_the_latest_attempts() -> None:
     house = a_house()
     event = await _owed(house)

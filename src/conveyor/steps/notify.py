@@ -85,13 +85,9 @@ class Notify:
         due = await self.outbox.due(Channel.WEBHOOK, limit=PAGE)
         begun: list[Turn] = []
         waiting: list[Turn] = []
-        try:
-            for event, webhook in await self._wanted(due):
-                host = self.receivers.host(webhook.url)
-                (begun if self.lines.begin(host) else waiting).append((host, event))
-        except BaseException:
-            self._give_back(begun)
-            raise
+        for event, webhook in await self._wanted(due):
+            host = self.receivers.host(webhook.url)
+            (begun if self.lines.begin(host) else waiting).append((host, event))
         for host, event in await self._taken(begun):
             group.create_task(self._send(group, host, event))
         await self._put_in_line(waiting)
