@@ -1,5 +1,7 @@
 """What callers ask for: the steps behind each call of the API."""
 
+from dataclasses import replace
+
 from conveyor.api.handlers import Handlers
 from conveyor.api.links import Links
 from conveyor.operating import Engines
@@ -13,6 +15,7 @@ from conveyor.steps.idempotency import Replays
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.owing import Owing
 from conveyor.steps.pause import Pause
+from conveyor.steps.quotas import Quotas
 from conveyor.steps.read import Read
 from conveyor.steps.rerun import Rerun
 from conveyor.steps.stage import Stage
@@ -32,13 +35,14 @@ def wire_handlers(
     vet: Vet,
 ) -> Handlers:
     replays = Replays(answers=engines.answers, clock=engines.clock)
+    quota = _wire_quotas(settings, engines).check
     return Handlers(
         links=Links(engines.link_secret, engines.clock, life=settings.result_url_life),
         limits=settings.limits,
         metrics=metrics,
         public_url=settings.public_url,
         stage=_wire_stage(settings, engines),
-        accept=_wire_accept(settings, engines, replays, ingest, vet),
+        accept=replace(_wire_accept(settings, engines, replays, ingest, vet), quota=quota),
         append=Append(
             metadata=engines.metadata,
             blobs=engines.blobs,
@@ -48,6 +52,7 @@ def wire_handlers(
             ids=engines.ids,
             limits=settings.limits,
             ingest=ingest.run,
+            quota=quota,
         ),
         closing=Close(
             metadata=engines.metadata,
@@ -58,7 +63,7 @@ def wire_handlers(
             wake=ingest.wake,
         ),
         pausing=Pause(metadata=engines.metadata, clock=engines.clock, wake=ingest.wake),
-        rerunning=_wire_rerun(settings, engines, replays, ingest),
+        rerunning=replace(_wire_rerun(settings, engines, replays, ingest), quota=quota),
         deleting=_wire_delete(engines, ingest, owing),
         exporting=exporting,
         read=Read(
@@ -66,9 +71,20 @@ def wire_handlers(
             tasks=engines.tasks,
             bodies=engines.bodies,
             blobs=engines.blobs,
+            coordination=engines.coordination,
             clock=engines.clock,
         ),
         watch=watch,
+    )
+
+
+def _wire_quotas(settings: Settings, engines: Engines) -> Quotas:
+    return Quotas(
+        census=engines.census,
+        tasks=engines.tasks,
+        active_jobs=settings.active_jobs,
+        scheduled_jobs=settings.scheduled_jobs,
+        open_tasks=settings.open_tasks,
     )
 
 

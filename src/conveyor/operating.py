@@ -21,6 +21,7 @@ from conveyor.ports.answers import Answers
 from conveyor.ports.api_keys import ApiKeys
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
+from conveyor.ports.census import Census
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.coordination import Coordination
 from conveyor.ports.duties import Duties
@@ -72,6 +73,7 @@ class Stores:
     duties: Duties
     graves: Graves
     survey: Survey
+    census: Census
     bodies: Bodies
     blobs: Blobs
 
@@ -143,6 +145,7 @@ async def open_at_rest(settings: Settings, *, writable: bool = False) -> AsyncIt
             duties=rows.duties,
             graves=rows.graves,
             survey=rows.survey,
+            census=rows.census,
             bodies=PackBodies(packs, FileBodies(folder / "bodies")),
             blobs=FileBlobs(folder / "blobs"),
         )

@@ -211,6 +211,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         10_000_000
     )
 
+    requests_per_second: Annotated[
+        float, _about("Requests of one caller a second, in the long run; 0 is any number.", ge=0)
+    ] = 0
+    requests_burst: Annotated[
+        int, _about("Requests of one caller at once; 0 is as many as come in a second.", ge=0)
+    ] = 0
+    active_jobs: Annotated[
+        int, _about("Jobs of one caller with a live run; 0 is any number.", ge=0)
+    ] = 0
+    scheduled_jobs: Annotated[
+        int, _about("Scheduled jobs of one caller; 0 is any number.", ge=0)
+    ] = 0
+    open_tasks: Annotated[
+        int, _about("Tasks of one caller still to be done; 0 is any number.", ge=0)
+    ] = 0
+
     slow_call: Annotated[
         timedelta, _about("From so long on, a call to an engine is counted as slow and logged.")
     ] = timedelta(seconds=1)

@@ -35,6 +35,7 @@ from conveyor.api.auth import Callers
 from conveyor.api.bounds import BodyRoom
 from conveyor.api.handlers import Handlers
 from conveyor.api.operators import Operators
+from conveyor.api.rates import Rates
 from conveyor.attending import wire_attend, wire_export
 from conveyor.domain.ids import JobId
 from conveyor.domain.task import RetryPolicy
@@ -86,6 +87,7 @@ TIMED = (
     "signing_keys",
     "api_keys",
     "timetable",
+    "census",
     "tasks",
     "work",
     "duties",
@@ -225,6 +227,7 @@ async def open_embedded(
         duties=rows.duties,
         graves=rows.graves,
         survey=rows.survey,
+        census=rows.census,
         bodies=_open_bodies(settings, stack, clock, sync=sync),
         blobs=blobs,
         coordination=MemoryCoordination(clock, lease=settings.lease),
@@ -326,6 +329,7 @@ def _wire_app(  # noqa: PLR0917 - all of them parts of one thing
         operators,
         callers=callers,
         room=BodyRoom(settings.bodies_in_flight),
+        rates=_wire_rates(settings, engines),
         others=others,
     )
 
@@ -341,6 +345,14 @@ def _wire_ingest(settings: Settings, engines: Engines, complete: Complete, pump:
         most_rows=settings.list_rows,
         check=complete.check,
         wake=pump.wake,
+    )
+
+
+def _wire_rates(settings: Settings, engines: Engines) -> Rates:
+    return Rates(
+        coordination=engines.coordination,
+        rate=settings.requests_per_second,
+        burst=settings.requests_burst,
     )
 
 

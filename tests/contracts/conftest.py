@@ -21,6 +21,7 @@ from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.api_keys import MemoryApiKeys
 from conveyor.adapters.memory.blobs import MemoryBlobs
 from conveyor.adapters.memory.bodies import MemoryBodies
+from conveyor.adapters.memory.census import MemoryCensus
 from conveyor.adapters.memory.claims import MemoryClaims
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.memory.duties import MemoryDuties
@@ -75,6 +76,7 @@ async def memory(_folder: Path) -> AsyncIterator[Engine]:
         duties=duties,
         graves=MemoryGraves(duties),
         survey=MemorySurvey(metadata, rows),
+        census=MemoryCensus(metadata),
         clock=clock,
         lease=LEASE,
         ordered=True,
@@ -102,6 +104,7 @@ async def composed(_folder: Path) -> AsyncIterator[Engine]:
         duties=duties,
         graves=MemoryGraves(duties),
         survey=MemorySurvey(metadata, rows),
+        census=MemoryCensus(metadata),
         clock=clock,
         lease=LEASE,
         ordered=False,
@@ -130,6 +133,7 @@ async def sqlite(folder: Path) -> AsyncIterator[Engine]:
             duties=opened.duties,
             graves=opened.graves,
             survey=opened.survey,
+            census=opened.census,
             clock=clock,
             lease=LEASE,
             ordered=True,

@@ -8,6 +8,7 @@ import pytest
 
 from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.api_keys import MemoryApiKeys
+from conveyor.adapters.memory.census import MemoryCensus
 from conveyor.adapters.memory.claims import MemoryClaims
 from conveyor.adapters.memory.duties import MemoryDuties
 from conveyor.adapters.memory.exports import MemoryExports
@@ -636,6 +637,7 @@ def _engine(clock: FakeClock, queues: MemoryQueues) -> Engine:
         duties=duties,
         graves=MemoryGraves(duties),
         survey=MemorySurvey(metadata, rows),
+        census=MemoryCensus(metadata),
         clock=clock,
         lease=LEASE,
         ordered=False,

@@ -500,7 +500,14 @@ def a_house(
             },
             long=frozenset({EXPORT}),
         ),
-        read=Read(metadata=metadata, tasks=tasks, bodies=kept, blobs=blobs, clock=clock),
+        read=Read(
+            metadata=metadata,
+            tasks=tasks,
+            bodies=kept,
+            blobs=blobs,
+            coordination=coordination,
+            clock=clock,
+        ),
         sweep=Sweep(
             metadata=metadata,
             answers=answers,

@@ -10,13 +10,13 @@ from conveyor.domain.counts import Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId, TaskId, task_ids, task_index
 from conveyor.domain.job import JobStatus, JobType
-from conveyor.domain.run import RunStatus
+from conveyor.domain.run import RunStatus, counts
 from conveyor.domain.task import Refused, Task, TaskStatus
-from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful
+from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
 from conveyor.steps.attempt import Fetched, Result
-from conveyor.steps.read import Content
+from conveyor.steps.read import HOT, Content
 from conveyor.testing.factories import a_problem, a_run
-from tests.unit.kit import CALLER, STRANGER, House, a_house
+from tests.unit.kit import A_PAGE, CALLER, STRANGER, House, a_house, away
 
 
 async def test_a_job_is_seen_with_its_run_and_what_is_settled_of_it() -> None:
@@ -198,3 +198,40 @@ def _counts(successful: int) -> Counts:
 
 async def _whole(content: Content) -> bytes:
     return b"".join([part async for part in content.chunks])
+
+
+async def test_counts_that_many_ask_for_are_read_once_in_a_while() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(3)
+    house.trace.forget()
+
+    for _ in range(100):
+        await house.read.job(CALLER, job_id)
+        await house.read.run(CALLER, job_id, run_id)
+    assert house.trace.of("tasks.counts") == ["tasks.counts"]
+    assert len(house.trace.of("metadata.run")) == 200  # whose status is never a late one
+
+    house.clock.advance(HOT)
+    await house.read.job(CALLER, job_id)
+    assert len(house.trace.of("tasks.counts")) == 2
+
+
+async def test_a_run_that_moved_on_is_never_shown_with_counts_from_before() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(3)
+    assert (await house.read.job(CALLER, job_id)).settled.done == 0
+
+    await house.drain(run_id, lambda _task: A_PAGE)
+
+    view = await house.read.job(CALLER, job_id)
+    assert view.run is not None
+    assert view.run.status is RunStatus.COMPLETED
+    assert counts(view.run, view.settled).successful == 3
+
+
+async def test_counts_are_read_when_there_is_nobody_to_share_them() -> None:
+    house = a_house()
+    job_id, _ = await house.submit(3)
+    for call in ("coordination.recall", "coordination.remember"):
+        with away(house.trace, call, Unavailable("away")):
+            assert (await house.read.job(CALLER, job_id)).settled.done == 0

@@ -24,6 +24,7 @@ from conveyor.api.handlers import Handlers
 from conveyor.api.intake import HOLDING
 from conveyor.api.openapi import encoded
 from conveyor.api.operators import Operators
+from conveyor.api.rates import TOLD, Rates
 from conveyor.api.routes import ROUTES
 from conveyor.domain.ids import TASK_ID, ULID
 from conveyor.domain.problem import phrase
@@ -48,8 +49,6 @@ SAFE = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-refer
 CACHEABLE = "/docs"
 ASSETS = Path(__file__).parent / "assets"
 
-TOLD = "conveyor.told"  # of a scope: headers that its answer bears, whichever it is
-
 log = structlog.get_logger()
 
 Headers = list[tuple[bytes, bytes]]
@@ -66,11 +65,12 @@ def build_app(
     *,
     callers: Callers,
     room: BodyRoom,
+    rates: Rates,
     others: Sequence[object] = (),
 ) -> "Front":
     """`others` serve the routes that `handlers` has no method for."""
     routes = [
-        *_contract_routes([handlers, *others], callers),
+        *_contract_routes([handlers, *others], callers, rates),
         *_linked_routes(handlers),
         *_operators_routes(metrics, ready),
     ]
@@ -192,14 +192,14 @@ def _template(scope: Mapping[str, Any]) -> str:
     return getattr(scope.get("route"), "path", None) or NO_ROUTE
 
 
-def _contract_routes(served: Sequence[object], callers: Callers) -> list[Route]:
+def _contract_routes(served: Sequence[object], callers: Callers, rates: Rates) -> list[Route]:
     """One route a path, so that a refused method is told all that the path takes."""
     paths: dict[str, dict[str, Endpoint]] = {}
     for route in ROUTES:
         [serve] = [getattr(one, route.handler) for one in served if hasattr(one, route.handler)]
         paths.setdefault(route.path, {})[route.method] = serve
     return [
-        Route(path, _by_method(calls, callers), methods=list(calls))
+        Route(path, _by_method(calls, callers, rates), methods=list(calls))
         for path, calls in paths.items()
     ]
 
@@ -213,9 +213,10 @@ def _linked_routes(handlers: Handlers) -> list[Route]:
     ]
 
 
-def _by_method(calls: Mapping[str, Endpoint], callers: Callers) -> Endpoint:
+def _by_method(calls: Mapping[str, Endpoint], callers: Callers, rates: Rates) -> Endpoint:
     async def serve(request: Request) -> Response:
         await admit(request, callers)
+        await rates.count(request)
         return await calls["GET" if request.method == "HEAD" else request.method](request)
 
     return serve

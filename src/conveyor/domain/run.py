@@ -114,6 +114,12 @@ def counts(run: Run, settled: Counts) -> Counts:
     return run.frozen or run.inherited.counts + settled
 
 
+def open_tasks(run: Run, settled: Counts) -> int:
+    """How many tasks of a live run are still to be done, those included that are promised."""
+    done = counts(run, settled).done
+    return max(run.total - done - run.inherited.idle, 0) if run.is_live else 0
+
+
 def is_complete(run: Run, settled: Counts) -> bool:
     """All is done but what the run was told to leave alone, and no more tasks can come."""
     return (

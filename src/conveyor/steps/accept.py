@@ -61,6 +61,7 @@ from conveyor.ports.tasks import Tasks, new_tasks
 from conveyor.ports.work import Work
 from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.list_pieces import pieces_of
+from conveyor.steps.quotas import Check, Demand, unlimited
 
 SMALL_LIST = 4 * 1024 * 1024  # bytes that are read before a submit is answered
 WORTH_A_THREAD = 64 * 1024  # bytes of body from which decoding would hold up other callers
@@ -100,6 +101,7 @@ class Accept:
     vet: Vet
     wake: Callable[[RunId], None]
     takes_tokens: bool = False  # of states that wait for a run
+    quota: Check = unlimited
 
     async def submit(self, call: Call, render: Render) -> Answer:
         """Store the submission and answer 201, or 202 when its rows will follow."""
@@ -108,6 +110,7 @@ class Accept:
                 if known := await self.replays.find(call):
                     return known
                 draft = await self._draft(call)
+                await self.quota(_demand(draft))
                 answer = Answer(
                     202 if draft.large else 201, render(draft.job, draft.run, len(draft.specs))
                 )
@@ -337,3 +340,10 @@ class Accept:
                 await self.tasks.discard(draft.run.id, limit=self.limits.sync_tasks + 1)
         except ConveyorError:
             return
+
+
+def _demand(draft: Draft) -> Demand:
+    caller, tasks = draft.job.caller, len(draft.specs)
+    if draft.job.type is JobType.SCHEDULED:
+        return Demand(caller=caller, scheduled=1)
+    return Demand(caller=caller, jobs=1, tasks=tasks)

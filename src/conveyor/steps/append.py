@@ -38,6 +38,7 @@ from conveyor.ports.duties import Duties
 from conveyor.ports.metadata import Metadata
 from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.ownership import latest_run, own_job
+from conveyor.steps.quotas import Check, Demand, unlimited
 
 log = structlog.get_logger()
 
@@ -62,6 +63,7 @@ class Append:
     ids: Ids
     limits: Limits
     ingest: Callable[[RunId, int], Awaitable[None]]
+    quota: Check = unlimited
 
     async def add(self, call: Call, job_id: JobId, render: Render) -> Answer:
         """Add tasks to an open job's run, and close it with `last_batch`."""
@@ -73,6 +75,7 @@ class Append:
             except CallerFault as refusal:
                 return await self.replays.unless_answered(call, refusal)
             addition = await asyncio.to_thread(self._checked, call, job, run.id)
+            await self.quota(Demand(caller=call.caller, tasks=len(addition.specs)))
             await self.blobs.put(addition.blob, as_stream(lines(addition.specs)))
             try:
                 answer, batch = await self._promise(call, job_id, addition, render)

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -11,17 +11,20 @@ from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_index
 from conveyor.domain.job import Job, JobStatus, JobType, next_run
 from conveyor.domain.pinned_reader import reports_of
-from conveyor.domain.run import Run
+from conveyor.domain.run import IngestStatus, Run
 from conveyor.domain.task import Attempt, Task, TaskStatus, has_expired
-from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful
+from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock
+from conveyor.ports.coordination import Coordination
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.steps.ownership import latest_run, own_job, own_run
 
 REPORTS = 500  # listed at a time
+HOT = timedelta(milliseconds=250)  # for which counts that were read are good
+COUNTS = msgspec.json.Decoder(Counts)
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -55,6 +58,7 @@ class Read:
     tasks: Tasks
     bodies: Bodies
     blobs: Blobs
+    coordination: Coordination
     clock: Clock
 
     async def job(self, caller: CallerId, job_id: JobId) -> JobView:
@@ -177,4 +181,23 @@ class Read:
         return JobView(job, run, settled, next_run(job, self.clock.now()))
 
     async def _settled(self, run: Run) -> Counts:
+        """The counts of a run, shared for a moment by all who ask for them.
+
+        Those of a run whose shown status follows from them are always read: the status a caller
+        sees is never a late one. A run that moved on has another version, and so another note.
+        """
+        told = run.last_batch_received or run.ingest_status is IngestStatus.PENDING
+        if not (run.is_live and told):
+            return await self._read_counts(run)
+        note = f"counts:{run.id}:{run.version}"
+        try:
+            if known := await self.coordination.recall(note):
+                return COUNTS.decode(known)
+            settled = await self._read_counts(run)
+            await self.coordination.remember(note, msgspec.json.encode(settled), life=HOT)
+        except Unavailable:
+            return await self._read_counts(run)
+        return settled
+
+    async def _read_counts(self, run: Run) -> Counts:
         return (await self.tasks.counts([run.id]))[run.id]

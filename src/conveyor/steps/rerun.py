@@ -44,6 +44,7 @@ from conveyor.ports.work import Work
 from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.list_pieces import staged_tasks
 from conveyor.steps.ownership import latest_run, own_job
+from conveyor.steps.quotas import Check, Demand, unlimited
 
 PAGE = 2_000
 RUNS = 100
@@ -95,6 +96,7 @@ class Rerun:
     limits: Limits
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
+    quota: Check = unlimited
     under_way: set[JobId] = field(default_factory=set)
 
     async def rerun(
@@ -141,6 +143,7 @@ class Rerun:
     ) -> Answer:
         plan = await self._plan(job, statuses)
         self._check(plan)
+        await self.quota(Demand(caller=call.caller, jobs=1, tasks=plan.retried))
         try:
             return await self._store(call, await self._prepared(plan), render)
         except KeyTaken:

@@ -1,13 +1,15 @@
-"""Permits in memory: all there is to coordinate when one process does all the work."""
+"""Permits, tokens and notes in memory: enough when one process does all the work."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 
+from conveyor.domain.allowance import Allowance, Bucket, is_full, take_one
 from conveyor.domain.ids import JobId
 from conveyor.ports.clock import Clock
 
 LEASE = timedelta(seconds=30)
+MOST_KEPT = 10_000  # buckets, and notes: what is beyond is the oldest
 
 
 class MemoryCoordination:
@@ -18,6 +20,8 @@ class MemoryCoordination:
         # Leases are all of one length and a renewed permit goes to the end, so each job's
         # permits stand in the order they lapse: those to drop are always the first ones.
         self._jobs: dict[JobId, dict[str, float]] = {}
+        self._buckets: dict[str, Bucket] = {}
+        self._notes: dict[str, tuple[float, bytes]] = {}  # each with the time it lasts to
 
     async def reserve(self, job_id: JobId, *, want: int, cap: int) -> Sequence[str]:
         room = min(want, cap - self._live(job_id))
@@ -35,6 +39,32 @@ class MemoryCoordination:
 
     async def held(self, job_id: JobId) -> int:
         return self._live(job_id)
+
+    async def take(self, bucket: str, *, rate: float, burst: int) -> Allowance:
+        now = self._clock.monotonic()
+        # What was used last stands last, so that the first are those to forget.
+        left, allowance = take_one(self._buckets.pop(bucket, None), now, rate=rate, burst=burst)
+        self._buckets[bucket] = left
+        while len(self._buckets) > 1:
+            oldest = next(iter(self._buckets))
+            is_idle = is_full(self._buckets[oldest], now, rate=rate, burst=burst)
+            if not is_idle and len(self._buckets) <= MOST_KEPT:
+                break
+            del self._buckets[oldest]
+        return allowance
+
+    async def recall(self, name: str) -> bytes | None:
+        until, value = self._notes.get(name, (0.0, b""))
+        return value if until > self._clock.monotonic() else None
+
+    async def remember(self, name: str, value: bytes, *, life: timedelta) -> None:
+        now = self._clock.monotonic()
+        self._notes.pop(name, None)
+        self._notes[name] = (now + life.total_seconds(), value)
+        while self._notes[oldest := next(iter(self._notes))][0] <= now or (
+            len(self._notes) > MOST_KEPT
+        ):
+            del self._notes[oldest]
 
     def _live(self, job_id: JobId) -> int:
         held = self._jobs.get(job_id, {})

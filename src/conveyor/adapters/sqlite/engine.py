@@ -10,6 +10,7 @@ import msgspec
 
 from conveyor.adapters.sqlite.answers import SqliteAnswers
 from conveyor.adapters.sqlite.api_keys import SqliteApiKeys
+from conveyor.adapters.sqlite.census import SqliteCensus
 from conveyor.adapters.sqlite.claims import SqliteClaims
 from conveyor.adapters.sqlite.database import Database, Durability, open_database, visit_database
 from conveyor.adapters.sqlite.duties import SqliteDuties
@@ -48,6 +49,7 @@ class SqliteEngine(msgspec.Struct, frozen=True, kw_only=True):
     duties: SqliteDuties
     graves: SqliteGraves
     survey: SqliteSurvey
+    census: SqliteCensus
     incarnation: int
     dead: Sequence[Held]  # claims that earlier incarnations died holding, and still hold
 
@@ -106,6 +108,7 @@ def _engine(  # noqa: PLR0917 - all of them parts of one thing
         duties=SqliteDuties(database, clock, ids),
         graves=SqliteGraves(database, clock, ids),
         survey=SqliteSurvey(database, clock),
+        census=SqliteCensus(database),
         incarnation=incarnation,
         dead=dead,
     )

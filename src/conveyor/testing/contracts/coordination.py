@@ -1,8 +1,12 @@
-"""What every keeper of permits must do."""
+"""What every keeper of permits, tokens and notes must do."""
 
+import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
 
+import pytest
+
+from conveyor.domain.allowance import Allowance
 from conveyor.domain.ids import JobId
 from conveyor.ports.coordination import Coordination
 from conveyor.testing.clock import FakeClock
@@ -132,3 +136,65 @@ class CoordinationContract:
     async def test_a_job_without_permits_holds_none(self, permits: Permits) -> None:
         await permits.coordination.renew({JOB: []})
         assert await permits.coordination.held(JOB) == 0
+
+    # Tokens.
+
+    async def test_a_burst_is_granted_and_no_more(self, permits: Permits) -> None:
+        given = [await _take(permits) for _ in range(6)]
+
+        assert [one.granted for one in given] == [True] * 5 + [False]
+        assert [one.left for one in given] == [4, 3, 2, 1, 0, 0]
+        assert given[-1].next_in == pytest.approx(0.5)
+        assert given[-1].full_in == pytest.approx(2.5)
+
+    async def test_tokens_come_back_at_the_rate_up_to_the_burst(self, permits: Permits) -> None:
+        for _ in range(6):
+            await _take(permits)
+        permits.clock.advance(SECOND)
+        assert [(await _take(permits)).granted for _ in range(3)] == [True, True, False]
+        permits.clock.advance(1_000 * SECOND)
+        assert [(await _take(permits)).granted for _ in range(6)] == [True] * 5 + [False]
+
+    async def test_what_was_refused_costs_nothing(self, permits: Permits) -> None:
+        for _ in range(5):
+            await _take(permits)
+        for _ in range(5):
+            permits.clock.advance(SECOND / 10)
+            last = await _take(permits)
+        assert last.granted
+
+    async def test_buckets_have_nothing_to_do_with_each_other(self, permits: Permits) -> None:
+        for _ in range(6):
+            await _take(permits)
+        assert (await permits.coordination.take("other", rate=2.0, burst=5)).left == 4
+
+    async def test_of_many_at_once_no_more_are_granted_than_there_are(
+        self, permits: Permits
+    ) -> None:
+        given = await asyncio.gather(*(_take(permits) for _ in range(50)))
+        assert sum(one.granted for one in given) == 5
+
+    # Notes.
+
+    async def test_a_note_lasts_its_life(self, permits: Permits) -> None:
+        assert await permits.coordination.recall("note") is None
+        await permits.coordination.remember("note", b"first", life=SECOND)
+        await permits.coordination.remember("other", b"another", life=10 * SECOND)
+        assert await permits.coordination.recall("note") == b"first"
+
+        permits.clock.advance(SECOND - SECOND / 100)
+        assert await permits.coordination.recall("note") == b"first"
+        permits.clock.advance(SECOND / 50)
+        assert await permits.coordination.recall("note") is None
+        assert await permits.coordination.recall("other") == b"another"
+
+    async def test_a_later_note_takes_the_place_of_an_earlier(self, permits: Permits) -> None:
+        await permits.coordination.remember("note", b"first", life=10 * SECOND)
+        await permits.coordination.remember("note", b"", life=SECOND)
+        assert await permits.coordination.recall("note") == b""
+        permits.clock.advance(2 * SECOND)
+        assert await permits.coordination.recall("note") is None
+
+
+async def _take(permits: Permits) -> Allowance:
+    return await permits.coordination.take("bucket", rate=2.0, burst=5)

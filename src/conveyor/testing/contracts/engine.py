@@ -9,6 +9,7 @@ from conveyor.domain.ids import RunId
 from conveyor.domain.task import Attempt, Task, Verdict
 from conveyor.ports.answers import Answers
 from conveyor.ports.api_keys import ApiKeys
+from conveyor.ports.census import Census
 from conveyor.ports.claims import Claims
 from conveyor.ports.duties import Duties
 from conveyor.ports.exports import Exports
@@ -47,6 +48,7 @@ class Engine:
     duties: Duties
     graves: Graves
     survey: Survey
+    census: Census
     clock: FakeClock
     lease: timedelta
     ordered: bool  # gives the longest due first: an engine behind a queue cannot

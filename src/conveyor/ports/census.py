@@ -1,0 +1,19 @@
+"""What a caller has under way: asked when there are limits on it."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from conveyor.domain.ids import CallerId
+from conveyor.domain.run import Run
+
+
+class Census(Protocol):
+    """Reads over all that is one caller's. Raises `Unavailable`."""
+
+    async def live_runs(self, caller: CallerId) -> Sequence[Run]:
+        """Every run of the caller's that is live, in order of id."""
+        ...
+
+    async def scheduled_jobs(self, caller: CallerId) -> int:
+        """How many of the caller's jobs are scheduled and not deleted, paused ones too."""
+        ...

@@ -1,0 +1,78 @@
+"""Quotas: how much one caller may have under way at once.
+
+Not a station of its own: the steps that make runs and tasks ask it before they write. Calls at the
+same moment are counted by what was there before them, so a caller may pass a limit by as many
+calls as it makes at once.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from conveyor.domain.ids import CallerId
+from conveyor.domain.run import Run, open_tasks
+from conveyor.errors import QuotaExceeded
+from conveyor.ports.census import Census
+from conveyor.ports.tasks import Tasks
+
+RETRY_AFTER = "10"  # whole seconds; when something of the caller's ends cannot be told
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call would add to what its caller has."""
+
+    caller: CallerId
+    jobs: int = 0  # that run now
+    scheduled: int = 0
+    tasks: int = 0
+
+
+Check = Callable[[Demand], Awaitable[None]]
+
+
+async def unlimited(_demand: Demand) -> None:
+    """Nobody is refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quotas:
+    """Limits on one caller; 0 is none."""
+
+    census: Census
+    tasks: Tasks
+    active_jobs: int = 0
+    scheduled_jobs: int = 0
+    open_tasks: int = 0
+
+    async def check(self, demand: Demand) -> None:
+        """Refuse with `QuotaExceeded` what would go past a limit."""
+        if self.scheduled_jobs and demand.scheduled:
+            used = await self.census.scheduled_jobs(demand.caller)
+            _check("scheduled_jobs", used, demand.scheduled, self.scheduled_jobs)
+        if not (self.active_jobs and demand.jobs) and not (self.open_tasks and demand.tasks):
+            return
+        live = await self.census.live_runs(demand.caller)
+        if self.active_jobs:
+            _check("active_jobs", len(live), demand.jobs, self.active_jobs)
+        if self.open_tasks:
+            _check("open_tasks", await self._open(live), demand.tasks, self.open_tasks)
+
+    async def _open(self, live: Sequence[Run]) -> int:
+        settled = await self.tasks.counts([run.id for run in live])
+        return sum(open_tasks(run, settled[run.id]) for run in live)
+
+
+def _check(name: str, used: int, more: int, most: int) -> None:
+    if used + more <= most:
+        return
+    what = name.replace("_", " ")
+    raise QuotaExceeded(
+        f"You may have {most} {what}, have {used}, and ask for {more} more",
+        extras={"quota": name, "limit": most, "used": used},
+        headers={
+            "Retry-After": RETRY_AFTER,
+            "RateLimit-Policy": f'"{name}";q={most}',
+            "RateLimit": f'"{name}";r={max(most - used, 0)}',
+        },
+    )

@@ -1,0 +1,69 @@
+"""What every engine must tell of what a caller has under way."""
+
+import msgspec
+import pytest
+
+from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.run import Run, RunStatus
+from conveyor.ports.metadata import Removed
+from conveyor.testing.contracts.engine import Engine
+from conveyor.testing.factories import CALLER, a_job, a_run, as_stored, new_ids
+
+OTHER = CallerId("another")
+
+
+class CensusContract:
+    async def test_a_caller_without_anything_has_nothing(self, engine: Engine) -> None:
+        assert not await engine.census.live_runs(CALLER)
+        assert await engine.census.scheduled_jobs(CALLER) == 0
+
+    async def test_live_runs_are_those_of_the_caller_in_order(self, engine: Engine) -> None:
+        names = new_ids(8)
+        ours = [await _given_run(engine, *names[at : at + 2]) for at in (0, 2, 4)]
+        await _given_run(engine, *names[6:], caller=OTHER)
+
+        assert list(await engine.census.live_runs(CALLER)) == ours
+        assert len(await engine.census.live_runs(OTHER)) == 1
+
+    @pytest.mark.parametrize(
+        "status", [RunStatus.COMPLETED, RunStatus.STOPPED, RunStatus.FAILED, RunStatus.DELETED]
+    )
+    async def test_a_run_that_is_over_is_not_among_them(
+        self, engine: Engine, status: RunStatus
+    ) -> None:
+        run = await _given_run(engine, *new_ids(2))
+        await engine.metadata.commit(msgspec.structs.replace(run, status=status))
+        assert not await engine.census.live_runs(CALLER)
+
+    async def test_scheduled_jobs_are_those_of_the_caller(self, engine: Engine) -> None:
+        names = new_ids(4)
+        for name in names[:2]:
+            await engine.metadata.commit(_scheduled(name))
+        await engine.metadata.commit(_scheduled(names[2], caller=OTHER))
+        await engine.metadata.commit(a_job(id=JobId(names[3]), latest_run_id=None))
+
+        assert await engine.census.scheduled_jobs(CALLER) == 2
+        assert await engine.census.scheduled_jobs(OTHER) == 1
+
+    async def test_a_deleted_job_does_not_count(self, engine: Engine) -> None:
+        [first, second] = new_ids(2)
+        for name in (first, second):
+            await engine.metadata.commit(_scheduled(name))
+        deleted = as_stored(_scheduled(first, status=JobStatus.DELETED))
+        await engine.metadata.commit(deleted)
+        assert await engine.census.scheduled_jobs(CALLER) == 1
+        await engine.metadata.commit(Removed(as_stored(_scheduled(second))))
+        assert await engine.census.scheduled_jobs(CALLER) == 0
+
+
+async def _given_run(engine: Engine, job: str, run: str, *, caller: CallerId = CALLER) -> Run:
+    made = a_run(id=RunId(run), job_id=JobId(job), caller=caller)
+    owner = a_job(id=JobId(job), latest_run_id=made.id, caller=caller)
+    await engine.metadata.commit(owner, made)
+    return as_stored(made)
+
+
+def _scheduled(name: str, **changes: object) -> Job:
+    job = a_job(id=JobId(name), type=JobType.SCHEDULED, status=JobStatus.CLOSED, latest_run_id=None)
+    return msgspec.structs.replace(job, **changes)

@@ -1,0 +1,5 @@
+from conveyor.testing.contracts.census import CensusContract
+
+
+class TestCensus(CensusContract):
+    pass
