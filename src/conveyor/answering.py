@@ -54,14 +54,7 @@ def wire_handlers(
             ingest=ingest.run,
             quota=quota,
         ),
-        closing=Close(
-            metadata=engines.metadata,
-            work=engines.work,
-            clock=engines.clock,
-            owing=owing,
-            check=ingest.check,
-            wake=ingest.wake,
-        ),
+        closing=_wire_close(engines, ingest, owing),
         pausing=Pause(metadata=engines.metadata, clock=engines.clock, wake=ingest.wake),
         rerunning=replace(_wire_rerun(settings, engines, replays, ingest), quota=quota),
         deleting=_wire_delete(engines, ingest, owing),
@@ -75,6 +68,17 @@ def wire_handlers(
             clock=engines.clock,
         ),
         watch=watch,
+    )
+
+
+def _wire_close(engines: Engines, ingest: Ingest, owing: Owing) -> Close:
+    return Close(
+        metadata=engines.metadata,
+        work=engines.work,
+        clock=engines.clock,
+        owing=owing,
+        check=ingest.check,
+        wake=ingest.wake,
     )
 
 

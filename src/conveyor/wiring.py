@@ -1,7 +1,7 @@
 """Settings become engines, engines become steps. The only module that names adapters."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -262,9 +262,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
     engines = replace(engines, metadata=seals.metadata)
     notifying = wire_notifying(settings, engines, metrics)
     complete = notifying.complete
-    pump = _wire_pump(settings, engines, complete)
-    metrics.inflight.set_function(lambda: len(pump.flights))
-    metrics.live_runs.set_function(lambda: sum(not one.gone for one in pump.lanes.values()))
+    pump = _wire_pump(settings, engines, complete, metrics)
     ingest = _wire_ingest(settings, engines, complete, pump)
     watch, recognize = _wire_watch(engines, metrics), wire_recognize(engines)
     exporting = wire_export(settings, engines)
@@ -286,16 +284,9 @@ def wire(settings: Settings, engines: Engines) -> Service:
         others=wire_granting(settings, engines, seals).routes(),
     )
     others = [notifying.notices, wire_schedules(engines, handlers.read)]
+    build = _wire_app(settings, engines, metrics, wire_callers(settings, recognize))
     return Service(
-        app=_wire_app(
-            settings,
-            engines,
-            metrics,
-            handlers,
-            others,
-            operators,
-            callers=wire_callers(settings, recognize),
-        ),
+        app=build(handlers, others, operators),
         metrics=metrics,
         pump=pump,
         notify=notifying.notify,
@@ -311,27 +302,25 @@ def wire(settings: Settings, engines: Engines) -> Service:
     )
 
 
-def _wire_app(  # noqa: PLR0917 - all of them parts of one thing
-    settings: Settings,
-    engines: Engines,
-    metrics: Metrics,
-    handlers: Handlers,
-    others: Sequence[object],
-    operators: Operators,
-    *,
-    callers: Callers,
-) -> Front:
-    return build_app(
-        handlers,
-        metrics,
-        engines.ids,
-        _readiness(engines),
-        operators,
-        callers=callers,
-        room=BodyRoom(settings.bodies_in_flight),
-        rates=_wire_rates(settings, engines),
-        others=others,
-    )
+def _wire_app(
+    settings: Settings, engines: Engines, metrics: Metrics, callers: Callers
+) -> Callable[[Handlers, Sequence[object], Operators], Front]:
+    """The application, but for those who serve its calls."""
+
+    def build(handlers: Handlers, others: Sequence[object], operators: Operators) -> Front:
+        return build_app(
+            handlers,
+            metrics,
+            engines.ids,
+            _readiness(engines),
+            operators,
+            callers=callers,
+            room=BodyRoom(settings.bodies_in_flight),
+            rates=_wire_rates(settings, engines),
+            others=others,
+        )
+
+    return build
 
 
 def _wire_ingest(settings: Settings, engines: Engines, complete: Complete, pump: Pump) -> Ingest:
@@ -385,7 +374,7 @@ def _measured(engines: Engines, metrics: Metrics, slow: timedelta) -> Engines:
     )
 
 
-def _wire_pump(settings: Settings, engines: Engines, complete: Complete) -> Pump:
+def _wire_pump(settings: Settings, engines: Engines, complete: Complete, metrics: Metrics) -> Pump:
     scrape = Scrape(gateway=engines.gateway, bodies=engines.bodies)
     settle = Settle(
         metadata=engines.metadata,
@@ -412,6 +401,8 @@ def _wire_pump(settings: Settings, engines: Engines, complete: Complete) -> Pump
         ),
         pace=Pace(concurrency=settings.concurrency, renewal=settings.renewal, grace=settings.grace),
     )
+    metrics.inflight.set_function(lambda: len(pump.flights))
+    metrics.live_runs.set_function(lambda: sum(not one.gone for one in pump.lanes.values()))
     return pump
 
 

@@ -13,6 +13,8 @@ from conveyor.api.notices import Notices
 from conveyor.api.openapi import document
 from conveyor.api.routes import ROUTES
 from conveyor.api.schedules import Schedules
+from conveyor.domain.params import KNOWN
+from conveyor.errors import CallerFault, ConveyorError, Unavailable
 
 JOB, RUN = "/v1/jobs/{job}", "/v1/jobs/{job}/runs/{run}"
 CONTRACT = {
@@ -100,7 +102,7 @@ def test_every_reference_resolves(api: dict[str, Any]) -> None:
 
 
 def test_every_schema_is_used(api: dict[str, Any]) -> None:
-    used = {reference.rpartition("/")[2] for reference in _references(api)}
+    used = {one.rpartition("/")[2] for one in _references(api) if "/schemas/" in one}
     assert used == api["components"]["schemas"].keys()
 
 
@@ -124,13 +126,104 @@ def test_every_operation_describes_all_it_needs(api: dict[str, Any]) -> None:
 
 
 def test_every_answer_says_its_form(api: dict[str, Any]) -> None:
-    for _, _, operation in _operations(api):
-        assert "401" in operation["responses"]
+    for _, path, operation in _operations(api):
         for status, answer in operation["responses"].items():
             assert answer["description"]
+            assert "X-Request-ID" in answer["headers"]
+            if "content" not in answer:
+                assert status in {"202", "204"}, path
+                continue
             [(kind, content)] = answer["content"].items()
             assert (kind == "application/problem+json") == (int(status) >= 400)
             assert kind == "*/*" or content["schema"]["$ref"]
+
+
+# What any call may be answered.
+ANYTIME = {"400", "401", "408", "414", "429", "431", "500", "503"}
+
+
+def test_every_call_names_what_any_call_may_be_answered(api: dict[str, Any]) -> None:
+    for _, path, operation in _operations(api):
+        assert operation["responses"].keys() >= ANYTIME, path
+        if "requestBody" in operation:
+            assert operation["responses"].keys() >= {"413", "415"}, path
+
+
+def test_every_status_of_the_table_is_in_the_document(api: dict[str, Any]) -> None:
+    for route in ROUTES:
+        operation = api["paths"][route.path][route.method.lower()]
+        assert operation["responses"].keys() >= {str(status) for status in route.statuses}
+
+
+NEVER_ANSWERED_THERE = {
+    "method_not_allowed",  # by a method that has no operation
+    "file_input_already_uploaded", "range_not_satisfiable",  # by signed links
+}  # fmt: skip
+
+
+def test_every_error_that_can_be_answered_is_in_the_document(api: dict[str, Any]) -> None:
+    told: set[str] = set()
+    for _, _, operation in _operations(api):
+        for status, answer in operation["responses"].items():
+            if int(status) >= 400:
+                shown = answer["content"]["application/problem+json"]["schema"]["properties"]
+                assert shown["status"] == {"const": int(status)}
+                told |= set(shown.get("code", {"enum": ["task_failed"]})["enum"])
+                assert all(
+                    f"`{code}`" in answer["description"]
+                    for code in shown.get("code", {}).get("enum", [])
+                )
+    kinds = (_tree(CallerFault) | _tree(Unavailable)) - {CallerFault}
+    raised = {kind.code for kind in kinds} | {ConveyorError.code}
+    assert told == raised - NEVER_ANSWERED_THERE
+
+
+def _tree(root: type[ConveyorError]) -> set[type[ConveyorError]]:
+    return {root}.union(*map(_tree, root.__subclasses__()))
+
+
+def test_a_refused_call_names_its_own_codes(api: dict[str, Any]) -> None:
+    def codes(method: str, path: str, status: int) -> set[str]:
+        answer = api["paths"][path][method]["responses"][str(status)]
+        schema = answer["content"]["application/problem+json"]["schema"]
+        return set(schema["properties"]["code"]["enum"])
+
+    assert codes("post", f"{JOB}/tasks", 409) == {
+        "job_not_open", "last_batch_received", "run_not_terminal", "idempotency_key_conflict",
+    }  # fmt: skip
+    assert codes("post", "/v1/jobs", 404) == {"file_input_not_found"}
+    assert codes("get", JOB, 404) == {"not_found"}
+    assert codes("get", JOB, 429) == {"rate_limited"}
+    assert codes("post", "/v1/jobs", 429) == {"rate_limited", "quota_exceeded"}
+    assert codes("get", JOB, 503) == {"unavailable", "storage_full", "overloaded"}
+
+
+def test_the_fields_of_bodies_have_their_bounds(api: dict[str, Any]) -> None:
+    shapes = api["components"]["schemas"]
+    task, job = shapes["TaskInput"]["properties"], shapes["Submission"]["properties"]
+    assert task["url"]["maxLength"] == 2048
+    assert job["retries"]["anyOf"][0]["maximum"] == 100
+    assert job["status"]["anyOf"][0] == {"enum": ["open", "closed"]}
+    assert job["metadata"]["anyOf"][0]["maxProperties"] == 20
+    for shape in (task, job):
+        params = shape["zenrows_params"]["anyOf"][0]
+        assert params["additionalProperties"] is False
+        assert params["properties"].keys() == KNOWN
+
+
+def test_links_lead_to_calls_that_are_there(api: dict[str, Any]) -> None:
+    known = {operation["operationId"]: operation for _, _, operation in _operations(api)}
+    links = [
+        link
+        for _, _, operation in _operations(api)
+        for answer in operation["responses"].values()
+        for link in answer.get("links", {}).values()
+    ]
+    assert len(links) > 50
+    for link in links:
+        wanted = known[link["operationId"]]["parameters"]
+        in_path = {one["name"] for one in wanted if one["in"] == "path"}
+        assert link["parameters"].keys() == in_path
 
 
 def test_calls_that_may_be_repeated_take_a_key(api: dict[str, Any]) -> None:

@@ -1,34 +1,74 @@
-"""The OpenAPI document, from the table of routes, and a page that shows it."""
+"""The OpenAPI document, from the table of routes, the types of bodies and the tree of errors."""
 
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
 import msgspec
 
 from conveyor import __version__
-from conveyor.api import events, wire
+from conveyor.api import events, schemas, wire
 from conveyor.api.auth import needed
+from conveyor.api.problems import MEDIA_TYPE
 from conveyor.api.routes import ROUTES, Route
+from conveyor.api.schemas import Document
 from conveyor.domain.api_key import Scope
 from conveyor.domain.problem import phrase
-
-Document = dict[str, Any]
+from conveyor.errors import (
+    CallerFault,
+    ConveyorError,
+    HeadTooLarge,
+    InvalidArgument,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    QuotaExceeded,
+    RateLimited,
+    RequestTimeout,
+    StorageFull,
+    TaskUnsuccessful,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    UnsupportedMediaType,
+    UriTooLong,
+)
 
 REFERENCE = "#/components/schemas/{name}"
-PARAMETERS: dict[str, Document] = {
-    "limit": {"schema": {"type": "integer", "minimum": 1}, "description": "How many to list"},
-    "cursor": {"schema": {"type": "string"}, "description": "`next_cursor` of the page before"},
-    "status": {"schema": {"type": "string"}, "description": "Only those of this status"},
-    "type": {"schema": {"type": "string"}, "description": "Only those of this type"},
-}
-EXTENSIONS: dict[str, Document] = {
-    "Conveyor-Max-Inflight": {"type": "integer", "minimum": 1},
-    "Conveyor-Retries": {"type": "integer", "minimum": 0},
-    "Conveyor-Result-Ttl-Days": {"type": "integer", "minimum": 1},
-    "Conveyor-Async": {"type": "boolean"},
-    "Conveyor-Step-Functions": {"type": "string", "maxLength": 2048},
+HEADER = "#/components/headers/{name}"
+# What any call may be answered, whatever it is for.
+COMMON: tuple[type[ConveyorError], ...] = (
+    InvalidArgument,
+    Unauthenticated,
+    RequestTimeout,
+    UriTooLong,
+    RateLimited,
+    HeadTooLarge,
+    ConveyorError,
+    Unavailable,
+    Overloaded,
+    StorageFull,
+)
+WITH_BODY: tuple[type[ConveyorError], ...] = (TooLarge, UnsupportedMediaType)
+NO_BODY = {202, 204}  # where there is no shape to answer with
+HEADERS: dict[str, Document] = {
+    "X-Request-ID": {
+        "description": "The caller's own if it is a sane one, else a new one",
+        "required": True,
+        "schema": {"type": "string"},
+    },
+    "Retry-After": {
+        "description": "Whole seconds after which the same call may work",
+        "schema": {"type": "integer", "minimum": 1},
+    },
+    "RateLimit-Policy": {
+        "description": "The limit of the caller, where there is one",
+        "schema": {"type": "string"},
+    },
+    "RateLimit": {
+        "description": "What is left of it, where there is one",
+        "schema": {"type": "string"},
+    },
 }
 
 
@@ -40,11 +80,11 @@ def encoded() -> bytes:
 
 def document() -> Document:
     kinds = list(_kinds())
-    _, schemas = msgspec.json.schema_components(kinds, ref_template=REFERENCE, schema_hook=_any)
+    _, shapes = msgspec.json.schema_components(kinds, ref_template=REFERENCE, schema_hook=_any)
     paths: dict[str, Document] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
-    return {
+    described = {
         "openapi": "3.1.0",
         "info": {
             "title": "Conveyor",
@@ -53,13 +93,25 @@ def document() -> Document:
         },
         "paths": paths,
         "components": {
-            "schemas": schemas,
+            "schemas": schemas.bounded(shapes),
+            "headers": HEADERS,
             "securitySchemes": {
                 "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
             },
         },
         "security": [{"ApiKey": []}],
     }
+    return _without_unused(described)
+
+
+def _without_unused(described: Document) -> Document:
+    """Schemas that nothing refers to any more, now that fields name their own values."""
+    text = msgspec.json.encode(described).decode()
+    shapes = described["components"]["schemas"]
+    for name in list(shapes):
+        if f'"{REFERENCE.format(name=name)}"' not in text:
+            del shapes[name]
+    return described
 
 
 def _kinds() -> Iterator[type[msgspec.Struct]]:
@@ -74,59 +126,153 @@ def _any(_kind: type) -> Document:
 
 
 def _operation(route: Route) -> Document:
+    errors = _errors(route)
+    statuses = {status for status in route.statuses if status < 400} | errors.keys()
     operation: Document = {
-        "operationId": "_".join([route.method.lower(), *re.findall(r"\w+", route.path)[1:]]),
+        "operationId": _name(route),
         "summary": route.summary,
         "parameters": [*_path_parameters(route), *_query_parameters(route), *_headers(route)],
-        "responses": {str(status): _response(route, status) for status in _statuses(route)},
+        "responses": {
+            str(status): _problem(status, errors[status])
+            if status in errors
+            else _response(route, status)
+            for status in sorted(statuses)
+        },
     }
     if route.body:
-        operation["requestBody"] = {"required": True, "content": _json(route.body.__name__)}
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": _content(route.body.__name__)},
+        }
     return operation
 
 
-def _statuses(route: Route) -> list[int]:
-    """A call that changes something is refused to keys that may only read."""
-    writes = needed(route.method) is Scope.WRITE
-    return sorted({*route.statuses, *([403] if writes else [])})
+def _name(route: Route) -> str:
+    return "_".join([route.method.lower(), *re.findall(r"\w+", route.path)[1:]])
 
 
-def _path_parameters(route: Route) -> list[Document]:
-    return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in re.findall(r"{(\w+)}", route.path)
-    ]
+def _path_parameters(route: Route) -> Iterator[Document]:
+    for name in re.findall(r"{(\w+)}", route.path):
+        schema = schemas.PATHS.get(name, schemas.PATHS[""])
+        yield {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def _query_parameters(route: Route) -> list[Document]:
-    return [{"name": name, "in": "query", **PARAMETERS[name]} for name in route.query]
+def _query_parameters(route: Route) -> Iterator[Document]:
+    known = schemas.QUERIES.get(route.handler, {})
+    for name in route.query:
+        schema = known.get(name, {"type": "string"})
+        about = schemas.ABOUT.get(name, "")
+        yield {"name": name, "in": "query", "schema": schema, "description": about}
 
 
-def _headers(route: Route) -> list[Document]:
-    schemas: dict[str, Document] = {}
+def _headers(route: Route) -> Iterator[Document]:
+    shapes: dict[str, Document] = {}
     if route.repeatable:
-        schemas["Idempotency-Key"] = {"type": "string", "maxLength": 128}
+        shapes["Idempotency-Key"] = schemas.IDEMPOTENCY_KEY
     if route.media_type == events.MEDIA_TYPE:
-        schemas["Last-Event-ID"] = {"type": "string"}
+        shapes["Last-Event-ID"] = {"type": "string"}
     if route.repeatable and route.path == "/v1/jobs":
-        schemas |= EXTENSIONS
-    return [{"name": name, "in": "header", "schema": schema} for name, schema in schemas.items()]
+        shapes |= {
+            "Conveyor-" + field.replace("_", "-").title(): shape
+            for field, shape in schemas.EXTENSIONS.items()
+        }
+        shapes["Conveyor-Step-Functions"] = schemas.TASK_TOKEN
+    for name, shape in shapes.items():
+        yield {"name": name, "in": "header", "schema": shape}
+
+
+def _errors(route: Route) -> dict[int, list[str]]:
+    """The codes a call may be refused with, by their status.
+
+    Where the table names a status and no error of it, any error of that status may come.
+    """
+    kinds = [*COMMON, *route.raises, *(WITH_BODY if route.body else ())]
+    if "{" in route.path and 404 in route.statuses:
+        kinds.append(NotFound)
+    told = {_status(kind) for kind in kinds}
+    for status in route.statuses:
+        if status >= 400 and status not in told:
+            kinds += [kind for kind in _tree(ConveyorError) if _status(kind) == status]
+    if 429 in route.statuses:
+        kinds.append(QuotaExceeded)
+    if needed(route.method) is Scope.WRITE:
+        kinds.append(PermissionDenied)
+    codes: dict[int, list[str]] = {}
+    for kind in kinds:
+        if (status := _status(kind)) and kind.code not in codes.setdefault(status, []):
+            codes[status].append(kind.code)
+    return codes
+
+
+def _tree(root: type[ConveyorError]) -> Iterator[type[ConveyorError]]:
+    yield root
+    for kind in root.__subclasses__():
+        yield from _tree(kind)
+
+
+def _status(kind: type[ConveyorError]) -> int:
+    """The status an error is answered with; 0 for one that is never answered as itself."""
+    if issubclass(kind, CallerFault):
+        return 0 if kind is CallerFault else kind.status
+    if issubclass(kind, Unavailable):
+        return 503
+    return 500 if kind is ConveyorError else 0
+
+
+def _problem(status: int, codes: list[str]) -> Document:
+    """A refusal, with the codes it may have; a failed task's own code may be any."""
+    shown: Document = {"status": {"const": status}}
+    if status != TaskUnsuccessful.status:
+        shown["code"] = {"enum": sorted(codes)}
+    schema = {"$ref": REFERENCE.format(name="WireProblem"), "properties": shown}
+    described = ", ".join(f"`{code}`" for code in sorted(codes))
+    return {
+        "description": f"{phrase(status)}: {described}",
+        "headers": _bears("Retry-After") if status in {429, 503} else _bears(),
+        "content": {MEDIA_TYPE: {"schema": schema}},
+    }
 
 
 def _response(route: Route, status: int) -> Document:
-    if status >= 400:
-        return {
-            "description": phrase(status),
-            "content": {"application/problem+json": _content("WireProblem")},
-        }
-    if route.answer is None:
-        return {"description": "The body, in the format of the job", "content": {"*/*": {}}}
-    answered = {route.media_type: _content(route.answer.__name__)}
-    return {"description": phrase(status), "content": answered}
+    told: Document = {"description": phrase(status), "headers": _bears()}
+    if route.answer is not None:
+        told["content"] = {route.media_type: _content(route.answer.__name__)}
+    elif status not in NO_BODY:
+        told |= {"description": "The body, in the format of the job", "content": {"*/*": {}}}
+    if links := _links(route, status):
+        told["links"] = links
+    return told
 
 
-def _json(name: str) -> Document:
-    return {"application/json": _content(name)}
+# Where the ids of an answer lead: which field of it names what.
+LEADS = {
+    "submit_job": {"job": "/job_id", "run": "/latest_run/run_id"},
+    "rerun_job": {"job": "/job_id", "run": "/latest_run/run_id"},
+    "get_run": {"job": "/job_id", "run": "/run_id"},
+    "list_results": {"task": "/results/0/task_id"},
+    "start_export": {"export": "/export_id"},
+}
+
+
+def _links(route: Route, status: int) -> Document:
+    """What can be asked next with the ids of an answer and of its request."""
+    if status >= 300 or route.handler not in LEADS:
+        return {}
+    given = {name: f"$request.path.{name}" for name in re.findall(r"{(\w+)}", route.path)}
+    fresh = {name: f"$response.body#{field}" for name, field in LEADS[route.handler].items()}
+    links: Document = {}
+    for other in ROUTES:
+        wanted = re.findall(r"{(\w+)}", other.path)
+        if not set(wanted) <= (given | fresh).keys() or not set(wanted) & fresh.keys():
+            continue
+        known = {name: (given | fresh)[name] for name in wanted}
+        links[_name(other)] = {"operationId": _name(other), "parameters": known}
+    return links
+
+
+def _bears(*more: str) -> Document:
+    names = ("X-Request-ID", "RateLimit-Policy", "RateLimit", *more)
+    return {name: {"$ref": HEADER.format(name=name)} for name in names}
 
 
 def _content(name: str) -> Document:

@@ -12,12 +12,35 @@ from conveyor.domain.list_spec import ListForm
 from conveyor.domain.schedule import Schedule, ScheduleTurn
 from conveyor.domain.submission import Addition, Submission
 from conveyor.domain.webhook import NewWebhook, WebhookSetting
+from conveyor.errors import (
+    CallbackUrlMustBeHttps,
+    CallbackUrlUnresolvable,
+    CandidatePending,
+    Conflict,
+    ConveyorError,
+    FileInputNotFound,
+    FileInputNotUploaded,
+    FileInputUnsupported,
+    IdempotencyKeyConflict,
+    JobNotOpen,
+    LastBatchReceived,
+    NoCandidate,
+    NoMatchingTasks,
+    NoPriorRun,
+    PartialRerunWindowExpired,
+    RunHasDescendants,
+    RunNotStoppable,
+    RunNotTerminal,
+    SigningRequiresActiveKey,
+    TaskNotReady,
+)
 
 JOB = "/v1/jobs/{job}"
 RUN = JOB + "/runs/{run}"
 TASK = "/tasks/{task}"
 
 LISTING = ("limit", "cursor")
+BAD_WEBHOOK = (CallbackUrlMustBeHttps, CallbackUrlUnresolvable, SigningRequiresActiveKey)
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -31,13 +54,18 @@ class Route(msgspec.Struct, frozen=True):
     query: Sequence[str] = ()
     repeatable: bool = False
     media_type: str = "application/json"
+    raises: Sequence[type[ConveyorError]] = ()  # those of its own, where a status has several
 
 
 ROUTES: tuple[Route, ...] = (
     Route(
         "POST", "/v1/jobs", "submit_job", "Submit a job",
-        (201, 202, 400, 401, 409, 413, 503),
+        (201, 202, 400, 401, 404, 409, 413, 429, 503),
         wire.WireSubmitted, Submission, repeatable=True,
+        raises=(
+            FileInputNotFound, FileInputNotUploaded, FileInputUnsupported, IdempotencyKeyConflict,
+            *BAD_WEBHOOK,
+        ),
     ),
     Route(
         "POST", "/v1/job_inputs", "new_slot", "Get a slot for a list of tasks",
@@ -51,30 +79,36 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST", JOB + "/tasks", "add_tasks", "Add tasks to an open job",
         (200, 400, 401, 404, 409, 413, 429, 503), wire.WireAdded, Addition, repeatable=True,
+        raises=(JobNotOpen, LastBatchReceived, RunNotTerminal, IdempotencyKeyConflict),
     ),
     Route(
         "POST", JOB + "/close", "close_job", "Close an open job", (200, 401, 404, 409, 503),
-        wire.WireJob,
+        wire.WireJob, raises=(Conflict,),
     ),
     Route(
         "POST", JOB + "/stop", "stop_job", "Stop the live run", (200, 401, 404, 409, 503),
-        wire.WireRun,
+        wire.WireRun, raises=(RunNotStoppable,),
     ),
     Route(
         "POST", JOB + "/cancel", "stop_job", "Stop the live run", (200, 401, 404, 409, 503),
-        wire.WireRun,
+        wire.WireRun, raises=(RunNotStoppable,),
     ),
     Route(
         "POST", JOB + "/pause", "pause_run", "Pause the live run", (200, 401, 404, 409, 503),
-        wire.WireRun,
+        wire.WireRun, raises=(Conflict,),
     ),
     Route(
         "POST", JOB + "/resume", "resume_run", "Resume the live run", (200, 401, 404, 409, 503),
-        wire.WireRun,
+        wire.WireRun, raises=(Conflict,),
     ),
     Route(
         "POST", JOB + "/rerun", "rerun_job", "Run a job again, whole or in part",
-        (201, 202, 400, 401, 404, 409, 503), wire.WireRerun, query=("status",), repeatable=True,
+        (201, 202, 400, 401, 404, 409, 413, 415, 429, 503), wire.WireRerun, query=("status",),
+        repeatable=True,
+        raises=(
+            RunNotTerminal, NoPriorRun, NoMatchingTasks, PartialRerunWindowExpired,
+            IdempotencyKeyConflict,
+        ),
     ),
     Route("DELETE", JOB, "delete_job", "Delete a job", (202, 401, 404, 503)),
     Route(
@@ -82,7 +116,10 @@ ROUTES: tuple[Route, ...] = (
         wire.WireRuns, query=LISTING,
     ),
     Route("GET", RUN, "get_run", "Get a run", answer=wire.WireRun),
-    Route("DELETE", RUN, "delete_run", "Delete a run", (202, 401, 404, 409, 503)),
+    Route(
+        "DELETE", RUN, "delete_run", "Delete a run", (202, 401, 404, 409, 503),
+        raises=(RunHasDescendants,),
+    ),
     Route(
         "GET", JOB + "/events", "follow_run", "Follow the latest run live",
         answer=wire.WireProgress, media_type=events.MEDIA_TYPE,
@@ -109,11 +146,11 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "GET", JOB + TASK + "/content", "get_content", "Get a result of the latest run",
-        (200, 401, 404, 409, 410, 422, 503),
+        (200, 401, 404, 409, 410, 422, 503), raises=(TaskNotReady,),
     ),
     Route(
         "GET", RUN + TASK + "/content", "get_content", "Get a result",
-        (200, 401, 404, 409, 410, 422, 503),
+        (200, 401, 404, 409, 410, 422, 503), raises=(TaskNotReady,),
     ),
     Route(
         "GET", JOB + TASK + "/history", "get_history", "List attempts at a task of the latest run",
@@ -130,16 +167,16 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", RUN + "/exports/{export}", "get_export", "Get an export", answer=wire.WireExport),
     Route(
         "PUT", JOB + "/schedule", "replace_schedule", "Replace a schedule",
-        (200, 400, 401, 404, 409, 413, 503), wire.WireJob, Schedule,
+        (200, 400, 401, 404, 409, 413, 503), wire.WireJob, Schedule, raises=(Conflict,),
     ),
     Route(
         "POST", JOB + "/schedule/state", "turn_schedule", "Pause or resume a schedule",
-        (200, 400, 401, 404, 409, 413, 503), wire.WireJob, ScheduleTurn,
+        (200, 400, 401, 404, 409, 413, 503), wire.WireJob, ScheduleTurn, raises=(Conflict,),
     ),
     Route("GET", JOB + "/webhook", "get_webhook", "Get a job's webhook", answer=wire.WireWebhook),
     Route(
         "PUT", JOB + "/webhook", "put_webhook", "Set a job's webhook",
-        (200, 400, 401, 404, 413, 503), wire.WireWebhook, WebhookSetting,
+        (200, 400, 401, 404, 413, 503), wire.WireWebhook, WebhookSetting, raises=BAD_WEBHOOK,
     ),
     Route(
         "DELETE", JOB + "/webhook", "delete_webhook", "Clear a job's webhook",
@@ -151,11 +188,11 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "POST", JOB + "/webhook/deliveries/{event}/redeliver", "redeliver", "Deliver an event again",
-        (202, 401, 404, 409, 503), notices.WireEvent,
+        (202, 401, 404, 409, 503), notices.WireEvent, raises=(Conflict,),
     ),
     Route(
         "POST", "/v1/webhook/test", "test_webhook", "Send a test event",
-        (200, 400, 401, 413, 503), notices.WireTested, NewWebhook,
+        (200, 400, 401, 413, 503), notices.WireTested, NewWebhook, raises=BAD_WEBHOOK,
     ),
     Route(
         "GET", "/v1/hmac/keys", "list_keys", "List signing keys", (200, 401, 503),
@@ -163,14 +200,14 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "POST", "/v1/hmac/keys/rotate", "rotate_key", "Begin a key rotation",
-        (201, 401, 409, 503), notices.WireNewKey,
+        (201, 401, 409, 503), notices.WireNewKey, raises=(CandidatePending,),
     ),
     Route(
         "POST", "/v1/hmac/keys/rotate/finalize", "finish_rotation", "Finish a key rotation",
-        (200, 401, 409, 503), notices.WireKeyInUse,
+        (200, 401, 409, 503), notices.WireKeyInUse, raises=(NoCandidate,),
     ),
     Route(
         "DELETE", "/v1/hmac/keys/rotate", "give_up_rotation", "Cancel a key rotation",
-        (204, 401, 409, 503),
+        (204, 401, 409, 503), raises=(NoCandidate,),
     ),
 )  # fmt: skip

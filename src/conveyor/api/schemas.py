@@ -1,0 +1,160 @@
+"""Schemas of what is taken, with the bounds that the checks behind them hold.
+
+Types give the shapes; what a shape may hold is checked by the domain, and told here from the
+domain's own constants.
+"""
+
+from typing import Any
+
+from conveyor.domain import cursor, params, task_token, webhook
+from conveyor.domain import submission as sub
+from conveyor.domain.ids import TASK_ID, ULID
+from conveyor.domain.job import JobStatus, JobType
+from conveyor.domain.submission import Limits, OnInvalid
+from conveyor.domain.task import TaskStatus
+
+Document = dict[str, Any]
+
+LIMITS = Limits()
+NULL: Document = {"type": "null"}
+GET_OR_POST = "^([Gg][Ee][Tt]|[Pp][Oo][Ss][Tt])$"
+EXTERNAL_ID: Document = {"pattern": f"^{sub.EXTERNAL_ID.pattern}$"}
+METADATA: Document = {
+    "maxProperties": sub.MOST_METADATA,
+    "propertyNames": {"minLength": 1, "maxLength": sub.LONGEST_METADATA_KEY},
+    "additionalProperties": {"type": "string", "maxLength": sub.LONGEST_METADATA_VALUE},
+}
+HEADERS: Document = {
+    "type": "object",
+    "maxProperties": params.MOST_HEADERS,
+    "additionalProperties": {"type": "string"},
+}
+
+
+def _whole(lowest: int, highest: int) -> Document:
+    return {"type": "integer", "minimum": lowest, "maximum": highest}
+
+
+def _several(names: list[str]) -> Document:
+    """One name, or several with commas."""
+    one = "|".join(names)
+    return {"type": "string", "pattern": f"^({one})(,({one}))*$"}
+
+
+def _parameter(name: str) -> Document:
+    """A parameter of a scrape: as itself, or as the text that stands for it."""
+    if name == params.HEADERS:
+        return HEADERS
+    if name in params.BOOLEANS:
+        return {"enum": [True, False, "true", "false"]}
+    if name in params.NUMBERS:
+        return {
+            "anyOf": [
+                _whole(0, params.NUMBERS[name]),
+                {"type": "string", "pattern": "^[0-9]{1,9}$"},
+            ]
+        }
+    if name in params.CHOICES:
+        return {"enum": sorted(params.CHOICES[name])}
+    return {"type": ["string", "number", "boolean"], "maxLength": params.LONGEST_TEXT}
+
+
+ZENROWS_PARAMS: Document = {
+    "properties": {name: _parameter(name) for name in sorted(params.KNOWN)},
+    "additionalProperties": False,
+}
+EXTENSIONS: dict[str, Document] = {
+    "max_inflight": _whole(1, LIMITS.most_inflight),
+    "max_per_host": _whole(1, LIMITS.most_inflight),
+    "retries": _whole(0, LIMITS.most_retries),
+    "result_ttl_days": _whole(1, LIMITS.most_ttl_days),
+    "async": {"type": "boolean"},
+    "on_invalid": {"enum": list(OnInvalid)},
+}
+# What is only a header: in a body it is an object.
+TASK_TOKEN: Document = {"type": "string", "pattern": f"^{task_token.TOKEN.pattern}$"}
+WEBHOOK_URL: Document = {
+    "format": "uri",
+    "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://",
+    "maxLength": webhook.LONGEST_URL,
+}
+# Schema, field, and what it holds beyond its type.
+BOUNDS: dict[str, dict[str, Document]] = {
+    "Submission": {
+        "status": {"enum": [JobStatus.OPEN, JobStatus.CLOSED]},
+        "tasks": {"maxItems": LIMITS.inline_tasks},
+        "zenrows_params": ZENROWS_PARAMS,
+        "external_id": EXTERNAL_ID,
+        "name": {"maxLength": sub.LONGEST_NAME},
+        "metadata": METADATA,
+        **EXTENSIONS,
+    },
+    "Addition": {"tasks": {"minItems": 1, "maxItems": LIMITS.tasks_per_add}},
+    "TaskInput": {
+        "url": {"format": "uri", "maxLength": sub.LONGEST_URL},
+        "external_id": EXTERNAL_ID,
+        "metadata": METADATA,
+        "method": {"pattern": GET_OR_POST},
+        "zenrows_params": ZENROWS_PARAMS,
+        "body": {"description": "With POST only: any JSON, at most 16 KiB and 32 levels"},
+    },
+}
+BOUNDS |= {
+    "NewWebhook": {"url": WEBHOOK_URL},
+    "WebhookSetting": {"url": WEBHOOK_URL},
+    "StepFunctions": {
+        "task_token": TASK_TOKEN,
+        "heartbeat_seconds": _whole(task_token.SHORTEST_BEAT, task_token.LONGEST_BEAT),
+    },
+}
+PATHS: dict[str, Document] = {
+    "task": {"type": "string", "pattern": f"^{TASK_ID.pattern}$"},
+    "": {"type": "string", "pattern": f"^{ULID.pattern}$"},  # of anything else
+}
+LISTED = _whole(1, cursor.MOST_LISTED) | {"default": cursor.DEFAULT_LIMIT}
+# Handler, parameter of the query, and what it takes.
+QUERIES: dict[str, dict[str, Document]] = {
+    "list_jobs": {
+        "status": {"enum": list(JobStatus)},
+        "type": {"enum": list(JobType)},
+        "limit": LISTED,
+        "cursor": PATHS[""],
+    },
+    "list_runs": {"limit": LISTED, "cursor": PATHS[""]},
+    "list_deliveries": {"limit": LISTED, "cursor": PATHS[""]},
+    "list_results": {
+        "status": _several(["all", "successful", "failed", "processing"]),
+        "limit": _whole(1, cursor.LARGEST_PAGE) | {"default": cursor.DEFAULT_PAGE},
+        "cursor": PATHS["task"],
+    },
+    "rerun_job": {"status": _several(list(TaskStatus))},
+}
+ABOUT = {
+    "limit": "How many to list",
+    "cursor": "`next_cursor` of the page before",
+    "status": "Only those of this status",
+    "type": "Only those of this type",
+}
+IDEMPOTENCY_KEY: Document = {"type": "string", "pattern": "^[!-~]{1,130}$"}
+
+
+def bounded(schemas: dict[str, Document]) -> dict[str, Document]:
+    """The schemas of types, with what their fields hold beyond their type."""
+    for name, fields in BOUNDS.items():
+        properties = schemas[name]["properties"]
+        for field, bounds in fields.items():
+            properties[field] = _narrowed(properties[field], bounds)
+    return schemas
+
+
+def _narrowed(schema: Document, bounds: Document) -> Document:
+    """A schema with further bounds; where it may be null, it still may."""
+    if "anyOf" not in schema:
+        return schema | bounds
+    kinds = [kind if kind == NULL else _bound(kind, bounds) for kind in schema["anyOf"]]
+    return schema | {"anyOf": kinds}
+
+
+def _bound(kind: Document, bounds: Document) -> Document:
+    """An enumeration is named by the values that count, not by the type that has more."""
+    return bounds if "$ref" in kind and "enum" in bounds else kind | bounds
