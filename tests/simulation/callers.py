@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from conveyor.steps.read import HOT
 from tests.simulation.book import KnownJob, KnownRun
 from tests.simulation.world import Answer, Request, World
 
@@ -158,6 +159,7 @@ class Callers:
 
     async def _inspect(self, job: KnownJob, *also: KnownRun) -> None:
         path = f"/v1/jobs/{job.id}"
+        self.world.clock.advance(HOT)  # so that counts which pollers share are read again
         answer = await self.get(job.caller, path)
         if job.deleted_at:
             assert answer.status == 404, f"a deleted job is shown: {answer}"

@@ -13,10 +13,10 @@ from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.run import RunStatus, counts
 from conveyor.domain.task import Refused, Task, TaskStatus
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
-from conveyor.steps.attempt import Fetched, Result
+from conveyor.steps.attempt import Ended, Fetched, Result
 from conveyor.steps.read import HOT, Content
 from conveyor.testing.factories import a_problem, a_run
-from tests.unit.kit import A_PAGE, CALLER, STRANGER, House, a_house, away
+from tests.unit.kit import A_PAGE, CALLER, STRANGER, House, a_house, an_assignment, away
 
 
 async def test_a_job_is_seen_with_its_run_and_what_is_settled_of_it() -> None:
@@ -227,6 +227,19 @@ async def test_a_run_that_moved_on_is_never_shown_with_counts_from_before() -> N
     assert view.run is not None
     assert view.run.status is RunStatus.COMPLETED
     assert counts(view.run, view.settled).successful == 3
+
+
+async def test_nobody_sees_older_counts_after_newer_ones() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(3)
+    await house.read.job(CALLER, job_id)
+    [task] = await house.work.claim({run_id: 1})
+    assignment = an_assignment(await house.job(job_id))
+    await house.settle.settle([Ended(task, assignment, A_PAGE)])
+
+    [listed], _ = await house.read.runs(CALLER, job_id, limit=9, before=None)
+    assert listed.settled.successful == 1
+    assert (await house.read.job(CALLER, job_id)).settled.successful == 1
 
 
 async def test_counts_are_read_when_there_is_nobody_to_share_them() -> None:

@@ -1,6 +1,7 @@
 """Read: what callers see of their jobs, runs and tasks. Nothing here writes."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -101,7 +102,7 @@ class Read:
             caller, limit=limit + 1, before=before, status=status, kind=kind
         )
         page = found[:limit]
-        settled = await self.tasks.counts([run.id for _, run in page if run])
+        settled = await self._fresh([run for _, run in page if run])
         views = [self._view(job, run, settled[run.id] if run else ZERO) for job, run in page]
         return views, page[-1][0].id if len(found) > limit else None
 
@@ -111,7 +112,7 @@ class Read:
         job = await own_job(self.metadata, caller, job_id)
         found = await self.metadata.runs(job.id, limit=limit + 1, before=before)
         page = found[:limit]
-        settled = await self.tasks.counts([run.id for run in page])
+        settled = await self._fresh(page)
         views = [RunView(run, settled[run.id]) for run in page]
         return views, page[-1].id if len(found) > limit else None
 
@@ -186,18 +187,27 @@ class Read:
         Those of a run whose shown status follows from them are always read: the status a caller
         sees is never a late one. A run that moved on has another version, and so another note.
         """
-        told = run.last_batch_received or run.ingest_status is IngestStatus.PENDING
-        if not (run.is_live and told):
-            return await self._read_counts(run)
-        note = f"counts:{run.id}:{run.version}"
-        try:
-            if known := await self.coordination.recall(note):
-                return COUNTS.decode(known)
-            settled = await self._read_counts(run)
-            await self.coordination.remember(note, msgspec.json.encode(settled), life=HOT)
-        except Unavailable:
-            return await self._read_counts(run)
+        if _is_shared(run):
+            with suppress(Unavailable):
+                if known := await self.coordination.recall(_note(run)):
+                    return COUNTS.decode(known)
+        return (await self._fresh([run]))[run.id]
+
+    async def _fresh(self, runs: Sequence[Run]) -> Mapping[RunId, Counts]:
+        """Counts as they are, noted for others: nobody sees older ones after somebody saw these."""
+        settled = await self.tasks.counts([run.id for run in runs])
+        with suppress(Unavailable):
+            for run in filter(_is_shared, runs):
+                content = msgspec.json.encode(settled[run.id])
+                await self.coordination.remember(_note(run), content, life=HOT)
         return settled
 
-    async def _read_counts(self, run: Run) -> Counts:
-        return (await self.tasks.counts([run.id]))[run.id]
+
+def _is_shared(run: Run) -> bool:
+    """Whether all that counts say of a run is how far it is."""
+    told = run.last_batch_received or run.ingest_status is IngestStatus.PENDING
+    return run.is_live and told
+
+
+def _note(run: Run) -> str:
+    return f"counts:{run.id}:{run.version}"
