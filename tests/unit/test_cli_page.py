@@ -13,7 +13,7 @@ from conveyor.cli.people import COMMANDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 NAMES = [command.__name__ for command in COMMANDS]
-FOR_OPERATORS = ["doctor", "dlq"]
+FOR_OPERATORS = ["keys", "doctor", "dlq"]
 SHARED = {"--url", "--key", "--config", "--json"}
 AT_THE_TOP = {"--help", "--install-completion", "--show-completion"}
 
