@@ -43,7 +43,7 @@ def code_of(call: Callable[[], object]) -> tuple[int, str]:
     return caught.value.status_code, caught.value.code
 
 
-def soon(zone: str = NEW_YORK, *, seconds: int = 2) -> At:
+def soon(zone: str = NEW_YORK, *, seconds: int = 4) -> At:
     """A moment that comes within a test."""
     local = datetime.now(ZoneInfo(zone)) + timedelta(seconds=seconds)
     return At(local.replace(tzinfo=None, microsecond=0), timezone=zone)
@@ -105,7 +105,7 @@ def test_a_schedule_is_paused_resumed_and_replaced(client: ZenRowsBatchClient) -
     assert resumed.data.schedule_state is ScheduleState.ACTIVE
     assert resumed.data.next_scheduled_run == before
     client.job(job.job_id).schedule.pause()
-    at = soon(seconds=3)
+    at = soon()
     replaced = client.job(job.job_id).schedule.update(at)
     assert replaced.data.schedule_state is ScheduleState.PAUSED
     assert replaced.data.schedule is not None
@@ -167,8 +167,8 @@ def test_a_schedule_of_another_caller_is_not_there(
 
 
 def test_a_deleted_job_fires_no_more(client: ZenRowsBatchClient) -> None:
-    job = client.submit_scheduled(soon(seconds=2), URLS)
+    job = client.submit_scheduled(soon(seconds=4), URLS)
     client.job(job.job_id).delete()
-    witness = client.submit_scheduled(soon(seconds=3), URLS)
+    witness = client.submit_scheduled(soon(seconds=5), URLS)
     until(lambda: client.get_job(witness.job_id).data.latest_run)
     assert code_of(lambda: client.get_job(job.job_id)) == (404, "not_found")

@@ -177,10 +177,11 @@ async def test_a_run_that_takes_longer_than_a_day_costs_a_fire(
 
 
 def test_a_killed_service_fires_when_it_is_back_and_once(tmp_path: Path, gateway: Program) -> None:
-    moment = datetime.now(UTC) + timedelta(seconds=3)
-    schedule = {"at": moment.replace(tzinfo=None).isoformat(timespec="seconds"), "timezone": "UTC"}
     tasks = [{"url": f"https://ok.example/{number}"} for number in range(5)]
     with service(data=tmp_path, gateway=gateway.url) as program, client_of(program) as api:
+        moment = datetime.now(UTC) + timedelta(seconds=4)
+        local = moment.replace(tzinfo=None).isoformat(timespec="seconds")
+        schedule = {"at": local, "timezone": "UTC"}
         body = {"type": "scheduled", "schedule": schedule, "tasks": tasks}
         job_id = api.post("/jobs", json=body).raise_for_status().json()["job_id"]
         program.kill()
