@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from conveyor.steps.read import HOT
 from tests.simulation.book import KnownJob, KnownRun
 from tests.simulation.world import Answer, Request, World
 
@@ -14,6 +13,7 @@ Document = dict[str, Any]
 
 CALLERS = ("first-caller", "second-caller")
 DAY = timedelta(hours=24)
+SECOND = timedelta(seconds=1)
 
 
 class Effect(Protocol):
@@ -159,7 +159,7 @@ class Callers:
 
     async def _inspect(self, job: KnownJob, *also: KnownRun) -> None:
         path = f"/v1/jobs/{job.id}"
-        self.world.clock.advance(HOT)  # so that counts which pollers share are read again
+        self.world.clock.advance(SECOND)  # so that counts which pollers share are read again
         answer = await self.get(job.caller, path)
         if job.deleted_at:
             assert answer.status == 404, f"a deleted job is shown: {answer}"

@@ -140,10 +140,10 @@ def _operation(route: Route) -> Document:
         },
     }
     if route.body:
-        operation["requestBody"] = {
-            "required": True,
-            "content": {"application/json": _content(route.body.__name__)},
-        }
+        content = _content(route.body.__name__)
+        if route.handler in schemas.EXAMPLES:
+            content["example"] = schemas.EXAMPLES[route.handler]
+        operation["requestBody"] = {"required": True, "content": {"application/json": content}}
     return operation
 
 
@@ -162,7 +162,9 @@ def _query_parameters(route: Route) -> Iterator[Document]:
     for name in route.query:
         schema = known.get(name, {"type": "string"})
         about = schemas.ABOUT.get(name, "")
-        yield {"name": name, "in": "query", "schema": schema, "description": about}
+        described = {"name": name, "in": "query", "schema": schema, "description": about}
+        # An empty one is as good as none, but where none means all that there is.
+        yield described | ({} if route.handler == "rerun_job" else {"allowEmptyValue": True})
 
 
 def _headers(route: Route) -> Iterator[Document]:

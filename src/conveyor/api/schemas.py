@@ -6,7 +6,7 @@ domain's own constants.
 
 from typing import Any
 
-from conveyor.domain import cursor, params, task_token, webhook
+from conveyor.domain import cursor, params, schedule, task_token, webhook
 from conveyor.domain import submission as sub
 from conveyor.domain.ids import TASK_ID, ULID
 from conveyor.domain.job import JobStatus, JobType
@@ -35,10 +35,11 @@ def _whole(lowest: int, highest: int) -> Document:
     return {"type": "integer", "minimum": lowest, "maximum": highest}
 
 
-def _several(names: list[str]) -> Document:
+def _several(names: list[str], *, empty: bool = False) -> Document:
     """One name, or several with commas."""
     one = "|".join(names)
-    return {"type": "string", "pattern": f"^({one})(,({one}))*$"}
+    several = f"({one})(,({one}))*"
+    return {"type": "string", "pattern": f"^({several})?$" if empty else f"^{several}$"}
 
 
 def _parameter(name: str) -> Document:
@@ -91,7 +92,11 @@ BOUNDS: dict[str, dict[str, Document]] = {
     },
     "Addition": {"tasks": {"minItems": 1, "maxItems": LIMITS.tasks_per_add}},
     "TaskInput": {
-        "url": {"format": "uri", "maxLength": sub.LONGEST_URL},
+        "url": {
+            "pattern": "^https?://[^/]",
+            "maxLength": sub.LONGEST_URL,
+            "examples": ["https://example.com/"],
+        },
         "external_id": EXTERNAL_ID,
         "metadata": METADATA,
         "method": {"pattern": GET_OR_POST},
@@ -102,30 +107,70 @@ BOUNDS: dict[str, dict[str, Document]] = {
 BOUNDS |= {
     "NewWebhook": {"url": WEBHOOK_URL},
     "WebhookSetting": {"url": WEBHOOK_URL},
+    "Schedule": {"at": {"pattern": f"^{schedule.LOCAL_TIME.pattern}$"}},
+    "Rate": {"every": {"minimum": 1}},
+    "Weekly": {"days": {"minItems": 1}},
+    "Monthly": {"days": {"minItems": 1, "items": _whole(1, 31)}},
+    "Calendar": {
+        "times_of_day": {
+            "minItems": 1,
+            "items": {"type": "string", "pattern": f"^({schedule.FULL_HOUR.pattern})$"},
+        }
+    },
     "StepFunctions": {
         "task_token": TASK_TOKEN,
         "heartbeat_seconds": _whole(task_token.SHORTEST_BEAT, task_token.LONGEST_BEAT),
     },
 }
+# The ways to hand in tasks: in the body, later, or in a slot.
+SOURCES: list[Document] = [
+    {
+        "required": ["tasks"],
+        "properties": {
+            "tasks": {"type": "array", "minItems": 1},
+            "file_input_id": NULL,
+            "on_invalid": NULL,
+        },
+    },
+    {
+        "required": ["status"],
+        "properties": {
+            "status": {"const": JobStatus.OPEN},
+            "file_input_id": NULL,
+            "on_invalid": NULL,
+        },
+    },
+    {
+        "required": ["file_input_id"],
+        "properties": {
+            "file_input_id": {"type": "string"},
+            "tasks": NULL,
+            "status": {"enum": [JobStatus.CLOSED, None]},
+        },
+    },
+]
 PATHS: dict[str, Document] = {
     "task": {"type": "string", "pattern": f"^{TASK_ID.pattern}$"},
     "": {"type": "string", "pattern": f"^{ULID.pattern}$"},  # of anything else
 }
+# An empty parameter is as good as none.
+AFTER_ID: Document = {"type": "string", "pattern": f"^({ULID.pattern})?$"}
+AFTER_TASK: Document = {"type": "string", "pattern": f"^({TASK_ID.pattern})?$"}
 LISTED = _whole(1, cursor.MOST_LISTED) | {"default": cursor.DEFAULT_LIMIT}
 # Handler, parameter of the query, and what it takes.
 QUERIES: dict[str, dict[str, Document]] = {
     "list_jobs": {
-        "status": {"enum": list(JobStatus)},
-        "type": {"enum": list(JobType)},
+        "status": {"enum": ["", *JobStatus]},
+        "type": {"enum": ["", *JobType]},
         "limit": LISTED,
-        "cursor": PATHS[""],
+        "cursor": AFTER_ID,
     },
-    "list_runs": {"limit": LISTED, "cursor": PATHS[""]},
-    "list_deliveries": {"limit": LISTED, "cursor": PATHS[""]},
+    "list_runs": {"limit": LISTED, "cursor": AFTER_ID},
+    "list_deliveries": {"limit": LISTED, "cursor": AFTER_ID},
     "list_results": {
-        "status": _several(["all", "successful", "failed", "processing"]),
+        "status": _several(["all", "successful", "failed", "processing"], empty=True),
         "limit": _whole(1, cursor.LARGEST_PAGE) | {"default": cursor.DEFAULT_PAGE},
-        "cursor": PATHS["task"],
+        "cursor": AFTER_TASK,
     },
     "rerun_job": {"status": _several(list(TaskStatus))},
 }
@@ -134,6 +179,12 @@ ABOUT = {
     "cursor": "`next_cursor` of the page before",
     "status": "Only those of this status",
     "type": "Only those of this type",
+}
+# Handler, and a body that it takes.
+EXAMPLES: dict[str, Document] = {
+    "submit_job": {"status": "open", "tasks": [{"url": "https://example.com/"}]},
+    "add_tasks": {"tasks": [{"url": "https://example.com/"}]},
+    "new_slot": {"type": "txt"},
 }
 IDEMPOTENCY_KEY: Document = {"type": "string", "pattern": "^[!-~]{1,130}$"}
 
@@ -144,6 +195,7 @@ def bounded(schemas: dict[str, Document]) -> dict[str, Document]:
         properties = schemas[name]["properties"]
         for field, bounds in fields.items():
             properties[field] = _narrowed(properties[field], bounds)
+    schemas["Submission"]["anyOf"] = SOURCES
     return schemas
 
 

@@ -1,0 +1,78 @@
+"""The description that the service serves, tried against the service itself, call by call."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conveyor.api import events
+from conveyor.api.openapi import document
+from conveyor.api.routes import ROUTES
+from conveyor.testing.programs import Program, mock_gateway, service
+
+CONFIG = Path(__file__).with_name("schemathesis.toml")
+KEY = "the-only-key"
+# A job outlives its runs: what reads its latest one is not found once that is deleted.
+NOT_SO_HERE = "ensure_resource_availability"
+# A stream of events has no end while its run goes on.
+LEFT_OUT = {(route.method, route.path) for route in ROUTES if route.media_type == events.MEDIA_TYPE}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    environ = {"CONVEYOR_API_KEYS": KEY, "CONVEYOR_GRACE": "200ms"}
+    data = tmp_path_factory.mktemp("data")
+    with (
+        mock_gateway() as gateway,
+        service(data=data, gateway=gateway.url, environ=environ) as program,
+    ):
+        yield program
+
+
+@pytest.mark.timeout(600)
+def test_two_thousand_calls_are_answered_as_described(running: Program, tmp_path: Path) -> None:
+    report = tried(running, tmp_path, examples=30)
+    assert report["test_cases"]["generated"] >= 2_000
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+def test_twenty_thousand_calls_are_answered_as_described(running: Program, tmp_path: Path) -> None:
+    report = tried(running, tmp_path, examples=700)
+    assert report["test_cases"]["generated"] >= 20_000
+
+
+def test_all_that_is_served_is_tried() -> None:
+    served = {(route.method, route.path) for route in ROUTES} - LEFT_OUT
+    assert ("POST", "/v1/jobs") in served
+    assert not {path for _, path in LEFT_OUT if path.endswith("/events")} & {
+        path for _, path in served
+    }
+
+
+def tried(program: Program, folder: Path, *, examples: int) -> dict[str, Any]:
+    """What came of trying everything: a report without a failure."""
+    told = folder / "report.json"
+    command = [
+        *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIG), "--no-color"),
+        *("run", program.url.removesuffix("/v1") + "/openapi.json"),
+        *("-H", f"X-API-Key: {KEY}", "--max-examples", str(examples)),
+        *("--checks", "all", "--exclude-checks", NOT_SO_HERE),
+        *("--seed", "20260302", "--report", "json", "--report-json-path", str(told)),
+        *(part for name in _left_out() for part in ("--exclude-operation-id", name)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    report: dict[str, Any] = json.loads(told.read_text()) if told.exists() else {}
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
+    assert report["complete"]
+    assert report["operations"]["tested"] == len(ROUTES) - len(LEFT_OUT)
+    return report
+
+
+def _left_out() -> list[str]:
+    described = document()["paths"]
+    return [described[path][method.lower()]["operationId"] for method, path in sorted(LEFT_OUT)]
