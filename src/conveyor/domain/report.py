@@ -50,10 +50,6 @@ def in_trouble(event: Event, delivery: Delivery, now: datetime) -> Event:
     return _with(event, delivery, due_at=now + wait, tries=tries)
 
 
-def next_attempt(event: Event) -> int:
-    return event.deliveries[-1].attempt + 1 if event.deliveries else 1
-
-
 def _ended(event: Event, delivery: Delivery, status: EventStatus) -> Event:
     return _with(event, delivery, due_at=None, tries=0, status=status, sealed_token=b"")
 

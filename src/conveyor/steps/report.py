@@ -15,7 +15,14 @@ import msgspec
 import structlog
 
 from conveyor.domain import report as life
-from conveyor.domain.event import Channel, Delivery, Event, EventStatus, EventType
+from conveyor.domain.event import (
+    Channel,
+    Delivery,
+    Event,
+    EventStatus,
+    EventType,
+    next_attempt,
+)
 from conveyor.domain.ids import EventId
 from conveyor.domain.job import JobStatus
 from conveyor.domain.run import RunStatus
@@ -107,7 +114,7 @@ class Report:
         started, began = self.clock.now(), self.clock.monotonic()
         answer = await self._told(held)
         delivery = Delivery(
-            attempt=life.next_attempt(held),
+            attempt=next_attempt(held),
             started_at=started,
             elapsed_ms=round((self.clock.monotonic() - began) * 1000),
             status_code=answer.status_code if isinstance(answer, Trouble) else None,
