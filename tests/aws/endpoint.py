@@ -91,7 +91,7 @@ class Endpoint:
     def _apply(self, action: str, given: dict[str, str]) -> Fault:
         token = given["taskToken"]
         if token not in self.waiting:
-            code = "TaskTimedOut" if token in self.outcomes else "InvalidToken"
+            code = "TaskTimedOut" if token in self.outcomes else "TaskDoesNotExist"
             return refusal(code, message=f"Task Timed Out: '{token}'")
         if action == "SendTaskHeartbeat":
             self.beats[token] += 1

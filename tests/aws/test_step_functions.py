@@ -95,12 +95,20 @@ async def test_an_answer_that_is_no_json_is_trouble_or_taken_and_nothing_else(
     assert isinstance(await tokens.succeed(TOKEN, "{}"), Trouble | Sent)
 
 
-@pytest.mark.parametrize("code", ["TaskTimedOut", "TaskDoesNotExist", "InvalidToken"])
+@pytest.mark.parametrize("code", ["TaskTimedOut", "TaskDoesNotExist"])
 async def test_a_state_that_does_not_wait_is_closed(
     endpoint: Endpoint, tokens: TaskTokens, code: str
 ) -> None:
     endpoint.faults.extend([refusal(code, message=f"'{TOKEN}' is over")] * 3)
     assert await _ways(tokens) == [Closed(code)] * 3
+
+
+async def test_a_token_that_is_called_invalid_is_tried_again(
+    endpoint: Endpoint, tokens: TaskTokens
+) -> None:
+    """So is every token where the region is wrong; it is good again once that is put right."""
+    endpoint.faults.extend([refusal("InvalidToken", message=f"'{TOKEN}' is odd")] * 3)
+    assert await _ways(tokens) == [Trouble("InvalidToken", 400)] * 3
 
 
 async def test_a_lost_answer_is_followed_by_closed(endpoint: Endpoint, tokens: TaskTokens) -> None:

@@ -54,6 +54,7 @@ def _on(emulator: Emulator, tokens: StepFunctions) -> TokenBench:
         start=start,
         outcome=outcome,
         keeps_causes=not is_moto,
+        calls_the_ended_invalid=is_moto,
         knows_late_failures=not is_moto,
     )
 

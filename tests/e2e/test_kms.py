@@ -93,7 +93,6 @@ def test_a_kms_that_is_not_there_is_told(tmp_path: Path) -> None:
         "CONVEYOR_SEALING": "kms:alias/mine",
         "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
         "AWS_REGION": "eu-west-1",
-        "AWS_DEFAULT_REGION": "eu-west-1",
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "canary-secret",
     }

@@ -1,7 +1,7 @@
 """Scheduled jobs: each moment of a schedule is one run, whoever works and whoever dies."""
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from conveyor.errors import (
     RunNotTerminal,
     Unavailable,
 )
+from conveyor.steps import fire as module
 from conveyor.steps.fire import BITE, Fired
 from conveyor.testing.clock import NOON
 from conveyor.testing.trace import Crash, Moment
@@ -334,6 +335,25 @@ async def test_a_duty_that_cannot_be_sent_is_the_sweepers() -> None:
     await house.sweep_later()
     assert house.swept == {"unfinished_ingest": 1}
     assert (await finish(house, job_id)).status is RunStatus.COMPLETED
+
+
+async def test_a_job_that_brings_out_a_bug_is_put_aside_and_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = a_house()
+    odd, well = await schedule(house), await schedule(house)
+    made = module._next
+
+    def next_of(job: Job, now: datetime) -> datetime | None:
+        if job.id == odd:
+            raise RuntimeError("a bug")
+        return made(job, now)
+
+    monkeypatch.setattr(module, "_next", next_of)
+    assert await fire(house, HOUR) == 2
+    assert (await house.job(odd)).schedule_state is ScheduleState.PAUSED
+    assert (await house.job(well)).runs == 1
+    assert house.fired == {Fired.RUN: 1, Fired.BROKEN: 1}
 
 
 async def test_a_zone_that_is_gone_pauses_its_schedule_and_holds_up_nobody() -> None:

@@ -71,6 +71,10 @@ async def test_what_another_has_does_not_count() -> None:
 async def test_a_limit_holds_only_for_what_is_asked() -> None:
     quotas = await given(10, 20, scheduled=1, active_jobs=1, scheduled_jobs=1)
     await quotas.check(Demand(caller=CALLER, tasks=1_000))
+    over = await given(10, 20, active_jobs=1, open_tasks=1_000)
+    await over.check(Demand(caller=CALLER, tasks=1))  # tasks for a job that is there
+    full = await given(10, 20, active_jobs=9, open_tasks=1)
+    await full.check(Demand(caller=CALLER, jobs=1))  # an open job without tasks
 
 
 async def test_without_limits_nothing_is_asked_of_anyone() -> None:

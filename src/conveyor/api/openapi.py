@@ -222,10 +222,10 @@ def _status(kind: type[ConveyorError]) -> int:
 
 
 def _problem(status: int, codes: list[str]) -> Document:
-    """A refusal, with the codes it may have; a failed task's own code may be any."""
-    shown: Document = {"status": {"const": status}}
+    """A refusal, with the codes it may have; a failed task's problem has its own code and status."""
+    shown: Document = {}
     if status != TaskUnsuccessful.status:
-        shown["code"] = {"enum": sorted(codes)}
+        shown = {"status": {"const": status}, "code": {"enum": sorted(codes)}}
     schema = {"$ref": REFERENCE.format(name="WireProblem"), "properties": shown}
     described = ", ".join(f"`{code}`" for code in sorted(codes))
     return {

@@ -69,6 +69,10 @@ class Fire:
             next_at = _next(job, now)
         except InvalidArgument as error:
             return await self._pause(job, str(error), now)
+        except Exception:
+            # A bug that one schedule brings out must not keep all others from their time.
+            log.exception("schedule.bug", job_id=job.id)
+            return await self._pause(job, "a bug, told as schedule.bug", now)
         if job.pinned is None:
             return await self._pause(job, "it has no list", now)
         last = await latest_run(self.metadata, job)

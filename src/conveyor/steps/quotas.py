@@ -53,9 +53,9 @@ class Quotas:
         if not (self.active_jobs and demand.jobs) and not (self.open_tasks and demand.tasks):
             return
         live = await self.census.live_runs(demand.caller)
-        if self.active_jobs:
+        if self.active_jobs and demand.jobs:
             _check("active_jobs", len(live), demand.jobs, self.active_jobs)
-        if self.open_tasks:
+        if self.open_tasks and demand.tasks:
             _check("open_tasks", await self._open(live), demand.tasks, self.open_tasks)
 
     async def _open(self, live: Sequence[Run]) -> int:

@@ -4,6 +4,7 @@ Region, endpoint and credentials come from the usual AWS_* variables and files.
 """
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -27,9 +28,8 @@ class KmsVault:
 
     async def open(self, kept: bytes) -> bytes:
         opened = await self._ask(
-            lambda kms: kms.decrypt(
-                KeyId=self._key, CiphertextBlob=kept, EncryptionContext=WHAT_FOR
-            )
+            # Without a key's name: an alias may point at another by now, and the blob names its own.
+            lambda kms: kms.decrypt(CiphertextBlob=kept, EncryptionContext=WHAT_FOR)
         )
         key: bytes = opened["Plaintext"]
         return key
@@ -50,8 +50,9 @@ class KmsVault:
         bounds = Config(
             connect_timeout=SECONDS, read_timeout=SECONDS, retries={"total_max_attempts": 3}
         )
+        region = os.environ.get("AWS_REGION") or None  # botocore itself does not look there
         try:
-            return question(get_session().create_client("kms", config=bounds))
+            return question(get_session().create_client("kms", region_name=region, config=bounds))
         except (BotoCoreError, ClientError, ValueError) as error:
             raise Unavailable(
                 f"KMS does not give the sealing key {self._key!r}: {error}. Check 'sealing', the "

@@ -18,8 +18,8 @@ from conveyor.ports.task_tokens import Answer, Closed, Sent, Trouble
 CONNECT = timedelta(seconds=3)
 READ = timedelta(seconds=10)
 # The state goes on without us, has gone on, or never was. AWS says `TaskTimedOut` of a token that
-# was told before, too.
-CLOSED = frozenset({"TaskTimedOut", "TaskDoesNotExist", "InvalidToken"})
+# was told before, too. `InvalidToken` is trouble: so says a wrong region of every token.
+CLOSED = frozenset({"TaskTimedOut", "TaskDoesNotExist"})
 # A code is a word; a message is not repeated, since it may quote what was sent.
 CODE = re.compile(r"[A-Za-z][A-Za-z0-9.]{0,79}")
 
