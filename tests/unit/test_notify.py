@@ -107,7 +107,7 @@ async def test_a_receiver_that_is_gone_is_told_nothing_more() -> None:
     assert (await _event(house, second.id)).status is EventStatus.DELIVERED
 
 
-async def test_a_webhook_that_was_set_meanwhile_is_not_disabled_for_the_old_one() -> None:
+async def test_a_webhook_that_was_set_meanwhile_is_told_and_not_disabled_for_the_old_one() -> None:
     house = a_house()
     house.told.always[HOST] = GONE
     event = await _owed(house)
@@ -119,6 +119,28 @@ async def test_a_webhook_that_was_set_meanwhile_is_not_disabled_for_the_old_one(
     await house.notify.step()
 
     assert (await house.job(event.job_id)).webhook == Webhook(url="https://new.example/")
+    stored = await _event(house, event.id)
+    assert (stored.status, stored.tries, stored.due_at) == (EventStatus.OWED, 0, house.clock.now())
+
+    await house.notify.step()
+    assert [one.url for one in house.told.told] == [f"https://{HOST}/in", "https://new.example/"]
+    stored = await _event(house, event.id)
+    assert stored.status is EventStatus.DELIVERED
+    assert [one.status_code for one in stored.deliveries] == [410, 200]
+
+
+async def test_a_webhook_that_was_cleared_meanwhile_ends_the_event() -> None:
+    house = a_house()
+    house.told.always[HOST] = GONE
+    event = await _owed(house)
+
+    async def clear() -> None:
+        await house.subscribe.clear(CALLER, event.job_id)
+
+    house.trace.after("receivers.post", 1, clear)
+    await house.notify.step()
+
+    assert (await house.job(event.job_id)).webhook is None
     assert (await _event(house, event.id)).status is EventStatus.FAILED
 
 

@@ -19,7 +19,7 @@ import structlog
 from conveyor.domain import event as life
 from conveyor.domain.event import Channel, Delivery, Event
 from conveyor.domain.ids import JobId
-from conveyor.domain.job import JobStatus
+from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.receiver_lines import Lines
 from conveyor.domain.webhook import Webhook, next_wait
 from conveyor.errors import Stale, Unavailable
@@ -122,10 +122,7 @@ class Notify:
 
     async def _webhook(self, event: Event) -> Webhook | None:
         """Where it is wanted now, if it still is."""
-        job = await self.metadata.job(event.job_id)
-        if job is None or job.status is JobStatus.DELETED:
-            return None
-        return job.webhook if job.webhook and job.webhook.is_on else None
+        return _in_use(await self.metadata.job(event.job_id))
 
     async def _put_in_line(self, waiting: Sequence[Turn]) -> None:
         now = self.clock.now()
@@ -226,8 +223,8 @@ class Notify:
             if await self._commit(life.delivered(event, delivery)):
                 log.info("webhook.delivered", attempt=delivery.attempt, **ids)
         elif carried.is_gone:
-            await self._disable(event, webhook, delivery)
-            log.warning("webhook.disabled", attempt=delivery.attempt, **ids)
+            if await self._disable(event, webhook, delivery):
+                log.warning("webhook.disabled", attempt=delivery.attempt, **ids)
         else:
             wait = next_wait(event.tries + 1, self.lines.chance(), carried.retry_after)
             again_at = self.clock.now() + wait if wait else None
@@ -237,19 +234,33 @@ class Notify:
             else:
                 log.warning("webhook.given_up", attempt=delivery.attempt, why=delivery.error, **ids)
 
-    async def _disable(self, event: Event, webhook: Webhook, delivery: Delivery) -> None:
-        """The receiver is gone for good: nothing more goes there, unless it is set anew."""
+    async def _disable(self, event: Event, webhook: Webhook, delivery: Delivery) -> bool:
+        """The receiver is gone for good: nothing more goes there, unless it is set anew.
+
+        Whether that was done. If another was set meanwhile, that one is told instead, as if the
+        event were new.
+        """
         ended = life.failed(event, delivery, None)
         job = await self.metadata.job(event.job_id)
         while job and job.webhook == webhook:
             off = msgspec.structs.replace(webhook, disabled_at=self.clock.now())
             if await self._commit(msgspec.structs.replace(job, webhook=off), ended):
-                return
+                return True
             before, job = job, await self.metadata.job(event.job_id)
             if job == before:
-                return  # it is the event that somebody else has by now
-        await self._commit(ended)
+                return False  # it is the event that somebody else has by now
+        if _in_use(job):
+            ended = life.owed_again(ended, self.clock.now())
+        if await self._commit(ended):
+            self.wake()
+        return False
 
     async def _drop(self, event: Event) -> None:
         if await self._commit(life.dropped(event)):
             log.info("webhook.dropped", event_id=event.id, job_id=event.job_id)
+
+
+def _in_use(job: Job | None) -> Webhook | None:
+    if job is None or job.status is JobStatus.DELETED:
+        return None
+    return job.webhook if job.webhook and job.webhook.is_on else None
