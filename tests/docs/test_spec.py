@@ -415,7 +415,8 @@ def test_the_bounds_of_webhooks_are_the_codes() -> None:
         f"the latest {event.MOST_DELIVERIES} of each event",
         (
             f"{receiver_lines.PLACES} deliveries are under way at a time in a process, "
-            f"{receiver_lines.PLACES_OF_ONE} to one host, and {poor} to hosts"
+            f"{receiver_lines.PLACES_OF_ONE} to one host, "
+            f"{receiver_lines.PLACES_OF_CALLER} of one caller, and {poor} to hosts"
         ),
         f"after more than {receiver_lines.LATE:.0f} s",
         f"({receiver_lines.MOST_IN_LINE:,} events at most over all)",

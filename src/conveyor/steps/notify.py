@@ -4,8 +4,8 @@ A sender first takes an event by a conditional write that moves its due time on 
 sends it, then notes what came of it. Whoever dies in between leaves an event that is due again:
 it is sent once more, with the same id. Where it goes is read anew at each attempt.
 
-Many are under way at once, and few for one receiver. What finds its receiver busy is put off in
-storage and stands in that receiver's line, so that the listing of what is due always shows others.
+Many are under way at once, few for one receiver and not all for one caller. What finds no place is
+put off in storage and stands in line, so that the listing of what is due always shows others.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ class Notify:
         waiting: list[Turn] = []
         for event, webhook in await self._wanted(due):
             host = self.receivers.host(webhook.url)
-            (begun if self.lines.begin(host) else waiting).append((host, event))
+            (begun if self.lines.begin(host, event.caller) else waiting).append((host, event))
         for host, event in await self._taken(begun):
             group.create_task(self._send(group, host, event))
         await self._put_in_line(waiting)
@@ -145,8 +145,8 @@ class Notify:
         return ours
 
     def _give_back(self, turns: Sequence[Turn]) -> None:
-        for host, _ in turns:
-            self.lines.give_back(host)
+        for host, event in turns:
+            self.lines.give_back(host, event.caller)
 
     async def _written(self, changed: Sequence[Turn]) -> list[Turn]:
         """Write all at once if nobody else has moved one, else each by itself; those that took."""
@@ -174,7 +174,8 @@ class Notify:
             # Nothing is noted: its lease lapses, and it is sent again.
             log.warning("webhook.unavailable", event_id=event.id, why=str(error))
         finally:
-            self.lines.end(host, seconds=self.clock.monotonic() - started, well=well)
+            took = self.clock.monotonic() - started
+            self.lines.end(host, event.caller, seconds=took, well=well)
         await self._go_on(group)
 
     async def _go_on(self, group: asyncio.TaskGroup) -> None:
