@@ -1,12 +1,14 @@
 """Where a job's news go: set, shown, cleared, listed, sent again and tried out."""
 
 import asyncio
+from dataclasses import replace
+from datetime import timedelta
 
 import msgspec
 import pytest
 
 from conveyor.domain.event import Channel, EventStatus
-from conveyor.domain.ids import EventId, JobId, RunId
+from conveyor.domain.ids import CallerId, EventId, JobId, RunId
 from conveyor.domain.run import RunStatus
 from conveyor.domain.webhook import Webhook
 from conveyor.errors import (
@@ -14,14 +16,16 @@ from conveyor.errors import (
     CallbackUrlUnresolvable,
     Conflict,
     NotFound,
+    Overloaded,
     SigningRequiresActiveKey,
 )
 from conveyor.ports.receivers import Reply
-from conveyor.steps.subscribe import MOST_TESTS
+from conveyor.steps.subscribe import MOST_TESTS, TESTS_OF_CALLER, Turns
 from conveyor.testing.factories import an_event
-from tests.unit.kit import A_PAGE, CALLER, SOON, STRANGER, a_call, a_house, ids_as_answer
+from tests.unit.kit import A_PAGE, CALLER, SOON, STRANGER, House, a_call, a_house, ids_as_answer
 
 URL = "https://hooks.example/in"
+SHORT = timedelta(milliseconds=50)
 
 
 async def test_a_webhook_comes_with_the_submission_and_is_told_of_the_end() -> None:
@@ -202,14 +206,46 @@ async def test_few_tests_are_under_way_at_a_time() -> None:
     house = a_house()
     house.told.held["hooks.example"] = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        for _ in range(MOST_TESTS + 5):
-            group.create_task(house.subscribe.test(CALLER, URL, signature=False))
-        async with asyncio.timeout(SOON):
-            while len(house.told.told) < MOST_TESTS:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert len(house.told.told) == MOST_TESTS
+        for number in range(MOST_TESTS + 5):
+            caller = CallerId(f"caller{number}")
+            group.create_task(house.subscribe.test(caller, URL, signature=False))
+        await _told(house, MOST_TESTS)
         house.told.held["hooks.example"].set()
+    assert len(house.told.told) == MOST_TESTS + 5
+
+
+async def test_a_caller_whose_receiver_is_silent_keeps_nobody_else_from_testing() -> None:
+    house = a_house()
+    subscribe = replace(house.subscribe, turns=Turns(SHORT))
+    house.told.held["tarpit.example"] = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(TESTS_OF_CALLER):
+            test = subscribe.test(CALLER, "https://tarpit.example/", signature=False)
+            group.create_task(test)
+        await _told(house, TESTS_OF_CALLER)
+
+        for _ in range(MOST_TESTS):
+            with pytest.raises(Overloaded):
+                await subscribe.test(CALLER, URL, signature=False)
+        await subscribe.test(STRANGER, URL, signature=False)
+        assert [one.url for one in house.told.told_of("hooks.example")] == [URL]
+        house.told.held["tarpit.example"].set()
+    await subscribe.test(CALLER, URL, signature=False)
+
+
+async def test_a_test_that_finds_no_place_is_told_so_soon() -> None:
+    house = a_house()
+    subscribe = replace(house.subscribe, turns=Turns(SHORT))
+    house.told.held["hooks.example"] = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for number in range(MOST_TESTS):
+            caller = CallerId(f"caller{number}")
+            group.create_task(subscribe.test(caller, URL, signature=False))
+        await _told(house, MOST_TESTS)
+        with pytest.raises(Overloaded):
+            await subscribe.test(STRANGER, URL, signature=False)
+        house.told.held["hooks.example"].set()
+    await subscribe.test(STRANGER, URL, signature=False)
 
 
 async def test_a_deleted_jobs_events_are_cleared_away_but_for_others_channels() -> None:
@@ -229,3 +265,12 @@ async def test_a_deleted_jobs_events_are_cleared_away_but_for_others_channels() 
 def _private(url: str) -> None:
     if "private" in url:
         raise CallbackUrlUnresolvable("not public")
+
+
+async def _told(house: House, count: int) -> None:
+    """So many, and no more for the moment."""
+    async with asyncio.timeout(SOON):
+        while len(house.told.told) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(house.told.told) == count

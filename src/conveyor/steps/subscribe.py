@@ -5,8 +5,11 @@ stale then, and tells whoever is to be told now.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
@@ -17,7 +20,7 @@ from conveyor.domain.event import Channel, Event
 from conveyor.domain.ids import CallerId, EventId, JobId
 from conveyor.domain.job import Job
 from conveyor.domain.webhook import Webhook
-from conveyor.errors import Conflict, NotFound, SigningRequiresActiveKey, Stale
+from conveyor.errors import Conflict, NotFound, Overloaded, SigningRequiresActiveKey, Stale
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.outbox import Outbox
@@ -26,9 +29,37 @@ from conveyor.ports.signing_keys import SigningKeys
 from conveyor.steps.courier import Courier, Parcel
 from conveyor.steps.ownership import latest_run, own_job
 
-MOST_TESTS = 10  # at a time: they take places that deliveries need
+MOST_TESTS = 10  # at a time: they take connections that deliveries need
+TESTS_OF_CALLER = 2
+PATIENCE = timedelta(seconds=1)  # for a test to have its turn
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Of tests: few at a time, and fewer of one caller, whose receivers may keep silent for long."""
+
+    patience: timedelta = PATIENCE
+    _all: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_TESTS))
+    # Each is there for as long as somebody has it or waits for it.
+    _of_caller: WeakValueDictionary[CallerId, asyncio.Semaphore] = field(
+        default_factory=WeakValueDictionary
+    )
+
+    @asynccontextmanager
+    async def turn(self, caller: CallerId) -> AsyncIterator[None]:
+        """Raises `Overloaded` when none comes in time."""
+        own = self._of_caller.setdefault(caller, asyncio.Semaphore(TESTS_OF_CALLER))
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(self.patience.total_seconds()):
+                    await held.enter_async_context(own)
+                    await held.enter_async_context(self._all)
+            except TimeoutError:
+                why = "Too many tests of webhooks are under way: try again later"
+                raise Overloaded(why) from None
+            yield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +72,7 @@ class Subscribe:
     clock: Clock
     ids: Ids
     wake: Callable[[], None]
-    testing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_TESTS))
+    turns: Turns = field(default_factory=Turns)
 
     async def vet(self, caller: CallerId, url: str, *, signature: bool) -> Webhook:
         """A webhook that can be delivered to, as things stand. Raises `InvalidArgument`."""
@@ -108,11 +139,14 @@ class Subscribe:
     async def test(
         self, caller: CallerId, url: str, *, signature: bool
     ) -> tuple[EventId, life.Delivery]:
-        """Tell a receiver of nothing, once, and say what came of it."""
+        """Tell a receiver of nothing, once, and say what came of it.
+
+        Raises `Overloaded` while too many of the caller's, or of all, are under way.
+        """
         webhook = await self.vet(caller, url, signature=signature)
         event_id = EventId(self.ids.new())
         content = notice.of_nothing(event_id, self.clock.now()).encode()
-        async with self.testing:
+        async with self.turns.turn(caller):
             parcel = Parcel(caller=caller, event_id=event_id, content=content)
             carried = await self.courier.carry(parcel, webhook)
         return event_id, carried.delivery
