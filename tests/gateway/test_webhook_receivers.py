@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,12 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.adapters.http import webhooks
+from conveyor.adapters.http import lookup, webhooks
 from conveyor.adapters.http.lookup import Resolve
 from conveyor.adapters.http.webhooks import LARGEST_ANSWER, WebhookReceivers
 from conveyor.domain.public_address import Reach
 from conveyor.domain.webhook import Rules
-from conveyor.errors import CallbackUrlMustBeHttps, CallbackUrlUnresolvable, InvalidArgument
+from conveyor.errors import (
+    CallbackUrlMustBeHttps,
+    CallbackUrlUnresolvable,
+    InvalidArgument,
+    Overloaded,
+)
 from conveyor.ports.receivers import Reply
 from conveyor.testing.clock import NOON
 from tests.certificates import Authority
@@ -364,6 +370,31 @@ class TestWhereTheyGo:
             with pytest.raises(CallbackUrlUnresolvable, match="within a second"):
                 await receiver.receivers.check(f"https://{HOST}:{receiver.port}/")
             assert await receiver.post() == Reply(error="timeout")
+
+    async def test_a_name_is_not_refused_because_others_take_long_to_find(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(webhooks, "RESOLVING", 0.05)
+        monkeypatch.setattr(lookup, "MOST_LOOKUPS", 2)
+        found = threading.Event()
+
+        def slowly(host: str) -> list[str]:
+            if host.startswith("slow"):
+                found.wait(30)
+            return ["93.184.215.14"]
+
+        monkeypatch.setattr(lookup, "_resolved", slowly)
+        async with WebhookReceivers(Rules(), timeout=SHORT) as receivers:
+            with pytest.raises(CallbackUrlUnresolvable):
+                await receivers.check("https://slow0.example/")
+            await receivers.check("https://early.example/")
+            with pytest.raises(Overloaded):
+                await receivers.check("https://slow1.example/")
+            with pytest.raises(Overloaded):
+                await receivers.check(f"https://{HOST}/")
+            found.set()
+            monkeypatch.setattr(webhooks, "RESOLVING", 10.0)
+            await receivers.check(f"https://{HOST}/")
 
     async def test_a_url_that_is_not_allowed_any_more_is_not_told(
         self, authority: Authority

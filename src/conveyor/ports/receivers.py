@@ -26,7 +26,7 @@ class Receivers(Protocol):
         """Whether deliveries to this URL would be sent at all, as things stand.
 
         Raises `InvalidArgument` and its like: for a URL that is not allowed, or whose host has no
-        address or one that is not public.
+        address or one that is not public. `Overloaded` when there was no time to find that out.
         """
         ...
 

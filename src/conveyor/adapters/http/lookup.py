@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from conveyor.adapters.http.direct_wire import Denied
 from conveyor.adapters.http.exchange import Lost
@@ -51,9 +51,18 @@ class SystemResolver:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(MOST_LOOKUPS, thread_name_prefix="lookup")
+        self._asked: set[Future[Sequence[str]]] = set()  # and not answered, wanted or not
+
+    @property
+    def is_full(self) -> bool:
+        """Whoever asks now waits for others first."""
+        return sum(not one.done() for one in self._asked) >= MOST_LOOKUPS
 
     async def __call__(self, host: str) -> Sequence[str]:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, _resolved, host)
+        self._asked = {one for one in self._asked if not one.done()}
+        asked = self._threads.submit(_resolved, host)
+        self._asked.add(asked)
+        return await asyncio.wrap_future(asked)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -17,7 +17,7 @@ from conveyor.adapters.http.requests import fields
 from conveyor.adapters.http.requests import request as request_of
 from conveyor.domain.public_address import Reach
 from conveyor.domain.webhook import FIELD, LONGEST_WAIT, Rules, Target
-from conveyor.errors import CallbackUrlUnresolvable, InvalidArgument
+from conveyor.errors import CallbackUrlUnresolvable, InvalidArgument, Overloaded
 from conveyor.ports.receivers import Reply
 
 RESOLVING = 1.0  # seconds for a host to be found when its URL is handed in
@@ -72,10 +72,16 @@ class WebhookReceivers:
 
     async def check(self, url: str) -> None:
         target = self._rules.target(url)
+        names = self._resolvers[0]
+        was_full = names.is_full
         try:
             async with asyncio.timeout(RESOLVING):
                 await self._lookup.addresses(target.host)
-        except (TimeoutError, Lost):
+        except (TimeoutError, Lost) as error:
+            if isinstance(error, TimeoutError) and (was_full or names.is_full):
+                # It may not even have been asked for: that is no fault of the URL.
+                why = "Too many hosts are being looked up: try again later"
+                raise Overloaded(why) from None
             why = "The host of `webhook.url` could not be found within a second"
             raise CallbackUrlUnresolvable(why, extras=FIELD) from None
         except Denied:
