@@ -170,6 +170,12 @@ def test_who_sends_more_than_is_taken_hears_of_it(gateway: Program, tmp_path: Pa
         assert api.post("/jobs", json=BODY).status_code == 201
 
 
+def test_a_submit_that_would_upgrade_is_taken_with_its_body(api: httpx.Client) -> None:
+    asking = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMA"}
+    for _ in range(2):
+        assert api.post("/jobs", json=BODY, headers=asking).status_code == 201
+
+
 # A stop.
 
 

@@ -310,13 +310,23 @@ class Wire(asyncio.Transport):
         return told
 
 
+async def _told_back(_scope: Scope, receive: Receive, send: Callable[[Message], Any]) -> None:
+    """Answer with the body of the request."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"<" + body + b">"})
+
+
 async def _answer(_scope: Scope, receive: Receive, send: Callable[[Message], Any]) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"done"})
 
 
-def connected(most: int = 10) -> tuple[Any, Wire]:
-    router = Router(default=_answer)
+def connected(most: int = 10, serve: Any = _answer) -> tuple[Any, Wire]:
+    router = Router(default=serve)
     front = Front(router, Metrics(), FakeIds(), BodyRoom(KB))
     config = Config(front, http=bounded(front, connections=most), ws="none", lifespan="off")
     config.load()
@@ -444,6 +454,8 @@ def test_the_rest_of_a_body_that_was_answered_is_not_waited_for_for_ever() -> No
         b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
         b"GET / HTTP/1.1\r\nA\x00: b\r\n\r\n",
+        b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
     ],
 )
 def test_bytes_that_are_no_request_get_a_problem(odd: bytes) -> None:
@@ -475,3 +487,34 @@ def test_a_connection_over_the_most_is_told_to_come_later() -> None:
     wire, _ = _at_the_end(scenario)
     assert wire.problem["code"] == Overloaded.code
     assert b"retry-after: 2\r\n" in wire.written
+
+
+UPGRADES = [
+    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n",
+    b"Upgrade: websocket\r\nConnection: keep-alive, upgrade\r\n",
+]
+WITHIN = b"GET /inner HTTP/1.1\r\nHost: a\r\n\r\n"  # a body that looks like a request
+POSTED = b"POST /outer HTTP/1.1\r\nHost: a\r\n"
+SIZED = b"Content-Length: %d\r\n\r\n%s" % (len(WITHIN), WITHIN)
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(WITHIN), WITHIN)
+
+
+@pytest.mark.parametrize("upgrade", UPGRADES)
+@pytest.mark.parametrize("rest", [SIZED, CHUNKED])
+@pytest.mark.parametrize("step", [1, 50, 10_000])
+def test_a_request_that_would_upgrade_is_served_with_its_body(
+    upgrade: bytes, rest: bytes, step: int
+) -> None:
+    async def scenario() -> None:
+        protocol, wire = connected(serve=_told_back)
+        sent = 2 * (POSTED + upgrade + rest) + ASK + upgrade + b"\r\n" + ASK + b"\r\n"
+        for start in range(0, len(sent), step):
+            protocol.data_received(sent[start : start + step])
+            await asyncio.sleep(0)
+        await asyncio.sleep(1)
+        assert wire.written.count(b"HTTP/1.1 200") == 4
+        assert wire.written.count(b"<" + WITHIN + b">") == 2
+        assert wire.written.count(b"<>") == 2
+        assert not wire.is_closing()
+
+    time_lapse.run(scenario())

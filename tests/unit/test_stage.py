@@ -95,6 +95,16 @@ async def test_one_that_grows_too_large_on_its_way_leaves_nothing() -> None:
     await _fill(house, slot_id)
 
 
+@pytest.mark.parametrize("announced", [0, 1, 99])
+async def test_one_that_is_not_as_long_as_announced_leaves_nothing(announced: int) -> None:
+    house = a_house()
+    slot_id = await a_slot(house)
+    with pytest.raises(InvalidArgument):
+        await house.stage.fill(slot_id, as_stream([b"https://a"]), [], length=announced)
+    assert await house.lists() == []
+    await _fill(house, slot_id)
+
+
 async def test_a_packing_that_is_not_known_is_refused_at_once() -> None:
     house = a_house()
     slot_id = await a_slot(house)

@@ -6,6 +6,7 @@ The server's own protocol waits for ever for a head, and answers what is no HTTP
 import asyncio
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from conveyor.api.app import Front
@@ -57,7 +58,8 @@ class _Connection(HttpToolsProtocol):
         if self._in_head and self._timer is None:
             self._expect(HEAD_WITHIN, self._give_up_head)
         self._ended = False
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self._in_head and not self._ended:
             self._unread += len(data)
             if self._unread > LARGEST_UNREAD:
@@ -76,11 +78,17 @@ class _Connection(HttpToolsProtocol):
             self._expect(HEAD_WITHIN, self._give_up_head)
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                raise ValueError("a tunnel is nothing that is served here")
+            return  # the head is read once more, without the upgrade
         self._stop_timer()
         super().on_headers_complete()
         self._in_head, self._asked = False, True
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._stop_timer()
         self._in_head, self._begun, self._unread, self._ended = True, False, 0, True
         super().on_message_complete()
@@ -92,6 +100,36 @@ class _Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - theirs is not ours
         self._turn_away(InvalidArgument("These bytes are no request of HTTP/1.1"))
+
+    def _parse(self, data: bytes) -> None:
+        left = memoryview(data)
+        try:
+            while (upgrade_at := self._parsed(left)) is not None:
+                left = left[upgrade_at:]
+                self._ignore_upgrade()
+        except httptools.HttpParserError:
+            self.send_400_response("")
+
+    def _parsed(self, data: memoryview) -> int | None:
+        """Parse all of it, or up to the end of a head that asks for another protocol."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            return int(upgrade.args[0])
+        return None
+
+    def _ignore_upgrade(self) -> None:
+        """Read a head again as if it asked for no other protocol.
+
+        The parser takes what follows such a head for that protocol, and cannot be told otherwise:
+        the body would be lost, or be read as the next request.
+        """
+        version = str(self.parser.get_http_version()).encode()
+        head = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+        head += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.parser.feed_data(b"\r\n".join([*head, b"", b""]))
 
     def _expect(self, within: float, otherwise: Any) -> None:
         self._stop_timer()

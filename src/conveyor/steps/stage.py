@@ -68,7 +68,7 @@ class Stage:
         if length is not None and length > self.most_bytes:
             raise self._too_large()
         try:
-            length = await self.blobs.put(blob, self._bounded(content))
+            length = await self.blobs.put(blob, self._bounded(content, length))
             await self._pin(slot_id, blob, length, encodings)
         except ConveyorError:
             await self._forget(slot_id, blob)
@@ -81,13 +81,19 @@ class Stage:
             raise FileInputNotFound("No such slot: they last for a day")
         return slot
 
-    async def _bounded(self, content: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    async def _bounded(
+        self, content: AsyncIterable[bytes], declared: int | None
+    ) -> AsyncIterator[bytes]:
         length, chunks = 0, aiter(content)
         while chunk := await self._next(chunks):
             length += len(chunk)
             if length > self.most_bytes:
                 raise self._too_large()
             yield chunk
+        if declared not in {None, length}:
+            raise InvalidArgument(
+                f"{length} bytes came of the {declared} that were announced: the list was not taken"
+            )
 
     async def _next(self, chunks: AsyncIterator[bytes]) -> bytes:
         """What comes next; nothing at the end."""
