@@ -157,6 +157,15 @@ def test_a_refusal_is_heard_however_much_is_still_to_come(running: Program, leng
     assert b'"code":"head_too_large"' in told
 
 
+@pytest.mark.parametrize("head", ["HTTP/1.0", "HTTP/1.1\r\nConnection: close"])
+def test_a_refusal_is_heard_where_it_ends_the_connection(running: Program, head: str) -> None:
+    length = 8 * MB
+    asked = f"POST /v1/jobs {head}\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
+    told = _raw(running, asked.encode() + b"a" * length)
+    assert told.startswith(b"HTTP/1.1 401 ")
+    assert told.endswith(b"}")
+
+
 def test_who_sends_more_than_is_taken_hears_of_it(gateway: Program, tmp_path: Path) -> None:
     lean = {"CONVEYOR_INLINE_BYTES": "1000"}
     with (

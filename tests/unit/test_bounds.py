@@ -1,6 +1,7 @@
 """Requests within bounds of bytes and of time."""
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Iterator
 from itertools import repeat
 from typing import Any
@@ -279,12 +280,14 @@ class Wire(asyncio.Transport):
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
         self.written = b""
         self.closed_at: float | None = None
+        self.ended = False
 
     def write(self, data: Any) -> None:
+        assert not self.ended
         self.written += data
 
     def write_eof(self) -> None:
-        pass
+        self.ended = True
 
     def is_closing(self) -> bool:
         return self.closed_at is not None
@@ -318,6 +321,14 @@ async def _told_back(_scope: Scope, receive: Receive, send: Callable[[Message], 
         body, more = body + message.get("body", b""), message.get("more_body", False)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"<" + body + b">"})
+
+
+async def _slow(_scope: Scope, _receive: Receive, send: Callable[[Message], Any]) -> None:
+    await asyncio.sleep(3)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"half", "more_body": True})
+    await asyncio.sleep(3)
+    await send({"type": "http.response.body", "body": b"done"})
 
 
 async def _answer(_scope: Scope, receive: Receive, send: Callable[[Message], Any]) -> None:
@@ -518,3 +529,72 @@ def test_a_request_that_would_upgrade_is_served_with_its_body(
         assert not wire.is_closing()
 
     time_lapse.run(scenario())
+
+
+BAD_CHUNK = b"Transfer-Encoding: chunked\r\n\r\nno length\r\n"
+
+
+@pytest.mark.parametrize("after", [0, 1, 4])
+@pytest.mark.parametrize("before", [1, 2])
+def test_a_bad_body_does_not_spoil_the_answers_before(after: int, before: int) -> None:
+    async def scenario() -> Wire:
+        protocol, wire = connected(serve=_slow)
+        protocol.data_received(before * (ASK + b"\r\n"))
+        await asyncio.sleep(after)
+        protocol.data_received(POSTED + BAD_CHUNK)
+        protocol.data_received(ASK + b"\r\n")
+        return wire
+
+    wire, closed_at = _at_the_end(scenario)
+    whole = b"4\r\nhalf\r\n4\r\ndone\r\n0\r\n\r\n"
+    assert [one.partition(b"\r\n\r\n")[2] for one in wire.written.split(b"HTTP/1.1 200 OK")] == [
+        b"", *[whole] * before
+    ]  # fmt: skip
+    assert wire.ended
+    assert closed_at == pytest.approx(6 * before + LINGER, abs=0.5)
+
+
+@pytest.mark.parametrize(("after", "answers"), [(1, [b"400"]), (4, [b"200"]), (7, [b"200"])])
+def test_a_bad_body_is_answered_once(after: int, answers: list[bytes]) -> None:
+    async def scenario() -> Wire:
+        protocol, wire = connected(serve=_slow)
+        protocol.data_received(POSTED + BAD_CHUNK[:-11])
+        await asyncio.sleep(after)
+        protocol.data_received(BAD_CHUNK[-11:])
+        return wire
+
+    wire, closed_at = _at_the_end(scenario)
+    assert re.findall(rb"HTTP/1.1 (\d+)", wire.written) == answers
+    assert closed_at == pytest.approx(after + LINGER, abs=0.5)
+
+
+def test_who_leaves_with_requests_in_line_is_not_answered_any_more() -> None:
+    async def scenario() -> None:
+        protocol, wire = connected(serve=_slow)
+        protocol.data_received(3 * (ASK + b"\r\n"))
+        await asyncio.sleep(4)
+        protocol.connection_lost(None)
+        before = wire.written
+        await asyncio.sleep(100)
+        assert wire.written == before
+
+    time_lapse.run(scenario())
+
+
+@pytest.mark.parametrize("head", [b"POST / HTTP/1.0\r\n", POSTED + b"Connection: close\r\n"])
+@pytest.mark.parametrize(("sent", "lingers"), [(10, True), (1_000, False)])
+def test_the_last_answer_is_heard_however_much_is_still_to_come(
+    head: bytes, sent: int, lingers: bool
+) -> None:
+    async def scenario() -> Wire:
+        protocol, wire = connected()
+        protocol.data_received(head + b"Content-Length: 1000\r\n\r\n" + b"a" * sent)
+        await asyncio.sleep(1)
+        protocol.data_received(b"a" * (1_000 - sent) + ASK + b"\r\n")
+        return wire
+
+    wire, closed_at = _at_the_end(scenario)
+    assert wire.written.count(b"done") == 1
+    assert b"connection: close\r\n" in wire.written
+    assert wire.ended == lingers
+    assert closed_at == pytest.approx(LINGER if lingers else 0, abs=0.5)

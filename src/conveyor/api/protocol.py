@@ -4,10 +4,11 @@ The server's own protocol waits for ever for a head, and answers what is no HTTP
 """
 
 import asyncio
+import contextlib
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from conveyor.api.app import Front
 from conveyor.errors import (
@@ -38,7 +39,9 @@ class _Connection(HttpToolsProtocol):
         self._asked = False  # whether any head has come whole
         self._in_head = True
         self._begun = False  # whether anything of the head has come
-        self._refused = False
+        self._answering: RequestResponseCycle | None = None  # others may wait in line behind it
+        self._deaf = False  # what comes is dropped
+        self._hung_up = False
         self._unread = 0
         self._ended = False  # whether a request ended in the bytes that came last
 
@@ -50,10 +53,13 @@ class _Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self.pipeline.clear()
+        if self._is_answering:
+            self._give_up_answer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
+        if self._deaf:
             return
         if self._in_head and self._timer is None:
             self._expect(HEAD_WITHIN, self._give_up_head)
@@ -66,7 +72,7 @@ class _Connection(HttpToolsProtocol):
                 self._turn_away(HeadTooLarge(f"The head has more than {LARGEST_UNREAD} bytes"))
 
     def shutdown(self) -> None:
-        if self._refused:
+        if self._hung_up:
             self.transport.close()
         else:
             super().shutdown()
@@ -84,6 +90,7 @@ class _Connection(HttpToolsProtocol):
             return  # the head is read once more, without the upgrade
         self._stop_timer()
         super().on_headers_complete()
+        self.cycle.transport = _Answers(self)
         self._in_head, self._asked = False, True
 
     def on_message_complete(self) -> None:
@@ -94,12 +101,34 @@ class _Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        if self._hung_up:
+            return
         super().on_response_complete()
         if self.cycle.response_complete and not self._in_head and not self.transport.is_closing():
             self._expect(LINGER, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - theirs is not ours
         self._turn_away(InvalidArgument("These bytes are no request of HTTP/1.1"))
+
+    def hang_up(self) -> None:
+        """Close, but hear out whoever is still sending, for a while.
+
+        A connection that is cut with bytes unread takes the answer with it.
+        """
+        if self._hung_up or self.transport.is_closing():
+            return
+        if self._in_head and not self._deaf and not self.flow.read_paused:
+            self.transport.close()
+            return
+        self._deaf = self._hung_up = True
+        with contextlib.suppress(OSError):  # nobody is there any more
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._expect(LINGER, self.transport.close)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _parse(self, data: bytes) -> None:
         left = memoryview(data)
@@ -149,27 +178,51 @@ class _Connection(HttpToolsProtocol):
 
     @property
     def _is_answering(self) -> bool:
-        return self._asked and not self.cycle.response_complete
+        return self._answering is not None and not self._answering.response_complete
+
+    def _give_up_answer(self) -> None:
+        assert self._answering
+        self._answering.disconnected = self._answering.response_complete = True
+        self._answering.message_event.set()
 
     def _turn_away(self, error: ConveyorError) -> None:
-        """Answer for a request that never reached the application, and hang up.
-
-        Whoever is still sending is heard out for a while: a connection that is cut with bytes
-        unread takes the answer with it.
-        """
-        if self._refused or self.transport.is_closing():
+        """Answer for a request that never reached the application, and hang up."""
+        if self._deaf or self.transport.is_closing():
             return
-        if self._is_answering and self._in_head:
-            self.cycle.keep_alive = False  # the answer before comes first, and is the last
+        self._deaf = True
+        if self._is_answering and (self._in_head or self.cycle is not self._answering):
+            self._end_with_those_before()
             return
-        if self._is_answering and not self.cycle.response_started:
-            self.cycle.disconnected = self.cycle.response_complete = True
-            self.cycle.message_event.set()
+        is_answered = not self._in_head and self.cycle.response_started
         if self._is_answering:
-            self.transport.close()
-            return
-        told = self.headers if self._begun and self.headers else []
-        self.transport.write(self.front.turned_away(error, told))
-        self.transport.write_eof()
-        self._refused = True
-        self._expect(LINGER, self.transport.close)
+            self._give_up_answer()
+        if not is_answered:
+            told = self.headers if self._begun and self.headers else []
+            self.transport.write(self.front.turned_away(error, told))
+        self.hang_up()
+
+    def _end_with_those_before(self) -> None:
+        """Answers to requests that came whole come first. The last of them ends the connection."""
+        if not self._in_head:
+            self.pipeline.popleft()  # of this one the body is at fault
+        last = self.pipeline[0][0] if self.pipeline else self._answering
+        assert last
+        last.keep_alive = False
+
+
+class _Answers(asyncio.Transport):
+    """What answers are written to: when they close it, the connection is hung up in good order."""
+
+    def __init__(self, connection: _Connection) -> None:
+        super().__init__()
+        self._connection = connection
+        self._transport = connection.transport
+
+    def write(self, data: Any) -> None:
+        self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self._connection.hang_up()
