@@ -311,9 +311,9 @@ DECISIONS = [path for path in PAGES if path.parent.name == "decisions"]
 every_decision = pytest.mark.parametrize("page", DECISIONS, ids=name_of)
 
 
-def test_no_two_decisions_have_one_number() -> None:
+def test_decisions_are_numbered_without_gaps() -> None:
     numbers = [page.name[:4] for page in DECISIONS]
-    assert numbers == sorted(set(numbers))
+    assert numbers == [f"{number:04}" for number in range(1, len(numbers) + 1)]
 
 
 @every_decision
