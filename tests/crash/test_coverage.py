@@ -22,6 +22,7 @@ STEPS = Path(next(iter(steps.__path__)))
 ONLY_READ = "nothing is written on the way there or after it: whoever asked asks again"
 TIMER = "only a timer of 20 seconds calls it, and an extension lost is a lease that lapses"
 FOR_PEOPLE = "it says when a key was last used, to people; the next use says it again"
+FOR_THE_RECORD = "only an attempt is put on record after it; the event is owed and sent either way"
 # Calls of steps that no scenario comes by, and why that is no loss.
 NOT_CROSSED: dict[tuple[str, str], str] = {
     ("attend.py", "duties.extend"): TIMER,
@@ -44,6 +45,7 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("doctor.py", "metadata.runs"): ONLY_READ,
     ("doctor.py", "tasks.runs_held"): ONLY_READ,
     ("export.py", "blobs.read"): ONLY_READ,
+    ("notify.py", "outbox.find"): FOR_THE_RECORD,
     ("quotas.py", "tasks.counts"): ONLY_READ,
     ("read.py", "blobs.keys"): ONLY_READ,
     ("read.py", "blobs.read"): ONLY_READ,

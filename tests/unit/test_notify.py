@@ -419,6 +419,53 @@ async def test_an_event_that_is_sent_again_has_all_its_attempts_before_it() -> N
     assert len(at) == len(WAITS)
 
 
+@pytest.mark.parametrize("reply", [Reply(status=200), DOWN, GONE])
+async def test_an_attempt_stays_on_record_if_another_is_asked_for_meanwhile(reply: Reply) -> None:
+    house = a_house()
+    house.told.replies[HOST].append(reply)
+    event = await _owed(house)
+
+    async def ask_for_another() -> None:
+        await house.subscribe.redeliver(CALLER, event.job_id, event.id)
+
+    house.trace.after("receivers.post", 1, ask_for_another)
+    await house.notify.step()
+
+    stored = await _event(house, event.id)
+    assert (stored.status, stored.tries, stored.due_at) == (EventStatus.OWED, 0, house.clock.now())
+    assert [one.status_code for one in stored.deliveries] == [reply.status]
+
+    await house.notify.step()
+    stored = await _event(house, event.id)
+    assert stored.status is EventStatus.DELIVERED
+    assert [one.attempt for one in stored.deliveries] == [1, 2]
+
+
+async def test_an_attempt_that_outlived_its_lease_takes_nothing_from_who_has_it_now() -> None:
+    house = a_house()
+    event = await _owed(house)
+    other, taken = _again(house), asyncio.Event()
+
+    async def have_another_take_it() -> None:
+        house.clock.advance(LEASE)
+        house.told.held[HOST] = asyncio.Event()
+        group.create_task(other.step())
+        await _until(lambda: other.lines.under_way == 1 and house.told.under_way[HOST] == 1)
+        taken.set()
+
+    house.trace.after("receivers.post", 1, have_another_take_it)
+    async with asyncio.TaskGroup() as group:
+        await house.notify.step()
+        assert taken.is_set()
+        house.told.held[HOST].set()
+
+    stored = await _event(house, event.id)
+    assert stored.status is EventStatus.DELIVERED
+    assert [one.attempt for one in stored.deliveries] == [1, 2]
+    house.clock.advance(LEASE)
+    assert await house.notify.step() == 0
+
+
 async def test_an_event_can_be_sent_again_and_again_and_keeps_the_latest_attempts() -> None:
     house = a_house()
     event = await _owed(house)

@@ -103,6 +103,11 @@ def failed(event: Event, delivery: Delivery, again_at: datetime | None) -> Event
     return noted if again_at else _moved(noted, EventStatus.FAILED)
 
 
+def noted(event: Event, delivery: Delivery) -> Event:
+    """Tried by one who has it no more: what is owed, and when, is for others to say."""
+    return msgspec.structs.replace(event, deliveries=_with(event, delivery))
+
+
 def dropped(event: Event) -> Event:
     """Nobody wants it any more."""
     return _moved(event, EventStatus.DROPPED)

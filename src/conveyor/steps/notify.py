@@ -9,15 +9,16 @@ put off in storage and stands in line, so that the listing of what is due always
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 
 import msgspec
 import structlog
 
 from conveyor.domain import event as life
-from conveyor.domain.event import Channel, Delivery, Event
+from conveyor.domain.event import Channel, Delivery, Event, EventStatus
 from conveyor.domain.ids import JobId
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.receiver_lines import Lines
@@ -35,6 +36,7 @@ IDLE = timedelta(seconds=1)
 log = structlog.get_logger()
 
 Turn = tuple[str, Event]  # with its receiver
+Outcome = Callable[[Event, Delivery], Event]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -221,7 +223,7 @@ class Notify:
         delivery = carried.delivery
         ids = {"event_id": event.id, "job_id": event.job_id, "run_id": event.run_id, "host": host}
         if carried.is_taken:
-            if await self._commit(life.delivered(event, delivery)):
+            if await self._noted(event, delivery, life.delivered):
                 log.info("webhook.delivered", attempt=delivery.attempt, **ids)
         elif carried.is_gone:
             if await self._disable(event, webhook, delivery):
@@ -229,7 +231,7 @@ class Notify:
         else:
             wait = next_wait(event.tries + 1, self.lines.chance(), carried.retry_after)
             again_at = self.clock.now() + wait if wait else None
-            await self._commit(life.failed(event, delivery, again_at))
+            await self._noted(event, delivery, partial(life.failed, again_at=again_at))
             if again_at:
                 log.warning("webhook.refused", attempt=delivery.attempt, why=delivery.error, **ids)
             else:
@@ -248,13 +250,28 @@ class Notify:
             if await self._commit(msgspec.structs.replace(job, webhook=off), ended):
                 return True
             before, job = job, await self.metadata.job(event.job_id)
-            if job == before:
-                return False  # it is the event that somebody else has by now
-        if _in_use(job):
-            ended = life.owed_again(ended, self.clock.now())
-        if await self._commit(ended):
+            if job == before:  # it is the event that somebody else has by now
+                await self._noted(event, delivery, partial(life.failed, again_at=None))
+                return False
+        now = self.clock.now() if _in_use(job) else None
+        if await self._noted(event, delivery, partial(_gone, again_at=now)):
             self.wake()
         return False
+
+    async def _noted(self, event: Event, delivery: Delivery, after: Outcome) -> bool:
+        """Whether what came of it counts. If the event was to be sent again meanwhile, or is in
+        other hands, it does not; then the attempt is on record, and no more than that.
+        """
+        now = event
+        while not await self._commit(after(now, delivery)):
+            found = await self.outbox.find(event.id)
+            if found is None or found.status is not EventStatus.OWED:
+                return False
+            now = found
+            if now.due_at != event.due_at:  # the lease is not ours any more
+                after = life.noted
+            delivery = msgspec.structs.replace(delivery, attempt=life.next_attempt(now))
+        return after is not life.noted
 
     async def _drop(self, event: Event) -> None:
         if await self._commit(life.dropped(event)):
@@ -265,3 +282,9 @@ def _in_use(job: Job | None) -> Webhook | None:
     if job is None or job.status is JobStatus.DELETED:
         return None
     return job.webhook if job.webhook and job.webhook.is_on else None
+
+
+def _gone(event: Event, delivery: Delivery, again_at: datetime | None) -> Event:
+    """Not wanted there; if it is wanted elsewhere, it is as if nothing had been tried."""
+    ended = life.failed(event, delivery, None)
+    return life.owed_again(ended, again_at) if again_at else ended
