@@ -283,12 +283,25 @@ def test_who_finds_no_room_in_time_is_told_when_to_come_again(
     with service(data=tmp_path, gateway=gateway.url, environ=environ) as program:
         head = b"POST /v1/jobs HTTP/1.1\r\nHost: a\r\nX-API-Key: k\r\nContent-Length: %d\r\n\r\n"
         with _connected(program) as hogging:
-            hogging.sendall(head % MB + b" ")
+            hogging.sendall(head % MB + b" " * (MB - 1))
             until(lambda: _is_taken_up(program))
             answer = _submit(program, b" " * MB)
             problem_of(answer, 503, "overloaded")
             assert answer.headers["retry-after"] == "2"
         until(lambda: _submit(program, b" " * MB).status_code == 400)
+
+
+def test_who_announces_much_and_sends_little_shuts_nobody_out(
+    gateway: Program, tmp_path: Path
+) -> None:
+    environ = {"CONVEYOR_BODIES_IN_FLIGHT": str(MB)}
+    with service(data=tmp_path, gateway=gateway.url, environ=environ) as program:
+        head = b"POST /v1/jobs HTTP/1.1\r\nHost: a\r\nX-API-Key: k\r\nContent-Length: %d\r\n\r\n"
+        with _connected(program) as one, _connected(program) as other:
+            for connection in (one, other):
+                connection.sendall(head % MB + b" ")
+            until(lambda: _is_taken_up(program))
+            assert _submit(program, b" " * MB).status_code == 400
 
 
 def test_connections_over_the_most_are_told_to_come_later(gateway: Program, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Requests within bounds of bytes and of time."""
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Callable, Coroutine, Iterator
 from itertools import repeat
@@ -181,6 +182,66 @@ async def test_a_caller_that_leaves_the_line_leaves_its_room_to_the_next() -> No
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert await room.take(50) == 50
+
+
+async def test_when_all_who_hold_room_want_more_the_one_with_least_gives_way() -> None:
+    room = BodyRoom(100)
+    large, small = await room.take(60), await room.take(40)
+    growing = asyncio.create_task(room.take(40, large))
+    new = asyncio.create_task(room.take(10))
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await room.take(20, small)
+    room.give_back(small)
+    assert await growing == 40
+    room.give_back(100)
+    assert await new == 10
+    assert await room.take(90) == 90
+
+
+async def test_who_gives_way_as_room_comes_free_gives_back_no_more_than_it_held() -> None:
+    room = BodyRoom(100)
+    large, small = await room.take(60), await room.take(40)
+    growing = asyncio.create_task(room.take(40, large))
+    refused = asyncio.create_task(room.take(20, small))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    growing.cancel()
+    room.give_back(large)  # in the same round
+    with pytest.raises(Overloaded):
+        await refused
+    room.give_back(small)
+    assert await room.take(100) == 100
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(room.take(1), 0.01)
+
+
+async def test_a_body_that_grows_beyond_all_the_room_has_it_to_itself() -> None:
+    held = Holding(BodyRoom(100 * KB, turn_within=0.0))
+    for length in (70 * KB, 100 * KB, 200 * KB):
+        await held.reach(length)
+    assert held.held == 100 * KB
+
+
+@pytest.mark.parametrize("announced", [{}, {"content_length": str(8 * KB * KB)}])
+async def test_what_is_announced_takes_no_room_until_it_comes(announced: dict[str, str]) -> None:
+    asked = request_of(b"a" * 100 * KB, **announced)
+    held: Holding = asked.scope[HOLDING]
+    with pytest.raises(RuntimeError):  # no more comes
+        await read_body(asked, 9 * KB * KB)
+    assert held.held <= 200 * KB
+
+
+@pytest.mark.parametrize(("held", "is_hurried"), [(1, False), (1_024, False), (2_048, True)])
+def test_who_holds_much_room_must_send_faster(held: int, is_hurried: bool) -> None:
+    async def scenario() -> None:
+        holding = Holding(BodyRoom(9 * KB * KB))
+        await holding.reach(held * KB)
+        slow = _ending(pieces(*repeat((1.0, b"a" * 32 * KB), 100), (1.0, b"")))
+        with pytest.raises(RequestTimeout) if is_hurried else contextlib.nullcontext():
+            await _all_of(TimedBody(slow, holding))
+
+    time_lapse.run(scenario())
 
 
 def request_of(*parts: bytes, **headers: str) -> Request:

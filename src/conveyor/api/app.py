@@ -112,7 +112,8 @@ class Front:
     async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> None:
         started = time.perf_counter()
         took, answered = 0.0, 0
-        body, held = TimedBody(receive), Holding(self._room)
+        held = Holding(self._room)
+        body = TimedBody(receive, held)
         scope[HOLDING], scope[TOLD] = held, []
 
         async def stamped(message: Message) -> None:

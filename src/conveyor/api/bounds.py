@@ -1,7 +1,7 @@
 """Bounds on what one request, and all of them together, may take: of bytes and of time."""
 
 import asyncio
-from collections import deque
+from dataclasses import dataclass
 
 from starlette.types import Message, Receive, Scope
 
@@ -12,6 +12,8 @@ LARGEST_HEAD = 32 * 1024  # bytes of all headers
 MOST_HEADERS = 100
 BODY_IDLE = 20.0  # seconds between two pieces of a body
 SLOWEST_BODY = 500  # bytes a second, once BODY_IDLE is over
+MUCH_ROOM = 1024 * 1024  # bytes in memory for one body
+SLOWEST_LARGE = 64 * 1024  # bytes a second of one that holds so much
 TURN_WITHIN = 10.0  # seconds in which a body comes to its turn, or is refused
 UNCOUNTED = 64 * 1024  # bytes of a body that any connection may have read anyway
 
@@ -35,8 +37,9 @@ class TimedBody:
     Time counts only while the service waits for the caller, and only until an answer begins.
     """
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, holding: "Holding | None" = None) -> None:
         self._receive = receive
+        self._holding = holding
         self._comes = True
         self._waited = 0.0
         self._length = 0
@@ -64,57 +67,78 @@ class TimedBody:
 
     @property
     def _patience(self) -> float:
-        left = BODY_IDLE + self._length / SLOWEST_BODY - self._waited
+        holds_much = self._holding is not None and self._holding.held > MUCH_ROOM
+        slowest = SLOWEST_LARGE if holds_much else SLOWEST_BODY
+        left = BODY_IDLE + self._length / slowest - self._waited
         return max(min(left, BODY_IDLE), 0.0)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Waiting:
+    wanted: int
+    held: int
+    turn: "asyncio.Future[None]"
+
+
 class BodyRoom:
-    """Room in memory for the bodies of requests; who finds none waits in line, but not for long."""
+    """Room in memory for the bodies of requests; who finds none waits in line, but not for long.
+
+    Who holds most comes first. When all that hold some wait for more, nobody would ever go on:
+    then the one with least is refused at once.
+    """
 
     def __init__(self, most: int, *, turn_within: float = TURN_WITHIN) -> None:
         self._most = most
         self._free = most
         self._turn_within = turn_within
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting: list[_Waiting] = []
 
-    async def take(self, length: int) -> int:
-        """Take room, and say how much; `Overloaded` when none comes free in time."""
-        length = min(length, self._most)  # a body larger than the room has all of it to itself
-        if not self._waiting and length <= self._free:
+    async def take(self, length: int, held: int = 0) -> int:
+        """Take more room than is held, and say how much; `Overloaded` when none is free in time."""
+        length = min(length, self._most - held)  # a body larger than all has all to itself
+        if length <= self._free and not any(one.held >= held for one in self._waiting):
             self._free -= length
             return length
-        await self._turn(length)
+        await self._turn(length, held)
         return length
 
     def give_back(self, length: int) -> None:
         self._free += length
-        while self._waiting and self._waiting[0][0] <= self._free:
-            wanted, turn = self._waiting.popleft()
-            if not turn.done():
-                self._free -= wanted
-                turn.set_result(None)
+        while self._waiting:
+            first = max(self._waiting, key=lambda one: one.held)
+            if first.wanted > self._free:
+                return
+            self._waiting.remove(first)
+            if not first.turn.done():
+                self._free -= first.wanted
+                first.turn.set_result(None)
 
-    async def _turn(self, length: int) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((length, turn))
+    async def _turn(self, length: int, held: int) -> None:
+        one = _Waiting(length, held, asyncio.get_running_loop().create_future())
+        self._waiting.append(one)
+        self._keep_going()
         try:
             async with asyncio.timeout(self._turn_within):
-                await turn
-        except TimeoutError:
-            self._leave(length, turn)
+                await one.turn
+        except (TimeoutError, Overloaded):
+            self._leave(one)
             raise Overloaded("Too many large requests are under way: try again later") from None
         except asyncio.CancelledError:
-            self._leave(length, turn)
+            self._leave(one)
             raise
 
-    def _leave(self, length: int, turn: "asyncio.Future[None]") -> None:
+    def _keep_going(self) -> None:
+        holders = [one for one in self._waiting if one.held and not one.turn.done()]
+        if len(holders) > 1 and sum(one.held for one in holders) == self._most - self._free:
+            min(holders, key=lambda one: one.held).turn.set_exception(Overloaded)
+
+    def _leave(self, one: _Waiting) -> None:
         """Go out of the line; room that was given just then goes to the next."""
-        if turn.done() and not turn.cancelled():
-            self.give_back(length)
-            return
-        turn.cancel()
-        self._waiting = deque(one for one in self._waiting if one[1] is not turn)
-        self.give_back(0)
+        if one in self._waiting:
+            self._waiting.remove(one)
+            self.give_back(0)
+        elif not one.turn.cancelled() and one.turn.exception() is None:
+            self.give_back(one.wanted)
 
 
 class Holding:
@@ -122,14 +146,14 @@ class Holding:
 
     def __init__(self, room: BodyRoom) -> None:
         self._room = room
-        self._held = 0
+        self.held = 0
 
     async def reach(self, length: int) -> None:
         """Hold enough for a body of `length` bytes."""
-        if length > max(self._held, UNCOUNTED):
-            self._held += await self._room.take(length - self._held)
+        if length > max(self.held, UNCOUNTED):
+            self.held += await self._room.take(length - self.held, self.held)
 
     def let_go(self) -> None:
-        held, self._held = self._held, 0
+        held, self.held = self.held, 0
         if held:
             self._room.give_back(held)

@@ -55,21 +55,24 @@ async def take_call(request: Request, who: Who, most: int) -> Call:
 
 
 async def _read(request: Request, most: int, take: Callable[[bytes], object]) -> bytes:
-    """The body, each piece of it shown to `take` as it comes."""
+    """The body, each piece of it shown to `take` as it comes.
+
+    Room is taken as it grows, whatever length it announces: nobody holds room for nothing.
+    """
     declared = request.headers.get("content-length", "0")
     length = int(declared) if declared.isascii() and declared.isdigit() else 0
     if length > most:
         raise TooLarge(f"The body has {declared} bytes; at most {most} are taken")
     _check_media_type(request)
     holding: Holding = request.scope[HOLDING]
-    await holding.reach(length)
-    body = BytesIO()
+    body, room = BytesIO(), 0
     async for piece in request.stream():
-        if body.tell() + len(piece) > most:
+        reached = body.tell() + len(piece)
+        if reached > most:
             raise TooLarge(f"The body has more than the {most} bytes that are taken")
-        if body.tell() + len(piece) > length:  # it came without its length
-            length = min(max(2 * length, UNCOUNTED), most)
-            await holding.reach(max(length, body.tell() + len(piece)))
+        if reached > room:
+            room = max(min(max(2 * room, UNCOUNTED), length or most), reached)
+            await holding.reach(room)
         take(piece)
         body.write(piece)
     return body.getvalue()
