@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import socket
 from collections.abc import Callable, Coroutine, Iterator
 from itertools import repeat
 from typing import Any
@@ -18,7 +19,7 @@ from uvicorn.server import ServerState
 from conveyor.api.app import Front, told_path
 from conveyor.api.bounds import BODY_IDLE, BodyRoom, Holding, TimedBody, check_head
 from conveyor.api.intake import HOLDING, read_body
-from conveyor.api.protocol import HEAD_WITHIN, LARGEST_UNREAD, LINGER, bounded
+from conveyor.api.protocol import HEAD_WITHIN, LARGEST_UNREAD, LINGER, STALLED, bounded
 from conveyor.errors import (
     HeadTooLarge,
     InvalidArgument,
@@ -341,7 +342,8 @@ class Wire(asyncio.Transport):
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
         self.written = b""
         self.closed_at: float | None = None
-        self.ended = False
+        self.ended = self.aborted = False
+        self.taken = 1_000_000_000  # bytes that the other side has read
 
     def write(self, data: Any) -> None:
         assert not self.ended
@@ -349,6 +351,13 @@ class Wire(asyncio.Transport):
 
     def write_eof(self) -> None:
         self.ended = True
+
+    def get_write_buffer_size(self) -> int:
+        return max(len(self.written) - self.taken, 0)
+
+    def abort(self) -> None:
+        self.aborted = True
+        self.close()
 
     def is_closing(self) -> bool:
         return self.closed_at is not None
@@ -397,11 +406,16 @@ async def _answer(_scope: Scope, receive: Receive, send: Callable[[Message], Any
     await send({"type": "http.response.body", "body": b"done"})
 
 
-def connected(most: int = 10, serve: Any = _answer) -> tuple[Any, Wire]:
-    router = Router(default=serve)
-    front = Front(router, Metrics(), FakeIds(), BodyRoom(KB))
-    config = Config(front, http=bounded(front, connections=most), ws="none", lifespan="off")
+def _config(serve: Any, most: int = 10, stalled: float = STALLED) -> Config:
+    front = Front(Router(default=serve), Metrics(), FakeIds(), BodyRoom(KB))
+    protocol = bounded(front, connections=most, stalled=stalled)
+    config = Config(front, http=protocol, ws="none", lifespan="off")
     config.load()
+    return config
+
+
+def connected(most: int = 10, serve: Any = _answer) -> tuple[Any, Wire]:
+    config = _config(serve, most)
     loop = asyncio.get_running_loop()
     made = config.http_protocol_class(  # type: ignore[call-arg]
         config=config, server_state=ServerState(), app_state={}, _loop=loop
@@ -659,3 +673,58 @@ def test_the_last_answer_is_heard_however_much_is_still_to_come(
     assert b"connection: close\r\n" in wire.written
     assert wire.ended == lingers
     assert closed_at == pytest.approx(LINGER if lingers else 0, abs=0.5)
+
+
+@pytest.mark.parametrize("kept", [b"", b"Connection: close\r\n"])
+def test_who_reads_nothing_is_cut_off(kept: bytes) -> None:
+    async def scenario() -> Wire:
+        protocol, wire = connected(serve=_slow)
+        wire.taken = 10
+        protocol.data_received(ASK + kept + b"\r\n")
+        return wire
+
+    wire, _ = _at_the_end(scenario)
+    assert wire.aborted
+
+
+def test_who_reads_slowly_or_has_nothing_to_read_is_let_be() -> None:
+    async def scenario() -> None:
+        protocol, wire = connected(serve=_quiet)
+        wire.taken = 0
+        protocol.data_received(ASK + b"\r\n")
+        await asyncio.sleep(1)
+        for _ in range(len(wire.written)):
+            await asyncio.sleep(STALLED - 10)
+            wire.taken += 1
+        await asyncio.sleep(10 * STALLED)
+        assert not wire.is_closing()
+
+    time_lapse.run(scenario())
+
+
+async def _quiet(_scope: Scope, _receive: Receive, send: Callable[[Message], Any]) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"first", "more_body": True})
+    await asyncio.sleep(1_000_000)
+
+
+async def test_a_real_reader_that_stops_is_cut_off() -> None:
+    loop, left = asyncio.get_running_loop(), asyncio.Event()
+
+    async def endless(_scope: Scope, _receive: Receive, send: Callable[[Message], Any]) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(1_000):  # more than any system keeps of what nobody reads
+            await send({"type": "http.response.body", "body": b"a" * 64 * KB, "more_body": True})
+        left.set()
+
+    config = _config(endless, stalled=0.2)
+
+    def made() -> Any:
+        return config.http_protocol_class(  # type: ignore[call-arg]
+            config=config, server_state=ServerState(), app_state={}, _loop=loop
+        )
+
+    async with await loop.create_server(made, "127.0.0.1", 0) as server:
+        with socket.create_connection(server.sockets[0].getsockname()) as reader:
+            reader.sendall(ASK + b"\r\n")
+            await asyncio.wait_for(left.wait(), 20)

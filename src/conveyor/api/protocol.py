@@ -5,6 +5,9 @@ The server's own protocol waits for ever for a head, and answers what is no HTTP
 
 import asyncio
 import contextlib
+import fcntl
+import struct
+import termios
 from typing import Any
 
 import httptools
@@ -21,17 +24,20 @@ from conveyor.errors import (
 
 HEAD_WITHIN = 15.0  # seconds for all of a request's head
 LINGER = 5.0  # seconds for the rest of a body that was answered already
+STALLED = 60.0  # seconds in which a reader takes nothing of what is there for it
 LARGEST_UNREAD = 64 * 1024  # bytes of a head that does not end
 
 
-def bounded(front: Front, *, connections: int) -> type[HttpToolsProtocol]:
+def bounded(front: Front, *, connections: int, stalled: float = STALLED) -> type[HttpToolsProtocol]:
     """The protocol of a service: `front` words its refusals."""
-    return type("Connection", (_Connection,), {"front": front, "most": connections})
+    bounds = {"front": front, "most": connections, "stalled": stalled}
+    return type("Connection", (_Connection,), bounds)
 
 
 class _Connection(HttpToolsProtocol):
     front: Front
     most: int
+    stalled: float
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -43,6 +49,9 @@ class _Connection(HttpToolsProtocol):
         self._deaf = False  # what comes is dropped
         self._hung_up = False
         self._unread = 0
+        self._reader: asyncio.TimerHandle | None = None  # looks whether it takes anything
+        self._written = 0
+        self._taken = 0
         self._ended = False  # whether a request ended in the bytes that came last
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -53,6 +62,8 @@ class _Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self._reader is not None:
+            self._reader.cancel()
         self.pipeline.clear()
         if self._is_answering:
             self._give_up_answer()
@@ -126,6 +137,26 @@ class _Connection(HttpToolsProtocol):
         self.flow.resume_reading()
         self._expect(LINGER, self.transport.close)
 
+    def write(self, data: bytes) -> None:
+        """Write something that must be taken in time, or else the connection is cut."""
+        self.transport.write(data)
+        self._written += len(data)
+        if self._reader is None and self.transport.get_write_buffer_size():
+            self._watch_reader()
+
+    def _watch_reader(self) -> None:
+        self._taken = self._written - _untaken(self.transport)
+        self._reader = self.loop.call_later(self.stalled, self._look_at_reader)
+
+    def _look_at_reader(self) -> None:
+        self._reader = None
+        if not self.transport.get_write_buffer_size():
+            return
+        if self._written - _untaken(self.transport) == self._taken:
+            self.transport.abort()
+        else:
+            self._watch_reader()
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
         super()._start_asgi_task(cycle, app)
@@ -198,7 +229,7 @@ class _Connection(HttpToolsProtocol):
             self._give_up_answer()
         if not is_answered:
             told = self.headers if self._begun and self.headers else []
-            self.transport.write(self.front.turned_away(error, told))
+            self.write(self.front.turned_away(error, told))
         self.hang_up()
 
     def _end_with_those_before(self) -> None:
@@ -219,10 +250,26 @@ class _Answers(asyncio.Transport):
         self._transport = connection.transport
 
     def write(self, data: Any) -> None:
-        self._transport.write(data)
+        self._connection.write(data)
 
     def is_closing(self) -> bool:
         return self._transport.is_closing()
 
     def close(self) -> None:
         self._connection.hang_up()
+
+
+def _untaken(transport: asyncio.Transport) -> int:
+    """Bytes that the other side has not taken yet: here, and with the system where it tells.
+
+    The system has room for megabytes, and asks for more only when a good part of it is free:
+    without it, who reads slowly would look like one who does not read.
+    """
+    here = transport.get_write_buffer_size()
+    connection = transport.get_extra_info("socket")
+    if connection is None:
+        return here
+    with contextlib.suppress(OSError, ValueError):
+        told = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, b"\0" * 4)
+        return here + int(struct.unpack("i", told)[0])
+    return here
