@@ -105,6 +105,12 @@ async def test_a_key_that_is_not_known_gets_in_nowhere(door: Door, route: Route)
     assert code(answer) == (401, "unauthenticated")
 
 
+async def test_of_two_keys_none_gets_in(door: Door) -> None:
+    key = await door.create(caller="ann")
+    twice = [("X-API-Key", key), ("X-API-Key", key)]
+    assert code(await door.http.get("/v1/jobs", headers=twice)) == (401, "unauthenticated")
+
+
 def test_only_get_and_head_are_reading() -> None:
     for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "get", ""):
         assert needed(method) is Scope.WRITE

@@ -116,9 +116,11 @@ def caller_of(request: Request) -> CallerId:
 def _key(request: Request) -> str:
     query = request.query_params
     _refuse_key_in_query(query)
-    key = request.headers.get("x-api-key", "").strip()
+    # Of two keys a proxy may have looked at the other one.
+    given = request.headers.getlist("x-api-key")
+    key = given[0].strip() if len(given) == 1 else ""
     if not key or len(key) > LONGEST_KEY or not key.isprintable():
-        raise Unauthenticated("Send your API key in the X-API-Key header")
+        raise Unauthenticated("Send your API key in the X-API-Key header, once")
     return key
 
 
