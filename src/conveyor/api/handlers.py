@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from conveyor.api import downloads, wire
 from conveyor.api.auth import caller_of, scraper, who
 from conveyor.api.events import EventStream
-from conveyor.api.intake import read_body, take_call
+from conveyor.api.intake import LARGEST_FORM, read_body, take_call
 from conveyor.api.links import Links
 from conveyor.domain import cursor
 from conveyor.domain.file_input import CONTENT_TYPES as CONTENT_TYPES_OF_LISTS
@@ -35,7 +35,6 @@ from conveyor.steps.watch import Watch
 from conveyor.telemetry import Metrics
 
 JSON = "application/json"
-LARGEST_SPEC = 64 * 1024  # bytes of a request for a slot
 CONTENT_TYPES = {
     "html": "text/html; charset=utf-8",
     "json": "application/json",
@@ -76,7 +75,7 @@ class Handlers:
 
     async def new_slot(self, request: Request) -> Response:
         caller = caller_of(request)
-        slot = await self.stage.slot(caller, await read_body(request, LARGEST_SPEC))
+        slot = await self.stage.slot(caller, await read_body(request, LARGEST_FORM))
         url, expires_at = self.links.to_slot(self._base(request), slot)
         headers = {"Content-Type": CONTENT_TYPES_OF_LISTS[slot.spec.kind]}
         upload = wire.WireUpload(url, headers, expires_at)

@@ -31,6 +31,7 @@ JSON_TYPES = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 CHARSET = re.compile(r"charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
+LARGEST_FORM = 64 * 1024  # bytes of a request that has no list in it
 HOLDING = "conveyor.holding"  # of a scope: what it holds of the room for bodies
 
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from conveyor.api.auth import caller_of
-from conveyor.api.intake import read_body
+from conveyor.api.intake import LARGEST_FORM, read_body
 from conveyor.api.wire import encode, webhook_shown
 from conveyor.domain import cursor
 from conveyor.domain.event import Delivery, Event
@@ -23,7 +23,6 @@ from conveyor.steps.rotate import Rotate
 from conveyor.steps.subscribe import Subscribe
 
 JSON = "application/json"
-LARGEST_SETTING = 16 * 1024  # bytes
 
 Body = TypeVar("Body", WebhookSetting, NewWebhook)
 
@@ -92,7 +91,7 @@ class Notices:
         return _json(webhook_shown(webhook))
 
     async def put_webhook(self, request: Request) -> Response:
-        asked = _decoded(await read_body(request, LARGEST_SETTING), WebhookSetting)
+        asked = _decoded(await read_body(request, LARGEST_FORM), WebhookSetting)
         webhook = await self.subscribing.put(
             caller_of(request), _job(request), asked.url, signature=asked.signature
         )
@@ -103,7 +102,7 @@ class Notices:
         return Response(status_code=204)
 
     async def test_webhook(self, request: Request) -> Response:
-        asked = _decoded(await read_body(request, LARGEST_SETTING), NewWebhook)
+        asked = _decoded(await read_body(request, LARGEST_FORM), NewWebhook)
         event_id, delivery = await self.subscribing.test(
             caller_of(request), asked.url, signature=bool(asked.signature)
         )

@@ -7,13 +7,11 @@ from starlette.responses import Response
 
 from conveyor.api import wire
 from conveyor.api.auth import caller_of
-from conveyor.api.intake import read_body
+from conveyor.api.intake import LARGEST_FORM, read_body
 from conveyor.domain.ids import JobId
 from conveyor.domain.schedule import parse_schedule, parse_turn
 from conveyor.steps.read import Read
 from conveyor.steps.reschedule import Reschedule
-
-LARGEST_SCHEDULE = 64 * 1024  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +20,12 @@ class Schedules:
     read: Read
 
     async def replace_schedule(self, request: Request) -> Response:
-        schedule = parse_schedule(await read_body(request, LARGEST_SCHEDULE))
+        schedule = parse_schedule(await read_body(request, LARGEST_FORM))
         await self.rescheduling.replace(caller_of(request), _job(request), schedule)
         return await self._shown(request)
 
     async def turn_schedule(self, request: Request) -> Response:
-        state = parse_turn(await read_body(request, LARGEST_SCHEDULE))
+        state = parse_turn(await read_body(request, LARGEST_FORM))
         await self.rescheduling.turn(caller_of(request), _job(request), state)
         return await self._shown(request)
 
