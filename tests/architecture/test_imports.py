@@ -87,6 +87,18 @@ def test_the_client_brings_nothing_but_its_http_library() -> None:
     assert offences == []
 
 
+def test_every_progress_bar_leaves_stdout_alone() -> None:
+    """`rich.progress.Progress` redirects stdout unless told otherwise; `cli/bars.py` tells it."""
+    offences = [
+        str(path.relative_to(SOURCE))
+        for path, _ in _modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == "rich.progress"
+        if any(name.name == "Progress" for name in node.names)
+    ]
+    assert offences == ["cli/bars.py"]
+
+
 def test_no_adapter_imports_another_adapter() -> None:
     offences = []
     for path, layer in _modules():

@@ -2,6 +2,7 @@
 
 import fcntl
 import gzip
+import json
 import os
 import pty
 import re
@@ -218,6 +219,47 @@ def test_no_bar_and_no_colour_gets_into_a_pipe(
     assert "\x1b" not in told
     assert job_id in told
     assert (BAR in terminal.text) is not bool(flags)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["results", "{job}", "--ndjson"],
+        ["results", "{job}", "--json"],
+        ["results", "{job}"],
+        ["results", "{job}", "--out", "{folder}/pages", "--json"],
+        ["export", "{job}", "--out", "{folder}/pages.zip"],
+        ["submit", "{folder}/urls.txt", "--follow"],
+        ["submit", "{folder}/urls.txt", "--follow", "--json"],
+        ["rerun", "{job}", "--follow"],
+        ["jobs"],
+        ["runs", "{job}"],
+        ["errors", "{job}", "--json"],
+        ["history", "{job}", "{task}"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_written_to_a_pipe_is_the_same_with_and_without_a_terminal_for_bars(
+    environ: dict[str, str], api: httpx.Client, tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "urls.txt").write_text(f"{OK}\n" * 3)
+    job_id = _submit(api, count=3)
+    ended(api, job_id)
+    task_id = api.get(f"/jobs/{job_id}/results").json()["results"][0]["task_id"]
+    named = {"job": job_id, "folder": tmp_path, "task": task_id}
+    arguments = [word.format(**named) for word in command]
+    with _at_terminal(arguments, environ, piped=True) as terminal:
+        assert terminal.process.stdout
+        told = terminal.process.stdout.read().decode()
+        assert terminal.to_the_end() == 0
+    (tmp_path / "pages.zip").unlink(missing_ok=True)
+    without = subprocess.run(
+        [sys.executable, "-m", "conveyor", *arguments], env=environ, capture_output=True, check=True
+    ).stdout.decode()
+    assert told.count("\n") == without.count("\n") > 0 or told == without == ""
+    assert BAR not in told
+    if command[-1] == "--ndjson":
+        assert [json.loads(line)["status"] for line in told.splitlines()] == ["successful"] * 3
 
 
 def _submit(api: httpx.Client, *, count: int = 1, **fields: str) -> str:

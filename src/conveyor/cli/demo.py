@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from conveyor.cli.bars import Bar
 from conveyor.errors import RefusedToStart
 from conveyor.testing.programs import mock_gateway, service
 
@@ -46,7 +47,7 @@ def _scrape(client: ZenRowsBatchClient, count: int, target: Path, console: Conso
     started = time.monotonic()
     job = client.submit_regular(list(demo_urls(count)), name="demo")
     console.print(f"Submitted {count} URLs as job [b]{job.job_id}[/b] with the official client")
-    run = _follow(client, job.job_id, count, console)
+    run = _follow(client, job.job_id, count)
     taken = time.monotonic() - started
     saved = _save(client, job.job_id, target)
     console.print(_summary(run, count / taken))
@@ -82,7 +83,7 @@ def demo_urls(count: int) -> Iterator[str]:
         yield "https://" + kinds.get(number % 100, "ok.example/{}").format(number)
 
 
-def _follow(client: ZenRowsBatchClient, job_id: str, count: int, console: Console) -> Run:
+def _follow(client: ZenRowsBatchClient, job_id: str, count: int) -> Run:
     """Poll until the run ends, with a live bar."""
     deadline = time.monotonic() + PATIENCE
     columns = (
@@ -92,7 +93,7 @@ def _follow(client: ZenRowsBatchClient, job_id: str, count: int, console: Consol
         TextColumn("[green]{task.fields[good]} successful[/] [red]{task.fields[bad]} failed[/]"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console) as progress:
+    with Bar(*columns) as progress:
         bar = progress.add_task("scraping", total=count, good=0, bad=0)
         while time.monotonic() < deadline:
             run = client.get_job(job_id).data.latest_run

@@ -1,14 +1,14 @@
 """What `conveyor doctor` prints: findings as they come, a bar while rows are read, a summary."""
 
-import sys
 from contextlib import ExitStack
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from conveyor.cli import show
+from conveyor.cli.bars import Bar
 from conveyor.domain import finding
 from conveyor.domain.finding import Checked, Event, Finding, Severity, Surroundings
 
@@ -23,14 +23,13 @@ class Report(ExitStack):
         self.wrong = 0
         self.ended = False
         self._as_json = as_json
-        self._bar = Progress(
+        self._bar = Bar(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            hidden=as_json,
             transient=True,
-            disable=as_json or not sys.stderr.isatty(),
         )
         self.enter_context(self._bar)
 

@@ -1,6 +1,5 @@
 """All of a run as one file: started, waited for, and downloaded from wherever it was cut off."""
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +8,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    Progress,
-    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -23,6 +19,7 @@ from rich.progress import (
 
 from conveyor.cli import follow as following
 from conveyor.cli import show
+from conveyor.cli.bars import Bar
 from conveyor.cli.options import ConfigFile, JobId, Json, Key, Url
 from conveyor.cli.reach import reach
 from conveyor.cli.remote import Refused, Remote, Unreachable, read
@@ -109,7 +106,7 @@ def _saved(remote: Remote, parts: tuple[str, ...], out: Path, *, quiet: bool) ->
 
 def _made(remote: Remote, parts: tuple[str, ...], *, quiet: bool) -> Export:
     """The export once its file is there. Each asking brings a fresh link."""
-    with _bar(TextColumn("{task.description}"), TimeElapsedColumn(), hidden=quiet) as bar:
+    with Bar(TextColumn("{task.description}"), TimeElapsedColumn(), hidden=quiet) as bar:
         waiting = bar.add_task("making the file", total=None)
         while True:
             export = read(_asked(remote, parts), Export)
@@ -138,7 +135,7 @@ def _fetch(remote: Remote, parts: tuple[str, ...], file: Path, *, quiet: bool) -
     """Download what is missing of a file, however often the connection is cut."""
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     cuts = 0
-    with _bar(TextColumn("downloading"), *columns, hidden=quiet) as bar:
+    with Bar(TextColumn("downloading"), *columns, hidden=quiet) as bar:
         task = bar.add_task("downloading", total=None)
         while True:
             had = file.stat().st_size if file.exists() else 0
@@ -178,8 +175,3 @@ def _fetch_rest(link: str, file: Path, tell: Callable[[int, int], None]) -> None
             tell(done, start + length.value)
     if done != start + length.value:
         raise Unreachable("the connection was cut; run the command again to go on")
-
-
-def _bar(*columns: ProgressColumn, hidden: bool) -> Progress:
-    console = Console(stderr=True)
-    return Progress(*columns, console=console, disable=hidden or not sys.stderr.isatty())

@@ -1,14 +1,12 @@
 """Following a run to its end, with a live board where there is a terminal."""
 
-import sys
 import time
 from collections.abc import Iterable
 
 import msgspec
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.progress import (
     BarColumn,
-    Progress,
     ProgressColumn,
     Task,
     TextColumn,
@@ -16,6 +14,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from conveyor.cli.bars import Bar
 from conveyor.cli.remote import Refused, Remote, Unreachable, read
 from conveyor.cli.shapes import Job, Run, Stats
 from conveyor.cli.show import plain
@@ -117,7 +116,7 @@ class _Left(TimeRemainingColumn):
         return Text() if task.total is None else Text("left: ") + super().render(task)
 
 
-class _Board(Progress):
+class _Board(Bar):
     """A bar with rate and time left, and under it what has come of the tasks so far.
 
     While the list is still read, the bar has no end.
@@ -131,8 +130,7 @@ class _Board(Progress):
             _Done(),
             _Rate(),
             _Left(),
-            console=Console(stderr=True),
-            disable=hidden or not sys.stderr.isatty(),
+            hidden=hidden,
         )
 
     def shows(self, run: Run) -> Run:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TextIO
 
 import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from conveyor.cli import show
+from conveyor.cli.bars import Bar
 from conveyor.cli.remote import Page, Remote, Unreachable, read
 from conveyor.cli.shapes import Job, Result, Results
 from conveyor.errors import ConveyorError
@@ -150,14 +150,13 @@ def _total(remote: Remote, job_id: str, status: str | None) -> int | None:
     return known.get(status)
 
 
-def _bar(total: int | None, *, hidden: bool) -> Progress:
-    bar = Progress(
+def _bar(total: int | None, *, hidden: bool) -> Bar:
+    bar = Bar(
         TextColumn("results"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=hidden or not sys.stderr.isatty(),
+        hidden=hidden,
     )
     bar.add_task("results", total=total)
     return bar

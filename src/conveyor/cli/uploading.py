@@ -4,21 +4,19 @@ Nothing of a list is read here but its first line, and no more than a chunk of i
 """
 
 import contextlib
-import sys
 from collections.abc import Callable, Generator, Mapping
 from http.client import HTTPException
 
 import msgspec
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    Progress,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
 
+from conveyor.cli.bars import Bar
 from conveyor.cli.remote import Remote, Unreachable, read
 from conveyor.cli.show import plain
 from conveyor.cli.sources import Source
@@ -154,7 +152,7 @@ def _measured(source: Source, sent: Callable[[int], None]) -> Generator[bytes, N
         raise RefusedToStart(f"{source.name}: changed while it was sent; nothing was submitted")
 
 
-class _Bar(Progress):
+class _Bar(Bar):
     """Bytes sent, their rate and the time left; of a stream there is no telling how many."""
 
     def __init__(self, source: Source, *, hidden: bool) -> None:
@@ -165,8 +163,7 @@ class _Bar(Progress):
             DownloadColumn(),
             TransferSpeedColumn(),
             *left,
-            console=Console(stderr=True),
-            disable=hidden or not sys.stderr.isatty(),
+            hidden=hidden,
         )
         self._sent = self.add_task("uploading", total=source.length)
 
