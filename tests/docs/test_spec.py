@@ -210,7 +210,11 @@ def _kind(name: str) -> tuple[str, str]:
         return "number", f"0 to {params.NUMBERS[name]:,}"
     if name in params.CHOICES:
         return "choice", ", ".join(sorted(params.CHOICES[name]))
-    return ("headers", "object of strings") if name == params.HEADERS else ("text", "any")
+    return (
+        ("headers", "object of strings, or its JSON text")
+        if name == params.HEADERS
+        else ("text", "any")
+    )
 
 
 def extension_rows() -> list[Row]:

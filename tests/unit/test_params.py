@@ -11,7 +11,7 @@ from conveyor.domain.params import BOOLEANS, CHOICES, KNOWN, NUMBERS, TEXTS, Bad
 ACCEPTED = (
     "mode js_render js_instructions custom_headers premium_proxy proxy_country session_id "
     "original_status allowed_status_codes wait_for wait block_resources json_response "
-    "css_extractor autoparse response_type outputs extract"
+    "css_extractor autoparse response_type outputs extract extract_fields"
 )
 
 
@@ -42,6 +42,9 @@ def test_any_other_parameter_is_unknown(key: str) -> None:
         ("js_render", False, "false"),
         ("js_render", "true", "true"),
         ("autoparse", "false", "false"),
+        ("js_render", "True", "true"),
+        ("premium_proxy", "FALSE", "false"),
+        ("json_response", "tRuE", "true"),
         ("wait", 0, "0"),
         ("wait", 30_000, "30000"),
         ("wait", "250", "250"),
@@ -60,6 +63,9 @@ def test_any_other_parameter_is_unknown(key: str) -> None:
         ("outputs", True, "true"),
         ("custom_headers", {"Accept": "a"}, '{"Accept":"a"}'),
         ("custom_headers", {}, "{}"),
+        ("custom_headers", '{ "Accept": "a" }', '{"Accept":"a"}'),
+        ("custom_headers", "{}", "{}"),
+        ("extract_fields", "title,price", "title,price"),
         ("custom_headers", {"X": ""}, '{"X":""}'),
         ("custom_headers", {"X": "a\tb é"}, '{"X":"a\\tb é"}'),
     ],
@@ -71,7 +77,11 @@ def test_good_values_are_stored_as_strings(key: str, value: object, stored: str)
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *((key, value) for key in sorted(BOOLEANS) for value in (1, 0, "True", "yes", "", None)),
+        *(
+            (key, value)
+            for key in sorted(BOOLEANS)
+            for value in (1, 0, "1", "yes", "on", "true ", "", None)
+        ),
         *(
             (key, value)
             for key in sorted(NUMBERS)
@@ -90,6 +100,14 @@ def test_good_values_are_stored_as_strings(key: str, value: object, stored: str)
             for value in (None, [], {}, ["a"], {"a": "b"}, "a\x00b")
         ),
         ("custom_headers", "true"),
+        ("custom_headers", ""),
+        ("custom_headers", "{"),
+        ("custom_headers", "[]"),
+        ("custom_headers", '"{}"'),
+        ("custom_headers", '{"A": 1}'),
+        ("custom_headers", '{"A": "a\\r\\nB: b"}'),
+        ("custom_headers", "[" * 40_000),
+        ("custom_headers", " " * 65_536 + "{}"),
         ("custom_headers", True),
         ("custom_headers", ["Accept"]),
         ("custom_headers", None),
@@ -120,6 +138,13 @@ def test_custom_headers_take_at_most_8_kilobytes(letter: str, size: int) -> None
     room = (params.MOST_HEADER_BYTES - len('{"X":""}')) // size
     assert params.canonical({"custom_headers": {"X": letter * room}})
     assert refusal({"custom_headers": {"X": letter * (room + 1)}})[1] == "custom_headers"
+
+
+def test_custom_headers_as_text_have_the_same_limits_as_the_object() -> None:
+    room = params.MOST_HEADER_BYTES - len('{"X":""}')
+    assert params.canonical({"custom_headers": msgspec.json.encode({"X": "a" * room}).decode()})
+    longer = msgspec.json.encode({"X": "a" * (room + 1)}).decode()
+    assert refusal({"custom_headers": longer})[1] == "custom_headers"
 
 
 def test_the_first_bad_parameter_by_name_is_told() -> None:

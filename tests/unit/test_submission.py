@@ -322,6 +322,13 @@ BAD_URLS: dict[str, list[str]] = {
         "http://:80",
         "http://:80/x",
         "http://user:pw@/x",
+        "https:///x",
+        "https:///x.example/page",
+        "https:x",
+        "https:/x.example",
+        "HTTPS:////x.example",
+        "http:\\\\\\x.example",
+        " http:x.example ",
     ],
 }
 

@@ -22,6 +22,7 @@ TEXTS = frozenset(
         "allowed_status_codes",
         "block_resources",
         "css_extractor",
+        "extract_fields",
         "js_instructions",
         "outputs",
         "proxy_country",
@@ -100,6 +101,8 @@ def _canonical_value(key: str, value: object) -> str:
     if key == HEADERS:
         return _canonical_headers(value)
     text = _scalar_text(key, value)
+    if key in BOOLEANS:
+        text = text.lower()  # clients of several languages send "True" and "TRUE" as well
     if not _is_allowed(key, text):
         raise BadParam("invalid_param_value", key)
     return text
@@ -128,6 +131,8 @@ def _is_allowed(key: str, text: str) -> bool:
 
 
 def _canonical_headers(value: object) -> str:
+    if isinstance(value, str):
+        value = _headers_from_text(value)
     if not isinstance(value, Mapping) or len(value) > MOST_HEADERS:
         raise BadParam("invalid_param_value", HEADERS)
     for name, content in value.items():
@@ -139,3 +144,13 @@ def _canonical_headers(value: object) -> str:
     if len(encoded) > MOST_HEADER_BYTES:
         raise BadParam("invalid_param_value", HEADERS)
     return encoded.decode()
+
+
+def _headers_from_text(text: str) -> object:
+    """Headers as the JSON text of their object, which is how the official CLI sends them."""
+    if len(text) > LONGEST_TEXT:
+        raise BadParam("invalid_param_value", HEADERS)
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except (msgspec.DecodeError, RecursionError):
+        raise BadParam("invalid_param_value", HEADERS) from None

@@ -239,12 +239,18 @@ def _accept_url(text: str) -> str:
         raise _Unfit(_why_malformed(text), _without_query(text)) from None
     if url.protocol not in {"http:", "https:"}:
         raise _Unfit(Reason.UNSUPPORTED_SCHEME, _without_query(text))
+    if not (AUTHORITY.match(text) or AUTHORITY.match(LINE_ENDS.sub("", text))):
+        raise _Unfit(Reason.MISSING_HOST, _without_query(text))
     href: str = url.href
     if len(href) > LONGEST_URL:
         raise _Unfit(Reason.URL_TOO_LONG, _without_query(text))
     return href
 
 
+# The scheme is followed by exactly two slashes. Browsers also read `https:x` and `https:///x`, and
+# take the first part of the path for the host: that is a typing error more often than a wish.
+LINE_ENDS = re.compile(r"[\t\n\r]")  # a URL is read without them
+AUTHORITY = re.compile(r"[\x00-\x20]*https?:[/\\]{2}(?![/\\])", re.IGNORECASE)
 # Nothing but a user or a port where the host should be.
 NO_HOST = re.compile(
     r"\s*https?:[/\\]*(?![/\\])([^/\\?#]*@)?(:\d*)?\s*([/\\?#].*)?", re.IGNORECASE | re.DOTALL
