@@ -1,9 +1,12 @@
 """What callers ask for: the steps behind each call of the API."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from conveyor.api.handlers import Handlers
 from conveyor.api.links import Links
+from conveyor.domain.ids import RunId
+from conveyor.domain.waiting import Waiting
 from conveyor.operating import Engines
 from conveyor.settings import Settings
 from conveyor.steps.accept import Accept, Vet
@@ -33,6 +36,7 @@ def wire_handlers(
     exporting: Export,
     owing: Owing,
     vet: Vet,
+    waiting: Callable[[RunId], Waiting | None],
 ) -> Handlers:
     replays = Replays(answers=engines.answers, clock=engines.clock)
     quota = _wire_quotas(settings, engines).check
@@ -66,6 +70,7 @@ def wire_handlers(
             blobs=engines.blobs,
             coordination=engines.coordination,
             clock=engines.clock,
+            waiting=waiting,
         ),
         watch=watch,
     )

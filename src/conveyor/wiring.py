@@ -264,7 +264,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
     complete = notifying.complete
     pump = _wire_pump(settings, engines, complete, metrics)
     ingest = _wire_ingest(settings, engines, complete, pump)
-    watch, recognize = _wire_watch(engines, metrics), wire_recognize(engines)
+    watch, recognize = _wire_watch(engines, metrics, pump), wire_recognize(engines)
     exporting = wire_export(settings, engines)
     handlers = wire_handlers(
         settings,
@@ -275,6 +275,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
         exporting=exporting,
         owing=complete.owing,
         vet=notifying.vet,
+        waiting=pump.waiting,
     )
     sweep = wire_sweep(settings, engines, complete, metrics.swept, metrics.cleared)
     operators = Operators(
@@ -345,13 +346,14 @@ def _wire_rates(settings: Settings, engines: Engines) -> Rates:
     )
 
 
-def _wire_watch(engines: Engines, metrics: Metrics) -> Watch:
+def _wire_watch(engines: Engines, metrics: Metrics, pump: Pump) -> Watch:
     watch = Watch(
         metadata=engines.metadata,
         tasks=engines.tasks,
         clock=engines.clock,
         render=shapes.event_shown,
         count=metrics.watch_reads.inc,
+        waiting=pump.waiting,
     )
     metrics.listeners.set_function(lambda: watch.listeners)
     return watch

@@ -137,7 +137,7 @@ class Handlers:
         caller = caller_of(request)
         run = await self.closing.stop(caller, _job(request))
         view = await self.read.run(caller, _job(request), run.id)
-        return _json(wire.encode(wire.run_shown(view.run, view.settled)))
+        return _json(wire.encode(wire.run_shown(view.run, view.settled, view.waiting)))
 
     async def pause_run(self, request: Request) -> Response:
         return await self._turn(request, PauseState.PAUSED)
@@ -176,7 +176,7 @@ class Handlers:
     async def get_run(self, request: Request) -> Response:
         run_id = RunId(request.path_params["run"])
         view = await self.read.run(caller_of(request), _job(request), run_id)
-        return _json(wire.encode(wire.run_shown(view.run, view.settled)))
+        return _json(wire.encode(wire.run_shown(view.run, view.settled, view.waiting)))
 
     async def list_results(self, request: Request) -> Response:
         query = request.query_params
@@ -244,7 +244,7 @@ class Handlers:
         caller = caller_of(request)
         run = await self.pausing.turn(caller, _job(request), state)
         view = await self.read.run(caller, _job(request), run.id)
-        return _json(wire.encode(wire.run_shown(view.run, view.settled)))
+        return _json(wire.encode(wire.run_shown(view.run, view.settled, view.waiting)))
 
     def _base(self, request: Request) -> str:
         return (self.public_url or str(request.base_url)).rstrip("/")

@@ -19,6 +19,7 @@ from conveyor.domain.run import Run
 from conveyor.domain.schedule import Schedule
 from conveyor.domain.stats import Cost, Stats, cost, stats
 from conveyor.domain.task import Attempt, Task, TaskStatus
+from conveyor.domain.waiting import Waiting
 from conveyor.domain.webhook import Webhook
 from conveyor.steps.read import JobView, RunView
 from conveyor.steps.rerun import Rerunning
@@ -43,6 +44,7 @@ class WireRun(msgspec.Struct, kw_only=True):
     ingest_errors: int | UnsetType = UNSET
     ingest_error: str | UnsetType = UNSET
     cut_short: bool | UnsetType = UNSET
+    waiting: Waiting | UnsetType = UNSET
 
 
 class WireWebhook(msgspec.Struct):
@@ -203,13 +205,14 @@ class WireProgress(msgspec.Struct, kw_only=True):
     rate: float | None
     eta_seconds: int | None
     ingest_status: str | UnsetType = UNSET
+    waiting: Waiting | UnsetType = UNSET
 
 
 def encode(value: msgspec.Struct) -> bytes:
     return ENCODER.encode(value)
 
 
-def run_shown(run: Run, settled: Counts) -> WireRun:
+def run_shown(run: Run, settled: Counts, waiting: Waiting | None = None) -> WireRun:
     return WireRun(
         run_id=run.id,
         job_id=run.job_id,
@@ -225,6 +228,7 @@ def run_shown(run: Run, settled: Counts) -> WireRun:
         ingest_errors=run.ingest_errors or UNSET,
         ingest_error=run.ingest_error or UNSET,
         cut_short=run.is_cut or UNSET,
+        waiting=waiting or UNSET,
         created_at=run.created_at,
         updated_at=run.updated_at,
     )
@@ -237,7 +241,7 @@ def job_shown(view: JobView) -> WireJob:
         type=job.type,
         status=job.status,
         format=job.format,
-        latest_run=run_shown(view.run, view.settled) if view.run else UNSET,
+        latest_run=run_shown(view.run, view.settled, view.waiting) if view.run else UNSET,
         next_scheduled_run=view.next_run,
         schedule=job.schedule or UNSET,
         schedule_state=job.schedule_state if job.schedule else UNSET,
@@ -266,7 +270,9 @@ def jobs_shown(views: Sequence[JobView], next_cursor: str | None) -> WireJobs:
 
 
 def runs_shown(views: Sequence[RunView], next_cursor: str | None) -> WireRuns:
-    return WireRuns([run_shown(view.run, view.settled) for view in views], next_cursor)
+    return WireRuns(
+        [run_shown(view.run, view.settled, view.waiting) for view in views], next_cursor
+    )
 
 
 def submitted(job: Job, run: Run | None, accepted: int) -> bytes:
@@ -356,6 +362,7 @@ def event_shown(progress: Progress) -> bytes:
         rate=progress.rate,
         eta_seconds=progress.eta,
         ingest_status=run.ingest_status or UNSET,
+        waiting=progress.waiting or UNSET,
     )
     kind = b"end" if progress.is_last else b"progress"
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (progress.mark.encode(), kind, encode(data))

@@ -7,6 +7,7 @@ import msgspec
 from conveyor.domain import run as run_life
 from conveyor.domain.counts import Counts
 from conveyor.domain.run import IngestStatus, Run, RunStatus
+from conveyor.domain.waiting import Waiting
 
 WINDOW = 10.0  # seconds over which the rate is measured
 
@@ -25,6 +26,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     settled: Counts
     rate: float | None = None  # tasks a second; None after a first reading
     eta: int | None = None  # seconds; None when it cannot be told
+    waiting: Waiting | None = None  # for the gateway, as this process sees it
 
     @property
     def mark(self) -> str:
@@ -37,8 +39,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         return not self.run.is_live
 
     def differs_from(self, earlier: "Progress") -> bool:
-        """Whether there is news: other figures, or a run that came to a standstill."""
-        return self.mark != earlier.mark or bool(self.rate) != bool(earlier.rate)
+        """Whether there is news: other figures, a run that came to a standstill, another wait."""
+        return (
+            self.mark != earlier.mark
+            or bool(self.rate) != bool(earlier.rate)
+            or self.waiting != earlier.waiting
+        )
 
 
 def slid(window: tuple[Reading, ...], new: Reading) -> tuple[Reading, ...]:

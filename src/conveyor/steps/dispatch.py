@@ -27,6 +27,7 @@ from conveyor.domain.task import (
     RetryPolicy,
     Task,
 )
+from conveyor.domain.waiting import Waiting
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
@@ -78,6 +79,10 @@ class Pump:
     def wake(self, run_id: RunId) -> None:
         """A run is new, has new tasks or has ended: look at it now rather than soon."""
         self.roster.wake(run_id)
+
+    def waiting(self, run_id: RunId) -> Waiting | None:
+        """What a live run waits for, if it waits for something other than its own tasks."""
+        return self.roster.waiting(run_id)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve live runs until told to stop; then finish what is in hand within the grace."""
@@ -143,7 +148,7 @@ class Pump:
         return self.pace.concurrency - len(self.flights) + waiting
 
     async def _claim(self, group: asyncio.TaskGroup, granted: Mapping[RunId, Portion]) -> int:
-        permits = await self._reserve(granted)
+        permits = await self.roster.reserve(granted)
         asked = self._gather(permits, granted)
         if not asked:
             return 0
@@ -157,37 +162,10 @@ class Pump:
             await self.settle_final([task for task in tasks if task.is_final])
         finally:
             short = [run_id for run_id in asked if begun[run_id] < asked[run_id]]
-            await self._give_back({run_id: granted[run_id] for run_id in short})
+            await self.roster.give_back({run_id: granted[run_id] for run_id in short})
         self._pace_lanes({run_id: wanted - begun[run_id] for run_id, wanted in asked.items()})
         await self._leave_ended(run_id for run_id in asked if not begun[run_id])
         return len(tasks)
-
-    async def _reserve(self, granted: Mapping[RunId, Portion]) -> dict[RunId, int]:
-        """Have permits for the calls to come, and say for how many there are some."""
-        permits: dict[RunId, int] = {}
-        try:
-            for run_id, want in granted.items():
-                permits[run_id] = await self._reserve_for(self.lanes[run_id], want.calls)
-        except Unavailable:
-            if not any(permits.values()):
-                raise
-        return permits
-
-    async def _reserve_for(self, lane: Lane, want: int) -> int:
-        """Permits are a lane's, whichever claim they were reserved for: what comes first begins."""
-        of_others = lane.coming - want
-        have = max(len(lane.spare) - of_others, 0)
-        if have >= want:
-            return want
-        job = lane.job
-        try:
-            more = await self.coordination.reserve(job.id, want=want - have, cap=job.max_inflight)
-        except Unavailable:
-            if not have:
-                raise
-            return have
-        lane.spare += more
-        return have + len(more)
 
     def _gather(
         self, permits: dict[RunId, int], granted: Mapping[RunId, Portion]
@@ -210,15 +188,6 @@ class Pump:
             if wanted and lane.is_worth_a_claim(wanted, now, self.pace.gathering):
                 asked[run_id] = wanted
         return asked
-
-    async def _give_back(self, short: Mapping[RunId, Portion]) -> None:
-        """Release permits of runs that gave too few tasks, but for those of other claims."""
-        for run_id, want in short.items():
-            lane = self.lanes[run_id]
-            others = lane.coming - want.calls
-            lane.spare, unused = lane.spare[:others], lane.spare[others:]
-            if unused:
-                await self.roster.release(lane.job.id, unused)
 
     def _pace_lanes(self, short: Mapping[RunId, int]) -> None:
         """Runs that gave less than was asked for have nothing more due just now."""

@@ -13,6 +13,7 @@ from conveyor.domain.job import Job
 from conveyor.domain.run import Run
 from conveyor.domain.task import AccountBlocked, Interrupted, Task, Throttled
 from conveyor.domain.throttle import BREAK, LONGEST_COOLING, Throttle
+from conveyor.domain.waiting import Waiting
 from conveyor.steps.attempt import Assignment, Fetched, Result
 
 SHORT_WAIT = timedelta(seconds=5)
@@ -83,6 +84,7 @@ class Lane:
     landings: int = 0  # since `rated_at`
     rated_at: float = 0.0
     rate: float = 0.0  # landings a second
+    waiting_for: Waiting | None = None
     hosts: Counter[str] = field(default_factory=Counter)  # calls under way, where they are capped
     waiting: dict[str, list["Flight"]] = field(default_factory=dict)  # for their host
 

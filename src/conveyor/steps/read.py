@@ -1,6 +1,6 @@
 """Read: what callers see of their jobs, runs and tasks. Nothing here writes."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,6 +14,7 @@ from conveyor.domain.job import Job, JobStatus, JobType, next_run
 from conveyor.domain.pinned_reader import reports_of
 from conveyor.domain.run import IngestStatus, Run
 from conveyor.domain.task import Attempt, Task, TaskStatus, has_expired
+from conveyor.domain.waiting import Waiting
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
@@ -33,11 +34,13 @@ class JobView(msgspec.Struct, frozen=True):
     run: Run | None
     settled: Counts
     next_run: datetime | None = None  # by its schedule
+    waiting: Waiting | None = None
 
 
 class RunView(msgspec.Struct, frozen=True):
     run: Run
     settled: Counts
+    waiting: Waiting | None = None
 
 
 class ResultPage(msgspec.Struct, frozen=True):
@@ -61,6 +64,7 @@ class Read:
     blobs: Blobs
     coordination: Coordination
     clock: Clock
+    waiting: Callable[[RunId], Waiting | None] = lambda _: None
 
     async def job(self, caller: CallerId, job_id: JobId) -> JobView:
         job = await own_job(self.metadata, caller, job_id)
@@ -70,7 +74,7 @@ class Read:
     async def run(self, caller: CallerId, job_id: JobId, run_id: RunId) -> RunView:
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
-        return RunView(run, await self._settled(run))
+        return RunView(run, await self._settled(run), self.waiting(run.id))
 
     async def bad_rows(
         self, caller: CallerId, job_id: JobId, run_id: RunId | None
@@ -113,7 +117,7 @@ class Read:
         found = await self.metadata.runs(job.id, limit=limit + 1, before=before)
         page = found[:limit]
         settled = await self._fresh(page)
-        views = [RunView(run, settled[run.id]) for run in page]
+        views = [RunView(run, settled[run.id], self.waiting(run.id)) for run in page]
         return views, page[-1].id if len(found) > limit else None
 
     async def results(
@@ -179,7 +183,8 @@ class Read:
         return task
 
     def _view(self, job: Job, run: Run | None, settled: Counts) -> JobView:
-        return JobView(job, run, settled, next_run(job, self.clock.now()))
+        waiting = self.waiting(run.id) if run else None
+        return JobView(job, run, settled, next_run(job, self.clock.now()), waiting)
 
     async def _settled(self, run: Run) -> Counts:
         """The counts of a run, shared for a moment by all who ask for them.

@@ -20,6 +20,7 @@ from conveyor.domain.run import Run
 from conveyor.domain.sealed import context
 from conveyor.domain.task import RetryPolicy
 from conveyor.domain.throttle import Throttle
+from conveyor.domain.waiting import Waiting
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
@@ -52,6 +53,10 @@ class Roster:
     def wake(self, run_id: RunId) -> None:
         self.touched.add(run_id)
         self.noticed.set()
+
+    def waiting(self, run_id: RunId) -> Waiting | None:
+        """What a live run waits for, if it waits for something other than its own tasks."""
+        return self.lanes[run_id].waiting_for if run_id in self.lanes else None
 
     async def refresh(self) -> None:
         """Know the live runs: those touched in this process at once, new ones every second,
@@ -170,6 +175,42 @@ class Roster:
         if not lane.unsettled and not lane.coming and not lane.coming_ahead:
             lane.throttle.runs -= 1
             del self.lanes[run_id]
+
+    async def reserve(self, granted: Mapping[RunId, Portion]) -> dict[RunId, int]:
+        """Have permits for the calls to come, and say for how many there are some."""
+        permits: dict[RunId, int] = {}
+        try:
+            for run_id, want in granted.items():
+                permits[run_id] = await self._reserve_for(self.lanes[run_id], want.calls)
+        except Unavailable:
+            if not any(permits.values()):
+                raise
+        return permits
+
+    async def _reserve_for(self, lane: Lane, want: int) -> int:
+        """Permits are a lane's, whichever claim they were reserved for: what comes first begins."""
+        of_others = lane.coming - want
+        have = max(len(lane.spare) - of_others, 0)
+        if have >= want:
+            return want
+        job = lane.job
+        try:
+            more = await self.coordination.reserve(job.id, want=want - have, cap=job.max_inflight)
+        except Unavailable:
+            if not have:
+                raise
+            return have
+        lane.spare += more
+        return have + len(more)
+
+    async def give_back(self, short: Mapping[RunId, Portion]) -> None:
+        """Release permits of runs that gave too few tasks, but for those of other claims."""
+        for run_id, want in short.items():
+            lane = self.lanes[run_id]
+            others = lane.coming - want.calls
+            lane.spare, unused = lane.spare[:others], lane.spare[others:]
+            if unused:
+                await self.release(lane.job.id, unused)
 
     async def release_spare(self, lane: Lane) -> None:
         spare, lane.spare = lane.spare, []

@@ -16,6 +16,7 @@ from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.progress import Progress, Reading, eta, gone, rate, slid
 from conveyor.domain.run import Run, RunStatus
+from conveyor.domain.waiting import Waiting
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
@@ -44,12 +45,13 @@ class Post:
         self.turn = 0  # rises with every news
         self.rung_at = 0.0
 
-    def tell(self, run: Run, settled: Counts, now: float) -> None:
+    def tell(self, run: Run, settled: Counts, now: float, waiting: Waiting | None = None) -> None:
         """Take up a reading; when it is news, ring."""
         self._window = slid(self._window, Reading(now, run_life.counts(run, settled).done))
         speed = rate(self._window)
         known = self.progress
-        self.progress = Progress(run=run, settled=settled, rate=speed, eta=eta(run, settled, speed))
+        left = eta(run, settled, speed)
+        self.progress = Progress(run=run, settled=settled, rate=speed, eta=left, waiting=waiting)
         self.shown = self._render(self.progress)
         if known is None or self.progress.differs_from(known):
             self.turn += 1
@@ -80,6 +82,7 @@ class Watch:
     clock: Clock
     render: Render
     count: Callable[[int], None]  # runs that were read
+    waiting: Callable[[RunId], Waiting | None] = lambda _: None
     posts: dict[RunId, Post] = field(default_factory=dict)
     closed: bool = False
 
@@ -137,7 +140,7 @@ class Watch:
         post = self.posts.setdefault(run.id, Post(run, self.render))
         post.listeners += 1
         if post.progress is None and settled is not None:  # else the next round tells
-            post.tell(run, settled, self.clock.monotonic())
+            post.tell(run, settled, self.clock.monotonic(), self.waiting(run.id))
         try:
             yield post
         finally:
@@ -173,7 +176,7 @@ class Watch:
         if post is None or post.is_over:  # all left meanwhile, or there is no more to tell
             return
         if run and run.status is not RunStatus.DELETED:
-            post.tell(run, settled, now)
+            post.tell(run, settled, now, self.waiting(run_id))
         else:  # its counts may be gone already: the last ones stand
             known = post.progress
             post.tell(gone(known.run if known else post.run), known.settled if known else ZERO, now)
