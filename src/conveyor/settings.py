@@ -127,7 +127,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = timedelta(days=30)
     retry_first_delay: Annotated[
-        timedelta, _about("Before the first retry of a task; doubles from one to the next.")
+        timedelta,
+        _about("Before the first retry of a task; each further delay is 8 times as long."),
     ] = timedelta(seconds=1)
     retry_longest_delay: Annotated[timedelta, _about("The most that delay can grow to.")] = (
         timedelta(minutes=5)

@@ -46,6 +46,16 @@ def test_only_account_refusals_name_an_account_reason(status: int, code: str) ->
     assert (verdict.account is not None) == (verdict.handling is Handling.ACCOUNT)
 
 
+@pytest.mark.parametrize("kind", ["about:blank", "https://elsewhere.example/", None, 7])
+@pytest.mark.parametrize(("status", "code"), [(403, "REQS007"), (422, "no_data_extracted")])
+def test_refusals_of_extract_are_final_whatever_their_type(
+    status: int, code: str, kind: object
+) -> None:
+    assert is_gateway_problem({"code": code, "type": kind, "status": status})
+    verdict = ruling(status, code)
+    assert (verdict.handling, verdict.reason) == (Handling.FAIL, FailureReason.BAD_TARGET)
+
+
 @pytest.mark.parametrize(
     ("status", "code", "reason"),
     [

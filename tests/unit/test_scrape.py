@@ -12,10 +12,9 @@ from conveyor.domain.counts import Spend
 from conveyor.domain.failure import BY_CODE, AccountReason, FailureReason, Handling, ruling
 from conveyor.domain.params import dump
 from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
-from conveyor.errors import StorageFull, Unavailable
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
-from conveyor.steps.attempt import Assignment, Fetched, Result
+from conveyor.steps.attempt import NO_ROOM_WAIT, Assignment, Fetched, Result
 from conveyor.steps.scrape import BLOCKED_WAIT, SHORTEST_WAIT, Scrape
 from conveyor.testing.factories import a_job, a_problem, a_task, a_task_spec
 from tests.unit.kit import KEY, an_assignment
@@ -27,14 +26,12 @@ ASSIGNMENT = an_assignment(a_job())
 class Gateway:
     """Answers what it was told to, and remembers what it was asked."""
 
-    def __init__(self, answer: Page | Refusal | Exception) -> None:
+    def __init__(self, answer: Page | Refusal) -> None:
         self._answer = answer
         self.asked: list[PageRequest] = []
 
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
         self.asked.append(request)
-        if isinstance(self._answer, Exception):
-            raise self._answer
         return self._answer
 
 
@@ -224,14 +221,14 @@ async def test_tasks_that_wait_part_ways() -> None:
     assert len(waits) == 8
 
 
-@pytest.mark.parametrize("error", [StorageFull("no room"), Unavailable("away")])
-async def test_a_page_there_is_no_room_to_spool_is_not_an_attempt(error: Exception) -> None:
-    result, _ = await _attempt(error)
-    assert result == Interrupted(SHORTEST_WAIT)
+async def test_a_page_that_finds_no_room_to_spool_is_no_attempt_and_its_cost_counts() -> None:
+    refusal = Refusal(status=503, code="storage_full", problem="{}", spend=SPEND, no_room=True)
+    result, _ = await _attempt(refusal)
+    assert result == Interrupted(NO_ROOM_WAIT, SPEND, no_room=True)
 
 
 async def _attempt(
-    answer: Page | Refusal | Exception | None = None,
+    answer: Page | Refusal | None = None,
     *,
     task: Task | None = None,
     assignment: Assignment = ASSIGNMENT,

@@ -25,8 +25,7 @@ from conveyor.domain.task import (
 )
 from conveyor.errors import StorageFull, Unavailable
 from conveyor.ports.bodies import Spool
-from conveyor.steps.attempt import Ended, Fetched, Result
-from conveyor.steps.settle import NO_ROOM_WAIT
+from conveyor.steps.attempt import NO_ROOM_WAIT, Ended, Fetched, Result
 from conveyor.testing.factories import a_problem, scraped, settlement
 from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (
@@ -209,6 +208,20 @@ async def test_pages_there_is_no_room_for_go_back_uncharged_and_leave_nothing(
     assert {(row.status, row.attempts, row.lost) for row in rows} == {(TaskStatus.PENDING, 0, 0)}
     assert rows[0].due_at == rows[1].due_at == house.clock.now() + NO_ROOM_WAIT
     assert _files(tmp_path) == []
+
+
+async def test_what_a_page_cost_that_found_no_room_counts_and_dispatch_pauses() -> None:
+    house, job, tasks = await _claimed(2)
+    unspooled = Interrupted(NO_ROOM_WAIT, SPEND, no_room=True)
+
+    assignment = an_assignment(job)
+    pause = await house.settle.settle([Ended(task, assignment, unspooled) for task in tasks])
+
+    assert pause == NO_ROOM_WAIT
+    assert (await house.tasks.counts([_run_of(job)]))[_run_of(job)].spend == Spend(
+        2 * SPEND.credits, 2 * SPEND.nanos
+    )
+    assert {row.attempts for row in await house.rows(_run_of(job))} == {0}
 
 
 async def test_pages_that_went_back_are_kept_when_there_is_room_again() -> None:

@@ -152,11 +152,17 @@ def test_no_outcome_leaves_a_task_processing(outcome: Outcome, attempts: int) ->
 
 
 @given(attempts=st.integers(0, 10_000), name=st.text(max_size=30))
-def test_a_delay_lies_between_half_the_doubled_base_and_the_whole(attempts: int, name: str) -> None:
+def test_a_delay_lies_between_half_the_grown_base_and_the_whole(attempts: int, name: str) -> None:
     policy = RetryPolicy()
-    base = min(policy.first_delay * 2 ** min(attempts, 30), policy.longest_delay)
+    base = min(policy.first_delay * 8 ** min(attempts, 10), policy.longest_delay)
     delay = policy.delay(a_task(attempts=attempts, id=TaskId(name)))
     assert base / 2 <= delay <= base
+
+
+def test_the_default_delays_grow_by_eight_up_to_five_minutes() -> None:
+    bases = [timedelta(seconds=seconds) for seconds in (1, 8, 64, 300, 300)]
+    for attempts, base in enumerate(bases):
+        assert base / 2 <= RetryPolicy().delay(a_task(attempts=attempts)) <= base
 
 
 @given(attempts=st.integers(0, 100))

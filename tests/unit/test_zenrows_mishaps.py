@@ -11,7 +11,6 @@ import pytest_asyncio
 
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.domain.counts import NOTHING, Spend
-from conveyor.errors import StorageFull
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
 from conveyor.testing.mock_gateway import MockGateway
 from tests.unit.gateway_kit import (
@@ -283,12 +282,14 @@ class TestMishaps:
         with pytest.raises(TimeoutError):
             await gateway.fetch(asked("https://big.example/"), LateSpool)
 
-    async def test_a_spool_without_room_is_discarded_and_says_so(
+    async def test_a_page_that_finds_no_room_is_told_with_what_it_cost(
         self, gateway: Gateway, mock: MockGateway
     ) -> None:
         spools = Spools(fails_after=MIB)
-        with pytest.raises(StorageFull):
-            await fetched(gateway, "https://big.example/", spools)
+        answer = await fetched(gateway, "https://big.example/", spools)
+        assert isinstance(answer, Refusal)
+        assert (answer.code, answer.no_room) == ("storage_full", True)
+        assert answer.spend == Spend(credits=1, nanos=100_000)
         assert spools.given[0].discarded
         await until(lambda: mock.in_flight == 0)
 

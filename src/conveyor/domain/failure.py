@@ -65,6 +65,7 @@ BY_CODE: dict[str, Ruling] = {
     "REQS002": _fail(FailureReason.BLOCKED),  # the page needs js_render or premium_proxy
     "REQS004": _fail(FailureReason.OTHER),  # bad parameters
     "REQS006": _fail(FailureReason.OTHER),
+    "REQS007": _fail(FailureReason.BAD_TARGET),  # Extract does not serve this target
     "REQS008": _fail(FailureReason.BLOCKED),
     "RESP001": _retry(FailureReason.BLOCKED),  # could not get the content
     "RESP002": _fail(FailureReason.BAD_TARGET),  # the page is not there
@@ -74,6 +75,7 @@ BY_CODE: dict[str, Ruling] = {
     "RESP006": _retry(FailureReason.BLOCKED),  # captcha
     "RESP007": _fail(FailureReason.BAD_TARGET),  # no such host
     "RESP008": _fail(FailureReason.BAD_TARGET),
+    "no_data_extracted": _fail(FailureReason.BAD_TARGET),  # Extract found nothing on the page
     "CTX0002": _retry(FailureReason.TIMEOUT),
     "AUTH001": _account(AccountReason.SUBSCRIPTION_INACTIVE),
     "AUTH002": _account(AccountReason.SUBSCRIPTION_INACTIVE),

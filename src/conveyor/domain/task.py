@@ -132,10 +132,14 @@ class Throttled(msgspec.Struct, frozen=True):
 
 
 class Interrupted(msgspec.Struct, frozen=True):
-    """The worker had to stop, or could not keep the result: not an attempt, but maybe paid for."""
+    """The worker had to stop, or could not keep the result: not an attempt, but maybe paid for.
+
+    With `no_room` there was no place to store the page, so the next ones would be lost as well.
+    """
 
     wait: timedelta = timedelta()
     spend: Spend = NOTHING
+    no_room: bool = False
 
 
 class AccountBlocked(msgspec.Struct, frozen=True):
@@ -151,15 +155,16 @@ Outcome = Scraped | Refused | Throttled | Interrupted | AccountBlocked
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 3  # after the first attempt
     first_delay: timedelta = timedelta(seconds=1)
+    factor: int = 8  # with the first delay of 1 s: 1 s, 8 s, 64 s
     longest_delay: timedelta = timedelta(minutes=5)
 
     def delay(self, task: Task) -> timedelta:
-        """Doubling, capped, and spread by up to a half so that retries do not march in step.
+        """Growing, capped, and spread by up to a half so that retries do not march in step.
 
         The spread is drawn from the task itself: same task, same attempt, same delay.
         """
-        doublings: int = 2 ** min(task.attempts, 30)
-        base = min(self.first_delay * doublings, self.longest_delay)
+        growth: int = self.factor ** min(task.attempts, 10)  # bounded: no overflow
+        base = min(self.first_delay * growth, self.longest_delay)
         spread = crc32(f"{task.id}/{task.attempts}".encode()) / 2**32
         return base * (1 - spread / 2)
 

@@ -33,7 +33,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """Anything but content. `problem` is whole, with the gateway's id of the call if there is one;
-    `code` and `status` say what to make of it.
+    `code` and `status` say what to make of it. With `no_room` a page came, and could not be stored.
     """
 
     status: int
@@ -42,6 +42,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     retry_after: timedelta | None = None
     spend: Spend = NOTHING
     gateway_request_id: str | None = None
+    no_room: bool = False
 
 
 class Gateway(Protocol):
@@ -49,7 +50,8 @@ class Gateway(Protocol):
         """Fetch one page. Expected failures are values: no answer is `gateway_unreachable`, no
         answer in time `gateway_timeout`, an answer cut short or unreadable `gateway_garbled`, a
         body over the cap `body_too_large`, a request that cannot be put on the wire
-        `request_unsendable`. Content past a few hundred kilobytes goes to a spool, so memory does
+        `request_unsendable`, a page that the spool has no room for `storage_full` with what the
+        page cost. Content past a few hundred kilobytes goes to a spool, so memory does
         not grow with the page. Spools of pages not returned are discarded.
         """
         ...

@@ -3,6 +3,8 @@
 Not a station of its own: the three stations of an attempt share it.
 """
 
+from datetime import timedelta
+
 import msgspec
 
 from conveyor.domain.counts import NOTHING, Spend
@@ -10,6 +12,8 @@ from conveyor.domain.ids import JobId
 from conveyor.domain.params import Params
 from conveyor.domain.task import Outcome, RetryPolicy, Task
 from conveyor.ports.bodies import Spool
+
+NO_ROOM_WAIT = timedelta(seconds=5)  # for which no page is asked for when one found no room
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):

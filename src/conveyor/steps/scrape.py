@@ -19,10 +19,9 @@ from conveyor.domain.task import (
     Task,
     Throttled,
 )
-from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
-from conveyor.steps.attempt import Assignment, Fetched, Result
+from conveyor.steps.attempt import NO_ROOM_WAIT, Assignment, Fetched, Result
 
 SHORTEST_WAIT = timedelta(seconds=1)
 BLOCKED_WAIT = timedelta(minutes=1)  # the gateway lifts a block of the caller's address in minutes
@@ -47,10 +46,7 @@ class Scrape:
             body=task.spec.body,
             call_id=f"{task.run_id}.{task.id}.{task.claim_no}",
         )
-        try:
-            answer = await self.gateway.fetch(request, self.bodies.spool)
-        except Unavailable:  # no room to spool a large page
-            return Interrupted(SHORTEST_WAIT)
+        answer = await self.gateway.fetch(request, self.bodies.spool)
         match answer:
             case Page():
                 log.debug("gateway.answered", **_ids(task, request, answer))
@@ -78,6 +74,8 @@ def _format(task: Task, assignment: Assignment, params: Params) -> str:
 
 def _judge(task: Task, request: PageRequest, refusal: Refusal) -> Outcome:
     """What a refusal is to the task, by the rulings of the domain."""
+    if refusal.no_room:
+        return Interrupted(NO_ROOM_WAIT, refusal.spend, no_room=True)
     rule = ruling(refusal.status, refusal.code)
     if rule.handling is Handling.POSTPONE:
         log.debug("gateway.postponed", code=refusal.code, **_ids(task, request, refusal))

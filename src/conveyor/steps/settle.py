@@ -29,10 +29,8 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Work
-from conveyor.steps.attempt import Ended, Fetched
+from conveyor.steps.attempt import NO_ROOM_WAIT, Ended, Fetched
 from conveyor.steps.owing import Owing
-
-NO_ROOM_WAIT = timedelta(seconds=5)
 
 log = structlog.get_logger()
 
@@ -59,10 +57,7 @@ class Settle:
         await self._insist(lambda again: self._record(ended, outcomes, again=again))
         await self._insist(lambda _: self._follow_up(ended, outcomes))
         await self._ack([one.task for one in ended])
-        found_no_room = any(
-            isinstance(one.result, Fetched) and isinstance(outcome, Interrupted)
-            for one, outcome in zip(ended, outcomes, strict=True)
-        )
+        found_no_room = any(isinstance(one, Interrupted) and one.no_room for one in outcomes)
         return NO_ROOM_WAIT if found_no_room else timedelta()
 
     async def settle_final(self, tasks: Sequence[Task]) -> None:
@@ -199,7 +194,7 @@ def _name(ended: Ended) -> BodyName:
 def _outcome(page: Fetched, stored: Iterator[StoredBody]) -> Outcome:
     body = next(stored, None)
     if body is None:
-        return Interrupted(NO_ROOM_WAIT, page.spend)
+        return Interrupted(NO_ROOM_WAIT, page.spend, no_room=True)
     return Scraped(body, page.spend)
 
 

@@ -7,6 +7,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
+from msgspec.structs import replace
+
 from conveyor.adapters.http import direct_wire as wire
 from conveyor.adapters.http import page_wire
 from conveyor.adapters.http.deadline import Deadlines
@@ -29,6 +31,7 @@ from conveyor.adapters.http.spacing import Spacing
 from conveyor.domain.public_address import Reach
 from conveyor.domain.robots import LARGEST as LARGEST_ROBOTS
 from conveyor.domain.unpacking import Garbled
+from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 
@@ -102,6 +105,8 @@ class DirectGateway:
                 raise
             why = f"The site did not finish its answer within {self._deadline:g} seconds."
             return page_wire.synthesised("gateway_timeout", 504, why)
+        except Unavailable:  # the spool has no room
+            return replace(page_wire.synthesised(*page_wire.NO_ROOM), no_room=True)
         except Denied as denied:
             refusal = page_wire.synthesised(denied.code, denied.status, str(denied))
             return page_wire.later(refusal, denied.wait)

@@ -17,6 +17,7 @@ from conveyor.domain.problem import encoded, problem
 from conveyor.ports.gateway import PageRequest, Refusal
 
 LONGEST_WAIT = timedelta(hours=1)
+NO_ROOM = ("storage_full", 503, "There is no room on the disk to store the page.")
 
 # Headers of one hop, and what this hop must decide for itself: a body in an encoding that
 # the caller's browser knows and this program does not would be lost.

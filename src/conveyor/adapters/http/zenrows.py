@@ -26,6 +26,7 @@ from conveyor.adapters.http.requests import fields
 from conveyor.adapters.http.requests import request as request_of
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.domain.unpacking import ACCEPTED, Garbled
+from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 
@@ -101,6 +102,8 @@ class ZenrowsGateway:
                 raise
             why = f"The gateway did not finish its answer within {self._deadline:g} seconds."
             return told.refusal("gateway_timeout", 504, why)
+        except Unavailable:  # the spool has no room; what the page cost is spent all the same
+            return replace(told.refusal(*page_wire.NO_ROOM), no_room=True)
         except BodyTooLarge:
             why = f"The page is larger than {self._largest} bytes."
             return told.refusal("body_too_large", 413, why)
