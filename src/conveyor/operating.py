@@ -47,6 +47,7 @@ from conveyor.steps.doctor import Doctor
 from conveyor.steps.mend import Mend
 from conveyor.steps.owing import Owing
 from conveyor.steps.sweep import Count, Sweep
+from conveyor.timekeeping import DueTimes
 from conveyor.vitals import Room
 
 Address = Notice
@@ -89,6 +90,7 @@ class Engines(Stores):
     sealing: Sealing
     link_secret: bytes
     room: Callable[[], Awaitable[Room]]
+    due_times: DueTimes
     dead: Sequence[Held]  # claims of processes known to be dead
 
 

@@ -20,7 +20,7 @@ from conveyor.adapters.packs.bodies import PackBodies
 from conveyor.adapters.packs.store import open_packs
 from conveyor.adapters.sqlite.database import Durability
 from conveyor.adapters.sqlite.engine import open_engine
-from conveyor.adapters.system.clock import SystemClock, SystemIds
+from conveyor.adapters.system.clock import SteadyClock, SystemIds
 from conveyor.admitting import (
     check_callers,
     open_sealing,
@@ -63,6 +63,7 @@ from conveyor.steps.settle import Settle
 from conveyor.steps.sweep import Sweep
 from conveyor.steps.watch import ROUND, Watch
 from conveyor.telemetry import MeteredGateway, MeteredReceivers, MeteredTasks, MeteredWork, Metrics
+from conveyor.timekeeping import Timekeeper
 from conveyor.timing import timed
 from conveyor.vitals import Room, Vitals
 from conveyor.worker import serve
@@ -122,6 +123,7 @@ class Service:
     sweep_every: timedelta
     watch: Watch
     vitals: Vitals
+    timekeeper: Timekeeper | None  # None where the clock is a test's, and is never set
     token: str  # opens the door for operators
     recognize: Recognize
 
@@ -146,6 +148,11 @@ class Service:
             await asyncio.wait(others, timeout=self.pump.pace.grace.total_seconds())
             for other in others:
                 other.cancel()
+
+    async def keep_time(self, stopping: asyncio.Event) -> None:
+        """Repair due times whenever the wall clock is set."""
+        if self.timekeeper:
+            await self.timekeeper.run(stopping)
 
     async def watch_runs(self, stopping: asyncio.Event) -> None:
         """Keep listeners up to date; when told to stop, let them go, so that no stream holds it."""
@@ -201,7 +208,7 @@ async def open_embedded(
 
     Time and chance are the machine's, unless they are given.
     """
-    clock = clock or SystemClock()
+    clock = clock or SteadyClock()
     ids = ids or SystemIds(clock)
     durability = Durability(settings.durability)
     sync = durability is Durability.POWER
@@ -237,6 +244,7 @@ async def open_embedded(
         sealing=await open_sealing(settings),
         link_secret=load_or_make_key(folder / "links.key"),
         room=lambda: _room(folder),
+        due_times=rows.due_times,
         dead=rows.dead,
     )
 
@@ -298,6 +306,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
         sweep_every=settings.sweep_every,
         watch=watch,
         vitals=_wire_vitals(settings, engines, metrics),
+        timekeeper=_wire_timekeeper(engines),
         token=operators.token,
         recognize=recognize,
     )
@@ -417,6 +426,13 @@ def _wire_vitals(settings: Settings, engines: Engines, metrics: Metrics) -> Vita
         room=engines.room,
         slow_loop=settings.slow_loop,
     )
+
+
+def _wire_timekeeper(engines: Engines) -> Timekeeper | None:
+    clock = engines.clock
+    if not isinstance(clock, SteadyClock):
+        return None
+    return Timekeeper(clock=clock, due_times=engines.due_times)
 
 
 async def _room(folder: Path) -> Room:

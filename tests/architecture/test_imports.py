@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fresh_seals": {"errors", "domain", "ports"},
     "timing": {"errors", "ports", "telemetry"},
     "vitals": {"errors", "ports", "telemetry", "worker"},
+    "timekeeping": {"errors", "ports", "worker"},
     "api": {"errors", "domain", "ports", "steps", "telemetry", "__version__"},
     # It runs in other people's programs, and knows the service by its wire alone.
     "client": {"errors", "__version__"},

@@ -112,6 +112,24 @@ def next_run(job: Job, now: datetime) -> datetime | None:
         return None  # its time zone is not known here any more
 
 
+def after_clock_set_back(job: Job, now: datetime) -> Job:
+    """The job with a next fire that a clock reading `now` can have led to.
+
+    One that passes over a single moment of the schedule stays: that moment came before the clock
+    was set back, and would fire twice.
+    """
+    at, schedule = job.next_fire_at, job.schedule
+    if at is None or schedule is None:
+        return job
+    try:
+        first = next_fire(schedule, now, anchor=at)
+        second = next_fire(schedule, first, anchor=at) if first else None
+    except InvalidArgument:
+        return job  # its time zone is not known here any more: that is found when it fires
+    is_possible = second is None or at <= second
+    return job if is_possible else msgspec.structs.replace(job, next_fire_at=first)
+
+
 def point_at(job: Job, run_id: RunId | None, now: datetime) -> Job:
     """The job after one of its runs was deleted, with the newest that is left."""
     if job.status is JobStatus.DELETED:

@@ -1,7 +1,9 @@
 """Time and chance, injected: nothing else in the program reads a clock or rolls dice."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
+
+SLEW = timedelta(seconds=1)  # a wall clock that differs by no more is taken as it is
 
 
 class Clock(Protocol):
@@ -11,6 +13,21 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds since some fixed point, never falling."""
+        ...
+
+
+class SteppingClock(Clock, Protocol):
+    """A clock whose `now` keeps step with `monotonic` when the wall clock is set, until told.
+
+    So nobody sees the new time before the due times that were made by the old one are repaired.
+    """
+
+    def step(self) -> timedelta:
+        """How far the wall clock was set ahead, or back if negative; zero within `SLEW`."""
+        ...
+
+    def adopt(self) -> None:
+        """Show the wall time that `step` found last. To be safe to repeat."""
         ...
 
 

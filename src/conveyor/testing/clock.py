@@ -14,9 +14,10 @@ class FakeClock:
     def __init__(self, start: datetime = NOON) -> None:
         self._start = start
         self._passed = timedelta()
+        self._set_by = timedelta()
 
     def now(self) -> datetime:
-        return self._start + self._passed
+        return self._start + self._passed + self._set_by
 
     def monotonic(self) -> float:
         return self._passed.total_seconds()
@@ -25,6 +26,10 @@ class FakeClock:
         if by < timedelta():
             raise ValueError(f"time does not run back: {by}")
         self._passed += by
+
+    def set_wall(self, by: timedelta) -> None:
+        """Set the wall clock ahead, or back if negative; monotonic time does not notice."""
+        self._set_by += by
 
 
 class FakeIds:

@@ -16,7 +16,7 @@ ABOUT = msgspec.json.Decoder(dict[str, str])
 
 SEND = "INSERT INTO duty (id, kind, about, due_at) VALUES (?, ?, ?, ?)"
 RECEIVE = """
-UPDATE duty SET due_at = ?2, deliveries = deliveries + 1
+UPDATE duty SET due_at = ?2, deliveries = deliveries + 1, held = 1
  WHERE id IN (SELECT id FROM duty WHERE due_at <= ?1
                  AND (?4 IS NULL OR kind IN (SELECT value FROM json_each(?4)))
                ORDER BY due_at LIMIT ?3)
@@ -61,11 +61,12 @@ class SqliteDuties:
         await self._held(duty, f"DELETE FROM duty {HELD}")
 
     async def retry_later(self, duty: Duty, *, delay: timedelta) -> None:
-        await self.extend(duty, lease=delay)
+        until = stamp(self._clock.now() + delay)
+        await self._held(duty, f"UPDATE duty SET due_at = ?, held = 0 {HELD}", until)
 
     async def bury(self, duty: Duty, reason: str) -> None:
         now = stamp(self._clock.now())
-        statement = f"UPDATE duty SET due_at = NULL, reason = ?, buried_at = ? {HELD}"
+        statement = f"UPDATE duty SET due_at = NULL, held = 0, reason = ?, buried_at = ? {HELD}"
         await self._held(duty, statement, reason, now)
 
     async def _held(self, duty: Duty, statement: str, *values: str | int) -> None:

@@ -13,6 +13,7 @@ from conveyor.adapters.sqlite.api_keys import SqliteApiKeys
 from conveyor.adapters.sqlite.census import SqliteCensus
 from conveyor.adapters.sqlite.claims import SqliteClaims
 from conveyor.adapters.sqlite.database import Database, Durability, open_database, visit_database
+from conveyor.adapters.sqlite.due_times import LAST_SEEN, SqliteDueTimes
 from conveyor.adapters.sqlite.duties import SqliteDuties
 from conveyor.adapters.sqlite.exports import SqliteExports
 from conveyor.adapters.sqlite.graves import SqliteGraves
@@ -30,7 +31,8 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.work import Held
 
 NOBODY = 0
-COME_DUE = "UPDATE task SET due_at = ?1 WHERE shelf = ?2 AND status = 0 AND due_at > ?1"
+# What a dead owner held is due again. A message that waits for its next delivery goes on waiting.
+FREE = "UPDATE duty SET due_at = ?1, held = 0 WHERE held = 1 AND due_at > ?1"
 
 
 class SqliteEngine(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,7 @@ class SqliteEngine(msgspec.Struct, frozen=True, kw_only=True):
     graves: SqliteGraves
     survey: SqliteSurvey
     census: SqliteCensus
+    due_times: SqliteDueTimes
     incarnation: int
     dead: Sequence[Held]  # claims that earlier incarnations died holding, and still hold
 
@@ -66,9 +69,12 @@ async def open_engine(
     """Open a data folder as its only owner, and find what dead owners held."""
     async with open_database(folder, durability=durability) as database:
         now = stamp(clock.now())
-        incarnation = await database.write(lambda connection: _begin(connection, now))
+        incarnation, set_back = await database.write(lambda connection: _begin(connection, now))
+        due_times = SqliteDueTimes(database, clock, lease=lease, incarnation=incarnation)
+        await due_times.repair_at_start(timedelta(microseconds=set_back))
         work = SqliteWork(database, clock, lease=lease, incarnation=incarnation)
-        yield _engine(database, clock, ids, work, incarnation, await work.held_by_the_dead())
+        dead = await work.held_by_the_dead()
+        yield _engine(database, clock, ids, work, due_times, dead)
 
 
 @asynccontextmanager
@@ -81,7 +87,8 @@ async def visit_engine(
     """
     async with visit_database(folder, writable=writable) as database:
         work = SqliteWork(database, clock, lease=timedelta(), incarnation=NOBODY)
-        yield _engine(database, clock, ids, work, NOBODY, [])
+        due_times = SqliteDueTimes(database, clock, lease=timedelta(), incarnation=NOBODY)
+        yield _engine(database, clock, ids, work, due_times, [])
 
 
 def _engine(  # noqa: PLR0917 - all of them parts of one thing
@@ -89,7 +96,7 @@ def _engine(  # noqa: PLR0917 - all of them parts of one thing
     clock: Clock,
     ids: Ids,
     work: SqliteWork,
-    incarnation: int,
+    due_times: SqliteDueTimes,
     dead: Sequence[Held],
 ) -> SqliteEngine:
     return SqliteEngine(
@@ -109,17 +116,20 @@ def _engine(  # noqa: PLR0917 - all of them parts of one thing
         graves=SqliteGraves(database, clock, ids),
         survey=SqliteSurvey(database, clock),
         census=SqliteCensus(database),
-        incarnation=incarnation,
+        due_times=due_times,
+        incarnation=due_times.incarnation,
         dead=dead,
     )
 
 
-def _begin(connection: apsw.Connection, now: int) -> int:
-    connection.execute("UPDATE duty SET due_at = ?1 WHERE due_at > ?1 AND deliveries > 0", (now,))
-    # A clock that was set back since would make tasks wait for it to catch up.
-    shelves = connection.execute("SELECT no FROM shelf WHERE open = 1").fetchall()
-    connection.executemany(COME_DUE, ((now, shelf) for (shelf,) in shelves))
-    connection.execute("INSERT INTO incarnation (started_at) VALUES (?)", (now,))
+def _begin(connection: apsw.Connection, now: int) -> tuple[int, int]:
+    """The number of this incarnation, and how far the clock was set back since the last one."""
+    seen = connection.execute(LAST_SEEN).get
+    connection.execute(FREE, (now,))
+    # The time seen before stays on record until the repair is whole: after a crash it is repeated.
+    connection.execute(
+        "INSERT INTO incarnation (started_at, seen_at) VALUES (?, ?)", (now, max(now, seen or now))
+    )
     incarnation = connection.last_insert_rowid()
     connection.execute(ENDING)
-    return incarnation
+    return incarnation, max(0, (seen or now) - now)

@@ -175,7 +175,7 @@ def _write(change: Change, _connection: apsw.Connection, _now: int) -> None:
 
 
 @_write.register
-def _write_job(job: Job, connection: apsw.Connection, _: int) -> None:
+def write_job(job: Job, connection: apsw.Connection, _: int) -> None:
     stored = msgspec.structs.replace(job, version=job.version + 1)
     row = (
         *(job.id, job.caller, job.type, job.status, job.latest_run_id or ""),

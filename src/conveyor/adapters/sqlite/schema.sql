@@ -3,7 +3,8 @@
 
 CREATE TABLE incarnation (
     no         INTEGER PRIMARY KEY,  -- one for each time the folder was opened
-    started_at INTEGER NOT NULL
+    started_at INTEGER NOT NULL,
+    seen_at    INTEGER  -- the wall time it noted last
 ) STRICT;
 
 CREATE TABLE job (
@@ -164,7 +165,8 @@ CREATE TABLE duty (
     due_at     INTEGER,  -- when it may be received; null once buried
     deliveries INTEGER NOT NULL DEFAULT 0,
     reason     TEXT,
-    buried_at  INTEGER
+    buried_at  INTEGER,
+    held       INTEGER NOT NULL DEFAULT 0  -- 1: due_at is the end of a lease
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX duty_due ON duty (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX duty_buried ON duty (buried_at) WHERE buried_at IS NOT NULL;

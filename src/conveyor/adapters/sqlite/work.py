@@ -109,9 +109,9 @@ class SqliteWork:
         return [task for run_id, given in taken for task in _given(run_id, given)]
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
-        until = stamp(self._clock.now() + self._lease)
-
         def operation(connection: apsw.Connection) -> list[Held]:
+            # Read here, in the order of writes: a step of the clock moves leases by a write too.
+            until = stamp(self._clock.now() + self._lease)
             shelf = finder(connection)
             return [
                 one for one in held if not _renew_one(connection, shelf(one.run_id), one, until)

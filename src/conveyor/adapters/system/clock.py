@@ -3,12 +3,14 @@
 import os
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from conveyor.domain.ids import ulid
-from conveyor.ports.clock import Clock
+from conveyor.ports.clock import SLEW, Clock
 
 RANDOM_BITS = 80
+READINGS = 3
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class SystemClock:
@@ -17,6 +19,41 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+class SteadyClock:
+    """A `SteppingClock` over any other: the monotonic clock plus an offset."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._offset = self._found = self._measured()
+
+    def now(self) -> datetime:
+        return EPOCH + timedelta(seconds=self._clock.monotonic()) + self._offset
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def step(self) -> timedelta:
+        self._found = self._measured()
+        if abs(self._found - self._offset) <= SLEW:
+            self._offset = self._found
+        return self._found - self._offset
+
+    def adopt(self) -> None:
+        self._offset = self._found
+
+    def _measured(self) -> timedelta:
+        """Wall time less monotonic time. A pause between the two readings would look like a step:
+        the shortest of a few counts.
+        """
+        return min((self._reading() for _ in range(READINGS)), key=lambda one: one[0])[1]
+
+    def _reading(self) -> tuple[float, timedelta]:
+        before = self._clock.monotonic()
+        wall = self._clock.now() - EPOCH
+        after = self._clock.monotonic()
+        return after - before, wall - timedelta(seconds=(before + after) / 2)
 
 
 class SystemIds:

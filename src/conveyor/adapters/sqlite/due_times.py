@@ -1,0 +1,128 @@
+"""Due times after the wall clock was set.
+
+Due times are wall times, so that they outlive the process. A clock set back by an hour leaves all
+of them an hour too late: tasks, control messages, events and schedules would wait for it to catch
+up. A clock set ahead ends every lease at once.
+
+| kind | after a step back by S | after a step ahead by S |
+|---|---|---|
+| pending task, control message, event | S earlier, but not before now: a back-off keeps its length | unchanged |
+| lease of a task | at most `lease` from now | S later |
+| lease of a control message | as a message | S later |
+| schedule | if more than one fire of it would be missed: its first from now | unchanged |
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import apsw
+
+from conveyor.adapters.sqlite.database import Database
+from conveyor.adapters.sqlite.metadata import JOB, write_job
+from conveyor.adapters.sqlite.rows import Row, moment, stamp
+from conveyor.domain.job import after_clock_set_back
+from conveyor.ports.clock import SLEW, Clock
+
+BITE = 10_000  # rows of one transaction: other writes wait for it
+MICROSECOND = timedelta(microseconds=1)
+
+LAST_SEEN = "SELECT coalesce(seen_at, started_at) FROM incarnation ORDER BY no DESC LIMIT 1"
+NOTE = "UPDATE incarnation SET seen_at = ? WHERE no = ?"
+
+LEASES_BACK = "UPDATE task INDEXED BY task_held SET due_at = ?1 WHERE status = 1 AND due_at > ?1"
+LEASES_AHEAD = "UPDATE task INDEXED BY task_held SET due_at = due_at + ?1 WHERE status = 1"
+MESSAGES_BACK = "UPDATE duty SET due_at = max(due_at - ?2, ?1) WHERE due_at > ?1"
+MESSAGES_AHEAD = "UPDATE duty SET due_at = due_at + ?1 WHERE held = 1"
+EVENTS = "SELECT id, due_at FROM event WHERE due_at > ?"
+MOVE_EVENT = "UPDATE event SET due_at = ?2, doc = json_set(doc, '$.due_at', ?3) WHERE id = ?1"
+SCHEDULES = "SELECT doc FROM job INDEXED BY job_by_fire WHERE fires_at > ?"
+OPEN_SHELVES = "SELECT no FROM shelf WHERE open = 1"
+COME_DUE = """
+UPDATE task SET due_at = ?2 WHERE shelf = ?1 AND idx IN (
+    SELECT idx FROM task INDEXED BY task_due
+     WHERE shelf = ?1 AND status = 0 AND due_at > ?2 AND due_at <= ?2 + ?3 LIMIT ?4)
+"""
+BACK_OFF = """
+UPDATE task INDEXED BY task_due SET due_at = due_at - ?3
+ WHERE shelf = ?1 AND status = 0 AND due_at > ?2 + ?3
+"""
+
+
+class SqliteDueTimes:
+    def __init__(
+        self, database: Database, clock: Clock, *, lease: timedelta, incarnation: int
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._lease = lease
+        self.incarnation = incarnation
+
+    async def note(self) -> None:
+        """Record the wall time, by which the next start sees whether the clock was set back."""
+        row = (stamp(self._clock.now()), self.incarnation)
+        await self._database.write(lambda connection: _execute(connection, NOTE, row), lazy=True)
+
+    async def set_back(self, by: timedelta) -> None:
+        """Repair what a clock that was set back by so much has made too late.
+
+        The clock shows the new time already. Repeated after a failure or a crash, it brings
+        retries forward at worst.
+        """
+        now, step = stamp(self._clock.now()), by // MICROSECOND
+        await self._database.write(lambda connection: self._back(connection, now, step))
+        shelves = await self._database.read(
+            lambda connection: [no for (no,) in connection.execute(OPEN_SHELVES)]
+        )
+        # Those that were due by the old time first: once they are, whatever is left of the hour
+        # ahead was moved there, and is not moved again. They may be millions.
+        for shelf in shelves:
+            bite = (shelf, now, step, BITE)
+            while await self._changed(COME_DUE, bite) == BITE:
+                pass
+        for shelf in shelves:
+            await self._changed(BACK_OFF, (shelf, now, step))
+        await self.note()
+
+    async def set_ahead(self, by: timedelta, adopt: Callable[[], None]) -> None:
+        """Keep leases alive over a step ahead, which `adopt` makes the clock show.
+
+        Both happen in one turn of the writer, which alone claims: no claim sees one without the
+        other, and takes its own process for dead.
+        """
+        step = (by // MICROSECOND,)
+
+        def operation(connection: apsw.Connection) -> None:
+            connection.execute(LEASES_AHEAD, step)
+            connection.execute(MESSAGES_AHEAD, step)
+            adopt()
+
+        await self._database.write(operation)
+
+    async def repair_at_start(self, by: timedelta) -> None:
+        if by > SLEW:
+            await self.set_back(by)
+
+    def _back(self, connection: apsw.Connection, now: int, step: int) -> None:
+        connection.execute(LEASES_BACK, (now + self._lease // MICROSECOND,))
+        connection.execute(MESSAGES_BACK, (now, step))
+        events: Sequence[Row] = connection.execute(EVENTS, (now,)).fetchall()
+        for event_id, due_at in events:
+            due = max(due_at - step, now)
+            # Its version stays: whoever is sending it now must be able to record the outcome.
+            connection.execute(MOVE_EVENT, (event_id, due, moment(due).isoformat()))
+        scheduled: Sequence[Row] = connection.execute(SCHEDULES, (now,)).fetchall()
+        for (doc,) in scheduled:
+            job = JOB.decode(doc)
+            repaired = after_clock_set_back(job, moment(now))
+            if repaired is not job:
+                write_job(repaired, connection, now)
+
+    async def _changed(self, statement: str, row: tuple[int, ...]) -> int:
+        return await self._database.write(
+            lambda connection: _execute(connection, statement, row), lazy=True
+        )
+
+
+def _execute(connection: apsw.Connection, statement: str, row: tuple[int, ...]) -> int:
+    connection.execute(statement, row)
+    return connection.changes()
