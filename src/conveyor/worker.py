@@ -25,6 +25,10 @@ async def serve(
         except Unavailable as error:
             log.warning("step.unavailable", step=name, why=str(error))
             worked = 0
+        except Exception:
+            # The other steps go on, and so does this one: what it was about is still on record.
+            log.exception("step.bug", step=name)
+            worked = 0
         if not worked:
             await rest(stopping, idle)
 

@@ -635,7 +635,7 @@ async def until(holds: Callable[[], object]) -> None:
 
 
 @contextmanager
-def away(trace: Trace, name: str, error: Exception) -> Iterator[None]:
+def away(trace: Trace, name: str, error: BaseException) -> Iterator[None]:
     """An engine that cannot do one thing for a while."""
     trace.broken[name] = error
     try:

@@ -363,7 +363,7 @@ async def test_of_many_calls_with_one_key_at_once_one_makes_a_job() -> None:
     assert len(await house.tasks.runs_held(limit=9)) == 1
 
 
-async def _try_to_submit(house: House, count_: int) -> tuple[Answer | None, Exception | None]:
+async def _try_to_submit(house: House, count_: int) -> tuple[Answer | None, BaseException | None]:
     try:
         return await house.accept.submit(a_call(count_), ids_as_answer), None
     except (Crash, Unavailable) as error:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
 from conveyor.adapters.memory.duties import MemoryDuties
 from conveyor.adapters.memory.graves import MemoryGraves
@@ -148,17 +149,51 @@ async def test_a_duty_of_an_unknown_kind_is_buried() -> None:
     assert "another kind" in buried.reason
 
 
-async def test_a_bug_in_a_handler_stops_the_process_and_leaves_the_duty() -> None:
+async def test_a_bug_in_a_handler_is_a_failed_delivery_and_in_the_end_a_dead_letter() -> None:
     desk = Desk()
-    desk.fails_with = ZeroDivisionError()
+    desk.fails_with = ZeroDivisionError("a secret of the row")
     await desk.duties.send(KIND, ABOUT)
 
-    with pytest.raises(ExceptionGroup) as stopped:
-        await desk.attend.step()
+    waits = []
+    with capture_logs() as logs:
+        for _ in range(MOST_DELIVERIES - 1):
+            assert await desk.attend.step() == 1
+            waits.append(await _time_until_due(desk))
+        assert await desk.attend.step() == 1
 
-    assert stopped.group_contains(ZeroDivisionError)
+    assert waits[:3] == [timedelta(seconds=1), timedelta(seconds=2), timedelta(seconds=4)]
+    bugs = [line for line in logs if line["event"] == "duty.bug"]
+    assert [line["deliveries"] for line in bugs] == [*range(1, MOST_DELIVERIES + 1)]
+    assert all(line["log_level"] == "error" and line["exc_info"] for line in bugs)
+    [dead] = await desk.graves.buried(limit=9)
+    assert dead.reason == "bug: ZeroDivisionError, logged as duty.bug"
+    assert desk.given_up == [ABOUT]
+
+
+async def test_a_bug_in_giving_up_leaves_a_dead_letter_all_the_same() -> None:
+    desk = Desk()
+
+    async def fail(_: Mapping[str, str]) -> None:
+        raise ZeroDivisionError
+
+    desk.fails_with = NotFound("no list")
+    desk.attend = Attend(duties=desk.duties, handlers={KIND: Handler(desk.handle, fail)})
+    await desk.duties.send(KIND, ABOUT)
+
+    assert await desk.attend.step() == 1
+
+    assert len(await desk.graves.buried(limit=9)) == 1
+
+
+async def test_a_bug_in_the_queue_ends_nothing_and_the_message_comes_again() -> None:
+    desk = Desk()
+    await desk.duties.send(KIND, ABOUT)
+    with away(desk.trace, "duties.ack", ZeroDivisionError()):
+        assert await desk.attend.step() == 1
+
     desk.clock.advance(LEASE)
-    assert await desk.is_due()
+    assert await desk.attend.step() == 1
+    assert desk.done == [ABOUT, ABOUT]
 
 
 async def test_the_lease_of_a_duty_that_takes_long_is_kept_alive(

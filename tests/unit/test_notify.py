@@ -236,7 +236,7 @@ async def test_a_sender_that_dies_anywhere_leaves_an_event_that_is_sent_again(
         died = False
         try:
             await house.notify.step()
-        except (Crash, ExceptionGroup):
+        except (Crash, BaseExceptionGroup):
             died = True
 
         next_life = _again(house)

@@ -66,6 +66,12 @@ class Attend:
                 await self._attend(duty)
             except Stale:
                 log.warning("duty.passed_on", duty=duty.id, kind=duty.kind)
+            except Unavailable:
+                raise
+            except Exception:
+                # Outside of the handler, such as in a driver: the lease runs out, and the message
+                # comes again.
+                log.exception("duty.bug", **_named(duty))
         return len(received)
 
     async def _attend(self, duty: Duty) -> None:
@@ -82,9 +88,9 @@ class Attend:
         if failure is None:
             await self.duties.ack(duty)
         elif isinstance(failure, CallerFault):
-            await self._end(duty, handler, f"{failure.code}: {failure}")
+            await self._end(duty, handler, _reason(failure))
         elif duty.deliveries >= MOST_DELIVERIES:
-            await self._give_up(duty, handler, f"{failure.code}: {failure}")
+            await self._give_up(duty, handler, _reason(failure))
         else:
             await self.duties.retry_later(duty, delay=_delay(duty.deliveries))
 
@@ -100,17 +106,30 @@ class Attend:
 
     async def _end(self, duty: Duty, handler: Handler, reason: str) -> None:
         """Leave things in order, then bury: whoever dies in between does it again."""
-        await handler.give_up(duty.about)
+        try:
+            await handler.give_up(duty.about)
+        except ConveyorError:
+            raise
+        except Exception:
+            # A dead letter at least: otherwise the message would come again forever.
+            log.exception("duty.bug", **_named(duty))
         await self._bury(duty, reason)
 
-    async def _do(self, duty: Duty, handler: Handler) -> ConveyorError | None:
-        """Run the handler with its lease kept alive; what it raised of ours is a value here."""
+    async def _do(self, duty: Duty, handler: Handler) -> Exception | None:
+        """Run the handler with its lease kept alive; return what it raised.
+
+        A bug is a failed delivery like any other: one message must not end the process, which
+        would receive it again after every restart.
+        """
         async with asyncio.TaskGroup() as group:
             keeper = group.create_task(self._keep_alive(duty), name=f"keep {duty.id}")
             try:
                 await handler.do(duty.about)
             except ConveyorError as error:
                 log.warning("duty.failed", duty=duty.id, kind=duty.kind, why=str(error))
+                return error
+            except Exception as error:
+                log.exception("duty.bug", **_named(duty))
                 return error
             finally:
                 keeper.cancel()
@@ -123,10 +142,23 @@ class Attend:
                 await self.duties.extend(duty, lease=LEASE)
             except (Stale, Unavailable) as error:
                 log.warning("duty.lease", duty=duty.id, why=str(error))
+            except Exception:
+                log.exception("duty.bug", **_named(duty))
 
     async def _bury(self, duty: Duty, reason: str) -> None:
         log.error("duty.buried", duty=duty.id, kind=duty.kind, about=dict(duty.about), why=reason)
         await self.duties.bury(duty, reason)
+
+
+def _named(duty: Duty) -> dict[str, object]:
+    return {"duty": duty.id, "kind": duty.kind, "deliveries": duty.deliveries}
+
+
+def _reason(failure: Exception) -> str:
+    """Why a message is dead. The text of a bug stays in the log: it may hold what a row holds."""
+    if isinstance(failure, ConveyorError):
+        return f"{failure.code}: {failure}"
+    return f"bug: {type(failure).__name__}, logged as duty.bug"
 
 
 def _delay(deliveries: int) -> timedelta:

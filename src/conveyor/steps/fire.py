@@ -61,6 +61,17 @@ class Fire:
             self.count(await self._fire(job))
         except Stale:
             return 0  # another worker saw to it, or its caller has changed it
+        except Unavailable:
+            raise
+        except Exception:
+            # A bug in one schedule must not keep the others from firing.
+            log.exception("schedule.bug", job_id=job.id)
+            return await self._pause_broken(job)
+        return 1
+
+    async def _pause_broken(self, job: Job) -> int:
+        with suppress(Stale):
+            self.count(await self._pause(job, "a bug, logged as schedule.bug", self.clock.now()))
         return 1
 
     async def _fire(self, job: Job) -> Fired:
@@ -69,10 +80,6 @@ class Fire:
             next_at = _next(job, now)
         except InvalidArgument as error:
             return await self._pause(job, str(error), now)
-        except Exception:
-            # A bug that one schedule brings out must not keep all others from their time.
-            log.exception("schedule.bug", job_id=job.id)
-            return await self._pause(job, "a bug, told as schedule.bug", now)
         if job.pinned is None:
             return await self._pause(job, "it has no list", now)
         last = await latest_run(self.metadata, job)

@@ -67,6 +67,9 @@ class Notify:
                 except Unavailable as error:
                     log.warning("step.unavailable", step="notify", why=str(error))
                     found = 0
+                except Exception:
+                    log.exception("step.bug", step="notify")
+                    found = 0
                 if not found:
                     await self._rest()
 
@@ -175,6 +178,8 @@ class Notify:
         except Unavailable as error:
             # Nothing is noted: its lease lapses, and it is sent again.
             log.warning("webhook.unavailable", event_id=event.id, why=str(error))
+        except Exception:
+            log.exception("webhook.bug", event_id=event.id)
         finally:
             took = self.clock.monotonic() - started
             self.lines.end(host, event.caller, seconds=took, well=well)
@@ -189,6 +194,8 @@ class Notify:
         except Unavailable as error:
             # What was taken out of its line comes by again when it is due.
             log.warning("step.unavailable", step="notify", why=str(error))
+        except Exception:
+            log.exception("step.bug", step="notify")
 
     async def _delivered(self, host: str, event: Event) -> bool:
         webhook = await self._webhook(event)

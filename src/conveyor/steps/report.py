@@ -62,6 +62,8 @@ class Report:
                     await self.start(group)
                 except Unavailable as error:
                     log.warning("step.unavailable", step="report", why=str(error))
+                except Exception:
+                    log.exception("step.bug", step="report")
                 await self._rest()
 
     async def step(self) -> int:

@@ -116,6 +116,8 @@ class Sweep:
                 await part()
             except Unavailable as error:
                 away.append(error)
+            except Exception:
+                log.exception("sweeper.failed", place="")
         if away:
             raise away[0]
 

@@ -10,8 +10,8 @@ T = TypeVar("T")
 Moment = Literal["before", "after"]
 
 
-class Crash(Exception):
-    """The process died here. No step knows this error, so none can tidy up after it."""
+class Crash(BaseException):
+    """The process died here. No step catches it, not even as a bug, so none can tidy up after it."""
 
 
 class Trace:
@@ -19,11 +19,11 @@ class Trace:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.broken: dict[str, Exception] = {}  # calls that fail until they are mended
+        self.broken: dict[str, BaseException] = {}  # calls that fail until they are mended
         self._plans: list[_Plan] = []
-        self._faults: dict[int, tuple[Moment, Exception]] = {}
+        self._faults: dict[int, tuple[Moment, BaseException]] = {}
 
-    def break_at(self, number: int, moment: Moment, error: Exception) -> None:
+    def break_at(self, number: int, moment: Moment, error: BaseException) -> None:
         """Let the call of that number, counted from now, fail once: before or after its effect."""
         self._faults[len(self.calls) + number] = (moment, error)
 
