@@ -345,6 +345,8 @@ def test_failed_tasks_are_retried_and_the_others_inherited(client: ZenRowsBatchC
     assert [row.source_run_id for row in rows] == [first.run_id] * 3 + [None]
     assert {row.run_id for row in rows} == {second.run_id}
     assert [len(second.task_history(row.task_id).events) for row in rows] == [1, 1, 1, 1]
+    scraped = {row.task_id: row.updated_at for row in first.results()}
+    assert all(row.updated_at > scraped[row.task_id] for row in rows[:3])
     assert rows[0].result_url is not None
     assert job.retry_failed(idempotency_key=key).run_id == second.run_id
     other = lambda: job.rerun(status="pending", idempotency_key=key)  # noqa: E731

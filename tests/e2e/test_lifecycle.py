@@ -50,6 +50,8 @@ def test_a_rerun_answers_what_it_does(api: httpx.Client) -> None:
     kept, retried = every_row(api, job_id)
     assert kept["source_run_id"] == first["run_id"]
     assert "source_run_id" not in retried
+    assert kept["created_at"] <= kept["scraped_at"] <= first["updated_at"] < kept["updated_at"]
+    assert "scraped_at" not in retried
     body = api.get(f"/jobs/{job_id}/tasks/{kept['task_id']}/content")
     assert body.status_code == 200
     assert httpx.get(kept["result_url"]).content == body.content

@@ -73,6 +73,7 @@ async def test_a_full_rerun_does_every_task_again_under_the_same_ids(count: int)
 async def test_a_partial_rerun_does_what_matches_and_inherits_the_rest(count: int) -> None:
     house, job_id, first = await _ended(count)
     failed = len([row for row in await house.rows(first) if row.status is TaskStatus.FAILED])
+    house.clock.advance(timedelta(hours=1))
 
     second, retried, taken_over = await house.rerun(job_id, "failed")
     early = await house.read.run(CALLER, job_id, second)
@@ -89,7 +90,8 @@ async def test_a_partial_rerun_does_what_matches_and_inherits_the_rest(count: in
             assert (row.status, row.source_run_id) == (TaskStatus.PENDING, None)
         else:
             assert row == structs.replace(was, run_id=second, source_run_id=first, claim_no=0,
-                                          claimed_at=None)  # fmt: skip
+                                          claimed_at=None, updated_at=house.clock.now(),
+                                          scraped_at=was.updated_at)  # fmt: skip
     await house.drain(second, _page)
     view = await house.read.run(CALLER, job_id, second)
     assert view.run.status is RunStatus.COMPLETED
@@ -111,6 +113,25 @@ async def test_the_source_of_a_body_is_the_run_that_owns_it() -> None:
     assert sources[1] == first
     assert sources[3] == second
     assert (await house.run(third)).inherited.sources == tuple(sorted((first, second)))
+
+
+async def test_a_result_expires_by_when_it_was_scraped_however_often_it_is_copied() -> None:
+    house, job_id, first = await _ended(SMALL)
+    ttl = timedelta(days=(await house.job(job_id)).result_ttl_days)
+    scraped_at = house.clock.now()
+    for _ in range(2):
+        house.clock.advance(ttl / 3)
+        latest, *_ = await house.rerun(job_id, "failed")
+        await house.drain(latest, lambda _: A_REFUSAL)
+    job, rows = await house.job(job_id), await house.rows(latest)
+    [kept, *_] = [row for row in rows if row.source_run_id and row.result]
+    assert (kept.updated_at, kept.scraped_at) == (scraped_at + ttl / 3 * 2, scraped_at)
+    assert (kept.source_run_id, kept.created_at) == (first, scraped_at)
+
+    house.clock.advance(ttl / 3 - timedelta(seconds=1))
+    assert not house.read.has_expired(job, kept)
+    house.clock.advance(timedelta(seconds=1))
+    assert house.read.has_expired(job, kept)
 
 
 async def test_the_history_of_an_inherited_row_is_that_of_its_source() -> None:

@@ -159,6 +159,8 @@ class WireResult(msgspec.Struct, kw_only=True):
     type: str | UnsetType = UNSET
     error: msgspec.Raw | UnsetType = UNSET
     source_run_id: str | UnsetType = UNSET
+    scraped_at: datetime | UnsetType = UNSET
+    content_type: str | UnsetType = UNSET
 
 
 class WireResults(msgspec.Struct):
@@ -314,6 +316,8 @@ def result_shown(task: Task, *, expired: bool, link: Callable[[Task], str]) -> W
         result_url=link(task) if has_body else None,
         error=_raw(task.problem) if task.status is TaskStatus.FAILED else UNSET,
         source_run_id=task.source_run_id or UNSET,
+        scraped_at=task.scraped_at or UNSET,
+        content_type=(task.result.content_type if task.result else None) or UNSET,
         created_at=task.created_at,
         updated_at=task.updated_at,
     )

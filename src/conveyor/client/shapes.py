@@ -143,6 +143,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     result_url: str | None = None
     error: Failure | None = None
     source_run_id: str | None = None
+    scraped_at: datetime | None = None  # of an inherited row: when its own run made its outcome
+    content_type: str | None = None  # of the body, where the gateway told it
     created_at: datetime | None = None
     updated_at: datetime | None = None
     body: bytes | None = None

@@ -56,6 +56,7 @@ class StoredBody(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     length: int
     checksum: str
     format: str
+    content_type: str | None = None  # as its site labelled it; None: the one of its format
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -77,10 +78,16 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     problem: str | None = None
     reason: FailureReason | None = None
     source_run_id: RunId | None = None
+    scraped_at: datetime | None = None  # of an inherited outcome: when its own run settled it
 
     @property
     def is_final(self) -> bool:
         return self.status in FINAL
+
+    @property
+    def made_at(self) -> datetime:
+        """When its result was made, in whichever run. The copy of a row is younger than that."""
+        return self.scraped_at or self.updated_at
 
     @property
     def was_charged(self) -> bool:
@@ -93,8 +100,8 @@ class Inherited(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     status: TaskStatus
     attempts: int
     created_at: datetime
-    updated_at: datetime
     source_run_id: RunId
+    scraped_at: datetime | None = None
     result: StoredBody | None = None
     problem: str | None = None
     reason: FailureReason | None = None
@@ -246,7 +253,7 @@ def inherit(task: Task) -> Inherited:
         status=task.status if task.is_final else TaskStatus.PENDING,
         attempts=task.attempts,
         created_at=task.created_at,
-        updated_at=task.updated_at,
+        scraped_at=task.made_at if task.is_final else None,
         source_run_id=task.source_run_id or task.run_id,
         result=task.result,
         problem=task.problem,
@@ -374,4 +381,4 @@ def _moved(task: Task, status: TaskStatus, now: datetime, **changes: object) -> 
 
 def has_expired(task: Task, ttl_days: int, now: datetime) -> bool:
     """Whether a result is past its retention, which runs from when its body was made."""
-    return task.result is not None and task.updated_at + timedelta(days=ttl_days) <= now
+    return task.result is not None and task.made_at + timedelta(days=ttl_days) <= now

@@ -14,8 +14,8 @@ from conveyor.domain.task import Attempt, Inherited, Task, TaskSpec, TaskStatus,
 class NewTask(msgspec.Struct, frozen=True, gc=False):
     """A row to be: the engine dates it and makes it due at once.
 
-    One that is inherited is stored just as it is said to stand, with its own dates, and is
-    never due.
+    One that is inherited is stored just as it is said to stand, and is never due. It was created
+    when it is said to have been, and updated now: that is the time of the copy.
     """
 
     index: int

@@ -156,7 +156,7 @@ class Pack:
             await manifest.add(told(task, fault=Fault.MISSING))
             return
         name = entry_name(task)
-        stream = Stream(name, task.updated_at, task.result.length)
+        stream = Stream(name, task.made_at, task.result.length)
         async for piece in archive.streamed(stream, _chain(first, chunks)):
             yield piece
         is_whole = stream.length == task.result.length
@@ -251,7 +251,7 @@ def _packed(tasks: Sequence[Task], loaded: Mapping[TaskId, bytes | None]) -> Pac
         result, content = task.result, loaded.get(task.id)
         if result and content is not None and len(content) == result.length:
             name, shrinks = entry_name(task), result.format not in PACKED_ALREADY
-            files.append(packed(Item(name, task.updated_at, content, shrinks)))
+            files.append(packed(Item(name, task.made_at, content, shrinks)))
             lines.append(told(task, entry=name))
         else:
             lines.append(told(task, fault=_fault(task, loaded)))

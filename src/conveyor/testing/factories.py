@@ -175,7 +175,13 @@ def as_stored(row: _Row) -> _Row:
 
 
 def a_stored_body(**changes: object) -> StoredBody:
-    body = StoredBody(locator="somewhere", length=4, checksum="c0ffee", format="html")
+    body = StoredBody(
+        locator="somewhere",
+        length=4,
+        checksum="c0ffee",
+        format="html",
+        content_type="text/html; charset=koi8-r",
+    )
     return msgspec.structs.replace(body, **changes)
 
 
@@ -186,7 +192,7 @@ def inherited_as(status: TaskStatus) -> Inherited:
         status=status,
         attempts=2,
         created_at=NOON - timedelta(days=2),
-        updated_at=NOON - timedelta(days=1),
+        scraped_at=NOON - timedelta(days=1),
         source_run_id=RUN,
         result=a_stored_body() if status is TaskStatus.SUCCESSFUL else None,
         problem=encoded(problem(status=422, code="RESP001")) if failed else None,

@@ -124,6 +124,7 @@ class Rows:
                 index=new.index,
                 spec=new.spec,
                 due_at=None,
+                updated_at=now,
                 **msgspec.structs.asdict(new.inherited),
             )
         return Task(

@@ -31,7 +31,7 @@ Row = Sequence[Any]  # as the driver gives it
 TASK_COLUMNS = (
     "idx", "id", "status", "due_at", "claim_no", "attempts", "lost", "claimed_at", "created_at",
     "updated_at", "url", "method", "external_id", "metadata", "params", "body", "locator", "length",
-    "checksum", "format", "problem", "reason", "source_run_id",
+    "checksum", "format", "problem", "reason", "source_run_id", "content_type", "scraped_at",
 )  # fmt: skip
 TASK = ", ".join(TASK_COLUMNS)
 
@@ -81,7 +81,7 @@ def task_of(run_id: RunId, row: Row) -> Task:
     """A task from a row of `TASK_COLUMNS`."""
     (idx, task_id, status, due_at, claim_no, attempts, lost, claimed_at, created_at, updated_at,
      url, method, external_id, metadata, params, body, locator, length, checksum, fmt, problem,
-     reason, source_run_id) = row  # fmt: skip
+     reason, source_run_id, content_type, scraped_at) = row  # fmt: skip
     return Task(
         run_id=run_id,
         id=task_id,
@@ -102,10 +102,11 @@ def task_of(run_id: RunId, row: Row) -> Task:
         claimed_at=None if claimed_at is None else moment(claimed_at),
         created_at=moment(created_at),
         updated_at=moment(updated_at),
-        result=_body_of(locator, length, checksum, fmt),
+        result=_body_of(locator, length, checksum, fmt, content_type),
         problem=problem,
         reason=None if reason is None else FailureReason(reason),
         source_run_id=source_run_id,
+        scraped_at=None if scraped_at is None else moment(scraped_at),
     )
 
 
@@ -165,7 +166,11 @@ def replace_state(connection: apsw.Connection, shelf: int | None, task: Task) ->
     )
 
 
-def _body_of(locator: str | None, length: int, checksum: str, fmt: str) -> StoredBody | None:
+def _body_of(
+    locator: str | None, length: int, checksum: str, fmt: str, content_type: str | None
+) -> StoredBody | None:
     if locator is None:
         return None
-    return StoredBody(locator=locator, length=length, checksum=checksum, format=fmt)
+    return StoredBody(
+        locator=locator, length=length, checksum=checksum, format=fmt, content_type=content_type
+    )

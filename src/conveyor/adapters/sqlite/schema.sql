@@ -123,6 +123,8 @@ CREATE TABLE task (
     problem       TEXT,
     reason        TEXT,
     source_run_id TEXT,
+    content_type  TEXT,     -- of the body, where its site told it
+    scraped_at    INTEGER,  -- of an inherited outcome: when its own run settled it
     PRIMARY KEY (shelf, idx)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX task_due ON task (shelf, due_at, idx) WHERE status = 0;

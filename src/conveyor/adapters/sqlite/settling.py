@@ -20,7 +20,7 @@ from conveyor.domain.task import Settlement, TaskStatus, Verdict
 # One claim's end, in the order its values are sent in.
 SENT = (
     "shelf", "idx", "claim_no", "status", "phase", "charged", "due_at", "locator", "length",
-    "checksum", "format", "problem", "reason", "told", *COUNTED,
+    "checksum", "format", "content_type", "problem", "reason", "told", *COUNTED,
 )  # fmt: skip
 AT = {name: f"(claim.value ->> {place})" for place, name in enumerate(SENT)}
 # For as long as the engine is open.
@@ -58,6 +58,7 @@ MOVED = (
     "length",
     "checksum",
     "format",
+    "content_type",
     "problem",
     "reason",
 )
@@ -66,7 +67,7 @@ UPDATE task SET updated_at = ?1, attempts = task.attempts + ending.charged,
        {", ".join(f"{name} = ending.{name}" for name in MOVED)}
   FROM temp.ending WHERE task.shelf = ending.shelf AND task.idx = ending.idx
 """
-NO_BODY = (None, None, None, None)
+NO_BODY = (None,) * 5
 HELD_KEYS = msgspec.json.Decoder(list[tuple[int, int, int]])
 
 Key = tuple[int | None, int | None, int]
@@ -115,7 +116,7 @@ def _values(verdict: Verdict, now: int) -> Values:
         PHASE[verdict.status],
         int(verdict.charged),
         now + verdict.delay // timedelta(microseconds=1) if pending else None,
-        *((result.locator, result.length, result.checksum, result.format) if result else NO_BODY),
+        *(msgspec.structs.astuple(result) if result else NO_BODY),
         verdict.problem if failed else None,
         verdict.reason if failed else None,
         verdict.problem,

@@ -37,11 +37,11 @@ ON CONFLICT DO NOTHING
 ADD_INHERITED = """
 INSERT INTO task (shelf, idx, id, status, phase, claim_no, attempts, lost, created_at, updated_at,
                   url, method, external_id, metadata, params, body, locator, length, checksum,
-                  format, problem, reason, source_run_id)
+                  format, content_type, problem, reason, source_run_id, scraped_at)
 SELECT ?2, value ->> 0, value ->> 1, value ->> 8, value ->> 9, 0, value ->> 10, 0, value ->> 11,
-       value ->> 12, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
-       value ->> 13, value ->> 14, value ->> 15, value ->> 16, value ->> 17, value ->> 18,
-       value ->> 19
+       ?3, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
+       value ->> 12, value ->> 13, value ->> 14, value ->> 15, value ->> 16, value ->> 17,
+       value ->> 18, value ->> 19, value ->> 20
   FROM json_each(?1) WHERE true
 ON CONFLICT DO NOTHING
 """
@@ -71,7 +71,7 @@ SELECT phase, count(*) FROM task INDEXED BY task_by_phase WHERE shelf = ? GROUP 
 """
 HELD = "SELECT count(*) FROM task INDEXED BY task_held WHERE shelf = ? AND status = 1"
 RUNS = "SELECT run_id FROM shelf WHERE run_id > ? ORDER BY run_id LIMIT ?"
-NO_BODY = (None,) * 4
+NO_BODY = (None,) * 5
 DROP_ROWS = """
 DELETE FROM task WHERE shelf = ?1 AND idx IN
        (SELECT idx FROM task WHERE shelf = ?1 ORDER BY idx LIMIT ?2)
@@ -99,7 +99,7 @@ class SqliteTasks:
             for chunk in fresh:
                 connection.execute(ADD, (chunk, shelf, now))
             for chunk in inherited:
-                connection.execute(ADD_INHERITED, (chunk, shelf))
+                connection.execute(ADD_INHERITED, (chunk, shelf, now))
             return int(connection.total_changes() - before)
 
         # Rows mean nothing before the commit of the run or watermark that follows them.
@@ -193,12 +193,12 @@ def _row(task: NewTask) -> tuple[int | str | None, ...]:
 
 
 def _inherited_row(task: NewTask, stood: Inherited) -> tuple[int | str | None, ...]:
-    result = stood.result
-    body = (result.locator, result.length, result.checksum, result.format) if result else NO_BODY
+    body = msgspec.structs.astuple(stood.result) if stood.result else NO_BODY
+    scraped_at = None if stood.scraped_at is None else stamp(stood.scraped_at)
     return (
         *_row(task), STATUS_NO[stood.status], PHASE[stood.status], stood.attempts,
-        stamp(stood.created_at), stamp(stood.updated_at), *body, stood.problem, stood.reason,
-        stood.source_run_id,
+        stamp(stood.created_at), *body, stood.problem, stood.reason, stood.source_run_id,
+        scraped_at,
     )  # fmt: skip
 
 

@@ -113,11 +113,12 @@ class AddingContract:
 
 class InheritingContract:
     @pytest.mark.parametrize("status", [*sorted(FINAL), TaskStatus.PENDING])
-    async def test_an_inherited_row_stands_as_it_stood(
+    async def test_an_inherited_row_stands_as_it_stood_and_is_dated_by_its_copy(
         self, engine: Engine, status: TaskStatus
     ) -> None:
         [new] = new_tasks(RUN, 1)
         stood = inherited_as(status)
+        engine.clock.advance(timedelta(hours=1))
         assert await engine.tasks.add(OTHER_RUN, [NewTask(0, new.id, new.spec, stood)]) == 1
 
         assert await engine.tasks.get(OTHER_RUN, new.id) == Task(
@@ -126,6 +127,7 @@ class InheritingContract:
             index=0,
             spec=new.spec,
             due_at=None,
+            updated_at=engine.clock.now(),
             **msgspec.structs.asdict(stood),
         )
 
