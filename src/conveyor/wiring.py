@@ -9,12 +9,15 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import structlog
+
 from conveyor import __version__
 from conveyor.adapters.crypto.key_files import load_or_make_key
 from conveyor.adapters.crypto.sealing import new_token
 from conveyor.adapters.files import room as files_room
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
+from conveyor.adapters.files.private import is_open_to_others, make_private
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.packs.bodies import PackBodies
 from conveyor.adapters.packs.store import open_packs
@@ -100,6 +103,9 @@ TIMED = (
 )
 NOTE_USES_EVERY = timedelta(seconds=5)
 DUTY_IDLE = timedelta(milliseconds=250)
+
+
+log = structlog.get_logger()
 
 
 class Role(StrEnum):
@@ -216,8 +222,7 @@ async def open_embedded(
     rows = await stack.enter_async_context(
         open_engine(folder, clock=clock, ids=ids, lease=settings.lease, durability=durability)
     )
-    blobs = FileBlobs(folder / "blobs", sync=sync)
-    blobs.sweep_drafts()
+    _keep_private(folder)
     return Engines(
         clock=clock,
         ids=ids,
@@ -236,7 +241,7 @@ async def open_embedded(
         survey=rows.survey,
         census=rows.census,
         bodies=_open_bodies(settings, stack, clock, sync=sync),
-        blobs=blobs,
+        blobs=_open_blobs(folder / "blobs", sync=sync),
         coordination=MemoryCoordination(clock, lease=settings.lease),
         gateway=await stack.enter_async_context(open_gateway(settings)),
         task_tokens=await stack.enter_async_context(open_task_tokens(settings)),
@@ -247,6 +252,24 @@ async def open_embedded(
         due_times=rows.due_times,
         dead=rows.dead,
     )
+
+
+def _keep_private(folder: Path) -> None:
+    """Close what is ours to others. The folder itself may be somebody's on purpose: it is named."""
+    for part in ("bodies", "blobs"):
+        make_private(folder / part)
+    if is_open_to_others(folder):
+        log.warning(
+            "data.open_to_others",
+            folder=str(folder),
+            hint=f"other users can list the data folder: run `chmod 700 {folder}`",
+        )
+
+
+def _open_blobs(folder: Path, *, sync: bool) -> FileBlobs:
+    blobs = FileBlobs(folder, sync=sync)
+    blobs.sweep_drafts()
+    return blobs
 
 
 def _open_bodies(settings: Settings, stack: AsyncExitStack, clock: Clock, *, sync: bool) -> Bodies:

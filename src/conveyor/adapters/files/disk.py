@@ -127,4 +127,4 @@ def remove_empty(folder: Path, *, up_to: Path) -> None:
 def _open_new(path: str, *, sync: bool) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     folder = os.path.dirname(path)  # noqa: PTH120
-    return in_folder(folder, lambda: os.open(path, flags, 0o644), sync=sync)
+    return in_folder(folder, lambda: os.open(path, flags, 0o600), sync=sync)

@@ -4,6 +4,7 @@ It may lag behind the segments after a power cut, and says how far it goes: what
 from the segments again. Removals do not lag: they are synced, and with them all that was before.
 """
 
+import os
 import shutil
 import threading
 from collections import Counter
@@ -233,6 +234,8 @@ def visit_index(path: Path) -> Iterator[Index]:
 
 
 def _connect(path: Path, *, sync: bool) -> apsw.Connection:
+    # SQLite gives its log and its index the mode of the file.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection = apsw.Connection(str(path), statementcachesize=50)
     try:
         connection.set_busy_timeout(5000)

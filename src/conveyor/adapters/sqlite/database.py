@@ -11,7 +11,7 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
@@ -26,6 +26,7 @@ Operation = Callable[[apsw.Connection], T]
 
 MOST_GROUPED = 512
 READERS = 2
+PRIVATE = 0o600
 OLDEST_SAFE = 3_051_003  # SQLite before 3.51.3 can corrupt a WAL
 
 
@@ -113,6 +114,7 @@ async def open_database(
     with _locked(folder):
         path = folder / "conveyor.db"
         with own_errors():
+            _make_private(path)
             _migrate(path)
             database = Database(path, durability)
         try:
@@ -329,6 +331,17 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _make_private(path: Path) -> None:
+    """Make the file, for its owner alone. SQLite gives its log and its index the same mode."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
+    except OSError as error:
+        raise Unavailable(f"sqlite: {error}") from error
+    for part in ("", "-wal", "-shm"):  # an earlier release left them open to others
+        with suppress(OSError):
+            Path(f"{path}{part}").chmod(PRIVATE)
+
+
 def _told_owner(descriptor: int) -> str:
     return os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
 
@@ -337,7 +350,7 @@ def _open_lock(folder: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return os.open(folder / "conveyor.lock", flags, 0o600)
+        return os.open(folder / "conveyor.lock", flags, PRIVATE)
     except OSError as error:
         raise RefusedToStart(
             f"the data folder {folder} cannot be used: {error.strerror}; choose another with --data"
