@@ -26,6 +26,7 @@ from conveyor.domain import (
     list_rows,
     list_shape,
     list_spec,
+    media,
     params,
     pinned_reader,
     public_address,
@@ -346,7 +347,7 @@ def _status(kind: type[errors.ConveyorError]) -> str:
 
 
 def test_what_is_not_public_is_the_codes() -> None:
-    addresses, _ = tables("11.9 Asking sites directly")
+    addresses, *_ = tables("11.9 Asking sites directly")
     listed = {row["addresses"]: re.findall(r"[0-9a-f.:]+/\d+", row["which"]) for row in addresses}
     assert listed["IPv4"] == [str(one) for one in public_address.NOT_PUBLIC]
     there = (public_address.GIVEN_OUT, *public_address.NOT_PUBLIC_THERE)
@@ -354,11 +355,22 @@ def test_what_is_not_public_is_the_codes() -> None:
 
 
 def test_the_codes_of_sites_are_those_of_their_statuses() -> None:
-    _, statuses = tables("11.9 Asking sites directly")
+    _, statuses, _ = tables("11.9 Asking sites directly")
     for row in statuses:
         for status in map(int, re.findall(r"\d+", row["status"])):
             wait = timedelta() if "Retry-After" in row["status"] else None
             assert direct_wire.refusal(status, wait).code == row["code"]
+
+
+def test_the_types_of_pages_are_those_of_their_labels() -> None:
+    *_, types = tables("11.9 Asking sites directly")
+    listed = {
+        label: row["type"]
+        for row in types
+        for label in re.findall(r"\w+/[\w+]+", row["media types"])
+    }
+    assert listed == media.FORMATS
+    assert types[-1]["type"] == media.OTHER
 
 
 # The document itself.

@@ -1,9 +1,13 @@
 """The whole service without a scraping gateway: it asks a site itself, on this machine."""
 
+import subprocess
+import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
 
 import httpx
@@ -14,9 +18,22 @@ from zenrows.batch.models import RunStatus, TaskStatus
 
 from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
-from tests.e2e.polling import ended, every_row
+from tests.e2e.polling import ended, every_row, until
 
 KEY = "an-api-key-of-nobody"
+
+# What the site serves under /typed/<name>: its Content-Type, and what results say of it.
+TYPED: dict[str, tuple[str | None, str, str, str]] = {
+    "latin": ("text/html; charset=ISO-8859-1", "html", "text/html; charset=iso-8859-1", "html"),
+    "bare": ("text/html", "html", "text/html", "html"),
+    "data": ("application/ld+json", "json", "application/ld+json", "json"),
+    "table": ("text/csv; header=present", "other", "text/csv", "csv"),
+    "picture": ("image/png", "other", "image/png", "png"),
+    "drawing": ("image/svg+xml", "other", "image/svg+xml", "svg"),
+    "script": ("text/javascript", "other", "text/javascript", "js"),
+    "nothing": (None, "other", "application/octet-stream", "bin"),
+    "nonsense": ("<script>", "other", "application/octet-stream", "bin"),
+}
 
 
 class Site(BaseHTTPRequestHandler):
@@ -30,6 +47,9 @@ class Site(BaseHTTPRequestHandler):
             self._say(200, b"user-agent: *\ndisallow: /secret\n")
         elif self.path.startswith("/page"):
             self._say(200, f"<html>{self.path}</html>".encode())
+        elif self.path.startswith("/typed/"):
+            label = TYPED[self.path.rpartition("/")[2]][0]
+            self._say(200, self.path.encode(), **({"content_type": label} if label else {}))
         elif self.path == "/away":
             self._say(302, b"", location="http://169.254.169.254/latest/meta-data/")
         elif self.path == "/old":
@@ -143,6 +163,53 @@ def test_a_job_is_scraped_without_a_gateway(site: Server, tmp_path: Path, log: P
     assert site.paths.count("/robots.txt") == 1
     [warning] = logged(log, "gateway.private.allowed")
     assert (warning["level"], warning["networks"]) == ("warning", "127.0.0.1")
+
+
+def test_each_page_keeps_its_content_type_and_charset(
+    site: Server, tmp_path: Path, log: Path
+) -> None:
+    with (
+        direct(site, tmp_path / "data", log, CONVEYOR_DIRECT_ALLOW_PRIVATE="127.0.0.1") as program,
+        client_of(program, key=KEY) as api,
+    ):
+        job_id = _submit(api, [f"{site.url}/typed/{name}" for name in TYPED])
+        ended(api, job_id)
+        rows = every_row(api, job_id)
+        kinds = [(row["type"], row["content_type"]) for row in rows]
+        assert kinds == [(kind, label) for _, kind, label, _ in TYPED.values()]
+        for row, (_, kind, label, ending) in zip(rows, TYPED.values(), strict=True):
+            for answer in (
+                api.get(f"/jobs/{job_id}/tasks/{row['task_id']}/content"),
+                httpx.get(row["result_url"]),
+            ):
+                assert answer.headers["content-type"] == label
+                assert answer.headers["content-security-policy"] == "sandbox"
+                assert answer.headers["x-content-type-options"] == "nosniff"
+                name = f'attachment; filename="{row["task_id"]}.{ending}"'
+                shown_as = answer.headers.get("content-disposition")
+                assert shown_as == (name if kind == "other" else None)
+        again = api.post(f"/jobs/{job_id}/rerun?status=failed,pending")
+        assert again.status_code == 409, "nothing to do again"
+        named = [f"{row['task_id']}.{of[3]}" for row, of in zip(rows, TYPED.values(), strict=True)]
+        _check_saved(program, job_id, tmp_path / "pages", named)
+        _check_exported(api, job_id, rows[0]["run_id"], named)
+
+
+def _check_saved(program: Program, job_id: str, folder: Path, named: list[str]) -> None:
+    command = ["results", job_id, "--out", str(folder), "--url", program.url, "--key", KEY]
+    subprocess.run([sys.executable, "-m", "conveyor", *command], check=True, capture_output=True)
+    assert sorted(named) == sorted(path.name for path in folder.iterdir() if "-" in path.name)
+
+
+def _check_exported(api: httpx.Client, job_id: str, run_id: str, named: list[str]) -> None:
+    exports = f"/jobs/{job_id}/runs/{run_id}/exports"
+    export_id = api.post(exports).raise_for_status().json()["export_id"]
+    link = until(lambda: api.get(f"{exports}/{export_id}").json().get("download_url"))
+    with zipfile.ZipFile(BytesIO(httpx.get(link).content)) as file:
+        lines = [msgspec.json.decode(line) for line in file.read("manifest.ndjson").splitlines()]
+        assert [line["entry"] for line in lines] == named
+        assert [line["content_type"] for line in lines] == [of[2] for of in TYPED.values()]
+        assert set(file.namelist()) == {*named, "manifest.ndjson"}
 
 
 def test_unless_it_is_opened_nothing_on_this_machine_is_fetched(

@@ -70,6 +70,7 @@ async def test_every_result_is_in_the_file_and_every_task_in_the_manifest() -> N
             "url": row.spec.url,
             "status": "successful",
             "entry": f"{row.id}.html",
+            "content_type": None,
             "error": None,
         }
         for row in rows

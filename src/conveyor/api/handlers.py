@@ -12,7 +12,7 @@ from conveyor.api.auth import caller_of, scraper, who
 from conveyor.api.events import EventStream
 from conveyor.api.intake import LARGEST_FORM, read_body, take_call
 from conveyor.api.links import Links
-from conveyor.domain import cursor
+from conveyor.domain import cursor, media
 from conveyor.domain.file_input import CONTENT_TYPES as CONTENT_TYPES_OF_LISTS
 from conveyor.domain.ids import ExportId, InputId, JobId, RunId, TaskId
 from conveyor.domain.job import Job, JobStatus, JobType
@@ -252,18 +252,24 @@ class Handlers:
 
 async def _content(content: Content) -> Response:
     """A body in chunks. The first is read here: a body that is gone is still an error then."""
+    content_type = content.content_type or CONTENT_TYPES.get(content.format, media.UNLABELLED)
     headers = {
+        # Not as `media_type`: Starlette would add a charset that the site did not name.
+        "Content-Type": content_type,
         "Content-Length": str(content.length),
         "ETag": f'"{content.checksum}"',
         # A scraped page must not run as if it were ours.
         "Content-Security-Policy": "sandbox",
         "X-Content-Type-Options": "nosniff",
     }
+    if content.format not in CONTENT_TYPES:
+        # Any type that a site likes: to be saved, never to be shown or run by a browser here.
+        name = f"{content.task_id}.{media.extension(content.format, content.content_type)}"
+        headers["Content-Disposition"] = f'attachment; filename="{name}"'
     first = await anext(content.chunks, b"")
-    media_type = CONTENT_TYPES.get(content.format, "application/octet-stream")
     if len(first) == content.length:
-        return Response(first, headers=headers, media_type=media_type)
-    return StreamingResponse(_chain(first, content.chunks), headers=headers, media_type=media_type)
+        return Response(first, headers=headers)
+    return StreamingResponse(_chain(first, content.chunks), headers=headers)
 
 
 async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -15,11 +15,11 @@ from conveyor.cli import show
 from conveyor.cli.bars import Bar
 from conveyor.cli.remote import Page, Remote, Unreachable, read
 from conveyor.cli.shapes import Job, Result, Results
+from conveyor.domain.media import extension
 from conveyor.errors import ConveyorError
 
 PAGE = 1000
 FIRST_ROWS = 100
-ENDINGS = {"html": "html", "json": "json", "markdown": "md", "plaintext": "txt", "pdf": "pdf"}
 SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 HEADS = ("task", "status", "url", "type or error")
 
@@ -122,7 +122,7 @@ def _file(folder: Path, row: Result) -> Path:
     """Where a body goes; the name comes from afar and must not lead out of the folder."""
     if not SAFE_NAME.fullmatch(row.task_id):
         raise Unreachable(f"a task is named {show.plain(row.task_id)!r}, which makes no file name")
-    return folder / f"{row.task_id}.{ENDINGS.get(row.type, 'bin')}"
+    return folder / f"{row.task_id}.{extension(row.type, row.content_type)}"
 
 
 def _is_whole(file: Path, page: Page) -> bool:

@@ -144,6 +144,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     status: str
     type: str = ""
+    content_type: str | None = None
     result_url: str | None = None
     error: Failure | None = None
 

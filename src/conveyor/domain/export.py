@@ -12,6 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
+from conveyor.domain import media
 from conveyor.domain.ids import CallerId, ExportId, JobId, RunId
 from conveyor.domain.problem import problem
 from conveyor.domain.task import Task, TaskStatus
@@ -21,8 +22,6 @@ EXPORT = "export"  # the duty that makes it
 EXPORT_LIFE = timedelta(hours=12)
 GIB = 1024**3
 MANIFEST = "manifest.ndjson"
-EXTENSIONS = {"html": "html", "json": "json", "markdown": "md", "plaintext": "txt", "pdf": "pdf"}
-PACKED_ALREADY = {"pdf"}  # formats that deflate makes no smaller
 EXPIRED = "expired"
 GAVE_UP = "the export could not be made: start another"
 NO_ROOM = "there is no room for the export"
@@ -82,6 +81,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     status: str
     entry: str | None  # what its result is called in the file
+    content_type: str | None  # as its site labelled it
     error: msgspec.Raw | None  # a problem document
 
 
@@ -134,8 +134,16 @@ def export_duty(export: Export) -> tuple[str, dict[str, str]]:
 
 def entry_name(task: Task) -> str:
     """What a result is called in the file: nothing of it is the caller's, and it is no path."""
-    extension = EXTENSIONS.get(task.result.format, "bin") if task.result else "bin"
-    return f"{task.id}.{extension}"
+    return f"{task.id}.{_extension(task)}"
+
+
+def is_compressible(task: Task) -> bool:
+    return _extension(task) not in media.COMPRESSED
+
+
+def _extension(task: Task) -> str:
+    result = task.result
+    return media.extension(result.format, result.content_type) if result else "bin"
 
 
 def told(task: Task, *, entry: str | None = None, fault: Fault | None = None) -> bytes:
@@ -146,6 +154,7 @@ def told(task: Task, *, entry: str | None = None, fault: Fault | None = None) ->
         url=task.spec.url,
         status=EXPIRED if fault is Fault.EXPIRED else task.status,
         entry=entry,
+        content_type=task.result.content_type if task.result and entry else None,
         error=FAULTS[fault] if fault else _failure(task),
     )
     return msgspec.json.encode(line) + b"\n"

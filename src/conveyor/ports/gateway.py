@@ -26,6 +26,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """Content, to be kept as the result."""
 
     content: bytes | Spool
+    content_type: str | None = None  # of a gateway that hands on what sites say (`media.label`)
     spend: Spend = NOTHING
     gateway_request_id: str | None = None  # what the gateway itself calls the call
     limit: int | None = None  # of calls at once, as the gateway tells it for the key

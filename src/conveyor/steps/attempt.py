@@ -31,6 +31,7 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
 
     content: bytes | Spool
     format: str
+    content_type: str | None = None  # where the gateway hands on what the site said
     spend: Spend = NOTHING
     limit: int | None = None  # of calls at once, as the gateway tells it for the key
 

@@ -15,12 +15,12 @@ import msgspec
 
 from conveyor.domain.export import (
     MANIFEST,
-    PACKED_ALREADY,
     Export,
     Fault,
     Unmade,
     entry_name,
     export_blob,
+    is_compressible,
     spool_blob,
     told,
     too_large,
@@ -250,8 +250,8 @@ def _packed(tasks: Sequence[Task], loaded: Mapping[TaskId, bytes | None]) -> Pac
     for task in tasks:
         result, content = task.result, loaded.get(task.id)
         if result and content is not None and len(content) == result.length:
-            name, shrinks = entry_name(task), result.format not in PACKED_ALREADY
-            files.append(packed(Item(name, task.made_at, content, shrinks)))
+            name = entry_name(task)
+            files.append(packed(Item(name, task.made_at, content, is_compressible(task))))
             lines.append(told(task, entry=name))
         else:
             lines.append(told(task, fault=_fault(task, loaded)))

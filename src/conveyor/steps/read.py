@@ -50,7 +50,9 @@ class ResultPage(msgspec.Struct, frozen=True):
 
 
 class Content(msgspec.Struct, frozen=True):
+    task_id: TaskId
     format: str
+    content_type: str | None
     length: int
     checksum: str
     chunks: AsyncIterator[bytes]
@@ -173,7 +175,9 @@ class Read:
             raise ResultExpired(f"Results of this job are kept for {job.result_ttl_days} days")
         result = task.result
         chunks = self.bodies.read(result.locator)
-        return Content(result.format, result.length, result.checksum, chunks)
+        return Content(
+            task.id, result.format, result.content_type, result.length, result.checksum, chunks
+        )
 
     async def _own_task(self, job: Job, run_id: RunId | None, task_id: TaskId) -> Task:
         run = await own_run(self.metadata, job, run_id)

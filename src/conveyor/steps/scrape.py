@@ -8,6 +8,7 @@ from zlib import crc32
 import msgspec
 import structlog
 
+from conveyor.domain import media
 from conveyor.domain import params as scraper_params
 from conveyor.domain.failure import Handling, ruling
 from conveyor.domain.params import Params
@@ -50,9 +51,12 @@ class Scrape:
         match answer:
             case Page():
                 log.debug("gateway.answered", **_ids(task, request, answer))
-                kind = _format(task, assignment, params)
                 return Fetched(
-                    content=answer.content, format=kind, spend=answer.spend, limit=answer.limit
+                    content=answer.content,
+                    format=_format(task, assignment, params, answer.content_type),
+                    content_type=answer.content_type,
+                    spend=answer.spend,
+                    limit=answer.limit,
                 )
             case Refusal():  # pragma: no branch - the last of the union
                 return _judge(task, request, answer)
@@ -68,7 +72,10 @@ def _headers(params: Params) -> Mapping[str, str]:
     return scraper_params.headers(params) if scraper_params.HEADERS in params else NO_HEADERS
 
 
-def _format(task: Task, assignment: Assignment, params: Params) -> str:
+def _format(task: Task, assignment: Assignment, params: Params, content_type: str | None) -> str:
+    """By the site's own label where the gateway hands it on, else by what was asked for."""
+    if content_type is not None:
+        return media.format_of(content_type)
     return assignment.format if task.spec.params is None else scraper_params.result_format(params)
 
 

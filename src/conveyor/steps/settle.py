@@ -200,5 +200,9 @@ def _outcome(page: Fetched, stored: Iterator[StoredBody]) -> Outcome:
 
 def _stored(kept: Kept, page: Fetched) -> StoredBody:
     return StoredBody(
-        locator=kept.locator, length=kept.length, checksum=kept.checksum, format=page.format
+        locator=kept.locator,
+        length=kept.length,
+        checksum=kept.checksum,
+        format=page.format,
+        content_type=page.content_type,
     )

@@ -28,6 +28,7 @@ from conveyor.adapters.http.reading import (
 )
 from conveyor.adapters.http.robots_txt import Robots
 from conveyor.adapters.http.spacing import Spacing
+from conveyor.domain import media
 from conveyor.domain.public_address import Reach
 from conveyor.domain.robots import LARGEST as LARGEST_ROBOTS
 from conveyor.domain.unpacking import Garbled
@@ -43,7 +44,8 @@ SHORT_HOLD = 1.0  # seconds for a site that says it is too much, and not for how
 
 RETRY_AFTER = b"retry-after"
 DATE = b"date"
-WANTED = frozenset({CONTENT_ENCODING, RETRY_AFTER, DATE})
+CONTENT_TYPE = b"content-type"
+WANTED = frozenset({CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, DATE})
 
 
 class DirectGateway:
@@ -142,7 +144,9 @@ class DirectGateway:
                 self._spacing.admit(visit.server.named)
             async with self._asked(visit) as answer:
                 if 200 <= answer.status < 300 or _is_allowed(request, answer):
-                    return Page(content=await self._reading.content(answer, spool))
+                    content_type = media.label(answer.header(CONTENT_TYPE))
+                    content = await self._reading.content(answer, spool)
+                    return Page(content=content, content_type=content_type)
                 await _clear(answer)
                 if answer.status not in wire.REDIRECTS or answer.location is None:
                     return self._refused(visit, answer)
