@@ -196,6 +196,7 @@ def _signing(client: ZenRowsBatchClient) -> None:
     assert client.finalize_hmac_key().active_kid == second.kid != first.kid
     client.rotate_hmac_key()
     client.cancel_hmac_rotation()
+    client.cancel_hmac_rotation()  # without a candidate, too
     keys = client.list_hmac_keys()
     assert keys.active is not None
     assert (keys.active.kid, keys.candidate) == (second.kid, None)

@@ -249,7 +249,7 @@ def test_a_test_that_fails_says_how(api: httpx.Client, receiver: Receiver) -> No
 
 def test_rotations_that_cannot_be_are_refused(api: httpx.Client) -> None:
     problem_of(api.post("/hmac/keys/rotate/finalize"), 409, "no_candidate")
-    problem_of(api.delete("/hmac/keys/rotate"), 409, "no_candidate")
+    assert api.delete("/hmac/keys/rotate").status_code == 204, "there is nothing to cancel"
     assert api.get("/hmac/keys").json() == {}
     assert api.post("/hmac/keys/rotate").status_code == 201
     assert api.post("/hmac/keys/rotate").status_code == 201

@@ -9,7 +9,7 @@ import pytest
 
 from conveyor.domain.event import Channel, EventStatus
 from conveyor.domain.ids import CallerId, EventId, JobId, RunId
-from conveyor.domain.run import RunStatus
+from conveyor.domain.run import PauseState, RunStatus
 from conveyor.domain.webhook import Webhook
 from conveyor.errors import (
     CallbackUrlMustBeHttps,
@@ -20,7 +20,8 @@ from conveyor.errors import (
     SigningRequiresActiveKey,
 )
 from conveyor.ports.receivers import Reply
-from conveyor.steps.subscribe import MOST_TESTS, TESTS_OF_CALLER, Turns
+from conveyor.steps.pause import Pause
+from conveyor.steps.subscribe import MOST_TESTS, MOST_TRIES, TESTS_OF_CALLER, Turns
 from conveyor.testing.factories import an_event
 from tests.unit.kit import A_PAGE, CALLER, SOON, STRANGER, House, a_call, a_house, ids_as_answer
 
@@ -120,6 +121,25 @@ async def test_a_run_that_completes_while_its_webhook_is_set_is_not_disturbed() 
 
     assert (await house.run(run_id)).status is RunStatus.COMPLETED
     assert (await house.subscribe.get(CALLER, job_id)).url == URL
+
+
+async def test_a_change_that_other_changes_always_come_before_is_a_conflict() -> None:
+    house = a_house()
+    pausing = Pause(metadata=house.metadata, clock=house.clock, wake=house.woken.append)
+    job_id, _ = await house.submit(1)
+    turns = 0
+
+    async def turn_the_run() -> None:
+        nonlocal turns
+        turns += 1
+        state = PauseState.PAUSED if turns % 2 else PauseState.ACTIVE
+        await pausing.turn(CALLER, job_id, state)
+
+    for number in range(2 * MOST_TRIES):  # a turn is a commit as well
+        house.trace.before("metadata.commit", 2 * number + 1, turn_the_run)
+    with pytest.raises(Conflict, match="try again"):
+        await house.subscribe.put(CALLER, job_id, URL, signature=False)
+    assert turns == MOST_TRIES
 
 
 async def test_a_strangers_job_is_not_there() -> None:

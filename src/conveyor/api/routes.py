@@ -176,11 +176,12 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", JOB + "/webhook", "get_webhook", "Get a job's webhook", answer=wire.WireWebhook),
     Route(
         "PUT", JOB + "/webhook", "put_webhook", "Set a job's webhook",
-        (200, 400, 401, 404, 413, 503), wire.WireWebhook, WebhookSetting, raises=BAD_WEBHOOK,
+        (200, 400, 401, 404, 409, 413, 503), wire.WireWebhook, WebhookSetting,
+        raises=(*BAD_WEBHOOK, Conflict),
     ),
     Route(
         "DELETE", JOB + "/webhook", "delete_webhook", "Clear a job's webhook",
-        (204, 401, 404, 503),
+        (204, 401, 404, 409, 503), raises=(Conflict,),
     ),
     Route(
         "GET", JOB + "/webhook/deliveries", "list_deliveries", "List what a job's webhook was told",
@@ -208,6 +209,6 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "DELETE", "/v1/hmac/keys/rotate", "give_up_rotation", "Cancel a key rotation",
-        (204, 401, 409, 503), raises=(NoCandidate,),
+        (204, 401, 503),
     ),
 )  # fmt: skip

@@ -51,7 +51,9 @@ class Rotate:
         return keys.active
 
     async def give_up(self, caller: CallerId) -> None:
-        """The candidate is forgotten."""
+        """The candidate is forgotten. Without one there is nothing to do, and that is no error."""
+        if (await self.keys(caller)).candidate is None:
+            return
         await self._change(caller, signing.given_up)
         log.info("signing.given_up")
 

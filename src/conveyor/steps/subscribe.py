@@ -29,6 +29,7 @@ from conveyor.ports.signing_keys import SigningKeys
 from conveyor.steps.courier import Courier, Parcel
 from conveyor.steps.ownership import latest_run, own_job
 
+MOST_TRIES = 20  # at a change that other changes of the job come before
 MOST_TESTS = 10  # at a time: they take connections that deliveries need
 TESTS_OF_CALLER = 2
 PATIENCE = timedelta(seconds=1)  # for a test to have its turn
@@ -152,7 +153,7 @@ class Subscribe:
         return event_id, carried.delivery
 
     async def _change(self, caller: CallerId, job_id: JobId, webhook: Webhook | None) -> None:
-        while True:
+        for _ in range(MOST_TRIES):
             job = await own_job(self.metadata, caller, job_id)
             if job.webhook == webhook:
                 return None
@@ -160,6 +161,7 @@ class Subscribe:
                 return await self._commit(job, webhook)
             except Stale:
                 continue
+        raise Conflict("The job is being changed by other calls at the same time: try again")
 
     async def _commit(self, job: Job, webhook: Webhook | None) -> None:
         run = await latest_run(self.metadata, job)
