@@ -228,6 +228,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int, _about("Tasks of one caller still to be done; 0 is any number.", ge=0)
     ] = 0
 
+    event_listeners: Annotated[
+        int, _about("Event streams of one caller open at once; 0 is any number.", ge=0)
+    ] = 500
+    caller_connections: Annotated[
+        int,
+        _about(
+            "Connections of one caller open at once, counted from the first request that bears "
+            "its key; 0 is any number.",
+            ge=0,
+        ),
+    ] = 1_000
+
     slow_call: Annotated[
         timedelta, _about("From so long on, a call to an engine is counted as slow and logged.")
     ] = timedelta(seconds=1)

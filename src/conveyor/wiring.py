@@ -36,6 +36,7 @@ from conveyor.api import wire as shapes
 from conveyor.api.app import Front, Ready, build_app
 from conveyor.api.auth import Callers
 from conveyor.api.bounds import BodyRoom
+from conveyor.api.connections import Connections
 from conveyor.api.handlers import Handlers
 from conveyor.api.operators import Operators
 from conveyor.api.rates import Rates
@@ -295,7 +296,8 @@ def wire(settings: Settings, engines: Engines) -> Service:
     complete = notifying.complete
     pump = _wire_pump(settings, engines, complete, metrics)
     ingest = _wire_ingest(settings, engines, complete, pump)
-    watch, recognize = _wire_watch(engines, metrics, pump), wire_recognize(engines)
+    recognize = wire_recognize(engines)
+    watch = _wire_watch(settings, engines, metrics, pump, recognize)
     exporting = wire_export(settings, engines)
     handlers = wire_handlers(
         settings,
@@ -350,6 +352,7 @@ def _wire_app(
             callers=callers,
             room=BodyRoom(settings.bodies_in_flight),
             rates=_wire_rates(settings, engines),
+            connections=Connections(settings.caller_connections),
             others=others,
         )
 
@@ -378,13 +381,17 @@ def _wire_rates(settings: Settings, engines: Engines) -> Rates:
     )
 
 
-def _wire_watch(engines: Engines, metrics: Metrics, pump: Pump) -> Watch:
+def _wire_watch(
+    settings: Settings, engines: Engines, metrics: Metrics, pump: Pump, recognize: Recognize
+) -> Watch:
     watch = Watch(
         metadata=engines.metadata,
         tasks=engines.tasks,
         clock=engines.clock,
         render=shapes.event_shown,
         count=metrics.watch_reads.inc,
+        is_good=recognize.is_good,
+        most=settings.event_listeners,
         waiting=pump.waiting,
     )
     metrics.listeners.set_function(lambda: watch.listeners)

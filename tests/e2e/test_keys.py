@@ -132,6 +132,29 @@ def test_a_key_from_its_making_to_its_end(tmp_path: Path, log: Path) -> None:
     assert [secret for secret in secrets if secret.encode() in seen] == []
 
 
+def test_a_live_stream_ends_when_its_key_is_revoked(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with (
+        a_gateway() as gateway,
+        service(data=data, gateway=gateway.url, environ=KEYS) as program,
+    ):
+        made, other = (create(data, "--caller", "ann") for _ in range(2))
+        with client_of(program, key=made["key"]) as api, client_of(program, key=other["key"]) as o:
+            job_id = api.post("/jobs", json={"status": "open"}).raise_for_status().json()["job_id"]
+            with (
+                api.stream("GET", f"/jobs/{job_id}/events") as revoked,
+                o.stream("GET", f"/jobs/{job_id}/events") as kept,
+            ):
+                lines, others = revoked.iter_lines(), kept.iter_lines()
+                assert [next(lines), next(others)][0].startswith("id: ")
+                told = conveyor("keys", "revoke", "--data", str(data), made["about"]["id"])
+                assert told.returncode == 0
+                assert "event: end" not in list(lines)  # it ends, and says nothing of the run
+                o.post(f"/jobs/{job_id}/close").raise_for_status()
+                assert "event: end" in list(others)
+            problem_of(api.get(f"/jobs/{job_id}/events"), 401, "unauthenticated")
+
+
 def _revoke(data: Path, program: Program, made: dict[str, Any]) -> None:
     with client_of(program, key=made["key"]) as api:
         assert api.get("/jobs").status_code == 200

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -150,3 +151,65 @@ def _until_done(api: httpx.Client, job_id: str, count: int) -> None:
         return bool(stats["completed"] == count)
 
     until(done)
+
+
+@pytest.fixture(scope="module")
+def crowded(gateway: Program, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    environ = {"CONVEYOR_EVENT_LISTENERS": "2", "CONVEYOR_CALLER_CONNECTIONS": "4"}
+    data = tmp_path_factory.mktemp("data")
+    with service(data=data, gateway=gateway.url, environ=environ) as program:
+        yield program
+
+
+def test_a_caller_has_only_so_many_event_streams(crowded: Program) -> None:
+    with client_of(crowded, key="listens") as api, client_of(crowded, key="else") as other:
+        job_id = _open_job(api)
+        path = f"/jobs/{job_id}/events"
+        with api.stream("GET", path) as first, api.stream("GET", path) as second:
+            for stream in (first, second):
+                next(stream.iter_lines())
+            problem = problem_of(api.get(path), 429, "quota_exceeded")
+            assert (problem["quota"], problem["limit"], problem["used"]) == (
+                "event_listeners",
+                2,
+                2,
+            )
+            with other.stream("GET", f"/jobs/{_open_job(other)}/events") as theirs:
+                assert theirs.status_code == 200
+        until(lambda: _has_room(api, path))
+
+
+def test_a_caller_has_only_so_many_connections(crowded: Program) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(client_of(crowded, key="connects")) for _ in range(5)]
+        answers = [client.get("/jobs") for client in clients]
+        assert [answer.status_code for answer in answers] == [200] * 4 + [429]
+        problem = problem_of(answers[4], 429, "quota_exceeded")
+        assert (problem["quota"], problem["limit"], problem["used"]) == ("caller_connections", 4, 4)
+        assert answers[4].headers["connection"] == "close"
+        assert answers[4].headers["retry-after"] == "10"
+        other = stack.enter_context(client_of(crowded, key="another"))
+        assert other.get("/jobs").status_code == 200
+
+        clients[0].close()
+        until(lambda: clients[4].get("/jobs").status_code == 200)
+
+
+def test_a_connection_belongs_to_whom_it_last_served(crowded: Program) -> None:
+    """As those of a proxy, which carry the requests of many."""
+    with httpx.Client(base_url=crowded.url, timeout=30) as shared:
+        for name in ("a", "b", "a"):
+            assert shared.get("/jobs", headers={"X-API-Key": f"shared-{name}"}).status_code == 200
+        with ExitStack() as stack:
+            others = [stack.enter_context(client_of(crowded, key="shared-b")) for _ in range(4)]
+            assert {client.get("/jobs").status_code for client in others} == {200}
+
+
+def _open_job(api: httpx.Client) -> str:
+    answer = api.post("/jobs", json={"status": "open"}).raise_for_status()
+    return str(answer.json()["job_id"])
+
+
+def _has_room(api: httpx.Client, path: str) -> bool:
+    with api.stream("GET", path) as stream:
+        return stream.status_code == 200

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.ids import CallerId, JobId, KeyId, RunId
 from conveyor.domain.progress import Progress
 from conveyor.domain.run import PauseState
-from conveyor.errors import NotFound, Unavailable
+from conveyor.errors import NotFound, QuotaExceeded, Unavailable
 from conveyor.steps.attempt import Ended
 from conveyor.steps.pause import Pause
 from conveyor.steps.watch import HEARTBEAT, ROUND, News, Watch
@@ -27,29 +27,40 @@ def shown(progress: Progress) -> bytes:
 class Watched:
     """A house with a watch, whose rounds a test makes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, most: int = 0) -> None:
         self.house = a_house()
         self.reads = 0
         self.marks: dict[bytes, str] = {}
+        self.revoked: set[KeyId] = set()
         self.watch = Watch(
             metadata=self.house.metadata,
             tasks=self.house.tasks,
             clock=self.house.clock,
             render=self._render,
             count=self._count,
+            is_good=self._is_good,
+            most=most,
         )
 
     def _render(self, progress: Progress) -> bytes:
         self.marks[shown(progress)] = progress.mark
         return shown(progress)
 
+    async def _is_good(self, key_id: KeyId) -> bool:
+        return key_id not in self.revoked
+
     def _count(self, reads: int) -> None:
         self.reads += reads
 
     async def listen(
-        self, job_id: JobId, *, run_id: RunId | None = None, seen: str | None = None
+        self,
+        job_id: JobId,
+        *,
+        run_id: RunId | None = None,
+        seen: str | None = None,
+        key_id: KeyId | None = None,
     ) -> News:
-        return await self.watch.listen(CALLER, job_id, run_id, seen=seen)
+        return await self.watch.listen(CALLER, job_id, run_id, seen=seen, key_id=key_id)
 
     async def round(self) -> None:
         self.house.clock.advance(ROUND)
@@ -337,3 +348,37 @@ async def test_somebody_elses_run_is_not_there(caller: CallerId) -> None:
     with pytest.raises(NotFound):
         await at.watch.listen(CALLER, other_job, run_id, seen=None)
     assert await anext(await at.listen(job_id, run_id=run_id))
+
+
+async def test_news_ends_when_its_key_is_revoked_and_only_then() -> None:
+    at = Watched()
+    job_id, _ = await at.house.submit(4)
+    revoked, kept = KeyId("revoked"), KeyId("kept")
+    ending = await at.listen(job_id, key_id=revoked)
+    staying = await at.listen(job_id, key_id=kept)
+    assert await anext(ending) == await anext(staying)
+
+    at.revoked.add(revoked)
+    await at.round()
+
+    with pytest.raises(StopAsyncIteration):
+        await anext(ending)
+    assert await has_nothing_to_say(staying)
+    await staying.aclose()
+    assert (at.watch.keys, at.watch.callers, at.watch.refused) == ({}, {}, set())
+
+
+async def test_a_caller_has_only_so_many_listeners() -> None:
+    at = Watched(most=2)
+    job_id, _ = await at.house.submit(4)
+    listening = [await at.listen(job_id) for _ in range(2)]
+    for news in listening:
+        await anext(news)
+
+    with pytest.raises(QuotaExceeded) as refused:
+        await at.listen(job_id)
+    assert refused.value.extras == {"quota": "event_listeners", "limit": 2, "used": 2}
+
+    await listening[0].aclose()
+    again = await at.listen(job_id)
+    assert await anext(again) == b"running 0 None None"

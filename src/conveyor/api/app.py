@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from structlog.contextvars import bound_contextvars
 from conveyor.api import problems
 from conveyor.api.auth import Callers, admit
 from conveyor.api.bounds import BodyRoom, Holding, TimedBody, check_head
+from conveyor.api.connections import Connections
 from conveyor.api.handlers import Handlers
 from conveyor.api.intake import HOLDING
 from conveyor.api.openapi import encoded
@@ -66,11 +68,12 @@ def build_app(
     callers: Callers,
     room: BodyRoom,
     rates: Rates,
+    connections: Connections,
     others: Sequence[object] = (),
 ) -> "Front":
     """`others` serve the routes that `handlers` has no method for."""
     routes = [
-        *_contract_routes([handlers, *others], callers, rates),
+        *_contract_routes([handlers, *others], Admission(callers, rates, connections)),
         *_linked_routes(handlers),
         *_operators_routes(metrics, ready),
     ]
@@ -193,14 +196,28 @@ def _template(scope: Mapping[str, Any]) -> str:
     return getattr(scope.get("route"), "path", None) or NO_ROUTE
 
 
-def _contract_routes(served: Sequence[object], callers: Callers, rates: Rates) -> list[Route]:
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What a request of the contract passes before it is served."""
+
+    callers: Callers
+    rates: Rates
+    connections: Connections
+
+    async def let_in(self, request: Request) -> None:
+        await admit(request, self.callers)
+        self.connections.count(request)
+        await self.rates.count(request)
+
+
+def _contract_routes(served: Sequence[object], admission: Admission) -> list[Route]:
     """One route a path, so that a refused method is told all that the path takes."""
     paths: dict[str, dict[str, Endpoint]] = {}
     for route in ROUTES:
         [serve] = [getattr(one, route.handler) for one in served if hasattr(one, route.handler)]
         paths.setdefault(route.path, {})[route.method] = serve
     return [
-        Route(path, _by_method(calls, callers, rates), methods=list(calls))
+        Route(path, _by_method(calls, admission), methods=list(calls))
         for path, calls in paths.items()
     ]
 
@@ -214,10 +231,9 @@ def _linked_routes(handlers: Handlers) -> list[Route]:
     ]
 
 
-def _by_method(calls: Mapping[str, Endpoint], callers: Callers, rates: Rates) -> Endpoint:
+def _by_method(calls: Mapping[str, Endpoint], admission: Admission) -> Endpoint:
     async def serve(request: Request) -> Response:
-        await admit(request, callers)
-        await rates.count(request)
+        await admission.let_in(request)
         return await calls["GET" if request.method == "HEAD" else request.method](request)
 
     return serve

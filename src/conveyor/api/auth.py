@@ -12,7 +12,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from conveyor.domain.api_key import EVERYTHING, Scope, digest
-from conveyor.domain.ids import CallerId
+from conveyor.domain.ids import CallerId, KeyId
 from conveyor.errors import PermissionDenied, Unauthenticated
 from conveyor.steps.recognize import Recognize
 
@@ -29,6 +29,7 @@ class Who(msgspec.Struct, frozen=True):
     caller: CallerId
     gateway_key: str | None
     scopes: Sequence[Scope] = EVERYTHING
+    key_id: KeyId | None = None  # of a key that can be revoked here
 
 
 class Callers(Protocol):
@@ -74,9 +75,10 @@ class OwnKeys:
         if known is None:
             raise Unauthenticated(UNKNOWN)
         if needed(request.method) is Scope.READ:
-            return Who(known.caller, None, known.scopes)
+            return Who(known.caller, None, known.scopes, known.id)
         spare = self._gateway_key if self._takes_key else known.caller
-        return Who(known.caller, self._recognize.gateway_key(known) or spare, known.scopes)
+        gateway_key = self._recognize.gateway_key(known) or spare
+        return Who(known.caller, gateway_key, known.scopes, known.id)
 
 
 def needed(method: str) -> Scope:

@@ -237,8 +237,11 @@ class Handlers:
 
     async def follow_run(self, request: Request) -> Response:
         seen = request.headers.get("last-event-id")
-        caller = caller_of(request)
-        return EventStream(await self.watch.listen(caller, _job(request), _run(request), seen=seen))
+        known = who(request)
+        news = await self.watch.listen(
+            known.caller, _job(request), _run(request), seen=seen, key_id=known.key_id
+        )
+        return EventStream(news)
 
     async def _turn(self, request: Request, state: PauseState) -> Response:
         caller = caller_of(request)

@@ -8,12 +8,13 @@ import contextlib
 import fcntl
 import struct
 import termios
-from typing import Any
+from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from conveyor.api.app import Front
+from conveyor.api.connections import LINE, Line
 from conveyor.errors import (
     ConveyorError,
     HeadTooLarge,
@@ -41,6 +42,7 @@ class _Connection(HttpToolsProtocol):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
+        self._line = Line()
         self._timer: asyncio.TimerHandle | None = None
         self._asked = False  # whether any head has come whole
         self._in_head = True
@@ -61,6 +63,7 @@ class _Connection(HttpToolsProtocol):
             self._turn_away(Overloaded(f"There are {self.most} connections already: try later"))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._line.let_go()
         self._stop_timer()
         if self._reader is not None:
             self._reader.cancel()
@@ -90,6 +93,7 @@ class _Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        cast("dict[str, object]", self.scope)[LINE] = self._line
         self._begun = True
         if self._timer is None:
             self._expect(HEAD_WITHIN, self._give_up_head)

@@ -5,8 +5,10 @@ same moment are counted by what was there before them, so a caller may pass a li
 calls as it makes at once.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -15,6 +17,8 @@ from conveyor.domain.run import Run, open_tasks
 from conveyor.errors import QuotaExceeded
 from conveyor.ports.census import Census
 from conveyor.ports.tasks import Tasks
+
+Name = TypeVar("Name", bound=str)
 
 RETRY_AFTER = "10"  # whole seconds; when something of the caller's ends cannot be told
 
@@ -49,21 +53,24 @@ class Quotas:
         """Refuse with `QuotaExceeded` what would go past a limit."""
         if self.scheduled_jobs and demand.scheduled:
             used = await self.census.scheduled_jobs(demand.caller)
-            _check("scheduled_jobs", used, demand.scheduled, self.scheduled_jobs)
+            check_quota("scheduled_jobs", used, demand.scheduled, self.scheduled_jobs)
         if not (self.active_jobs and demand.jobs) and not (self.open_tasks and demand.tasks):
             return
         live = await self.census.live_runs(demand.caller)
         if self.active_jobs and demand.jobs:
-            _check("active_jobs", len(live), demand.jobs, self.active_jobs)
+            check_quota("active_jobs", len(live), demand.jobs, self.active_jobs)
         if self.open_tasks and demand.tasks:
-            _check("open_tasks", await self._open(live), demand.tasks, self.open_tasks)
+            check_quota("open_tasks", await self._open(live), demand.tasks, self.open_tasks)
 
     async def _open(self, live: Sequence[Run]) -> int:
         settled = await self.tasks.counts([run.id for run in live])
         return sum(open_tasks(run, settled[run.id]) for run in live)
 
 
-def _check(name: str, used: int, more: int, most: int) -> None:
+def check_quota(
+    name: str, used: int, more: int, most: int, headers: Mapping[str, str] | None = None
+) -> None:
+    """Refuse with `QuotaExceeded` what would go past a limit."""
     if used + more <= most:
         return
     what = name.replace("_", " ")
@@ -74,5 +81,13 @@ def _check(name: str, used: int, more: int, most: int) -> None:
             "Retry-After": RETRY_AFTER,
             "RateLimit-Policy": f'"{name}";q={most}',
             "RateLimit": f'"{name}";r={max(most - used, 0)}',
+            **(headers or {}),
         },
     )
+
+
+def count_down(counts: Counter[Name], name: Name) -> None:
+    """One less of a name; at none it is forgotten, or counts would grow with every caller."""
+    counts[name] -= 1
+    if not counts[name]:
+        del counts[name]

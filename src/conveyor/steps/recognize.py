@@ -47,6 +47,11 @@ class Recognize:
             self.uses[found.id] = now
         return found
 
+    async def is_good(self, key_id: KeyId) -> bool:
+        """Whether a key that was good before still is."""
+        found = await self.api_keys.find(key_id)
+        return found is not None and life.status(found, self.clock.now()) is KeyStatus.ACTIVE
+
     def gateway_key(self, key: ApiKey) -> str | None:
         """The gateway key that was stored with it, if one was."""
         if key.sealed_gateway_key is None:

@@ -5,15 +5,19 @@ last: whoever is slow misses what lies between, and costs no memory.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
+from typing import NamedTuple
+
+import structlog
 
 from conveyor.domain import run as run_life
 from conveyor.domain.counts import ZERO, Counts
-from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.ids import CallerId, JobId, KeyId, RunId
 from conveyor.domain.progress import Progress, Reading, eta, gone, rate, slid
 from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.waiting import Waiting
@@ -22,13 +26,21 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.steps.ownership import own_job, own_run
+from conveyor.steps.quotas import check_quota, count_down
 
 ROUND = timedelta(seconds=1)
 HEARTBEAT = timedelta(seconds=15)
 READ_AT_ONCE = 100  # runs
 
+log = structlog.get_logger()
+
 Render = Callable[[Progress], bytes]
 News = AsyncGenerator[bytes | None, None]
+
+
+class Listener(NamedTuple):
+    caller: CallerId
+    key_id: KeyId | None
 
 
 class Post:
@@ -82,8 +94,13 @@ class Watch:
     clock: Clock
     render: Render
     count: Callable[[int], None]  # runs that were read
+    is_good: Callable[[KeyId], Awaitable[bool]]  # whether a key may still listen
+    most: int = 0  # listeners of one caller; 0 is any number
     waiting: Callable[[RunId], Waiting | None] = lambda _: None
     posts: dict[RunId, Post] = field(default_factory=dict)
+    callers: Counter[CallerId] = field(default_factory=Counter)  # how many listen
+    keys: Counter[KeyId] = field(default_factory=Counter)
+    refused: set[KeyId] = field(default_factory=set)  # revoked or expired while they listened
     closed: bool = False
 
     @property
@@ -91,21 +108,32 @@ class Watch:
         return sum(post.listeners for post in self.posts.values())
 
     async def listen(
-        self, caller: CallerId, job_id: JobId, run_id: RunId | None, *, seen: str | None
+        self,
+        caller: CallerId,
+        job_id: JobId,
+        run_id: RunId | None,
+        *,
+        seen: str | None,
+        key_id: KeyId | None = None,
     ) -> News:
         """News of a run, of the latest when none is named, from the state it is in to its end.
 
         None among them shows that the line is alive. `seen` is the mark of the last news the
         caller had: that is not told again, unless it was the end. A mark that says nothing here
-        is as good as none.
+        is as good as none. It ends early when the key is not good any more. Raises
+        `QuotaExceeded` for a caller that has too many listeners.
         """
+        if self.most:
+            check_quota("event_listeners", self.callers[caller], 1, self.most)
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
         known = run.id in self.posts
-        return self._news(run, None if known else await self._settled(run.id), seen)
+        settled = None if known else await self._settled(run.id)
+        return self._news(run, settled, seen, Listener(caller, key_id))
 
     async def step(self) -> None:
         """One round: read each run that has listeners, once, and tell them what is new."""
+        await self._check_keys()
         now = self.clock.monotonic()
         for post in self.posts.values():
             if now - post.rung_at >= HEARTBEAT.total_seconds():
@@ -117,13 +145,29 @@ class Watch:
     def close(self) -> None:
         """End all news; whoever resumes finds the place by its mark."""
         self.closed = True
+        self._ring_all()
+
+    def _ring_all(self) -> None:
         for post in self.posts.values():
             post.ring(self.clock.monotonic())
 
-    async def _news(self, run: Run, settled: Counts | None, seen: str | None) -> News:
-        with self._at_post(run, settled) as post:
+    async def _check_keys(self) -> None:
+        """End the news of keys that were revoked or have expired."""
+        refused = {key_id for key_id in list(self.keys) if not await self.is_good(key_id)}
+        if refused - self.refused:
+            log.info("listeners.refused", keys=sorted(refused - self.refused))
+            self.refused |= refused
+            self._ring_all()
+
+    def _is_over(self, listener: Listener) -> bool:
+        return self.closed or listener.key_id in self.refused
+
+    async def _news(
+        self, run: Run, settled: Counts | None, seen: str | None, listener: Listener
+    ) -> News:
+        with self._counted(listener), self._at_post(run, settled) as post:
             turn = post.turn if post.is_known_by(seen) and not post.is_over else 0
-            while not self.closed:
+            while not self._is_over(listener):
                 if post.turn != turn:
                     turn, is_over = post.turn, post.is_over
                     yield post.shown
@@ -131,8 +175,21 @@ class Watch:
                         return
                     continue  # there may be news since
                 await post.rung()
-                if post.turn == turn and not self.closed:
+                if post.turn == turn and not self._is_over(listener):
                     yield None
+
+    @contextmanager
+    def _counted(self, listener: Listener) -> Iterator[None]:
+        self.callers[listener.caller] += 1
+        if listener.key_id:
+            self.keys[listener.key_id] += 1
+        try:
+            yield
+        finally:
+            count_down(self.callers, listener.caller)
+            if listener.key_id:
+                count_down(self.keys, listener.key_id)
+                self.refused &= self.keys.keys()
 
     @contextmanager
     def _at_post(self, run: Run, settled: Counts | None) -> Iterator[Post]:
