@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter as Counted
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 
 import structlog
 from prometheus_client import (
@@ -24,6 +25,7 @@ from conveyor.domain.counts import NANO, NOTHING
 from conveyor.domain.failure import BY_CODE, FailureReason
 from conveyor.domain.ids import RunId
 from conveyor.domain.task import Settlement, Task, TaskStatus
+from conveyor.domain.waiting import Waiting
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
 from conveyor.ports.receivers import Receivers, Reply
@@ -86,6 +88,17 @@ class Metrics:
         self.answers = self._counter("conveyor_gateway_answers", "Answers by their code", "answer")
         self.credits = self._counter("conveyor_gateway_credits", "Credits the gateway charged")
         self.dollars = self._counter("conveyor_gateway_dollars", "US dollars the gateway charged")
+        self.gateway_available = self._gauge(
+            "conveyor_gateway_available", "0 while the circuit breaker of the gateway is open"
+        )
+        self.gateway_since = self._gauge(
+            "conveyor_gateway_unavailable_since_timestamp_seconds",
+            "When the circuit breaker opened; 0 while it is closed",
+        )
+        self.gateway_next = self._gauge(
+            "conveyor_gateway_next_attempt_timestamp_seconds",
+            "When the gateway is tried again; 0 while the circuit breaker is closed",
+        )
         _start_at_zero(self.answers, (PAGE, *BY_CODE, OTHER))
 
     def _count_webhooks(self) -> None:
@@ -138,6 +151,18 @@ class Metrics:
         self.build = self._gauge(
             "conveyor_build_info", "What runs here", "version", "engine", "durability"
         )
+
+    def watch_gateway(self, waiting: Callable[[], Waiting | None]) -> None:
+        """Show the state of the circuit breaker, read when the metrics are."""
+
+        def moment(of: Callable[[Waiting], datetime | None]) -> float:
+            found = waiting()
+            at = of(found) if found else None
+            return at.timestamp() if at else 0.0
+
+        self.gateway_available.set_function(lambda: 0.0 if waiting() else 1.0)
+        self.gateway_since.set_function(lambda: moment(lambda one: one.since))
+        self.gateway_next.set_function(lambda: moment(lambda one: one.next_attempt_at))
 
     def swept(self, action: str, times: int) -> None:
         self.sweeps.labels(action).inc(times)
@@ -284,6 +309,7 @@ class MeteredGateway:
         self._gateway = gateway
         self._metrics = metrics
         self._pages = metrics.answers.labels(PAGE)
+        self.check = gateway.check
 
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
         started = time.perf_counter()

@@ -437,11 +437,13 @@ def _wire_pump(settings: Settings, engines: Engines, complete: Complete, metrics
         attempt=scrape.attempt,
         settle=settle.settle,
         settle_final=settle.settle_final,
+        check=engines.gateway.check,
         policy=RetryPolicy(
             first_delay=settings.retry_first_delay, longest_delay=settings.retry_longest_delay
         ),
         pace=Pace(concurrency=settings.concurrency, renewal=settings.renewal, grace=settings.grace),
     )
+    metrics.watch_gateway(pump.outage.waiting)
     metrics.inflight.set_function(lambda: len(pump.flights))
     metrics.live_runs.set_function(lambda: sum(not one.gone for one in pump.lanes.values()))
     return pump

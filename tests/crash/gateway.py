@@ -19,6 +19,9 @@ class ScriptedGateway:
     def __init__(self, tried: Callable[[str], tuple[int, int]]) -> None:
         self._tried = tried
 
+    async def check(self) -> bool:
+        return True
+
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
         match urlsplit(request.url).hostname:
             case "flaky.example" if self._tried(request.url)[0] == 0:

@@ -163,6 +163,9 @@ class Promising:
 class Prompt:
     """A gateway that answers at once."""
 
+    async def check(self) -> bool:
+        return True
+
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
         await asyncio.sleep(0)
         if request.url.startswith(MISSING):

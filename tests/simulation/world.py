@@ -172,6 +172,9 @@ class ToldGateway:
         self.served: dict[str, set[bytes]] = defaultdict(set)
         self._pages = 0
 
+    async def check(self) -> bool:
+        return True
+
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
         outcome = self.told.pop(request.url, "page")
         if outcome in OUTCOMES:

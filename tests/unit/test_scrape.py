@@ -1,5 +1,6 @@
 """One attempt: what is asked of the gateway, and what its answer is to the task."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -10,12 +11,15 @@ from structlog.testing import capture_logs
 from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.domain.counts import Spend
 from conveyor.domain.failure import BY_CODE, AccountReason, FailureReason, Handling, ruling
+from conveyor.domain.ids import RunId
 from conveyor.domain.params import dump
 from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.steps.attempt import NO_ROOM_WAIT, Assignment, Fetched, Result
+from conveyor.steps.refusals import MOST_KINDS, Kind, Refusals
 from conveyor.steps.scrape import BLOCKED_WAIT, SHORTEST_WAIT, Scrape
+from conveyor.testing import time_lapse
 from conveyor.testing.factories import a_job, a_problem, a_task, a_task_spec
 from tests.unit.kit import KEY, an_assignment
 
@@ -29,6 +33,9 @@ class Gateway:
     def __init__(self, answer: Page | Refusal) -> None:
         self._answer = answer
         self.asked: list[PageRequest] = []
+
+    async def check(self) -> bool:
+        return True
 
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
         self.asked.append(request)
@@ -65,6 +72,13 @@ async def test_a_call_goes_by_its_task_and_claim_and_is_told_of_in_the_log() -> 
         await _attempt(refusal, task=task)
     assert asked.call_id == f"{task.run_id}.{task.id}.7"
     ids = {"run_id": task.run_id, "task_id": task.id, "call_id": asked.call_id}
+    told = {
+        "status": 404,
+        "code": refusal.code[:64],
+        "handling": Handling.FAIL,
+        "gateway_request_id": "of-the-refusal",
+        **ids,
+    }
     assert logs == [
         {
             "event": "gateway.answered",
@@ -72,15 +86,8 @@ async def test_a_call_goes_by_its_task_and_claim_and_is_told_of_in_the_log() -> 
             "gateway_request_id": "of-the-page",
             **ids,
         },
-        {
-            "event": "gateway.refused",
-            "log_level": "info",
-            "status": 404,
-            "code": refusal.code[:64],
-            "handling": Handling.FAIL,
-            "gateway_request_id": "of-the-refusal",
-            **ids,
-        },
+        {"event": "gateway.refusal", "log_level": "debug", **told},
+        {"event": "gateway.refused", "log_level": "info", "times": 1, **told},
     ]
 
 
@@ -238,3 +245,31 @@ async def _attempt(
     result = await scrape.attempt(task or a_task(), assignment)
     [asked] = gateway.asked
     return result, asked
+
+
+def test_refusals_of_one_kind_are_one_line_a_minute_with_their_number() -> None:
+    async def main() -> None:
+        refusal = Refusal(status=404, code="RESP002", problem="{}")
+        scrape = Scrape(gateway=Gateway(refusal), bodies=MemoryBodies())
+        for number in range(600):  # ten a second for a minute
+            await scrape.attempt(a_task(claim_no=number), ASSIGNMENT)
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(200)
+        assert not scrape.refusals.latest
+
+    with capture_logs() as logs:
+        time_lapse.run(main())
+    lines = [line["times"] for line in logs if line["event"] == "gateway.refused"]
+    assert lines == [1, 599]
+
+
+def test_the_kinds_of_refusals_that_are_counted_apart_are_bounded() -> None:
+    async def main() -> None:
+        refusals = Refusals()
+        for number in range(2 * MOST_KINDS):
+            refusals.note(Kind(RunId(str(number)), 404, "RESP002", Handling.FAIL), {})
+        assert len(refusals.counts) == MOST_KINDS + 1
+
+    with capture_logs() as logs:
+        time_lapse.run(main())
+    assert sum(line["event"] == "gateway.refused" for line in logs) == MOST_KINDS + 1

@@ -13,6 +13,7 @@ from zlib import crc32
 
 import msgspec
 
+from conveyor.domain.breaker import Sign
 from conveyor.domain.counts import NOTHING, Counts, Spend
 from conveyor.domain.failure import AccountReason, FailureReason
 from conveyor.domain.ids import RunId, TaskId
@@ -130,6 +131,7 @@ class Refused(msgspec.Struct, frozen=True):
     retryable: bool
     spend: Spend = NOTHING
     wait: timedelta = timedelta()
+    sign: Sign = Sign.ALIVE  # what the call told about the gateway
 
 
 class Throttled(msgspec.Struct, frozen=True):

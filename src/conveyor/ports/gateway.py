@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from conveyor.domain.breaker import Sign
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.ports.bodies import Spool
 
@@ -30,6 +31,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     spend: Spend = NOTHING
     gateway_request_id: str | None = None  # what the gateway itself calls the call
     limit: int | None = None  # of calls at once, as the gateway tells it for the key
+    sign: Sign = Sign.ALIVE  # none for a 5xx that the caller asked for: it may be the gateway's own
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +46,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     spend: Spend = NOTHING
     gateway_request_id: str | None = None
     no_room: bool = False
+    sign: Sign = Sign.ALIVE
 
 
 class Gateway(Protocol):
@@ -53,6 +56,13 @@ class Gateway(Protocol):
         body over the cap `body_too_large`, a request that cannot be put on the wire
         `request_unsendable`, a page that the spool has no room for `storage_full` with what the
         page cost. Content past a few hundred kilobytes goes to a spool, so memory does
-        not grow with the page. Spools of pages not returned are discarded.
+        not grow with the page. Spools of pages not returned are discarded. The `sign` of an answer
+        says what it tells about the gateway itself.
+        """
+        ...
+
+    async def check(self) -> bool:
+        """Whether the gateway answers a request that concerns no key and no target, within some
+        seconds. It costs nothing, and never raises.
         """
         ...

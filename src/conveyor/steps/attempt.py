@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import msgspec
 
+from conveyor.domain.breaker import Sign
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.domain.ids import JobId
 from conveyor.domain.params import Params
@@ -34,6 +35,7 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str | None = None  # where the gateway hands on what the site said
     spend: Spend = NOTHING
     limit: int | None = None  # of calls at once, as the gateway tells it for the key
+    sign: Sign = Sign.ALIVE
 
 
 Result = Fetched | Outcome

@@ -17,6 +17,7 @@ from datetime import timedelta
 
 import structlog
 
+from conveyor.domain.breaker import Sign
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.domain.pacing import Want, most_for_one, share
@@ -35,10 +36,16 @@ from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
 from conveyor.ports.work import Held, Work
 from conveyor.steps.attempt import Assignment, Ended, Result
-from conveyor.steps.lane import Flight, Lane, Pace, Portion
+from conveyor.steps.lane import Flight, Lane, Pace, Portion, host_of
+from conveyor.steps.outage import LOOK, Outage
 from conveyor.steps.roster import Roster
 
 log = structlog.get_logger()
+
+
+async def never_answers() -> bool:
+    """A gateway that cannot be asked for itself."""
+    return False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,9 +58,11 @@ class Pump:
     attempt: Callable[[Task, Assignment], Awaitable[Result]]
     settle: Callable[[Sequence[Ended]], Awaitable[timedelta]]  # for how long to ask for no more
     settle_final: Callable[[Sequence[Task]], Awaitable[None]]
+    check: Callable[[], Awaitable[bool]] = never_answers  # the gateway for itself
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     pace: Pace = field(default_factory=Pace)
     roster: Roster = field(init=False)
+    outage: Outage = field(init=False)
     flights: dict[tuple[RunId, TaskId], Flight] = field(default_factory=dict)
     landed: list[tuple[Flight, Result]] = field(default_factory=list)  # over, not settled
     stirred: asyncio.Event = field(default_factory=asyncio.Event)  # there may be room for tasks
@@ -63,7 +72,10 @@ class Pump:
     holding_until: float = 0.0  # there is no room for results: ask for no more pages
 
     def __post_init__(self) -> None:
+        self.outage = Outage(clock=self.clock, check=self.check, opened=self._hand_back_everything)
         self.roster = Roster(
+            breaker=self.outage.breaker,
+            outage=self.outage.waiting,
             metadata=self.metadata,
             coordination=self.coordination,
             sealing=self.sealing,
@@ -96,6 +108,7 @@ class Pump:
             others = [
                 group.create_task(self._watch_for_ever(), name="pump watch"),
                 group.create_task(self._renew_for_ever(), name="pump renew"),
+                group.create_task(self._doubt_for_ever(), name="pump doubt"),
                 *(
                     group.create_task(self._settle_for_ever(), name=f"pump settle {number}")
                     for number in range(self.pace.settlers)
@@ -125,6 +138,8 @@ class Pump:
 
     async def _feed(self, group: asyncio.TaskGroup) -> int:
         """Take as many tasks as there are places for, start them, and say how many."""
+        if self.outage.breaker.is_open:
+            return await self._probe(group)
         free = self._free()
         if free <= 0 or self.holding_until > self.clock.monotonic():
             return 0
@@ -142,6 +157,21 @@ class Pump:
         finally:
             self.roster.expect_no_more(granted)
 
+    async def _probe(self, group: asyncio.TaskGroup) -> int:
+        """Start a single task while the breaker is open, if it is time for one."""
+        lane = self.outage.lane_to_probe(self.lanes.values(), self.clock.monotonic())
+        if lane is None:
+            return 0
+        self.outage.probing = lane.run.id
+        granted = self.roster.expect_probe(lane)
+        try:
+            return await self._claim(group, granted)
+        finally:
+            if self.outage.probing:  # nothing is due, or there is no permit: another run is next
+                self.outage.probing = None
+                self.roster.rest_lanes(granted)
+            self.roster.expect_no_more(granted)
+
     def _free(self) -> int:
         """Places for tasks to begin: those claimed ahead have none yet."""
         waiting = sum(len(lane.ahead) - lane.coming for lane in self.lanes.values())
@@ -155,7 +185,7 @@ class Pump:
         begun: Counter[RunId] = Counter()
         try:
             tasks = await self.work.claim(asked)
-            for task in tasks:
+            for task in self.outage.arranged(tasks):
                 if not task.is_final:
                     begun[task.run_id] += 1
                     self._start(group, task, pledged=begun[task.run_id] <= permits[task.run_id])
@@ -163,7 +193,7 @@ class Pump:
         finally:
             short = [run_id for run_id in asked if begun[run_id] < asked[run_id]]
             await self.roster.give_back({run_id: granted[run_id] for run_id in short})
-        self._pace_lanes({run_id: wanted - begun[run_id] for run_id, wanted in asked.items()})
+        self.roster.pace_lanes({run_id: wanted - begun[run_id] for run_id, wanted in asked.items()})
         await self._leave_ended(run_id for run_id in asked if not begun[run_id])
         return len(tasks)
 
@@ -178,7 +208,7 @@ class Pump:
         for run_id, have in list(permits.items()):
             lane, ahead = self.lanes[run_id], granted[run_id].ahead
             if not have and not ahead:
-                self._rest_lanes([run_id])
+                self.roster.rest_lanes([run_id])
                 continue
             waiting = min(have, len(lane.ahead), len(lane.spare)) if lane.is_open else 0
             for _ in range(waiting):
@@ -188,27 +218,6 @@ class Pump:
             if wanted and lane.is_worth_a_claim(wanted, now, self.pace.gathering):
                 asked[run_id] = wanted
         return asked
-
-    def _pace_lanes(self, short: Mapping[RunId, int]) -> None:
-        """Runs that gave less than was asked for have nothing more due just now."""
-        hasty_until = self.clock.monotonic() + self.pace.patience.total_seconds()
-        for run_id, left in short.items():
-            self.lanes[run_id].hasty_until = hasty_until
-            if not left:
-                self.lanes[run_id].idle = 0.0
-        self._rest_lanes(run_id for run_id, left in short.items() if left)
-
-    def _rest_lanes(self, run_ids: Iterable[RunId]) -> None:
-        """Leave runs alone for a while that gave less than was asked for, or have no permit left."""
-        now = self.clock.monotonic()
-        for run_id in run_ids:
-            lane = self.lanes[run_id]
-            longest = self.pace.longest_idle * max(len(self.lanes) / self.pace.idlers, 1.0)
-            lane.idle = min(
-                max(lane.idle * 2, self.pace.shortest_idle.total_seconds()),
-                longest.total_seconds(),
-            )
-            lane.resting_until = now + lane.idle
 
     async def _leave_ended(self, silent: Iterable[RunId]) -> None:
         """Take no more of runs that gave nothing because they are over."""
@@ -228,11 +237,11 @@ class Pump:
             self._drop(lapsed)
         self.flights[task.run_id, task.id] = flight
         now = self.clock.monotonic()
-        if pledged and lane.spare and lane.may_begin(now):
+        if pledged and lane.spare and (lane.may_begin(now) or self.outage.takes(flight, now)):
             self._begin_ahead(flight)
             return
         lane.ahead.append(flight)
-        if not lane.is_open:
+        if not lane.is_open or self.outage.breaker.is_open:
             self._hand_back_all(lane)
         elif lane.spare and self._has_place(lane, now) and (first := lane.next_in_place()):
             self._begin_ahead(first)
@@ -283,6 +292,11 @@ class Pump:
         for flight in lane.not_begun():
             self._hand_back(flight)
 
+    def _hand_back_everything(self) -> None:
+        """Begin nothing any more of what was claimed."""
+        for lane in self.lanes.values():
+            self._hand_back_all(lane)
+
     async def _fly(self, flight: Flight) -> None:
         """Fetch a page, and then whatever may follow in its place."""
         following: Flight | None = flight
@@ -298,7 +312,7 @@ class Pump:
             except Exception:
                 # A bug that one page brings out must not take all others down with it.
                 log.exception("attempt.bug", run_id=flight.task.run_id, task_id=flight.task.id)
-                result = Refused(INTERNAL, FailureReason.OTHER, retryable=True)
+                result = Refused(INTERNAL, FailureReason.OTHER, retryable=True, sign=Sign.NONE)
             if following := self._land(flight, result):
                 following.lane.throttle.under_way += 1
                 following.worker = flight.worker
@@ -319,8 +333,7 @@ class Pump:
         lane.count_landing(now)
         lane.learn(result, now)
         flight.is_over = True
-        self.landed.append((flight, result))
-        self.any_landed.set()
+        self._settle_soon(self.outage.heard(flight, result, now))
         if lane.gone:
             self._hand_back_all(lane)
         following = lane.next_for_host(flight)
@@ -333,6 +346,20 @@ class Pump:
         if lane.appetite() >= lane.worthwhile:
             self.stirred.set()
         return following
+
+    def _settle_soon(self, landed: Sequence[tuple[Flight, Result]]) -> None:
+        if landed:
+            self.landed += landed
+            self.any_landed.set()
+
+    async def _doubt_for_ever(self) -> None:
+        """Judge failed calls that may be the gateway's fault."""
+        while True:
+            await self.outage.in_doubt.wait()
+            await asyncio.sleep(LOOK.total_seconds())
+            hosts = {host_of(one.task.spec.url) for one in self.flights.values()}
+            self._settle_soon(await self.outage.look(len(hosts)))
+            self.stirred.set()
 
     async def _settle_for_ever(self) -> None:
         while True:
@@ -366,7 +393,7 @@ class Pump:
                 permits[flight.lane.job.id].append(flight.permit)
         now = self.clock.monotonic()
         for lane in self.lanes.values():
-            if lane.spare and lane.throttle.closed_until > now:  # others may have more luck
+            if lane.spare and not lane.may_begin(now) and lane.is_open:  # others may
                 permits[lane.job.id] += lane.spare
                 lane.spare = []
         for job_id, held in permits.items():
@@ -437,13 +464,15 @@ class Pump:
             return math.inf
         if self.holding_until > now:
             return self.holding_until
+        if self.outage.breaker.is_open and self.outage.breaker.next_probe_at > now:
+            return self.outage.breaker.next_probe_at
         resting = (lane.ready_at() for lane in self.lanes.values() if lane.appetite())
         return min((moment for moment in resting if moment > now), default=math.inf)
 
     async def _wind_down(self) -> None:
         """Let running tasks end within the grace, hand back the rest, settle it all."""
-        for lane in self.lanes.values():
-            self._hand_back_all(lane)
+        self._hand_back_everything()
+        self._settle_soon(self.outage.stop())
         workers = [one.worker for one in self.flights.values() if one.worker]
         if workers:
             await asyncio.wait(workers, timeout=self.pace.grace.total_seconds())

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple
 
+from conveyor.domain.breaker import FAILURES, Breaker
 from conveyor.domain.job import Job
 from conveyor.domain.run import Run
-from conveyor.domain.task import AccountBlocked, Interrupted, Task, Throttled
+from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
 from conveyor.domain.throttle import BREAK, LONGEST_COOLING, Throttle
-from conveyor.domain.waiting import Waiting
 from conveyor.steps.attempt import Assignment, Fetched, Result
 
 SHORT_WAIT = timedelta(seconds=5)
@@ -39,6 +39,7 @@ class Pace:
     settlers: int = 3  # groups being settled at once: one writes bodies while another commits
     # What a run is likely to begin within so long is claimed ahead: else it waits for the engine.
     lead: timedelta = timedelta(milliseconds=40)
+    choice: int = 20  # tasks claimed for a probe of the gateway, to find one of another host
     grace: timedelta = timedelta(seconds=20)  # for running tasks when the program stops
 
 
@@ -57,6 +58,7 @@ def pace_over_queues(concurrency: int) -> Pace:
         gathering=timedelta(milliseconds=50),
         longest_idle=timedelta(seconds=5),
         lead=timedelta(),
+        choice=1,
     )
 
 
@@ -68,6 +70,7 @@ class Lane:
     job: Job
     assignment: Assignment
     throttle: Throttle
+    breaker: Breaker
     worthwhile: int
     lead: float = 0.0  # seconds
     coming: int = 0  # tasks asked for and not given yet
@@ -84,7 +87,7 @@ class Lane:
     landings: int = 0  # since `rated_at`
     rated_at: float = 0.0
     rate: float = 0.0  # landings a second
-    waiting_for: Waiting | None = None
+    probed_at: float = 0.0  # when a task of it was last a probe
     hosts: Counter[str] = field(default_factory=Counter)  # calls under way, where they are capped
     waiting: dict[str, list["Flight"]] = field(default_factory=dict)  # for their host
 
@@ -98,7 +101,7 @@ class Lane:
         return not self.gone and not self.run.is_paused
 
     def may_begin(self, now: float) -> bool:
-        return self.is_open and self.throttle.closed_until <= now
+        return self.is_open and self.throttle.closed_until <= now and not self.breaker.is_open
 
     def room_ahead(self) -> int:
         """How many more to claim ahead: what lands within the lead, as it went lately."""
@@ -128,6 +131,8 @@ class Lane:
                 self.gone = True
                 throttle.close(now, BREAK)
             case Interrupted():
+                pass
+            case Refused(sign=sign) if sign in FAILURES:
                 pass
             case Fetched(limit=int(limit)):
                 throttle.answered()

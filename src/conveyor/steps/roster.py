@@ -5,7 +5,7 @@ Not a station of its own: dispatch works by it.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
@@ -13,6 +13,7 @@ from random import Random
 import structlog
 from msgspec.structs import replace
 
+from conveyor.domain.breaker import Breaker
 from conveyor.domain.ids import CallerId, JobId, RunId, ulid
 from conveyor.domain.job import Job
 from conveyor.domain.params import load
@@ -43,6 +44,8 @@ class Roster:
     clock: Clock
     policy: RetryPolicy
     pace: Pace
+    breaker: Breaker
+    outage: Callable[[], Waiting | None]
     lanes: dict[RunId, Lane] = field(default_factory=dict)
     throttles: dict[str, Throttle] = field(default_factory=dict)  # by API key, over all its jobs
     touched: set[RunId] = field(default_factory=set)  # runs somebody in this process changed
@@ -56,7 +59,8 @@ class Roster:
 
     def waiting(self, run_id: RunId) -> Waiting | None:
         """What a live run waits for, if it waits for something other than its own tasks."""
-        return self.lanes[run_id].waiting_for if run_id in self.lanes else None
+        lane = self.lanes.get(run_id)
+        return self.outage() if lane and lane.is_open else None
 
     async def refresh(self) -> None:
         """Know the live runs: those touched in this process at once, new ones every second,
@@ -109,12 +113,41 @@ class Roster:
                 expected[lane.run.id] = Portion(calls, ahead)
         return expected
 
+    def expect_probe(self, lane: Lane) -> dict[RunId, Portion]:
+        """Note that a probe is about to be claimed, with some tasks to choose from."""
+        probe = Portion(1, self.pace.choice - 1)
+        lane.coming += probe.calls
+        lane.throttle.under_way += probe.calls
+        lane.coming_ahead += probe.ahead
+        return {lane.run.id: probe}
+
     def expect_no_more(self, granted: Mapping[RunId, Portion]) -> None:
         for run_id, want in granted.items():
             lane = self.lanes[run_id]
             lane.coming -= want.calls
             lane.throttle.under_way -= want.calls
             lane.coming_ahead -= want.ahead
+
+    def pace_lanes(self, short: Mapping[RunId, int]) -> None:
+        """Runs that gave less than was asked for have nothing more due just now."""
+        hasty_until = self.clock.monotonic() + self.pace.patience.total_seconds()
+        for run_id, left in short.items():
+            self.lanes[run_id].hasty_until = hasty_until
+            if not left:
+                self.lanes[run_id].idle = 0.0
+        self.rest_lanes(run_id for run_id, left in short.items() if left)
+
+    def rest_lanes(self, run_ids: Iterable[RunId]) -> None:
+        """Leave runs alone for a while that gave less than was asked for, or have no permit left."""
+        now = self.clock.monotonic()
+        for run_id in run_ids:
+            lane = self.lanes[run_id]
+            longest = self.pace.longest_idle * max(len(self.lanes) / self.pace.idlers, 1.0)
+            lane.idle = min(
+                max(lane.idle * 2, self.pace.shortest_idle.total_seconds()),
+                longest.total_seconds(),
+            )
+            lane.resting_until = now + lane.idle
 
     async def _look_at(self, run_id: RunId) -> None:
         run = await self.metadata.run(run_id)
@@ -161,6 +194,7 @@ class Roster:
             job=job,
             assignment=assignment,
             throttle=throttle,
+            breaker=self.breaker,
             worthwhile=worthwhile,
             lead=self.pace.lead.total_seconds(),
         )

@@ -1,7 +1,7 @@
 """Scrape: one attempt at one page, through the gateway."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from zlib import crc32
 
@@ -23,10 +23,10 @@ from conveyor.domain.task import (
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
 from conveyor.steps.attempt import NO_ROOM_WAIT, Assignment, Fetched, Result
+from conveyor.steps.refusals import Kind, Refusals
 
 SHORTEST_WAIT = timedelta(seconds=1)
 BLOCKED_WAIT = timedelta(minutes=1)  # the gateway lifts a block of the caller's address in minutes
-LONGEST_CODE = 64  # of what a log line says of a refusal
 
 log = structlog.get_logger()
 
@@ -35,6 +35,7 @@ log = structlog.get_logger()
 class Scrape:
     gateway: Gateway
     bodies: Bodies
+    refusals: Refusals = field(default_factory=Refusals)
 
     async def attempt(self, task: Task, assignment: Assignment) -> Result:
         params = _params(task, assignment)
@@ -57,9 +58,32 @@ class Scrape:
                     content_type=answer.content_type,
                     spend=answer.spend,
                     limit=answer.limit,
+                    sign=answer.sign,
                 )
             case Refusal():  # pragma: no branch - the last of the union
-                return _judge(task, request, answer)
+                return self._judge(task, request, answer)
+
+    def _judge(self, task: Task, request: PageRequest, refusal: Refusal) -> Outcome:
+        """What a refusal is to the task, by the rulings of the domain."""
+        if refusal.no_room:
+            return Interrupted(NO_ROOM_WAIT, refusal.spend, no_room=True)
+        rule = ruling(refusal.status, refusal.code)
+        if rule.handling is Handling.POSTPONE:
+            log.debug("gateway.postponed", code=refusal.code, **_ids(task, request, refusal))
+            return Interrupted(refusal.retry_after or SHORTEST_WAIT)
+        kind = Kind(task.run_id, refusal.status, refusal.code, rule.handling)
+        self.refusals.note(kind, _ids(task, request, refusal))
+        match rule.handling:
+            case Handling.ACCOUNT if rule.account:
+                return AccountBlocked(rule.account, _detail(refusal))
+            case Handling.WAIT:
+                return Throttled(_wait(task, refusal))
+            case _:
+                retryable = rule.handling is Handling.RETRY
+                wait = refusal.retry_after or timedelta()
+                return Refused(
+                    refusal.problem, rule.reason, retryable, refusal.spend, wait, refusal.sign
+                )
 
 
 def _params(task: Task, assignment: Assignment) -> Params:
@@ -77,27 +101,6 @@ def _format(task: Task, assignment: Assignment, params: Params, content_type: st
     if content_type is not None:
         return media.format_of(content_type)
     return assignment.format if task.spec.params is None else scraper_params.result_format(params)
-
-
-def _judge(task: Task, request: PageRequest, refusal: Refusal) -> Outcome:
-    """What a refusal is to the task, by the rulings of the domain."""
-    if refusal.no_room:
-        return Interrupted(NO_ROOM_WAIT, refusal.spend, no_room=True)
-    rule = ruling(refusal.status, refusal.code)
-    if rule.handling is Handling.POSTPONE:
-        log.debug("gateway.postponed", code=refusal.code, **_ids(task, request, refusal))
-        return Interrupted(refusal.retry_after or SHORTEST_WAIT)
-    said = {"status": refusal.status, "code": refusal.code[:LONGEST_CODE]}
-    log.info("gateway.refused", handling=rule.handling, **said, **_ids(task, request, refusal))
-    match rule.handling:
-        case Handling.ACCOUNT if rule.account:
-            return AccountBlocked(rule.account, _detail(refusal))
-        case Handling.WAIT:
-            return Throttled(_wait(task, refusal))
-        case _:
-            retryable = rule.handling is Handling.RETRY
-            wait = refusal.retry_after or timedelta()
-            return Refused(refusal.problem, rule.reason, retryable, refusal.spend, wait)
 
 
 def _ids(task: Task, request: PageRequest, answer: Page | Refusal) -> dict[str, str | None]:

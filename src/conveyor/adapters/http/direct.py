@@ -1,6 +1,7 @@
 """The direct gateway: pages are asked of their own sites, and every mishap is a value."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -13,11 +14,11 @@ from conveyor.adapters.http import direct_wire as wire
 from conveyor.adapters.http import page_wire
 from conveyor.adapters.http.deadline import Deadlines
 from conveyor.adapters.http.direct_wire import Denied, Visit
-from conveyor.adapters.http.exchange import Connection, Cut, FellSilent, Lost
+from conveyor.adapters.http.exchange import Connection, Cut, FellSilent, Lost, Unconnected
 from conveyor.adapters.http.lookup import Lookup, Resolve, SystemResolver
 from conveyor.adapters.http.origins import Origins, Visiting
 from conveyor.adapters.http.page_wire import Unsendable
-from conveyor.adapters.http.pool import PORTS
+from conveyor.adapters.http.pool import PORTS, Server
 from conveyor.adapters.http.reading import (
     CONTENT_ENCODING,
     LARGEST_BODY,
@@ -29,6 +30,7 @@ from conveyor.adapters.http.reading import (
 from conveyor.adapters.http.robots_txt import Robots
 from conveyor.adapters.http.spacing import Spacing
 from conveyor.domain import media
+from conveyor.domain.breaker import Sign
 from conveyor.domain.public_address import Reach
 from conveyor.domain.robots import LARGEST as LARGEST_ROBOTS
 from conveyor.domain.unpacking import Garbled
@@ -40,6 +42,8 @@ DEADLINE = timedelta(seconds=190)
 MOST_REDIRECTS = 10
 LARGEST_LEFTOVER = 64 * 1024  # bytes of a body nobody wants, read to keep its connection
 CLEARING = 2.0  # seconds for that
+MOST_REACHED = 3  # sites that answered last, to try the network with
+CHECK = 3.0  # seconds to connect to one of them
 SHORT_HOLD = 1.0  # seconds for a site that says it is too much, and not for how long
 
 RETRY_AFTER = b"retry-after"
@@ -85,6 +89,7 @@ class DirectGateway:
         lookup = Lookup(self._reach, self._resolve)
         self._pool = Origins(lookup, connections=self._connections, wanted=WANTED)
         self._spacing = Spacing(self._delay)
+        self._reached: deque[Server] = deque(maxlen=MOST_REACHED)
         self._robots = Robots(self._agent, self._rules) if self._heeds_robots else None
         return self
 
@@ -106,16 +111,25 @@ class DirectGateway:
             if not limit.is_why():
                 raise
             why = f"The site did not finish its answer within {self._deadline:g} seconds."
-            return page_wire.synthesised("gateway_timeout", 504, why)
+            return page_wire.synthesised("gateway_timeout", 504, why, sign=Sign.NONE)
         except Unavailable:  # the spool has no room
             return replace(page_wire.synthesised(*page_wire.NO_ROOM), no_room=True)
         except Denied as denied:
-            refusal = page_wire.synthesised(denied.code, denied.status, str(denied))
+            refusal = page_wire.synthesised(denied.code, denied.status, str(denied), sign=Sign.NONE)
             return page_wire.later(refusal, denied.wait)
         except (BodyTooLarge, FellSilent, Cut, Garbled, Unsendable, Lost) as mishap:
-            return page_wire.synthesised(*self._explained(mishap))
+            return page_wire.synthesised(*self._explained(mishap), sign=_sign(mishap))
         finally:
             limit.lift()
+
+    async def check(self) -> bool:
+        """Whether a site that answered before can still be connected to."""
+        for server in reversed(self._reached):
+            with suppress(Lost, Denied, TimeoutError):
+                async with asyncio.timeout(CHECK):
+                    self._pool.give_back(await self._pool.take(server, anew=True))
+                return True
+        return False
 
     def _explained(self, mishap: Exception) -> tuple[str, int, str]:
         match mishap:
@@ -162,6 +176,8 @@ class DirectGateway:
         try:
             answer.ask(written)
             await answer.head()
+            if visit.server not in self._reached:
+                self._reached.append(visit.server)
             yield answer
         finally:
             self._pool.give_back(answer)
@@ -185,6 +201,17 @@ class DirectGateway:
                     return answer.status, b""
                 visit = wire.redirected(visit, answer.status, answer.location, self._ports)
         raise _too_many()
+
+
+def _sign(mishap: Exception) -> Sign:
+    """What a mishap tells about the network here: only without a connection it may be down."""
+    match mishap:
+        case Unconnected():
+            return Sign.UNCONNECTED
+        case Unsendable():
+            return Sign.NONE
+        case _:
+            return Sign.ALIVE
 
 
 def _is_allowed(request: PageRequest, answer: Connection) -> bool:

@@ -25,6 +25,10 @@ class Lost(Exception):
     """There is no answer. Its text says why, in words of our own: an address holds the key."""
 
 
+class Unconnected(Lost):
+    """There is no connection either: no address, refused, or not made in time."""
+
+
 class Cut(Exception):
     """An answer has begun, and is cut short or cannot be read."""
 

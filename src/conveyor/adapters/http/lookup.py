@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from conveyor.adapters.http.direct_wire import Denied
-from conveyor.adapters.http.exchange import Lost
+from conveyor.adapters.http.exchange import Unconnected
 from conveyor.adapters.http.remembered import Found, Remembered
 from conveyor.domain.public_address import Reach, parsed
 
@@ -29,10 +29,10 @@ class Lookup:
         self._known: Remembered[str, tuple[str, ...]] = Remembered(self._find, room=MOST_HOSTS)
 
     async def addresses(self, host: str) -> Sequence[str]:
-        """At least one. Raises `Denied` and `Lost`."""
+        """At least one. Raises `Denied` and `Unconnected`."""
         addresses = await self._known.of(host)
         if not addresses:
-            raise Lost("its host has no address")
+            raise Unconnected("its host has no address")
         if not self._reach.permits_all(map(parsed, addresses)):
             # Not the address itself: that would tell callers about networks that are not theirs.
             raise Denied("target_not_allowed", 403, "The address of the page's host is not public.")

@@ -3,9 +3,17 @@
 import asyncio
 import ssl
 
-from conveyor.adapters.http.exchange import Connection, Lost, Owner
+from conveyor.adapters.http.exchange import Connection, Lost, Owner, Unconnected
 from conveyor.adapters.http.lookup import Lookup
-from conveyor.adapters.http.pool import CLOSED, CLOSING, ONE_ADDRESS, Keeping, Server, why
+from conveyor.adapters.http.pool import (
+    CLOSED,
+    CLOSING,
+    LAST_ADDRESS,
+    ONE_ADDRESS,
+    Keeping,
+    Server,
+    why,
+)
 
 LOCATION = b"location"
 
@@ -38,14 +46,15 @@ class Origins(Keeping):
         self._security.set_alpn_protocols(["http/1.1"])
         self._by_server: dict[Server, dict[Connection, None]] = {}  # resting; the latest at the end
 
-    async def take(self, server: Server) -> Visiting:
-        """A connection, to be given back. Raises `Lost` and `Denied`."""
+    async def take(self, server: Server, *, anew: bool = False) -> Visiting:
+        """A connection, to be given back; `anew`, one that is made now. Raises `Lost` and `Denied`."""
         if self._free and not self._turns:
             self._free -= 1
         else:
             await self._turn()
         try:
-            return self._rested(server) or await self._connect(server)
+            rested = None if anew else self._rested(server)
+            return rested or await self._connect(server)
         except BaseException:
             self._pass_on()
             raise
@@ -89,9 +98,10 @@ class Origins(Keeping):
                         return await self._connected(address, server)
                 except OSError:  # a TimeoutError is one too
                     continue
-            return await self._connected(last, server)
+            async with asyncio.timeout(LAST_ADDRESS):
+                return await self._connected(last, server)
         except OSError as lost:
-            raise Lost(why(lost)) from lost
+            raise Unconnected(why(lost)) from lost
 
     def _make_room(self) -> None:
         """Those in use and those at rest are no more than there may be in all."""

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
+from conveyor.domain.breaker import Sign
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.domain.params import HEADERS, Params, load
 from conveyor.domain.problem import encoded, problem
@@ -82,7 +83,13 @@ def is_allowed(params: Mapping[str, str], status: int) -> bool:
 
 
 def synthesised(
-    code: str, status: int, detail: str, *, charged: Spend = NOTHING, named: str | None = None
+    code: str,
+    status: int,
+    detail: str,
+    *,
+    charged: Spend = NOTHING,
+    named: str | None = None,
+    sign: Sign = Sign.ALIVE,
 ) -> Refusal:
     """A refusal in our words."""
     document = problem(status=status, code=code, detail=detail, gateway_request_id=named)
@@ -92,6 +99,7 @@ def synthesised(
         problem=encoded(document),
         spend=charged,
         gateway_request_id=named,
+        sign=sign,
     )
 
 

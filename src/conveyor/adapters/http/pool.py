@@ -9,11 +9,12 @@ from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import SplitResult
 
-from conveyor.adapters.http.exchange import Connection, Lost
+from conveyor.adapters.http.exchange import Connection, Lost, Unconnected
 
 LONGEST_REST = 15.0  # seconds; servers close what rests, and a request may cross that
 TRUSTED_FOR = 10.0  # seconds that the addresses of a host are believed
 ONE_ADDRESS = 10.0  # seconds for one of several addresses to connect, before the next is tried
+LAST_ADDRESS = 20.0  # seconds for the last of them, or the only one
 CLOSING = 1.0  # seconds for the other side to agree that a connection ends
 
 CLOSED = "its connections are closed"
@@ -164,9 +165,10 @@ class Pool(Keeping):
                         return await self._connected(address)
                 except OSError:  # a TimeoutError is one too
                     self._set_back(address)
-            return await self._connected(last)
+            async with asyncio.timeout(LAST_ADDRESS):
+                return await self._connected(last)
         except OSError as lost:
-            raise Lost(why(lost)) from lost
+            raise Unconnected(why(lost)) from lost
 
     def _set_back(self, address: tuple[str, int]) -> None:
         """Let the next to connect begin with another one."""
@@ -205,6 +207,8 @@ def why(lost: OSError) -> str:
             return "its host has no address"
         case ssl.SSLError():
             return "no safe connection could be made"
+        case TimeoutError(errno=None):
+            return "no connection could be made in time"
         case OSError(errno=int(number)):
             return os.strerror(number)
         case _:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from conveyor.adapters.http.direct_wire import Denied, Visit
-from conveyor.adapters.http.exchange import Cut, FellSilent, Lost
+from conveyor.adapters.http.exchange import Cut, FellSilent, Lost, Unconnected
 from conveyor.adapters.http.page_wire import Unsendable
 from conveyor.adapters.http.reading import BodyTooLarge
 from conveyor.adapters.http.remembered import Found, Remembered
@@ -54,6 +54,8 @@ class Robots:
         try:
             async with asyncio.timeout(LONGEST):
                 status, text = await self._fetch(site)
+        except Unconnected:
+            raise  # nor could the page be had: that is told as it is, and not remembered
         except (Lost, Cut, FellSilent, Garbled, BodyTooLarge, TimeoutError):
             return Found(None, AWAY, ROOM // MOST_SITES)
         except (Denied, Unsendable) as denied:

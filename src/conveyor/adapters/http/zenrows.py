@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from conveyor.adapters.http import page_wire
 from conveyor.adapters.http import zenrows_wire as wire
 from conveyor.adapters.http.deadline import Deadlines
-from conveyor.adapters.http.exchange import Connection, Cut, FellSilent, Lost
+from conveyor.adapters.http.exchange import Connection, Cut, FellSilent, Lost, Unconnected
 from conveyor.adapters.http.page_wire import Unsendable
 from conveyor.adapters.http.pool import Pool, server
 from conveyor.adapters.http.reading import (
@@ -24,6 +24,7 @@ from conveyor.adapters.http.reading import (
 )
 from conveyor.adapters.http.requests import fields
 from conveyor.adapters.http.requests import request as request_of
+from conveyor.domain.breaker import Sign
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.domain.unpacking import ACCEPTED, Garbled
 from conveyor.errors import Unavailable
@@ -32,6 +33,7 @@ from conveyor.ports.gateway import Page, PageRequest, Refusal
 
 DEADLINE = timedelta(seconds=190)  # the gateway itself gives up after some 181
 LARGEST_PROBLEM = 64 * 1024
+CHECK = 5.0  # seconds for a gateway to show that it answers
 
 CREDITS = b"x-request-credits"
 COST = b"x-request-cost"
@@ -101,7 +103,7 @@ class ZenrowsGateway:
             if not limit.is_why():
                 raise
             why = f"The gateway did not finish its answer within {self._deadline:g} seconds."
-            return told.refusal("gateway_timeout", 504, why)
+            return told.refusal("gateway_timeout", 504, why, Sign.BROKEN)
         except Unavailable:  # the spool has no room; what the page cost is spent all the same
             return replace(told.refusal(*page_wire.NO_ROOM), no_room=True)
         except BodyTooLarge:
@@ -109,18 +111,34 @@ class ZenrowsGateway:
             return told.refusal("body_too_large", 413, why)
         except FellSilent:
             why = f"The gateway sent nothing for {self._silence:g} seconds, midway in its answer."
-            return told.refusal("gateway_timeout", 504, why)
+            return told.refusal("gateway_timeout", 504, why, Sign.BROKEN)
         except (Cut, Garbled):
             why = "The gateway's answer was cut short or cannot be read."
-            return told.refusal("gateway_garbled", 502, why)
+            return told.refusal("gateway_garbled", 502, why, Sign.BROKEN)
         except Unsendable:
             why = "The request cannot be put into HTTP: look at its URL, headers and body."
-            return page_wire.synthesised("request_unsendable", 400, why)
+            return page_wire.synthesised("request_unsendable", 400, why, sign=Sign.NONE)
         except Lost as lost:
             why = f"The gateway gave no answer: {lost}."
-            return told.refusal("gateway_unreachable", 502, why)
+            sign = Sign.UNREACHABLE if isinstance(lost, Unconnected) else Sign.BROKEN
+            return told.refusal("gateway_unreachable", 502, why, sign)
         finally:
             limit.lift()
+
+    async def check(self) -> bool:
+        """Without a key a gateway refuses at once, and charges nobody."""
+        try:
+            async with asyncio.timeout(CHECK):
+                answer = await self._pool.take()
+                try:
+                    answer.ask(request_of("GET", self._question, self._lines, {}, None))
+                    await answer.head()
+                    await self._reading.beginning(answer, LARGEST_PROBLEM)
+                    return answer.status < 500
+                finally:
+                    self._pool.give_back(answer)
+        except (TimeoutError, Lost, Cut, FellSilent, Garbled, BodyTooLarge):
+            return False
 
     def _put(self, request: PageRequest) -> bytes:
         try:
@@ -156,16 +174,19 @@ class ZenrowsGateway:
         else:
             body = await self._reading.beginning(answer, LARGEST_PROBLEM)
         if not isinstance(body, bytes):
-            return told.page(body)
+            return told.page(body, answer.status)
         document = wire.gateway_problem(body[:LARGEST_PROBLEM])
         if document is not None:
             refusal = wire.refusal(document, answer.status, request.key, named=told.named)
+            sign = Sign.BROKEN
         elif allowed:
-            return told.page(body)
+            return told.page(body, answer.status)
         else:
             refusal = wire.wordless(body, answer.status, request.key, named=told.named)
+            sign = Sign.UNEXPLAINED
+        sign = sign if answer.status >= 500 else Sign.ALIVE
         wait = page_wire.retry_after(answer.header(RETRY_AFTER), answer.header(DATE))
-        return replace(refusal, retry_after=wait, spend=told.charged)
+        return replace(refusal, retry_after=wait, spend=told.charged, sign=sign)
 
 
 class Told(NamedTuple):
@@ -175,16 +196,19 @@ class Told(NamedTuple):
     named: str | None = None
     limit: int | None = None
 
-    def page(self, content: bytes | Spool) -> Page:
+    def page(self, content: bytes | Spool, status: int = 200) -> Page:
         return Page(
+            sign=Sign.NONE if status >= 500 else Sign.ALIVE,
             content=content,
             spend=self.charged,
             gateway_request_id=self.named,
             limit=self.limit,
         )
 
-    def refusal(self, code: str, status: int, why: str) -> Refusal:
-        return page_wire.synthesised(code, status, why, charged=self.charged, named=self.named)
+    def refusal(self, code: str, status: int, why: str, sign: Sign = Sign.ALIVE) -> Refusal:
+        return page_wire.synthesised(
+            code, status, why, charged=self.charged, named=self.named, sign=sign
+        )
 
 
 NOTHING_TOLD = Told()

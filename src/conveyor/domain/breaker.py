@@ -1,0 +1,138 @@
+"""The circuit breaker of the gateway: when to stop calling it, and how to find out that it is back.
+
+Every call leaves a sign about the gateway. Signs of failure are told apart by how surely the gateway
+is to blame, for a target that makes the gateway fail must not stop the work of others:
+
+| sign | means | opens the breaker |
+|---|---|---|
+| unreachable | no connection: refused, no address, connect timeout | at once |
+| unexplained | a 5xx without the gateway's problem document | after a window without a success, from five hosts, or from all when fewer than five are in play |
+| broken | a reset, garbage, a timeout, a 5xx with a problem document | the same from five hosts, and only if the gateway does not answer a request of its own either |
+| unconnected | without a gateway: one site cannot be connected to | as broken: from five hosts, if no site that answered before can be connected to either |
+| alive | any other answer | never: it closes the breaker |
+| none | says nothing about the gateway | never |
+
+While the breaker is open no task starts but single probes, further and further apart. The first sign
+of life closes it. Nothing here does I/O or reads a clock: `now` is a monotonic time in seconds.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+
+WINDOW = 5.0  # seconds without a success before failures are the gateway's
+FEWEST_HOSTS = 5  # target hosts that must fail, so that none of them is to blame
+EVIDENCE_LIFE = 300.0  # seconds after which a failure says nothing about now
+VOUCHED_FOR = 60.0  # seconds for which the gateway is trusted after it answered for itself
+FIRST_INTERVAL = 1.0  # seconds between the opening and the first probe; doubles with each probe
+LONGEST_INTERVAL = 30.0
+NEWCOMER = 1.0  # seconds after the last probe when a caller that was not probed with is
+MOST_REMEMBERED = 1_000  # hosts and callers
+
+
+class Sign(StrEnum):
+    """What a call tells about the gateway."""
+
+    ALIVE = "alive"
+    UNREACHABLE = "unreachable"
+    UNEXPLAINED = "unexplained"
+    BROKEN = "broken"
+    UNCONNECTED = "unconnected"
+    NONE = "none"
+
+
+DOUBTFUL = frozenset({Sign.BROKEN, Sign.UNCONNECTED})  # a target may be to blame
+FAILURES = DOUBTFUL | {Sign.UNREACHABLE, Sign.UNEXPLAINED}
+
+
+class Finding(Enum):
+    """What the failures so far ask for."""
+
+    NOTHING = "nothing"
+    ASK = "ask"  # the gateway itself, whether it answers
+    OPEN = "open"
+
+
+@dataclass(slots=True)
+class Breaker:
+    """The state of one gateway, small enough to be shared between processes."""
+
+    opened_at: float | None = None
+    cause: Sign = Sign.NONE  # of the opening
+    next_probe_at: float = 0.0
+    interval: float = FIRST_INTERVAL
+    last_probe_at: float = 0.0
+    failing: dict[str, tuple[Sign, float]] = field(default_factory=dict)  # host, since a success
+    failing_since: float = 0.0
+    vouched_until: float = 0.0
+    probed: dict[str, float] = field(default_factory=dict)  # callers and hosts, in this outage
+
+    @property
+    def is_open(self) -> bool:
+        return self.opened_at is not None
+
+    def failed(self, now: float, sign: Sign, host: str) -> bool:
+        """Note a failed call. False when it is surely the task's own failure."""
+        if sign is Sign.UNREACHABLE:
+            self.open(now, sign)
+        elif sign in DOUBTFUL and now < self.vouched_until:
+            return False
+        elif not self.is_open:
+            if not self.failing:
+                self.failing_since = now
+            if host in self.failing or len(self.failing) < MOST_REMEMBERED:
+                self.failing[host] = sign, now
+        return True
+
+    def answered(self) -> None:
+        """A call shows that the gateway works."""
+        self.failing.clear()
+        if self.is_open:
+            self._close()
+
+    def judged(self, now: float, hosts_in_play: int) -> Finding:
+        """What follows from the failures, once no call has succeeded for a window."""
+        fresh = {host: one for host, one in self.failing.items() if now - one[1] < EVIDENCE_LIFE}
+        self.failing = fresh
+        if self.is_open or not fresh or now - self.failing_since < WINDOW:
+            return Finding.NOTHING
+        unexplained = sum(sign is Sign.UNEXPLAINED for sign, _ in fresh.values())
+        if unexplained >= FEWEST_HOSTS or (unexplained and hosts_in_play < FEWEST_HOSTS):
+            return Finding.OPEN
+        return Finding.ASK if len(fresh) >= FEWEST_HOSTS else Finding.NOTHING
+
+    def vouch(self, now: float) -> None:
+        """The gateway answered a request of its own: what breaks are calls for some targets."""
+        self.vouched_until = now + VOUCHED_FOR
+        self.answered()
+
+    def open(self, now: float, cause: Sign) -> None:
+        if self.is_open:
+            return
+        self.opened_at, self.cause = now, cause
+        self.failing.clear()
+        self.interval = FIRST_INTERVAL
+        self.last_probe_at, self.next_probe_at = now, now + FIRST_INTERVAL
+
+    def may_probe(self, now: float, caller: str) -> bool:
+        """Whether a task of this caller may be started as a probe.
+
+        Unless there is no connection at all, the tasks of one caller may be what fails: another
+        caller does not wait for the next interval.
+        """
+        if now >= self.next_probe_at:
+            return True
+        is_new = self.cause is not Sign.UNREACHABLE and caller not in self.probed
+        return is_new and now >= self.last_probe_at + NEWCOMER
+
+    def probe(self, now: float, caller: str, host: str) -> None:
+        """A probe begins; the next one waits twice as long."""
+        self.last_probe_at = now
+        self.interval = min(self.interval * 2, LONGEST_INTERVAL)
+        self.next_probe_at = now + self.interval
+        if len(self.probed) >= MOST_REMEMBERED:
+            self.probed.clear()
+        self.probed[caller] = self.probed[host] = now
+
+    def _close(self) -> None:
+        self.opened_at, self.cause = None, Sign.NONE
+        self.probed.clear()

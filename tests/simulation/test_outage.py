@@ -1,0 +1,362 @@
+"""The gateway goes away in the middle of a run: in time that does not wait, hours pass in seconds."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import structlog
+from msgspec.structs import replace
+from structlog.testing import capture_logs
+
+from conveyor.adapters.crypto.sealing import AesSealing
+from conveyor.adapters.memory.answers import MemoryAnswers
+from conveyor.adapters.memory.bodies import MemoryBodies
+from conveyor.adapters.memory.coordination import MemoryCoordination
+from conveyor.adapters.memory.metadata import MemoryMetadata
+from conveyor.adapters.memory.rows import Rows
+from conveyor.adapters.memory.tasks import MemoryTasks
+from conveyor.adapters.memory.work import MemoryWork
+from conveyor.domain.breaker import Breaker, Sign
+from conveyor.domain.counts import Spend
+from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.problem import encoded, problem
+from conveyor.domain.run import Run, RunStatus
+from conveyor.domain.task import Task, TaskSpec, TaskStatus
+from conveyor.domain.waiting import WaitReason
+from conveyor.ports.bodies import Spool
+from conveyor.ports.gateway import Page, PageRequest, Refusal
+from conveyor.ports.tasks import new_tasks
+from conveyor.steps.complete import Complete
+from conveyor.steps.dispatch import Pump
+from conveyor.steps.owing import Owing
+from conveyor.steps.scrape import Scrape
+from conveyor.steps.settle import Settle
+from conveyor.testing import time_lapse
+from conveyor.testing.clock import FakeIds
+from conveyor.testing.factories import a_job, a_run
+from conveyor.testing.time_lapse import LapseClock
+
+LEASE = timedelta(seconds=30)
+HOUR = 3600.0
+PRICE = Spend(credits=1, nanos=280_000)
+A_PAGE_TAKES = 0.5  # seconds
+
+
+class Outcome(NamedTuple):
+    """How a row ended, apart from when."""
+
+    place: int
+    status: TaskStatus
+    attempts: int
+    checksum: str | None
+    reason: str | None
+
+
+@dataclass(slots=True)
+class Weather:
+    """A gateway that can be taken away, in one way or another, or for some targets only."""
+
+    clock: LapseClock
+    sign: Sign | None = None  # of every call, while the gateway is away
+    bad: Callable[[str], bool] = lambda _: False  # targets that it never serves
+    calls: list[float] = field(default_factory=list)  # when each began
+    hosts: list[str] = field(default_factory=list)
+    breaker: Breaker | None = None
+    while_open: int = 0  # calls that began although the breaker was open
+
+    async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+        self.calls.append(self.clock.monotonic())
+        self.while_open += bool(self.breaker and self.breaker.is_open)
+        self.hosts.append(request.url.split("/")[2])
+        if self.sign is Sign.UNREACHABLE:
+            return refusal(self.sign)
+        if self.bad(request.url):
+            await asyncio.sleep(0.01)
+            return refusal(Sign.BROKEN)
+        await asyncio.sleep(A_PAGE_TAKES)
+        if self.sign:
+            return refusal(self.sign)
+        return Page(content=request.url.encode(), spend=PRICE)
+
+    async def check(self) -> bool:
+        await asyncio.sleep(0.01)
+        return self.sign is None
+
+    def since(self, moment: float) -> list[float]:
+        return [at for at in self.calls if at >= moment]
+
+
+def refusal(sign: Sign) -> Refusal:
+    text = encoded(problem(status=502, code="gateway_unreachable", detail="No answer."))
+    return Refusal(status=502, code="gateway_unreachable", problem=text, sign=sign)
+
+
+class Service:
+    """One worker over engines in memory, with the real steps."""
+
+    def __init__(self) -> None:
+        self.clock = LapseClock()
+        self.weather = Weather(self.clock)
+        self.rows = Rows(self.clock, LEASE)
+        self.metadata = MemoryMetadata(MemoryAnswers(self.clock))
+        self.sealing = AesSealing(bytes(32))
+        self.tasks = MemoryTasks(self.rows)
+        work, bodies, owing = MemoryWork(self.rows), MemoryBodies(), Owing(ids=FakeIds())
+        complete = Complete(
+            metadata=self.metadata, tasks=self.tasks, work=work, clock=self.clock, owing=owing
+        )
+        settle = Settle(
+            metadata=self.metadata,
+            tasks=self.tasks,
+            work=work,
+            bodies=bodies,
+            clock=self.clock,
+            owing=owing,
+            check=complete.check,
+            wake=lambda run_id: self.pump.wake(run_id),  # noqa: PLW0108 - there is none yet
+        )
+        self.pump = Pump(
+            metadata=self.metadata,
+            work=work,
+            coordination=MemoryCoordination(self.clock, lease=LEASE),
+            sealing=self.sealing,
+            clock=self.clock,
+            attempt=Scrape(gateway=self.weather, bodies=bodies).attempt,
+            settle=settle.settle,
+            settle_final=settle.settle_final,
+            check=self.weather.check,
+        )
+        self.weather.breaker = self.pump.outage.breaker
+
+    async def submit(self, number: int, urls: list[str], *, retries: int = 3) -> RunId:
+        """A run of these pages, of a caller of its own."""
+        caller, job_id = CallerId(f"caller{number}"), JobId(f"01ARZ3NDEKTSV4RRFFQ69G5F{number:02}")
+        run_id = RunId(f"01ARZ3NDEKTSV4RRFFQ69G5R{number:02}")
+        job = replace(
+            a_job(
+                id=job_id,
+                max_inflight=100,
+                retries=retries,
+                sealed_key=self.sealing.seal(f"key{number}", context=f"{caller}|{job_id}"),
+            ),
+            caller=caller,
+            latest_run_id=run_id,
+        )
+        count = len(urls)
+        run = replace(
+            a_run(id=run_id, total=count, next_index=count, last_batch_received=True),
+            caller=caller,
+            job_id=job_id,
+        )
+        await self.tasks.add(run_id, new_tasks(run_id, 0, [TaskSpec(url=url) for url in urls]))
+        await self.metadata.commit(job, run)
+        self.pump.wake(run_id)
+        return run_id
+
+    async def run(self, run_id: RunId) -> Run:
+        run = await self.metadata.run(run_id)
+        assert run is not None
+        return run
+
+    async def ended(self, run_id: RunId, within: float) -> float:
+        """Wait until a run has ended, and say when that was."""
+        async with asyncio.timeout(within):
+            while (await self.run(run_id)).is_live:  # noqa: ASYNC110 - nothing tells it
+                await asyncio.sleep(0.1)
+        return self.clock.monotonic()
+
+    def outcomes(self, run_id: RunId) -> list[Outcome]:
+        return [_outcome(task) for task in self.rows.of_run(run_id)]
+
+
+def _outcome(task: Task) -> Outcome:
+    checksum = task.result.checksum if task.result else None
+    return Outcome(task.index, task.status, task.attempts, checksum, task.reason)
+
+
+def pages(count: int, hosts: int = 50) -> list[str]:
+    return [f"https://site{number % hosts}.example/{number}" for number in range(count)]
+
+
+@contextmanager
+def logged() -> Iterator[list[MutableMapping[str, Any]]]:
+    """What is written to the log from `info` on; otherwise simulations are silent."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
+    with capture_logs() as logs:
+        yield logs
+    structlog.configure(**before)
+
+
+def lived(story: Callable[[Service], object]) -> None:
+    """A story of one service, told while its pump is at work."""
+
+    async def main() -> None:
+        service, stopping = Service(), asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(service.pump.run(stopping))
+            try:
+                await story(service)  # type: ignore[misc]  # a coroutine
+            finally:
+                stopping.set()
+
+    time_lapse.run(main())
+
+
+def _undisturbed(urls: list[str]) -> tuple[list[Outcome], Spend]:
+    found: list[tuple[list[Outcome], Spend]] = []
+
+    async def story(service: Service) -> None:
+        run_id = await service.submit(1, urls)
+        await service.ended(run_id, HOUR)
+        found.append((service.outcomes(run_id), service.rows.counts(run_id).spend))
+
+    lived(story)
+    return found[0]
+
+
+def test_a_run_of_20000_tasks_outlives_an_hour_without_the_gateway() -> None:
+    urls = pages(20_000)
+    undisturbed = _undisturbed(urls)
+
+    async def story(service: Service) -> None:
+        weather, breaker = service.weather, service.pump.outage.breaker
+        run_id = await service.submit(1, urls)
+        while service.rows.counts(run_id).done < 7_000:  # noqa: ASYNC110 - nothing tells it
+            await asyncio.sleep(0.1)
+
+        weather.sign = Sign.UNREACHABLE
+        began = service.clock.monotonic()
+        await asyncio.sleep(1)
+        opened = breaker.opened_at
+        assert opened is not None
+        assert opened - began < 1
+        with logged() as logs:
+            await asyncio.sleep(HOUR - 1)
+        weather.sign = None
+        lines = [line for line in logs if line["event"] == "gateway.unavailable"]
+        assert 55 <= len(lines) <= 61
+        assert len(logs) < 130  # and a line a minute of the calls that were refused
+
+        waiting = service.pump.waiting(run_id)
+        assert waiting is not None
+        assert waiting.reason is WaitReason.GATEWAY_UNAVAILABLE
+        assert abs((service.clock.now() - waiting.since).total_seconds() - HOUR) < 2
+        assert waiting.next_attempt_at is not None
+        assert waiting.next_attempt_at > service.clock.now()
+
+        while breaker.is_open:  # noqa: ASYNC110 - nothing tells it
+            await asyncio.sleep(0.01)
+        back = service.clock.monotonic()
+        assert back - began < HOUR + 31
+        assert 100 < weather.while_open <= 150
+        assert service.pump.waiting(run_id) is None
+        await asyncio.sleep(1)
+        assert len(weather.since(back)) >= 100  # `max_inflight` of them are under way again
+
+        await service.ended(run_id, HOUR)
+        assert (await service.run(run_id)).status is RunStatus.COMPLETED
+        counts = service.rows.counts(run_id)
+        assert (counts.failed, counts.successful) == (0, 20_000)
+        assert (service.outcomes(run_id), counts.spend) == undisturbed
+
+    lived(story)
+
+
+def test_resets_and_bare_errors_of_all_hosts_open_it_and_charge_nobody() -> None:
+    for sign in (Sign.BROKEN, Sign.UNEXPLAINED):
+        _outage_of(sign, pages(2_000))
+
+
+def test_bare_errors_of_fewer_than_five_hosts_are_the_gateways_own() -> None:
+    _outage_of(Sign.UNEXPLAINED, pages(2_000, hosts=2))
+
+
+def _outage_of(sign: Sign, urls: list[str]) -> None:
+    async def story(service: Service) -> None:
+        weather, breaker = service.weather, service.pump.outage.breaker
+        run_id = await service.submit(1, urls, retries=0)
+        await asyncio.sleep(5)
+        weather.sign = sign
+        await asyncio.sleep(15)
+        assert breaker.is_open
+        await asyncio.sleep(2 * HOUR)
+        assert weather.while_open <= 300
+        weather.sign = None
+        await service.ended(run_id, HOUR)
+        assert {one.status for one in service.outcomes(run_id)} == {TaskStatus.SUCCESSFUL}
+        assert {one.attempts for one in service.outcomes(run_id)} == {1}
+
+    lived(story)
+
+
+def test_a_caller_whose_every_page_breaks_delays_nobody_and_its_run_ends() -> None:
+    bad = [f"https://bad{number}.example/" for number in range(300)]
+
+    async def story(service: Service) -> None:
+        service.weather.bad = lambda url: "bad" in url
+        alone = await service.submit(1, pages(3_000))
+        took_alone = await service.ended(alone, HOUR)
+
+        broken = await service.submit(2, bad)
+        await asyncio.sleep(20)  # it has the service to itself for a while
+        began = service.clock.monotonic()
+        good = await service.submit(3, pages(3_000))
+        took = await service.ended(good, HOUR) - began
+        assert took < took_alone + 3
+        await service.ended(broken, 600)
+        assert {one.status for one in service.outcomes(broken)} == {TaskStatus.FAILED}
+        assert {one.attempts for one in service.outcomes(broken)} == {4}
+        assert {one.status for one in service.outcomes(good)} == {TaskStatus.SUCCESSFUL}
+
+    lived(story)
+
+
+def test_pages_that_break_at_the_end_of_a_list_do_not_keep_its_run_alive() -> None:
+    async def story(service: Service) -> None:
+        service.weather.bad = lambda url: "bad" in url
+        bad = [f"https://bad{number}.example/" for number in range(30)]
+        run_id = await service.submit(1, [*pages(500), *bad])
+        await service.ended(run_id, 600)
+        counts = service.rows.counts(run_id)
+        assert (counts.successful, counts.failed) == (500, 30)
+
+    lived(story)
+
+
+def test_probes_go_round_callers_and_hosts() -> None:
+    async def story(service: Service) -> None:
+        weather = service.weather
+        weather.sign = Sign.UNREACHABLE
+        for number in (1, 2, 3):
+            await service.submit(
+                number, [f"https://of{number}.host{n % 9}.example/" for n in range(90)]
+            )
+        await asyncio.sleep(HOUR / 2)
+        probes = weather.hosts[-27:]
+        assert len({host.partition(".")[0] for host in probes}) == 3
+        assert len(set(probes)) >= 20
+
+    lived(story)
+
+
+def test_a_stop_in_the_middle_of_an_outage_gives_everything_back_uncharged() -> None:
+    async def main() -> None:
+        service, stopping = Service(), asyncio.Event()
+        run_id = await service.submit(1, pages(200), retries=0)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(service.pump.run(stopping))
+            await asyncio.sleep(0.7)
+            service.weather.sign = Sign.BROKEN
+            await asyncio.sleep(2)
+            assert service.pump.outage.doubtful
+            stopping.set()
+        outcomes = service.outcomes(run_id)
+        assert {one.status for one in outcomes} == {TaskStatus.SUCCESSFUL, TaskStatus.PENDING}
+        assert not service.pump.flights
+
+    time_lapse.run(main())

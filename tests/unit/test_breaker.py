@@ -1,0 +1,134 @@
+"""The circuit breaker by itself: what opens it, what closes it, and when it lets a probe through."""
+
+from conveyor.domain.breaker import (
+    EVIDENCE_LIFE,
+    FEWEST_HOSTS,
+    LONGEST_INTERVAL,
+    MOST_REMEMBERED,
+    VOUCHED_FOR,
+    WINDOW,
+    Breaker,
+    Finding,
+    Sign,
+)
+
+HOSTS = [f"host{number}.example" for number in range(FEWEST_HOSTS)]
+LATER = 100.0 + WINDOW
+
+
+def failing(sign: Sign, hosts: list[str]) -> Breaker:
+    breaker = Breaker()
+    for host in hosts:
+        assert breaker.failed(100.0, sign, host)
+    return breaker
+
+
+def test_a_connection_that_cannot_be_made_opens_it_at_once() -> None:
+    assert failing(Sign.UNREACHABLE, HOSTS[:1]).is_open
+
+
+def test_five_hosts_that_break_ask_for_the_gateway_itself_after_a_window() -> None:
+    breaker = failing(Sign.BROKEN, HOSTS)
+    assert breaker.judged(LATER - 0.1, 50) is Finding.NOTHING
+    assert breaker.judged(LATER, 50) is Finding.ASK
+
+
+def test_four_hosts_that_break_prove_nothing() -> None:
+    breaker = failing(Sign.BROKEN, HOSTS[1:] * 3)
+    assert breaker.judged(LATER, 4) is Finding.NOTHING
+
+
+def test_a_success_within_the_window_clears_the_gateway() -> None:
+    breaker = failing(Sign.UNEXPLAINED, HOSTS)
+    breaker.answered()
+    assert breaker.judged(LATER, 50) is Finding.NOTHING
+
+
+def test_unexplained_errors_of_five_hosts_open_it_without_asking() -> None:
+    assert failing(Sign.UNEXPLAINED, HOSTS).judged(LATER, 50) is Finding.OPEN
+
+
+def test_unexplained_errors_of_one_host_open_it_only_where_fewer_than_five_are_in_play() -> None:
+    assert failing(Sign.UNEXPLAINED, HOSTS[:1]).judged(LATER, 4) is Finding.OPEN
+    assert failing(Sign.UNEXPLAINED, HOSTS[:1]).judged(LATER, 5) is Finding.NOTHING
+
+
+def test_old_failures_say_nothing_about_now() -> None:
+    breaker = failing(Sign.UNEXPLAINED, HOSTS)
+    assert breaker.judged(100.0 + EVIDENCE_LIFE, 1) is Finding.NOTHING
+    assert not breaker.failing
+
+
+def test_a_gateway_that_answered_for_itself_is_trusted_for_a_while() -> None:
+    breaker = failing(Sign.BROKEN, HOSTS)
+    breaker.vouch(LATER)
+    assert not breaker.failed(LATER + 1, Sign.BROKEN, "a")
+    assert not breaker.failed(LATER + 1, Sign.UNCONNECTED, "a")
+    assert breaker.failed(LATER + 1, Sign.UNEXPLAINED, "a")
+    assert breaker.failed(LATER + VOUCHED_FOR, Sign.BROKEN, "a")
+
+
+def test_being_trusted_does_not_make_up_for_no_connection() -> None:
+    breaker = Breaker()
+    breaker.vouch(100.0)
+    assert breaker.failed(101.0, Sign.UNREACHABLE, "a")
+    assert breaker.is_open
+
+
+def test_the_first_sign_of_life_closes_it() -> None:
+    breaker = failing(Sign.UNREACHABLE, HOSTS)
+    breaker.answered()
+    assert not breaker.is_open
+    assert breaker.judged(LATER, 1) is Finding.NOTHING
+
+
+def test_probes_come_further_and_further_apart_up_to_the_longest() -> None:
+    breaker, now, waits = failing(Sign.UNREACHABLE, HOSTS[:1]), 100.0, []
+    for _ in range(8):
+        assert not breaker.may_probe(breaker.next_probe_at - 0.01, "caller")
+        waits.append(breaker.next_probe_at - now)
+        now = breaker.next_probe_at
+        assert breaker.may_probe(now, "caller")
+        breaker.probe(now, "caller", "host")
+    assert waits == [1, 2, 4, 8, 16, LONGEST_INTERVAL, LONGEST_INTERVAL, LONGEST_INTERVAL]
+
+
+def test_an_hour_of_probes_is_less_than_150() -> None:
+    breaker, probes = failing(Sign.UNREACHABLE, HOSTS[:1]), 0
+    while (now := breaker.next_probe_at) < 100.0 + 3600:
+        breaker.probe(now, "caller", "host")
+        probes += 1
+    assert probes == 123
+
+
+def test_an_opening_begins_with_the_shortest_interval_again() -> None:
+    breaker = failing(Sign.UNREACHABLE, HOSTS[:1])
+    breaker.probe(101.0, "caller", "host")
+    breaker.answered()
+    breaker.failed(200.0, Sign.UNREACHABLE, "host")
+    assert breaker.next_probe_at == 201.0
+
+
+def test_a_caller_that_was_not_probed_with_does_not_wait_for_the_failures_of_another() -> None:
+    breaker = failing(Sign.BROKEN, HOSTS)
+    breaker.open(LATER, Sign.BROKEN)
+    breaker.probe(LATER + 1, "one", "host")
+    breaker.probe(LATER + 3, "one", "host")
+    assert not breaker.may_probe(LATER + 4.5, "one")
+    assert not breaker.may_probe(LATER + 3.5, "other")
+    assert breaker.may_probe(LATER + 4.5, "other")
+
+
+def test_without_a_connection_it_makes_no_difference_whose_task_is_tried() -> None:
+    breaker = failing(Sign.UNREACHABLE, HOSTS[:1])
+    breaker.probe(101.0, "one", "host")
+    assert not breaker.may_probe(102.5, "other")
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    breaker = failing(Sign.BROKEN, [str(number) for number in range(2 * MOST_REMEMBERED)])
+    assert len(breaker.failing) == MOST_REMEMBERED
+    breaker.open(LATER, Sign.BROKEN)
+    for number in range(2 * MOST_REMEMBERED):
+        breaker.probe(LATER, f"caller {number}", f"host {number}")
+    assert len(breaker.probed) <= MOST_REMEMBERED + 1
