@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from conveyor.domain.batch import INGEST, SCRUB, ingest_duty
+from conveyor.domain.batch import INGEST, SCRUB, ingest_about
 from conveyor.domain.export import EXPORT
 from conveyor.domain.ids import ExportId, RunId
+from conveyor.domain.places import Share
 from conveyor.operating import Stores
 from conveyor.settings import Settings
 from conveyor.steps.attend import Attend, Handler, Standing
@@ -12,18 +13,21 @@ from conveyor.steps.export import Export
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.pack import Pack
 from conveyor.steps.scrub import Scrub
+from conveyor.steps.turn import Turn
+
+# Places of one process. Exports keep theirs for hours, so one caller has one of them.
+INGESTS = Share(places=4, per_caller=2)
+SCRUBS = Share(places=2, per_caller=1)
+EXPORTS = Share(places=4, per_caller=1)
 
 
 def wire_attend(stores: Stores, ingest: Ingest, exporting: Export) -> Attend:
-    return Attend(
-        duties=stores.duties,
-        handlers={
-            INGEST: ingest_handler(ingest),
-            SCRUB: scrub_handler(_scrub(stores)),
-            EXPORT: export_handler(exporting),
-        },
-        long=frozenset({EXPORT}),
-    )
+    handlers = {
+        INGEST: ingest_handler(ingest),
+        SCRUB: scrub_handler(_scrub(stores)),
+        EXPORT: export_handler(exporting),
+    }
+    return Attend(stores.duties, handlers, stores.clock)
 
 
 def wire_export(settings: Settings, stores: Stores) -> Export:
@@ -46,8 +50,9 @@ def wire_export(settings: Settings, stores: Stores) -> Export:
 
 
 def ingest_handler(ingest: Ingest) -> Handler:
-    async def do(about: Mapping[str, str]) -> None:
-        await ingest.run(RunId(about["run_id"]), int(about["first"]))
+    async def do(about: Mapping[str, str], turn: Turn) -> Mapping[str, str] | None:
+        ahead = await ingest.run(RunId(about["run_id"]), int(about["first"]), turn)
+        return ingest_about(ahead) if ahead else None
 
     async def give_up(about: Mapping[str, str]) -> None:
         await ingest.abandon(RunId(about["run_id"]), int(about["first"]))
@@ -56,9 +61,9 @@ def ingest_handler(ingest: Ingest) -> Handler:
         is_over, ahead = await ingest.standing(
             RunId(about["run_id"]), int(about["first"]), int(about.get("version", 0))
         )
-        return Standing(is_over=is_over, again=ingest_duty(ahead)[1] if ahead else None)
+        return Standing(is_over=is_over, again=ingest_about(ahead) if ahead else None)
 
-    return Handler(do, give_up, standing)
+    return Handler(do, give_up, standing, share=INGESTS)
 
 
 def _scrub(stores: Stores) -> Scrub:
@@ -75,20 +80,21 @@ def _scrub(stores: Stores) -> Scrub:
 
 
 def scrub_handler(scrub: Scrub) -> Handler:
-    async def do(about: Mapping[str, str]) -> None:
-        await scrub.run(about["id"])
+    async def do(about: Mapping[str, str], turn: Turn) -> Mapping[str, str] | None:
+        return None if await scrub.run(about["id"], turn) else about
 
     async def give_up(about: Mapping[str, str]) -> None:
         """Nothing is left half done that the sweeper would not have done again."""
 
-    return Handler(do, give_up)
+    return Handler(do, give_up, share=SCRUBS)
 
 
 def export_handler(exporting: Export) -> Handler:
-    async def do(about: Mapping[str, str]) -> None:
+    async def do(about: Mapping[str, str], _: Turn) -> None:
+        # A file is written in one go: an export keeps its place to its end.
         await exporting.run(ExportId(about["id"]))
 
     async def give_up(about: Mapping[str, str]) -> None:
         await exporting.abandon(ExportId(about["id"]))
 
-    return Handler(do, give_up)
+    return Handler(do, give_up, share=EXPORTS)

@@ -82,7 +82,6 @@ ENGINES: Mapping[str, tuple[str, ...]] = {
     "coordination": ("memory",),
 }
 OF_ONE_PROCESS = {"sqlite", "packs", "memory"}
-ATTENDANTS = 2  # of those that do any duty, and as many of those that do no long ones
 TIMED = (
     "metadata",
     "answers",
@@ -144,9 +143,8 @@ class Service:
                 self.report.run(stopping),
                 serve(self.fire.step, stopping, idle=FIRE_IDLE, name="fire"),
                 *(
-                    serve(step, stopping, idle=DUTY_IDLE, name="attend")
-                    for step in (self.attend.step, self.attend.short_step)
-                    for _ in range(ATTENDANTS)
+                    serve(self.attend.step, stopping, idle=DUTY_IDLE, name="attend")
+                    for _ in range(self.attend.places.count)
                 ),
             ]
             others = [group.create_task(loop) for loop in loops]

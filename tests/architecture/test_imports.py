@@ -34,6 +34,7 @@ STANDARD_AND_PURE = {
 # Values and helpers that stations share; no station itself.
 SHARED_BY_STEPS = {
     "attempt", "check", "courier", "idempotency", "lane", "list_pieces", "outage", "owing", "ownership", "quotas", "refusals", "roster",
+    "turn",
 }  # fmt: skip
 # Only these know every part.
 KNOW_ALL = {

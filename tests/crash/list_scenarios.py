@@ -6,6 +6,7 @@ from typing import Any
 import apsw
 
 from conveyor.domain.batch import INGEST
+from conveyor.steps.turn import ENDLESS
 from tests.crash.life import Answer, Life
 from tests.crash.scenarios import LARGE, on, pages, scenario, submit, without_how_far
 from tests.crash.snapshot import Picture
@@ -150,7 +151,7 @@ async def write_a_piece_after_a_stop_and_the_end(life: Life) -> None:
 async def _stop_and_end(life: Life, job: Answer) -> None:
     await on(life, job, "stop")
     about = {"run_id": job["latest_run"]["run_id"], "first": "0"}
-    await life.service.attend.handlers[INGEST].do(about)
+    await life.service.attend.handlers[INGEST].do(about, ENDLESS)
 
 
 @scenario()

@@ -118,7 +118,8 @@ def test_the_indexes_are_those_of_the_schema(schema: apsw.Connection) -> None:
 
 
 def _index_parts(sql: str) -> tuple[str, str]:
-    parts = re.fullmatch(r"CREATE INDEX \w+ ON \w+ \((.*?)\)(?: WHERE (.*))?", sql)
+    flat = " ".join(sql.split())
+    parts = re.fullmatch(r"CREATE (?:UNIQUE )?INDEX \w+ ON \w+ \((.*?)\)(?: WHERE (.*))?", flat)
     assert parts
     return parts[1], parts[2] or NONE
 

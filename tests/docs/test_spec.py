@@ -13,6 +13,7 @@ import pytest
 
 from conveyor import errors
 from conveyor.adapters.http import direct_wire, webhooks
+from conveyor.attending import EXPORTS, INGESTS, SCRUBS
 from conveyor.domain import (
     counts,
     cursor,
@@ -37,9 +38,13 @@ from conveyor.domain import (
     task_token,
     webhook,
 )
+from conveyor.domain.batch import INGEST, SCRUB
+from conveyor.domain.export import EXPORT
 from conveyor.domain.failure import BY_CODE, BY_STATUS, AccountReason, FailureReason, Handling
 from conveyor.domain.notice import SCHEMA
+from conveyor.domain.places import Share
 from conveyor.steps.lane import Pace
+from conveyor.steps.turn import TURN
 
 TEXT = (Path(__file__).parents[2] / "SPEC.md").read_text(encoding="utf-8")
 NONE = "-"
@@ -447,3 +452,12 @@ def test_the_bounds_of_webhooks_are_the_codes() -> None:
         ),
     ):
         assert said in text, said
+
+
+def test_the_places_of_background_work_are_the_codes() -> None:
+    [table] = tables("10.5 Duties")
+    listed = {
+        row["kind"]: Share(int(row["places"]), int(row["places per caller"])) for row in table
+    }
+    assert listed == {INGEST: INGESTS, SCRUB: SCRUBS, EXPORT: EXPORTS}
+    assert f"A turn lasts {TURN.seconds} s." in section("10.5 Duties")

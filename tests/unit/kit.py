@@ -492,13 +492,13 @@ def a_house(
             outage=timedelta(milliseconds=1),
         ),
         attend=Attend(
-            duties=duties,
-            handlers={
+            duties,
+            {
                 INGEST: ingest_handler(ingest),
                 SCRUB: scrub_handler(scrub),
                 EXPORT: export_handler(exporting),
             },
-            long=frozenset({EXPORT}),
+            clock,
         ),
         read=Read(
             metadata=metadata,

@@ -1,13 +1,15 @@
 """Duties: done at least once, tried again later, put aside when they cannot be done."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from conveyor.adapters.memory.duties import MemoryDuties
 from conveyor.adapters.memory.graves import MemoryGraves
+from conveyor.domain.message import Message
 from conveyor.errors import (
     ConveyorError,
     InvalidArgument,
@@ -18,7 +20,8 @@ from conveyor.errors import (
 )
 from conveyor.ports.duties import Duties
 from conveyor.steps import attend as attend_step
-from conveyor.steps.attend import LEASE, LONGEST_DELAY, MOST_DELIVERIES, Attend, Handler
+from conveyor.steps.attend import LEASE, LONGEST_DELAY, MOST_DELIVERIES, About, Attend, Handler
+from conveyor.steps.turn import Turn
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.trace import Trace, watched
 from tests.unit.kit import (
@@ -28,6 +31,7 @@ from tests.unit.kit import (
 
 KIND = "a kind"
 ABOUT = {"run_id": "a run"}
+MESSAGE = Message(kind=KIND, subject="a run", caller="a caller", about=ABOUT)
 
 
 class Desk:
@@ -38,14 +42,19 @@ class Desk:
         self.memory = MemoryDuties(self.clock)
         self.graves = MemoryGraves(self.memory)
         self.duties: Duties = watched(self.memory, "duties", self.trace)
-        self.attend = Attend(
-            duties=self.duties, handlers={KIND: Handler(self.handle, self.give_up)}
-        )
+        self.attend = self.with_handler(self.handle, self.give_up)
         self.done: list[Mapping[str, str]] = []
         self.given_up: list[Mapping[str, str]] = []
         self.fails_with: Exception | None = None
 
-    async def handle(self, about: Mapping[str, str]) -> None:
+    def with_handler(
+        self,
+        do: Callable[[About, Turn], Awaitable[About | None]],
+        give_up: Callable[[About], Awaitable[None]],
+    ) -> Attend:
+        return Attend(self.duties, {KIND: Handler(do, give_up)}, self.clock)
+
+    async def handle(self, about: Mapping[str, str], _: Turn) -> None:
         if self.fails_with:
             raise self.fails_with
         self.done.append(about)
@@ -66,7 +75,7 @@ async def test_without_duties_there_is_nothing_to_do() -> None:
 
 async def test_a_duty_is_done_and_gone() -> None:
     desk = Desk()
-    await desk.duties.send(KIND, ABOUT)
+    await desk.duties.send(MESSAGE)
 
     assert await desk.attend.step() == 1
 
@@ -81,7 +90,7 @@ async def test_a_duty_that_cannot_be_done_now_is_tried_later_and_ever_later(
 ) -> None:
     desk = Desk()
     desk.fails_with = error
-    await desk.duties.send(KIND, ABOUT)
+    await desk.duties.send(MESSAGE)
 
     waits = []
     for _ in range(MOST_DELIVERIES - 1):
@@ -98,7 +107,7 @@ async def test_a_duty_that_cannot_be_done_now_is_tried_later_and_ever_later(
 async def test_a_duty_that_failed_ten_times_is_buried_with_why() -> None:
     desk = Desk()
     desk.fails_with = Unavailable("the engine is away")
-    await desk.duties.send(KIND, ABOUT)
+    await desk.duties.send(MESSAGE)
 
     for _ in range(MOST_DELIVERIES):
         assert await desk.graves.buried(limit=9) == []
@@ -115,7 +124,7 @@ async def test_a_duty_that_failed_ten_times_is_buried_with_why() -> None:
 async def test_a_duty_that_will_never_be_done_is_buried_at_once(error: ConveyorError) -> None:
     desk = Desk()
     desk.fails_with = error
-    await desk.duties.send(KIND, ABOUT)
+    await desk.duties.send(MESSAGE)
 
     await desk.attend.step()
 
@@ -126,7 +135,7 @@ async def test_a_duty_that_will_never_be_done_is_buried_at_once(error: ConveyorE
 
 async def test_a_duty_that_kills_its_process_again_and_again_is_given_up() -> None:
     desk = Desk()
-    await desk.duties.send(KIND, ABOUT)
+    await desk.duties.send(MESSAGE)
     for _ in range(MOST_DELIVERIES):  # each received, and its process dead before it was done
         await desk.duties.receive(1, lease=LEASE)
         desk.clock.advance(LEASE)
@@ -141,7 +150,7 @@ async def test_a_duty_that_kills_its_process_again_and_again_is_given_up() -> No
 
 async def test_a_duty_of_an_unknown_kind_is_buried() -> None:
     desk = Desk()
-    await desk.duties.send("another kind", ABOUT)
+    await desk.duties.send(msgspec.structs.replace(MESSAGE, kind="another kind"))
 
     assert await desk.attend.step() == 1
 
@@ -152,7 +161,7 @@ async def test_a_duty_of_an_unknown_kind_is_buried() -> None:
 async def test_a_bug_in_a_handler_is_a_failed_delivery_and_in_the_end_a_dead_letter() -> None:
     desk = Desk()
     desk.fails_with = ZeroDivisionError("a secret of the row")
-    await desk.duties.send(KIND, ABOUT)
+    await desk.duties.send(MESSAGE)
 
     waits = []
     with capture_logs() as logs:
@@ -177,8 +186,8 @@ async def test_a_bug_in_giving_up_leaves_a_dead_letter_all_the_same() -> None:
         raise ZeroDivisionError
 
     desk.fails_with = NotFound("no list")
-    desk.attend = Attend(duties=desk.duties, handlers={KIND: Handler(desk.handle, fail)})
-    await desk.duties.send(KIND, ABOUT)
+    desk.attend = desk.with_handler(desk.handle, fail)
+    await desk.duties.send(MESSAGE)
 
     assert await desk.attend.step() == 1
 
@@ -187,7 +196,7 @@ async def test_a_bug_in_giving_up_leaves_a_dead_letter_all_the_same() -> None:
 
 async def test_a_bug_in_the_queue_ends_nothing_and_the_message_comes_again() -> None:
     desk = Desk()
-    await desk.duties.send(KIND, ABOUT)
+    await desk.duties.send(MESSAGE)
     with away(desk.trace, "duties.ack", ZeroDivisionError()):
         assert await desk.attend.step() == 1
 
@@ -202,13 +211,13 @@ async def test_the_lease_of_a_duty_that_takes_long_is_kept_alive(
     monkeypatch.setattr(attend_step, "LEASE", timedelta(milliseconds=30))
     desk = Desk()
 
-    async def take_long(_: Mapping[str, str]) -> None:
+    async def take_long(_: Mapping[str, str], __: Turn) -> None:
         for _round in range(3):
             await _next_call(desk, "duties.extend")
             desk.clock.advance(timedelta(milliseconds=25))
 
-    desk.attend = Attend(duties=desk.duties, handlers={KIND: Handler(take_long, desk.give_up)})
-    await desk.duties.send(KIND, ABOUT)
+    desk.attend = desk.with_handler(take_long, desk.give_up)
+    await desk.duties.send(MESSAGE)
 
     await desk.attend.step()
 
@@ -222,14 +231,14 @@ async def test_a_lease_that_cannot_be_kept_alive_does_not_stop_the_work(
     monkeypatch.setattr(attend_step, "LEASE", timedelta(milliseconds=3))
     desk = Desk()
 
-    async def take_long(about: Mapping[str, str]) -> None:
+    async def take_long(about: Mapping[str, str], __: Turn) -> None:
         with away(desk.trace, "duties.extend", Unavailable("away")):
             for _ in range(3):
                 await _next_call(desk, "duties.extend")
         desk.done.append(about)
 
-    desk.attend = Attend(duties=desk.duties, handlers={KIND: Handler(take_long, desk.give_up)})
-    await desk.duties.send(KIND, ABOUT)
+    desk.attend = desk.with_handler(take_long, desk.give_up)
+    await desk.duties.send(MESSAGE)
 
     await desk.attend.step()
 
@@ -240,14 +249,14 @@ async def test_a_lease_that_cannot_be_kept_alive_does_not_stop_the_work(
 async def test_a_duty_that_passed_to_another_is_left_to_it(fails_with: Exception | None) -> None:
     desk = Desk()
 
-    async def lose_the_lease(_: Mapping[str, str]) -> None:
+    async def lose_the_lease(_: Mapping[str, str], __: Turn) -> None:
         desk.clock.advance(LEASE)
         assert await desk.is_due()
         if fails_with:
             raise fails_with
 
-    desk.attend = Attend(duties=desk.duties, handlers={KIND: Handler(lose_the_lease, desk.give_up)})
-    await desk.duties.send(KIND, ABOUT)
+    desk.attend = desk.with_handler(lose_the_lease, desk.give_up)
+    await desk.duties.send(MESSAGE)
 
     assert await desk.attend.step() == 1
 
@@ -259,7 +268,7 @@ async def test_a_duty_that_passed_to_another_is_left_to_it(fails_with: Exception
 
 async def test_an_ack_that_fails_leaves_the_duty_to_be_done_again() -> None:
     desk = Desk()
-    await desk.duties.send(KIND, ABOUT)
+    await desk.duties.send(MESSAGE)
     with away(desk.trace, "duties.ack", Unavailable("away")), pytest.raises(Unavailable):
         await desk.attend.step()
 

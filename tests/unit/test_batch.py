@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from conveyor.domain import batch as batches
 from conveyor.domain.batch import INGEST, LINES_AT_A_TIME, ingest_duty, lines, list_key
-from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.message import Message
 from conveyor.domain.task import TaskSpec
 from conveyor.testing.factories import JOB, OTHER_RUN, RUN, a_batch, a_task_spec
 
@@ -82,7 +83,10 @@ def test_lists_never_share_a_place() -> None:
 
 def test_the_duty_that_finishes_a_batch_names_it_and_how_far_it_was() -> None:
     about = {"run_id": RUN, "first": "70", "version": "3"}
-    assert ingest_duty(a_batch(run_id=RUN, first=70, version=3)) == (INGEST, about)
+    batch = a_batch(run_id=RUN, first=70, version=3)
+    assert ingest_duty(batch, CallerId("me")) == Message(
+        kind=INGEST, subject=f"{RUN}/70", caller="me", about=about
+    )
 
 
 def test_a_new_batch_has_nothing_written() -> None:

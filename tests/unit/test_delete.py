@@ -10,6 +10,7 @@ from conveyor.domain.batch import SCRUB, TOMBSTONE_LIFE
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import JobStatus
+from conveyor.domain.message import Message
 from conveyor.domain.run import RunStatus
 from conveyor.domain.task import Refused, Task
 from conveyor.errors import (
@@ -287,16 +288,18 @@ async def test_a_scrub_that_was_not_sent_is_found() -> None:
     assert list(await house.tasks.runs_held(limit=9)) == []
 
 
-async def test_a_scrub_that_is_slow_is_asked_for_once_in_a_while_only() -> None:
+async def test_a_scrub_whose_message_waits_is_sent_no_second_one() -> None:
     house, job_id, _ = await _ended(3)
     await house.delete.job(CALLER, job_id)
     house.clock.advance(timedelta(minutes=11))
 
-    for _ in range(5):
+    for _ in range(15):
         await house.sweep.step()
         house.clock.advance(timedelta(minutes=1))
+    await house.sweep.at_start([])
 
-    assert house.swept == {"unfinished_scrub": 1}
+    assert house.swept == {}
+    assert await house.do_duties() == 1
 
 
 @pytest.mark.parametrize("what", ["job", "run"])
@@ -339,7 +342,8 @@ async def test_bodies_of_a_run_that_is_no_more_are_found() -> None:
 
 async def test_a_scrub_of_nothing_known_does_nothing() -> None:
     house = a_house()
-    await house.duties.send(SCRUB, {"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"})
+    about = {"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"}
+    await house.duties.send(Message(kind=SCRUB, subject="nothing", about=about))
     assert await house.do_duties() == 1
 
 

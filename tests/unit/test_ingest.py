@@ -11,6 +11,7 @@ from conveyor.domain import run as life
 from conveyor.domain.batch import INGEST
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import JobId, RunId, task_ids
+from conveyor.domain.message import Message
 from conveyor.domain.run import IngestStatus, RunStatus
 from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import NotFound, StorageFull, Unavailable
@@ -201,8 +202,9 @@ async def test_a_list_that_is_lost_while_its_rows_are_owed_is_told() -> None:
 
 async def test_a_duty_delivered_three_times_makes_the_rows_once() -> None:
     house, _, run_id = await _staged()
-    for _ in range(2):
-        await house.duties.send(INGEST, {"run_id": run_id, "first": "0"})
+    about = {"run_id": run_id, "first": "0"}
+    for nth in "12":
+        await house.duties.send(Message(kind=INGEST, subject=nth, about=about))
 
     assert await house.do_duties() == 3
 

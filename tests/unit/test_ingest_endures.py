@@ -10,7 +10,7 @@ from conveyor.domain.run import RunStatus
 from conveyor.errors import NotFound, Unavailable
 from conveyor.steps.attend import LEASE, MOST_DELIVERIES
 from conveyor.testing.trace import Crash
-from tests.unit.kit import CALLER, LIMITS, House, a_call, a_house, away, ids_as_reply
+from tests.unit.kit import CALLER, House, a_call, a_house, away, ids_as_reply
 from tests.unit.staging_kit import packed, sent, small_pieces, submit_list, submitted_list, urls
 
 ROWS = 100
@@ -147,19 +147,6 @@ async def test_a_list_of_one_endless_line_is_looked_at_no_further_than_a_small_o
     assert len(content) < 10_000
     answer = await submit_list(house, await sent(house, content))
     assert answer.status == 202  # its only line would have been refused at once otherwise
-
-
-async def test_a_long_duty_keeps_a_short_one_waiting_in_no_loop_but_its_own() -> None:
-    house = a_house()
-    job_id, run_id = await house.submit(1)
-    await house.exporting.start(CALLER, job_id, run_id)
-    _, listed = await house.submit(LIMITS.sync_tasks)
-
-    assert await house.attend.short_step() == 1
-    assert await house.attend.short_step() == 0
-
-    assert len(await house.rows(listed)) == LIMITS.sync_tasks
-    assert await house.attend.step() == 1
 
 
 async def test_while_an_export_is_being_made_there_is_no_second() -> None:

@@ -11,8 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from conveyor.domain.batch import SCRUB, Scrub
+from conveyor.domain.message import Message
 from conveyor.settings import Settings
 from conveyor.wiring import open_embedded, wire
+
+A_SCRUB = Message(kind=SCRUB, subject="a job", about={"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"})
 
 
 async def test_a_long_duty_does_not_hold_up_the_stop(
@@ -30,7 +33,7 @@ async def test_a_long_duty_does_not_hold_up_the_stop(
             return []
 
         monkeypatch.setattr(engines.metadata, "scrubs", endless)
-        await engines.duties.send(SCRUB, {"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"})
+        await engines.duties.send(A_SCRUB)
         service = wire(settings, engines)
         async with asyncio.timeout(10), asyncio.TaskGroup() as group:
             group.create_task(service.work(stopping))
@@ -65,7 +68,7 @@ async def test_a_bug_in_a_background_loop_does_not_end_the_process(
         break_call(engines.timetable, "due")
         break_call(engines.work, "release_lapsed")
         break_call(engines.metadata, "scrubs")
-        await engines.duties.send(SCRUB, {"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"})
+        await engines.duties.send(A_SCRUB)
         service = wire(settings, engines)
         with capture_logs() as logs:
             async with asyncio.timeout(30), asyncio.TaskGroup() as group:

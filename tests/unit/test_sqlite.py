@@ -23,6 +23,7 @@ from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine
 from conveyor.domain.task import TaskStatus
 from conveyor.errors import RefusedToStart, Stale, StorageFull, Unavailable
 from conveyor.testing.clock import FakeClock, FakeIds
+from conveyor.testing.contracts.duties import message
 from conveyor.testing.factories import RUN, a_job, a_run, held, new_tasks, scraped, settlement
 
 LEASE = timedelta(seconds=60)
@@ -40,6 +41,42 @@ def test_the_schema_is_what_the_migrations_replay_to() -> None:
 
 def test_migrations_are_numbered_from_one_without_a_gap() -> None:
     assert [version for version, _ in migrations()] == list(range(1, len(migrations()) + 1))
+
+
+def test_messages_of_an_old_folder_get_their_subject_and_caller_and_doubles_go() -> None:
+    connection = apsw.Connection(":memory:")
+    scripts = [script for _, script in migrations()]
+    for script in scripts[:6]:
+        connection.execute(script)
+    connection.execute("INSERT INTO job VALUES ('j', 'c1', '', '', '', 1, '{}', NULL)")
+    connection.execute("""INSERT INTO run VALUES ('r', 'j', 1, 1, '{"caller":"c2"}')""")
+    connection.execute("""INSERT INTO export VALUES ('e', 1, '{"caller":"c3"}')""")
+    old = [
+        ("1", "ingest", '{"run_id":"r","first":"0"}', 5),
+        ("2", "ingest", '{"run_id":"r","first":"0"}', 6),
+        ("3", "ingest", '{"run_id":"r","first":"0"}', None),
+        ("4", "scrub", '{"id":"j"}', 5),
+        ("5", "scrub", '{"id":"r"}', 5),
+        ("6", "export", '{"id":"e"}', 5),
+        ("7", "export", '{"id":"gone"}', 5),
+        ("8", "odd", "{}", 5),
+        ("9", "odd", "{}", 5),
+    ]
+    connection.executemany("INSERT INTO duty (id, kind, about, due_at) VALUES (?, ?, ?, ?)", old)
+
+    connection.execute(scripts[6])
+
+    kept = connection.execute("SELECT id, subject, caller FROM duty ORDER BY id").fetchall()
+    assert kept == [
+        ("2", "r/0", "c2"),
+        ("3", "r/0", "c2"),
+        ("4", "j", "c1"),
+        ("5", "r", "c2"),
+        ("6", "e", "c3"),
+        ("7", "gone", ""),
+        ("8", "8", ""),
+        ("9", "9", ""),
+    ]
 
 
 async def test_a_new_folder_gets_the_newest_schema_and_keeps_what_is_written(
@@ -348,7 +385,7 @@ async def test_tasks_do_not_wait_for_a_clock_that_was_set_back(tmp_path: Path) -
 
 async def test_duties_of_a_dead_process_are_due_when_the_folder_is_opened(tmp_path: Path) -> None:
     async with _engine(tmp_path) as engine:
-        await engine.duties.send("ingest", {"run_id": "a"})
+        await engine.duties.send(message())
         [received] = await engine.duties.receive(1, lease=LEASE)
 
     async with _engine(tmp_path) as engine:

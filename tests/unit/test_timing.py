@@ -155,7 +155,7 @@ async def test_an_engine_that_is_away_is_counted_and_its_error_passed_on(
 async def test_a_slow_call_is_told_with_ids_and_numbers_and_no_content() -> None:
     metrics = Metrics()
     port = timed(Engine(), "work", metrics, slow=ALWAYS)
-    duty = Duty(id="d1", kind="k", about={"secret": "word"}, deliveries=1, receipt="r")
+    duty = Duty(id="d1", kind="k", subject="s", about={"secret": "word"}, deliveries=1, receipt="r")
     with capture_logs() as logs:
         await port.get(RUN, TaskId("7"), text="secret")
         await port.put(b"secret", b"word", secret="word")

@@ -19,6 +19,7 @@ from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import Unavailable
 from conveyor.telemetry import Metrics
 from conveyor.testing.clock import FakeClock
+from conveyor.testing.contracts.duties import message
 from conveyor.vitals import REMEMBERED, Room, Vitals
 from tests.unit.gateway_kit import until
 
@@ -81,7 +82,7 @@ async def test_the_figures_of_engines_are_sampled() -> None:
     await watched.metadata.commit(
         Batch(run_id=RunId("r"), job_id=JobId("j"), first=0, count=1, blob="b", created_at=now)
     )
-    await duties.send("kind", {})
+    await duties.send(message())
     [duty] = await duties.receive(1, lease=timedelta(seconds=1))
     await duties.bury(duty, "hopeless")
 

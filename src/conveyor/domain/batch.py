@@ -11,6 +11,7 @@ from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job
 from conveyor.domain.list_rows import Position
 from conveyor.domain.listing import BEGINNING
+from conveyor.domain.message import Message
 from conveyor.domain.pinned import PinnedList
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, Trigger
 from conveyor.domain.task import TaskSpec, TaskStatus
@@ -97,15 +98,25 @@ def lists_of(job_id: JobId, run_id: RunId) -> str:
     return f"lists/{job_id}/{run_id}/"
 
 
-def ingest_duty(batch: Batch) -> tuple[str, dict[str, str]]:
+def ingest_duty(batch: Batch, caller: CallerId | None) -> Message:
     """The duty that finishes a batch."""
+    return Message(
+        kind=INGEST,
+        subject=f"{batch.run_id}/{batch.first}",
+        caller=caller or "",
+        about=ingest_about(batch),
+    )
+
+
+def ingest_about(batch: Batch) -> dict[str, str]:
+    """Which batch, and how far it had come when this was written."""
     place = {"run_id": batch.run_id, "first": str(batch.first)}
-    return INGEST, {**place, "version": str(batch.version)}
+    return {**place, "version": str(batch.version)}
 
 
-def scrub_duty(scrub: Scrub) -> tuple[str, dict[str, str]]:
+def scrub_duty(scrub: Scrub, caller: CallerId | None) -> Message:
     """The duty that clears away what was deleted."""
-    return SCRUB, {"id": scrub.id}
+    return Message(kind=SCRUB, subject=scrub.id, caller=caller or "", about={"id": scrub.id})
 
 
 def batch_of(pinned: PinnedList, job_id: JobId, run_id: RunId, now: datetime) -> Batch:

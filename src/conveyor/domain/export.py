@@ -14,6 +14,7 @@ import msgspec
 
 from conveyor.domain import media
 from conveyor.domain.ids import CallerId, ExportId, JobId, RunId
+from conveyor.domain.message import Message
 from conveyor.domain.problem import problem
 from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import IllegalMove
@@ -127,9 +128,9 @@ def exports_of(job_id: JobId, run_id: RunId) -> str:
     return f"exports/{job_id}/{run_id}/"
 
 
-def export_duty(export: Export) -> tuple[str, dict[str, str]]:
+def export_duty(export: Export) -> Message:
     """The duty that makes an export."""
-    return EXPORT, {"id": export.id}
+    return Message(kind=EXPORT, subject=export.id, caller=export.caller, about={"id": export.id})
 
 
 def entry_name(task: Task) -> str:

@@ -27,7 +27,8 @@ class Graves(Protocol):
     async def revive(self, duty_id: str) -> bool:
         """Let a buried duty be due again, as one that was just sent; say whether it was there.
 
-        It gets a new id, so that no delivery from before its burial can touch it.
+        It gets a new id, so that no delivery from before its burial can touch it. If a message of
+        its kind and subject is live, that one does the work, and this one is gone.
         """
         ...
 

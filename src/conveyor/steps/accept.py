@@ -299,7 +299,7 @@ class Accept:
             raise
         count = len(draft.specs)
         log.info("job.accepted", job_id=draft.job.id, run_id=draft.job.latest_run_id, tasks=count)
-        await self._send_duties(batches)
+        await self._send_duties(batches, call.caller)
         for run in made:
             self.wake(run.id)
         return answer
@@ -316,10 +316,10 @@ class Accept:
         await self._write_rows(run.id, draft.specs)
         return [run], []
 
-    async def _send_duties(self, batches: list[Batch]) -> None:
+    async def _send_duties(self, batches: list[Batch], caller: CallerId) -> None:
         try:
             for batch in batches:
-                await self.duties.send(*ingest_duty(batch))
+                await self.duties.send(ingest_duty(batch, caller))
         except Unavailable:
             return  # the job is on record: the sweeper finds its batch and sends the duty
 

@@ -15,7 +15,7 @@ import structlog
 from conveyor.domain import job as job_life
 from conveyor.domain import run as run_life
 from conveyor.domain.batch import Batch, ingest_duty, lines, list_key
-from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.params import load
 from conveyor.domain.run import IngestStatus, Run
@@ -62,7 +62,7 @@ class Append:
     clock: Clock
     ids: Ids
     limits: Limits
-    ingest: Callable[[RunId, int], Awaitable[None]]
+    ingest: Callable[[RunId, int], Awaitable[object]]
     quota: Check = unlimited
 
     async def add(self, call: Call, job_id: JobId, render: Render) -> Answer:
@@ -90,7 +90,7 @@ class Append:
                 raise
             ids = {"job_id": batch.job_id, "run_id": batch.run_id}
             log.info("tasks.added", first=batch.first, tasks=batch.count, **ids)
-            await self._write_rows(batch)
+            await self._write_rows(batch, call.caller)
             return answer
 
     async def _abandon(self, addition: Addition) -> None:
@@ -100,13 +100,13 @@ class Append:
         except Unavailable:
             return
 
-    async def _write_rows(self, batch: Batch) -> None:
+    async def _write_rows(self, batch: Batch, caller: CallerId) -> None:
         """Keep the promise; if that cannot be done now, have it done as soon as it can be."""
         try:
             await self.ingest(batch.run_id, batch.first)
         except Unavailable:
             with suppress(Unavailable):  # then the sweeper finds the batch
-                await self.duties.send(*ingest_duty(batch))
+                await self.duties.send(ingest_duty(batch, caller))
 
     def _checked(self, call: Call, job: Job, run_id: RunId) -> Addition:
         body = parse_addition(call.raw, self.limits)

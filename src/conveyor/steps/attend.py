@@ -1,20 +1,29 @@
-"""Attend: background duties, one after another, each under a lease that is kept alive."""
+"""Attend: the messages of the control queue, each worked on under a lease that is kept alive.
+
+Work that takes longer than a turn is done in turns: the message goes back to the queue, behind
+those of other callers. That is no failure, and counts as no delivery.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import msgspec
 import structlog
 
+from conveyor.domain.places import Places, Share
 from conveyor.errors import CallerFault, ConveyorError, Stale, Unavailable
+from conveyor.ports.clock import Clock
 from conveyor.ports.duties import Duties, Duty
+from conveyor.steps.turn import Turn
 
 LEASE = timedelta(seconds=60)
 MOST_DELIVERIES = 10
 FIRST_DELAY = timedelta(seconds=1)
 LONGEST_DELAY = timedelta(minutes=5)
+
+ONE_PLACE = Share(places=1, per_caller=1)
 
 log = structlog.get_logger()
 
@@ -25,7 +34,7 @@ class Standing(msgspec.Struct, frozen=True):
     """How it stands with what a duty is about, which was begun often and never ended."""
 
     is_over: bool = False  # somebody else has done it
-    again: About | None = None  # it has come further: the duty that is to take this one's place
+    again: About | None = None  # it has come further: what the message is to say from now on
 
 
 async def _stuck(_: About) -> Standing:
@@ -34,33 +43,32 @@ async def _stuck(_: About) -> Standing:
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """How a kind of duty is done, and what is left in order when it cannot be.
+    """How a kind of message is worked on, and what is left in order when it cannot be.
 
+    `do` returns what the message is to say next, if its turn was over before the work was done.
     `standing` is asked before work is given up that is done in steps: if it has come further since
-    the duty was sent, deaths on the way are no reason to give up.
+    the message was sent, deaths on the way are no reason to give up.
     """
 
-    do: Callable[[About], Awaitable[None]]
+    do: Callable[[About, Turn], Awaitable[About | None]]
     give_up: Callable[[About], Awaitable[None]]
     standing: Callable[[About], Awaitable[Standing]] = _stuck
+    share: Share = ONE_PLACE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Attend:
-    duties: Duties
-    handlers: Mapping[str, Handler]
-    long: frozenset[str] = frozenset()  # kinds that may take hours
+    """Works on one message in each `step`; as many steps may run at once as there are places."""
+
+    def __init__(self, duties: Duties, handlers: Mapping[str, Handler], clock: Clock) -> None:
+        self.duties = duties
+        self.handlers = handlers
+        self.places = Places({kind: handler.share for kind, handler in handlers.items()})
+        self._clock = clock
+        self._receiving = asyncio.Lock()
 
     async def step(self) -> int:
-        """Do what duties there are, and say how many."""
-        return await self._step(None)
-
-    async def short_step(self) -> int:
-        """The same, but for those that may take hours: they keep no others waiting."""
-        return await self._step(self.handlers.keys() - self.long)
-
-    async def _step(self, kinds: Collection[str] | None) -> int:
-        received = await self.duties.receive(1, lease=LEASE, kinds=kinds)
+        """Work on a message, if there is one whose caller has a place; say how many there were."""
+        received = await self._receive()
         for duty in received:
             try:
                 await self._attend(duty)
@@ -72,7 +80,22 @@ class Attend:
                 # Outside of the handler, such as in a driver: the lease runs out, and the message
                 # comes again.
                 log.exception("duty.bug", **_named(duty))
+            finally:
+                self.places.free(duty.line)
         return len(received)
+
+    async def _receive(self) -> Sequence[Duty]:
+        async with self._receiving:  # two at once would both see the same place free
+            received = await self.duties.receive(
+                1,
+                lease=LEASE,
+                kinds=self.places.open_kinds(),
+                barred=self.places.full_lines(),
+                served=self.places.served,
+            )
+            for duty in received:
+                self.places.take(duty.line)
+            return received
 
     async def _attend(self, duty: Duty) -> None:
         handler = self.handlers.get(duty.kind)
@@ -84,10 +107,16 @@ class Attend:
             await self._try(duty, handler)
 
     async def _try(self, duty: Duty, handler: Handler) -> None:
-        failure = await self._do(duty, handler)
-        if failure is None:
+        outcome = await self._do(duty, handler)
+        if outcome is None:
             await self.duties.ack(duty)
-        elif isinstance(failure, CallerFault):
+        elif not isinstance(outcome, Exception):
+            await self.duties.resend(duty, outcome)
+        else:
+            await self._fail(duty, handler, outcome)
+
+    async def _fail(self, duty: Duty, handler: Handler, failure: Exception) -> None:
+        if isinstance(failure, CallerFault):
             await self._end(duty, handler, _reason(failure))
         elif duty.deliveries >= MOST_DELIVERIES:
             await self._give_up(duty, handler, _reason(failure))
@@ -98,8 +127,8 @@ class Attend:
         """End what was tried often enough, unless it comes further all the same."""
         standing = await handler.standing(duty.about)
         if standing.again:
-            await self.duties.send(duty.kind, standing.again)
-        if standing.again or standing.is_over:
+            await self.duties.resend(duty, standing.again)
+        elif standing.is_over:
             await self.duties.ack(duty)
         else:
             await self._end(duty, handler, reason)
@@ -115,8 +144,8 @@ class Attend:
             log.exception("duty.bug", **_named(duty))
         await self._bury(duty, reason)
 
-    async def _do(self, duty: Duty, handler: Handler) -> Exception | None:
-        """Run the handler with its lease kept alive; return what it raised.
+    async def _do(self, duty: Duty, handler: Handler) -> About | Exception | None:
+        """Run the handler with its lease kept alive; return what is left to do, or what it raised.
 
         A bug is a failed delivery like any other: one message must not end the process, which
         would receive it again after every restart.
@@ -124,7 +153,7 @@ class Attend:
         async with asyncio.TaskGroup() as group:
             keeper = group.create_task(self._keep_alive(duty), name=f"keep {duty.id}")
             try:
-                await handler.do(duty.about)
+                return await handler.do(duty.about, Turn(self._clock))
             except ConveyorError as error:
                 log.warning("duty.failed", duty=duty.id, kind=duty.kind, why=str(error))
                 return error
@@ -133,7 +162,6 @@ class Attend:
                 return error
             finally:
                 keeper.cancel()
-        return None
 
     async def _keep_alive(self, duty: Duty) -> None:
         while True:

@@ -70,7 +70,7 @@ class Delete:
         await self.metadata.commit(job_life.delete(job, now), *ended, *owed, scrub)
         self.owing.announce(owed)
         log.info("job.deleted", job_id=job.id)
-        await self._follow_up(scrub, run)
+        await self._follow_up(scrub, run, job.caller)
 
     async def _delete_run(self, job: Job, run: Run) -> None:
         now = self.clock.now()
@@ -88,7 +88,7 @@ class Delete:
         await self.metadata.commit(pointed, deleted, *owed, scrub)
         self.owing.announce(owed)
         log.info("run.deleted", job_id=job.id, run_id=run.id)
-        await self._follow_up(scrub, run)
+        await self._follow_up(scrub, run, job.caller)
 
     async def _others(self, job: Job, run: Run) -> AsyncIterator[Run]:
         """The job's other runs, newest first."""
@@ -99,11 +99,11 @@ class Delete:
                     yield other
             before = page[-1].id
 
-    async def _follow_up(self, scrub: Scrub, run: Run | None) -> None:
+    async def _follow_up(self, scrub: Scrub, run: Run | None, caller: CallerId) -> None:
         """Take no more of the run, and have all cleared; what fails here the sweeper finds."""
         with suppress(Unavailable):
             if run and run.is_live:
                 await self.work.close(run.id)
-            await self.duties.send(*scrub_duty(scrub))
+            await self.duties.send(scrub_duty(scrub, caller))
         if run:
             self.wake(run.id)

@@ -75,7 +75,7 @@ class Export:
         await self.metadata.commit(export)
         log.info("export.started", export_id=export.id, job_id=job.id, run_id=run.id)
         with suppress(Unavailable):  # then the sweeper sends it
-            await self.duties.send(*export_duty(export))
+            await self.duties.send(export_duty(export))
         return export
 
     async def find(

@@ -95,7 +95,7 @@ class Fire:
         await self.metadata.commit(life.fire(job, run.id, next_at, now), run, batch)
         log.info("schedule.fired", job_id=job.id, run_id=run.id, late=_late(job, now))
         with suppress(Unavailable):  # the batch is on record: the sweeper sends its duty
-            await self.duties.send(*ingest_duty(batch))
+            await self.duties.send(ingest_duty(batch, job.caller))
         return Fired.RUN
 
     async def _skip(self, job: Job, last: Run, next_at: datetime | None, now: datetime) -> Fired:

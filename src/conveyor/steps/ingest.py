@@ -39,6 +39,7 @@ from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
 from conveyor.ports.work import Work
 from conveyor.steps.list_pieces import pieces_of, staged_tasks
 from conveyor.steps.owing import Owing
+from conveyor.steps.turn import ENDLESS, Turn
 
 CHUNK_LINES = 2_000
 FIRST_STORED = 1
@@ -61,6 +62,7 @@ class Ending(msgspec.Struct, frozen=True):
     batch: Batch
     is_cut: bool = False  # there is more of it
     why: str | None = None  # for its caller, when it is the list that is at fault
+    goes_on: bool = False  # in another turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,25 +77,32 @@ class Ingest:
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
 
-    async def run(self, run_id: RunId, first: int) -> None:
-        """Finish the batch that begins at an index, if it is unfinished."""
+    async def run(self, run_id: RunId, first: int, turn: Turn = ENDLESS) -> Batch | None:
+        """Finish the batch that begins at an index, if it is unfinished.
+
+        When the turn is over before it is finished, return it as far as it has come.
+        """
         batch = await self._find(run_id, first)
         try:
             if batch:
-                await self._finish(await self._write(batch))
+                ending = await self._write(batch, turn)
+                if ending.goes_on:
+                    return ending.batch
+                await self._finish(ending)
             else:
                 await self._count_again(run_id)  # whoever wrote last may have died before it
         except Stale:
             # Another ingester is at it, and has got further; or it has seen the end of it, and
             # what was written here since is not in its figures.
             await self._count_again(run_id)
-            return
+            return None
         except NotFound:
             if await self._find(run_id, first):
                 raise
-            return  # another ingester is done, and has removed the list
+            return None  # another ingester is done, and has removed the list
         # For a batch that is gone too: whoever finished it may have died before this.
         await self.check(run_id)
+        return None
 
     async def standing(self, run_id: RunId, first: int, version: int) -> tuple[bool, Batch | None]:
         """Whether a batch is over; and the batch, if it has come further than it was."""
@@ -147,20 +156,22 @@ class Ingest:
             (batch for batch in found if (batch.run_id, batch.first) == (run_id, first)), None
         )
 
-    async def _write(self, batch: Batch) -> Ending:
-        """Write rows until there are no more or the run no longer wants them."""
+    async def _write(self, batch: Batch, turn: Turn) -> Ending:
+        """Write rows until there are no more, the run no longer wants them, or the turn is over."""
         if batch.pinned:
-            return await self._write_pinned(batch, batch.pinned)
+            return await self._write_pinned(batch, batch.pinned, turn)
         async for piece in self._pieces(batch):
             if not await self._is_wanted(batch):
                 return Ending(batch)
             batch = await self._write_piece(batch, piece)
             self.wake(batch.run_id)
+            if turn.is_over:
+                return Ending(batch, goes_on=True)
         if batch.source and batch.written < batch.count and await self._is_wanted(batch):
             raise InvalidArgument(f"rows of run {batch.source} are gone before they were copied")
         return Ending(batch)
 
-    async def _write_pinned(self, batch: Batch, pinned: PinnedList) -> Ending:
+    async def _write_pinned(self, batch: Batch, pinned: PinnedList, turn: Turn) -> Ending:
         job = await self.metadata.job(batch.job_id)
         params = load(job.params if job else None)
         while True:
@@ -169,9 +180,12 @@ class Ingest:
             try:
                 async with left as pieces:
                     async for piece in pieces:
+                        turn.begin()  # a packed list was unpacked from its start up to here
                         if not await self._is_wanted(batch):
                             return Ending(batch, is_cut=True)
                         batch = await self._take(batch, piece, checking=checking)
+                        if turn.is_over:
+                            return Ending(batch, goes_on=True)
             except (InvalidArgument, TooLarge) as fault:
                 return Ending(batch, is_cut=True, why=fault.detail)
             if not checking:

@@ -5,7 +5,7 @@ never much, and which is looked at in every round of the sweeper.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
@@ -16,6 +16,7 @@ from conveyor.domain import lost
 from conveyor.domain.batch import TOMBSTONE_LIFE, Batch, Scrub, ingest_duty, scrub_duty
 from conveyor.domain.export import Export, ExportStatus, export_duty, files_of
 from conveyor.domain.ids import RunId
+from conveyor.domain.message import Message
 from conveyor.domain.run import Run
 from conveyor.errors import Stale
 from conveyor.ports.blobs import Blobs
@@ -37,7 +38,6 @@ class Mend:
     clock: Clock
     is_due: Callable[[RunId], Awaitable[bool]]
     check: Callable[[RunId], Awaitable[bool]]
-    sent: dict[str, datetime] = field(default_factory=dict)  # when batches were last told of
 
     def checks(self) -> Sequence[Check]:
         return (
@@ -53,19 +53,20 @@ class Mend:
         return [(f"{one.run_id}/{one.first}", partial(self._batch, one)) for one in page]
 
     async def _batch(self, batch: Batch, patient: bool) -> Found | None:
-        """A list or a copy that has waited long and has not moved."""
-        found = lost.unfinished_ingest(batch)
-        was_sent = self.sent.get(found.mark)
-        if patient and (self._is_recent(batch.created_at) or self._is_recent(was_sent)):
+        """A list or a copy that has waited long, and that no message is about."""
+        if patient and self._is_recent(batch.created_at):
             return None
-        return Broken(found, partial(self._ingest_again, batch, found.mark))
+        if await self._is_live(ingest_duty(batch, None)):
+            return None
+        return Broken(lost.unfinished_ingest(batch), partial(self._ingest_again, batch))
 
-    async def _ingest_again(self, batch: Batch, mark: str) -> int:
-        await self.duties.send(*ingest_duty(batch))
-        for old in [one for one, when in self.sent.items() if not self._is_recent(when)]:
-            del self.sent[old]
-        self.sent[mark] = self.clock.now()
-        return 1
+    async def _ingest_again(self, batch: Batch) -> int:
+        run = await self.metadata.run(batch.run_id)
+        return int(await self.duties.send(ingest_duty(batch, run.caller if run else None)))
+
+    async def _is_live(self, message: Message) -> bool:
+        """Whether a message waits or is held: a second would only get in the way of the first."""
+        return await self.duties.is_live(message.kind, message.subject)
 
     async def _completions(self, after: str, limit: int) -> Sequence[Entry]:
         page = await self.metadata.live(limit=limit, after=after)
@@ -88,6 +89,8 @@ class Mend:
         if scrub.done_at is None:
             if patient and self._is_recent(scrub.sent_at):
                 return None
+            if await self._is_live(scrub_duty(scrub, None)):
+                return None
             return Broken(lost.unfinished_scrub(scrub), partial(self._scrub_again, scrub))
         if scrub.done_at + TOMBSTONE_LIFE <= self.clock.now():
             return Over("tombstone", partial(self._remove_tombstone, scrub))
@@ -98,8 +101,8 @@ class Mend:
             await self.metadata.commit(msgspec.structs.replace(scrub, sent_at=self.clock.now()))
         except Stale:
             return 0  # it has just been done, or another sweeper saw it too
-        await self.duties.send(*scrub_duty(scrub))
-        return 1
+        job = await self.metadata.job(scrub.job_id)
+        return int(await self.duties.send(scrub_duty(scrub, job.caller if job else None)))
 
     async def _remove_tombstone(self, scrub: Scrub) -> int:
         if scrub.run_id:
@@ -115,14 +118,15 @@ class Mend:
         return [(export.id, partial(self._export, export)) for export in page]
 
     async def _export(self, export: Export, patient: bool) -> Found | None:
-        """One that is over goes; one that nobody has begun, and was told to nobody for long, is
-        told again. One that was begun has its duty, which outlives its maker: a second duty would
-        only bring another maker in the way of the first.
+        """One that is over goes; one that nobody has begun, and that no message is about, has its
+        message sent again. One that was begun has its message, which outlives its maker.
         """
         if export_life.is_over(export, self.clock.now()):
             return Over("export", partial(self._remove_export, export))
         is_begun = export.status is not ExportStatus.PENDING
         if is_begun or (patient and self._is_recent(export.sent_at)):
+            return None
+        if await self._is_live(export_duty(export)):
             return None
         return Broken(lost.unfinished_export(export), partial(self._export_again, export))
 
@@ -131,8 +135,7 @@ class Mend:
             await self.metadata.commit(msgspec.structs.replace(export, sent_at=self.clock.now()))
         except Stale:
             return 0  # it has moved, or another sweeper saw it too
-        await self.duties.send(*export_duty(export))
-        return 1
+        return int(await self.duties.send(export_duty(export)))
 
     async def _remove_export(self, export: Export) -> int:
         """The file first: whoever dies in between finds the row again."""

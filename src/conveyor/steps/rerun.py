@@ -253,7 +253,7 @@ class Rerun:
         log.info("run.again", job_id=job.id, run_id=run.id, tasks=plan.retried)
         with suppress(Unavailable):  # the run is on record: the sweeper does what is left undone
             for batch in batches:
-                await self.duties.send(*ingest_duty(batch))
+                await self.duties.send(ingest_duty(batch, call.caller))
             await self.check(run.id)
         self.wake(run.id)
         return answer

@@ -8,7 +8,8 @@ stays for a day, that says no more than
 whose it was: a repeated delete is answered like the first.
 """
 
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -31,6 +32,7 @@ from conveyor.ports.metadata import Metadata, Removed
 from conveyor.ports.outbox import Outbox
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
+from conveyor.steps.turn import ENDLESS, Turn
 
 BITE = 1_000
 PAGE = 100
@@ -50,28 +52,37 @@ class Scrub:
     blobs: Blobs
     clock: Clock
 
-    async def run(self, name: str) -> None:
-        """Clear what is owed under this id, if it is not cleared yet."""
+    async def run(self, name: str, turn: Turn = ENDLESS) -> bool:
+        """Clear what is owed under this id, if it is not cleared yet.
+
+        False when the turn was over before all was cleared.
+        """
         owed = await self._find(name)
         if owed is None or owed.done_at:
-            return
+            return True
         await self._drop_events(owed)
-        if owed.run_id:
-            await self._clear(owed.job_id, owed.run_id)
-        else:
-            await self._clear_job(owed.job_id)
+        bites = self._clear(owed.job_id, owed.run_id) if owed.run_id else self._clear_job(owed)
+        async with aclosing(bites):
+            async for _ in bites:
+                if turn.is_over:
+                    return False
         await self._bury(owed)
         log.info("scrub.done", job_id=owed.job_id, run_id=owed.run_id)
+        return True
 
     async def _find(self, name: str) -> Owed | None:
         near = await self.metadata.scrubs(limit=SIBLINGS, after=name[:-1])
         return next((scrub for scrub in near if scrub.id == name), None)
 
-    async def _clear_job(self, job_id: JobId) -> None:
+    async def _clear_job(self, owed: Owed) -> AsyncGenerator[None, None]:
+        """Clear a job, and stop after each bite."""
+        job_id = owed.job_id
         while runs := await self.metadata.runs(job_id, limit=PAGE, deleted=True):
             for run in runs:
-                await self._clear(job_id, run.id)
+                async for _ in self._clear(job_id, run.id):
+                    yield
                 await self.metadata.commit(Removed(run))
+                yield
         job = await self.metadata.job(job_id)
         if job and job.pinned and job.pinned.input_id:
             await self._let_go(job.pinned.input_id, job_id)
@@ -93,16 +104,18 @@ class Scrub:
                     await self.blobs.delete([slot.blob] if slot.blob else [])
                     await self.metadata.commit(Removed(free))
 
-    async def _clear(self, job_id: JobId, run_id: RunId) -> None:
+    async def _clear(self, job_id: JobId, run_id: RunId) -> AsyncGenerator[None, None]:
+        """Clear a run, and stop after each bite."""
         await self.work.close(run_id)
         await self._drop_batches(run_id)
         while await self.tasks.discard(run_id, limit=BITE) == BITE:
-            pass
+            yield
         while await self.bodies.delete_run(job_id, run_id, limit=BITE) == BITE:
-            pass
+            yield
         for prefixes in (lists_of, reports_of, exports_of):
             while keys := await self.blobs.keys(prefixes(job_id, run_id), limit=BITE):
                 await self.blobs.delete(keys)
+                yield
 
     async def _drop_batches(self, run_id: RunId) -> None:
         while batches := [

@@ -2,10 +2,11 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import count, islice
+from itertools import count
 
 import msgspec
 
+from conveyor.domain.message import Line, Message
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.duties import Duty
@@ -18,22 +19,39 @@ class MemoryDuties:
         self._numbers = count(1)
         self._waiting: dict[str, _Waiting] = {}
         self.buried: dict[str, BuriedDuty] = {}
+        self.messages: dict[str, Message] = {}  # of those
 
-    async def send(self, kind: str, about: Mapping[str, str]) -> None:
-        name = str(next(self._numbers))
-        duty = Duty(id=name, kind=kind, about=dict(about), deliveries=0, receipt="")
-        self._waiting[name] = _Waiting(duty, self._clock.now())
+    async def send(self, message: Message) -> bool:
+        if await self.is_live(message.kind, message.subject):
+            return False
+        self._add(message)
+        return True
+
+    async def is_live(self, kind: str, subject: str) -> bool:
+        return any(
+            (one.duty.kind, one.duty.subject) == (kind, subject) for one in self._waiting.values()
+        )
 
     async def receive(
-        self, limit: int, *, lease: timedelta, kinds: Collection[str] | None = None
+        self,
+        limit: int,
+        *,
+        lease: timedelta,
+        kinds: Collection[str] | None = None,
+        barred: Collection[Line] = (),
+        served: Sequence[Line] = (),
     ) -> Sequence[Duty]:
         now = self._clock.now()
+        turns = {line: turn for turn, line in enumerate(served)}
         due = [
-            waiting.duty
+            waiting
             for waiting in self._waiting.values()
-            if waiting.due_at <= now and (kinds is None or waiting.duty.kind in kinds)
+            if waiting.due_at <= now
+            and (kinds is None or waiting.duty.kind in kinds)
+            and waiting.duty.line not in barred
         ]
-        return [self._deliver(duty, lease) for duty in islice(due, limit)]
+        due.sort(key=lambda one: (turns.get(one.duty.line, -1), one.due_at))
+        return [self._deliver(one.duty, lease) for one in due[:limit]]
 
     async def extend(self, duty: Duty, *, lease: timedelta) -> None:
         self._postpone(duty, lease)
@@ -45,8 +63,13 @@ class MemoryDuties:
     async def retry_later(self, duty: Duty, *, delay: timedelta) -> None:
         self._postpone(duty, delay)
 
+    async def resend(self, duty: Duty, about: Mapping[str, str]) -> None:
+        await self.ack(duty)
+        self._add(msgspec.structs.replace(duty, about=dict(about)))
+
     async def bury(self, duty: Duty, reason: str) -> None:
         await self.ack(duty)
+        self.messages[duty.id] = duty
         self.buried[duty.id] = BuriedDuty(
             id=duty.id,
             kind=duty.kind,
@@ -54,6 +77,19 @@ class MemoryDuties:
             reason=reason,
             buried_at=self._clock.now(),
         )
+
+    def _add(self, message: Message) -> None:
+        name = str(next(self._numbers))
+        duty = Duty(
+            id=name,
+            kind=message.kind,
+            subject=message.subject,
+            caller=message.caller,
+            about=dict(message.about),
+            deliveries=0,
+            receipt="",
+        )
+        self._waiting[name] = _Waiting(duty, self._clock.now())
 
     def _deliver(self, duty: Duty, lease: timedelta) -> Duty:
         nth = duty.deliveries + 1

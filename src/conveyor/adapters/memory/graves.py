@@ -18,10 +18,10 @@ class MemoryGraves:
         return self._duties.buried.get(duty_id)
 
     async def revive(self, duty_id: str) -> bool:
-        duty = self._duties.buried.pop(duty_id, None)
-        if duty:
-            await self._duties.send(duty.kind, duty.about)
-        return duty is not None
+        is_buried = self._duties.buried.pop(duty_id, None) is not None
+        if is_buried:
+            await self._duties.send(self._duties.messages.pop(duty_id))
+        return is_buried
 
     async def drop(self, duty_id: str) -> bool:
         return self._duties.buried.pop(duty_id, None) is not None

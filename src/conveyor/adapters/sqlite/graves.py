@@ -16,7 +16,7 @@ SELECT {COLUMNS} FROM duty WHERE buried_at IS NOT NULL AND id > ? ORDER BY id LI
 """
 FIND = f"SELECT {COLUMNS} FROM duty WHERE buried_at IS NOT NULL AND id = ?"
 REVIVE = """
-UPDATE duty SET id = ?2, due_at = ?3, deliveries = 0, reason = NULL, buried_at = NULL
+UPDATE OR IGNORE duty SET id = ?2, due_at = ?3, deliveries = 0, reason = NULL, buried_at = NULL
  WHERE id = ?1 AND buried_at IS NOT NULL RETURNING 1
 """
 DROP = "DELETE FROM duty WHERE id = ? AND buried_at IS NOT NULL RETURNING 1"
@@ -41,7 +41,9 @@ class SqliteGraves:
 
     async def revive(self, duty_id: str) -> bool:
         # The old id's deliveries are numbered too: under a new one none of them is good again.
-        return await self._change(REVIVE, duty_id, self._ids.new(), stamp(self._clock.now()))
+        revived = await self._change(REVIVE, duty_id, self._ids.new(), stamp(self._clock.now()))
+        # It was not if a live message does the same work by now: then it has served its time.
+        return revived or await self.drop(duty_id)
 
     async def drop(self, duty_id: str) -> bool:
         return await self._change(DROP, duty_id)

@@ -49,12 +49,16 @@ CREATE TABLE file_input (
     version INTEGER NOT NULL,
     doc     TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX file_input_unused ON file_input (doc ->> 'caller')
+    WHERE json_array_length(doc, '$.jobs') = 0;
 
 CREATE TABLE export (
     id      TEXT    NOT NULL PRIMARY KEY,
     version INTEGER NOT NULL,
     doc     TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX export_open ON export (doc ->> 'caller')
+    WHERE doc ->> 'status' IN ('pending', 'running');
 CREATE INDEX export_by_run ON export (doc ->> 'run_id');
 
 CREATE TABLE event (
@@ -168,7 +172,11 @@ CREATE TABLE duty (
     deliveries INTEGER NOT NULL DEFAULT 0,
     reason     TEXT,
     buried_at  INTEGER,
-    held       INTEGER NOT NULL DEFAULT 0  -- 1: due_at is the end of a lease
+    held       INTEGER NOT NULL DEFAULT 0,  -- 1: due_at is the end of a lease
+    subject    TEXT    NOT NULL DEFAULT '',  -- what it is about
+    caller     TEXT    NOT NULL DEFAULT ''  -- whose it is
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX duty_due ON duty (due_at) WHERE due_at IS NOT NULL;
+CREATE UNIQUE INDEX duty_live ON duty (kind, subject) WHERE due_at IS NOT NULL;
+CREATE INDEX duty_line ON duty (kind, caller, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX duty_buried ON duty (buried_at) WHERE buried_at IS NOT NULL;

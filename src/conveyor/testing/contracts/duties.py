@@ -1,9 +1,11 @@
 """What every control queue must do."""
 
+from collections.abc import Collection
 from datetime import timedelta
 
 import pytest
 
+from conveyor.domain.message import Line, Message
 from conveyor.errors import Stale
 from conveyor.ports.duties import Duties, Duty
 from conveyor.testing.contracts.engine import Engine
@@ -17,24 +19,81 @@ class DutiesContract:
     """An engine passes by giving an `engine` fixture."""
 
     async def test_a_duty_is_delivered_as_it_was_sent(self, engine: Engine) -> None:
-        await engine.duties.send("delete", {"job": "ü", "run": "2"})
+        about = {"job": "ü", "run": "2"}
+        sent = Message(kind="delete", subject="a job", caller="ö", about=about)
+        assert await engine.duties.send(sent)
 
         [duty] = await _receive(engine.duties)
 
-        assert (duty.kind, duty.about) == ("delete", {"job": "ü", "run": "2"})
-        assert duty.deliveries == 1
+        assert (duty.kind, duty.subject, duty.caller) == ("delete", "a job", "ö")
+        assert (duty.about, duty.deliveries) == (about, 1)
 
-    async def test_like_duties_are_delivered_each(self, engine: Engine) -> None:
-        await engine.duties.send("delete", {"job": "1"})
-        await engine.duties.send("delete", {"job": "1"})
+    async def test_of_one_subject_one_message_is_live(self, engine: Engine) -> None:
+        assert not await engine.duties.is_live("delete", "1")
+        assert await engine.duties.send(message())
+        assert not await engine.duties.send(message())  # it waits
 
-        duties = await _receive(engine.duties, 5)
+        [held] = await _receive(engine.duties, 5)
+        assert not await engine.duties.send(message())
+        await engine.duties.retry_later(held, delay=LEASE)
+        assert not await engine.duties.send(message())
 
-        assert len({duty.id for duty in duties}) == 2
+        assert await engine.duties.is_live("delete", "1")
+        assert not await engine.duties.is_live("delete", "2")
+        assert not await engine.duties.is_live("ingest", "1")
+        assert await engine.duties.send(message(kind="ingest"))
+
+    async def test_a_subject_that_is_done_may_come_again(self, engine: Engine) -> None:
+        await engine.duties.ack(await _given_duty(engine))
+        assert not await engine.duties.is_live("delete", "1")
+        assert await engine.duties.send(message())
+
+        [held] = await _receive(engine.duties)
+        await engine.duties.bury(held, "because")
+        assert not await engine.duties.is_live("delete", "1")
+        assert await engine.duties.send(message())
+
+    async def test_a_message_sent_again_by_its_holder_begins_anew(self, engine: Engine) -> None:
+        first = await _given_duty(engine)
+        await engine.duties.resend(first, {"job": "further"})
+
+        assert await engine.duties.is_live("delete", "1")
+        [again] = await _receive(engine.duties)
+
+        assert (again.about, again.deliveries, again.line) == ({"job": "further"}, 1, first.line)
+        with pytest.raises(Stale):
+            await engine.duties.ack(first)
+
+    async def test_only_kinds_asked_for_and_lines_not_barred_are_received(
+        self, engine: Engine
+    ) -> None:
+        for caller in "ab":
+            for kind in ("delete", "ingest"):
+                await engine.duties.send(message(caller, kind=kind, caller=caller))
+
+        barred = [("delete", "a"), ("ingest", "b")]
+        lines = await _lines(engine.duties, kinds=["delete"], barred=barred)
+        assert lines == [("delete", "b")]
+        assert await _lines(engine.duties, barred=barred) == [("ingest", "a")]
+        assert len(await _lines(engine.duties)) == 2
+
+    async def test_the_line_served_longest_ago_is_next(self, engine: Engine) -> None:
+        for caller in "abc":
+            for nth in "12":
+                await engine.duties.send(message(caller + nth, caller=caller))
+                engine.clock.advance(SECOND)
+
+        served = [("delete", "b"), ("delete", "a")]
+        turns = []
+        for _ in range(6):
+            [duty] = await engine.duties.receive(1, lease=LEASE * 9, served=served)
+            turns.append(duty.subject)
+            served = [line for line in served if line != duty.line] + [duty.line]
+        assert turns == ["c1", "b1", "a1", "c2", "b2", "a2"]
 
     async def test_no_more_is_received_than_asked_for(self, engine: Engine) -> None:
         for n in range(3):
-            await engine.duties.send("delete", {"job": str(n)})
+            await engine.duties.send(message(str(n)))
 
         assert len(await engine.duties.receive(2, lease=LEASE)) <= 2
 
@@ -121,8 +180,23 @@ class DutiesContract:
         await engine.duties.ack(held)
 
 
+def message(subject: str = "1", *, kind: str = "delete", caller: str = "a caller") -> Message:
+    return Message(kind=kind, subject=subject, caller=caller, about={"job": subject})
+
+
+async def _lines(
+    duties: Duties, *, kinds: Collection[str] | None = None, barred: Collection[Line] = ()
+) -> list[Line]:
+    """Of all messages that can be received."""
+    lines = list[Line]()
+    for _ in range(TRIES):
+        received = await duties.receive(9, lease=LEASE, kinds=kinds, barred=barred)
+        lines += [duty.line for duty in received]
+    return sorted(lines)
+
+
 async def _given_duty(engine: Engine) -> Duty:
-    await engine.duties.send("delete", {"job": "1"})
+    await engine.duties.send(message())
     [duty] = await _receive(engine.duties)
     return duty
 

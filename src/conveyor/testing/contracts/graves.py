@@ -6,6 +6,7 @@ import pytest
 
 from conveyor.errors import Stale
 from conveyor.ports.duties import Duty
+from conveyor.testing.contracts.duties import message
 from conveyor.testing.contracts.engine import TRIES, Engine
 
 LEASE = timedelta(seconds=30)
@@ -86,7 +87,7 @@ class GravesContract:
     async def test_what_is_not_buried_is_neither_found_nor_revived_nor_dropped(
         self, engine: Engine
     ) -> None:
-        await engine.duties.send("delete", {"job": "1"})
+        await engine.duties.send(message())
         held = await _receive(engine)
         assert held is not None
 
@@ -97,6 +98,20 @@ class GravesContract:
 
         await engine.duties.ack(held)
 
+    async def test_a_revived_message_gives_way_to_a_live_one_of_its_subject(
+        self, engine: Engine
+    ) -> None:
+        dead = await _given_buried(engine)
+        await engine.duties.send(message())
+
+        assert await engine.graves.revive(dead.id)
+
+        assert list(await engine.graves.buried(limit=9)) == []
+        live = await _receive(engine)
+        assert live is not None
+        assert live.id != dead.id
+        assert await _receive(engine) is None
+
     async def test_of_two_that_revive_a_duty_one_does(self, engine: Engine) -> None:
         duty = await _given_buried(engine)
         assert [await engine.graves.revive(duty.id) for _ in range(2)] == [True, False]
@@ -104,7 +119,7 @@ class GravesContract:
 
 
 async def _given_buried(engine: Engine, reason: str = "because") -> Duty:
-    await engine.duties.send("delete", {"job": "1"})
+    await engine.duties.send(message())
     duty = await _receive(engine)
     assert duty is not None
     await engine.duties.bury(duty, reason)
