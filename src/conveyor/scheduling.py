@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from conveyor.api.schedules import Schedules
-from conveyor.operating import Stores
+from conveyor.operating import Engines, Stores
 from conveyor.steps.fire import Fire
 from conveyor.steps.read import Read
 from conveyor.steps.reschedule import Reschedule
@@ -16,6 +16,7 @@ def wire_fire(stores: Stores, metrics: Metrics) -> Fire:
     return Fire(
         timetable=stores.timetable,
         metadata=stores.metadata,
+        api_keys=stores.api_keys,
         duties=stores.duties,
         clock=stores.clock,
         ids=stores.ids,
@@ -23,6 +24,8 @@ def wire_fire(stores: Stores, metrics: Metrics) -> Fire:
     )
 
 
-def wire_schedules(stores: Stores, read: Read) -> Schedules:
-    rescheduling = Reschedule(metadata=stores.metadata, clock=stores.clock)
+def wire_schedules(engines: Engines, read: Read) -> Schedules:
+    rescheduling = Reschedule(
+        metadata=engines.metadata, sealing=engines.sealing, clock=engines.clock
+    )
     return Schedules(rescheduling=rescheduling, read=read)

@@ -71,7 +71,6 @@ NOT_CALLED: dict[str, str] = {
     "coordination.held": ONLY_READ,
     "coordination.take": "a token that is lost with its process comes back by itself",
     "duties.extend": TIMER,
-    "metadata.jobs": ONLY_READ,
     "tasks.get": ONLY_READ,
     "tasks.history": ONLY_READ,
     "work.open": "no step calls it",

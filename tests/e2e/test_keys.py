@@ -155,6 +155,34 @@ def test_a_live_stream_ends_when_its_key_is_revoked(tmp_path: Path) -> None:
             problem_of(api.get(f"/jobs/{job_id}/events"), 401, "unauthenticated")
 
 
+def test_a_schedule_pauses_with_its_key_and_says_why(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    body = {**TASKS, "type": "scheduled", "schedule": {"rate": {"every": 1, "unit": "day"}}}
+    with (
+        a_gateway() as gateway,
+        service(data=data, gateway=gateway.url, environ=KEYS) as program,
+    ):
+        made, other = (create(data, "--caller", "ann") for _ in range(2))
+        with client_of(program, key=made["key"]) as api, client_of(program, key=other["key"]) as o:
+            job_id = api.post("/jobs", json=body).raise_for_status().json()["job_id"]
+            assert o.get(f"/jobs/{job_id}").json()["schedule_state"] == "active"
+            conveyor("keys", "revoke", "--data", str(data), made["about"]["id"])
+
+            job = o.get(f"/jobs/{job_id}").json()
+            assert (job["schedule_state"], job["schedule_pause_reason"]) == (
+                "paused",
+                "api_key_revoked",
+            )
+            environ = {"CONVEYOR_KEY": other["key"]}
+            told = conveyor("status", job_id, "--url", program.url, environ=environ)
+            assert "api_key_revoked" in told.stdout, told.stderr
+
+            turn = {"schedule_state": "active"}
+            job = o.post(f"/jobs/{job_id}/schedule/state", json=turn).raise_for_status().json()
+            assert job["schedule_state"] == "active"
+            assert "schedule_pause_reason" not in job
+
+
 def _revoke(data: Path, program: Program, made: dict[str, Any]) -> None:
     with client_of(program, key=made["key"]) as api:
         assert api.get("/jobs").status_code == 200

@@ -13,6 +13,7 @@ import msgspec
 
 from conveyor.adapters.crypto.sealing import AesSealing
 from conveyor.adapters.memory.answers import MemoryAnswers
+from conveyor.adapters.memory.api_keys import MemoryApiKeys
 from conveyor.adapters.memory.blobs import MemoryBlobs
 from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.coordination import MemoryCoordination
@@ -474,12 +475,13 @@ def a_house(
         fire=Fire(
             timetable=timetable,
             metadata=metadata,
+            api_keys=MemoryApiKeys(recorded),
             duties=duties,
             clock=clock,
             ids=ids,
             count=lambda what: fired.update([what]),
         ),
-        rescheduling=Reschedule(metadata=metadata, clock=clock),
+        rescheduling=Reschedule(metadata=metadata, sealing=sealing, clock=clock),
         settle=Settle(
             metadata=metadata,
             tasks=tasks,

@@ -52,6 +52,7 @@ async def take_call(request: Request, who: Who, most: int) -> Call:
         fingerprint=digest.digest(),
         extensions=extensions,
         idempotency_key=key,
+        key_id=who.key_id,
     )
 
 

@@ -6,10 +6,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from conveyor.api import wire
-from conveyor.api.auth import caller_of
+from conveyor.api.auth import caller_of, scraper, who
 from conveyor.api.intake import LARGEST_FORM, read_body
 from conveyor.domain.ids import JobId
-from conveyor.domain.schedule import parse_schedule, parse_turn
+from conveyor.domain.schedule import ScheduleState, parse_schedule, parse_turn
 from conveyor.steps.read import Read
 from conveyor.steps.reschedule import Reschedule
 
@@ -26,7 +26,14 @@ class Schedules:
 
     async def turn_schedule(self, request: Request) -> Response:
         state = parse_turn(await read_body(request, LARGEST_FORM))
-        await self.rescheduling.turn(caller_of(request), _job(request), state)
+        known = who(request) if state is ScheduleState.PAUSED else scraper(request)
+        await self.rescheduling.turn(
+            known.caller,
+            _job(request),
+            state,
+            key_id=known.key_id,
+            gateway_key=known.gateway_key,
+        )
         return await self._shown(request)
 
     async def _shown(self, request: Request) -> Response:

@@ -66,6 +66,7 @@ class WireJob(msgspec.Struct, kw_only=True):
     next_scheduled_run: datetime | None = None
     schedule: Schedule | UnsetType = UNSET
     schedule_state: str | UnsetType = UNSET
+    schedule_pause_reason: str | UnsetType = UNSET
     skipped_fires: int | UnsetType = UNSET
     last_skipped_at: datetime | UnsetType = UNSET
     max_per_host: int | UnsetType = UNSET
@@ -247,6 +248,7 @@ def job_shown(view: JobView) -> WireJob:
         next_scheduled_run=view.next_run,
         schedule=job.schedule or UNSET,
         schedule_state=job.schedule_state if job.schedule else UNSET,
+        schedule_pause_reason=job.pause_reason or UNSET,
         skipped_fires=job.skipped or UNSET,
         last_skipped_at=job.last_skipped_at or UNSET,
         zenrows_params=_texts(job.params),

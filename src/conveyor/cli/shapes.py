@@ -89,6 +89,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     schedule: Schedule | None = None
     schedule_state: str = ""
     next_scheduled_run: str | None = None
+    schedule_pause_reason: str = ""
     skipped_fires: int = 0
     last_skipped_at: str = ""
 

@@ -66,6 +66,8 @@ def schedule_facts(job: Job) -> list[tuple[str, object]]:
         ("schedule_state", job.schedule_state),
         ("next_scheduled_run", job.next_scheduled_run or "none"),
     ]
+    if job.schedule_pause_reason:
+        told += [("schedule_pause_reason", job.schedule_pause_reason)]
     told += [("skipped_fires", job.skipped_fires)] if job.skipped_fires else []
     told += [("last_skipped_at", job.last_skipped_at)] if job.last_skipped_at else []
     return told

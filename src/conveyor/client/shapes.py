@@ -68,6 +68,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     schedule: dict[str, object] | None = None  # of a scheduled job
     schedule_state: str | None = None
     next_scheduled_run: datetime | None = None
+    schedule_pause_reason: str | None = None  # why the service paused it, if it did
     skipped_fires: int = 0  # that found its last run live
     last_skipped_at: datetime | None = None
     created_at: datetime | None = None

@@ -8,9 +8,10 @@ from enum import StrEnum
 
 import msgspec
 
-from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.api_key import ApiKey, KeyStatus, status
+from conveyor.domain.ids import CallerId, JobId, KeyId, RunId
 from conveyor.domain.pinned import PinnedList
-from conveyor.domain.schedule import Schedule, ScheduleState, next_fire
+from conveyor.domain.schedule import PauseReason, Schedule, ScheduleState, next_fire
 from conveyor.domain.webhook import Webhook
 from conveyor.errors import IllegalMove, InvalidArgument
 
@@ -56,6 +57,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     webhook: Webhook | None = None
     schedule: Schedule | None = None  # of a scheduled job
     schedule_state: ScheduleState = ScheduleState.ACTIVE
+    pause_reason: PauseReason | None = None  # of a schedule that the service paused
+    api_key_id: KeyId | None = None  # the key it fires under, where keys can be revoked
     next_fire_at: datetime | None = None  # computed while paused, too; None when none is to come
     skipped: int = 0  # fires that found the last run live
     last_skipped_at: datetime | None = None
@@ -95,9 +98,32 @@ def reschedule(job: Job, schedule: Schedule, next_at: datetime, now: datetime) -
     return msgspec.structs.replace(job, schedule=schedule, next_fire_at=next_at, updated_at=now)
 
 
-def turn_schedule(job: Job, state: ScheduleState, next_at: datetime | None, now: datetime) -> Job:
+def turn_schedule(
+    job: Job,
+    state: ScheduleState,
+    next_at: datetime | None,
+    now: datetime,
+    *,
+    why: PauseReason | None = None,
+) -> Job:
     """Pause a job's schedule, or let it go on with what is to come."""
-    return msgspec.structs.replace(job, schedule_state=state, next_fire_at=next_at, updated_at=now)
+    return msgspec.structs.replace(
+        job, schedule_state=state, next_fire_at=next_at, pause_reason=why, updated_at=now
+    )
+
+
+def pause_without_key(job: Job, key: ApiKey | None, now: datetime) -> Job:
+    """The job with its schedule paused, if the key it fires under is not good any more."""
+    if job.api_key_id is None or job.schedule_state is ScheduleState.PAUSED:
+        return job
+    match status(key, now) if key else KeyStatus.REVOKED:
+        case KeyStatus.ACTIVE:
+            return job
+        case KeyStatus.EXPIRED:
+            why = PauseReason.API_KEY_EXPIRED
+        case KeyStatus.REVOKED:
+            why = PauseReason.API_KEY_REVOKED
+    return turn_schedule(job, ScheduleState.PAUSED, job.next_fire_at, now, why=why)
 
 
 def next_run(job: Job, now: datetime) -> datetime | None:

@@ -29,6 +29,14 @@ class ScheduleState(StrEnum):
     PAUSED = "paused"
 
 
+class PauseReason(StrEnum):
+    """Why a schedule was paused by the service, not by its caller."""
+
+    API_KEY_REVOKED = "api_key_revoked"
+    API_KEY_EXPIRED = "api_key_expired"
+    CANNOT_FIRE = "cannot_fire"  # its time zone is not known here any more, or its list is gone
+
+
 class RateUnit(StrEnum):
     MINUTE = "minute"
     HOUR = "hour"

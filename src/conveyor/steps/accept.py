@@ -260,6 +260,7 @@ class Accept:
             runs=0,
             schedule=schedule,
             next_fire_at=first_fire(schedule, now, within="schedule") if schedule else None,
+            api_key_id=call.key_id,
             sealed_key=self.sealing.seal(call.api_key, context=context(call.caller, job_id)),
             params=dump(params),
             name=body.name,

@@ -21,8 +21,9 @@ from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job
 from conveyor.domain.pinned import PinnedList
 from conveyor.domain.run import Run, Trigger
-from conveyor.domain.schedule import ScheduleState, next_fire
+from conveyor.domain.schedule import PauseReason, ScheduleState, next_fire
 from conveyor.errors import InvalidArgument, Stale, Unavailable
+from conveyor.ports.api_keys import ApiKeys
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.duties import Duties
 from conveyor.ports.metadata import Metadata
@@ -39,6 +40,7 @@ class Fired(StrEnum):
 
     RUN = "run"
     SKIPPED = "skipped"
+    PAUSED = "paused"  # its key is not good any more
     BROKEN = "broken"
 
 
@@ -46,6 +48,7 @@ class Fired(StrEnum):
 class Fire:
     timetable: Timetable
     metadata: Metadata
+    api_keys: ApiKeys
     duties: Duties
     clock: Clock
     ids: Ids
@@ -76,6 +79,12 @@ class Fire:
 
     async def _fire(self, job: Job) -> Fired:
         now = self.clock.now()
+        key = await self.api_keys.find(job.api_key_id) if job.api_key_id else None
+        paused = life.pause_without_key(job, key, now)
+        if paused is not job:
+            await self.metadata.commit(paused)
+            log.warning("schedule.paused", job_id=job.id, why=paused.pause_reason)
+            return Fired.PAUSED
         try:
             next_at = _next(job, now)
         except InvalidArgument as error:
@@ -105,7 +114,9 @@ class Fire:
 
     async def _pause(self, job: Job, why: str, now: datetime) -> Fired:
         """Put aside what can never fire, so that it keeps nothing else waiting."""
-        await self.metadata.commit(life.turn_schedule(job, ScheduleState.PAUSED, None, now))
+        why_shown = PauseReason.CANNOT_FIRE
+        paused = life.turn_schedule(job, ScheduleState.PAUSED, None, now, why=why_shown)
+        await self.metadata.commit(paused)
         log.error("schedule.broken", job_id=job.id, why=why)
         return Fired.BROKEN
 

@@ -15,12 +15,16 @@ import structlog
 from conveyor.domain import api_key as life
 from conveyor.domain.api_key import ApiKey, KeyStatus, NewKey, Scope
 from conveyor.domain.ids import CallerId, KeyId
+from conveyor.domain.job import Job, JobType, pause_without_key
+from conveyor.domain.run import Run
 from conveyor.domain.sealed import context
 from conveyor.errors import Stale, Unavailable
 from conveyor.ports.api_keys import ApiKeys
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
+
+PAGE = 500
 
 log = structlog.get_logger()
 
@@ -82,13 +86,40 @@ class Grant:
         """The key, which opens nothing from now on; None when there is none of that id."""
         while key := await self.api_keys.find(key_id):
             if key.revoked_at:
+                await self._pause_schedules(key)
                 return self._shown(key)
             revoked = life.revoke(key, self.clock.now())
             with suppress(Stale):  # it was used just now, and that was noted
                 await self.metadata.commit(revoked)
                 log.info("key.revoked", key_id=key_id, caller=key.caller)
+                await self._pause_schedules(revoked)
                 return self._shown(revoked)
         return None
+
+    async def _pause_schedules(self, key: ApiKey) -> None:
+        """Pause what would fire under a revoked key. Whatever a crash leaves out is paused when it
+        is due.
+        """
+        before = None
+        while page := await self._scheduled(key.caller, before):
+            for job, _ in page:
+                if job.api_key_id == key.id:
+                    await self._pause_schedule(job, key)
+            before = page[-1][0].id
+
+    async def _scheduled(
+        self, caller: CallerId, before: str | None
+    ) -> Sequence[tuple[Job, Run | None]]:
+        kind = JobType.SCHEDULED
+        return await self.metadata.jobs(caller, limit=PAGE, before=before, kind=kind)
+
+    async def _pause_schedule(self, job: Job, key: ApiKey) -> None:
+        paused = pause_without_key(job, key, self.clock.now())
+        if paused is job:
+            return
+        with suppress(Stale):  # it changed this very moment: its next fire pauses it
+            await self.metadata.commit(paused)
+            log.warning("schedule.paused", job_id=job.id, why=paused.pause_reason)
 
     async def page(self, *, limit: int, after: str = "") -> Sequence[KeyShown]:
         """Keys in order of id, from above `after`: the oldest first."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from conveyor.domain.batch import REPLAY_LIFE, Replay
-from conveyor.domain.ids import CallerId
+from conveyor.domain.ids import CallerId, KeyId
 from conveyor.errors import CallerFault, IdempotencyKeyConflict
 from conveyor.ports.answers import Answers
 from conveyor.ports.clock import Clock
@@ -20,11 +20,12 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """A request that may be repeated: who, with which key, and what."""
 
     caller: CallerId
-    api_key: str
+    api_key: str  # the gateway's
     raw: bytes
     fingerprint: bytes
     extensions: Mapping[str, object] = {}
     idempotency_key: str | None = None
+    key_id: KeyId | None = None  # of the caller's key, where keys can be revoked
 
 
 class Answer(msgspec.Struct, frozen=True):

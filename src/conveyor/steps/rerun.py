@@ -243,7 +243,9 @@ class Rerun:
         run = self._new_run(plan)
         sealed = self.sealing.seal(call.api_key, context=context(call.caller, plan.job.id))
         job = msgspec.structs.replace(
-            job_life.run_again(plan.job, run.id, run.created_at), sealed_key=sealed
+            job_life.run_again(plan.job, run.id, run.created_at),
+            sealed_key=sealed,
+            api_key_id=call.key_id,
         )
         told = Rerunning(job, run, plan.rerun_of, plan.retried, plan.taken_over)
         answer = Answer(202 if plan.large else 201, render(told))

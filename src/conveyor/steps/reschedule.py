@@ -8,15 +8,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
 import structlog
 
 from conveyor.domain import job as life
-from conveyor.domain.ids import CallerId, JobId
+from conveyor.domain.ids import CallerId, JobId, KeyId
 from conveyor.domain.job import Job
 from conveyor.domain.schedule import Schedule, ScheduleState, first_fire, next_fire
+from conveyor.domain.sealed import context
 from conveyor.errors import Conflict, Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
+from conveyor.ports.sealing import Sealing
 from conveyor.steps.ownership import own_job
 
 log = structlog.get_logger()
@@ -25,6 +28,7 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reschedule:
     metadata: Metadata
+    sealing: Sealing
     clock: Clock
 
     async def replace(self, caller: CallerId, job_id: JobId, schedule: Schedule) -> None:
@@ -36,8 +40,19 @@ class Reschedule:
         await self._change(caller, job_id, changed)
         log.info("schedule.replaced", job_id=job_id)
 
-    async def turn(self, caller: CallerId, job_id: JobId, state: ScheduleState) -> None:
-        """Pause a schedule, or resume it from now on; if it stands so already, nothing changes."""
+    async def turn(
+        self,
+        caller: CallerId,
+        job_id: JobId,
+        state: ScheduleState,
+        *,
+        key_id: KeyId | None = None,
+        gateway_key: str | None = None,
+    ) -> None:
+        """Pause a schedule, or resume it from now on; if it stands so already, nothing changes.
+
+        It fires from then on under the key it is resumed with, as after a rerun.
+        """
 
         def changed(job: Job, now: datetime) -> Job:
             if job.schedule_state is state or job.schedule is None:
@@ -45,10 +60,17 @@ class Reschedule:
             at = job.next_fire_at
             if state is ScheduleState.ACTIVE:
                 at = next_fire(job.schedule, now, anchor=at or now)
+                job = self._under(job, key_id, gateway_key)
             return life.turn_schedule(job, state, at, now)
 
         if await self._change(caller, job_id, changed):
             log.info("schedule.turned", job_id=job_id, schedule_state=state)
+
+    def _under(self, job: Job, key_id: KeyId | None, gateway_key: str | None) -> Job:
+        if gateway_key is None:
+            return job
+        sealed = self.sealing.seal(gateway_key, context=context(job.caller, job.id))
+        return msgspec.structs.replace(job, api_key_id=key_id, sealed_key=sealed)
 
     async def _change(
         self, caller: CallerId, job_id: JobId, changed: Callable[[Job, datetime], Job]
