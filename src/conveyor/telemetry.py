@@ -29,7 +29,7 @@ from conveyor.domain.waiting import Waiting
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
 from conveyor.ports.receivers import Receivers, Reply
-from conveyor.ports.tasks import NewTask, Tasks
+from conveyor.ports.tasks import NewTask, TaskPage, Tasks
 from conveyor.ports.work import Work
 
 SECRET = re.compile(r"(?i)(apikey|api_key|x-api-key|authorization|signature)=[^&\s\"']+")
@@ -296,9 +296,12 @@ class MeteredTasks:
         limit: int,
         after: int = -1,
         statuses: frozenset[TaskStatus] | None = None,
-    ) -> Sequence[Task]:
-        found = await self._tasks.page(run_id, limit=limit, after=after, statuses=statuses)
-        self._metrics.read_rows.inc(len(found))
+        whole: bool = False,
+    ) -> TaskPage:
+        found = await self._tasks.page(
+            run_id, limit=limit, after=after, statuses=statuses, whole=whole
+        )
+        self._metrics.read_rows.inc(len(found.tasks))
         return found
 
 

@@ -94,7 +94,7 @@ async def _check_acknowledged(
             run = await engines.metadata.run(run_id)
             assert run
             assert run.job_id == job_id
-            rows = await engines.tasks.page(run_id, limit=TASKS)
+            rows = (await engines.tasks.page(run_id, limit=TASKS)).tasks
             assert [row.spec.url for row in rows] == urls
         for (run_id, task_id), status in settled.items():
             row = await engines.tasks.get(run_id, task_id)

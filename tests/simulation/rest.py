@@ -130,7 +130,7 @@ async def _check_nothing_is_left_over(world: World, callers: Callers) -> None:
         assert {run.id for run in stored} == alive & job.runs.keys()
     named, fresh = set[str](), set[str]()
     for run_id in held:
-        rows = await world.ports.tasks.page(RunId(run_id), limit=1000)
+        rows = (await world.ports.tasks.page(RunId(run_id), limit=1000)).tasks
         kept_at = {row.result.locator: row for row in rows if row.result}
         named |= kept_at.keys()
         # Older ones may have been cleared away: nobody can read them any more.

@@ -190,7 +190,7 @@ class House:
         return run
 
     async def rows(self, run_id: RunId) -> list[Task]:
-        return list(await self.tasks.page(run_id, limit=10_000))
+        return list((await self.tasks.page(run_id, limit=10_000)).tasks)
 
     async def lists(self) -> list[str]:
         return list(await self.blobs.keys("", limit=100))

@@ -181,7 +181,7 @@ async def test_a_clock_set_ahead_ends_no_lease(tmp_path: Path) -> None:
         assert not await engine.work.renew([held(claimed)])
         assert await engine.work.settle([settlement(claimed, scraped())]) == [True]
         await engine.duties.ack(received)
-        [task] = await engine.tasks.page(RUN, limit=1)
+        [task] = (await engine.tasks.page(RUN, limit=1)).tasks
         assert (task.status, task.lost) == (TaskStatus.SUCCESSFUL, 0)
 
 

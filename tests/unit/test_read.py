@@ -13,9 +13,10 @@ from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.run import RunStatus, counts
 from conveyor.domain.task import Refused, Task, TaskStatus
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
+from conveyor.ports.tasks import PAGE_BYTES, new_tasks
 from conveyor.steps.attempt import Ended, Fetched, Result
-from conveyor.steps.read import HOT, Content
-from conveyor.testing.factories import a_problem, a_run
+from conveyor.steps.read import HOT, Content, ResultPart
+from conveyor.testing.factories import a_problem, a_run, a_task_spec
 from tests.unit.kit import A_PAGE, CALLER, STRANGER, House, a_house, an_assignment, away
 
 
@@ -106,16 +107,36 @@ async def test_results_are_paged_in_order_each_once_also_when_filtered() -> None
         seen: list[int] = []
         after, more = -1, True
         while more:
-            page = await house.read.results(
-                CALLER, job_id, run_id, limit=3, after=after, statuses=statuses
-            )
-            seen += [task.index for task in page.tasks]
-            more = page.next_cursor is not None
+            [part] = await _results(house, job_id, run_id, limit=3, after=after, statuses=statuses)
+            seen += [task.index for task in part.tasks]
+            more = part.next_cursor is not None
             after = seen[-1] if seen else -1
         assert seen == list(range(expected))
 
-    latest = await house.read.results(CALLER, job_id, None, limit=9, after=-1, statuses=None)
+    [latest] = await _results(house, job_id, None, limit=9)
     assert len(latest.tasks) == 7
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 6, 7, 8])
+async def test_a_page_of_heavy_tasks_is_dense_and_read_in_parts(limit: int) -> None:
+    """Of these tasks two fit into what the port gives at once."""
+    house = a_house()
+    job_id, run_id = await house.submit(1)
+    heavy = a_task_spec(metadata=f'{{"key":"{"x" * (PAGE_BYTES * 2 // 5)}"}}')
+    await house.tasks.add(run_id, new_tasks(run_id, 1, [heavy] * 6))
+
+    seen: list[int] = []
+    after, more = -1, True
+    while more:
+        parts = await _results(house, job_id, run_id, limit=limit, after=after)
+        assert [part.is_last for part in parts] == [False] * (len(parts) - 1) + [True]
+        page = [task for part in parts for task in part.tasks]
+        seen += [task.index for task in page]
+        more = parts[-1].next_cursor is not None
+        assert len(page) == limit or not more
+        assert parts[-1].next_cursor == (page[-1].id if more else None)
+        after = seen[-1]
+    assert seen == list(range(7))
 
 
 async def test_the_body_of_a_successful_task_is_read_whole() -> None:
@@ -248,3 +269,18 @@ async def test_counts_are_read_when_there_is_nobody_to_share_them() -> None:
     for call in ("coordination.recall", "coordination.remember"):
         with away(house.trace, call, Unavailable("away")):
             assert (await house.read.job(CALLER, job_id)).settled.done == 0
+
+
+async def _results(
+    house: House,
+    job_id: JobId,
+    run_id: RunId | None,
+    *,
+    limit: int,
+    after: int = -1,
+    statuses: frozenset[TaskStatus] | None = None,
+) -> list[ResultPart]:
+    _, parts = await house.read.results(
+        CALLER, job_id, run_id, limit=limit, after=after, statuses=statuses
+    )
+    return [part async for part in parts]

@@ -319,7 +319,7 @@ async def test_a_full_disk_is_told_corrupts_nothing_and_passes(tmp_path: Path) -
         with pytest.raises(StorageFull):
             await engine.tasks.add(RUN, new_tasks(n=5_000, first=10))
 
-        assert len(await engine.tasks.page(RUN, limit=100)) == 10
+        assert len((await engine.tasks.page(RUN, limit=100)).tasks) == 10
         assert await engine.database.read(lambda c: c.pragma("integrity_check")) == "ok"
         await _limit_pages(engine.database, more=100_000)
         assert await engine.tasks.add(RUN, new_tasks(n=5_000, first=10)) == 5_000
@@ -362,7 +362,7 @@ async def test_claims_of_a_dead_process_are_found_each_time_the_folder_is_opened
 
     async with _engine(tmp_path) as engine:
         await engine.work.release_lapsed(overdue=timedelta(days=-1), limit=9)
-        tasks = await engine.tasks.page(RUN, limit=9)
+        tasks = (await engine.tasks.page(RUN, limit=9)).tasks
         assert [(task.status, task.lost) for task in tasks] == [
             (TaskStatus.PENDING, 1),
             (TaskStatus.PENDING, 1),

@@ -1,9 +1,11 @@
 """The calls of the contract, each a few lines between a request and a step."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -28,7 +30,7 @@ from conveyor.steps.delete import Delete
 from conveyor.steps.export import Export
 from conveyor.steps.idempotency import Answer
 from conveyor.steps.pause import Pause
-from conveyor.steps.read import Content, Read
+from conveyor.steps.read import Content, Read, ResultPart
 from conveyor.steps.rerun import Rerun
 from conveyor.steps.stage import Stage
 from conveyor.steps.watch import Watch
@@ -180,7 +182,7 @@ class Handlers:
 
     async def list_results(self, request: Request) -> Response:
         query = request.query_params
-        page = await self.read.results(
+        job, parts = await self.read.results(
             caller_of(request),
             _job(request),
             _run(request),
@@ -193,14 +195,19 @@ class Handlers:
         base = self._base(request)
 
         def link(task: Task) -> str:
-            return self.links.to_result(base, page.job.id, task)
+            return self.links.to_result(base, job.id, task)
 
-        results = [
-            wire.result_shown(task, expired=self.read.has_expired(page.job, task), link=link)
-            for task in page.tasks
-        ]
-        self.metrics.served_rows.inc(len(results))
-        return _json(wire.encode(wire.WireResults(results, page.next_cursor)))
+        def shown(part: ResultPart) -> list[wire.WireResult]:
+            self.metrics.served_rows.inc(len(part.tasks))
+            return [
+                wire.result_shown(task, expired=self.read.has_expired(job, task), link=link)
+                for task in part.tasks
+            ]
+
+        first = await anext(parts)
+        if first.is_last:
+            return _json(wire.encode(wire.WireResults(shown(first), first.next_cursor)))
+        return StreamingResponse(_page_in_parts(first, parts, shown), media_type=JSON)
 
     async def get_content(self, request: Request) -> Response:
         caller = caller_of(request)
@@ -279,6 +286,27 @@ async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byte
     yield first
     async for chunk in rest:
         yield chunk
+
+
+async def _page_in_parts(
+    first: ResultPart,
+    rest: AsyncGenerator[ResultPart, None],
+    shown: Callable[[ResultPart], list[wire.WireResult]],
+) -> AsyncIterator[bytes]:
+    """A page of results that is too large to be held: the bytes of `WireResults`, part by part."""
+    yield b'{"results":[' + _listed(shown(first))
+    is_empty = not first.tasks
+    async with aclosing(rest):
+        async for part in rest:
+            if part.tasks:
+                yield (b"" if is_empty else b",") + _listed(shown(part))
+                is_empty = False
+            if part.is_last:
+                yield b'],"next_cursor":%b}' % msgspec.json.encode(part.next_cursor)
+
+
+def _listed(results: list[wire.WireResult]) -> bytes:
+    return b",".join(map(wire.encode, results))
 
 
 def _answered(answer: Answer) -> Response:

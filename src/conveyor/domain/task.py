@@ -95,6 +95,26 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.attempts > 0
 
 
+def as_listed(task: Task) -> Task:
+    """The task without the parts of its spec that no listing shows: they may be large."""
+    return _without(task, params=None, body=None)
+
+
+def as_claimed(task: Task) -> Task:
+    """The task without the parts of its spec that no call to the gateway needs."""
+    return _without(task, external_id=None, metadata=None)
+
+
+def size_of(task: Task) -> int:
+    """Bytes of the texts that a caller or a gateway chose; all else about a task is small."""
+    return spec_size(task.spec) + len((task.problem or "").encode())
+
+
+def spec_size(spec: TaskSpec) -> int:
+    texts = (spec.url, spec.external_id, spec.metadata, spec.params, spec.body)
+    return sum(len(text.encode()) for text in texts if text)
+
+
 class Inherited(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a row of an earlier run stood, taken over by a rerun that leaves it alone."""
 
@@ -360,6 +380,12 @@ def lost_line(task: Task, now: datetime) -> Attempt:
     )
 
 
+def in_brief(line: Attempt) -> Attempt:
+    """The line without what the gateway said, which may be large: only that its worker was lost."""
+    lost = WORKER_LOST if line.problem == WORKER_LOST else None
+    return msgspec.structs.replace(line, problem=lost)
+
+
 def counted(verdict: Verdict) -> Counts:
     """What a verdict adds to its run's counts."""
     money = {"credits": verdict.spend.credits, "nanos": verdict.spend.nanos}
@@ -373,6 +399,11 @@ def counted(verdict: Verdict) -> Counts:
 def _check_held(task: Task, claim_no: int) -> None:
     if task.status is not TaskStatus.PROCESSING or task.claim_no != claim_no:
         raise Stale(f"task {task.id}: claim {claim_no} no longer holds it")
+
+
+def _without(task: Task, **absent: None) -> Task:
+    spec = msgspec.structs.replace(task.spec, **absent)
+    return msgspec.structs.replace(task, spec=spec)
 
 
 def _moved(task: Task, status: TaskStatus, now: datetime, **changes: object) -> Task:

@@ -13,11 +13,14 @@ class Claims(Protocol):
     """As `Work`, but of tasks named by the caller. Raises `Unavailable`."""
 
     async def take(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
-        """Claim those of the named tasks that are due; a task failed by it is given as failed."""
+        """Claim those of the named tasks that are due; a task failed by it is given as failed.
+
+        Tasks are `as_claimed`. Once `CLAIM_BYTES` are taken the others are left as they are.
+        """
         ...
 
     async def look(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
-        """The named tasks as they stand, those that exist."""
+        """The named tasks as they stand, all of them that exist, `as_listed`."""
         ...
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:

@@ -26,6 +26,6 @@ class Survey(Protocol):
     ) -> Mapping[TaskId, Sequence[Attempt]]:
         """The history of each task with an index above `after` and not above `up_to`.
 
-        As `Tasks.history` gives it; tasks without a line are left out.
+        As `Tasks.history` gives it, but `in_brief`; tasks without a line are left out.
         """
         ...

@@ -1,6 +1,6 @@
 """The rows of tasks: written once, read in pages. Their claims are another port."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -8,7 +8,19 @@ import msgspec
 from conveyor.domain.counts import Counts
 from conveyor.domain.ids import RunId, TaskId, task_ids
 from conveyor.domain.rerun import Statuses, is_done_again
-from conveyor.domain.task import Attempt, Inherited, Task, TaskSpec, TaskStatus, inherit
+from conveyor.domain.task import (
+    Attempt,
+    Inherited,
+    Task,
+    TaskSpec,
+    TaskStatus,
+    inherit,
+    spec_size,
+)
+
+# Bytes of texts (`size_of`) that one call reads or removes at most. A row of a caller with large
+# tasks is 64 KiB, older ones are some MB: a limit in rows alone would bound nothing.
+PAGE_BYTES = 4 * 1024 * 1024
 
 
 class NewTask(msgspec.Struct, frozen=True, gc=False):
@@ -30,10 +42,33 @@ def new_tasks(run_id: RunId, first: int, specs: Sequence[TaskSpec]) -> list[NewT
     return [NewTask(index, task_id(index), spec) for index, spec in enumerate(specs, first)]
 
 
+def portions(rows: Sequence[NewTask]) -> Iterator[list[NewTask]]:
+    """Rows in their order, to be added in as many calls: of each no more than `PAGE_BYTES`, unless
+    the first of it alone is larger.
+    """
+    portion, room = list[NewTask](), PAGE_BYTES
+    for row in rows:
+        size = spec_size(row.spec)
+        if portion and size > room:
+            yield portion
+            portion, room = [], PAGE_BYTES
+        portion.append(row)
+        room -= size
+    if portion:
+        yield portion
+
+
 def copied(task: Task, statuses: Statuses | None) -> NewTask:
     """The row a rerun has in place of an earlier run's, under the same index and id."""
     again = is_done_again(task, statuses)
     return NewTask(task.index, task.id, task.spec, None if again else inherit(task))
+
+
+class TaskPage(msgspec.Struct, frozen=True):
+    """Some tasks, and where to go on."""
+
+    tasks: Sequence[Task]
+    cursor: int | None  # the `after` of the next page; None when this is the last
 
 
 class Tasks(Protocol):
@@ -46,7 +81,9 @@ class Tasks(Protocol):
         """
         ...
 
-    async def get(self, run_id: RunId, task_id: TaskId) -> Task | None: ...
+    async def get(self, run_id: RunId, task_id: TaskId) -> Task | None:
+        """One task, `as_listed`."""
+        ...
 
     async def page(
         self,
@@ -55,11 +92,13 @@ class Tasks(Protocol):
         limit: int,
         after: int = -1,
         statuses: frozenset[TaskStatus] | None = None,
-    ) -> Sequence[Task]:
+        whole: bool = False,
+    ) -> TaskPage:
         """Tasks in order of index from above `after`, only those in `statuses` when given.
 
-        Dense: fewer than `limit` only when there are no more. Reads about as many rows as it
-        gives, whatever the filter leaves out.
+        They are `as_listed`, or `whole` for those who copy them. At most `limit` of them, and at most `PAGE_BYTES` in all unless the
+        first alone is larger: a page with a cursor may have any number of tasks, even none.
+        Reads about as many rows as it gives, whatever the filter leaves out.
         """
         ...
 
@@ -80,5 +119,9 @@ class Tasks(Protocol):
         ...
 
     async def discard(self, run_id: RunId, *, limit: int) -> int:
-        """Remove up to `limit` rows of a run with all that hangs on them; say how many went."""
+        """Remove rows of a run with all that hangs on them, and say how many went.
+
+        At most `limit`, and at most `PAGE_BYTES` unless the first alone is larger. None went
+        only when there are none left.
+        """
         ...

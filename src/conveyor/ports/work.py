@@ -9,6 +9,9 @@ import msgspec
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import Settlement, Task
 
+# Bytes of texts (`size_of`) that one claim gives: others wait for the engine meanwhile.
+CLAIM_BYTES = 4 * 1024 * 1024
+
 
 class Held(msgspec.Struct, frozen=True, gc=False):
     """Which claim a worker holds."""
@@ -46,8 +49,9 @@ class Work(Protocol):
         No two callers get the same claim. A task whose lease lapsed is due too. Among what is
         given may be tasks that are final: one that lost a worker too many and was failed and
         counted by this call, or one of which a hint came round again. There is nothing to do
-        for those but to check whether their run is complete, and to `ack` them. May give fewer
-        than there are.
+        for those but to check whether their run is complete, and to `ack` them. Tasks are
+        `as_claimed`. May give fewer than there are: of many that are large no more than
+        twice `CLAIM_BYTES`, beside the first of each run, which may be of any size.
         """
         ...
 

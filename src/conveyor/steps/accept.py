@@ -57,7 +57,7 @@ from conveyor.ports.duties import Duties
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
-from conveyor.ports.tasks import Tasks, new_tasks
+from conveyor.ports.tasks import Tasks, new_tasks, portions
 from conveyor.ports.work import Work
 from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.list_pieces import pieces_of
@@ -325,8 +325,7 @@ class Accept:
             return  # the job is on record: the sweeper finds its batch and sends the duty
 
     async def _write_rows(self, run_id: RunId, specs: list[TaskSpec]) -> None:
-        rows = new_tasks(run_id, 0, specs)
-        if rows:
+        for rows in portions(new_tasks(run_id, 0, specs)):
             await self.tasks.add(run_id, rows)
             await self.work.offer(run_id, [row.id for row in rows])
 
@@ -338,7 +337,8 @@ class Accept:
             if draft.staged and draft.slot is None:
                 await self.blobs.delete([draft.staged.blob])
             elif draft.run and not draft.staged:
-                await self.tasks.discard(draft.run.id, limit=self.limits.sync_tasks + 1)
+                while await self.tasks.discard(draft.run.id, limit=self.limits.sync_tasks):
+                    pass
         except ConveyorError:
             return
 

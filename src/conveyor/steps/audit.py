@@ -92,10 +92,12 @@ class Audit:
             after = (run_id, page[-1].first)
 
     async def _pages(self, run_id: RunId) -> AsyncIterator[Sequence[Task]]:
-        after = -1
-        while page := await self.tasks.page(run_id, limit=PAGE, after=after):
-            yield page
-            after = page[-1].index
+        after: int | None = -1
+        while after is not None:
+            page = await self.tasks.page(run_id, limit=PAGE, after=after)
+            if page.tasks:
+                yield page.tasks
+            after = page.cursor
 
     async def _look_at(self, case: "_Case", page: Sequence[Task], names: "_Names | None") -> None:
         case.ledger.add(page)
@@ -137,7 +139,7 @@ class Audit:
 
     async def _row(self, run_id: RunId, index: int) -> list[Task]:
         near = await self.tasks.page(run_id, limit=1, after=index - 1)
-        return [row for row in near if row.index == index]
+        return [row for row in near.tasks if row.index == index]
 
     async def _check_bodies(self, case: "_Case", tasks: Sequence[Task]) -> None:
         for task in tasks:

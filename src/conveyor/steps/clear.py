@@ -94,7 +94,7 @@ class Clear:
         return Broken(lost.orphan_rows(run_id), partial(self._discard, run_id))
 
     async def _discard(self, run_id: RunId) -> int:
-        while await self.tasks.discard(run_id, limit=BITE) == BITE:
+        while await self.tasks.discard(run_id, limit=BITE):
             pass
         return 1
 

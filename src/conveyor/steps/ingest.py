@@ -251,10 +251,13 @@ class Ingest:
     async def _copies(self, batch: Batch, source: RunId) -> AsyncIterator[Piece]:
         """What is left of an earlier run's rows."""
         statuses = None if batch.statuses is None else frozenset(batch.statuses)
-        read = batch.read
-        while rows := await self.tasks.page(source, limit=CHUNK_LINES, after=read - 1):
-            read = rows[-1].index + 1
-            yield Piece([copied(row, statuses) for row in rows], read)
+        after: int | None = batch.read - 1
+        while after is not None:
+            page = await self.tasks.page(source, limit=CHUNK_LINES, after=after, whole=True)
+            if page.tasks:
+                rows = [copied(row, statuses) for row in page.tasks]
+                yield Piece(rows, page.tasks[-1].index + 1)
+            after = page.cursor
 
     async def _write_piece(self, batch: Batch, piece: Piece) -> Batch:
         await self.tasks.add(batch.run_id, piece.rows)
@@ -277,9 +280,15 @@ class Ingest:
         """
         if batch.statuses is None:
             return [row.id for row in piece.rows], NO_INHERITANCE
-        after = piece.rows[0].index - 1
-        rows = await self.tasks.page(batch.run_id, limit=len(piece.rows), after=after)
-        return [row.id for row in rows if row.source_run_id is None], inherited(rows)
+        fresh, taken_over, left = list[TaskId](), NO_INHERITANCE, len(piece.rows)
+        after: int | None = piece.rows[0].index - 1
+        while after is not None and left:
+            page = await self.tasks.page(batch.run_id, limit=left, after=after)
+            fresh += [row.id for row in page.tasks if row.source_run_id is None]
+            taken_over += inherited(page.tasks)
+            left -= len(page.tasks)
+            after = page.cursor
+        return fresh, taken_over
 
     async def _finish(self, ending: Ending) -> None:
         """Say what came of the promise: all of it, or what was written when the run ended."""
@@ -340,12 +349,14 @@ class Ingest:
         """The batch as its rows tell it: whoever died before the watermark left some ahead of it,
         and they may be done and counted by now.
         """
-        while batch.pinned or batch.written < batch.count:
-            page = await self.tasks.page(batch.run_id, limit=CHUNK_LINES, after=_next(batch) - 1)
-            rows = [row for row in page if not batch.blob or row.index < batch.first + batch.count]
-            if not rows:
-                break
-            batch = _with_rows(batch, rows)
+        after: int | None = _next(batch) - 1
+        while after is not None and (batch.pinned or batch.written < batch.count):
+            page = await self.tasks.page(batch.run_id, limit=CHUNK_LINES, after=after)
+            end = batch.first + batch.count
+            rows = [row for row in page.tasks if not batch.blob or row.index < end]
+            if rows:
+                batch = _with_rows(batch, rows)
+            after = page.cursor if len(rows) == len(page.tasks) else None
         return batch
 
     async def _is_wanted(self, batch: Batch) -> bool:

@@ -17,6 +17,7 @@ from conveyor.domain.pinned_reader import PinnedReader
 from conveyor.domain.task import TaskSpec
 from conveyor.errors import InvalidArgument
 from conveyor.ports.blobs import Blobs
+from conveyor.ports.tasks import PAGE_BYTES
 
 SPECS = msgspec.json.Decoder(TaskSpec)
 
@@ -58,14 +59,16 @@ async def _in_threads(pieces: Iterator[Piece]) -> AsyncIterator[Piece]:
 async def staged_tasks(
     blobs: Blobs, key: str, *, offset: int = 0, at_a_time: int
 ) -> AsyncIterator[tuple[list[TaskSpec], int]]:
-    """What is left of a list in stored form, many tasks at a time, and how many bytes they took."""
+    """What is left of a list in stored form, many tasks at a time as long as they are small, and
+    how many bytes they took.
+    """
     rest, specs, length = b"", list[TaskSpec](), 0
     async for part in blobs.read(key, offset=offset):
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
             specs.append(_spec(line))
             length += len(line) + 1
-            if len(specs) == at_a_time:
+            if len(specs) == at_a_time or length >= PAGE_BYTES:
                 yield specs, length
                 specs, length = [], 0
     if specs:

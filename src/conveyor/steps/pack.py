@@ -166,22 +166,23 @@ class Pack:
         self, export: Export, job: Job, is_wanted: Wanted
     ) -> AsyncIterator[Portion]:
         """The run's rows as they are read, as long as the file is wanted and not too large."""
-        after, total = -1, 0
-        while True:
+        after: int | None = -1
+        total = 0
+        while after is not None:
             if not await is_wanted():
                 raise _Stop(Unmade())
-            rows = await self.tasks.page(export.run_id, limit=PAGE, after=after)
-            if not rows:
-                return
+            page = await self.tasks.page(export.run_id, limit=PAGE, after=after)
             now = self.clock.now()
             total += sum(
-                _length(task) for task in rows if not has_expired(task, job.result_ttl_days, now)
+                _length(task)
+                for task in page.tasks
+                if not has_expired(task, job.result_ttl_days, now)
             )
             if total > self.cap:
                 raise _Stop(Unmade(too_large(self.cap)))
-            for tasks in _portioned(rows):
+            for tasks in _portioned(page.tasks):
                 yield Portion(tasks, now)
-            after = rows[-1].index
+            after = page.cursor
 
 
 class Archive:

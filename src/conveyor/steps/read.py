@@ -1,6 +1,6 @@
 """Read: what callers see of their jobs, runs and tasks. Nothing here writes."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -43,10 +43,12 @@ class RunView(msgspec.Struct, frozen=True):
     waiting: Waiting | None = None
 
 
-class ResultPage(msgspec.Struct, frozen=True):
-    job: Job
+class ResultPart(msgspec.Struct, frozen=True):
+    """Some tasks of a page of results."""
+
     tasks: Sequence[Task]
-    next_cursor: str | None
+    is_last: bool = False
+    next_cursor: str | None = None  # told with the last part; None there when nothing follows
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -131,14 +133,33 @@ class Read:
         limit: int,
         after: int,
         statuses: frozenset[TaskStatus] | None,
-    ) -> ResultPage:
-        """A dense page of a run's tasks; of the latest run when none is named."""
+    ) -> tuple[Job, AsyncGenerator[ResultPart, None]]:
+        """A dense page of a run's tasks, of the latest run when none is named; with their job.
+
+        In parts, each of which fits in memory: large rows may take many reads.
+        """
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
-        found = await self.tasks.page(run.id, limit=limit + 1, after=after, statuses=statuses)
-        page = found[:limit]
-        more = len(found) > limit
-        return ResultPage(job, page, cursor.at_task(page[-1].id) if more else None)
+        return job, self._parts(run.id, limit, after, statuses)
+
+    async def _parts(
+        self, run_id: RunId, limit: int, after: int, statuses: frozenset[TaskStatus] | None
+    ) -> AsyncGenerator[ResultPart, None]:
+        last: TaskId | None = None
+        while True:
+            # One more than wanted tells whether any follows.
+            page = await self.tasks.page(run_id, limit=limit + 1, after=after, statuses=statuses)
+            tasks = page.tasks[:limit]
+            limit -= len(tasks)
+            last = tasks[-1].id if tasks else last
+            if len(page.tasks) > len(tasks):
+                yield ResultPart(tasks, is_last=True, next_cursor=last and cursor.at_task(last))
+                return
+            if page.cursor is None:
+                yield ResultPart(tasks, is_last=True)
+                return
+            yield ResultPart(tasks)
+            after = page.cursor
 
     async def content(
         self, caller: CallerId, job_id: JobId, run_id: RunId | None, task_id: TaskId

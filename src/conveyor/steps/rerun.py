@@ -229,15 +229,17 @@ class Rerun:
         return retried, taken_over
 
     async def _rows(self, plan: Plan) -> AsyncIterator[list[NewTask]]:
-        after = -1
         if isinstance(plan.source, PinnedList):
+            first = 0
             async for specs, _ in staged_tasks(self.blobs, plan.source.blob, at_a_time=PAGE):
-                yield new_tasks(plan.run_id, after + 1, specs)
-                after += len(specs)
+                yield new_tasks(plan.run_id, first, specs)
+                first += len(specs)
             return
-        while rows := await self.tasks.page(plan.source.id, limit=PAGE, after=after):
-            yield [copied(row, plan.statuses) for row in rows]
-            after = rows[-1].index
+        after: int | None = -1
+        while after is not None:
+            page = await self.tasks.page(plan.source.id, limit=PAGE, after=after, whole=True)
+            yield [copied(row, plan.statuses) for row in page.tasks]
+            after = page.cursor
 
     async def _store(self, call: Call, plan: Plan, render: Render) -> Answer:
         run = self._new_run(plan)
@@ -289,7 +291,7 @@ class Rerun:
         try:
             if plan.large or await self.metadata.run(plan.run_id):
                 return  # there are none; or it took effect, and only the word of it was lost
-            while await self.tasks.discard(plan.run_id, limit=PAGE) == PAGE:
+            while await self.tasks.discard(plan.run_id, limit=PAGE):
                 pass
         except ConveyorError:
             return

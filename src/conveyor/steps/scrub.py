@@ -108,7 +108,7 @@ class Scrub:
         """Clear a run, and stop after each bite."""
         await self.work.close(run_id)
         await self._drop_batches(run_id)
-        while await self.tasks.discard(run_id, limit=BITE) == BITE:
+        while await self.tasks.discard(run_id, limit=BITE):
             yield
         while await self.bodies.delete_run(job_id, run_id, limit=BITE) == BITE:
             yield

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from conveyor.adapters.memory.rows import Rows
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import Settlement, Task
-from conveyor.ports.work import Held
+from conveyor.domain.task import Settlement, Task, as_listed
+from conveyor.ports.work import CLAIM_BYTES, Held
 
 
 class MemoryClaims:
@@ -15,10 +15,11 @@ class MemoryClaims:
 
     async def take(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
         named = set(task_ids)
-        return [self._rows.claim(task) for task in self._rows.due(run_id) if task.id in named]
+        due = [task for task in self._rows.due(run_id) if task.id in named]
+        return self._rows.claim(due, room=CLAIM_BYTES)
 
     async def look(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
-        return [task for name in task_ids if (task := self._rows.get(run_id, name))]
+        return [as_listed(task) for name in task_ids if (task := self._rows.get(run_id, name))]
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
         return [claim for claim in held if not self._rows.renew(claim)]

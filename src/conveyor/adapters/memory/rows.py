@@ -62,11 +62,15 @@ class Rows:
             if task.status is TaskStatus.PROCESSING and life.is_due(task, then)
         )
 
-    def claim(self, task: Task) -> Task:
-        claimed = life.claim(task, self._clock.now(), self._lease)
-        if task.status is TaskStatus.PROCESSING:
-            self._note_lost_worker(task, claimed)
-        return self._keep(claimed)
+    def claim(self, tasks: Iterable[Task], *, room: int) -> list[Task]:
+        """Claim tasks in their order, as long as they fit, and the first whatever its size."""
+        claimed = list[Task]()
+        for task in tasks:
+            room -= life.size_of(life.as_claimed(task))
+            if claimed and room < 0:
+                break
+            claimed.append(life.as_claimed(self._claim(task)))
+        return claimed
 
     def release(self, task: Task) -> Held:
         """The claim that ended so."""
@@ -105,6 +109,12 @@ class Rows:
 
     def counts(self, run_id: RunId) -> Counts:
         return self._counts.get(run_id, Counts())
+
+    def _claim(self, task: Task) -> Task:
+        claimed = life.claim(task, self._clock.now(), self._lease)
+        if task.status is TaskStatus.PROCESSING:
+            self._note_lost_worker(task, claimed)
+        return self._keep(claimed)
 
     def discard(self, task: Task) -> None:
         """Remove a row with its history, and with the last row of a run its counts."""

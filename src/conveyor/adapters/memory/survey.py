@@ -7,7 +7,7 @@ from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.rows import Rows
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import Job
-from conveyor.domain.task import Attempt
+from conveyor.domain.task import Attempt, in_brief
 from conveyor.ports.work import Held
 
 
@@ -27,7 +27,7 @@ class MemorySurvey:
         self, run_id: RunId, *, after: int, up_to: int
     ) -> Mapping[TaskId, Sequence[Attempt]]:
         return {
-            task.id: lines
+            task.id: [in_brief(line) for line in lines]
             for task in self._rows.of_run(run_id)
             if after < task.index <= up_to
             if (lines := self._rows.history(run_id, task.id))

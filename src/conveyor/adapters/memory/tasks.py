@@ -1,14 +1,14 @@
 """Tasks in memory."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from conveyor.adapters.memory.rows import Rows
 from conveyor.domain.counts import Counts
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import Attempt, Task, TaskStatus
-from conveyor.ports.tasks import NewTask
+from conveyor.domain.task import Attempt, Task, TaskStatus, as_listed, size_of
+from conveyor.ports.tasks import PAGE_BYTES, NewTask, TaskPage
 
 
 class MemoryTasks:
@@ -19,7 +19,8 @@ class MemoryTasks:
         return sum(self._rows.add(run_id, task) for task in tasks)
 
     async def get(self, run_id: RunId, task_id: TaskId) -> Task | None:
-        return self._rows.get(run_id, task_id)
+        task = self._rows.get(run_id, task_id)
+        return as_listed(task) if task else None
 
     async def page(
         self,
@@ -28,10 +29,12 @@ class MemoryTasks:
         limit: int,
         after: int = -1,
         statuses: frozenset[TaskStatus] | None = None,
-    ) -> Sequence[Task]:
+        whole: bool = False,
+    ) -> TaskPage:
         wanted = frozenset(TaskStatus) if statuses is None else statuses
         rest = (task for task in self._rows.of_run(run_id) if task.index > after)
-        return list(islice((task for task in rest if task.status in wanted), limit))
+        found = (task for task in rest if task.status in wanted)
+        return _page((task if whole else as_listed(task) for task in found), limit)
 
     async def history(self, run_id: RunId, task_id: TaskId) -> Sequence[Attempt]:
         return self._rows.history(run_id, task_id)
@@ -46,7 +49,17 @@ class MemoryTasks:
         return sorted(run_id for run_id in self._rows.run_ids() if run_id > after)[:limit]
 
     async def discard(self, run_id: RunId, *, limit: int) -> int:
-        doomed = self._rows.of_run(run_id)[:limit]
+        doomed = _page(self._rows.of_run(run_id), limit).tasks
         for task in doomed:
             self._rows.discard(task)
         return len(doomed)
+
+
+def _page(tasks: Iterable[Task], limit: int) -> TaskPage:
+    """The first tasks, as many as fit."""
+    near, room = list(islice(tasks, limit)), PAGE_BYTES
+    for count, task in enumerate(near):
+        room -= size_of(task)
+        if count and room < 0:
+            return TaskPage(near[:count], near[count - 1].index)
+    return TaskPage(near, near[-1].index if len(near) == limit else None)

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from conveyor.adapters.memory.rows import Rows
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import Settlement, Task
-from conveyor.ports.work import Held
+from conveyor.domain.task import Settlement, Task, size_of
+from conveyor.ports.work import CLAIM_BYTES, Held
 
 
 class MemoryWork:
@@ -24,12 +24,12 @@ class MemoryWork:
         """Nothing: the rows are the queue."""
 
     async def claim(self, wants: Mapping[RunId, int]) -> Sequence[Task]:
-        return [
-            task
-            for run_id, want in wants.items()
-            if run_id not in self._closed
-            for task in self._take(run_id, want)
-        ]
+        taken = list[Task]()
+        for run_id, want in wants.items():
+            if run_id not in self._closed:
+                room = CLAIM_BYTES - sum(map(size_of, taken))
+                taken += self._rows.claim(self._rows.due(run_id)[:want], room=room)
+        return taken
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
         return [claim for claim in held if not self._rows.renew(claim)]
@@ -42,6 +42,3 @@ class MemoryWork:
 
     async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
         return [self._rows.release(task) for task in self._rows.lapsed(overdue)[:limit]]
-
-    def _take(self, run_id: RunId, want: int) -> list[Task]:
-        return [self._rows.claim(task) for task in self._rows.due(run_id)[:want]]

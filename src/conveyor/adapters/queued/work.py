@@ -16,12 +16,12 @@ from typing import TypeVar
 from conveyor.adapters.queued.receipts import FinalReceipts, Receipt
 from conveyor.domain import bounce
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import FINAL, Settlement, Task
+from conveyor.domain.task import FINAL, Settlement, Task, size_of
 from conveyor.errors import Unavailable
 from conveyor.ports.claims import Claims
 from conveyor.ports.clock import Clock
 from conveyor.ports.queues import Message, Queues
-from conveyor.ports.work import Held
+from conveyor.ports.work import CLAIM_BYTES, Held
 
 MOST_RECEIVED = 10
 MOST_REMEMBERED = 10_000
@@ -118,6 +118,8 @@ class QueuedWork:
 
     async def _fill(self, taken: list[Task], run_id: RunId, want: int) -> None:
         for start in range(0, want, MOST_RECEIVED):
+            if sum(map(size_of, taken)) >= CLAIM_BYTES:
+                return
             messages = await self._queues.receive(run_id, min(want - start, MOST_RECEIVED))
             if not messages:
                 return

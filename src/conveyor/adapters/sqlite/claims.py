@@ -6,14 +6,15 @@ from datetime import timedelta
 import apsw
 
 from conveyor.adapters.sqlite.database import Database
-from conveyor.adapters.sqlite.rows import TASK, task_of
+from conveyor.adapters.sqlite.rows import NOT_CLAIMED, NOT_LISTED, columns, task_of
 from conveyor.adapters.sqlite.shelves import find_shelf
 from conveyor.adapters.sqlite.work import SqliteWork
 from conveyor.domain.ids import RunId, TaskId, task_index
-from conveyor.domain.task import Settlement, Task
-from conveyor.ports.work import Held
+from conveyor.domain.task import Settlement, Task, size_of
+from conveyor.ports.work import CLAIM_BYTES, Held
 
-LOOK = f"SELECT {TASK} FROM task WHERE shelf = ? AND idx = ?"
+CLAIMED = f"SELECT {columns(NOT_CLAIMED)} FROM task WHERE shelf = ? AND idx = ?"
+LISTED = f"SELECT {columns(NOT_LISTED)} FROM task WHERE shelf = ? AND idx = ?"
 
 
 class SqliteClaims:
@@ -26,18 +27,22 @@ class SqliteClaims:
     async def take(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
         def operation(connection: apsw.Connection) -> list[Task]:
             shelf = find_shelf(connection, run_id)
-            found = [_look_at(connection, run_id, shelf, task_id) for task_id in set(task_ids)]
-            return self._work.take_due(connection, shelf, [task for task in found if task])
+            taken, room = list[Task](), CLAIM_BYTES
+            for task_id in set(task_ids):
+                if room > 0 and (task := _look_at(connection, CLAIMED, run_id, shelf, task_id)):
+                    taken += self._work.take_due(connection, shelf, [task])
+                    room = CLAIM_BYTES - sum(map(size_of, taken))
+            return taken
 
         return await self._database.write(operation)
 
     async def look(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
         def operation(connection: apsw.Connection) -> list[Task]:
             shelf = find_shelf(connection, run_id)
-            found = (_look_at(connection, run_id, shelf, task_id) for task_id in task_ids)
+            found = (_look_at(connection, LISTED, run_id, shelf, task_id) for task_id in task_ids)
             return [task for task in found if task]
 
-        return self._database.peek(operation)
+        return await self._database.read(operation)
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
         return await self._work.renew(held)
@@ -50,7 +55,7 @@ class SqliteClaims:
 
 
 def _look_at(
-    connection: apsw.Connection, run_id: RunId, shelf: int | None, task_id: TaskId
+    connection: apsw.Connection, query: str, run_id: RunId, shelf: int | None, task_id: TaskId
 ) -> Task | None:
-    row = connection.execute(LOOK, (shelf, task_index(task_id))).fetchone()
+    row = connection.execute(query, (shelf, task_index(task_id))).fetchone()
     return task_of(run_id, row) if row and row[1] == task_id else None

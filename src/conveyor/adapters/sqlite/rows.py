@@ -1,6 +1,6 @@
 """How tasks and their lines stand in SQLite."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -33,11 +33,47 @@ TASK_COLUMNS = (
     "updated_at", "url", "method", "external_id", "metadata", "params", "body", "locator", "length",
     "checksum", "format", "problem", "reason", "source_run_id", "content_type", "scraped_at",
 )  # fmt: skip
-TASK = ", ".join(TASK_COLUMNS)
+# What may be large, as `size_of` in the domain has it.
+TEXTS = ("url", "external_id", "metadata", "params", "body", "problem")
+NOT_LISTED = {"params": "NULL", "body": "NULL"}  # as `as_listed` in the domain has it
+NOT_CLAIMED = {"external_id": "NULL", "metadata": "NULL"}  # and `as_claimed`
+NO_SPEC = {"url": "''", **NOT_LISTED, **NOT_CLAIMED}
+
+
+def columns(instead: Mapping[str, str]) -> str:
+    """The columns of a task, some of them with another expression in their place."""
+    return ", ".join(instead.get(name, name) for name in TASK_COLUMNS)
+
+
+def needed(instead: Mapping[str, str]) -> str:
+    """Those columns of a task that are read for `columns`."""
+    return ", ".join(name for name in TASK_COLUMNS if instead.get(name) != "NULL")
+
+
+def size(instead: Mapping[str, str]) -> str:
+    """Bytes of a row's texts, of which none is read for that."""
+    read = [name for name in TEXTS if name not in instead]
+    return " + ".join(f"coalesce(octet_length({name}), 0)" for name in read)
+
+
+def fitting(near: str, order: str = "idx") -> str:
+    """Of a query for `idx` and `size` of rows: the indexes of the first that fit into `?4` bytes,
+    or of the first alone. Sizes are small and rows are not, so sizes are looked at before.
+    """
+    return f"""
+    SELECT idx FROM (SELECT idx, size, sum(size) OVER (ORDER BY {order} ROWS UNBOUNDED PRECEDING)
+                            AS so_far FROM ({near}))
+     WHERE so_far <= ?4 OR so_far = size
+    """
+
 
 # Many rows travel as one JSON value: each row stepped to is a turn of the interpreter's lock, and
-# while pages come in, waiting for that turn takes longer than all the rest.
-ROWS = f"json_group_array(json_array({TASK}))"
+# while pages come in, waiting for that turn takes longer than all the rest. It is always a value of
+# rows that fit into a number of bytes: SQLite gives none of 1e9, and half as much is no better.
+def gathered(instead: Mapping[str, str]) -> str:
+    return f"json_group_array(json_array({columns(instead)}))"
+
+
 DECODER = msgspec.json.Decoder(list[list[Any]])
 
 ADD_COUNTS = f"""
@@ -67,14 +103,6 @@ def stamp(moment: datetime) -> int:
 @lru_cache(maxsize=4096)
 def moment(value: int) -> datetime:
     return EPOCH + timedelta(microseconds=value)
-
-
-def rows_of(
-    connection: apsw.Connection, query: str, values: tuple[int | str, ...]
-) -> Sequence[Row]:
-    """What a query gives that gathers all its rows into one JSON value."""
-    [(text,)] = connection.execute(query, values)
-    return DECODER.decode(text)
 
 
 def task_of(run_id: RunId, row: Row) -> Task:

@@ -11,7 +11,7 @@ from conveyor.adapters.sqlite.rows import line_of, stamp
 from conveyor.adapters.sqlite.shelves import find_shelf
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import Job
-from conveyor.domain.task import Attempt
+from conveyor.domain.task import WORKER_LOST, Attempt
 from conveyor.ports.clock import Clock
 from conveyor.ports.work import Held
 
@@ -21,9 +21,10 @@ SELECT (SELECT run_id FROM shelf WHERE no = task.shelf), id, claim_no
   FROM task INDEXED BY task_held WHERE status = 1 AND due_at <= ? LIMIT ?
 """
 HISTORIES = """
-SELECT task.id, attempt, started_at, ended_at, attempt.problem, credits, nanos
+SELECT task.id, attempt, started_at, ended_at, CASE attempt.problem WHEN ?4 THEN ?4 END, credits,
+       nanos
   FROM attempt JOIN task USING (shelf, idx)
- WHERE shelf = ? AND idx > ? AND idx <= ? ORDER BY idx, attempt.claim_no
+ WHERE shelf = ?1 AND idx > ?2 AND idx <= ?3 ORDER BY idx, attempt.claim_no
 """
 
 
@@ -51,7 +52,8 @@ class SqliteSurvey:
         def operation(connection: apsw.Connection) -> dict[TaskId, list[Attempt]]:
             shelf = find_shelf(connection, run_id)
             found: dict[TaskId, list[Attempt]] = {}
-            for task_id, *line in connection.execute(HISTORIES, (shelf, after, up_to)):
+            values = (shelf, after, up_to, WORKER_LOST)
+            for task_id, *line in connection.execute(HISTORIES, values):
                 found.setdefault(task_id, []).append(line_of(tuple(line)))
             return found
 

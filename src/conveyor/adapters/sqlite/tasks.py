@@ -1,20 +1,23 @@
 """Task rows in SQLite."""
 
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
 import apsw
 import msgspec
 
 from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.rows import (
+    DECODER,
+    NOT_LISTED,
     PHASE,
-    ROWS,
     STATUS_NO,
-    TASK,
-    Row,
+    columns,
+    fitting,
+    gathered,
     line_of,
-    rows_of,
+    needed,
+    size,
     stamp,
     task_of,
 )
@@ -24,7 +27,7 @@ from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import RunId, TaskId, task_index
 from conveyor.domain.task import Attempt, Inherited, Task, TaskStatus
 from conveyor.ports.clock import Clock
-from conveyor.ports.tasks import NewTask
+from conveyor.ports.tasks import PAGE_BYTES, NewTask, TaskPage
 
 ADD = """
 INSERT INTO task (shelf, idx, id, status, phase, due_at, claim_no, attempts, lost, created_at,
@@ -46,16 +49,19 @@ SELECT ?2, value ->> 0, value ->> 1, value ->> 8, value ->> 9, 0, value ->> 10, 
 ON CONFLICT DO NOTHING
 """
 ADDED_AT_A_TIME = 1_000
-GET = f"SELECT {TASK} FROM task WHERE shelf = ? AND idx = ?"
-PAGE = f"""
-SELECT {ROWS} FROM
-       (SELECT {TASK} FROM task WHERE shelf = ? AND idx > ? ORDER BY idx LIMIT ?)
+GET = f"SELECT {columns(NOT_LISTED)} FROM task WHERE shelf = ? AND idx = ?"
+NEAR = "SELECT idx, {size} AS size FROM task WHERE shelf = ?1 AND idx > ?2 ORDER BY idx LIMIT ?3"
+# A phase that is wanted only in part (pending without processing, say) is read on until the page
+# is full.
+NEAR_IN_PHASE = """
+SELECT * FROM (SELECT idx, {size} AS size FROM task INDEXED BY task_by_phase
+                WHERE shelf = ?1 AND phase = {phase} AND idx > ?2 AND status IN ({statuses})
+                ORDER BY idx LIMIT ?3)
 """
-PAGE_OF_PHASE = f"""
-SELECT {ROWS} FROM
-       (SELECT {TASK} FROM task INDEXED BY task_by_phase
-         WHERE shelf = ? AND phase = ? AND idx > ? AND status IN (SELECT value FROM json_each(?))
-         ORDER BY idx LIMIT ?)
+PAGE = """
+WITH near AS MATERIALIZED ({near})
+SELECT (SELECT count(*) FROM near), {gathered}
+  FROM (SELECT {needed} FROM task WHERE shelf = ?1 AND idx IN ({fitting}) ORDER BY idx)
 """
 HISTORY = """
 SELECT attempt, started_at, ended_at, problem, credits, nanos FROM attempt
@@ -72,10 +78,11 @@ SELECT phase, count(*) FROM task INDEXED BY task_by_phase WHERE shelf = ? GROUP 
 HELD = "SELECT count(*) FROM task INDEXED BY task_held WHERE shelf = ? AND status = 1"
 RUNS = "SELECT run_id FROM shelf WHERE run_id > ? ORDER BY run_id LIMIT ?"
 NO_BODY = (None,) * 5
-DROP_ROWS = """
-DELETE FROM task WHERE shelf = ?1 AND idx IN
-       (SELECT idx FROM task WHERE shelf = ?1 ORDER BY idx LIMIT ?2)
-RETURNING idx
+DROP_ROWS = f"""
+DELETE FROM task WHERE shelf = ?1 AND idx IN ({fitting(NEAR.format(size=size({})))}) RETURNING idx
+"""
+DROP_SHELF = """
+DELETE FROM shelf WHERE no = ?1 AND NOT EXISTS (SELECT 1 FROM task WHERE shelf = ?1)
 """
 
 
@@ -122,17 +129,18 @@ class SqliteTasks:
         limit: int,
         after: int = -1,
         statuses: frozenset[TaskStatus] | None = None,
-    ) -> Sequence[Task]:
-        def operation(connection: apsw.Connection) -> list[Task]:
+        whole: bool = False,
+    ) -> TaskPage:
+        query = _page_query(statuses, whole=whole)
+
+        def operation(connection: apsw.Connection) -> TaskPage:
             shelf = self._shelves.find(connection, run_id)
             if shelf is None:
-                return []
-            rows = (
-                rows_of(connection, PAGE, (shelf, after, limit))
-                if statuses is None
-                else _of_statuses(connection, shelf, statuses, after=after, limit=limit)
-            )
-            return [task_of(run_id, row) for row in rows]
+                return TaskPage([], None)
+            [(near, text)] = connection.execute(query, (shelf, after, limit, PAGE_BYTES))
+            tasks = [task_of(run_id, row) for row in DECODER.decode(text)]
+            is_last = len(tasks) == near < limit
+            return TaskPage(tasks, None if is_last else tasks[-1].index)
 
         return await self._database.read(operation)
 
@@ -142,7 +150,8 @@ class SqliteTasks:
             rows = connection.execute(HISTORY, (shelf, task_index(task_id)))
             return [line_of(row) for row in rows]
 
-        return self._database.peek(operation)
+        # Not a point read: what a gateway said of a hundred attempts is some MB.
+        return await self._database.read(operation)
 
     async def counts(self, run_ids: Sequence[RunId]) -> Mapping[RunId, Counts]:
         def operation(connection: apsw.Connection) -> dict[RunId, Counts]:
@@ -202,39 +211,52 @@ def _inherited_row(task: NewTask, stood: Inherited) -> tuple[int | str | None, .
     )  # fmt: skip
 
 
-def _chunks(rows: Sequence[tuple[int | str | None, ...]]) -> list[str]:
-    """Rows as JSON, many to a text."""
-    return [
-        msgspec.json.encode(rows[start : start + ADDED_AT_A_TIME]).decode()
-        for start in range(0, len(rows), ADDED_AT_A_TIME)
-    ]
+def _chunks(rows: Iterable[tuple[int | str | None, ...]]) -> list[str]:
+    """Rows as JSON, many to a text, as long as they fit."""
+    return [f"[{','.join(chunk)}]" for chunk in _chunked(rows)]
+
+
+def _chunked(rows: Iterable[tuple[int | str | None, ...]]) -> Iterator[list[str]]:
+    chunk, room = list[str](), PAGE_BYTES
+    for row in rows:
+        text = msgspec.json.encode(row).decode()
+        if chunk and (len(chunk) == ADDED_AT_A_TIME or len(text) > room):
+            yield chunk
+            chunk, room = [], PAGE_BYTES
+        chunk.append(text)
+        room -= len(text)
+    if chunk:
+        yield chunk
 
 
 def _drop_rows(connection: apsw.Connection, shelf: int, limit: int) -> int:
-    gone = [index for (index,) in connection.execute(DROP_ROWS, (shelf, limit))]
+    values = (shelf, -1, limit, PAGE_BYTES)
+    gone = [index for (index,) in connection.execute(DROP_ROWS, values)]
     lines = ((shelf, index) for index in gone)
     connection.executemany("DELETE FROM attempt WHERE shelf = ? AND idx = ?", lines)
-    if len(gone) < limit:
+    connection.execute(DROP_SHELF, (shelf,))
+    if connection.changes():
         connection.execute("DELETE FROM counter WHERE shelf = ?", (shelf,))
-        connection.execute("DELETE FROM shelf WHERE no = ?", (shelf,))
     return len(gone)
 
 
-def _of_statuses(
-    connection: apsw.Connection,
-    shelf: int,
-    statuses: frozenset[TaskStatus],
-    *,
-    after: int,
-    limit: int,
-) -> list[Row]:
-    """Rows of some statuses: each phase read in order of index, then merged.
-
-    A phase that is wanted only in part (pending without processing, say) is read on until the
-    page is full.
+@cache
+def _page_query(statuses: frozenset[TaskStatus] | None, *, whole: bool) -> str:
+    """The query of a page: the nearest rows, of some statuses from each phase that has them, and
+    of those all that fit.
     """
-    wanted = msgspec.json.encode([STATUS_NO[status] for status in statuses]).decode()
-    found: list[Row] = []
-    for phase in {PHASE[status] for status in statuses}:
-        found += rows_of(connection, PAGE_OF_PHASE, (shelf, phase, after, wanted, limit))
-    return sorted(found, key=itemgetter(0))[:limit]
+    instead = {} if whole else NOT_LISTED
+    if statuses is None:
+        near = NEAR.format(size=size(instead))
+    else:
+        numbers = ", ".join(str(STATUS_NO[status]) for status in sorted(statuses))
+        phases = sorted({PHASE[status] for status in statuses})
+        parts = [
+            NEAR_IN_PHASE.format(size=size(instead), phase=phase, statuses=numbers)
+            for phase in phases
+        ]
+        near = f"SELECT * FROM ({' UNION ALL '.join(parts)}) ORDER BY idx LIMIT ?3"
+    chosen = fitting("SELECT * FROM near")
+    return PAGE.format(
+        near=near, gathered=gathered(instead), needed=needed(instead), fitting=chosen
+    )

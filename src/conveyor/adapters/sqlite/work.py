@@ -8,12 +8,17 @@ import apsw
 from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.rows import (
     DECODER,
-    TASK,
-    TASK_COLUMNS,
+    NO_SPEC,
+    NOT_CLAIMED,
     Row,
     add_counts,
     add_line,
+    columns,
+    fitting,
+    gathered,
+    needed,
     replace_state,
+    size,
     stamp,
     task_of,
 )
@@ -21,26 +26,28 @@ from conveyor.adapters.sqlite.settling import prepare, settle_all, tell_settled
 from conveyor.adapters.sqlite.shelves import Shelves, finder
 from conveyor.domain import task as life
 from conveyor.domain.ids import RunId, TaskId, task_index
-from conveyor.domain.task import Settlement, Task, TaskStatus
+from conveyor.domain.task import Settlement, Task, TaskStatus, size_of
 from conveyor.ports.clock import Clock
-from conveyor.ports.work import Held
+from conveyor.ports.work import CLAIM_BYTES, Held
 
 PENDING = """
 FROM task INDEXED BY task_due
 WHERE shelf = ?1 AND status = 0 AND due_at <= ?2 ORDER BY due_at, idx LIMIT ?3
 """
+SIZE = size(NOT_CLAIMED)
+# How many of the pending tasks fit.
+SIZES = f"SELECT due_at, idx, {SIZE} AS size {PENDING}"
+FITTING = f"SELECT count(*) FROM ({fitting(SIZES, 'due_at, idx')})"
 # What `TAKE` makes of a pending task, so that rows are read as they are about to be.
 TAKEN = {
+    **NOT_CLAIMED,
     "status": "1",
     "due_at": "?4",
     "claim_no": "claim_no + 1",
     "claimed_at": "?2",
     "updated_at": "?2",
 }
-NEXT = f"""
-SELECT json_group_array(json_array({", ".join(TAKEN.get(name, name) for name in TASK_COLUMNS)}))
-  FROM (SELECT {TASK} {PENDING})
-"""
+NEXT = f"SELECT {gathered(TAKEN)} FROM (SELECT {needed(TAKEN)} {PENDING})"
 TAKE = f"""
 UPDATE task SET status = 1, claim_no = claim_no + 1, claimed_at = ?2, updated_at = ?2, due_at = ?4
  WHERE shelf = ?1 AND idx IN (SELECT idx {PENDING})
@@ -50,22 +57,29 @@ SELECT no, EXISTS (SELECT 1 FROM task INDEXED BY task_held
                     WHERE shelf = no AND status = 1 AND due_at <= ?2)
   FROM shelf WHERE run_id = ?1 AND open
 """
-DUE = f"""
-SELECT {TASK} FROM (
-    SELECT * FROM (SELECT {TASK} FROM task INDEXED BY task_due
+NEAR = f"""
+SELECT * FROM (
+    SELECT * FROM (SELECT due_at, idx, {SIZE} AS size FROM task INDEXED BY task_due
                     WHERE shelf = ?1 AND status = 0 AND due_at <= ?2
                     ORDER BY due_at, idx LIMIT ?3)
     UNION ALL
-    SELECT * FROM (SELECT {TASK} FROM task INDEXED BY task_held
+    SELECT * FROM (SELECT due_at, idx, {SIZE} AS size FROM task INDEXED BY task_held
                     WHERE shelf = ?1 AND status = 1 AND due_at <= ?2
                     ORDER BY due_at, idx LIMIT ?3)
 ) ORDER BY due_at, idx LIMIT ?3
 """
-LAPSED_ANYWHERE = f"""
-SELECT shelf, (SELECT run_id FROM shelf WHERE no = task.shelf), {TASK} FROM task INDEXED BY task_held
- WHERE status = 1 AND due_at <= ? LIMIT ?
+DUE = f"""
+SELECT {columns(NOT_CLAIMED)} FROM task WHERE shelf = ?1 AND idx IN ({fitting(NEAR, "due_at, idx")})
+ ORDER BY due_at, idx
 """
-EVER = 2**62  # later than any lease
+LAPSED_ANYWHERE = f"""
+SELECT shelf, (SELECT run_id FROM shelf WHERE no = task.shelf), {columns(NO_SPEC)}
+  FROM task INDEXED BY task_held WHERE status = 1 AND due_at <= ? LIMIT ?
+"""
+HELD = """
+SELECT (SELECT run_id FROM shelf WHERE no = task.shelf), id, claim_no
+  FROM task INDEXED BY task_held WHERE status = 1
+"""
 RENEW = """
 UPDATE task SET due_at = ? WHERE shelf = ? AND idx = ? AND claim_no = ? AND status = 1 RETURNING 1
 """
@@ -98,14 +112,16 @@ class SqliteWork:
         """Nothing to do: the rows are the queue."""
 
     async def claim(self, wants: Mapping[RunId, int]) -> Sequence[Task]:
+        def operation(connection: apsw.Connection) -> list[tuple[RunId, str | list[Task]]]:
+            taken, room = list[tuple[RunId, str | list[Task]]](), CLAIM_BYTES
+            for run_id, limit in wants.items():
+                given = self._claim_run(connection, run_id, limit, room)
+                room -= len(given) if isinstance(given, str) else sum(map(size_of, given))
+                taken.append((run_id, given))
+            return taken
+
         # A claim that a power cut undoes is a task that is pending again.
-        taken = await self._database.write(
-            lambda connection: [
-                (run_id, self._claim_run(connection, run_id, limit))
-                for run_id, limit in wants.items()
-            ],
-            lazy=True,
-        )
+        taken = await self._database.write(operation, lazy=True)
         return [task for run_id, given in taken for task in _given(run_id, given)]
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
@@ -139,10 +155,7 @@ class SqliteWork:
     async def held_by_the_dead(self) -> Sequence[Held]:
         """What earlier incarnations hold: owning the folder proves them dead."""
         return await self._database.read(
-            lambda connection: [
-                Held(task.run_id, task.id, task.claim_no)
-                for _, task in _lapsed(connection, EVER, limit=-1)
-            ]
+            lambda connection: [Held(*row) for row in connection.execute(HELD)]
         )
 
     def take_due(
@@ -160,11 +173,11 @@ class SqliteWork:
         return taken
 
     def _claim_run(
-        self, connection: apsw.Connection, run_id: RunId, limit: int
+        self, connection: apsw.Connection, run_id: RunId, limit: int, room: int
     ) -> str | list[Task]:
-        """What is due of a run: tasks that were pending as the JSON of their rows, or, where a
-        lease lapsed, all as they are. As little as can be is done here: others wait for this
-        thread.
+        """What is due of a run and fits: tasks that were pending as the JSON of their rows, or,
+        where a lease lapsed, all as they are. As little as can be is done here: others wait for
+        this thread.
         """
         now = stamp(self._clock.now())
         found = connection.execute(OPEN_SHELF, (run_id, now)).fetchone()
@@ -172,9 +185,10 @@ class SqliteWork:
             return []
         shelf, any_lapsed = found
         if any_lapsed:
-            rows = connection.execute(DUE, (shelf, now, limit)).fetchall()
+            rows = connection.execute(DUE, (shelf, now, limit, room)).fetchall()
             return self.take_due(connection, shelf, [task_of(run_id, row) for row in rows])
-        values = (shelf, now, limit, now + self._lease // timedelta(microseconds=1))
+        [(fits,)] = connection.execute(FITTING, (shelf, now, limit, room))
+        values = (shelf, now, fits, now + self._lease // timedelta(microseconds=1))
         [(rows,)] = connection.execute(NEXT, values)
         connection.execute(TAKE, values)
         return str(rows)

@@ -250,4 +250,4 @@ class History:
         return [recent[pick] for pick in sorted(picks) if pick < len(recent)]
 
     async def _rows(self) -> list[Task]:
-        return list(await self._engine.tasks.page(RUN, limit=MANY))
+        return list((await self._engine.tasks.page(RUN, limit=MANY)).tasks)

@@ -6,7 +6,7 @@ import pytest
 
 from conveyor.domain import job as life
 from conveyor.domain.ids import CallerId, JobId, RunId
-from conveyor.domain.task import Task, TaskStatus, Verdict
+from conveyor.domain.task import Task, TaskStatus, Verdict, in_brief
 from conveyor.testing.clock import NOON, FakeIds
 from conveyor.testing.contracts.engine import Engine, claim, given_tasks, settle, stored
 from conveyor.testing.factories import OTHER_RUN, RUN, a_job, a_stored_body, held
@@ -67,12 +67,12 @@ class SurveyContract:
         await _work_on(engine, OTHER_RUN, 2, DONE)
         engine.clock.advance(timedelta(hours=1))
         await _work_on(engine, RUN, 5, DONE)
-        tasks = list(await engine.tasks.page(RUN, limit=9))
+        tasks = list((await engine.tasks.page(RUN, limit=9)).tasks)
 
         found = await engine.survey.histories(RUN, after=0, up_to=4)
 
         expected = {
-            task.id: lines
+            task.id: [in_brief(line) for line in lines]
             for task in tasks[1:5]
             if (lines := list(await engine.tasks.history(RUN, task.id)))
         }

@@ -8,9 +8,10 @@ import pytest
 
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import FINAL, Task, TaskStatus
-from conveyor.ports.tasks import NewTask
-from conveyor.testing.contracts.engine import MANY, Engine, claim, given_tasks, settle, stored
+from conveyor.domain.task import FINAL, Task, TaskStatus, as_listed
+from conveyor.ports.tasks import NewTask, TaskPage
+from conveyor.testing.contracts.engine import Engine, claim, given_tasks, rows, settle, stored
+from conveyor.testing.contracts.heavy_rows import HeavyRowsContract
 from conveyor.testing.factories import (
     OTHER_RUN,
     RUN,
@@ -62,10 +63,11 @@ class AddingContract:
         [new] = new_tasks(RUN, 1)
         await engine.tasks.add(RUN, [NewTask(new.index, new.id, spec)])
 
-        task = await engine.tasks.get(RUN, new.id)
+        [task] = await rows(engine)
 
-        assert task is not None
         assert task.spec == spec
+        assert await engine.tasks.get(RUN, new.id) == as_listed(task)
+        assert (await engine.tasks.page(RUN, limit=1)).tasks == [as_listed(task)]
 
     async def test_adding_twice_stores_once(self, engine: Engine) -> None:
         assert await engine.tasks.add(RUN, new_tasks(RUN, 3)) == 3
@@ -77,12 +79,12 @@ class AddingContract:
         await given_tasks(engine, 3)
         done, running = await claim(engine, 2)
         await settle(engine, done, scraped())
-        before = list(await engine.tasks.page(RUN, limit=MANY))
+        before = await rows(engine)
         engine.clock.advance(engine.lease)
 
         assert await engine.tasks.add(RUN, new_tasks(RUN, 3)) == 0
 
-        assert list(await engine.tasks.page(RUN, limit=MANY)) == before
+        assert await rows(engine) == before
         assert (await stored(engine, running)).status is TaskStatus.PROCESSING
 
     async def test_adding_nothing_is_fine(self, engine: Engine) -> None:
@@ -163,7 +165,7 @@ class InheritingContract:
 
         for how in stood:
             page = await engine.tasks.page(OTHER_RUN, limit=9, statuses=frozenset({how.status}))
-            assert [task.status for task in page] == [how.status]
+            assert [task.status for task in page.tasks] == [how.status]
         assert await engine.tasks.tally(OTHER_RUN) == {how.status: 1 for how in stood}
         assert (await engine.tasks.counts([OTHER_RUN]))[OTHER_RUN] == ZERO
         assert await engine.tasks.history(OTHER_RUN, rows[0].id) == []
@@ -188,15 +190,13 @@ class PagingContract:
     ) -> None:
         await _given_all_sorts(engine)
         wanted = [
-            task
-            for task in await engine.tasks.page(RUN, limit=MANY)
-            if statuses is None or task.status in statuses
+            task for task in await rows(engine) if statuses is None or task.status in statuses
         ]
 
         pages = [page async for page in _pages(engine, size, statuses)]
 
-        assert [task for page in pages for task in page] == wanted
-        assert all(len(page) == size for page in pages[:-1])
+        assert [task for page in pages for task in page.tasks] == wanted
+        assert all(len(page.tasks) == size for page in pages[:-1])
         assert wanted == sorted(wanted, key=lambda task: task.index)
         assert wanted
 
@@ -205,28 +205,33 @@ class PagingContract:
 
         page = await engine.tasks.page(RUN, limit=3, after=0)
 
-        assert [task.index for task in page] == [5, 6, 900]
+        assert [task.index for task in page.tasks] == [5, 6, 900]
 
     async def test_tasks_added_out_of_order_are_read_in_order(self, engine: Engine) -> None:
         for index in (4, 0, 2, 3, 1):
             await engine.tasks.add(RUN, new_tasks_at([index]))
 
-        page = await engine.tasks.page(RUN, limit=MANY)
+        page = await rows(engine)
 
         assert [task.index for task in page] == [0, 1, 2, 3, 4]
 
     async def test_a_page_goes_on_from_above_an_index(self, engine: Engine) -> None:
         await engine.tasks.add(RUN, new_tasks(RUN, 4))
 
-        assert [task.index for task in await engine.tasks.page(RUN, limit=9, after=1)] == [2, 3]
-        assert list(await engine.tasks.page(RUN, limit=9, after=3)) == []
+        page = await engine.tasks.page(RUN, limit=9, after=1)
+        beyond = await engine.tasks.page(RUN, limit=9, after=3)
+
+        assert [task.index for task in page.tasks] == [2, 3]
+        assert list(beyond.tasks) == []
 
     async def test_an_unknown_run_has_an_empty_page(self, engine: Engine) -> None:
-        assert list(await engine.tasks.page(RUN, limit=9)) == []
+        page = await engine.tasks.page(RUN, limit=9)
+
+        assert (list(page.tasks), page.cursor) == ([], None)
 
     async def test_a_page_and_a_look_at_one_task_agree(self, engine: Engine) -> None:
         await _given_all_sorts(engine)
-        for task in await engine.tasks.page(RUN, limit=MANY):
+        for task in await rows(engine):
             assert await stored(engine, task) == task
 
 
@@ -255,12 +260,12 @@ class CountingContract:
 
     async def test_a_tally_is_what_the_rows_say(self, engine: Engine) -> None:
         await _given_all_sorts(engine)
-        rows = [task.status for task in await engine.tasks.page(RUN, limit=MANY)]
+        statuses = [task.status for task in await rows(engine)]
 
         tally = await engine.tasks.tally(RUN)
 
         assert {status: tally.get(status, 0) for status in TaskStatus} == {
-            status: rows.count(status) for status in TaskStatus
+            status: statuses.count(status) for status in TaskStatus
         }
 
     async def test_the_tally_of_an_unknown_run_is_nothing(self, engine: Engine) -> None:
@@ -291,7 +296,7 @@ class DiscardingContract:
 
         assert await engine.tasks.discard(RUN, limit=2) == 2
 
-        assert len(await engine.tasks.page(RUN, limit=MANY)) == 3
+        assert len(await rows(engine)) == 3
         assert list(await engine.tasks.runs_held(limit=9)) == [RUN]
 
     async def test_a_discarded_run_leaves_nothing(self, engine: Engine) -> None:
@@ -300,7 +305,7 @@ class DiscardingContract:
         gone = await _discard(engine)
 
         assert gone == len(tasks)
-        assert list(await engine.tasks.page(RUN, limit=MANY)) == []
+        assert await rows(engine) == []
         assert list(await engine.tasks.runs_held(limit=9)) == []
         for task in tasks:
             assert await engine.tasks.get(RUN, task.id) is None
@@ -311,11 +316,11 @@ class DiscardingContract:
         await given_tasks(engine, 2, OTHER_RUN)
         [done] = await claim(engine, 1, OTHER_RUN)
         await settle(engine, done, scraped())
-        before = list(await engine.tasks.page(OTHER_RUN, limit=MANY))
+        before = await rows(engine, OTHER_RUN)
 
         await _discard(engine)
 
-        assert list(await engine.tasks.page(OTHER_RUN, limit=MANY)) == before
+        assert await rows(engine, OTHER_RUN) == before
         assert (await engine.tasks.counts([OTHER_RUN]))[OTHER_RUN] == Counts(successful=1)
         assert len(await engine.tasks.history(OTHER_RUN, done.id)) == 1
 
@@ -333,7 +338,12 @@ class DiscardingContract:
 
 
 class TasksContract(
-    AddingContract, InheritingContract, PagingContract, CountingContract, DiscardingContract
+    AddingContract,
+    InheritingContract,
+    PagingContract,
+    CountingContract,
+    DiscardingContract,
+    HeavyRowsContract,
 ):
     """All that readers rely on. An engine passes by giving an `engine` fixture."""
 
@@ -352,11 +362,14 @@ async def _given_all_sorts(engine: Engine) -> list[Task]:
 
 async def _pages(
     engine: Engine, size: int, statuses: frozenset[TaskStatus] | None
-) -> AsyncIterator[list[Task]]:
-    after = -1
-    while page := list(await engine.tasks.page(RUN, limit=size, after=after, statuses=statuses)):
-        yield page
-        after = page[-1].index
+) -> AsyncIterator[TaskPage]:
+    """Pages up to the last that has tasks: one that is full does not know whether more follow."""
+    after: int | None = -1
+    while after is not None:
+        page = await engine.tasks.page(RUN, limit=size, after=after, statuses=statuses)
+        if page.tasks:
+            yield page
+        after = page.cursor
 
 
 async def _discard(engine: Engine) -> int:
