@@ -13,6 +13,7 @@ import structlog
 from conveyor.domain import report as life
 from conveyor.domain.event import Channel, Event, EventStatus
 from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.job import Job
 from conveyor.domain.run import PauseState
 from conveyor.domain.task import Task
 from conveyor.errors import Unavailable
@@ -104,9 +105,46 @@ async def test_a_state_hears_of_the_end_once_and_its_token_is_wiped() -> None:
     assert (output["run_id"], output["stats"]["successful"]) == (run_id, 3)
     event = await _event(house)
     assert (event.status, event.due_at, event.sealed_token) == (EventStatus.DELIVERED, None, b"")
+    assert (await house.run(run_id)).sealed_token == b""
     [delivery] = event.deliveries
     assert (delivery.attempt, delivery.started_at, delivery.error) == (1, house.clock.now(), None)
     assert logged == ["report.sent"]
+
+
+async def test_a_heartbeat_whose_token_is_closed_leaves_it_to_the_end_of_the_run() -> None:
+    house = a_house()
+    given = {"task_token": TOKEN, "heartbeat_seconds": 5}
+    _, run_id = await house.submit(3, step_functions=given)
+    house.clock.advance(timedelta(seconds=5))
+    _always(house, Closed("TaskTimedOut"))
+
+    assert await house.report.step() == 1
+    assert (await house.run(run_id)).sealed_token
+
+    await house.drain(run_id, lambda _: A_PAGE)
+    assert await house.report.step() == 1
+    assert (await house.run(run_id)).sealed_token == b""
+
+
+async def test_a_token_is_wiped_though_its_run_changes_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = a_house()
+    _, run_id = await _ended(house)
+
+    read = house.metadata.job
+
+    async def read_and_change(job_id: JobId) -> Job | None:
+        monkeypatch.undo()
+        job = await read(job_id)
+        await house.metadata.commit(await house.run(run_id))
+        return job
+
+    monkeypatch.setattr(house.report.metadata, "job", read_and_change, raising=False)
+    await house.report.step()
+
+    assert (await house.run(run_id)).sealed_token == b""
+    assert (await _event(house)).status is EventStatus.DELIVERED
 
 
 async def test_a_state_hears_of_a_failure_by_its_name() -> None:

@@ -120,6 +120,11 @@ def open_tasks(run: Run, settled: Counts) -> int:
     return max(run.total - done - run.inherited.idle, 0) if run.is_live else 0
 
 
+def wiped(run: Run) -> Run:
+    """The run without the token of the state that waited for it, which has heard of its end."""
+    return msgspec.structs.replace(run, sealed_token=b"")
+
+
 def is_complete(run: Run, settled: Counts) -> bool:
     """All is done but what the run was told to leave alone, and no more tasks can come."""
     return (

@@ -8,6 +8,7 @@ heard it by then, the token is found closed, and that is the end of it.
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -25,7 +26,7 @@ from conveyor.domain.event import (
 )
 from conveyor.domain.ids import EventId
 from conveyor.domain.job import JobStatus
-from conveyor.domain.run import RunStatus
+from conveyor.domain.run import Run, RunStatus, wiped
 from conveyor.domain.task_token import failure_in, seal_context
 from conveyor.errors import Stale, Unavailable
 from conveyor.ports.clock import Clock
@@ -175,19 +176,35 @@ class Report:
         if event.due_at is not None:
             await self.metadata.commit(event)
             return
-        if await self._is_deleted(event):
+        run = await self._kept_run(event)
+        if run is None:
             await self.metadata.commit(Removed(event))
             return
-        await self.metadata.commit(event)
-        if await self._is_deleted(event):
+        await self._end(event, run)
+        if await self._kept_run(event) is None:
             await self.metadata.commit(Removed(event))
 
-    async def _is_deleted(self, event: Event) -> bool:
+    async def _end(self, event: Event, run: Run) -> None:
+        """Write an event that is not owed any more, and wipe the token of the run it was about.
+
+        A heartbeat that ends leaves the token to the run's end.
+        """
+        if event.channel is Channel.TASK_TOKEN and not event.sealed_token and run.sealed_token:
+            with suppress(Stale):  # the run changed this very moment
+                await self.metadata.commit(event, wiped(run))
+                return
+            again = await self._kept_run(event)
+            await self.metadata.commit(event, *([wiped(again)] if again else []))
+            return
+        await self.metadata.commit(event)
+
+    async def _kept_run(self, event: Event) -> Run | None:
+        """The run of an event, unless it or its job is deleted."""
         run = await self.metadata.run(event.run_id)
         if run is None or run.status is RunStatus.DELETED:
-            return True
+            return None
         job = await self.metadata.job(event.job_id)
-        return job is None or job.status is JobStatus.DELETED
+        return None if job is None or job.status is JobStatus.DELETED else run
 
 
 def _stored(event: Event) -> Event:
