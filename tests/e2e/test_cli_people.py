@@ -368,12 +368,27 @@ def test_pages_are_saved_and_only_what_is_missing_is_fetched_again(
     (folder / f"{rows[2]['task_id']}.html").write_bytes(b"half a pa")
     done = json.loads(run(*command, "--json").stdout)
     assert (done["saved"], done["already_there"]) == (1, 1)
-    assert len(list(folder.iterdir())) == 3
+    pages = [path for path in folder.iterdir() if path.suffix == ".html"]
+    assert len(pages) == 2
 
 
 def test_a_folder_that_cannot_be_made_is_told(run: Run) -> None:
     job_id = run("submit", "-", "--follow", given=OK).stdout.split()[0]
     assert "/dev/null/x" in run("results", job_id, "--out", "/dev/null/x", code=1).stderr
+
+
+def test_a_folder_is_for_the_results_of_one_job(run: Run, tmp_path: Path) -> None:
+    one, other = (run("submit", "-", "-f", given=OK).stdout.split()[0] for _ in range(2))
+    folder = tmp_path / "pages"
+    run("results", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "--out", str(folder), code=1)
+    run("results", one, "--out", str(folder))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    told = run("results", other, "--out", str(folder), code=2).stderr
+    assert f"holds the results of job {one}" in told
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    run("results", one, "--out", str(folder))
+    (folder / ".conveyor-job").unlink()
+    assert "of an unknown job" in run("results", one, "--out", str(folder), code=2).stderr
 
 
 def test_history_tells_every_attempt(run: Run, api: httpx.Client) -> None:

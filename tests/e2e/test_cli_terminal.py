@@ -14,13 +14,17 @@ import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 import pytest
 
-from conveyor.testing.programs import Program
+from conveyor.testing.programs import Program, free_port, service
 from tests.e2e.polling import ended, until
+from tests.unit.answers_kit import Answer, Answers, served
 
 SECRET = "an-api-key"
 OK = "https://ok.example/"
@@ -86,8 +90,11 @@ def test_submit_draws_a_bar_that_ends_by_itself(environ: dict[str, str], tmp_pat
     assert "Submitted 10 tasks as job" in shown
     assert f"running {BAR}" in shown
     assert "9/10" in shown
-    assert "/s left:" in shown
+    assert re.search(r"\d+/s 0:00:0\d left:", shown)
     assert "9 successful  1 failed: bad_target 1" in shown
+    assert re.search(r"^10 tasks in \d+\.\d s, \d+\.\d/s on average", shown, re.MULTILINE)
+    assert re.search(r"^elapsed +\d+\.\d s", shown, re.MULTILINE)
+    assert re.search(r"^mean_rate +\d+\.\d/s", shown, re.MULTILINE)
     assert f"completed {BAR}" in shown
     assert shown.rstrip().endswith("failed.bad_target  1")
     assert SECRET not in terminal.text
@@ -101,6 +108,7 @@ def test_status_follows_a_run_that_is_stopped_meanwhile(
         terminal.until("pending")
         api.post(f"/jobs/{job_id}/pause").raise_for_status()
         terminal.until("(paused)")
+        terminal.until("Paused: nothing new is started")
         api.post(f"/jobs/{job_id}/stop").raise_for_status()
         assert terminal.to_the_end() == 3
     assert "stopped" in terminal.text
@@ -203,6 +211,72 @@ def test_bad_lines_are_shown_in_columns_and_steer_nothing(
     assert terminal.text.strip() == "No line of its list is reported."
 
 
+def test_a_service_that_goes_away_and_comes_back_is_told(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    here = partial(service, port=free_port(), data=tmp_path / "data", gateway="http://127.0.0.1:9/")
+    key = {"X-API-Key": SECRET}
+    with here() as program, httpx.Client(base_url=program.url, headers=key) as api:
+        job_id = _submit(api, status="open", count=0)
+        environ["CONVEYOR_URL"] = program.url
+        with _at_terminal(["status", job_id, "--follow"], environ) as terminal:
+            terminal.until("pending")
+            program.kill()
+            terminal.until("Service unreachable for ")
+            terminal.until("Connection refused")
+            with here() as again:
+                httpx.post(f"{again.url}/jobs/{job_id}/stop", headers=key).raise_for_status()
+                assert terminal.to_the_end() == 3
+
+
+def test_a_run_that_waits_says_for_what_and_since_when(environ: dict[str, str]) -> None:
+    now = datetime.now(UTC)
+    waiting = {
+        "reason": "gateway_unavailable",
+        "since": (now - timedelta(seconds=90)).isoformat(),
+        "next_attempt_at": (now + timedelta(hours=1)).isoformat(),
+        "detail": "Connection refused",
+    }
+    held, done = _run_of(status="running", waiting=waiting), _run_of(status="completed")
+    table: dict[str, Answer | list[Answer]] = {
+        "/v1/jobs/j": [_document({**A_JOB, "latest_run": held})] * 2
+        + [_document({**A_JOB, "latest_run": done})],
+        "/v1/jobs?limit=20": _document({"jobs": [{**A_JOB, "latest_run": held}]}),
+        "/v1/jobs/j/runs/r": [_document(held)] * 9 + [_document(done)],
+    }
+    since = f"{(now - timedelta(seconds=90)).astimezone():%H:%M}"
+    with _scripted(table, environ):
+        shown = _shown(["status", "j"], environ)
+        assert "running (waiting for the gateway)" in shown
+        assert f"for the gateway since {since}, next attempt in 3" in shown
+        shown = _shown(["jobs"], environ)
+        assert "running (waiting for the gateway)" in " ".join(shown.split())
+        shown = _shown(["status", "j", "--follow"], environ)
+        assert f"Waiting for the gateway since {since}, next attempt in 3" in shown
+        assert "s (Connection refused)" in shown
+
+
+def test_a_run_whose_tasks_wait_for_retries_says_so(environ: dict[str, str]) -> None:
+    run = _run_of(status="running", stats={"total": 9, "completed": 7, "successful": 7})
+    rows = [
+        {"task_id": f"t{number}", "run_id": "r", "url": OK, "status": "pending"}
+        for number in range(2)
+    ]
+    attempt = {"attempt": 1, "started_at": "", "ended_at": "", "error": {"code": "RESP002"}}
+    at = "/v1/jobs/j/runs/r"
+    table: dict[str, Answer | list[Answer]] = {
+        "/v1/jobs/j": _document({**A_JOB, "latest_run": run}),
+        at: _document(run),
+        f"{at}/results?status=processing&limit=100": _document({"results": rows}),
+        f"{at}/tasks/t0/history": _document({"events": [attempt]}),
+    }
+    with (
+        _scripted(table, environ),
+        _at_terminal(["status", "j", "--follow"], environ) as terminal,
+    ):
+        terminal.until("Waiting for retries: 2 tasks, the first one failed last with RESP002")
+
+
 @pytest.mark.parametrize("flags", [[], ["--json"]])
 def test_no_bar_and_no_colour_gets_into_a_pipe(
     environ: dict[str, str], api: httpx.Client, flags: list[str]
@@ -265,6 +339,39 @@ def test_what_is_written_to_a_pipe_is_the_same_with_and_without_a_terminal_for_b
 def _submit(api: httpx.Client, *, count: int = 1, **fields: str) -> str:
     body = {"tasks": [{"url": f"{OK}{number}"} for number in range(count)], **fields}
     return str(api.post("/jobs", json=body).raise_for_status().json()["job_id"])
+
+
+A_JOB = {"job_id": "j", "status": "closed", "created_at": ""}
+
+
+def _run_of(**fields: object) -> dict[str, object]:
+    return {"run_id": "r", **fields}
+
+
+def _document(body: object) -> Answer:
+    return 200, {"Connection": "close"}, json.dumps(body).encode()
+
+
+@contextmanager
+def _scripted(
+    answered: dict[str, Answer | list[Answer]], environ: dict[str, str]
+) -> Iterator[None]:
+    """A service that answers so, in place of the real one."""
+
+    class Scripted(Answers):
+        table: ClassVar[dict[str, Answer | list[Answer]]] = answered
+        seen: ClassVar[list[str]] = []
+        hang_up = False
+
+    with served(Scripted) as url:
+        environ["CONVEYOR_URL"] = url
+        yield
+
+
+def _shown(arguments: list[str], environ: dict[str, str]) -> str:
+    with _at_terminal(arguments, environ) as terminal:
+        assert terminal.to_the_end() == 0
+    return ESCAPE.sub("", terminal.text)
 
 
 @contextmanager

@@ -198,7 +198,9 @@ def test_each_page_keeps_its_content_type_and_charset(
 def _check_saved(program: Program, job_id: str, folder: Path, named: list[str]) -> None:
     command = ["results", job_id, "--out", str(folder), "--url", program.url, "--key", KEY]
     subprocess.run([sys.executable, "-m", "conveyor", *command], check=True, capture_output=True)
-    assert sorted(named) == sorted(path.name for path in folder.iterdir() if "-" in path.name)
+    assert sorted(named) == sorted(
+        path.name for path in folder.iterdir() if path.name.startswith("0000")
+    )
 
 
 def _check_exported(api: httpx.Client, job_id: str, run_id: str, named: list[str]) -> None:

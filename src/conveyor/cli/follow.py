@@ -1,7 +1,8 @@
 """Following a run to its end, with a live board where there is a terminal."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 
 import msgspec
 from rich.console import RenderableType
@@ -10,18 +11,21 @@ from rich.progress import (
     ProgressColumn,
     Task,
     TextColumn,
+    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.text import Text
 
 from conveyor.cli.bars import Bar
 from conveyor.cli.remote import Refused, Remote, Unreachable, read
-from conveyor.cli.shapes import Job, Run, Stats
-from conveyor.cli.show import plain
+from conveyor.cli.shapes import History, Job, Result, Results, Run, Stats
+from conveyor.cli.show import duration, plain
 from conveyor.errors import ConveyorError
 
 POLL = 0.5  # seconds
 PATIENCE = 60.0  # seconds without a service: long enough for a restart of it
+STANDSTILL = 3.0  # seconds without a task done, from which it is asked why, as often again
+SAMPLE = 100  # unfinished tasks that are looked at for it
 
 
 class Gone(ConveyorError):
@@ -45,9 +49,69 @@ def follow(remote: Remote, job_id: str, run_id: str | None, *, quiet: bool) -> E
     run_id = run_id or latest(remote, job_id)
     parts = ("jobs", job_id, "runs", run_id)
     with _Board(hidden=quiet) as board:
-        while not board.shows(read(raw := _of_run(remote, *parts), Run)).has_ended:
+        standstill = _Standstill(remote, parts)
+        while True:
+            raw = _of_run(remote, *parts, trouble=board.warn)
+            run = read(raw, Run)
+            board.show(run, _held_up(run) or ("" if board.disable else standstill.cause(run)))
+            if run.has_ended:
+                break
             time.sleep(POLL)
     return _told(remote, job_id, raw)
+
+
+def _held_up(run: Run) -> str:
+    """What the service itself says about a run that makes no progress, or that is over."""
+    if run.is_paused:
+        return "Paused: nothing new is started until the run is resumed"
+    if run.waiting:
+        detail = f" ({plain(run.waiting.detail)})" if run.waiting.detail else ""
+        return f"Waiting {plain(run.waiting.told(datetime.now(UTC)))}{detail}"
+    if run.elapsed is None:
+        return ""
+    rate = f", {run.mean_rate:.1f}/s on average" if run.mean_rate else ""
+    return f"{run.stats.completed} tasks in {duration(run.elapsed)}{rate}"
+
+
+class _Standstill:
+    """Finds out why a run that is neither paused nor waiting gets no further.
+
+    A run does not tell how many of its tasks wait for a retry. So when nothing was done for a
+    while, some unfinished tasks are looked at: if none is in flight and the first has failed
+    before, the run waits for retries.
+    """
+
+    def __init__(self, remote: Remote, parts: tuple[str, ...]) -> None:
+        self._remote, self._parts = remote, parts
+        self._completed = -1
+        self._asked = 0.0
+        self._cause = ""
+
+    def cause(self, run: Run) -> str:
+        now = time.monotonic()
+        if run.stats.completed != self._completed:
+            self._completed, self._asked, self._cause = run.stats.completed, now, ""
+        elif now - self._asked >= STANDSTILL and run.status == "running":
+            self._asked = now
+            self._cause = self._look()
+        return self._cause
+
+    def _look(self) -> str:
+        results, history = (*self._parts, "results"), (*self._parts, "tasks")
+        try:
+            page = read(self._remote.get(*results, status="processing", limit=SAMPLE), Results)
+            rows = [read(bytes(raw), Result) for raw in page.results]
+            if not rows or any(row.status != "pending" for row in rows):
+                return ""
+            told = self._remote.get(*history, rows[0].task_id, "history")
+            attempts = read(told, History).events
+        except (Refused, Unreachable):
+            return ""  # the next question about the run tells
+        if not attempts or attempts[-1].error is None:
+            return ""
+        number = f"{len(rows)}{' or more' if page.next_cursor else ''}"
+        code = plain(attempts[-1].error.code)
+        return f"Waiting for retries: {number} tasks, the first one failed last with {code}"
 
 
 def latest(remote: Remote, job_id: str) -> str:
@@ -62,9 +126,9 @@ def latest(remote: Remote, job_id: str) -> str:
     return job.latest_run.run_id
 
 
-def _of_run(remote: Remote, *parts: str) -> bytes:
+def _of_run(remote: Remote, *parts: str, trouble: Callable[[str], None]) -> bytes:
     try:
-        return ask_patiently(remote, *parts)
+        return ask_patiently(remote, *parts, trouble=trouble)
     except Refused as error:
         if error.problem.status != 404:
             raise
@@ -85,15 +149,21 @@ def _told(remote: Remote, job_id: str, raw: bytes) -> Ended:
     return Ended(job.run, of_job, job) if job.run.run_id == run.run_id else Ended(run, raw, None)
 
 
-def ask_patiently(remote: Remote, *parts: str) -> bytes:
-    deadline = time.monotonic() + PATIENCE
+def ask_patiently(
+    remote: Remote, *parts: str, trouble: Callable[[str], None] = lambda _: None
+) -> bytes:
+    """Ask through an outage of up to `PATIENCE`; `trouble` is told how it stands, each time."""
+    began = time.monotonic()
     while True:
         try:
             return remote.get(*parts)
         except (Unreachable, Refused) as error:
             lasting = isinstance(error, Refused) and error.problem.status < 500
-            if lasting or time.monotonic() > deadline:
+            away = time.monotonic() - began
+            if lasting or away > PATIENCE:
                 raise
+            reason = str(error).partition("\n")[0]
+            trouble(f"Service unreachable for {away:.0f} s, {PATIENCE:.0f} s at most: {reason}")
         time.sleep(POLL)
 
 
@@ -117,25 +187,31 @@ class _Left(TimeRemainingColumn):
 
 
 class _Board(Bar):
-    """A bar with rate and time left, and under it what has come of the tasks so far.
+    """A bar with rate, time gone and time left; under it what has come of the tasks so far, and
+    what holds the run up.
 
     While the list is still read, the bar has no end.
     """
 
     def __init__(self, *, hidden: bool) -> None:
-        self._tally = Text()
+        self._tally, self._note = Text(), Text()
         super().__init__(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             _Done(),
             _Rate(),
+            TimeElapsedColumn(),
             _Left(),
             hidden=hidden,
         )
 
-    def shows(self, run: Run) -> Run:
+    def warn(self, trouble: str) -> None:
+        self._note = Text(trouble, style="yellow")
+
+    def show(self, run: Run, note: str) -> None:
         stats = run.stats
         self._tally = _tally(stats)
+        self._note = Text(note, style="" if run.has_ended else "yellow")
         total, so_far = (None, stats.total) if run.is_growing else (stats.total, 0)
         said = f"{run.shown_status}, list coming in" if run.is_growing else run.shown_status
         if not self.tasks:
@@ -147,11 +223,12 @@ class _Board(Bar):
             completed=stats.completed,
             so_far=so_far,
         )
-        return run
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield from super().get_renderables()
         yield self._tally
+        if self._note:
+            yield self._note
 
 
 def _tally(stats: Stats) -> Text:

@@ -4,6 +4,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import TextIO
@@ -16,10 +17,12 @@ from conveyor.cli.bars import Bar
 from conveyor.cli.remote import Page, Remote, Unreachable, read
 from conveyor.cli.shapes import Job, Result, Results
 from conveyor.domain.media import extension
-from conveyor.errors import ConveyorError
+from conveyor.errors import ConveyorError, RefusedToStart
 
 PAGE = 1000
 FIRST_ROWS = 100
+LISTING = "results.ndjson"
+MARK = ".conveyor-job"  # names the job whose results a folder holds
 SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 HEADS = ("task", "status", "url", "type or error")
 
@@ -70,12 +73,13 @@ def save(
     remote: Remote, job_id: str, status: str | None, folder: Path, *, quiet: bool = False
 ) -> Saved:
     """Each body as a file of its task's name, and all rows beside them; what is whole stays."""
-    done = Saved(str(folder))
+    done, total = Saved(str(folder)), _total(remote, job_id, status)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _take_up(folder, job_id)
         with (
-            _bar(_total(remote, job_id, status), hidden=quiet) as bar,
-            (folder / "results.ndjson").open("w", encoding="utf-8") as index,
+            _bar(total, hidden=quiet) as bar,
+            (folder / LISTING).open("w", encoding="utf-8") as index,
         ):
             for row in rows_of(remote, job_id, status):
                 _write(index, row)
@@ -84,6 +88,23 @@ def save(
     except OSError as error:
         raise Unsaved(f"{error.filename or folder}: {error.strerror}") from None
     return done
+
+
+def _take_up(folder: Path, job_id: str) -> None:
+    """Mark the folder as this job's. One with another job's results is refused: the listing would
+    be overwritten, and nobody could tell whose pages are whose.
+    """
+    mark = folder / MARK
+    if not (folder / LISTING).exists():
+        with suppress(FileExistsError), mark.open("x", encoding="utf-8") as file:
+            file.write(job_id)
+    known = mark.read_text(encoding="utf-8", errors="replace")[:100] if mark.exists() else ""
+    if known != job_id:
+        whose = f"job {show.plain(known)}" if known else "an unknown job"
+        raise RefusedToStart(
+            f"{folder} holds the results of {whose}: --out must name a folder of its own for job "
+            f"{show.plain(job_id)}"
+        )
 
 
 def rows_of(remote: Remote, job_id: str, status: str | None) -> Iterator[msgspec.Raw]:

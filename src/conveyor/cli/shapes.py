@@ -1,5 +1,7 @@
 """What the commands read of the API's answers; whatever else is there is left alone."""
 
+from datetime import datetime, timedelta
+
 import msgspec
 
 COMPLETED = "completed"
@@ -14,12 +16,47 @@ class Stats(msgspec.Struct, frozen=True):
     failure_reasons: dict[str, int] = {}
 
 
+# What a run waits for, by the reason that the service gives.
+WAITS_FOR = {
+    "gateway_unavailable": "for the gateway",
+    "api_key_refused": "for the API key to be accepted",
+}
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """Why no task of a live run can be started."""
+
+    reason: str = ""
+    since: datetime | None = None
+    next_attempt_at: datetime | None = None
+    detail: str = ""
+
+    @property
+    def what(self) -> str:
+        return WAITS_FOR.get(self.reason, f"({self.reason})")
+
+    def told(self, now: datetime) -> str:
+        """For what, since when, and how long until the next attempt, in the reader's own time."""
+        since = f" since {_moment(self.since, now)}" if self.since else ""
+        if self.next_attempt_at is None:
+            return f"{self.what}{since}"
+        left = max((self.next_attempt_at - now).total_seconds(), 0.0)
+        return f"{self.what}{since}, next attempt in {left:.0f} s"
+
+
+def _moment(moment: datetime, now: datetime) -> str:
+    local = moment.astimezone()
+    is_today = local.date() == now.astimezone().date()
+    return f"{local:%H:%M}" if is_today else f"{local:%Y-%m-%d %H:%M}"
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     status: str
     run_sequence: int = 1
     trigger: str = ""
     created_at: str = ""
+    updated_at: str = ""
     stats: Stats = Stats()
     pause_state: str = "active"
     failure_reason: str | None = None
@@ -27,6 +64,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     ingest_status: str | None = None
     ingest_errors: int = 0  # rows of the list that are no tasks
     ingest_error: str | None = None
+    waiting: Waiting | None = None
 
     @property
     def is_growing(self) -> bool:
@@ -40,8 +78,27 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shown_status(self) -> str:
         """The status, and what holds the run up."""
-        paused = self.pause_state == "paused" and not self.has_ended
-        return f"{self.status} (paused)" if paused else self.status
+        if self.is_paused:
+            return f"{self.status} (paused)"
+        return f"{self.status} (waiting {self.waiting.what})" if self.waiting else self.status
+
+    @property
+    def is_paused(self) -> bool:
+        return self.pause_state == "paused" and not self.has_ended
+
+    @property
+    def elapsed(self) -> timedelta | None:
+        """From its start to its end, by the service's clock; None while it is not over."""
+        try:
+            start, end = map(datetime.fromisoformat, (self.created_at, self.updated_at))
+        except ValueError:
+            return None
+        return end - start if self.has_ended else None
+
+    @property
+    def mean_rate(self) -> float | None:
+        """Tasks done a second, from its start to its end."""
+        return self.stats.completed / self.elapsed.total_seconds() if self.elapsed else None
 
 
 NO_RUN = Run(run_id="", status="no run")  # all are deleted, or none has been yet

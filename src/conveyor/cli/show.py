@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 
 import typer
 from rich.console import Console
@@ -77,6 +78,11 @@ def interruptible(hint: str) -> Iterator[None]:
 def plain(value: object) -> str:
     """A value on one line and in one column, without the power to steer a terminal."""
     return CONTROL.sub(" ", str(value))
+
+
+def duration(taken: timedelta) -> str:
+    seconds = taken.total_seconds()
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
 
 
 def _cell(value: object) -> Text:

@@ -1,6 +1,7 @@
 """What commands tell of jobs and runs, and how they end: at once, or after following a run."""
 
 import sys
+from datetime import UTC, datetime
 
 import typer
 
@@ -84,6 +85,11 @@ def run_facts(run: Run) -> list[tuple[str, object]]:
         ("successful", stats.successful),
         ("failed", stats.failed),
     ]
+    if run.waiting:
+        told.append(("waiting", run.waiting.told(datetime.now(UTC))))
+        told += [("waiting.detail", run.waiting.detail)] if run.waiting.detail else []
+    told += [("elapsed", show.duration(run.elapsed))] if run.elapsed else []
+    told += [("mean_rate", f"{run.mean_rate:.1f}/s")] if run.mean_rate else []
     told += [(f"failed.{reason}", times) for reason, times in stats.failure_reasons.items()]
     told += [("failure_reason", run.failure_reason)] if run.failure_reason else []
     told += [("failure_detail", run.failure_detail)] if run.failure_detail else []

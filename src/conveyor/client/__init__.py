@@ -35,6 +35,7 @@ from conveyor.client.shapes import (
     Spend,
     Stats,
     Submitted,
+    Waiting,
 )
 from conveyor.client.synchronous import Conveyor
 from conveyor.client.transport import Patience
@@ -71,4 +72,5 @@ __all__ = [
     "Unavailable",
     "Unfinished",
     "Unreachable",
+    "Waiting",
 ]

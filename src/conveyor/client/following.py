@@ -175,6 +175,7 @@ def _measured(job_id: str, run: Run, readings: deque[tuple[float, int]]) -> Prog
         stats=stats,
         ingest_status=run.ingest_status,
         rate=rate,
+        waiting=run.waiting,
         eta_seconds=(stats.total - stats.completed) / rate if rate and moving else None,
     )
 

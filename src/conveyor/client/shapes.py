@@ -34,6 +34,15 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     failure_reasons: dict[str, int] = {}
 
 
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """Why no task of a live run can be started. Nothing is charged meanwhile."""
+
+    reason: str  # `gateway_unavailable`, `api_key_refused`, or one of a newer service
+    since: datetime | None = None
+    next_attempt_at: datetime | None = None
+    detail: str = ""
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     status: str
@@ -47,6 +56,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     failure_detail: str | None = None
     ingest_errors: int = 0  # rows of its list that are no tasks
     ingest_error: str | None = None  # what is wrong with its list as a whole
+    waiting: Waiting | None = None
     created_at: datetime | None = None
     updated_at: datetime | None = None
 
@@ -114,6 +124,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     ingest_status: str | None = None
     rate: float | None = None  # tasks a second
     eta_seconds: float | None = None
+    waiting: Waiting | None = None
 
     @property
     def has_ended(self) -> bool:
