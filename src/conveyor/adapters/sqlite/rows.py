@@ -45,9 +45,9 @@ def columns(instead: Mapping[str, str]) -> str:
     return ", ".join(instead.get(name, name) for name in TASK_COLUMNS)
 
 
-def needed(instead: Mapping[str, str]) -> str:
-    """Those columns of a task that are read for `columns`."""
-    return ", ".join(name for name in TASK_COLUMNS if instead.get(name) != "NULL")
+def needed(instead: Mapping[str, str], *others: str) -> str:
+    """Those columns of a task that are read for `columns`, and others."""
+    return ", ".join([*(name for name in TASK_COLUMNS if instead.get(name) != "NULL"), *others])
 
 
 def size(instead: Mapping[str, str]) -> str:
@@ -56,14 +56,14 @@ def size(instead: Mapping[str, str]) -> str:
     return " + ".join(f"coalesce(octet_length({name}), 0)" for name in read)
 
 
-def fitting(near: str, order: str = "idx") -> str:
-    """Of a query for `idx` and `size` of rows: the indexes of the first that fit into `?4` bytes,
-    or of the first alone. Sizes are small and rows are not, so sizes are looked at before.
+def sizes(near: str, order: str = "idx") -> str:
+    """Of a query for up to ?3 rows with their `size`: how many there are, and how many of the first
+    fit into ?4 bytes. The very first always does.
     """
     return f"""
-    SELECT idx FROM (SELECT idx, size, sum(size) OVER (ORDER BY {order} ROWS UNBOUNDED PRECEDING)
-                            AS so_far FROM ({near}))
-     WHERE so_far <= ?4 OR so_far = size
+    SELECT count(*), coalesce(sum(so_far <= ?4 OR so_far = size), 0)
+      FROM (SELECT size, sum(size) OVER (ORDER BY {order} ROWS UNBOUNDED PRECEDING) AS so_far
+              FROM ({near}))
     """
 
 
@@ -75,6 +75,10 @@ def gathered(instead: Mapping[str, str]) -> str:
 
 
 DECODER = msgspec.json.Decoder(list[list[Any]])
+
+# Rows whose sizes are looked at; then eight times as many, as long as all of them fit. A row that
+# an index leads to is found by comparing whole rows, so its size is not to be had for nothing.
+FIRST_LOOK = 16
 
 ADD_COUNTS = f"""
 INSERT INTO counter (shelf, incarnation, {", ".join(COUNTED)})
@@ -103,6 +107,18 @@ def stamp(moment: datetime) -> int:
 @lru_cache(maxsize=4096)
 def moment(value: int) -> datetime:
     return EPOCH + timedelta(microseconds=value)
+
+
+def fitting(
+    connection: apsw.Connection, query: str, key: tuple[int, int], *, limit: int, room: int
+) -> tuple[int, bool]:
+    """How many of the next rows fit, by a query of `sizes`; and whether no others follow them."""
+    look = min(FIRST_LOOK, limit)
+    while True:
+        [(near, fits)] = connection.execute(query, (*key, look, room))
+        if fits < near or near < look or look == limit:
+            return fits, fits == near < look
+        look = min(8 * look, limit)
 
 
 def task_of(run_id: RunId, row: Row) -> Task:

@@ -18,6 +18,7 @@ from conveyor.adapters.sqlite.rows import (
     line_of,
     needed,
     size,
+    sizes,
     stamp,
     task_of,
 )
@@ -50,19 +51,17 @@ ON CONFLICT DO NOTHING
 """
 ADDED_AT_A_TIME = 1_000
 GET = f"SELECT {columns(NOT_LISTED)} FROM task WHERE shelf = ? AND idx = ?"
-NEAR = "SELECT idx, {size} AS size FROM task WHERE shelf = ?1 AND idx > ?2 ORDER BY idx LIMIT ?3"
-# A phase that is wanted only in part (pending without processing, say) is read on until the page
-# is full.
+# Where the rows of a run end is told by a column. As a bound of the query it would be told by a
+# comparison of whole rows.
+NEAR = """
+SELECT * FROM (SELECT {what} FROM task WHERE (shelf, idx) > (?1, ?2) ORDER BY shelf, idx LIMIT ?3)
+ WHERE shelf = ?1
+"""
 NEAR_IN_PHASE = """
-SELECT * FROM (SELECT idx, {size} AS size FROM task INDEXED BY task_by_phase
-                WHERE shelf = ?1 AND phase = {phase} AND idx > ?2 AND status IN ({statuses})
-                ORDER BY idx LIMIT ?3)
+SELECT * FROM (SELECT {what} FROM task INDEXED BY task_by_phase
+                WHERE shelf = ?1 AND phase = {phase} AND idx > ?2{partly} ORDER BY idx LIMIT ?3)
 """
-PAGE = """
-WITH near AS MATERIALIZED ({near})
-SELECT (SELECT count(*) FROM near), {gathered}
-  FROM (SELECT {needed} FROM task WHERE shelf = ?1 AND idx IN ({fitting}) ORDER BY idx)
-"""
+FILTERED = "SELECT {needed} FROM task WHERE shelf = ?1 AND idx IN ({near}) ORDER BY idx"
 HISTORY = """
 SELECT attempt, started_at, ended_at, problem, credits, nanos FROM attempt
  WHERE shelf = ? AND idx = ? ORDER BY claim_no
@@ -78,8 +77,11 @@ SELECT phase, count(*) FROM task INDEXED BY task_by_phase WHERE shelf = ? GROUP 
 HELD = "SELECT count(*) FROM task INDEXED BY task_held WHERE shelf = ? AND status = 1"
 RUNS = "SELECT run_id FROM shelf WHERE run_id > ? ORDER BY run_id LIMIT ?"
 NO_BODY = (None,) * 5
+TO_DROP = sizes(NEAR.format(what=f"shelf, idx, {size({})} AS size"))
 DROP_ROWS = f"""
-DELETE FROM task WHERE shelf = ?1 AND idx IN ({fitting(NEAR.format(size=size({})))}) RETURNING idx
+DELETE FROM task WHERE shelf = ?1 AND idx <=
+       (SELECT max(idx) FROM ({NEAR.format(what="shelf, idx")}))
+RETURNING idx
 """
 DROP_SHELF = """
 DELETE FROM shelf WHERE no = ?1 AND NOT EXISTS (SELECT 1 FROM task WHERE shelf = ?1)
@@ -131,15 +133,18 @@ class SqliteTasks:
         statuses: frozenset[TaskStatus] | None = None,
         whole: bool = False,
     ) -> TaskPage:
-        query = _page_query(statuses, whole=whole)
+        sizes_of, rows_of = _page_queries(statuses, whole=whole)
 
         def operation(connection: apsw.Connection) -> TaskPage:
             shelf = self._shelves.find(connection, run_id)
             if shelf is None:
                 return TaskPage([], None)
-            [(near, text)] = connection.execute(query, (shelf, after, limit, PAGE_BYTES))
+            with connection:  # both as of one moment
+                fits, is_last = fitting(
+                    connection, sizes_of, (shelf, after), limit=limit, room=PAGE_BYTES
+                )
+                [(text,)] = connection.execute(rows_of, (shelf, after, fits))
             tasks = [task_of(run_id, row) for row in DECODER.decode(text)]
-            is_last = len(tasks) == near < limit
             return TaskPage(tasks, None if is_last else tasks[-1].index)
 
         return await self._database.read(operation)
@@ -230,8 +235,8 @@ def _chunked(rows: Iterable[tuple[int | str | None, ...]]) -> Iterator[list[str]
 
 
 def _drop_rows(connection: apsw.Connection, shelf: int, limit: int) -> int:
-    values = (shelf, -1, limit, PAGE_BYTES)
-    gone = [index for (index,) in connection.execute(DROP_ROWS, values)]
+    fits, _ = fitting(connection, TO_DROP, (shelf, -1), limit=limit, room=PAGE_BYTES)
+    gone = [index for (index,) in connection.execute(DROP_ROWS, (shelf, -1, fits))]
     lines = ((shelf, index) for index in gone)
     connection.executemany("DELETE FROM attempt WHERE shelf = ? AND idx = ?", lines)
     connection.execute(DROP_SHELF, (shelf,))
@@ -241,22 +246,32 @@ def _drop_rows(connection: apsw.Connection, shelf: int, limit: int) -> int:
 
 
 @cache
-def _page_query(statuses: frozenset[TaskStatus] | None, *, whole: bool) -> str:
-    """The query of a page: the nearest rows, of some statuses from each phase that has them, and
-    of those all that fit.
-    """
+def _page_queries(statuses: frozenset[TaskStatus] | None, *, whole: bool) -> tuple[str, str]:
+    """The queries of a page: for the sizes of the nearest rows, and for as many of them as fit."""
     instead = {} if whole else NOT_LISTED
+    size_of = f"{size(instead)} AS size"
     if statuses is None:
-        near = NEAR.format(size=size(instead))
-    else:
-        numbers = ", ".join(str(STATUS_NO[status]) for status in sorted(statuses))
-        phases = sorted({PHASE[status] for status in statuses})
-        parts = [
-            NEAR_IN_PHASE.format(size=size(instead), phase=phase, statuses=numbers)
-            for phase in phases
-        ]
-        near = f"SELECT * FROM ({' UNION ALL '.join(parts)}) ORDER BY idx LIMIT ?3"
-    chosen = fitting("SELECT * FROM near")
-    return PAGE.format(
-        near=near, gathered=gathered(instead), needed=needed(instead), fitting=chosen
-    )
+        rows = NEAR.format(what=needed(instead, "shelf"))
+        return sizes(NEAR.format(what=f"shelf, idx, {size_of}")), _gathering(rows, instead)
+    rows = FILTERED.format(needed=needed(instead), near=_near(statuses, "idx"))
+    return sizes(_near(statuses, f"idx, {size_of}")), _gathering(rows, instead)
+
+
+def _gathering(rows: str, instead: Mapping[str, str]) -> str:
+    return f"SELECT {gathered(instead)} FROM ({rows})"
+
+
+def _near(statuses: frozenset[TaskStatus], what: str) -> str:
+    """Rows of some statuses: each phase read in order of index, then merged.
+
+    A phase that is wanted only in part (pending without processing, say) is read on until the
+    page is full.
+    """
+    parts = []
+    for phase in sorted({PHASE[status] for status in statuses}):
+        wanted = {status for status, its in PHASE.items() if its == phase} & statuses
+        is_whole = len(wanted) == list(PHASE.values()).count(phase)
+        numbers = ", ".join(str(STATUS_NO[status]) for status in sorted(wanted))
+        partly = "" if is_whole else f" AND status IN ({numbers})"
+        parts.append(NEAR_IN_PHASE.format(what=what, phase=phase, partly=partly))
+    return f"SELECT * FROM ({' UNION ALL '.join(parts)}) ORDER BY idx LIMIT ?3"

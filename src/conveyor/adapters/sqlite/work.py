@@ -19,6 +19,7 @@ from conveyor.adapters.sqlite.rows import (
     needed,
     replace_state,
     size,
+    sizes,
     stamp,
     task_of,
 )
@@ -35,9 +36,7 @@ FROM task INDEXED BY task_due
 WHERE shelf = ?1 AND status = 0 AND due_at <= ?2 ORDER BY due_at, idx LIMIT ?3
 """
 SIZE = size(NOT_CLAIMED)
-# How many of the pending tasks fit.
-SIZES = f"SELECT due_at, idx, {SIZE} AS size {PENDING}"
-FITTING = f"SELECT count(*) FROM ({fitting(SIZES, 'due_at, idx')})"
+SIZES = sizes(f"SELECT due_at, idx, {SIZE} AS size {PENDING}", "due_at, idx")
 # What `TAKE` makes of a pending task, so that rows are read as they are about to be.
 TAKEN = {
     **NOT_CLAIMED,
@@ -57,19 +56,21 @@ SELECT no, EXISTS (SELECT 1 FROM task INDEXED BY task_held
                     WHERE shelf = no AND status = 1 AND due_at <= ?2)
   FROM shelf WHERE run_id = ?1 AND open
 """
-NEAR = f"""
+NEAR = """
 SELECT * FROM (
-    SELECT * FROM (SELECT due_at, idx, {SIZE} AS size FROM task INDEXED BY task_due
+    SELECT * FROM (SELECT {what} FROM task INDEXED BY task_due
                     WHERE shelf = ?1 AND status = 0 AND due_at <= ?2
                     ORDER BY due_at, idx LIMIT ?3)
     UNION ALL
-    SELECT * FROM (SELECT due_at, idx, {SIZE} AS size FROM task INDEXED BY task_held
+    SELECT * FROM (SELECT {what} FROM task INDEXED BY task_held
                     WHERE shelf = ?1 AND status = 1 AND due_at <= ?2
                     ORDER BY due_at, idx LIMIT ?3)
 ) ORDER BY due_at, idx LIMIT ?3
 """
+DUE_SIZES = sizes(NEAR.format(what=f"due_at, idx, {SIZE} AS size"), "due_at, idx")
 DUE = f"""
-SELECT {columns(NOT_CLAIMED)} FROM task WHERE shelf = ?1 AND idx IN ({fitting(NEAR, "due_at, idx")})
+SELECT {columns(NOT_CLAIMED)} FROM task
+ WHERE shelf = ?1 AND idx IN (SELECT idx FROM ({NEAR.format(what="due_at, idx")}))
  ORDER BY due_at, idx
 """
 LAPSED_ANYWHERE = f"""
@@ -185,9 +186,10 @@ class SqliteWork:
             return []
         shelf, any_lapsed = found
         if any_lapsed:
-            rows = connection.execute(DUE, (shelf, now, limit, room)).fetchall()
+            fits, _ = fitting(connection, DUE_SIZES, (shelf, now), limit=limit, room=room)
+            rows = connection.execute(DUE, (shelf, now, fits)).fetchall()
             return self.take_due(connection, shelf, [task_of(run_id, row) for row in rows])
-        [(fits,)] = connection.execute(FITTING, (shelf, now, limit, room))
+        fits, _ = fitting(connection, SIZES, (shelf, now), limit=limit, room=room)
         values = (shelf, now, fits, now + self._lease // timedelta(microseconds=1))
         [(rows,)] = connection.execute(NEXT, values)
         connection.execute(TAKE, values)
