@@ -198,6 +198,36 @@ def test_a_scheduled_job_needs_a_schedule_and_is_never_open() -> None:
 
 
 @pytest.mark.parametrize(
+    ("ignored", "with_it"),
+    [
+        ("schedule", {"schedule": {"rate": {"every": 1, "unit": "hour"}}}),
+        ("schedule", {"schedule": {"rate": {"every": 1, "unit": "hour"}}, "type": "regular"}),
+        ("schedule", {"schedule": {}, "status": "open"}),
+        ("schedule", {"schedule": 5}),
+        ("on_invalid", {"on_invalid": "skip"}),
+        (
+            "async",
+            {
+                "async": True,
+                "type": "scheduled",
+                "schedule": {"rate": {"every": 1, "unit": "hour"}},
+            },
+        ),
+    ],
+)
+def test_a_field_that_would_be_ignored_is_refused(ignored: str, with_it: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        parsed(with_one_task(**with_it))
+    assert refused.value.extras == {"field": ignored}
+
+
+def test_null_and_false_are_no_wish_that_could_be_ignored() -> None:
+    hourly = {"rate": {"every": 1, "unit": "hour"}}
+    parsed(with_one_task(schedule=None, on_invalid=None))
+    parsed(with_one_task(type="scheduled", schedule=hourly, **{"async": False}))
+
+
+@pytest.mark.parametrize(
     ("field", "meant"),
     [
         ("task", "tasks"),

@@ -88,7 +88,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     most_ttl_days: int = 3650
 
 
-# Looked at for a scheduled job only: for any other it may be anything.
+# Decoded by `job_schedule`, so that a fault names its own place.
 AnySchedule = Annotated[
     msgspec.Raw, msgspec.Meta(extra_json_schema={"$ref": "#/components/schemas/Schedule"})
 ]
@@ -172,9 +172,12 @@ def job_params(body: Submission) -> Params:
 
 def job_schedule(body: Submission) -> Schedule | None:
     """The schedule of a scheduled job."""
+    is_given = bytes(body.schedule) not in {b"", b"null"}
     if body.type is not JobType.SCHEDULED:
+        if is_given:
+            raise _at("schedule", 'must come with `"type": "scheduled"`: a regular job has none')
         return None
-    if bytes(body.schedule) in {b"", b"null"}:
+    if not is_given:
         raise _at("schedule", "is required for a scheduled job")
     return parse_schedule(bytes(body.schedule), within="schedule")
 
@@ -328,10 +331,13 @@ def is_deeper(raw: bytes, most: int) -> bool:
 
 
 def _check_schedule(body: Submission) -> None:
-    if body.type is JobType.SCHEDULED and body.status is JobStatus.OPEN:
+    is_scheduled = body.type is JobType.SCHEDULED
+    if is_scheduled and body.status is JobStatus.OPEN:
         raise _at(
             "status", "is `closed` for a scheduled job: its tasks are all there from the start"
         )
+    if is_scheduled and body.async_:
+        raise _at("async", "must not be true for a scheduled job, which has no rows until it fires")
     job_schedule(body)
 
 
