@@ -1,27 +1,26 @@
 """What callers ask for: the steps behind each call of the API."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from conveyor.api.handlers import Handlers
 from conveyor.api.links import Links
-from conveyor.domain.ids import RunId
-from conveyor.domain.waiting import Waiting
 from conveyor.operating import Engines
 from conveyor.settings import Settings
 from conveyor.steps.accept import Accept, Vet
 from conveyor.steps.append import Append
 from conveyor.steps.close import Close
 from conveyor.steps.delete import Delete
+from conveyor.steps.dispatch import Pump
 from conveyor.steps.export import Export
 from conveyor.steps.idempotency import Replays
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.owing import Owing
 from conveyor.steps.pause import Pause
-from conveyor.steps.quotas import Quotas
+from conveyor.steps.quotas import Check, Quotas
 from conveyor.steps.read import Read
 from conveyor.steps.rerun import Rerun
 from conveyor.steps.stage import Stage
+from conveyor.steps.standing import Standing
 from conveyor.steps.watch import Watch
 from conveyor.telemetry import Metrics
 
@@ -36,31 +35,29 @@ def wire_handlers(
     exporting: Export,
     owing: Owing,
     vet: Vet,
-    waiting: Callable[[RunId], Waiting | None],
+    pump: Pump,
 ) -> Handlers:
     replays = Replays(answers=engines.answers, clock=engines.clock)
-    quota = _wire_quotas(settings, engines).check
+    quota, standing = _wire_quotas(settings, engines).check, _wire_standing(engines, pump)
     return Handlers(
         links=Links(engines.link_secret, engines.clock, life=settings.result_url_life),
         limits=settings.limits,
         metrics=metrics,
         public_url=settings.public_url,
         stage=_wire_stage(settings, engines),
-        accept=replace(_wire_accept(settings, engines, replays, ingest, vet), quota=quota),
-        append=Append(
-            metadata=engines.metadata,
-            blobs=engines.blobs,
-            duties=engines.duties,
-            replays=replays,
-            clock=engines.clock,
-            ids=engines.ids,
-            limits=settings.limits,
-            ingest=ingest.run,
+        accept=replace(
+            _wire_accept(settings, engines, replays, ingest, vet),
             quota=quota,
+            standing=standing.check,
         ),
+        append=_wire_append(settings, engines, replays, ingest, quota=quota, standing=standing),
         closing=_wire_close(engines, ingest, owing),
-        pausing=Pause(metadata=engines.metadata, clock=engines.clock, wake=ingest.wake),
-        rerunning=replace(_wire_rerun(settings, engines, replays, ingest), quota=quota),
+        pausing=_wire_pause(engines, ingest, standing),
+        rerunning=replace(
+            _wire_rerun(settings, engines, replays, ingest),
+            quota=quota,
+            standing=standing.check,
+        ),
         deleting=_wire_delete(engines, ingest, owing),
         exporting=exporting,
         read=Read(
@@ -70,9 +67,51 @@ def wire_handlers(
             blobs=engines.blobs,
             coordination=engines.coordination,
             clock=engines.clock,
-            waiting=waiting,
+            waiting=pump.waiting,
         ),
         watch=watch,
+    )
+
+
+def _wire_standing(engines: Engines, pump: Pump) -> Standing:
+    return Standing(
+        gateway=engines.gateway,
+        keys=pump.keys,
+        sealing=engines.sealing,
+        clock=engines.clock,
+        reopen=pump.roster.reopen,
+    )
+
+
+def _wire_append(
+    settings: Settings,
+    engines: Engines,
+    replays: Replays,
+    ingest: Ingest,
+    *,
+    quota: Check,
+    standing: Standing,
+) -> Append:
+    return Append(
+        metadata=engines.metadata,
+        blobs=engines.blobs,
+        duties=engines.duties,
+        replays=replays,
+        clock=engines.clock,
+        ids=engines.ids,
+        limits=settings.limits,
+        ingest=ingest.run,
+        quota=quota,
+        standing=standing.check_job,
+    )
+
+
+def _wire_pause(engines: Engines, ingest: Ingest, standing: Standing) -> Pause:
+    return Pause(
+        metadata=engines.metadata,
+        clock=engines.clock,
+        wake=ingest.wake,
+        standing=standing.check_job,
     )
 
 

@@ -7,6 +7,9 @@ ConveyorError
 │   │   ├── CallbackUrlUnresolvable   callback_url_unresolvable
 │   │   └── SigningRequiresActiveKey  webhook_signing_requires_active_key
 │   ├── Unauthenticated           401 unauthenticated
+│   │   └── SubscriptionInactive      subscription_inactive
+│   ├── PaymentRequired           402 payment_required
+│   │   └── ApiKeyCapReached          api_key_cap_reached
 │   ├── PermissionDenied          403 permission_denied
 │   ├── NotFound                  404 not_found
 │   │   └── FileInputNotFound         file_input_not_found
@@ -112,6 +115,27 @@ class Unauthenticated(CallerFault):
 
     code, status, title = "unauthenticated", 401, "Unauthenticated"
     remedy = "Send a known key in the header `X-API-Key`."
+
+
+class SubscriptionInactive(Unauthenticated):
+    """The gateway does not accept the key, or its subscription is not active."""
+
+    code, title = "subscription_inactive", "Subscription inactive"
+    remedy = "Renew the subscription, or use a key that the gateway accepts; then repeat the call."
+
+
+class PaymentRequired(CallerFault):
+    """The account behind the key has no credits left."""
+
+    code, status, title = "payment_required", 402, "Payment required"
+    remedy = "Buy credits for the account; then repeat the call: it works within seconds."
+
+
+class ApiKeyCapReached(PaymentRequired):
+    """The key has used up a cap of its own."""
+
+    code, title = "api_key_cap_reached", "API key cap reached"
+    remedy = "Raise the cap of the key, or use another; then repeat the call."
 
 
 class PermissionDenied(CallerFault):

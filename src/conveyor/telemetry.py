@@ -99,6 +99,9 @@ class Metrics:
             "conveyor_gateway_next_attempt_timestamp_seconds",
             "When the gateway is tried again; 0 while the circuit breaker is closed",
         )
+        self.refused_keys = self._gauge(
+            "conveyor_refused_keys", "API keys that the gateway refuses"
+        )
         _start_at_zero(self.answers, (PAGE, *BY_CODE, OTHER))
 
     def _count_webhooks(self) -> None:

@@ -306,7 +306,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
         exporting=exporting,
         owing=complete.owing,
         vet=notifying.vet,
-        waiting=pump.waiting,
+        pump=pump,
     )
     sweep = wire_sweep(settings, engines, complete, metrics.swept, metrics.cleared)
     operators = Operators(
@@ -425,6 +425,7 @@ def _wire_pump(settings: Settings, engines: Engines, complete: Complete, metrics
         check=complete.check,
         # The pump settles, and settling wakes the pump.
         wake=lambda run_id: pump.wake(run_id),  # noqa: PLW0108 - it is made below
+        same_key=lambda run_id: pump.roster.sharing_key(run_id),  # noqa: PLW0108 - the same
     )
     pump = Pump(
         metadata=engines.metadata,
@@ -442,6 +443,7 @@ def _wire_pump(settings: Settings, engines: Engines, complete: Complete, metrics
         pace=Pace(concurrency=settings.concurrency, renewal=settings.renewal, grace=settings.grace),
     )
     metrics.watch_gateway(pump.outage.waiting)
+    metrics.refused_keys.set_function(lambda: len(pump.keys.known))
     metrics.inflight.set_function(lambda: len(pump.flights))
     metrics.live_runs.set_function(lambda: sum(not one.gone for one in pump.lanes.values()))
     return pump

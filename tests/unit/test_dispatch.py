@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace as remade
 from datetime import timedelta
 from random import Random
 
@@ -33,6 +34,7 @@ from conveyor.testing.factories import a_run, scraped, settlement
 from tests.unit.kit import (
     A_PAGE,
     CALLER,
+    KEY,
     LEASE,
     SOON,
     STRANGER,
@@ -67,18 +69,23 @@ def quick(**changes: object) -> Pace:
 
 def a_pump(house: House, attempt: Attempt, pace: Pace | None = None) -> Pump:
     """A pump over the house's engines."""
-    return Pump(
+    settle = remade(
+        house.settle,
+        same_key=lambda run_id: pump.roster.sharing_key(run_id),  # noqa: PLW0108 - made below
+    )
+    pump = Pump(
         metadata=house.metadata,
         work=house.work,
         coordination=house.coordination,
         sealing=house.sealing,
         clock=RealRounds(house.clock),
         attempt=attempt,
-        settle=house.settle.settle,
-        settle_final=house.settle.settle_final,
+        settle=settle.settle,
+        settle_final=settle.settle_final,
         pace=pace or quick(),
         dice=Random(7),
     )
+    return pump
 
 
 @asynccontextmanager
@@ -228,20 +235,16 @@ async def test_a_run_goes_on_after_its_cool_down_and_the_wait_is_not_an_attempt(
 
 
 async def test_a_run_whose_account_is_blocked_fails_and_its_tasks_are_not_burnt() -> None:
-    house, gateway = a_house(), ScriptedAttempts()
-    tried: list[Task] = []
+    house, tried = a_house(), list[Task]()
 
-    async def attempt(task: Task, assignment: Assignment) -> Result:
-        if task.run_id != blocked:
-            return await gateway.attempt(task, assignment)
+    async def attempt(task: Task, _: Assignment) -> Result:
         tried.append(task)
         return AccountBlocked(AccountReason.INSUFFICIENT_CREDITS, "no credits left")
 
     _, blocked = await house.submit(9, max_inflight=2)
-    _, other = await house.submit(3)
     pump = a_pump(house, attempt)
     async with running(pump):
-        await _completed(house, other)
+        await until(lambda: tried)
         await until(lambda: not pump.lanes)
 
     run = await house.run(blocked)
@@ -687,7 +690,7 @@ async def test_a_key_that_is_left_alone_keeps_no_permits_from_others() -> None:
                 await asyncio.sleep(0.001)
 
 
-async def test_an_account_that_is_refused_fails_one_run_and_its_other_runs_wait() -> None:
+async def test_an_account_that_is_refused_fails_all_runs_of_its_key_together() -> None:
     house, tried = a_house(), list[RunId]()
     runs = [(await house.submit(5))[1] for _ in range(3)]
 
@@ -695,14 +698,27 @@ async def test_an_account_that_is_refused_fails_one_run_and_its_other_runs_wait(
         tried.append(task.run_id)
         return AccountBlocked(AccountReason.INSUFFICIENT_CREDITS, "no credits left")
 
-    async with running(a_pump(house, attempt, quick(concurrency=1))):
+    pump = a_pump(house, attempt, quick(concurrency=1))
+    async with running(pump):
         await until(lambda: tried)
-        await _rounds(house)
+        await until(lambda: not pump.lanes)
 
     assert len(tried) == 1
-    statuses = {run_id: (await house.run(run_id)).status for run_id in runs}
-    assert statuses.pop(tried[0]) is RunStatus.FAILED
-    assert set(statuses.values()) == {RunStatus.RUNNING}
+    ends = {
+        (run.status, run.failure_reason) for run in [await house.run(run_id) for run_id in runs]
+    }
+    assert ends == {(RunStatus.FAILED, AccountReason.INSUFFICIENT_CREDITS)}
+
+
+async def test_what_is_kept_of_a_key_names_no_key_and_goes_when_no_run_uses_it() -> None:
+    house, gateway = a_house(), ScriptedAttempts()
+    _, run_id = await house.submit(3)
+    pump = a_pump(house, gateway.attempt)
+    async with running(pump):
+        await until(lambda: pump.roster.throttles)
+        assert KEY not in str(list(pump.roster.throttles))
+        await _completed(house, run_id)
+        await until(lambda: not pump.roster.throttles)
 
 
 async def test_a_limit_that_the_gateway_tells_is_kept() -> None:

@@ -13,6 +13,7 @@ from conveyor.domain.schedule import Schedule, ScheduleTurn
 from conveyor.domain.submission import Addition, Submission
 from conveyor.domain.webhook import NewWebhook, WebhookSetting
 from conveyor.errors import (
+    ApiKeyCapReached,
     CallbackUrlMustBeHttps,
     CallbackUrlUnresolvable,
     CandidatePending,
@@ -28,10 +29,12 @@ from conveyor.errors import (
     NoMatchingTasks,
     NoPriorRun,
     PartialRerunWindowExpired,
+    PaymentRequired,
     RunHasDescendants,
     RunNotStoppable,
     RunNotTerminal,
     SigningRequiresActiveKey,
+    SubscriptionInactive,
     TaskNotReady,
 )
 
@@ -40,6 +43,7 @@ RUN = JOB + "/runs/{run}"
 TASK = "/tasks/{task}"
 
 LISTING = ("limit", "cursor")
+KEY_REFUSED = (SubscriptionInactive, PaymentRequired, ApiKeyCapReached)
 BAD_WEBHOOK = (CallbackUrlMustBeHttps, CallbackUrlUnresolvable, SigningRequiresActiveKey)
 
 
@@ -60,9 +64,9 @@ class Route(msgspec.Struct, frozen=True):
 ROUTES: tuple[Route, ...] = (
     Route(
         "POST", "/v1/jobs", "submit_job", "Submit a job",
-        (201, 202, 400, 401, 404, 409, 413, 429, 503),
+        (201, 202, 400, 401, 402, 404, 409, 413, 429, 503),
         wire.WireSubmitted, Submission, repeatable=True,
-        raises=(
+        raises=(*KEY_REFUSED,
             FileInputNotFound, FileInputNotUploaded, FileInputUnsupported, IdempotencyKeyConflict,
             *BAD_WEBHOOK,
         ),
@@ -78,8 +82,8 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", JOB, "get_job", "Get a job with its latest run", answer=wire.WireJob),
     Route(
         "POST", JOB + "/tasks", "add_tasks", "Add tasks to an open job",
-        (200, 400, 401, 404, 409, 413, 429, 503), wire.WireAdded, Addition, repeatable=True,
-        raises=(JobNotOpen, LastBatchReceived, RunNotTerminal, IdempotencyKeyConflict),
+        (200, 400, 401, 402, 404, 409, 413, 429, 503), wire.WireAdded, Addition, repeatable=True,
+        raises=(*KEY_REFUSED, JobNotOpen, LastBatchReceived, RunNotTerminal, IdempotencyKeyConflict),
     ),
     Route(
         "POST", JOB + "/close", "close_job", "Close an open job", (200, 401, 404, 409, 503),
@@ -98,14 +102,14 @@ ROUTES: tuple[Route, ...] = (
         wire.WireRun, raises=(Conflict,),
     ),
     Route(
-        "POST", JOB + "/resume", "resume_run", "Resume the live run", (200, 401, 404, 409, 503),
-        wire.WireRun, raises=(Conflict,),
+        "POST", JOB + "/resume", "resume_run", "Resume the live run", (200, 401, 402, 404, 409, 503),
+        wire.WireRun, raises=(*KEY_REFUSED, Conflict),
     ),
     Route(
         "POST", JOB + "/rerun", "rerun_job", "Run a job again, whole or in part",
-        (201, 202, 400, 401, 404, 409, 413, 415, 429, 503), wire.WireRerun, query=("status",),
+        (201, 202, 400, 401, 402, 404, 409, 413, 415, 429, 503), wire.WireRerun, query=("status",),
         repeatable=True,
-        raises=(
+        raises=(*KEY_REFUSED,
             RunNotTerminal, NoPriorRun, NoMatchingTasks, PartialRerunWindowExpired,
             IdempotencyKeyConflict,
         ),

@@ -62,6 +62,7 @@ from conveyor.ports.work import Work
 from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.list_pieces import pieces_of
 from conveyor.steps.quotas import Check, Demand, unlimited
+from conveyor.steps.standing import CheckKey, any_key
 
 SMALL_LIST = 4 * 1024 * 1024  # bytes that are read before a submit is answered
 WORTH_A_THREAD = 64 * 1024  # bytes of body from which decoding would hold up other callers
@@ -102,6 +103,7 @@ class Accept:
     wake: Callable[[RunId], None]
     takes_tokens: bool = False  # of states that wait for a run
     quota: Check = unlimited
+    standing: CheckKey = any_key
 
     async def submit(self, call: Call, render: Render) -> Answer:
         """Store the submission and answer 201, or 202 when its rows will follow."""
@@ -111,6 +113,7 @@ class Accept:
                     return known
                 draft = await self._draft(call)
                 await self.quota(_demand(draft))
+                await self.standing(call.api_key)
                 answer = Answer(
                     202 if draft.large else 201, render(draft.job, draft.run, len(draft.specs))
                 )

@@ -39,6 +39,7 @@ from conveyor.ports.metadata import Metadata
 from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.ownership import latest_run, own_job
 from conveyor.steps.quotas import Check, Demand, unlimited
+from conveyor.steps.standing import CheckJob, any_job
 
 log = structlog.get_logger()
 
@@ -64,6 +65,7 @@ class Append:
     limits: Limits
     ingest: Callable[[RunId, int], Awaitable[object]]
     quota: Check = unlimited
+    standing: CheckJob = any_job
 
     async def add(self, call: Call, job_id: JobId, render: Render) -> Answer:
         """Add tasks to an open job's run, and close it with `last_batch`."""
@@ -136,6 +138,7 @@ class Append:
     async def _open_job(self, call: Call, job_id: JobId) -> tuple[Job, Run]:
         """The job and its run, if they take more tasks."""
         job = await own_job(self.metadata, call.caller, job_id)
+        await self.standing(job)
         run = await latest_run(self.metadata, job)
         if run and run.last_batch_received:  # the job may have been closed between the two reads
             job = await own_job(self.metadata, call.caller, job_id)

@@ -22,6 +22,7 @@ from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.domain.pacing import Want, most_for_one, share
 from conveyor.domain.problem import encoded, problem
+from conveyor.domain.refused_key import RefusedKeys
 from conveyor.domain.task import (
     Interrupted,
     Refused,
@@ -61,6 +62,7 @@ class Pump:
     check: Callable[[], Awaitable[bool]] = never_answers  # the gateway for itself
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     pace: Pace = field(default_factory=Pace)
+    keys: RefusedKeys = field(default_factory=RefusedKeys)
     roster: Roster = field(init=False)
     outage: Outage = field(init=False)
     flights: dict[tuple[RunId, TaskId], Flight] = field(default_factory=dict)
@@ -75,6 +77,7 @@ class Pump:
         self.outage = Outage(clock=self.clock, check=self.check, opened=self._hand_back_everything)
         self.roster = Roster(
             breaker=self.outage.breaker,
+            keys=self.keys,
             outage=self.outage.waiting,
             metadata=self.metadata,
             coordination=self.coordination,
@@ -268,6 +271,7 @@ class Pump:
 
     def _begin(self, flight: Flight) -> None:
         flight.lane.throttle.under_way += 1
+        flight.begun = self.clock.monotonic()
         flight.worker = flight.group.create_task(self._fly(flight))
 
     def _drop(self, flight: Flight) -> None:
@@ -315,6 +319,7 @@ class Pump:
                 result = Refused(INTERNAL, FailureReason.OTHER, retryable=True, sign=Sign.NONE)
             if following := self._land(flight, result):
                 following.lane.throttle.under_way += 1
+                following.begun = self.clock.monotonic()
                 following.worker = flight.worker
 
     def _land_unbegun(self, flight: Flight) -> None:
@@ -331,7 +336,7 @@ class Pump:
         lane.throttle.under_way -= 1
         now = self.clock.monotonic()
         lane.count_landing(now)
-        lane.learn(result, now)
+        lane.learn(result, now, flight.begun)
         flight.is_over = True
         self._settle_soon(self.outage.heard(flight, result, now))
         if lane.gone:

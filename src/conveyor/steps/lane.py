@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from conveyor.domain.breaker import FAILURES, Breaker
 from conveyor.domain.job import Job
+from conveyor.domain.refused_key import RefusedKeys
 from conveyor.domain.run import Run
 from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
 from conveyor.domain.throttle import BREAK, LONGEST_COOLING, Throttle
@@ -70,7 +71,9 @@ class Lane:
     job: Job
     assignment: Assignment
     throttle: Throttle
-    breaker: Breaker
+    breaker: Breaker = field(repr=False)
+    keys: RefusedKeys = field(repr=False)
+    digest: str  # of its API key
     worthwhile: int
     lead: float = 0.0  # seconds
     coming: int = 0  # tasks asked for and not given yet
@@ -119,7 +122,7 @@ class Lane:
         if (passed := now - self.rated_at) > SPELL:
             self.rate, self.landings, self.rated_at = self.landings / passed, 0, now
 
-    def learn(self, result: Result, now: float) -> None:
+    def learn(self, result: Result, now: float, begun: float) -> None:
         """What a call tells of its key: how many it may have, or that it is to be left alone."""
         throttle = self.throttle
         match result:
@@ -127,18 +130,21 @@ class Lane:
                 throttle.refused(now)
                 if wait > SHORT_WAIT:  # more than too many at once
                     throttle.close(now, min(wait, LONGEST_COOLING))
-            case AccountBlocked():
+            case AccountBlocked(reason, detail):
                 self.gone = True
+                self.keys.refuse(self.digest, reason, detail, now)
                 throttle.close(now, BREAK)
+                return
             case Interrupted():
-                pass
+                return
             case Refused(sign=sign) if sign in FAILURES:
-                pass
+                return
             case Fetched(limit=int(limit)):
                 throttle.answered()
                 throttle.told(limit)
             case _:
                 throttle.answered()
+        self.keys.serve(self.digest, begun)
 
     def next_in_place(self) -> "Flight | None":
         """A page claimed ahead that may follow one that has ended, unless the key says no, or
@@ -212,6 +218,7 @@ class Flight:
     permit: str | None  # none before its call begins, and once a next page has it
     group: asyncio.TaskGroup
     worker: asyncio.Task[None] | None = None  # none while it waits
+    begun: float = 0.0  # when its call did
     is_over: bool = False  # landed or handed back: what its worker does now is another's
 
 

@@ -59,7 +59,7 @@ class Doubtful(NamedTuple):
 class Outage:
     clock: Clock
     check: Callable[[], Awaitable[bool]]  # whether the gateway answers for itself
-    opened: Callable[[], None]  # called when the breaker opens
+    opened: Callable[[], None] = field(repr=False)  # called when the breaker opens
     breaker: Breaker = field(default_factory=Breaker)
     doubtful: list[Doubtful] = field(default_factory=list)
     in_doubt: asyncio.Event = field(default_factory=asyncio.Event)  # there is something to look at

@@ -12,6 +12,7 @@ from conveyor.errors import Conflict, Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.steps.ownership import latest_run, own_job
+from conveyor.steps.standing import CheckJob, any_job
 
 log = structlog.get_logger()
 
@@ -21,11 +22,14 @@ class Pause:
     metadata: Metadata
     clock: Clock
     wake: Callable[[RunId], None]
+    standing: CheckJob = any_job
 
     async def turn(self, caller: CallerId, job_id: JobId, state: PauseState) -> Run:
         """Bring the live run of a job into a pause state; if it is in it, nothing changes."""
         while True:
             job = await own_job(self.metadata, caller, job_id)
+            if state is PauseState.ACTIVE:
+                await self.standing(job)
             run = await latest_run(self.metadata, job)
             if run is None or not run.is_live:
                 state_now = f"is {run.status}" if run else "is deleted"

@@ -45,6 +45,7 @@ from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.list_pieces import staged_tasks
 from conveyor.steps.ownership import latest_run, own_job
 from conveyor.steps.quotas import Check, Demand, unlimited
+from conveyor.steps.standing import CheckKey, any_key
 
 PAGE = 2_000
 RUNS = 100
@@ -97,6 +98,7 @@ class Rerun:
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
     quota: Check = unlimited
+    standing: CheckKey = any_key
     under_way: set[JobId] = field(default_factory=set)
 
     async def rerun(
@@ -141,6 +143,7 @@ class Rerun:
     async def _rerun(
         self, call: Call, job: Job, statuses: Statuses | None, render: Render
     ) -> Answer:
+        await self.standing(call.api_key)
         plan = await self._plan(job, statuses)
         self._check(plan)
         await self.quota(Demand(caller=call.caller, jobs=1, tasks=plan.retried))

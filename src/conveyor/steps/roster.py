@@ -17,11 +17,12 @@ from conveyor.domain.breaker import Breaker
 from conveyor.domain.ids import CallerId, JobId, RunId, ulid
 from conveyor.domain.job import Job
 from conveyor.domain.params import load
+from conveyor.domain.refused_key import RefusedKey, RefusedKeys, digest_of
 from conveyor.domain.run import Run
 from conveyor.domain.sealed import context
 from conveyor.domain.task import RetryPolicy
-from conveyor.domain.throttle import Throttle
-from conveyor.domain.waiting import Waiting
+from conveyor.domain.throttle import BREAK, Throttle
+from conveyor.domain.waiting import Waiting, WaitReason
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
@@ -45,9 +46,10 @@ class Roster:
     policy: RetryPolicy
     pace: Pace
     breaker: Breaker
-    outage: Callable[[], Waiting | None]
+    keys: RefusedKeys
+    outage: Callable[[], Waiting | None] = field(repr=False)
     lanes: dict[RunId, Lane] = field(default_factory=dict)
-    throttles: dict[str, Throttle] = field(default_factory=dict)  # by API key, over all its jobs
+    throttles: dict[str, Throttle] = field(default_factory=dict)  # by digest of the API key
     touched: set[RunId] = field(default_factory=set)  # runs somebody in this process changed
     noticed: asyncio.Event = field(default_factory=asyncio.Event)  # a run was touched
     refresh_at: float = 0.0
@@ -60,7 +62,30 @@ class Roster:
     def waiting(self, run_id: RunId) -> Waiting | None:
         """What a live run waits for, if it waits for something other than its own tasks."""
         lane = self.lanes.get(run_id)
-        return self.outage() if lane and lane.is_open else None
+        if lane is None or not lane.is_open:
+            return None
+        refused = self.keys.get(lane.digest)
+        return self._refused(lane, refused) if refused else self.outage()
+
+    def _refused(self, lane: Lane, refused: RefusedKey) -> Waiting:
+        date, now = self.clock.now(), self.clock.monotonic()
+        left = lane.throttle.closed_until - now
+        return Waiting(
+            reason=WaitReason.API_KEY_REFUSED,
+            since=date - timedelta(seconds=now - refused.since),
+            next_attempt_at=date + timedelta(seconds=left) if left > 0 else None,
+            detail=refused.detail,
+        )
+
+    def sharing_key(self, run_id: RunId) -> list[RunId]:
+        """The live runs that pay with the same API key."""
+        lane = self.lanes.get(run_id)
+        return [one.run.id for one in self.lanes.values() if lane and one.digest == lane.digest]
+
+    def reopen(self, digest: str) -> None:
+        """The gateway serves a key again: use it at once, beginning with a single call."""
+        if throttle := self.throttles.get(digest):
+            throttle.closed_until = 0.0
 
     async def refresh(self) -> None:
         """Know the live runs: those touched in this process at once, new ones every second,
@@ -74,12 +99,23 @@ class Roster:
             live = await self._join_all(after="")
             for run_id in self.lanes.keys() - live:
                 await self._leave(run_id)
+            self._drop_unused(now)
             self.resync_at = now + self.pace.resync.total_seconds()
         elif now >= self.refresh_at:
             await self._join_all(after=self._id_of_the_recent_past())
         else:
             return
         self.refresh_at = now + self.pace.refresh.total_seconds()
+
+    def _drop_unused(self, now: float) -> None:
+        """Forget what was learned of keys that no live run uses any more."""
+        unused = [
+            digest
+            for digest, one in self.throttles.items()
+            if not one.runs and one.closed_until <= now
+        ]
+        for digest in unused:
+            del self.throttles[digest]
 
     def _id_of_the_recent_past(self) -> str:
         """Runs made since then have greater ids, even by a clock that is somewhat behind ours."""
@@ -187,14 +223,20 @@ class Roster:
             policy=replace(self.policy, retries=job.retries),
         )
         worthwhile = min(self.pace.worthwhile, (job.max_inflight + 1) // 2)
-        throttle = self.throttles.setdefault(key, Throttle(most=self.pace.concurrency))
+        digest = digest_of(key)
+        throttle = self.throttles.setdefault(digest, Throttle(most=self.pace.concurrency))
         throttle.runs += 1
+        if refused := self.keys.get(digest):  # as of a fire: its first call is the next attempt
+            now = self.clock.monotonic()
+            throttle.close(now, timedelta(seconds=refused.refused_at - now) + BREAK)
         self.lanes[run.id] = Lane(
             run=run,
             job=job,
             assignment=assignment,
             throttle=throttle,
             breaker=self.breaker,
+            keys=self.keys,
+            digest=digest,
             worthwhile=worthwhile,
             lead=self.pace.lead.total_seconds(),
         )

@@ -45,6 +45,7 @@ class Settle:
     owing: Owing
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
+    same_key: Callable[[RunId], Collection[RunId]] = lambda _: ()  # runs that this process serves
     outage: timedelta = timedelta(seconds=1)  # between tries while an engine is away
 
     async def settle(self, ended: Sequence[Ended]) -> timedelta:
@@ -118,14 +119,15 @@ class Settle:
             await self._drop(dropped)
 
     async def _follow_up(self, ended: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
-        """Fail runs whose account cannot go on, and complete those that are done."""
+        """Fail all runs whose account cannot go on, and complete those that are done."""
         blocked: dict[RunId, AccountBlocked] = {
             one.task.run_id: outcome
             for one, outcome in zip(ended, outcomes, strict=True)
             if isinstance(outcome, AccountBlocked)
         }
         for run_id, why in blocked.items():
-            await self._fail_run(run_id, why)
+            for sibling in {run_id, *self.same_key(run_id)}:
+                await self._fail_run(sibling, why)
         await self._check_all({one.task.run_id for one in ended})
 
     async def _check_all(self, run_ids: Collection[RunId]) -> None:
@@ -184,6 +186,7 @@ class Settle:
             self.owing.announce(owed)
             log.warning("run.failed", job_id=run.job_id, run_id=run_id, reason=why.reason)
         await self.work.close(run_id)
+        self.wake(run_id)
 
 
 def _name(ended: Ended) -> BodyName:

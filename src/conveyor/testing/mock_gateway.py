@@ -28,7 +28,8 @@ query. Any other host is a page that is there.
 
 Each answer has an `X-Request-Id` of its own; a page tells the one it was asked with.
 No key gets 401 AUTH001, no target 400 REQS004. `GET /_mock/stats` tells what was counted,
-`POST /_mock/reset` starts counting anew.
+`POST /_mock/reset` starts counting anew. `POST /_mock/refuse?key=…&as=nocredits` has every call
+of a key refused like that target, and `POST /_mock/accept?key=…` ends it.
 """
 
 import asyncio
@@ -44,6 +45,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from conveyor.testing.mock_answers import (
+    FAULTS,
     NO_KEY,
     NO_TARGET,
     TOO_MANY,
@@ -87,6 +89,7 @@ class MockGateway:
         self.load = Load()
         self.keys: dict[str, Load] = {}
         self.urls: Counter[str] = Counter()
+        self.refused: dict[str, str] = {}  # key, and the target that it is refused like
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
@@ -159,7 +162,7 @@ class MockGateway:
     def answer(self, request: Received) -> tuple[Answer, Load | None]:
         path, _, query = request.address.partition("?")
         if path.startswith("/_mock/"):
-            return self._about_itself(request.method, path), None
+            return self._about_itself(request.method, path, dict(parse_qsl(query))), None
         params = dict(parse_qsl(query, keep_blank_values=True))
         key, target = params.pop("apikey", ""), params.pop("url", "")
         load = self._load_of(key)
@@ -180,6 +183,8 @@ class MockGateway:
     def _answer(self, call: Call, load: Load) -> Answer:
         if not call.key:
             return refusal(call, NO_KEY)
+        if call.key in self.refused:
+            return refusal(call, FAULTS[self.refused[call.key]])
         if not call.target:
             return refusal(call, NO_TARGET)
         if self._concurrency is not None and load.in_flight > self._concurrency:
@@ -203,9 +208,13 @@ class MockGateway:
             f"Concurrency-Remaining: {max(0, limit - load.in_flight)}\r\n{named}"
         )
 
-    def _about_itself(self, method: str, path: str) -> Answer:
+    def _about_itself(self, method: str, path: str, asked: dict[str, str]) -> Answer:
         if (method, path) == ("POST", "/_mock/reset"):
             self.reset()
+        elif (method, path) == ("POST", "/_mock/refuse"):
+            self.refused[asked["key"]] = asked["as"]
+        elif (method, path) == ("POST", "/_mock/accept"):
+            self.refused.pop(asked["key"], None)
         elif (method, path) != ("GET", "/_mock/stats"):
             return Answer(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
         body = msgspec.json.encode(self.stats())

@@ -55,8 +55,8 @@ class Program:
 
 
 @contextmanager
-def mock_gateway(*, log: Path | None = None) -> Iterator[Program]:
-    port = free_port()
+def mock_gateway(*, port: int | None = None, log: Path | None = None) -> Iterator[Program]:
+    port = port or free_port()
     with program(
         ["mock-gateway", "--port", str(port)], f"http://127.0.0.1:{port}/", log=log
     ) as one:

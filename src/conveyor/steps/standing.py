@@ -1,0 +1,120 @@
+"""Standing: whether the gateway serves an API key, before work is taken on for it.
+
+Not a station of its own: the steps that take on work ask it before they write. A key that was
+refused moments ago is refused here without another call. After that the gateway is asked anew, for a
+page that cannot exist: an account that cannot pay is refused at once, any other is told that there
+is no such host, which costs nothing. So whoever has paid is served by the next call.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import structlog
+
+from conveyor.domain.breaker import FAILURES, Sign
+from conveyor.domain.failure import AccountReason, Handling, ruling
+from conveyor.domain.job import Job
+from conveyor.domain.refused_key import FRESH, RefusedKey, RefusedKeys, digest_of
+from conveyor.domain.sealed import context
+from conveyor.errors import (
+    ApiKeyCapReached,
+    CallerFault,
+    PaymentRequired,
+    StorageFull,
+    SubscriptionInactive,
+    Unavailable,
+)
+from conveyor.ports.bodies import Spool
+from conveyor.ports.clock import Clock
+from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
+from conveyor.ports.sealing import Sealing
+
+NOWHERE = "https://key-check.invalid/"  # RFC 2606: a name that never exists
+PATIENCE = timedelta(seconds=2)  # a refused key is told at once; who works on the page accepts it
+ERRORS: dict[AccountReason, type[CallerFault]] = {
+    AccountReason.INSUFFICIENT_CREDITS: PaymentRequired,
+    AccountReason.API_KEY_CAP_REACHED: ApiKeyCapReached,
+    AccountReason.SUBSCRIPTION_INACTIVE: SubscriptionInactive,
+}
+
+CheckKey = Callable[[str], Awaitable[None]]
+CheckJob = Callable[[Job], Awaitable[None]]
+
+log = structlog.get_logger()
+
+
+async def any_key(_key: str) -> None:
+    """Every key is served."""
+
+
+async def any_job(_job: Job) -> None:
+    """Every job's key is served."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    gateway: Gateway
+    keys: RefusedKeys
+    sealing: Sealing
+    clock: Clock
+    reopen: Callable[[str], None]  # told the digest of a key that is served again
+    asking: set[str] = field(default_factory=set)  # digests; one call for each at a time
+
+    async def check_job(self, job: Job) -> None:
+        """As `check`, of the key that a job's pages are asked for with."""
+        if not self.keys.known:
+            return
+        with suppress(Unavailable):  # a key that does not open is told elsewhere
+            key = self.sealing.open(job.sealed_key, context=context(job.caller, job.id))
+            await self.check(key)
+
+    async def check(self, key: str) -> None:
+        """Raise what the gateway said of a key that it refuses."""
+        digest = digest_of(key)
+        refused = self.keys.get(digest)
+        if refused is None:
+            return
+        is_fresh = self.clock.monotonic() - refused.refused_at < FRESH
+        if not is_fresh and digest not in self.asking:
+            self.asking.add(digest)
+            try:
+                await self._ask(key, digest)
+            finally:
+                self.asking.discard(digest)
+        if refused := self.keys.get(digest):
+            raise self._error(refused)
+
+    async def _ask(self, key: str, digest: str) -> None:
+        begun = self.clock.monotonic()
+        try:
+            async with asyncio.timeout(PATIENCE.total_seconds()):
+                answer = await self.gateway.fetch(PageRequest(url=NOWHERE, key=key), _no_room)
+        except TimeoutError:
+            answer = Page(content=b"")
+        match answer:
+            case Refusal(sign=sign) if sign in FAILURES or sign is Sign.NONE:
+                return  # the gateway is away: that says nothing about the key
+            case Refusal(status=status, code=code):
+                rule = ruling(status, code)
+                if rule.handling is Handling.ACCOUNT and (refused := self.keys.get(digest)):
+                    reason = rule.account or refused.reason
+                    self.keys.refuse(digest, reason, refused.detail, self.clock.monotonic())
+                    return
+        if self.keys.serve(digest, begun):
+            log.info("key.served")
+            self.reopen(digest)
+
+    def _error(self, refused: RefusedKey) -> CallerFault:
+        left = refused.refused_at + FRESH - self.clock.monotonic()
+        return ERRORS[refused.reason](
+            f"The gateway refuses this API key: {refused.detail}",
+            headers={"Retry-After": str(max(math.ceil(left), 1))},
+        )
+
+
+def _no_room() -> Spool:
+    raise StorageFull("nothing of this is kept")
