@@ -1,5 +1,6 @@
 """The official client against a real service, with only the base URL changed."""
 
+import json
 import uuid
 import zipfile
 from collections.abc import Callable
@@ -271,6 +272,50 @@ def test_post_bodies_params_and_headers_reach_the_gateway(client: ZenRowsBatchCl
         assert sent in page
     assert "an-api-key" not in page
     assert client.get_job(job.job_id).data.zenrows_params == {"proxy_country": "es"}
+
+
+def test_params_in_the_spelling_of_other_clients_reach_the_gateway(
+    client: ZenRowsBatchClient,
+) -> None:
+    """Headers as JSON text, as the official CLI and MCP tools send them; booleans as Python's."""
+    given = {
+        "custom_headers": '{"X-Seen": "yes"}',
+        "premium_proxy": "True",
+        "js_render": "FALSE",
+        "extract": "auto",
+        "extract_fields": "title,price",
+    }
+    job = client.submit_regular(["https://ok.example/1"], zenrows_params=given)
+    job.run.wait(timeout=60, poll_interval=0.05)
+    [row] = client.iter_results(job.job_id)
+    sent = json.loads(job.run.download_task_to_memory(row))
+    assert sent["headers"]["X-Seen"] == "yes"
+    assert sent["params"] == {
+        "custom_headers": "true",
+        "premium_proxy": "true",
+        "js_render": "false",
+        "extract": "auto",
+        "extract_fields": "title,price",
+    }
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"url": "https://ok.example/", "zenrows_params": {"js_render": "yes"}},
+        {"url": "https://ok.example/", "zenrows_params": {"js_render": 1}},
+        {"url": "https://ok.example/", "zenrows_params": {"custom_headers": "X-Seen: yes"}},
+    ],
+)
+def test_what_is_no_boolean_and_no_header_is_refused(
+    client: ZenRowsBatchClient, task: TaskInputDict
+) -> None:
+    with pytest.raises(BatchAPIError) as caught:
+        client.submit_regular([task])
+    assert caught.value.problem is not None
+    assert caught.value.problem.extras is not None
+    [bad] = caught.value.problem.extras["invalid_tasks"]
+    assert bad["reason"] == "invalid_param_value"
 
 
 @pytest.mark.parametrize(

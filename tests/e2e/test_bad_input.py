@@ -104,6 +104,9 @@ WRONG_TASKS: list[tuple[dict[str, object], str]] = [
     ({"url": "http://o\x00k.example/"}, "malformed_url"),
     ({"url": "http://"}, "missing_host"),
     ({"url": "https://:80/"}, "missing_host"),
+    # The official client cannot send these: it writes them as https://x first.
+    ({"url": "https:///x"}, "missing_host"),
+    ({"url": "https:x"}, "missing_host"),
     ({"url": "ftp://ok.example/"}, "unsupported_scheme"),
     ({"url": "file:///etc/passwd"}, "unsupported_scheme"),
     ({"url": "javascript:alert(1)"}, "unsupported_scheme"),
