@@ -67,7 +67,7 @@ def wire_handlers(
             blobs=engines.blobs,
             coordination=engines.coordination,
             clock=engines.clock,
-            waiting=pump.waiting,
+            waiting=pump.roster.waiting,
         ),
         watch=watch,
     )

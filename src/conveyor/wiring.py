@@ -43,7 +43,7 @@ from conveyor.api.rates import Rates
 from conveyor.attending import wire_attend, wire_export
 from conveyor.domain.ids import JobId
 from conveyor.domain.task import RetryPolicy
-from conveyor.errors import RefusedToStart, Unavailable
+from conveyor.errors import RefusedToStart, StorageFull, Unavailable
 from conveyor.fresh_seals import FreshSeals
 from conveyor.gateways import open_gateway
 from conveyor.notifying import open_receivers, wire_notifying
@@ -56,6 +56,7 @@ from conveyor.settings import Settings
 from conveyor.steps.attend import Attend
 from conveyor.steps.complete import Complete
 from conveyor.steps.dispatch import Pump
+from conveyor.steps.doctor import LEAST_ROOM
 from conveyor.steps.fire import Fire
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.lane import Pace
@@ -316,7 +317,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
         others=wire_granting(settings, engines, seals).routes(),
     )
     others = [notifying.notices, wire_schedules(engines, handlers.read)]
-    build = _wire_app(settings, engines, metrics, wire_callers(settings, recognize))
+    build = _wire_app(settings, engines, metrics, pump, wire_callers(settings, recognize))
     return Service(
         app=build(handlers, others, operators),
         metrics=metrics,
@@ -336,7 +337,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
 
 
 def _wire_app(
-    settings: Settings, engines: Engines, metrics: Metrics, callers: Callers
+    settings: Settings, engines: Engines, metrics: Metrics, pump: Pump, callers: Callers
 ) -> Callable[[Handlers, Sequence[object], Operators], Front]:
     """The application, but for those who serve its calls."""
 
@@ -345,7 +346,7 @@ def _wire_app(
             handlers,
             metrics,
             engines.ids,
-            _readiness(engines),
+            _readiness(engines, pump),
             operators,
             callers=callers,
             room=BodyRoom(settings.bodies_in_flight),
@@ -390,7 +391,7 @@ def _wire_watch(
         count=metrics.watch_reads.inc,
         is_good=recognize.is_good,
         most=settings.event_listeners,
-        waiting=pump.waiting,
+        waiting=pump.roster.waiting,
     )
     metrics.listeners.set_function(lambda: watch.listeners)
     return watch
@@ -473,10 +474,16 @@ async def _room(folder: Path) -> Room:
     return Room(*await files_room.disk(folder), await files_room.sizes(parts))
 
 
-def _readiness(engines: Engines) -> Ready:
-    """Ask each engine something small; whoever cannot answer raises `Unavailable`."""
+def _readiness(engines: Engines, pump: Pump) -> Ready:
+    """Ask each engine something small; one that cannot answer, or has no room, raises `Unavailable`."""
 
     async def ready() -> None:
+        free = (await engines.room()).free
+        if free < LEAST_ROOM or pump.is_out_of_room:
+            raise StorageFull(
+                f"The disk of the data folder must have {LEAST_ROOM >> 20} MiB free and take every "
+                f"page, has {free >> 20} MiB: make room"
+            )
         await engines.metadata.live(limit=1)
         await engines.tasks.runs_held(limit=1)
         await engines.blobs.length("ready")

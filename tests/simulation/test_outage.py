@@ -242,7 +242,7 @@ def test_a_run_of_20000_tasks_outlives_an_hour_without_the_gateway() -> None:
         assert 55 <= len(lines) <= 61
         assert len(logs) < 130  # and a line a minute of the calls that were refused
 
-        waiting = service.pump.waiting(run_id)
+        waiting = service.pump.roster.waiting(run_id)
         assert waiting is not None
         assert waiting.reason is WaitReason.GATEWAY_UNAVAILABLE
         assert abs((service.clock.now() - waiting.since).total_seconds() - HOUR) < 2
@@ -254,7 +254,7 @@ def test_a_run_of_20000_tasks_outlives_an_hour_without_the_gateway() -> None:
         back = service.clock.monotonic()
         assert back - began < HOUR + 31
         assert 100 < weather.while_open <= 150
-        assert service.pump.waiting(run_id) is None
+        assert service.pump.roster.waiting(run_id) is None
         await asyncio.sleep(1)
         assert len(weather.since(back)) >= 100  # `max_inflight` of them are under way again
 

@@ -3,16 +3,20 @@
 import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
+import httpx
 import pytest
 from structlog.testing import capture_logs
 
 from conveyor.domain.batch import SCRUB, Scrub
 from conveyor.domain.message import Message
 from conveyor.settings import Settings
+from conveyor.steps.doctor import LEAST_ROOM
+from conveyor.vitals import Room
 from conveyor.wiring import open_embedded, wire
 
 A_SCRUB = Message(kind=SCRUB, subject="a job", about={"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"})
@@ -78,3 +82,26 @@ async def test_a_bug_in_a_background_loop_does_not_end_the_process(
                 stopping.set()
     assert {"duty.bug", "step.bug", "sweeper.failed"} <= {line["event"] for line in logs}
     assert {"notify", "report", "fire"} <= {line.get("step") for line in logs}
+
+
+async def test_a_service_without_room_for_pages_is_not_ready(tmp_path: Path) -> None:
+    free = LEAST_ROOM
+
+    async def room() -> Room:
+        return Room(free, 10 * LEAST_ROOM, {})
+
+    settings = Settings(data=str(tmp_path), durability="process")
+    async with AsyncExitStack() as stack:
+        engines = replace(await open_embedded(settings, stack), room=room)
+        service = wire(settings, engines)
+        transport = httpx.ASGITransport(app=service.app)
+        client = httpx.AsyncClient(transport=transport, base_url="http://service")
+        api = await stack.enter_async_context(client)
+        assert (await api.get("/readyz")).status_code == 200
+        free -= 1
+        full = await api.get("/readyz")
+        assert (full.status_code, full.json()["code"]) == (503, "storage_full")
+        free += 1
+        service.pump.holding_until = engines.clock.monotonic() + 5
+        assert (await api.get("/readyz")).status_code == 503
+        assert (await api.get("/healthz")).status_code == 200

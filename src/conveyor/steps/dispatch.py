@@ -29,7 +29,6 @@ from conveyor.domain.task import (
     RetryPolicy,
     Task,
 )
-from conveyor.domain.waiting import Waiting
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
@@ -95,9 +94,9 @@ class Pump:
         """A run is new, has new tasks or has ended: look at it now rather than soon."""
         self.roster.wake(run_id)
 
-    def waiting(self, run_id: RunId) -> Waiting | None:
-        """What a live run waits for, if it waits for something other than its own tasks."""
-        return self.roster.waiting(run_id)
+    @property
+    def is_out_of_room(self) -> bool:
+        return self.holding_until > self.clock.monotonic()
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve live runs until told to stop; then finish what is in hand within the grace."""
@@ -144,7 +143,7 @@ class Pump:
         if self.outage.breaker.is_open:
             return await self._probe(group)
         free = self._free()
-        if free <= 0 or self.holding_until > self.clock.monotonic():
+        if free <= 0 or self.is_out_of_room:
             return 0
         ready = self.roster.ready(self.dice)
         wants = {one.run.id: Want(one.run.caller, one.room()) for one in ready if one.room() > 0}
