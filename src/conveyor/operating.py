@@ -17,6 +17,7 @@ from conveyor.adapters.sqlite.database import owner_of
 from conveyor.adapters.sqlite.engine import visit_engine
 from conveyor.adapters.system.clock import SystemClock, SystemIds
 from conveyor.domain.finding import Lost, Surroundings
+from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.ports.answers import Answers
 from conveyor.ports.api_keys import ApiKeys
 from conveyor.ports.blobs import Blobs
@@ -46,6 +47,7 @@ from conveyor.steps.complete import Complete
 from conveyor.steps.doctor import Doctor
 from conveyor.steps.mend import Mend
 from conveyor.steps.owing import Owing
+from conveyor.steps.retire import DeleteRun, Retire
 from conveyor.steps.sweep import Count, Sweep
 from conveyor.timekeeping import DueTimes
 from conveyor.vitals import Room
@@ -158,13 +160,26 @@ async def open_at_rest(settings: Settings, *, writable: bool = False) -> AsyncIt
             clock=clock,
             owing=Owing(ids=ids),
         )
-        sweep = wire_sweep(settings, stores, complete, _count_nothing, _count_nothing)
+        sweep = wire_sweep(
+            settings,
+            stores,
+            complete,
+            _count_nothing,
+            _count_nothing,
+            delete_run=_delete_nothing,
+        )
         doctor = wire_doctor(settings, stores, sweep, running=False)
         yield AtRest(doctor=doctor, graves=rows.graves)
 
 
 def wire_sweep(
-    settings: Settings, stores: Stores, complete: Complete, count: Count, cleared: Count
+    settings: Settings,
+    stores: Stores,
+    complete: Complete,
+    count: Count,
+    cleared: Count,
+    *,
+    delete_run: DeleteRun,
 ) -> Sweep:
     mend = Mend(
         metadata=stores.metadata,
@@ -186,6 +201,13 @@ def wire_sweep(
         clock=stores.clock,
         body_life=settings.body_life,
     )
+    retire = Retire(
+        survey=stores.survey,
+        metadata=stores.metadata,
+        clock=stores.clock,
+        run_life=settings.scheduled_run_life,
+        delete_run=delete_run,
+    )
     return Sweep(
         metadata=stores.metadata,
         answers=stores.answers,
@@ -193,7 +215,7 @@ def wire_sweep(
         bodies=stores.bodies,
         survey=stores.survey,
         clock=stores.clock,
-        checks=(*mend.checks(), *clear.checks()),
+        checks=(*mend.checks(), *clear.checks(), *retire.checks()),
         count=count,
         cleared=cleared,
     )
@@ -241,3 +263,7 @@ def wire_doctor(settings: Settings, stores: Stores, sweep: Sweep, *, running: bo
 
 def _count_nothing(_what: str, _times: int) -> None:
     """Nothing is repaired or removed, so there is nothing to count."""
+
+
+async def _delete_nothing(_caller: CallerId, _job_id: JobId, _run_id: RunId) -> None:
+    """Nothing is removed from a folder at rest: it is only looked at."""

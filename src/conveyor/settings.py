@@ -126,6 +126,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "`result_ttl_days`."
         ),
     ] = timedelta(days=30)
+    scheduled_run_life: Annotated[
+        timedelta,
+        _about(
+            "How long runs of scheduled jobs stay on record after their end; never less than "
+            "their job's `result_ttl_days`. The latest run stays; 0 keeps them all."
+        ),
+    ] = timedelta(days=30)
     retry_first_delay: Annotated[
         timedelta,
         _about("Before the first retry of a task; each further delay is 8 times as long."),
@@ -371,7 +378,13 @@ def _duration(name: str, text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-MAY_BE_ZERO = {"direct_delay", "grace", "retry_first_delay", "retry_longest_delay"}
+MAY_BE_ZERO = {
+    "direct_delay",
+    "grace",
+    "retry_first_delay",
+    "retry_longest_delay",
+    "scheduled_run_life",
+}
 CHOICES: dict[str, tuple[str, ...]] = {
     "auth": tuple(Auth),
     "durability": ("power", "process"),

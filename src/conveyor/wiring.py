@@ -55,6 +55,7 @@ from conveyor.scheduling import FIRE_IDLE, wire_fire, wire_schedules
 from conveyor.settings import Settings
 from conveyor.steps.attend import Attend
 from conveyor.steps.complete import Complete
+from conveyor.steps.delete import Delete
 from conveyor.steps.dispatch import Pump
 from conveyor.steps.doctor import LEAST_ROOM
 from conveyor.steps.fire import Fire
@@ -309,7 +310,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
         vet=notifying.vet,
         pump=pump,
     )
-    sweep = wire_sweep(settings, engines, complete, metrics.swept, metrics.cleared)
+    sweep = _wire_sweep(settings, engines, complete, metrics, handlers.deleting)
     operators = Operators(
         doctor=wire_doctor(settings, stores, sweep, running=True),
         graves=engines.graves,
@@ -356,6 +357,13 @@ def _wire_app(
         )
 
     return build
+
+
+def _wire_sweep(
+    settings: Settings, engines: Engines, complete: Complete, metrics: Metrics, delete: Delete
+) -> Sweep:
+    counts = (metrics.swept, metrics.cleared)
+    return wire_sweep(settings, engines, complete, *counts, delete_run=delete.run)
 
 
 def _wire_ingest(settings: Settings, engines: Engines, complete: Complete, pump: Pump) -> Ingest:

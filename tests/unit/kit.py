@@ -80,6 +80,7 @@ from conveyor.steps.read import Read
 from conveyor.steps.report import Report
 from conveyor.steps.rerun import Rerun, Rerunning
 from conveyor.steps.reschedule import Reschedule
+from conveyor.steps.retire import Retire
 from conveyor.steps.rotate import Rotate
 from conveyor.steps.scrub import Scrub
 from conveyor.steps.settle import Settle
@@ -95,6 +96,7 @@ P = TypeVar("P")
 CALLER = CallerId("caller")
 STRANGER = CallerId("stranger")
 LEASE = timedelta(seconds=30)
+RUN_LIFE = timedelta(days=30)
 BODY_LIFE = timedelta(days=30)
 KEY = "the-caller's-own-key"
 LIMITS = Limits(sync_tasks=10, list_bytes=100_000, list_rows=1_000)
@@ -326,6 +328,21 @@ def a_house(
         clock=clock,
         body_life=BODY_LIFE,
     )
+    delete = Delete(
+        metadata=metadata,
+        work=work,
+        duties=duties,
+        clock=clock,
+        owing=owing,
+        wake=woken.append,
+    )
+    retire = Retire(
+        survey=survey,
+        metadata=metadata,
+        clock=clock,
+        run_life=RUN_LIFE,
+        delete_run=delete.run,
+    )
 
     pack = Pack(tasks=tasks, bodies=kept, blobs=blobs, clock=clock, cap=export_bytes)
     exporting = Export(
@@ -459,14 +476,7 @@ def a_house(
             check=complete.check,
             wake=woken.append,
         ),
-        delete=Delete(
-            metadata=metadata,
-            work=work,
-            duties=duties,
-            clock=clock,
-            owing=owing,
-            wake=woken.append,
-        ),
+        delete=delete,
         report=Report(
             metadata=metadata, outbox=outbox, sealing=sealing, task_tokens=tokens, clock=clock
         ),
@@ -517,7 +527,7 @@ def a_house(
             bodies=kept,
             survey=survey,
             clock=clock,
-            checks=(*mend.checks(), *clear.checks()),
+            checks=(*mend.checks(), *clear.checks(), *retire.checks()),
             count=lambda action, times: swept.update({action: times}),
             cleared=lambda kind, times: cleared.update({kind: times}),
         ),
