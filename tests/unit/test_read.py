@@ -13,6 +13,7 @@ from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.run import RunStatus, counts
 from conveyor.domain.task import Refused, Task, TaskStatus
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
+from conveyor.ports.metadata import JOBS_BYTES
 from conveyor.ports.tasks import PAGE_BYTES, new_tasks
 from conveyor.steps.attempt import Ended, Fetched, Result
 from conveyor.steps.read import HOT, Content, ResultPart
@@ -73,6 +74,25 @@ async def test_jobs_are_paged_newest_first_and_each_is_seen_once() -> None:
         page, before = await house.read.jobs(
             CALLER, limit=2, before=before, status=JobStatus.CLOSED, kind=JobType.REGULAR
         )
+        assert len(page) == expected
+        seen += [view.job.id for view in page]
+
+    assert before is None
+    assert seen == made[::-1]
+
+
+async def test_a_page_of_large_jobs_is_dense() -> None:
+    """Two fit into what the port gives at once."""
+    house = a_house()
+    made = [(await house.submit(1))[0] for _ in range(5)]
+    for job_id in made:
+        large = structs.replace(await house.job(job_id), metadata="x" * (JOBS_BYTES * 2 // 5))
+        await house.metadata.commit(large)
+
+    seen: list[JobId] = []
+    before: str | None = None
+    for expected in (4, 1):
+        page, before = await house.read.jobs(CALLER, limit=4, before=before, status=None, kind=None)
         assert len(page) == expected
         seen += [view.job.id for view in page]
 

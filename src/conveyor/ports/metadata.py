@@ -28,6 +28,11 @@ class Removed(msgspec.Struct, frozen=True):
 Change = Row | Removed | Replay
 
 
+# Bytes that the records of one page take, unless the first alone is larger: a job with large
+# parameters and metadata has a record of 100 KB, an older one of 500 KB and more.
+JOBS_BYTES = 4 * 1024 * 1024
+
+
 class Metadata(Protocol):
     """The record of jobs and runs. Each call is one atomic step.
 
@@ -61,7 +66,8 @@ class Metadata(Protocol):
     ) -> Sequence[tuple[Job, Run | None]]:
         """A caller's jobs with their latest runs, newest first, with ids below `before`.
 
-        Deleted jobs are left out unless `status` asks for them.
+        Deleted jobs are left out unless `status` asks for them. Of many that are large no more
+        than `JOBS_BYTES`, but at least one: only when there are none is it the end.
         """
         ...
 
@@ -75,7 +81,8 @@ class Metadata(Protocol):
         """Live runs with their jobs in order of run id, from above `after`.
 
         A run that was live before the call began and still is when it ends is in its place in
-        the listing: nobody who pages through it misses one for good.
+        the listing: nobody who pages through it misses one for good. No more than `JOBS_BYTES`,
+        as `jobs`.
         """
         ...
 

@@ -14,7 +14,10 @@ class Survey(Protocol):
     """Reads over all callers, in pages. Raises `Unavailable`."""
 
     async def jobs(self, *, limit: int, after: str = "") -> Sequence[Job]:
-        """Every job, deleted ones too, in order of id, from above `after`."""
+        """Every job, deleted ones too, in order of id, from above `after`.
+
+        No more than `JOBS_BYTES`, as `Metadata.jobs`.
+        """
         ...
 
     async def lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:

@@ -10,5 +10,8 @@ class Timetable(Protocol):
     """Raises `Unavailable`."""
 
     async def due(self, *, limit: int) -> Sequence[Job]:
-        """Jobs whose `fires_at` has come, the longest due first."""
+        """Jobs whose `fires_at` has come, the longest due first.
+
+        No more than `JOBS_BYTES`, as `Metadata.jobs`.
+        """
         ...

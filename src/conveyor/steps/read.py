@@ -106,9 +106,14 @@ class Read:
         kind: JobType | None,
     ) -> tuple[list[JobView], str | None]:
         """A page of the caller's jobs, newest first, and the cursor of the next."""
-        found = await self.metadata.jobs(
-            caller, limit=limit + 1, before=before, status=status, kind=kind
-        )
+        found = list[tuple[Job, Run | None]]()
+        while more := await self.metadata.jobs(
+            caller, limit=limit + 1 - len(found), before=before, status=status, kind=kind
+        ):
+            found += more
+            before = more[-1][0].id
+            if len(found) > limit:
+                break
         page = found[:limit]
         settled = await self._fresh([run for _, run in page if run])
         views = [self._view(job, run, settled[run.id] if run else ZERO) for job, run in page]

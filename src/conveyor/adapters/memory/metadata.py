@@ -1,6 +1,8 @@
 """Metadata in memory."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,7 +18,7 @@ from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.signing import SigningKeys
 from conveyor.errors import KeyTaken, Stale
-from conveyor.ports.metadata import Change, Removed, Row
+from conveyor.ports.metadata import JOBS_BYTES, Change, Removed, Row
 
 
 class MemoryMetadata:
@@ -62,7 +64,7 @@ class MemoryMetadata:
         ]
         return [
             (job, self._runs.get(job.latest_run_id) if job.latest_run_id else None)
-            for job in _newest_first(asked, lambda job: job.id, before)[:limit]
+            for job in within(_newest_first(asked, lambda job: job.id, before)[:limit])
         ]
 
     async def runs(
@@ -77,8 +79,9 @@ class MemoryMetadata:
 
     async def live(self, *, limit: int, after: str = "") -> Sequence[tuple[Run, Job]]:
         live = sorted(run_id for run_id, run in self._runs.items() if run.is_live)
-        rest = [self._runs[run_id] for run_id in live if run_id > after]
-        return [(run, self._jobs[run.job_id]) for run in rest[:limit]]
+        rest = [self._runs[run_id] for run_id in live if run_id > after][:limit]
+        jobs = within([self._jobs[run.job_id] for run in rest])
+        return list(zip(rest, jobs, strict=False))
 
     async def batches(self, *, limit: int, after: tuple[str, int] = ("", -1)) -> Sequence[Batch]:
         rest = sorted(place for place in self._batches if place > after)
@@ -141,6 +144,12 @@ class MemoryMetadata:
 
 
 _Listed = TypeVar("_Listed", Job, Run)
+
+
+def within(jobs: Sequence[Job]) -> Sequence[Job]:
+    """The first jobs, as many as a page may hold."""
+    used = list(accumulate(len(msgspec.json.encode(job)) for job in jobs))
+    return jobs[: max(bisect_right(used, JOBS_BYTES), 1)]
 
 
 def _place(row: Row) -> str | tuple[str, int]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from conveyor.adapters.memory.metadata import MemoryMetadata
+from conveyor.adapters.memory.metadata import MemoryMetadata, within
 from conveyor.adapters.memory.rows import Rows
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import Job
@@ -17,7 +17,7 @@ class MemorySurvey:
         self._rows = rows
 
     async def jobs(self, *, limit: int, after: str = "") -> Sequence[Job]:
-        return [job for job in self._metadata.every_job() if job.id > after][:limit]
+        return within([job for job in self._metadata.every_job() if job.id > after][:limit])
 
     async def lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
         lapsed = self._rows.lapsed(overdue)[:limit]

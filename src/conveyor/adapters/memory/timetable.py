@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from conveyor.adapters.memory.metadata import MemoryMetadata
+from conveyor.adapters.memory.metadata import MemoryMetadata, within
 from conveyor.domain.job import Job
 from conveyor.ports.clock import Clock
 
@@ -20,4 +20,4 @@ class MemoryTimetable:
             for job in self._metadata.every_job()
             if job.fires_at is not None and job.fires_at <= now
         ]
-        return [job for _, _, job in sorted(waiting, key=lambda one: one[:2])[:limit]]
+        return within([job for _, _, job in sorted(waiting, key=lambda one: one[:2])[:limit]])

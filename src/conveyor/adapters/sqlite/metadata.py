@@ -9,7 +9,7 @@ import msgspec
 
 from conveyor.adapters.sqlite.answers import claim_key
 from conveyor.adapters.sqlite.database import Database
-from conveyor.adapters.sqlite.rows import stamp
+from conveyor.adapters.sqlite.rows import stamp, within
 from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import Batch, Replay, Scrub
 from conveyor.domain.event import Event
@@ -21,7 +21,7 @@ from conveyor.domain.run import Run
 from conveyor.domain.signing import SigningKeys
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock
-from conveyor.ports.metadata import Change, Removed, Row
+from conveyor.ports.metadata import JOBS_BYTES, Change, Removed, Row
 
 JOB = msgspec.json.Decoder(Job)
 RUN = msgspec.json.Decoder(Run)
@@ -130,7 +130,7 @@ class SqliteMetadata:
         return await self._database.read(
             lambda connection: [
                 (JOB.decode(job), RUN.decode(run) if run else None)
-                for job, run in connection.execute(JOBS, wanted)
+                for job, run in within(connection.execute(JOBS, wanted), JOBS_BYTES)
             ]
         )
 
@@ -146,7 +146,7 @@ class SqliteMetadata:
         return await self._database.read(
             lambda connection: [
                 (RUN.decode(run), JOB.decode(job))
-                for run, job in connection.execute(LIVE, (after, limit))
+                for run, job in within(connection.execute(LIVE, (after, limit)), JOBS_BYTES)
             ]
         )
 

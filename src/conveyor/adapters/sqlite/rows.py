@@ -1,6 +1,6 @@
 """How tasks and their lines stand in SQLite."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -119,6 +119,17 @@ def fitting(
         if fits < near or near < look or look == limit:
             return fits, fits == near < look
         look = min(8 * look, limit)
+
+
+def within(rows: Iterable[Row], room: int) -> Iterator[Row]:
+    """Rows of records as long as they fit, and the first whatever its size."""
+    used = 0
+    for row in rows:
+        size = sum(len(record) for record in row if record)
+        if used and used + size > room:
+            return
+        used += size
+        yield row
 
 
 def task_of(run_id: RunId, row: Row) -> Task:

@@ -7,12 +7,13 @@ import apsw
 
 from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.metadata import JOB
-from conveyor.adapters.sqlite.rows import line_of, stamp
+from conveyor.adapters.sqlite.rows import line_of, stamp, within
 from conveyor.adapters.sqlite.shelves import find_shelf
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import Job
 from conveyor.domain.task import WORKER_LOST, Attempt
 from conveyor.ports.clock import Clock
+from conveyor.ports.metadata import JOBS_BYTES
 from conveyor.ports.work import Held
 
 JOBS = "SELECT doc FROM job WHERE id > ? ORDER BY id LIMIT ?"
@@ -36,7 +37,8 @@ class SqliteSurvey:
     async def jobs(self, *, limit: int, after: str = "") -> Sequence[Job]:
         return await self._database.read(
             lambda connection: [
-                JOB.decode(doc) for (doc,) in connection.execute(JOBS, (after, limit))
+                JOB.decode(doc)
+                for (doc,) in within(connection.execute(JOBS, (after, limit)), JOBS_BYTES)
             ]
         )
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import msgspec
 
 from conveyor.adapters.sqlite.database import Database
-from conveyor.adapters.sqlite.rows import stamp
+from conveyor.adapters.sqlite.rows import stamp, within
 from conveyor.domain.job import Job
 from conveyor.ports.clock import Clock
+from conveyor.ports.metadata import JOBS_BYTES
 
 JOB = msgspec.json.Decoder(Job)
 DUE = """
@@ -23,5 +24,7 @@ class SqliteTimetable:
     async def due(self, *, limit: int) -> Sequence[Job]:
         wanted = (stamp(self._clock.now()), limit)
         return await self._database.read(
-            lambda connection: [JOB.decode(doc) for (doc,) in connection.execute(DUE, wanted)]
+            lambda connection: [
+                JOB.decode(doc) for (doc,) in within(connection.execute(DUE, wanted), JOBS_BYTES)
+            ]
         )

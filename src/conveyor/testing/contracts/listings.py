@@ -11,6 +11,7 @@ from conveyor.domain import run as run_life
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.run import Run, RunStatus
+from conveyor.ports.metadata import JOBS_BYTES
 from conveyor.testing.clock import NOON, FakeIds
 from conveyor.testing.contracts.engine import Engine
 from conveyor.testing.factories import (
@@ -169,17 +170,38 @@ class ListingContract:
 
         assert [run.id for run, _ in rest] == [job.latest_run_id for job in jobs[1:]] + ["7" * 26]
 
+    async def test_jobs_are_listed_in_pages_of_bounded_size(self, engine: Engine) -> None:
+        """Two fit into a page."""
+        large = "x" * (JOBS_BYTES * 2 // 5)
+        jobs = await _given_jobs(engine, 5, metadata=large)
+        ids = [job.id for job in jobs]
+
+        first = await engine.metadata.jobs(CALLER, limit=9)
+        live = await engine.metadata.live(limit=9)
+        every = await engine.survey.jobs(limit=9)
+
+        assert [job.id for job, _ in first] == ids[:-3:-1]
+        assert [job.id for _, job in live] == ids[:2]
+        assert [job.id for job in every] == ids[:2]
+        assert [job.id for _, job in await _live(engine, 9)] == ids
+
+    async def test_a_job_larger_than_a_page_is_listed(self, engine: Engine) -> None:
+        jobs = await _given_jobs(engine, 2, metadata="x" * (2 * JOBS_BYTES))
+
+        assert [job.id for _, job in await _live(engine, 9)] == [job.id for job in jobs]
+
 
 def _run_of(job: Job) -> RunId:
     assert job.latest_run_id
     return job.latest_run_id
 
 
-async def _given_jobs(engine: Engine, n: int) -> list[Job]:
+async def _given_jobs(engine: Engine, n: int, *, metadata: str | None = None) -> list[Job]:
     """Jobs with a run each, the oldest first."""
     names = new_ids(2 * n)
     jobs = [
-        a_job(id=JobId(names[i]), latest_run_id=RunId(names[i + 1])) for i in range(0, 2 * n, 2)
+        a_job(id=JobId(names[i]), latest_run_id=RunId(names[i + 1]), metadata=metadata)
+        for i in range(0, 2 * n, 2)
     ]
     for job in jobs:
         await engine.metadata.commit(job, a_run(id=job.latest_run_id, job_id=job.id))
