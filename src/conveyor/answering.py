@@ -44,7 +44,7 @@ def wire_handlers(
         limits=settings.limits,
         metrics=metrics,
         public_url=settings.public_url,
-        stage=_wire_stage(settings, engines),
+        stage=replace(_wire_stage(settings, engines), quota=quota),
         accept=replace(
             _wire_accept(settings, engines, replays, ingest, vet),
             quota=quota,
@@ -59,7 +59,7 @@ def wire_handlers(
             standing=standing.check,
         ),
         deleting=_wire_delete(engines, ingest, owing),
-        exporting=exporting,
+        exporting=replace(exporting, quota=quota),
         read=Read(
             metadata=engines.metadata,
             tasks=engines.tasks,
@@ -133,6 +133,8 @@ def _wire_quotas(settings: Settings, engines: Engines) -> Quotas:
         active_jobs=settings.active_jobs,
         scheduled_jobs=settings.scheduled_jobs,
         open_tasks=settings.open_tasks,
+        upload_slots=settings.upload_slots,
+        active_exports=settings.active_exports,
     )
 
 

@@ -70,6 +70,7 @@ def _scrub(stores: Stores) -> Scrub:
     return Scrub(
         metadata=stores.metadata,
         inputs=stores.inputs,
+        exports=stores.exports,
         outbox=stores.outbox,
         tasks=stores.tasks,
         work=stores.work,

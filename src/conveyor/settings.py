@@ -234,6 +234,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     open_tasks: Annotated[
         int, _about("Tasks of one caller still to be done; 0 is any number.", ge=0)
     ] = 0
+    upload_slots: Annotated[
+        int, _about("Upload slots of one caller that no job uses yet; 0 is any number.", ge=0)
+    ] = 1_000
+    active_exports: Annotated[
+        int, _about("Exports of one caller that are not finished; 0 is any number.", ge=0)
+    ] = 10
 
     event_listeners: Annotated[
         int, _about("Event streams of one caller open at once; 0 is any number.", ge=0)

@@ -8,7 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from conveyor.settings import Settings
 from conveyor.testing.programs import Program, service
+from conveyor.wiring import open_service
 from tests.e2e.conftest import FAST_RETRIES, client_of, problem_of
 from tests.e2e.polling import ended, until
 
@@ -213,3 +215,54 @@ def _open_job(api: httpx.Client) -> str:
 def _has_room(api: httpx.Client, path: str) -> bool:
     with api.stream("GET", path) as stream:
         return stream.status_code == 200
+
+
+def test_upload_slots_that_no_job_uses_are_limited(gateway: Program, tmp_path: Path) -> None:
+    with (
+        service(
+            data=tmp_path, gateway=gateway.url, environ={"CONVEYOR_UPLOAD_SLOTS": "2"}
+        ) as program,
+        client_of(program) as api,
+        client_of(program, key="another") as other,
+    ):
+        first, second = [api.post("/job_inputs", json={"type": "txt"}).json() for _ in range(2)]
+        refused = api.post("/job_inputs", json={"type": "txt"})
+        problem = problem_of(refused, 429, "quota_exceeded")
+        assert (problem["quota"], problem["limit"], problem["used"]) == ("upload_slots", 2, 2)
+        assert refused.headers["retry-after"] == "10"
+        assert other.post("/job_inputs", json={"type": "txt"}).status_code == 201
+        # A slot that a job uses does not count any more.
+        httpx.put(first["upload"]["url"], headers=first["upload"]["headers"], content=OK)
+        used = api.post(
+            "/jobs", json={"file_input_id": first["file_input_id"], "on_invalid": "skip"}
+        )
+        assert used.status_code in {201, 202}
+        assert api.post("/job_inputs", json={"type": "txt"}).status_code == 201
+        assert second["file_input_id"]
+
+
+async def test_exports_under_way_are_limited(tmp_path: Path) -> None:
+    """Without its loops, so that no export ends while the test looks."""
+    settings = Settings(data=str(tmp_path), durability="process", active_exports=2)
+    async with (
+        open_service(settings) as program,
+        httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=program.app),
+            base_url="http://test/v1",
+            headers={"X-API-Key": "a-key"},
+        ) as api,
+    ):
+        runs = []
+        for _ in range(3):
+            job = (await api.post("/jobs", json={"tasks": [{"url": OK}]})).json()
+            runs.append(f"/jobs/{job['job_id']}/runs/{job['latest_run']['run_id']}")
+        started = [await api.post(f"{run}/exports") for run in runs[:2]]
+        assert [answer.status_code for answer in started] == [202, 202]
+
+        problem = problem_of(await api.post(f"{runs[2]}/exports"), 429, "quota_exceeded")
+        assert (problem["quota"], problem["limit"], problem["used"]) == ("active_exports", 2, 2)
+        again = await api.post(f"{runs[0]}/exports")  # the one that is under way
+        assert again.json()["export_id"] == started[0].json()["export_id"]
+
+        assert await program.attend.step() == 1
+        assert (await api.post(f"{runs[2]}/exports")).status_code == 202

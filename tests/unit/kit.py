@@ -300,6 +300,7 @@ def a_house(
     scrub = Scrub(
         metadata=metadata,
         inputs=inputs,
+        exports=exports,
         outbox=outbox,
         tasks=tasks,
         work=work,

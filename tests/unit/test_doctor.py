@@ -47,6 +47,7 @@ from tests.unit.kit import (
     body_name,
     ids_as_answer,
     ids_as_reply,
+    survives,
 )
 from tests.unit.staging_kit import small_pieces, submitted_list, urls
 
@@ -641,6 +642,36 @@ async def test_an_export_that_is_said_to_be_ready_and_is_gone_is_told_until_it_i
 
     house.clock.advance(timedelta(hours=12))
     assert await codes(house) == []
+
+
+@pytest.mark.parametrize("what", ["job", "run"])
+async def test_the_exports_of_what_was_deleted_are_gone_and_not_missed(what: str) -> None:
+    """Wherever the purge dies on the way, the doctor finds no export without its file."""
+    number = 0
+    while True:
+        house = a_house()
+        job_id, run_id = await house.submit(1)
+        await house.drain(run_id, _page)
+        await house.exporting.start(CALLER, job_id, run_id)
+        await house.do_duties()
+        if what == "job":
+            await house.delete.job(CALLER, job_id)
+        else:
+            await house.delete.run(CALLER, job_id, run_id)
+        house.trace.forget()
+        house.trace.break_at(number, "after", Crash())
+        alive = await survives(house.attend.step())
+        house.trace.forget()
+        assert "export_missing" not in await codes(house)
+        if alive:
+            break
+        house.clock.advance(LEASE * 2)
+        await house.do_duties()
+        assert not await house.exports.page(limit=9)
+        assert not [key for key in await house.lists() if key.startswith("exports/")]
+        number += 1
+    assert number > 10, "the calls of a purge were broken one by one"
+    assert not await house.exports.page(limit=9)
 
 
 async def test_rows_promised_by_more_batches_than_a_page_are_not_missed(

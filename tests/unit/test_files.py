@@ -7,7 +7,7 @@ import os
 import resource
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from conveyor.errors import NotFound, StorageFull, Unavailable
 from conveyor.ports.blobs import as_stream
 from conveyor.ports.bodies import Body, BodyName
 from conveyor.testing.factories import JOB, OTHER_RUN, RUN
+from conveyor.testing.trace import Crash
 
 LARGE = bytes(range(256)) * 4096  # a MiB
 FAULTS = pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
@@ -435,3 +436,37 @@ async def test_a_put_that_is_cancelled_waits_for_its_thread_and_leaves_nothing(
 
 def _files_below(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("nth", range(1, 7))
+async def test_a_purge_that_was_killed_between_two_folders_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """Once with files that hold bodies, once with objects: the next purge or start finishes it."""
+    bodies, blobs = FileBodies(tmp_path / "bodies"), FileBlobs(tmp_path / "blobs")
+    key = list_key(JOB, RUN, "a list")
+    await bodies.put_many([Body(BodyName(JOB, RUN, task_ids(RUN)(0), 1), b"page")])
+    await blobs.put(key, as_stream([b"list"]))
+    really, removed = Path.rmdir, 0
+
+    def killed(folder: Path) -> None:
+        nonlocal removed
+        removed += 1
+        if removed >= nth:
+            raise Crash
+        really(folder)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rmdir", killed)
+        for purge in (lambda: bodies.delete_run(JOB, RUN, limit=9), lambda: blobs.delete([key])):
+            with suppress(Crash):
+                await purge()
+            removed = 0
+
+    FileBlobs(tmp_path / "blobs").sweep_drafts()
+    await bodies.delete_run(JOB, RUN, limit=9)
+    assert _named(tmp_path, JOB, RUN) == []
+
+
+def _named(folder: Path, *names: str) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.name in names]

@@ -9,13 +9,13 @@ from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.rows import Rows
 from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.domain.counts import Counts
-from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId
 from conveyor.domain.job import JobType
 from conveyor.domain.run import Inheritance, RunStatus, open_tasks
 from conveyor.errors import QuotaExceeded
 from conveyor.steps.quotas import Demand, Quotas
 from conveyor.testing.clock import FakeClock
-from conveyor.testing.factories import CALLER, a_job, a_run, new_ids
+from conveyor.testing.factories import CALLER, a_file_input, a_job, a_run, an_export, new_ids
 from tests.unit.kit import LEASE
 
 OTHER = CallerId("another")
@@ -32,6 +32,10 @@ async def given(*totals: int, scheduled: int = 0, **limits: int) -> Quotas:
         await metadata.commit(a_job(id=job_id, latest_run_id=run_id), run)
     for name in names:
         await metadata.commit(a_job(id=JobId(name), type=JobType.SCHEDULED, latest_run_id=None))
+    for name in new_ids(3):
+        await metadata.commit(msgspec.structs.replace(a_file_input(), id=InputId(name)))
+    for name in new_ids(2):
+        await metadata.commit(msgspec.structs.replace(an_export(), id=ExportId(name)))
     tasks = MemoryTasks(Rows(clock, LEASE))
     return Quotas(census=MemoryCensus(metadata), tasks=tasks, **limits)
 
@@ -46,6 +50,8 @@ A_JOB = Demand(caller=CALLER, jobs=1, tasks=5)
         ("scheduled_jobs", 2, Demand(caller=CALLER, scheduled=1)),
         ("open_tasks", 35, A_JOB),
         ("open_tasks", 35, Demand(caller=CALLER, tasks=5)),
+        ("upload_slots", 4, Demand(caller=CALLER, slots=1)),
+        ("active_exports", 3, Demand(caller=CALLER, exports=1)),
     ],
 )
 async def test_a_limit_is_reached_and_not_passed(quota: str, most: int, demand: Demand) -> None:

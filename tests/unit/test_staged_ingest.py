@@ -9,10 +9,12 @@ import pytest
 
 from conveyor.domain.file_input import SLOT_LIFE
 from conveyor.domain.ids import JobId, RunId, task_ids
-from conveyor.domain.run import IngestStatus, RunStatus
+from conveyor.domain.pinned_reader import BLANK_SHARE
+from conveyor.domain.run import IngestStatus, Run, RunStatus
 from conveyor.domain.submission import Limits
 from conveyor.errors import InvalidArgument, NotFound, TooLarge, Unavailable
 from conveyor.steps.read import RunView
+from conveyor.steps.turn import TURN
 from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import A_PAGE, CALLER, LIMITS, House, a_house, away, ids_in
 from tests.unit.staging_kit import (
@@ -440,3 +442,50 @@ async def test_a_duty_for_a_deleted_job_does_nothing() -> None:
     await house.ingest.run(run_id, 0)
     assert list(await house.tasks.runs_held(limit=9)) == []
     assert await house.batches() == []
+
+
+# Lines that are no rows.
+
+BLANKS = {"txt": b"\n# a comment\n \n", "ndjson": b"\n \n\r\n", "csv": b"\n  \n\n"}
+ROW = {"txt": b"https://ok.example/\n", "ndjson": b'{"url":"https://ok.example/"}\n', "csv": b"https://ok.example/\n"}  # fmt: skip
+KINDS = pytest.mark.parametrize("kind", BLANKS)
+FEW = LIMITS.list_rows // BLANK_SHARE // 3  # times three lines
+
+
+async def _listed(house: House, kind: str, content: bytes) -> Run:
+    given = {"csv": {"fields": {"url": 0}}} if kind == "csv" else {}
+    slot_id = await sent(house, content, kind, **given)
+    _, run_id = ids_in(await submit_list(house, slot_id, on_invalid="skip"))
+    await house.do_duties()
+    return await house.run(run_id)
+
+
+@KINDS
+async def test_blank_lines_and_comments_are_within_a_limit_that_grows_with_the_rows(
+    kind: str,
+) -> None:
+    house = a_house()
+    run = await _listed(house, kind, ROW[kind] * 20 + BLANKS[kind] * (FEW + 60))
+    assert (run.status, run.total, run.ingest_error) == (RunStatus.RUNNING, 20, None)
+
+
+@KINDS
+async def test_a_list_of_too_many_blank_lines_and_comments_is_read_no_further(kind: str) -> None:
+    house = a_house()
+    run = await _listed(house, kind, ROW[kind] * 20 + BLANKS[kind] * (FEW + 70) + ROW[kind])
+    assert (run.status, run.total, run.is_cut) == (RunStatus.STOPPED, 20, True)
+    assert "304 blank lines and comments, and 20 rows, up to line 324" in (run.ingest_error or "")
+
+
+async def test_blank_lines_are_counted_on_over_turns() -> None:
+    house = a_house()
+    slot_id = await sent(house, b"\n" * 200)
+    _, run_id = ids_in(await submit_list(house, slot_id, on_invalid="skip"))
+
+    async def take_long() -> None:
+        house.clock.advance(TURN)
+        house.trace.after("metadata.commit", 1, take_long)
+
+    house.trace.after("metadata.commit", 1, take_long)
+    assert await house.do_duties() > 20
+    assert "blank lines" in ((await house.run(run_id)).ingest_error or "")

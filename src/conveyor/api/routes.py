@@ -73,7 +73,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "POST", "/v1/job_inputs", "new_slot", "Get a slot for a list of tasks",
-        (201, 400, 401, 413, 503), wire.WireSlot, ListForm,
+        (201, 400, 401, 413, 429, 503), wire.WireSlot, ListForm,
     ),
     Route(
         "GET", "/v1/jobs", "list_jobs", "List your jobs", (200, 400, 401, 503),
@@ -165,7 +165,7 @@ ROUTES: tuple[Route, ...] = (
         answer=wire.WireHistory,
     ),
     Route(
-        "POST", RUN + "/exports", "start_export", "Start an export", (202, 401, 404, 503),
+        "POST", RUN + "/exports", "start_export", "Start an export", (202, 401, 404, 429, 503),
         wire.WireExportStarted,
     ),
     Route("GET", RUN + "/exports/{export}", "get_export", "Get an export", answer=wire.WireExport),

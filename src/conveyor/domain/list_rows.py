@@ -23,6 +23,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ordinal: int = 0
     places: Places | None = None  # of the columns, once a header told them
     flat_until: int = 0  # before this line a CSV row ends with its line
+    blank: int = 0  # lines that are no part of a row: blank ones and comments
 
 
 class LineError(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -56,6 +57,7 @@ class Rows:
         self.tasks: list[tuple[int, TaskInput]] = []
         self.errors: list[LineError] = []
         self.begins: list[int] = []  # the line of each row, by its ordinal less the first
+        self.blank = position.blank
         self._lines = lines
         self._line, self._ordinal = position.line, position.ordinal
 
@@ -94,10 +96,14 @@ def read_txt(rows: Rows, count: int) -> None:
         if not url:
             if place in text.faults:
                 rows.refuse(place, text.faults[place])
+            else:
+                rows.blank += 1
         elif "\r" in url:
             # A URL is read without the line ends in it: two would become one.
             rows.refuse(place, LineReason.STRAY_RETURN)
-        elif url[0] != "#":
+        elif url[0] == "#":
+            rows.blank += 1
+        else:
             rows.add(place, TaskInput(url))
 
 
@@ -112,6 +118,8 @@ def read_ndjson(rows: Rows, count: int) -> None:
         except UNREADABLE:
             if place in text.faults or (line and not line.isspace()):
                 rows.refuse(place, text.faults.get(place, LineReason.MALFORMED_JSON))
+            else:
+                rows.blank += 1
         else:
             rows.add(place, task)
 
@@ -209,6 +217,7 @@ class CsvRows:
     def _take(self, row: list[str], end: int) -> None:
         place, self.used = self.used, end
         if not row or (len(row) == 1 and self._text.lines[place].isspace()):
+            self._rows.blank += end - place
             return
         if self.places is None:
             self.places = places(self._spec, row)

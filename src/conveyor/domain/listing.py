@@ -103,6 +103,7 @@ class ListReader:
             ordinal=rows.ordinal,
             places=table.places if table and self._spec.header else None,
             flat_until=table.flat_until if table else 0,
+            blank=rows.blank,
         )
 
     def _judged(self, rows: Rows) -> Piece:

@@ -16,6 +16,8 @@ from conveyor.errors import IllegalMove, TooLarge
 
 LIMITS = ListLimits()
 MOST_REPORTED = 100_000  # bad lines of a list that are told one by one; all are counted
+BLANK_SHARE = 10  # blank lines and comments may be a tenth of the rows that a list may have,
+BLANK_PER_ROW = 10  # and ten for each row that it has
 
 
 class LongList(Exception):
@@ -70,7 +72,18 @@ class PinnedReader:
         for piece in pieces:
             if piece.read.ordinal > self._most_rows:
                 raise TooLarge(f"The list has more than {self._most_rows} rows")
+            if piece.read.blank > most_blank(piece.read.ordinal, self._most_rows):
+                raise TooLarge(
+                    f"The list has {piece.read.blank} blank lines and comments, and "
+                    f"{piece.read.ordinal} rows, up to line {piece.read.line - 1}; remove some of "
+                    "those lines and submit it again"
+                )
             yield piece
+
+
+def most_blank(rows: int, most_rows: int) -> int:
+    """Lines that are no part of a row, of a list of so many rows: reading them costs time too."""
+    return most_rows // BLANK_SHARE + rows * BLANK_PER_ROW
 
 
 def reports_of(job_id: JobId, run_id: RunId) -> str:

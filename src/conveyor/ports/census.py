@@ -17,3 +17,11 @@ class Census(Protocol):
     async def scheduled_jobs(self, caller: CallerId) -> int:
         """How many of the caller's jobs are scheduled and not deleted, paused ones too."""
         ...
+
+    async def open_slots(self, caller: CallerId) -> int:
+        """How many of the caller's slots no job uses; expired ones count until they are removed."""
+        ...
+
+    async def open_exports(self, caller: CallerId) -> int:
+        """How many of the caller's exports are pending or running."""
+        ...

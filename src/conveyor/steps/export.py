@@ -25,6 +25,7 @@ from conveyor.ports.duties import Duties
 from conveyor.ports.exports import Exports
 from conveyor.ports.metadata import Metadata, Removed
 from conveyor.steps.ownership import own_job, own_run
+from conveyor.steps.quotas import Check, Demand, unlimited
 
 PAGE = 100
 
@@ -52,6 +53,7 @@ class Export:
     clock: Clock
     ids: Ids
     make: Make
+    quota: Check = unlimited
 
     async def start(self, caller: CallerId, job_id: JobId, run_id: RunId) -> Row:
         """Promise an export of a run as it will be found; a live one is exported as it stands.
@@ -64,6 +66,7 @@ class Export:
         for begun in await self.exports.of_run(run.id):
             if not (begun.has_ended or life.is_over(begun, now)):
                 return begun  # one at a time is enough: it is as good as another
+        await self.quota(Demand(caller=caller, exports=1))
         export = Row(
             id=ExportId(self.ids.new()),
             job_id=job.id,
@@ -191,7 +194,8 @@ class Export:
 
     async def _drop(self, export: Row) -> None:
         await self._clear(export)
-        await self.metadata.commit(Removed(export))
+        with suppress(Stale):  # the purge of its run was first
+            await self.metadata.commit(Removed(export))
 
     async def _clear(self, export: Row) -> None:
         while keys := await self.blobs.keys(files_of(export), limit=PAGE):

@@ -30,6 +30,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int = 0  # that run now
     scheduled: int = 0
     tasks: int = 0
+    slots: int = 0
+    exports: int = 0
 
 
 Check = Callable[[Demand], Awaitable[None]]
@@ -48,12 +50,20 @@ class Quotas:
     active_jobs: int = 0
     scheduled_jobs: int = 0
     open_tasks: int = 0
+    upload_slots: int = 0
+    active_exports: int = 0
 
     async def check(self, demand: Demand) -> None:
         """Refuse with `QuotaExceeded` what would go past a limit."""
         if self.scheduled_jobs and demand.scheduled:
             used = await self.census.scheduled_jobs(demand.caller)
             check_quota("scheduled_jobs", used, demand.scheduled, self.scheduled_jobs)
+        if self.upload_slots and demand.slots:
+            used = await self.census.open_slots(demand.caller)
+            check_quota("upload_slots", used, demand.slots, self.upload_slots)
+        if self.active_exports and demand.exports:
+            used = await self.census.open_exports(demand.caller)
+            check_quota("active_exports", used, demand.exports, self.active_exports)
         if not (self.active_jobs and demand.jobs) and not (self.open_tasks and demand.tasks):
             return
         live = await self.census.live_runs(demand.caller)

@@ -1,6 +1,6 @@
 """Scrub: clear away all that a deleted job or run left, in bites that hold nobody up.
 
-For each run: what is owed to it, then its rows, then its bodies, lists and exports; at last what
+For each run: what is owed to it, then its rows, then its bodies, exports and lists; at last what
 the job's webhook was told. Rows go before bodies, so that a worker which settles late finds no row,
 and removes the body it brought. Beginning again after a death finds less to do. What a task token
 is still to be told of the end itself stays until it is sent, and goes then. At the end a tombstone
@@ -27,6 +27,7 @@ from conveyor.errors import Stale
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock
+from conveyor.ports.exports import Exports
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata, Removed
 from conveyor.ports.outbox import Outbox
@@ -45,6 +46,7 @@ log = structlog.get_logger()
 class Scrub:
     metadata: Metadata
     inputs: Inputs
+    exports: Exports
     outbox: Outbox
     tasks: Tasks
     work: Work
@@ -111,6 +113,12 @@ class Scrub:
         while await self.tasks.discard(run_id, limit=BITE):
             yield
         while await self.bodies.delete_run(job_id, run_id, limit=BITE) == BITE:
+            yield
+        # Rows before files: a file without its row is found below, and no export is shown as
+        # ready whose file is gone.
+        while exports := await self.exports.of_run(run_id):
+            with suppress(Stale):  # its maker has moved it meanwhile
+                await self.metadata.commit(*(Removed(export) for export in exports[:PAGE]))
             yield
         for prefixes in (lists_of, reports_of, exports_of):
             while keys := await self.blobs.keys(prefixes(job_id, run_id), limit=BITE):

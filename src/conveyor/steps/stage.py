@@ -27,6 +27,7 @@ from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
+from conveyor.steps.quotas import Check, Demand, unlimited
 
 LONGEST_SILENCE = timedelta(seconds=60)  # of one who sends a list
 
@@ -41,10 +42,12 @@ class Stage:
     clock: Clock
     ids: Ids
     most_bytes: int
+    quota: Check = unlimited
 
     async def slot(self, caller: CallerId, raw: bytes) -> FileInput:
         """Give out a slot for a list that is as the body says."""
         spec = parse_spec(raw)
+        await self.quota(Demand(caller=caller, slots=1))
         slot = FileInput(
             id=InputId(self.ids.new()), caller=caller, spec=spec, created_at=self.clock.now()
         )

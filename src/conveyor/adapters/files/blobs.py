@@ -61,10 +61,12 @@ class FileBlobs:
         await asyncio.to_thread(self._delete, keys)
 
     def sweep_drafts(self) -> None:
-        """Remove what a dead process had begun to write."""
-        for left in [*self._folder.rglob(f"{DRAFT}*")]:
-            left.unlink(missing_ok=True)
-            remove_empty(left.parent, up_to=self._folder)
+        """Remove what a dead process had begun to write, and folders it emptied and left."""
+        for path, _, names in os.walk(self._folder, topdown=False):
+            for name in names:
+                if name.startswith(DRAFT):
+                    Path(path, name).unlink(missing_ok=True)
+            remove_empty(Path(path), up_to=self._folder)
 
     def _keys(self, prefix: str, limit: int, after: str) -> list[str]:
         with own_errors():

@@ -177,9 +177,10 @@ class FileBodies:
         with own_errors():
             found = list(islice(paths, limit))
         self._delete(found)
-        if not found:  # somebody died between a run's last body and its folder
-            for hollow in [*_entries(below(self._folder, folder))]:
-                remove_empty(Path(hollow.path), up_to=self._folder / "jobs")
+        if not found:  # a process was killed between a run's last body and its folders
+            run = below(self._folder, folder)
+            for hollow in [run, *(Path(entry.path) for entry in [*_entries(run)])]:
+                remove_empty(hollow, up_to=self._folder / "jobs")
         return len(found)
 
     def _delete(self, paths: Iterable[Path]) -> int:

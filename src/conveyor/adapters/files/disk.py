@@ -115,10 +115,15 @@ def make_folder(folder: Path, *, sync: bool) -> None:
 
 
 def remove_empty(folder: Path, *, up_to: Path) -> None:
-    """Remove folders that have become empty, up to and without `up_to`."""
+    """Remove folders that have become empty, up to and without `up_to`.
+
+    Those that are gone already too: a process that was killed may have left the one above.
+    """
     while folder != up_to and up_to in folder.parents:
         try:
             folder.rmdir()
+        except FileNotFoundError:
+            pass
         except OSError:
             return
         folder = folder.parent

@@ -23,3 +23,14 @@ class MemoryCensus:
             and job.status is not JobStatus.DELETED
             for job in self._metadata.every_job()
         )
+
+    async def open_slots(self, caller: CallerId) -> int:
+        return sum(
+            slot.caller == caller and not slot.jobs for slot in self._metadata.inputs.values()
+        )
+
+    async def open_exports(self, caller: CallerId) -> int:
+        return sum(
+            export.caller == caller and not export.has_ended
+            for export in self._metadata.exports.values()
+        )

@@ -17,6 +17,14 @@ SCHEDULED_JOBS = """
 SELECT count(*) FROM job INDEXED BY job_by_caller
  WHERE caller = ? AND type = 'scheduled' AND status <> 'deleted'
 """
+OPEN_SLOTS = """
+SELECT count(*) FROM file_input INDEXED BY file_input_unused
+ WHERE doc ->> 'caller' = ? AND json_array_length(doc, '$.jobs') = 0
+"""
+OPEN_EXPORTS = """
+SELECT count(*) FROM export INDEXED BY export_open
+ WHERE doc ->> 'caller' = ? AND doc ->> 'status' IN ('pending', 'running')
+"""
 
 
 class SqliteCensus:
@@ -31,6 +39,15 @@ class SqliteCensus:
         )
 
     async def scheduled_jobs(self, caller: CallerId) -> int:
+        return await self._count(SCHEDULED_JOBS, caller)
+
+    async def open_slots(self, caller: CallerId) -> int:
+        return await self._count(OPEN_SLOTS, caller)
+
+    async def open_exports(self, caller: CallerId) -> int:
+        return await self._count(OPEN_EXPORTS, caller)
+
+    async def _count(self, query: str, caller: CallerId) -> int:
         return await self._database.read(
-            lambda connection: int(connection.execute(SCHEDULED_JOBS, (caller,)).get)
+            lambda connection: int(connection.execute(query, (caller,)).get)
         )

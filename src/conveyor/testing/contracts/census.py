@@ -3,12 +3,22 @@
 import msgspec
 import pytest
 
-from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.export import ExportStatus
+from conveyor.domain.file_input import used_by
+from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.run import Run, RunStatus
 from conveyor.ports.metadata import Removed
 from conveyor.testing.contracts.engine import Engine
-from conveyor.testing.factories import CALLER, a_job, a_run, as_stored, new_ids
+from conveyor.testing.factories import (
+    CALLER,
+    a_file_input,
+    a_job,
+    a_run,
+    an_export,
+    as_stored,
+    new_ids,
+)
 
 OTHER = CallerId("another")
 
@@ -17,6 +27,36 @@ class CensusContract:
     async def test_a_caller_without_anything_has_nothing(self, engine: Engine) -> None:
         assert not await engine.census.live_runs(CALLER)
         assert await engine.census.scheduled_jobs(CALLER) == 0
+        assert await engine.census.open_slots(CALLER) == 0
+        assert await engine.census.open_exports(CALLER) == 0
+
+    async def test_open_slots_are_those_of_the_caller_that_no_job_uses(
+        self, engine: Engine
+    ) -> None:
+        slot = msgspec.structs.replace(a_file_input(), blob="a list")
+        names = [InputId(name) for name in new_ids(4)]
+        for name in names[:3]:
+            await engine.metadata.commit(msgspec.structs.replace(slot, id=name))
+        foreign = msgspec.structs.replace(slot, id=names[3], caller=OTHER)
+        await engine.metadata.commit(foreign)
+        used = as_stored(msgspec.structs.replace(slot, id=names[0]))
+        await engine.metadata.commit(used_by(used, JobId("a job")))
+        await engine.metadata.commit(Removed(as_stored(msgspec.structs.replace(slot, id=names[1]))))
+
+        assert await engine.census.open_slots(CALLER) == 1
+        assert await engine.census.open_slots(OTHER) == 1
+
+    async def test_open_exports_are_those_of_the_caller_that_have_not_ended(
+        self, engine: Engine
+    ) -> None:
+        for name, status in zip(new_ids(4), ExportStatus, strict=True):
+            export = msgspec.structs.replace(an_export(), id=ExportId(name), status=status)
+            await engine.metadata.commit(export)
+        foreign = msgspec.structs.replace(an_export(), id=ExportId("foreign"), caller=OTHER)
+        await engine.metadata.commit(foreign)
+
+        assert await engine.census.open_exports(CALLER) == 2
+        assert await engine.census.open_exports(OTHER) == 1
 
     async def test_live_runs_are_those_of_the_caller_in_order(self, engine: Engine) -> None:
         names = new_ids(8)
