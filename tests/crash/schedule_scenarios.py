@@ -73,6 +73,22 @@ async def fire_a_large_list_twice(life: Life) -> None:
     await life.attend()
 
 
+@scenario()
+async def retire_an_old_run_of_a_schedule(life: Life) -> None:
+    job = await submit_scheduled(life)
+    for _ in range(2):
+        life.advance(DAY)
+        await life.fire()
+        await life.attend()
+        await life.drain()
+    life.advance(30 * DAY)
+    life.begin()
+    await life.sweep()
+    await life.attend()
+    told = await life.call("runs", "GET", f"/v1/jobs/{job['job_id']}/runs")
+    assert [run["run_sequence"] for run in told["runs"]] == [2]
+
+
 @scenario(_checked)
 async def two_workers_fire_at_once(life: Life) -> None:
     await submit_scheduled(life)
