@@ -3,17 +3,24 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+import msgspec
 import pytest
+from msgspec import UNSET
 
+from conveyor.api import wire
+from conveyor.domain.counts import ZERO
 from conveyor.domain.ids import CallerId, JobId, KeyId, RunId
-from conveyor.domain.progress import Progress
+from conveyor.domain.progress import Progress, gone
 from conveyor.domain.run import PauseState
+from conveyor.domain.waiting import Waiting, WaitReason
 from conveyor.errors import NotFound, QuotaExceeded, Unavailable
 from conveyor.steps.attempt import Ended
 from conveyor.steps.pause import Pause
 from conveyor.steps.watch import HEARTBEAT, ROUND, News, Watch
+from conveyor.testing.clock import NOON
+from conveyor.testing.factories import a_run
 from tests.unit.kit import A_PAGE, CALLER, STRANGER, a_house, an_assignment
 
 READS = ("metadata.run", "tasks.counts")
@@ -125,6 +132,48 @@ async def test_a_standstill_is_told_once() -> None:
         assert await anext(news) == b"running 2 0.0 None"
         await at.round()
         assert at.watch.posts[run_id].turn == 3
+
+
+async def test_a_wait_for_the_gateway_is_news_and_so_is_its_next_attempt_and_its_end() -> None:
+    at = Watched()
+    job_id, run_id = await at.house.submit(4)
+    waits = [a_wait(next_attempt_at=NOON + timedelta(seconds=number)) for number in (1, 2)]
+    now_waiting: list[Waiting | None] = [None]
+    at.watch.waiting = lambda _: now_waiting[0]
+    at.watch.render = wire.event_shown
+    news = await at.listen(job_id)
+    assert b"waiting" not in (await anext(news) or b"")
+    for wait in [*waits, None]:
+        now_waiting[0] = wait
+        await at.round()
+        told = await anext(news) or b""
+        assert (wait is not None) == (b'"waiting":{"reason":"gateway_unavailable"' in told)
+        turn = at.watch.posts[run_id].turn
+        await at.round()
+        assert at.watch.posts[run_id].turn == turn
+
+
+def test_only_a_running_run_is_shown_to_wait() -> None:
+    wait = a_wait()
+    running, idle = a_run(total=1), a_run(total=0, last_batch_received=False)
+    assert wire.run_shown(running, ZERO, wait).waiting == wait
+    assert wire.run_shown(idle, ZERO, wait).waiting is UNSET
+    assert wire.run_shown(gone(running), ZERO, wait).waiting is UNSET
+    shown = msgspec.json.decode(wire.encode(wire.run_shown(running, ZERO, wait)))
+    assert shown["waiting"] == {
+        "reason": "gateway_unavailable",
+        "since": "2026-03-02T12:00:00Z",
+        "detail": "It is away.",
+    }
+
+
+def a_wait(next_attempt_at: datetime | None = None) -> Waiting:
+    return Waiting(
+        reason=WaitReason.GATEWAY_UNAVAILABLE,
+        since=NOON,
+        detail="It is away.",
+        next_attempt_at=next_attempt_at,
+    )
 
 
 @pytest.mark.parametrize("listeners", [1, 1000])

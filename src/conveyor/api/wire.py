@@ -15,7 +15,7 @@ from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.export import Export, ExportStatus
 from conveyor.domain.job import Job
 from conveyor.domain.progress import Progress
-from conveyor.domain.run import Run
+from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.schedule import Schedule
 from conveyor.domain.stats import Cost, Stats, cost, stats
 from conveyor.domain.task import Attempt, Task, TaskStatus
@@ -216,11 +216,12 @@ def encode(value: msgspec.Struct) -> bytes:
 
 
 def run_shown(run: Run, settled: Counts, waiting: Waiting | None = None) -> WireRun:
+    status = run_life.shown_status(run, settled)
     return WireRun(
         run_id=run.id,
         job_id=run.job_id,
         run_sequence=run.sequence,
-        status=run_life.shown_status(run, settled),
+        status=status,
         trigger=run.trigger,
         stats=stats(run, settled),
         last_batch_received=run.last_batch_received,
@@ -231,7 +232,7 @@ def run_shown(run: Run, settled: Counts, waiting: Waiting | None = None) -> Wire
         ingest_errors=run.ingest_errors or UNSET,
         ingest_error=run.ingest_error or UNSET,
         cut_short=run.is_cut or UNSET,
-        waiting=waiting or UNSET,
+        waiting=_shown_waiting(status, waiting),
         created_at=run.created_at,
         updated_at=run.updated_at,
     )
@@ -359,19 +360,25 @@ def export_shown(export: Export, link: Callable[[Export], str]) -> WireExport:
 def event_shown(progress: Progress) -> bytes:
     """News of a run as a server-sent event."""
     run = progress.run
+    status = run_life.shown_status(run, progress.settled)
     data = WireProgress(
         job_id=run.job_id,
         run_id=run.id,
-        status=run_life.shown_status(run, progress.settled),
+        status=status,
         pause_state=run.pause_state,
         stats=stats(run, progress.settled),
         rate=progress.rate,
         eta_seconds=progress.eta,
         ingest_status=run.ingest_status or UNSET,
-        waiting=progress.waiting or UNSET,
+        waiting=_shown_waiting(status, progress.waiting),
     )
     kind = b"end" if progress.is_last else b"progress"
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (progress.mark.encode(), kind, encode(data))
+
+
+def _shown_waiting(status: RunStatus, waiting: Waiting | None) -> Waiting | UnsetType:
+    """A run that is over, or has no tasks left, waits for nothing."""
+    return waiting if waiting and status is RunStatus.RUNNING else UNSET
 
 
 def _webhook_of(job: Job) -> WireWebhook | UnsetType:

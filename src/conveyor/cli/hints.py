@@ -17,6 +17,8 @@ BY_CODE = {
     "idempotency_key_conflict": "for another list take another --idempotency-key; "
     "for the same one, try again in a moment",
     "method_not_allowed": "the base URL given by --url ends in /v1; is it this API's?",
+    "subscription_inactive": "renew the subscription of the key, or use a key that the gateway "
+    "accepts, then run the command again",
     "storage_full": "tell the operator; run the command again when there is room",
 }
 BY_STATUS = {
