@@ -14,9 +14,10 @@ from conveyor.steps.dispatch import Pump
 from conveyor.steps.export import Export
 from conveyor.steps.idempotency import Replays
 from conveyor.steps.ingest import Ingest
+from conveyor.steps.loop_slices import LoopSlices
 from conveyor.steps.owing import Owing
 from conveyor.steps.pause import Pause
-from conveyor.steps.quotas import Check, Quotas
+from conveyor.steps.quotas import Quotas
 from conveyor.steps.read import Read
 from conveyor.steps.rerun import Rerun
 from conveyor.steps.stage import Stage
@@ -39,6 +40,7 @@ def wire_handlers(
 ) -> Handlers:
     replays = Replays(answers=engines.answers, clock=engines.clock)
     quota, standing = _wire_quotas(settings, engines).check, _wire_standing(engines, pump)
+    slices = LoopSlices(clock=engines.clock)
     return Handlers(
         links=Links(engines.link_secret, engines.clock, life=settings.result_url_life),
         limits=settings.limits,
@@ -46,17 +48,19 @@ def wire_handlers(
         public_url=settings.public_url,
         stage=replace(_wire_stage(settings, engines), quota=quota),
         accept=replace(
-            _wire_accept(settings, engines, replays, ingest, vet),
+            _wire_accept(settings, engines, replays, ingest, vet=vet, slices=slices),
             quota=quota,
             standing=standing.check,
         ),
-        append=_wire_append(settings, engines, replays, ingest, quota=quota, standing=standing),
+        append=replace(
+            _wire_append(settings, engines, replays, ingest, slices),
+            quota=quota,
+            standing=standing.check_job,
+        ),
         closing=_wire_close(engines, ingest, owing),
         pausing=_wire_pause(engines, ingest, standing),
         rerunning=replace(
-            _wire_rerun(settings, engines, replays, ingest),
-            quota=quota,
-            standing=standing.check,
+            _wire_rerun(settings, engines, replays, ingest), quota=quota, standing=standing.check
         ),
         deleting=_wire_delete(engines, ingest, owing),
         exporting=replace(exporting, quota=quota),
@@ -80,29 +84,6 @@ def _wire_standing(engines: Engines, pump: Pump) -> Standing:
         sealing=engines.sealing,
         clock=engines.clock,
         reopen=pump.roster.reopen,
-    )
-
-
-def _wire_append(
-    settings: Settings,
-    engines: Engines,
-    replays: Replays,
-    ingest: Ingest,
-    *,
-    quota: Check,
-    standing: Standing,
-) -> Append:
-    return Append(
-        metadata=engines.metadata,
-        blobs=engines.blobs,
-        duties=engines.duties,
-        replays=replays,
-        clock=engines.clock,
-        ids=engines.ids,
-        limits=settings.limits,
-        ingest=ingest.run,
-        quota=quota,
-        standing=standing.check_job,
     )
 
 
@@ -150,7 +131,13 @@ def _wire_stage(settings: Settings, engines: Engines) -> Stage:
 
 
 def _wire_accept(
-    settings: Settings, engines: Engines, replays: Replays, ingest: Ingest, vet: Vet
+    settings: Settings,
+    engines: Engines,
+    replays: Replays,
+    ingest: Ingest,
+    *,
+    vet: Vet,
+    slices: LoopSlices,
 ) -> Accept:
     return Accept(
         metadata=engines.metadata,
@@ -164,9 +151,26 @@ def _wire_accept(
         clock=engines.clock,
         ids=engines.ids,
         limits=settings.limits,
+        slices=slices,
         vet=vet,
         wake=ingest.wake,
         takes_tokens=bool(settings.step_functions),
+    )
+
+
+def _wire_append(
+    settings: Settings, engines: Engines, replays: Replays, ingest: Ingest, slices: LoopSlices
+) -> Append:
+    return Append(
+        metadata=engines.metadata,
+        blobs=engines.blobs,
+        duties=engines.duties,
+        replays=replays,
+        clock=engines.clock,
+        ids=engines.ids,
+        limits=settings.limits,
+        slices=slices,
+        ingest=ingest.run,
     )
 
 

@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from conveyor.domain.ids import MOST_TASKS
+from conveyor.domain.json_slices import LONGEST_SHOWN, brief
 from conveyor.domain.public_address import networks
-from conveyor.domain.submission import Limits
+from conveyor.domain.submission import LEAST_TASK_BYTES, Limits
 from conveyor.errors import RefusedToStart
 
 PREFIX = "CONVEYOR_"
@@ -33,6 +34,7 @@ DIRECT = "direct:"  # in place of a gateway's URL
 AGENT = re.compile(r"[A-Za-z_-]+([/ ][ -~]*)?")
 KEY = re.compile(r"[\x21-\x7e]{1,512}")
 SEALING = re.compile(r"file:|kms:[A-Za-z0-9:/_-]{1,2048}", re.ASCII)
+MOST_TASK_BYTES = 1024 * 1024
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
@@ -196,6 +198,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     inline_tasks: Annotated[int, _about("Tasks in one submission.", ge=1)] = 100_000
     inline_bytes: Annotated[int, _about("Bytes of one request.", ge=1)] = 64 * 1024 * 1024
+    task_bytes: Annotated[
+        int,
+        _about(
+            "Bytes of one task: its URL, external id, metadata, parameters and body together.",
+            le=MOST_TASK_BYTES,
+        ),
+    ] = 64 * 1024
     bodies_in_flight: Annotated[
         int, _about("Bytes of request bodies in memory at once; others wait their turn.", ge=1)
     ] = 256 * 1024 * 1024
@@ -281,6 +290,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return Limits(
             inline_tasks=self.inline_tasks,
             inline_bytes=self.inline_bytes,
+            task_bytes=self.task_bytes,
             sync_tasks=self.sync_tasks,
             open_job_tasks=self.open_job_tasks,
             list_bytes=self.list_bytes,
@@ -336,6 +346,7 @@ def load_settings(
     _check_ports(settings)
     _check_networks(settings)
     _check_callers(settings)
+    _check_sizes(settings)
     return settings
 
 
@@ -357,9 +368,9 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, object]:
 def _check_names(given: Mapping[str, object]) -> None:
     for name in given:
         if name not in Settings.__struct_fields__:
-            like = get_close_matches(name, Settings.__struct_fields__, n=1)
+            like = get_close_matches(name[:LONGEST_SHOWN], Settings.__struct_fields__, n=1)
             hint = f"; did you mean {like[0]!r}?" if like else ""
-            raise RefusedToStart(f"settings: {name!r} is not a setting{hint}")
+            raise RefusedToStart(f"settings: {brief(name)!r} is not a setting{hint}")
 
 
 def _parsed(given: Mapping[str, object]) -> dict[str, object]:
@@ -435,6 +446,15 @@ def _check_callers(settings: Settings) -> None:
         raise RefusedToStart("settings: 'gateway_key' is 1 to 512 ASCII characters without spaces")
     if not SEALING.fullmatch(settings.sealing):
         raise RefusedToStart("settings: 'sealing' is file:, or kms: and the id or ARN of a key")
+
+
+def _check_sizes(settings: Settings) -> None:
+    if settings.task_bytes < LEAST_TASK_BYTES:
+        raise RefusedToStart(
+            f"settings: 'task_bytes' must be at least {LEAST_TASK_BYTES}, which is what the limits "
+            f"of a task's URL, external id, metadata, headers and body add up to, got "
+            f"{settings.task_bytes}"
+        )
 
 
 def _check_direct(settings: Settings) -> None:

@@ -374,7 +374,7 @@ def _wire_ingest(settings: Settings, engines: Engines, complete: Complete, pump:
         blobs=engines.blobs,
         clock=engines.clock,
         owing=complete.owing,
-        most_rows=settings.list_rows,
+        limits=settings.limits,
         check=complete.check,
         wake=pump.wake,
     )

@@ -72,6 +72,7 @@ from conveyor.steps.export import Export
 from conveyor.steps.fire import Fire
 from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.ingest import Ingest
+from conveyor.steps.loop_slices import LoopSlices
 from conveyor.steps.mend import Mend
 from conveyor.steps.notify import Notify
 from conveyor.steps.owing import Owing
@@ -292,7 +293,7 @@ def a_house(
         blobs=blobs,
         clock=clock,
         owing=owing,
-        most_rows=limits.list_rows,
+        limits=limits,
         check=complete.check,
         wake=woken.append,
     )
@@ -441,6 +442,7 @@ def a_house(
             clock=clock,
             ids=ids,
             limits=limits,
+            slices=LoopSlices(clock=clock),
             vet=vet,
             wake=woken.append,
             takes_tokens=True,
@@ -453,6 +455,7 @@ def a_house(
             clock=clock,
             ids=ids,
             limits=limits,
+            slices=LoopSlices(clock=clock),
             ingest=ingest.run,
         ),
         close=Close(

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from conveyor.domain.job import JobStatus
+from conveyor.domain.json_slices import SLICE_BYTES
 from conveyor.domain.run import IngestStatus, RunStatus
 from conveyor.domain.submission import Limits
 from conveyor.errors import (
@@ -17,7 +18,7 @@ from conveyor.errors import (
     StorageFull,
     Unavailable,
 )
-from conveyor.steps.accept import WORTH_A_THREAD, Accept
+from conveyor.steps.accept import Accept
 from conveyor.steps.attempt import Fetched
 from conveyor.steps.idempotency import Answer, Replays
 from conveyor.testing.factories import a_replay
@@ -103,10 +104,10 @@ async def test_an_empty_open_list_that_comes_later_does_not_hang() -> None:
     assert (await house.run(run_id)).status is RunStatus.COMPLETED
 
 
-async def test_a_body_large_enough_to_hold_up_others_is_read_on_a_thread() -> None:
+async def test_a_body_of_several_slices_is_read_whole() -> None:
     house = a_house(limits=Limits())
     many = a_call(2_500)
-    assert len(many.raw) > WORTH_A_THREAD
+    assert len(many.raw) > 2 * SLICE_BYTES
 
     answer = await house.accept.submit(many, ids_as_answer)
 

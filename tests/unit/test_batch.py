@@ -63,6 +63,13 @@ def test_a_portion_is_large_enough_to_be_worth_a_write_and_small_enough_to_hold(
     assert [chunk.count(b"\n") for chunk in lines(tasks)] == [LINES_AT_A_TIME, 1]
 
 
+def test_a_portion_of_long_lines_is_bounded_in_bytes() -> None:
+    tasks = [a_task_spec(body='"' + "x" * 60_000 + '"')] * 100
+    chunks = list(lines(tasks))
+    assert max(map(len, chunks)) < batches.BYTES_AT_A_TIME + 70_000
+    assert read(b"".join(chunks)) == tasks
+
+
 def test_what_was_not_asked_for_takes_no_room_in_a_line() -> None:
     assert list(lines([TaskSpec(url="https://a.example/")])) == [b'{"url":"https://a.example/"}\n']
 

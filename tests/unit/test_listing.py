@@ -5,7 +5,8 @@ import tracemalloc
 
 import pytest
 
-from conveyor.domain import submission
+from conveyor.domain import submission, task_bodies
+from conveyor.domain.json_slices import finish
 from conveyor.domain.list_lines import LONGEST_SHOWN, ListLimits
 from conveyor.domain.list_shape import ListKind, ListSpec
 from conveyor.domain.listing import ListReader
@@ -133,10 +134,8 @@ def test_lines_of_ndjson_are_whole_tasks() -> None:
         "zenrows_params": {"premium_proxy": True},
     }
     [piece] = read(json.dumps(task, ensure_ascii=False).encode(), NDJSON)
-    inline = submission.parse_addition(
-        json.dumps({"tasks": [task]}, ensure_ascii=False).encode(), submission.Limits()
-    )
-    [spec] = submission.accept_tasks(inline.tasks, {})
+    raw = json.dumps({"tasks": [task]}, ensure_ascii=False).encode()
+    [spec] = finish(task_bodies.read_addition(raw, {}, submission.Limits())).specs
     [(_, read_spec)] = piece.tasks
     assert json.loads(read_spec.body or "") == json.loads(spec.body or "")
     assert read_spec.params == spec.params

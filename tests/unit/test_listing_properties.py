@@ -8,7 +8,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conveyor.domain import submission
+from conveyor.domain import submission, task_bodies
+from conveyor.domain.json_slices import finish
 from conveyor.domain.list_lines import ListLimits
 from conveyor.domain.list_rows import Position
 from conveyor.domain.list_shape import ListKind, ListSpec
@@ -182,8 +183,7 @@ def test_lines_of_ndjson_are_judged_as_the_tasks_of_a_submit(
 def _inline(line: str) -> object:
     raw = f'{{"tasks":[{line}]}}'.encode()
     try:
-        body = submission.parse_addition(raw, submission.Limits())
-        return submission.accept_tasks(body.tasks, {})[0]
+        return finish(task_bodies.read_addition(raw, {}, submission.Limits())).specs[0]
     except InvalidArgument as error:
         [bad] = error.extras["invalid_tasks"]  # type: ignore[misc]
-        return bad["reason"]  # type: ignore[has-type]
+        return bad.reason  # type: ignore[has-type]

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from zenrows.batch.models import InvalidTask as ClientInvalidTask
 from zenrows.batch.models import Reason as ClientReason
 
-from conveyor.domain import submission
+from conveyor.domain import submission, task_bodies
 from conveyor.domain.job import JobStatus, JobType
+from conveyor.domain.json_slices import finish
 from conveyor.domain.submission import (
     LARGEST_TASK_BODY,
     LONGEST_URL,
@@ -32,7 +33,7 @@ def as_json(value: object) -> bytes:
 
 
 def parsed(body: object, **extensions: object) -> Submission:
-    return submission.parse_submission(as_json(body), extensions, LIMITS)
+    return finish(task_bodies.read_submission(as_json(body), extensions, LIMITS)).body
 
 
 def with_one_task(**fields: object) -> dict[str, object]:
@@ -41,13 +42,16 @@ def with_one_task(**fields: object) -> dict[str, object]:
 
 def accepted(raw: bytes, limits: Limits = LIMITS) -> list[TaskSpec]:
     """The whole way of a submit body."""
-    body = submission.parse_submission(raw, {}, limits)
-    return submission.accept_tasks(body.tasks or (), submission.job_params(body))
+    return finish(task_bodies.read_submission(raw, {}, limits)).specs
 
 
 def add(raw: bytes) -> list[TaskSpec]:
     """The whole way of an add-tasks body."""
-    return submission.accept_tasks(submission.parse_addition(raw, LIMITS).tasks, {})
+    return finish(task_bodies.read_addition(raw, {}, LIMITS)).specs
+
+
+def addition(body: object, limits: Limits = LIMITS) -> submission.Addition:
+    return finish(task_bodies.read_addition(as_json(body), {}, limits)).body
 
 
 def spec(**fields: object) -> TaskSpec:
@@ -63,7 +67,7 @@ def refusal(body: object) -> InvalidArgument:
 def named(error: InvalidArgument) -> list[tuple[int, str]]:
     found = error.extras["invalid_tasks"]
     assert isinstance(found, list)
-    return [(one["index"], one["reason"]) for one in found]
+    return [(one.index, one.reason) for one in found]
 
 
 def reason(**fields: object) -> str:
@@ -99,13 +103,13 @@ def test_every_field_of_a_submit_is_read() -> None:
     assert (body.type, body.status) == (JobType.REGULAR, JobStatus.OPEN)
     assert (body.max_inflight, body.retries, body.result_ttl_days) == (5, 0, 30)
     assert body.async_ is True
-    assert submission.job_params(body) == {"js_render": "true"}
+    assert submission.job_params(body, LIMITS) == {"js_render": "true"}
 
 
 def test_null_means_absent() -> None:
     nulls = dict.fromkeys(Submission.__struct_encode_fields__)
-    body = parsed({**nulls, "tasks": [dict.fromkeys(TaskInput.__struct_fields__) | {"url": URL}]})
-    assert submission.accept_tasks(body.tasks or (), {}) == [TaskSpec(url=URL)]
+    tasks = [dict.fromkeys(TaskInput.__struct_fields__) | {"url": URL}]
+    assert accepted(as_json({**nulls, "tasks": tasks})) == [TaskSpec(url=URL)]
 
 
 def test_an_open_job_may_start_without_tasks() -> None:
@@ -243,10 +247,23 @@ def test_a_misspelt_field_is_answered_with_the_one_that_was_meant(field: str, me
     assert f"did you mean `{meant}`?" in error.detail
 
 
-def test_a_field_like_no_other_gets_no_hint() -> None:
-    error = refusal(with_one_task(qqqq=1))
-    assert "unknown field `qqqq`" in error.detail
+def test_fields_like_no_other_are_let_pass_and_told() -> None:
+    raw = as_json(with_one_task(tags=["a"], priority={"x": [1]}, name="n"))
+    read = finish(task_bodies.read_submission(raw, {}, LIMITS))
+    assert read.ignored == ("tags", "priority")
+    assert (read.body.name, read.specs) == ("n", [TaskSpec(url=URL)])
+
+
+@pytest.mark.parametrize("name", ["", "a b", "ü", "x" * 65, "x\r\nSet-Cookie: a", "1"])
+def test_a_field_whose_name_makes_no_header_is_refused(name: str) -> None:
+    error = refusal(with_one_task(**{name: 1}))
+    assert "unknown field" in error.detail
     assert "did you mean" not in error.detail
+
+
+def test_more_unknown_fields_than_a_header_names_are_refused() -> None:
+    many = {f"q{number}zzz{number}": 1 for number in range(21)}
+    assert "at most 20 unknown fields, got 21" in refusal(with_one_task(**many)).detail
 
 
 # Numbers of tasks.
@@ -264,10 +281,9 @@ def test_more_tasks_than_one_call_carries_are_refused_whatever_they_are(fourth: 
 
 
 def test_an_addition_carries_at_least_one_task_and_may_be_the_last() -> None:
-    body = submission.parse_addition(as_json({"tasks": [{"url": URL}]}), LIMITS)
-    assert body.last_batch is None
-    last = submission.parse_addition(as_json({"tasks": [{"url": URL}], "last_batch": True}), LIMITS)
-    assert last.last_batch is True
+    body = {"tasks": [{"url": URL}]}
+    assert addition(body).last_batch is None
+    assert addition({**body, "last_batch": True}).last_batch is True
 
 
 @pytest.mark.parametrize(
@@ -284,12 +300,12 @@ def test_an_addition_carries_at_least_one_task_and_may_be_the_last() -> None:
 )
 def test_any_other_addition_is_refused(body: object) -> None:
     with pytest.raises(InvalidArgument):
-        submission.parse_addition(as_json(body), FEW)
+        addition(body, FEW)
 
 
 def test_a_misspelt_field_of_an_addition_gets_a_hint_too() -> None:
     with pytest.raises(InvalidArgument, match="did you mean `last_batch`"):
-        submission.parse_addition(as_json({"tasks": [{"url": URL}], "lastBatch": True}), LIMITS)
+        addition({"tasks": [{"url": URL}], "lastBatch": True})
 
 
 # URLs.
@@ -391,7 +407,7 @@ def test_a_refused_url_is_echoed_short_and_without_its_query(url: str) -> None:
         error = refusal({"tasks": [{"url": url.format(path)}]})
         assert isinstance(error.extras["invalid_tasks"], list)
         [bad] = error.extras["invalid_tasks"]
-        assert bad["value"] == url.format(path).partition("?")[0][:80]
+        assert bad.value == url.format(path).partition("?")[0][:80]
     assert "secret" not in str(refusal({"tasks": [{"url": URL + "?secret" * 400}]}).extras)
 
 

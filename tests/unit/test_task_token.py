@@ -14,9 +14,11 @@ from conveyor.domain.event import Channel, Event, EventStatus, EventType
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import EventId, JobId, RunId
 from conveyor.domain.job import JobType
+from conveyor.domain.json_slices import finish
 from conveyor.domain.run import RunStatus
-from conveyor.domain.submission import Limits, parse_submission
+from conveyor.domain.submission import Limits
 from conveyor.domain.task import AccountBlocked, Task
+from conveyor.domain.task_bodies import read_submission
 from conveyor.domain.task_token import LONGEST_BEAT, LONGEST_TOKEN, SHORTEST_BEAT, StepFunctions
 from conveyor.errors import InvalidArgument, RunNotStoppable, StorageFull, Unavailable
 from conveyor.steps.attempt import Result
@@ -50,7 +52,7 @@ def _page(_task: Task) -> Result:
 
 def _parsed(**field: object) -> Any:
     raw = msgspec.json.encode({"tasks": [{"url": "https://ok.example/"}], "step_functions": field})
-    return parse_submission(raw, {}, Limits()).step_functions
+    return finish(read_submission(raw, {}, Limits())).body.step_functions
 
 
 @pytest.mark.parametrize("length", [1, LONGEST_TOKEN])
@@ -101,7 +103,7 @@ def test_a_scheduled_job_is_refused_a_token() -> None:
 
 def test_a_token_is_not_shown_by_whoever_prints_what_holds_it() -> None:
     raw = msgspec.json.encode({"tasks": [{"url": "https://ok.example/"}], **FIELD})
-    assert TOKEN not in repr(parse_submission(raw, {}, Limits()))
+    assert TOKEN not in repr(finish(read_submission(raw, {}, Limits())))
 
 
 async def test_a_service_without_step_functions_refuses_a_token_and_creates_nothing() -> None:

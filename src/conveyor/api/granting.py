@@ -11,6 +11,7 @@ from starlette.routing import Route
 from conveyor.api.intake import read_body
 from conveyor.domain.api_key import NewKey
 from conveyor.domain.ids import KeyId
+from conveyor.domain.json_slices import brief
 from conveyor.errors import ConveyorError, InvalidArgument
 from conveyor.steps.grant import Grant
 from conveyor.steps.reseal import Reseal
@@ -49,7 +50,7 @@ class Granting:
         try:
             wanted = msgspec.json.decode(raw, type=NewKey)
         except msgspec.MsgspecError as error:
-            raise InvalidArgument(f"That is no request for a key: {error}") from None
+            raise InvalidArgument(f"That is no request for a key: {brief(str(error))}") from None
         return _json(await self.grant.create(wanted))
 
     async def revoke_key(self, request: Request) -> Response:

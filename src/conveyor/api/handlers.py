@@ -37,6 +37,7 @@ from conveyor.steps.watch import Watch
 from conveyor.telemetry import Metrics
 
 JSON = "application/json"
+IGNORED = "Conveyor-Ignored-Fields"  # of an answer: what the body had that is not known here
 CONTENT_TYPES = {
     "html": "text/html; charset=utf-8",
     "json": "application/json",
@@ -148,7 +149,7 @@ class Handlers:
         return await self._turn(request, PauseState.ACTIVE)
 
     async def rerun_job(self, request: Request) -> Response:
-        call = await take_call(request, scraper(request), self.limits.inline_bytes)
+        call = await take_call(request, scraper(request), LARGEST_FORM)
         statuses = parse_statuses(request.query_params.get("status"))
         return _answered(
             await self.rerunning.rerun(call, _job(request), statuses, wire.rerun_shown)
@@ -310,7 +311,8 @@ def _listed(results: list[wire.WireResult]) -> bytes:
 
 
 def _answered(answer: Answer) -> Response:
-    return Response(answer.body, answer.status, media_type=JSON)
+    headers = {IGNORED: ", ".join(answer.ignored)} if answer.ignored else None
+    return Response(answer.body, answer.status, headers, media_type=JSON)
 
 
 def _json(content: bytes, status: int = 200) -> Response:

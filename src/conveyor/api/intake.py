@@ -11,6 +11,7 @@ from starlette.requests import Request
 from conveyor.api.auth import Who
 from conveyor.api.bounds import UNCOUNTED, Holding
 from conveyor.domain.ids import CallerId
+from conveyor.domain.json_slices import LONGEST_SHOWN
 from conveyor.domain.submission import OnInvalid
 from conveyor.domain.task_token import StepFunctions
 from conveyor.errors import InvalidArgument, TooLarge, UnsupportedMediaType
@@ -129,9 +130,9 @@ def _value(name: str, text: str) -> object:
         return OnInvalid(text)
     if name in KNOWN:
         raise InvalidArgument(f"`Conveyor-{name}: {text[:40]}` is not a value it takes")
-    like = get_close_matches(name, KNOWN, n=1)
+    like = get_close_matches(name[:LONGEST_SHOWN], KNOWN, n=1)
     hint = f"; did you mean Conveyor-{like[0]}?" if like else ""
-    raise InvalidArgument(f"`Conveyor-{name}` is not a known extension{hint}")
+    raise InvalidArgument(f"`Conveyor-{name[:LONGEST_SHOWN]}` is not a known extension{hint}")
 
 
 def _fingerprint(request: Request, caller: CallerId) -> "hashlib._Hash":

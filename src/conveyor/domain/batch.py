@@ -21,6 +21,7 @@ INGEST = "ingest"  # the duty that finishes a batch
 SCRUB = "scrub"  # the duty that clears what was deleted
 TOMBSTONE_LIFE = timedelta(hours=24)  # for how long a repeated delete is answered as the first
 LINES_AT_A_TIME = 5_000
+BYTES_AT_A_TIME = 1024 * 1024
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,8 +90,22 @@ def pinned_key(job_id: JobId) -> str:
 def lines(specs: Sequence[TaskSpec]) -> Iterator[bytes]:
     """Tasks as lines of JSON, many lines at a time."""
     encoder = msgspec.json.Encoder()
-    for start in range(0, len(specs), LINES_AT_A_TIME):
-        yield encoder.encode_lines(specs[start : start + LINES_AT_A_TIME])
+    for part in parts(specs):
+        yield encoder.encode_lines(part)
+
+
+def parts(specs: Sequence[TaskSpec]) -> Iterator[Sequence[TaskSpec]]:
+    """Tasks in groups that are soon encoded: bounded in number, and in bytes but for the last."""
+    start = size = 0
+    for end, spec in enumerate(specs, 1):
+        size += len(spec.url)
+        if spec.metadata or spec.params or spec.body:
+            size += len(spec.metadata or "") + len(spec.params or "") + len(spec.body or "")
+        if size >= BYTES_AT_A_TIME or end - start == LINES_AT_A_TIME:
+            yield specs[start:end]
+            start, size = end, 0
+    if start < len(specs):
+        yield specs[start:]
 
 
 def lists_of(job_id: JobId, run_id: RunId) -> str:

@@ -36,7 +36,7 @@ def parse_spec(raw: bytes) -> ListSpec:
     try:
         form = msgspec.json.decode(raw, type=ListForm)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(plain(error) + _hint(str(error))) from None
+        raise InvalidArgument(plain(error) + nearest(str(error), ListForm)) from None
     except UNREADABLE as error:
         raise InvalidArgument(f"The body is not valid JSON: {plain(error)}") from None
     return _spec(form)
@@ -55,11 +55,6 @@ def places_without_header(spec: ListSpec) -> Places:
     assert isinstance(spec.url, int)
     assert not isinstance(spec.external_id, str)
     return spec.url, spec.external_id
-
-
-def _hint(message: str) -> str:
-    kinds: tuple[type[msgspec.Struct], ...] = (CsvFields, CsvForm, ListForm)
-    return next((hint for kind in kinds if (hint := nearest(message, kind))), "")
 
 
 def _spec(form: ListForm) -> ListSpec:

@@ -12,13 +12,14 @@ from conveyor.domain.list_lines import Lines, ListLimits
 from conveyor.domain.list_rows import READ_LINES, CsvRows, LineError, Position, Rows
 from conveyor.domain.list_shape import ListKind, ListSpec
 from conveyor.domain.params import Params
-from conveyor.domain.submission import sift
+from conveyor.domain.submission import Limits, sift
 from conveyor.domain.task import TaskSpec
 from conveyor.errors import InvalidArgument
 
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 BEGINNING = Position()
 LIMITS = ListLimits()
+TASK_BYTES = Limits().task_bytes
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -46,10 +47,12 @@ class ListReader:
         position: Position = BEGINNING,
         *,
         limits: ListLimits = LIMITS,
+        task_bytes: int = TASK_BYTES,
     ) -> None:
         self.position = position
         self._spec = spec
         self._params = params
+        self._task_bytes = task_bytes
         self._lines = Lines(limits)
 
     def feed(self, chunk: bytes) -> Iterator[Piece]:
@@ -107,7 +110,7 @@ class ListReader:
         )
 
     def _judged(self, rows: Rows) -> Piece:
-        tasks, bad = sift(rows.tasks, self._params)
+        tasks, bad = sift(rows.tasks, self._params, self._task_bytes)
         first = self.position.ordinal - len(rows.begins)
         errors = rows.errors + [
             LineError(rows.begins[one.index - first], one.index, one.reason, one.value)

@@ -36,6 +36,7 @@ class PinnedReader:
         params: Params,
         position: Position = BEGINNING,
         *,
+        task_bytes: int,
         most_rows: int,
         enough: float = math.inf,
     ) -> None:
@@ -46,7 +47,9 @@ class PinnedReader:
         self._unpacking = (
             None if is_entered else ListUnpacking(pinned.encodings, offset=position.offset)
         )
-        self._reader = ListReader(pinned.spec, params, position, limits=LIMITS)
+        self._reader = ListReader(
+            pinned.spec, params, position, limits=LIMITS, task_bytes=task_bytes
+        )
         self._most_rows = most_rows
         self._left = enough  # unpacked bytes to be looked at
 

@@ -1,14 +1,10 @@
-"""What a caller may hand in: submit bodies and tasks, decoded and checked.
-
-A good body takes one typed decode. Only when that fails is the body taken apart to name every
-task at fault.
-"""
+"""What a caller may hand in: the fields of submit bodies and of tasks, and how they are checked."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, get_args, get_type_hints
 
 import can_ada
 import msgspec
@@ -16,6 +12,8 @@ import msgspec
 from conveyor.domain import params as scraper_params
 from conveyor.domain import task_token
 from conveyor.domain.job import JobStatus, JobType
+from conveyor.domain.json_slices import DEEPEST_JSON, LONGEST_SHOWN, brief, is_deeper
+from conveyor.domain.json_slices import fault_at as _at
 from conveyor.domain.params import BadParam, Params
 from conveyor.domain.schedule import Schedule, parse_schedule
 from conveyor.domain.task import TaskSpec
@@ -30,7 +28,15 @@ LONGEST_METADATA_VALUE = 1024
 LONGEST_METADATA_KEY = 128
 MOST_METADATA = 20
 LARGEST_TASK_BODY = 16 * 1024
-DEEPEST_JSON = 32
+# What the limits of a task's fields add up to. No setting refuses a task that keeps them all.
+LEAST_TASK_BYTES = (
+    LONGEST_URL
+    + LONGEST_EXTERNAL_ID
+    + MOST_METADATA * (LONGEST_METADATA_KEY + LONGEST_METADATA_VALUE)
+    + len(scraper_params.HEADERS)
+    + scraper_params.MOST_HEADER_BYTES
+    + LARGEST_TASK_BODY
+)
 EXTERNAL_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -53,6 +59,7 @@ class Reason(StrEnum):
     BODY_TOO_LARGE = "body_too_large"
     BODY_MALFORMED = "body_malformed"
     METHOD_PARAM_CONFLICT = "method_param_conflict"
+    TASK_TOO_LARGE = "task_too_large"
 
 
 # What a field of the wrong type is called.
@@ -78,6 +85,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     inline_tasks: int = 100_000
     inline_bytes: int = 64 * 1024 * 1024
+    task_bytes: int = 64 * 1024
     tasks_per_add: int = 10_000
     sync_tasks: int = 10_000  # from here on a list is staged and answered 202
     open_job_tasks: int = 10_000_000
@@ -103,8 +111,11 @@ class TaskInput(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     zenrows_params: dict[str, Any] | None = None
 
 
-class Submission(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The body of a submit: the contract's fields, then Conveyor's extensions."""
+class Submission(msgspec.Struct, kw_only=True):
+    """The body of a submit: the contract's fields, then Conveyor's extensions.
+
+    Other members are judged by their names, see `_ignored`.
+    """
 
     type: JobType | None = None
     status: JobStatus | None = None
@@ -138,36 +149,17 @@ class InvalidTask(msgspec.Struct, frozen=True, omit_defaults=True):
     value: str | None = None
 
 
-Body = TypeVar("Body", Submission, Addition)
-
-
-def parse_submission(raw: bytes, extensions: Mapping[str, object], limits: Limits) -> Submission:
-    """The submit body, checked field by field; its tasks are checked by `accept_tasks`."""
-    body = _decode(raw, Submission, limits.inline_tasks)
-    for name, value in extensions.items():
-        setattr(body, "async_" if name == "async" else name, value)
-    _check_fields(body)
-    _check_schedule(body)
-    _check_extensions(body, limits)
-    _check_tasks_given(body, limits)
-    return body
-
-
-def parse_addition(raw: bytes, limits: Limits) -> Addition:
-    body = _decode(raw, Addition, limits.tasks_per_add)
-    if not body.tasks:
-        raise _at("tasks", "holds at least one task")
-    if len(body.tasks) > limits.tasks_per_add:
-        raise _too_many(len(body.tasks), limits.tasks_per_add)
-    return body
-
-
-def job_params(body: Submission) -> Params:
+def job_params(body: Submission, limits: Limits) -> Params:
     """The job's parameters in stored form."""
     try:
-        return _checked_params(body.zenrows_params or {})
+        params = _checked_params(body.zenrows_params or {})
     except BadParam as bad:
-        raise _at(f"zenrows_params.{bad.key[:80]}", f"is refused: {bad.reason}") from None
+        where = f"zenrows_params.{bad.key[:LONGEST_SHOWN]}"
+        raise _at(where, f"is refused: {bad.reason}") from None
+    if (size := _params_size(params)) > limits.task_bytes:
+        what = f"must have at most {limits.task_bytes} bytes together, got {size}"
+        raise _at("zenrows_params", what)
+    return params
 
 
 def job_schedule(body: Submission) -> Schedule | None:
@@ -182,37 +174,32 @@ def job_schedule(body: Submission) -> Schedule | None:
     return parse_schedule(bytes(body.schedule), within="schedule")
 
 
-def accept_tasks(tasks: Sequence[TaskInput], params: Params) -> list[TaskSpec]:
-    """The tasks in stored form; if any is bad, one error that names them all."""
-    accepted, bad = sift(enumerate(tasks), params)
-    if bad:
-        raise invalid_tasks(bad)
-    return [spec for _, spec in accepted]
-
-
 def sift(
-    tasks: Iterable[tuple[int, TaskInput]], params: Params
+    tasks: Iterable[tuple[int, TaskInput]], params: Params, most: int
 ) -> tuple[list[tuple[int, TaskSpec]], list[InvalidTask]]:
-    """The good tasks in stored form, each under its index, and what is wrong with the others."""
+    """The good tasks in stored form, each under its index, and what is wrong with the others.
+
+    `most` bounds the size of one, see `_check_size`.
+    """
     accepted: list[tuple[int, TaskSpec]] = []
     bad: list[InvalidTask] = []
     for index, task in tasks:
         try:
-            accepted.append((index, accept_task(task, params)))
-        except _Unfit as unfit:
+            accepted.append((index, accept_task(task, params, most)))
+        except Unfit as unfit:
             bad.append(InvalidTask(index, unfit.reason, unfit.value))
     return accepted, bad
 
 
-def accept_task(task: TaskInput, job: Params) -> TaskSpec:
+def accept_task(task: TaskInput, job: Params, most: int) -> TaskSpec:
     """One task in stored form; raises the reason why not, for `sift` to collect."""
     url = _accept_url(task.url)
     if task.external_id is not None and not EXTERNAL_ID.fullmatch(task.external_id):
-        raise _Unfit(Reason.INVALID_EXTERNAL_ID, task.external_id)
+        raise Unfit(Reason.INVALID_EXTERNAL_ID, task.external_id)
     metadata = _accept_metadata(task.metadata) if task.metadata else None
     if task.method is None and task.zenrows_params is None and not len(task.body):
         return TaskSpec(url=url, external_id=task.external_id, metadata=metadata)
-    return _accept_shaped(task, job, url, metadata)
+    return _accept_shaped(task, job, url, metadata, most)
 
 
 def invalid_tasks(bad: Sequence[InvalidTask]) -> InvalidArgument:
@@ -220,33 +207,33 @@ def invalid_tasks(bad: Sequence[InvalidTask]) -> InvalidArgument:
     return InvalidArgument(
         f"{len(bad)} of the tasks cannot be accepted; "
         f"the first is tasks[{first.index}]: {first.reason}. Nothing was created.",
-        extras={"invalid_tasks": [msgspec.to_builtins(one) for one in bad]},
+        extras={"invalid_tasks": list(bad)},
     )
 
 
-class _Unfit(Exception):
+class Unfit(Exception):
     """A reason to be listed, not an error that travels."""
 
     def __init__(self, reason: Reason, value: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.value = value[:80] if value is not None else None
+        self.value = value[:LONGEST_SHOWN] if value is not None else None
 
 
 def _accept_url(text: str) -> str:
     if len(text) > LONGEST_URL:
-        raise _Unfit(Reason.URL_TOO_LONG, _without_query(text))
+        raise Unfit(Reason.URL_TOO_LONG, _without_query(text))
     try:
         url = can_ada.parse(text)
     except ValueError:
-        raise _Unfit(_why_malformed(text), _without_query(text)) from None
+        raise Unfit(_why_malformed(text), _without_query(text)) from None
     if url.protocol not in {"http:", "https:"}:
-        raise _Unfit(Reason.UNSUPPORTED_SCHEME, _without_query(text))
+        raise Unfit(Reason.UNSUPPORTED_SCHEME, _without_query(text))
     if not (AUTHORITY.match(text) or AUTHORITY.match(LINE_ENDS.sub("", text))):
-        raise _Unfit(Reason.MISSING_HOST, _without_query(text))
+        raise Unfit(Reason.MISSING_HOST, _without_query(text))
     href: str = url.href
     if len(href) > LONGEST_URL:
-        raise _Unfit(Reason.URL_TOO_LONG, _without_query(text))
+        raise Unfit(Reason.URL_TOO_LONG, _without_query(text))
     return href
 
 
@@ -270,64 +257,88 @@ def _without_query(url: str) -> str:
 
 def _accept_metadata(metadata: dict[str, str]) -> str:
     if len(metadata) > MOST_METADATA:
-        raise _Unfit(Reason.METADATA_TOO_LARGE, f"{len(metadata)} entries")
+        raise Unfit(Reason.METADATA_TOO_LARGE, f"{len(metadata)} entries")
     for key, value in metadata.items():
         if not 0 < len(key) <= LONGEST_METADATA_KEY:
-            raise _Unfit(Reason.METADATA_KEY_INVALID, key)
+            raise Unfit(Reason.METADATA_KEY_INVALID, key)
         if len(value) > LONGEST_METADATA_VALUE:
-            raise _Unfit(Reason.METADATA_TOO_LARGE, key)
+            raise Unfit(Reason.METADATA_TOO_LARGE, key)
     return msgspec.json.encode(metadata).decode()
 
 
-def _accept_shaped(task: TaskInput, job: Params, url: str, metadata: str | None) -> TaskSpec:
+def _accept_shaped(
+    task: TaskInput, job: Params, url: str, metadata: str | None, most: int
+) -> TaskSpec:
     method = (task.method or "GET").upper()
     if method not in {"GET", "POST"}:
-        raise _Unfit(Reason.UNSUPPORTED_METHOD, task.method)
+        raise Unfit(Reason.UNSUPPORTED_METHOD, task.method)
     try:
         params = scraper_params.canonical(task.zenrows_params or {})
         scraper_params.check_together(scraper_params.merged(job, params), method)
     except BadParam as bad:
-        raise _Unfit(Reason(bad.reason), bad.key) from None
+        raise Unfit(Reason(bad.reason), bad.key) from None
+    body, sent = _accept_body(bytes(task.body), method)
+    dumped = scraper_params.dump(params)
+    # No sum is made of what is small by far: JSON is no shorter than the texts in it.
+    if (
+        len(metadata or "") + 4 * len(dumped or "") + sent
+        > most - LONGEST_URL - LONGEST_EXTERNAL_ID
+    ):
+        _check_size(task, url, params, sent, most)
     return TaskSpec(
         url=url,
         method=method,
         external_id=task.external_id,
         metadata=metadata,
-        params=scraper_params.dump(params),
-        body=_accept_body(bytes(task.body), method),
+        params=dumped,
+        body=body,
     )
 
 
-def _accept_body(raw: bytes, method: str) -> str | None:
+def _check_size(task: TaskInput, url: str, params: Params, sent: int, most: int) -> None:
+    """Refuse a task that is too large as a whole.
+
+    Each part is measured as its own limit measures it, so that none keeps its own limit and is
+    too large for the sum: texts in characters, parameters and the body in bytes.
+    """
+    texts = sum(len(key) + len(value) for key, value in (task.metadata or {}).items())
+    size = len(url) + len(task.external_id or "") + texts + _params_size(params) + sent
+    if size > most:
+        raise Unfit(Reason.TASK_TOO_LARGE, f"{size} bytes, at most {most}")
+
+
+def _params_size(params: Params) -> int:
+    return sum(len(key) + len(value.encode()) for key, value in params.items())
+
+
+def _accept_body(raw: bytes, method: str) -> tuple[str | None, int]:
+    """A body in stored form, and how many bytes are sent of it."""
     if raw in {b"", b"null"}:
-        return None
+        return None, 0
     if method != "POST":
-        raise _Unfit(Reason.BODY_NOT_ALLOWED)
+        raise Unfit(Reason.BODY_NOT_ALLOWED)
     try:
         text = raw.decode()
     except UnicodeDecodeError:
-        raise _Unfit(Reason.BODY_MALFORMED) from None
+        raise Unfit(Reason.BODY_MALFORMED) from None
     # A string travels as itself, so the escapes of its JSON do not count.
     sent = msgspec.json.decode(raw, type=str).encode() if text.startswith('"') else raw
     if len(sent) > LARGEST_TASK_BODY:
-        raise _Unfit(Reason.BODY_TOO_LARGE)
+        raise Unfit(Reason.BODY_TOO_LARGE)
     if is_deeper(raw, DEEPEST_JSON):
-        raise _Unfit(Reason.BODY_MALFORMED, f"deeper than {DEEPEST_JSON} levels")
-    return text
+        raise Unfit(Reason.BODY_MALFORMED, f"deeper than {DEEPEST_JSON} levels")
+    return text, len(sent)
 
 
-NO_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[^][{}"]+', re.DOTALL)
-INNERMOST = re.compile(rb"\[\]|\{\}")
-
-
-def is_deeper(raw: bytes, most: int) -> bool:
-    """Whether arrays and objects of a JSON text lie more than `most` in each other."""
-    if len(raw) <= 2 * most:
-        return False
-    brackets = NO_BRACKETS.sub(b"", raw)
-    for _ in range(most):
-        brackets = INNERMOST.sub(b"", brackets)
-    return bool(brackets)
+def check_fields(
+    body: Submission, extensions: Mapping[str, object], limits: Limits, *, has_tasks: bool
+) -> None:
+    for name, value in extensions.items():
+        setattr(body, "async_" if name == "async" else name, value)
+    _check_fields(body)
+    _check_schedule(body)
+    _check_extensions(body, limits)
+    _check_tasks_given(body, has_tasks=has_tasks)
 
 
 def _check_schedule(body: Submission) -> None:
@@ -351,7 +362,7 @@ def _check_fields(body: Submission) -> None:
     if body.metadata:
         try:
             _accept_metadata(body.metadata)
-        except _Unfit as unfit:
+        except Unfit as unfit:
             raise _at("metadata", f"{unfit.reason}: {unfit.value}") from None
     if body.step_functions is not None:
         task_token.check(body.step_functions, body.type)
@@ -369,17 +380,14 @@ def _check_extensions(body: Submission, limits: Limits) -> None:
             raise _at(name, f"is a whole number from {lowest} to {highest}")
 
 
-def _check_tasks_given(body: Submission, limits: Limits) -> None:
+def _check_tasks_given(body: Submission, *, has_tasks: bool) -> None:
     if body.file_input_id is not None:
         _check_list_given(body)
         return
     if body.on_invalid is not None:
         raise _at("on_invalid", "goes with `file_input_id`: tasks in the body are all good or none")
-    count = len(body.tasks or ())
-    if body.status is not JobStatus.OPEN and not count:
+    if body.status is not JobStatus.OPEN and not has_tasks:
         raise _at("tasks", "holds at least one task in a closed job")
-    if count > limits.inline_tasks:
-        raise _too_many(count, limits.inline_tasks)
 
 
 def _check_list_given(body: Submission) -> None:
@@ -399,67 +407,17 @@ def _checked_params(given: Mapping[str, object]) -> Params:
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def _decode(raw: bytes, kind: type[Body], most_tasks: int) -> Body:
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except msgspec.ValidationError as error:
-        fault = error
-    except RecursionError:
-        raise InvalidArgument(f"JSON is taken up to {DEEPEST_JSON} levels deep") from None
-    except UNREADABLE as error:
-        raise InvalidArgument(f"The body is not valid JSON: {plain(error)}") from None
-    raise _blame(raw, fault, kind, most_tasks)
-
-
-def _blame(
-    raw: bytes, fault: msgspec.ValidationError, kind: type[Body], most_tasks: int
-) -> InvalidArgument:
-    """An error that names every task that does not even decode, or the field at fault."""
-    try:
-        loose = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-        tasks = msgspec.json.decode(loose.get("tasks", b"[]"), type=list[msgspec.Raw])
-    except UNREADABLE:
-        loose, tasks = {}, []
-    if len(tasks) > most_tasks:
-        return _too_many(len(tasks), most_tasks)
-    params = _params_if_good(loose.get("zenrows_params", b"{}"))
-    bad = [
-        InvalidTask(index, *why)
-        for index, task in enumerate(tasks)
-        if (why := _why_unfit(task, params))
-    ]
-    return invalid_tasks(bad) if bad else InvalidArgument(plain(fault) + nearest(str(fault), kind))
-
-
-def _params_if_good(raw: bytes) -> Params:
-    """The job's parameters to judge its tasks by, and none when they are at fault themselves."""
-    try:
-        given = msgspec.json.decode(raw, type=dict[str, Any])
-        return _checked_params(given)
-    except (*UNREADABLE, BadParam):
-        return {}
-
-
-def _why_unfit(raw: msgspec.Raw, job: Params) -> tuple[Reason, str | None] | None:
-    try:
-        accept_task(msgspec.json.decode(raw, type=TaskInput), job)
-    except _Unfit as unfit:
-        return unfit.reason, unfit.value
-    except msgspec.ValidationError as error:
-        return name_fault(str(error))
-    except UNREADABLE:
-        return Reason.MALFORMED_TASK, None
-    return None
-
-
-UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*?)`(?: - at `\$[^`]*`)?$")
+UNKNOWN_FIELD = re.compile(
+    r"Object contains unknown field `(?P<name>.*?)`(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL
+)
 AT_FIELD = re.compile(r"at `\$\.(?P<name>\w+)")
 
 
 def name_fault(message: str) -> tuple[Reason, str | None]:
     """The reason in a decoder's complaint about a task, and the field it names."""
+    message = brief(message)
     if unknown := UNKNOWN_FIELD.search(message):
-        return Reason.UNKNOWN_FIELD, unknown["name"][:80]
+        return Reason.UNKNOWN_FIELD, unknown["name"][:LONGEST_SHOWN]
     if "missing required field `url`" in message:
         return Reason.MALFORMED_URL, None
     if field := AT_FIELD.search(message):
@@ -468,20 +426,30 @@ def name_fault(message: str) -> tuple[Reason, str | None]:
 
 
 def nearest(message: str, kind: type[msgspec.Struct]) -> str:
-    """A hint when a field is not known but one much like it is."""
-    unknown = UNKNOWN_FIELD.search(message)
-    like = unknown and get_close_matches(unknown["name"], kind.__struct_encode_fields__, n=1)
+    """A hint when a field is not known but one much like it is, in the same object."""
+    unknown = UNKNOWN_FIELD.search(brief(message))
+    owner = unknown and _struct_at(kind, unknown["path"] or "$")
+    if not (unknown and owner):
+        return ""
+    like = get_close_matches(unknown["name"][:LONGEST_SHOWN], owner.__struct_encode_fields__, n=1)
     return f"; did you mean `{like[0]}`?" if like else ""
+
+
+def _struct_at(kind: type[msgspec.Struct], path: str) -> type[msgspec.Struct] | None:
+    """The type of the object at a decoder's path, where it is a type of ours."""
+    for name in path.split(".")[1:]:
+        hint = get_type_hints(kind).get(name)
+        kinds = [
+            one
+            for one in get_args(hint) or (hint,)
+            if isinstance(one, type) and issubclass(one, msgspec.Struct)
+        ]
+        if not kinds:
+            return None
+        [kind] = kinds
+    return kind
 
 
 def plain(error: Exception) -> str:
     """A decoder's message without its own spelling of paths, and short whatever it quotes."""
-    return str(error).replace("`$.", "`").replace("`$`", "the body")[:300]
-
-
-def _too_many(count: int, most: int) -> InvalidArgument:
-    return _at("tasks", f"holds at most {most} tasks in one call, got {count}")
-
-
-def _at(field: str, what: str) -> InvalidArgument:
-    return InvalidArgument(f"`{field}` {what}", extras={"field": field})
+    return brief(str(error)).replace("`$.", "`").replace("`$`", "the body")

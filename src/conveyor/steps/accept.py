@@ -8,7 +8,6 @@ after it leaves a whole job.
 A scheduled job has no run yet: its list is kept, whatever its size, for the fires to come.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -34,12 +33,11 @@ from conveyor.domain.submission import (
     Limits,
     OnInvalid,
     Submission,
-    accept_tasks,
     job_params,
     job_schedule,
-    parse_submission,
 )
 from conveyor.domain.task import TaskSpec
+from conveyor.domain.task_bodies import Submitted, read_submission
 from conveyor.domain.task_token import beats_of, seal_context, unconfigured
 from conveyor.domain.webhook import NewWebhook, Webhook
 from conveyor.errors import (
@@ -61,12 +59,11 @@ from conveyor.ports.tasks import Tasks, new_tasks, portions
 from conveyor.ports.work import Work
 from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.list_pieces import pieces_of
+from conveyor.steps.loop_slices import LoopSlices
 from conveyor.steps.quotas import Check, Demand, unlimited
 from conveyor.steps.standing import CheckKey, any_key
 
 SMALL_LIST = 4 * 1024 * 1024  # bytes that are read before a submit is answered
-WORTH_A_THREAD = 64 * 1024  # bytes of body from which decoding would hold up other callers
-
 
 log = structlog.get_logger()
 
@@ -84,6 +81,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     staged: PinnedList | None = None  # the list its rows come from, now or at every fire
     slot: FileInput | None = None  # which that list lies in
     beats: Event | None = None  # to the state that waits for its run
+    ignored: tuple[str, ...] = ()  # fields of the body that are not known here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +97,7 @@ class Accept:
     clock: Clock
     ids: Ids
     limits: Limits
+    slices: LoopSlices
     vet: Vet
     wake: Callable[[RunId], None]
     takes_tokens: bool = False  # of states that wait for a run
@@ -115,16 +114,19 @@ class Accept:
                 await self.quota(_demand(draft))
                 await self.standing(call.api_key)
                 answer = Answer(
-                    202 if draft.large else 201, render(draft.job, draft.run, len(draft.specs))
+                    202 if draft.large else 201,
+                    render(draft.job, draft.run, len(draft.specs)),
+                    draft.ignored,
                 )
                 with suppress(Stale):  # another job took up the same list meanwhile
                     return await self._store(call, draft, answer)
 
     async def _draft(self, call: Call) -> Draft:
-        if len(call.raw) < WORTH_A_THREAD:
-            body, specs = self._checked(call)
-        else:
-            body, specs = await asyncio.to_thread(self._checked, call)
+        given = await self._checked(call)
+        draft = await self._draft_of(call, given.body, given.specs)
+        return msgspec.structs.replace(draft, ignored=given.ignored)
+
+    async def _draft_of(self, call: Call, body: Submission, specs: list[TaskSpec]) -> Draft:
         webhook = await self.vet(call.caller, body.webhook) if body.webhook else None
         if body.file_input_id is None:
             return self._new_draft(call, body, specs, webhook)
@@ -135,11 +137,11 @@ class Accept:
             return self._new_draft(call, body, [], webhook, slot=slot, pinned=pinned)
         return self._new_draft(call, body, found, webhook)
 
-    def _checked(self, call: Call) -> tuple[Submission, list[TaskSpec]]:
-        body = parse_submission(call.raw, call.extensions, self.limits)
-        if body.step_functions and not self.takes_tokens:
+    async def _checked(self, call: Call) -> Submitted:
+        given = await self.slices.run(read_submission(call.raw, call.extensions, self.limits))
+        if given.body.step_functions and not self.takes_tokens:
             raise unconfigured()
-        return body, accept_tasks(body.tasks or [], job_params(body))
+        return given
 
     async def _filled_slot(self, caller: CallerId, slot_id: InputId) -> FileInput:
         """The caller's slot, with its list whole in storage."""
@@ -172,7 +174,8 @@ class Accept:
         read = pieces_of(
             self.blobs,
             pinned,
-            job_params(body),
+            job_params(body, self.limits),
+            task_bytes=self.limits.task_bytes,
             most_rows=self.limits.list_rows,
             enough=SMALL_LIST + ANY_RATIO,  # a bomb shows by then
         )
@@ -246,7 +249,7 @@ class Accept:
         return run, beats_of(run, given.heartbeat_seconds, EventId(self.ids.new()))
 
     def _new_job(self, call: Call, body: Submission, job_id: JobId) -> Job:
-        params, schedule = job_params(body), job_schedule(body)
+        params, schedule = job_params(body, self.limits), job_schedule(body)
         now = self.clock.now()
         given = {
             name: value

@@ -4,7 +4,6 @@ The list is staged, then one transaction promises its rows (index range, total, 
 then the rows are written. Whoever dies in between leaves a batch, and an ingester finishes it.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.params import load
 from conveyor.domain.run import IngestStatus, Run
-from conveyor.domain.submission import Limits, accept_tasks, parse_addition
+from conveyor.domain.submission import Limits
 from conveyor.domain.task import TaskSpec
+from conveyor.domain.task_bodies import read_addition
 from conveyor.errors import (
     CallerFault,
     JobNotOpen,
@@ -37,6 +37,7 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.duties import Duties
 from conveyor.ports.metadata import Metadata
 from conveyor.steps.idempotency import Answer, Call, Replays
+from conveyor.steps.loop_slices import LoopSlices
 from conveyor.steps.ownership import latest_run, own_job
 from conveyor.steps.quotas import Check, Demand, unlimited
 from conveyor.steps.standing import CheckJob, any_job
@@ -63,6 +64,7 @@ class Append:
     clock: Clock
     ids: Ids
     limits: Limits
+    slices: LoopSlices
     ingest: Callable[[RunId, int], Awaitable[object]]
     quota: Check = unlimited
     standing: CheckJob = any_job
@@ -76,7 +78,7 @@ class Append:
                 job, run = await self._open_job(call, job_id)
             except CallerFault as refusal:
                 return await self.replays.unless_answered(call, refusal)
-            addition = await asyncio.to_thread(self._checked, call, job, run.id)
+            addition = await self._checked(call, job, run.id)
             await self.quota(Demand(caller=call.caller, tasks=len(addition.specs)))
             await self.blobs.put(addition.blob, as_stream(lines(addition.specs)))
             try:
@@ -110,11 +112,11 @@ class Append:
             with suppress(Unavailable):  # then the sweeper finds the batch
                 await self.duties.send(ingest_duty(batch, caller))
 
-    def _checked(self, call: Call, job: Job, run_id: RunId) -> Addition:
-        body = parse_addition(call.raw, self.limits)
+    async def _checked(self, call: Call, job: Job, run_id: RunId) -> Addition:
+        given = await self.slices.run(read_addition(call.raw, load(job.params), self.limits))
         return Addition(
-            specs=accept_tasks(body.tasks, load(job.params)),
-            last_batch=bool(body.last_batch),
+            specs=given.specs,
+            last_batch=bool(given.body.last_batch),
             blob=list_key(job.id, run_id, self.ids.new()),
         )
 

@@ -31,6 +31,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 class Answer(msgspec.Struct, frozen=True):
     status: int
     body: bytes
+    ignored: tuple[str, ...] = ()  # fields of the call that are not known here; not replayed
 
 
 @dataclass(slots=True, kw_only=True)

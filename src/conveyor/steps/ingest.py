@@ -30,6 +30,7 @@ from conveyor.domain.pinned import PinnedList
 from conveyor.domain.pinned_reader import MOST_REPORTED, report, report_key
 from conveyor.domain.rerun import inherited
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, RunStatus
+from conveyor.domain.submission import Limits
 from conveyor.domain.task import Task
 from conveyor.errors import InvalidArgument, NotFound, Stale, TooLarge
 from conveyor.ports.blobs import Blobs, as_stream
@@ -73,7 +74,7 @@ class Ingest:
     blobs: Blobs
     clock: Clock
     owing: Owing
-    most_rows: int
+    limits: Limits
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
 
@@ -176,7 +177,14 @@ class Ingest:
         params = load(job.params if job else None)
         while True:
             checking = pinned.strict and not batch.checked
-            left = pieces_of(self.blobs, pinned, params, batch.position, most_rows=self.most_rows)
+            left = pieces_of(
+                self.blobs,
+                pinned,
+                params,
+                batch.position,
+                task_bytes=self.limits.task_bytes,
+                most_rows=self.limits.list_rows,
+            )
             try:
                 async with left as pieces:
                     async for piece in pieces:

@@ -29,11 +29,14 @@ async def pieces_of(
     params: Params,
     position: Position = BEGINNING,
     *,
+    task_bytes: int,
     most_rows: int,
     enough: float = math.inf,
 ) -> AsyncIterator[AsyncIterator[Piece]]:
     """What is left of a list from a position on; raises as `PinnedReader` does."""
-    reader = PinnedReader(pinned, params, position, most_rows=most_rows, enough=enough)
+    reader = PinnedReader(
+        pinned, params, position, task_bytes=task_bytes, most_rows=most_rows, enough=enough
+    )
     async with (
         aclosing(blobs.read(pinned.blob, offset=reader.offset)) as content,
         aclosing(_pieces(reader, content)) as pieces,

@@ -1,0 +1,194 @@
+"""Large JSON bodies, cut where a cut cannot change their meaning.
+
+The decoder holds the interpreter until it has read everything it was given. So a body is first
+cut into its frame (all members but the one long list) and slices of that list of a few kilobytes
+each. Each is decoded by itself, and other work runs in between.
+
+The cuts are found by regular expressions that know strings and nesting and no other grammar. That
+is sound: every byte of the body is in the frame or in a slice, or is a comma between two slices,
+and the decoder reads each of them in full. Text that is not JSON is refused there, wherever it was
+cut.
+"""
+
+import re
+from collections.abc import Generator, Sequence
+from itertools import accumulate
+from typing import TypeVar
+
+import msgspec
+
+from conveyor.errors import InvalidArgument
+
+SLICE_BYTES = 32 * 1024  # decoded at once, unless a single element is longer
+DEEPEST_JSON = 32
+MOST_MEMBERS = 100
+LONGEST_SHOWN = 80  # characters of a name or value that are compared or shown
+
+Result = TypeVar("Result")
+# A computation that yields wherever other work may run.
+Steps = Generator[None, None, Result]
+Span = tuple[int, int]  # the first byte of a piece of the body, and the first after it
+
+# The quantifiers are possessive: nothing is tried twice, so time grows with the input alone.
+STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+
+
+def _text(levels: int) -> bytes:
+    """Any text with at most so many levels of brackets in it."""
+    run = rb'[^][{}"]*+(?:%b[^][{}"]*+)*+' % STRING
+    inner = run
+    for _ in range(levels):
+        inner = rb"%b(?:[\[{]%b[\]}]%b)*+" % (run, inner, run)
+    return inner
+
+
+# A value up to the next comma. A task is a level of its own around what its fields may have, and
+# one more lets a body that is too deep be named by its task.
+RUN = rb'[^][{}",]*+(?:%b[^][{}",]*+)*+' % STRING
+VALUE = rb"%b(?:[\[{]%b[\]}]%b)*+" % (RUN, _text(DEEPEST_JSON + 1), RUN)
+ONE_VALUE = re.compile(VALUE, re.DOTALL)
+MANY_VALUES = re.compile(rb"(?:%b,)*+" % VALUE, re.DOTALL)
+BLANK = re.compile(rb"[ \t\r\n]*+\Z")
+OPENING = re.compile(rb"[ \t\r\n]*+\{")
+MEMBER = re.compile(rb"[ \t\r\n]*+(%b)[ \t\r\n]*+:[ \t\r\n]*+" % STRING, re.DOTALL)
+NO_BRACKETS = re.compile(rb'%b?+|[^][{}"]++' % STRING, re.DOTALL)
+STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+DEPTH_BYTES = 64 * 1024  # of a value without an end that are looked at to say why
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """A body in pieces: its frame, in which the list is empty, and the slices of that list."""
+
+    frame: bytes
+    names: tuple[str, ...]  # of the members, cut to LONGEST_SHOWN and one more
+    slices: Sequence[Span]  # elements with commas between them; a blank one is an empty list
+
+
+class OverlongElement(Exception):
+    """An element of the list is longer than any may be; `before` are the slices before it."""
+
+    def __init__(self, before: Sequence[Span]) -> None:
+        super().__init__()
+        self.before = before
+
+
+def cut(raw: bytes, name: str, *, most: int) -> Steps[Cut]:
+    """Cut the list that is member `name` out of a body.
+
+    `most` bounds the bytes of one element and those of the frame. Raises `InvalidArgument`, or
+    `OverlongElement`, as soon as something is longer, deeper or more than a good body can have.
+    """
+    names, slices, parts = list[str](), list[Span](), list[bytes]()
+    opened = OPENING.match(raw)
+    at = opened.end() if opened else len(raw)
+    begin = at - 1 if opened else 0  # of what goes into the frame next
+    while member := MEMBER.match(raw, at, at + most):
+        names.append(_name(member[1]))
+        if len(names) > MOST_MEMBERS:
+            raise InvalidArgument(f"The body must have at most {MOST_MEMBERS} members, got more")
+        at = member.end()
+        if names[-1] == name and raw.startswith(b"[", at):
+            if slices:
+                raise fault_at(name, "must be given once, got two lists")
+            slices = yield from _sliced(raw, at + 1, most)
+            parts.append(raw[begin : at + 1])
+            begin = slices[-1][1]
+            at = begin + 1
+        end = _end_of_value(raw, at, most, names[-1])
+        at = end + 1
+        if raw[end:at] != b",":
+            break
+    tail = at if BLANK.match(raw, at) else begin + most + 1
+    parts.append(raw[begin:tail])
+    frame = b"".join(parts)
+    if len(frame) > most:
+        where = "" if opened else ", and it must be an object"
+        raise InvalidArgument(f"The body must have at most {most} bytes beside `{name}`{where}")
+    return Cut(frame, tuple(names), slices)
+
+
+def finish(steps: Steps[Result]) -> Result:
+    """The result of a computation that nobody else waits for."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: Result = done.value
+            return result
+
+
+def is_deeper(raw: bytes, most: int) -> bool:
+    """Whether arrays and objects of a JSON text lie more than `most` in each other."""
+    if len(raw) <= most:
+        return False
+    brackets = NO_BRACKETS.sub(b"", raw)
+    return max(accumulate(map(STEP.__getitem__, brackets)), default=0) > most
+
+
+def brief(text: str, most: int = 300) -> str:
+    """A text of any length as one that can be compared and shown: its beginning and its end."""
+    return text if len(text) <= most else f"{text[: most * 2 // 3]}…{text[-most // 3 :]}"
+
+
+def fault_at(field: str, what: str) -> InvalidArgument:
+    return InvalidArgument(f"`{field}` {what}", extras={"field": field})
+
+
+def _sliced(raw: bytes, at: int, most: int) -> Steps[list[Span]]:
+    """The slices of the list whose first element begins at `at`; the last ends with the list."""
+    slices = list[Span]()
+    while True:
+        many = MANY_VALUES.match(raw, at, at + SLICE_BYTES)
+        last = many.end() if many else at
+        end = last - 1 if last > at else _end_of_element(raw, at, most, slices)
+        slices.append((at, end))
+        if raw[end : end + 1] != b",":
+            return slices
+        at = end + 1
+        yield
+
+
+def _end_of_element(raw: bytes, at: int, most: int, before: Sequence[Span]) -> int:
+    end = _end_of_text(raw, at, most)
+    if raw[end : end + 1] in {b",", b"]", b"}"}:
+        return end
+    _check_depth(raw, end)
+    if at + most < len(raw):
+        raise OverlongElement(before)
+    raise _endless(end)
+
+
+def _end_of_value(raw: bytes, at: int, most: int, name: str) -> int:
+    end = _end_of_text(raw, at, most)
+    if raw[end : end + 1] in {b",", b"}"}:
+        return end
+    _check_depth(raw, end)
+    if at + most < len(raw):
+        raise fault_at(
+            name[:LONGEST_SHOWN], f"must have at most {most} bytes of JSON, got more than that"
+        )
+    if raw[end : end + 1] in {b"[", b"{"}:
+        raise _endless(end)
+    return end  # the decoder says what is wrong with it
+
+
+def _end_of_text(raw: bytes, at: int, most: int) -> int:
+    found = ONE_VALUE.match(raw, at, at + most)
+    return found.end() if found else at
+
+
+def _check_depth(raw: bytes, at: int) -> None:
+    if is_deeper(raw[at : at + DEPTH_BYTES], DEEPEST_JSON + 2):
+        raise InvalidArgument(f"The body must have at most {DEEPEST_JSON} levels in any field")
+
+
+def _endless(at: int) -> InvalidArgument:
+    what = f"what begins at byte {at} does not end, or has more than {DEEPEST_JSON} levels"
+    return InvalidArgument(f"The body is not valid JSON: {what}")
+
+
+def _name(token: bytes) -> str:
+    try:
+        return msgspec.json.decode(token, type=str)[: LONGEST_SHOWN + 1]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""  # the decoder refuses the frame

@@ -1,0 +1,232 @@
+"""Bodies that bring tasks: decoded and judged slice by slice, so that other work runs in between.
+
+Only a slice that fails to decode is taken apart, to name every task at fault.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import TypeVar
+
+import msgspec
+
+from conveyor.domain import json_slices
+from conveyor.domain.json_slices import (
+    LONGEST_SHOWN,
+    Cut,
+    OverlongElement,
+    Span,
+    Steps,
+    fault_at,
+)
+from conveyor.domain.params import Params
+from conveyor.domain.submission import (
+    UNREADABLE,
+    Addition,
+    InvalidTask,
+    Limits,
+    Reason,
+    Submission,
+    TaskInput,
+    Unfit,
+    accept_task,
+    check_fields,
+    invalid_tasks,
+    job_params,
+    name_fault,
+    nearest,
+    plain,
+    sift,
+)
+from conveyor.domain.task import TaskSpec
+from conveyor.errors import CallerFault, InvalidArgument
+
+# JSON may take six bytes for a byte (`\u0041`), and blanks: more than this is never decoded.
+JSON_FACTOR = 16
+MOST_IGNORED = 20
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    """A submit body that is fit to be stored, its tasks in stored form."""
+
+    body: Submission
+    specs: list[TaskSpec]
+    ignored: tuple[str, ...] = ()  # members that this service does not know
+
+
+class Added(msgspec.Struct, frozen=True):
+    """The body of an add-tasks call, its tasks in stored form."""
+
+    body: Addition
+    specs: list[TaskSpec]
+
+
+Body = TypeVar("Body", Submission, Addition)
+
+
+def read_submission(
+    raw: bytes, extensions: Mapping[str, object], limits: Limits
+) -> Steps[Submitted]:
+    """The submit body, every field and task checked. Of two faults, those of tasks are told."""
+    pieces = yield from _cut(raw, limits)
+    fault, params = None, Params()
+    try:
+        ignored = _ignored(pieces.names)
+        body = _decode(pieces.frame, Submission)
+        params = job_params(body, limits)
+        check_fields(body, extensions, limits, has_tasks=_has_tasks(raw, pieces))
+    except CallerFault as error:
+        fault = error
+    specs = yield from _accepted(raw, pieces.slices, params, limits, limits.inline_tasks)
+    if fault:
+        raise fault
+    return Submitted(body, specs, ignored)
+
+
+def read_addition(raw: bytes, params: Params, limits: Limits) -> Steps[Added]:
+    """The body of an add-tasks call, judged with the job's parameters."""
+    pieces = yield from _cut(raw, limits)
+    specs = yield from _accepted(raw, pieces.slices, params, limits, limits.tasks_per_add)
+    body = _decode(pieces.frame, Addition)
+    if not specs:
+        raise fault_at("tasks", "holds at least one task")
+    return Added(body, specs)
+
+
+TASKS = msgspec.json.Decoder(list[TaskInput])
+ONE_BY_ONE = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def _cut(raw: bytes, limits: Limits) -> Steps[Cut]:
+    """The body with its tasks cut out; a task too long to be decoded is refused at once."""
+    most = JSON_FACTOR * limits.task_bytes
+    try:
+        pieces = yield from json_slices.cut(raw, "tasks", most=most)
+        msgspec.json.decode(pieces.frame, type=msgspec.Raw)
+    except OverlongElement as overlong:
+        before = overlong.before
+    except UNREADABLE as error:
+        raise _not_json(plain(error)) from None
+    else:
+        return pieces
+    index = 0
+    for span in before:
+        index += len(_elements(raw, span, ONE_BY_ONE))
+        yield
+    what = f"more than {most} bytes of JSON"
+    raise invalid_tasks([InvalidTask(index, Reason.TASK_TOO_LARGE, what)])
+
+
+# What a newer client's field may be called: it is named in a header.
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+# How like a known name an unknown one has to be to be taken for a slip. `task` and `asinc` are
+# that, `tags` is not.
+SLIP = 0.75
+
+
+def _ignored(names: Iterable[str]) -> tuple[str, ...]:
+    """Members of a submit that are let pass: those that no known one can have been meant by."""
+    known = Submission.__struct_encode_fields__
+    unknown = dict.fromkeys(name for name in names if name not in known)
+    for name in unknown:
+        like = get_close_matches(name, known, n=1, cutoff=SLIP) or [
+            one for one in known if one.endswith(f"_{name}")
+        ]
+        if like or not NAME.fullmatch(name):
+            hint = f"; did you mean `{like[0]}`?" if like else ""
+            raise InvalidArgument(f"The body has the unknown field `{name[:LONGEST_SHOWN]}`{hint}")
+    if len(unknown) > MOST_IGNORED:
+        raise InvalidArgument(
+            f"The body must have at most {MOST_IGNORED} unknown fields, got {len(unknown)}"
+        )
+    return tuple(unknown)
+
+
+def _has_tasks(raw: bytes, pieces: Cut) -> bool:
+    return len(pieces.slices) > 1 or any(not raw[a:b].isspace() for a, b in pieces.slices if b > a)
+
+
+def _accepted(
+    raw: bytes, slices: Sequence[Span], params: Params, limits: Limits, most: int
+) -> Steps[list[TaskSpec]]:
+    """The tasks in stored form; if any is bad, one error that names them all."""
+    specs, bad, count = list[TaskSpec](), list[InvalidTask](), 0
+    for number, span in enumerate(slices, 1):
+        good, refused = _judged(raw, span, count, params, limits.task_bytes)
+        found = len(good) + len(refused)
+        if not found and len(slices) > 1:
+            raise _not_json(f"JSON is malformed: no task before the comma (byte {span[1]})")
+        specs += good
+        bad += refused
+        count += found
+        if count > most:
+            raise _too_many(count, most, more=number < len(slices))
+        yield
+    if bad:
+        raise invalid_tasks(bad)
+    return specs
+
+
+def _judged(
+    raw: bytes, span: Span, first: int, params: Params, most: int
+) -> tuple[list[TaskSpec], list[InvalidTask]]:
+    """The tasks of a slice, of which the first has index `first`."""
+    try:
+        tasks = _elements(raw, span, TASKS)
+    except msgspec.ValidationError:
+        return _judged_one_by_one(_elements(raw, span, ONE_BY_ONE), first, params, most)
+    accepted, bad = sift(enumerate(tasks, first), params, most)
+    return [spec for _, spec in accepted], bad
+
+
+def _judged_one_by_one(
+    tasks: Sequence[msgspec.Raw], first: int, params: Params, most: int
+) -> tuple[list[TaskSpec], list[InvalidTask]]:
+    specs, bad = list[TaskSpec](), list[InvalidTask]()
+    for index, raw in enumerate(tasks, first):
+        try:
+            specs.append(accept_task(msgspec.json.decode(raw, type=TaskInput), params, most))
+        except Unfit as unfit:
+            bad.append(InvalidTask(index, unfit.reason, unfit.value))
+        except msgspec.ValidationError as error:
+            bad.append(InvalidTask(index, *name_fault(str(error))))
+        except UNREADABLE:
+            bad.append(InvalidTask(index, Reason.MALFORMED_TASK))
+    return specs, bad
+
+
+Element = TypeVar("Element", TaskInput, msgspec.Raw)
+BYTE = re.compile(r"\(byte (\d+)\)")
+
+
+def _elements(
+    raw: bytes, span: Span, decoder: "msgspec.json.Decoder[list[Element]]"
+) -> list[Element]:
+    """The elements of a slice; raises `ValidationError` when one is not of its type."""
+    start, end = span
+    try:
+        return decoder.decode(b"[%b]" % raw[start:end])
+    except msgspec.ValidationError:
+        raise
+    except UNREADABLE as error:
+        # Bytes are counted from the start of the body, not of the slice in its brackets.
+        message = BYTE.sub(lambda found: f"(byte {int(found[1]) + start - 1})", plain(error))
+        raise _not_json(message) from None
+
+
+def _decode(raw: bytes, kind: type[Body]) -> Body:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(plain(error) + nearest(str(error), kind)) from None
+    except UNREADABLE as error:
+        raise _not_json(plain(error)) from None
+
+
+def _not_json(why: str) -> InvalidArgument:
+    return InvalidArgument(f"The body is not valid JSON: {why}")
+
+
+def _too_many(count: int, most: int, *, more: bool) -> InvalidArgument:
+    got = f"{count} and more" if more else f"{count}"
+    return fault_at("tasks", f"holds at most {most} tasks in one call, got {got}")
