@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 import socket
 import sys
@@ -22,6 +23,8 @@ from conveyor.testing.mock_gateway import MockGateway
 from conveyor.wiring import Role, Service, check_role, open_service
 
 REQUEST_GRACE = 10  # seconds, at the least, for requests under way when the program stops
+INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
+AGAIN = "waits for pages in flight, at most so many seconds; Ctrl-C again ends it at once, safely"
 
 log = structlog.get_logger()
 
@@ -52,17 +55,43 @@ async def _serve(role: Role, settings: Settings) -> None:
     )
     set_up_logs(settings.log_level, json=as_json)
     stopping = asyncio.Event()
+    signals = _Signals(stopping, settings)
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        asyncio.get_running_loop().add_signal_handler(number, signals.received, number)
     async with AsyncExitStack() as stack:
         # A port that is taken is found out before anything is opened.
         listening = None if role is Role.WORKER else stack.enter_context(_listen(settings))
         service = await stack.enter_async_context(open_service(settings))
+        signals.service = service
         if listening:
             host, port = listening.getsockname()[:2]
             stack.enter_context(announced(settings, service.token, host, port))
         _calm_collector()
         await serve_until(stopping, role, service, listening, settings)
+
+
+class _Signals:
+    """The first signal stops the service in good order and says what that waits for. A second
+    Ctrl-C ends the process at once: that is a crash like any other, and loses nothing.
+    """
+
+    def __init__(self, stopping: asyncio.Event, settings: Settings) -> None:
+        self._stopping = stopping
+        self._grace = max(REQUEST_GRACE, settings.grace.total_seconds())
+        self.service: Service | None = None  # None while it starts
+
+    def received(self, number: signal.Signals) -> None:
+        if not self._stopping.is_set():
+            self._stopping.set()
+            log.info("service.stopping", **self._under_way, seconds=self._grace, hint=AGAIN)
+        elif number is signal.SIGINT:
+            log.warning("service.ended", **self._under_way)
+            os._exit(INTERRUPTED)
+
+    @property
+    def _under_way(self) -> dict[str, int]:
+        """Pages that are being fetched: what a stop waits for, and an end pays for again."""
+        return {"pages_in_flight": len(self.service.pump.flights) if self.service else 0}
 
 
 def _listen(settings: Settings) -> socket.socket:
