@@ -246,6 +246,33 @@ def test_an_answer_under_way_at_a_stop_is_finished(stopping: Program) -> None:
     assert stopping.process.wait(20) == 0
 
 
+HEADS = {
+    "no host": (b"GET /v1/jobs HTTP/1.1", b"one Host header, got 0"),
+    "two hosts": (b"GET /v1/jobs HTTP/1.1\r\nHost: a\r\nHost: b", b"one Host header, got 2"),
+    "two hosts of HTTP/1.0": (b"GET /v1/jobs HTTP/1.0\r\nHost: a\r\nhost: a", b"got 2"),
+    "no host but an upgrade": (b"GET /v1/jobs HTTP/1.1\r\nUpgrade: h2c\r\nConnection: upgrade", b"got 0"),
+    "packed": (b"POST /v1/jobs HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked", b"alone"),
+    "in two": (
+        b"POST /v1/jobs HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked",
+        b"alone",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_that_others_may_read_otherwise_is_refused(running: Program, name: str) -> None:
+    head, said = HEADS[name]
+    told = _raw(running, head + b"\r\nX-API-Key: k\r\nX-Request-ID: mine\r\n\r\n0\r\n\r\n")
+    assert told.startswith(b"HTTP/1.1 400 ")
+    assert b"x-request-id: mine" in told.lower()
+    assert said in told
+    assert told.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_request_of_the_old_protocol_needs_no_host(running: Program) -> None:
+    assert b" 200 " in _raw(running, b"GET /healthz HTTP/1.0\r\n\r\n").partition(b"\r\n")[0]
+
+
 # Many at once.
 
 

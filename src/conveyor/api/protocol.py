@@ -48,6 +48,7 @@ class _Connection(HttpToolsProtocol):
         self._in_head = True
         self._begun = False  # whether anything of the head has come
         self._answering: RequestResponseCycle | None = None  # others may wait in line behind it
+        self._fault = ""  # of a head that is HTTP and refused all the same
         self._deaf = False  # what comes is dropped
         self._hung_up = False
         self._unread = 0
@@ -103,6 +104,7 @@ class _Connection(HttpToolsProtocol):
             if self.parser.get_method() == b"CONNECT":
                 raise ValueError("a tunnel is nothing that is served here")
             return  # the head is read once more, without the upgrade
+        self._check_head()
         self._stop_timer()
         super().on_headers_complete()
         self.cycle.transport = _Answers(self)
@@ -122,8 +124,22 @@ class _Connection(HttpToolsProtocol):
         if self.cycle.response_complete and not self._in_head and not self.transport.is_closing():
             self._expect(LINGER, self.transport.close)
 
+    def _check_head(self) -> None:
+        """Refuse heads that another server on the way may have read otherwise.
+
+        The parser takes any number of hosts, and a body as chunked whatever else was done to it.
+        """
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
+            self._fault = f"A request must have one Host header, got {hosts}"
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if codings and b",".join(codings).strip().lower() != b"chunked":
+            self._fault = "Transfer-Encoding must be `chunked` alone; send the body unpacked"
+        if self._fault:
+            raise ValueError(self._fault)
+
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - theirs is not ours
-        self._turn_away(InvalidArgument("These bytes are no request of HTTP/1.1"))
+        self._turn_away(InvalidArgument(self._fault or "These bytes are no request of HTTP/1.1"))
 
     def hang_up(self) -> None:
         """Close, but hear out whoever is still sending, for a while.
