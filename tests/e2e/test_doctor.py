@@ -467,7 +467,8 @@ def test_a_duty_that_was_given_up_is_done_once_the_cause_is_mended(tmp_path: Pat
 
 def test_a_duty_revived_at_rest_is_done_at_the_next_start(folder: Folder) -> None:
     folder.execute(
-        "INSERT INTO duty VALUES ('01M7GNPVD0697FEM6F7VYWRK5F', 'scrub', ?, NULL, 10, 'why', 1)",
+        "INSERT INTO duty (id, kind, subject, about, deliveries, reason, buried_at)"
+        " VALUES ('01M7GNPVD0697FEM6F7VYWRK5F', 'scrub', 'a job', ?, 10, 'why', 1)",
         json.dumps({"id": folder.job}),
     )
     assert _codes(doctor(folder, code=1)) == {"buried_duty"}
