@@ -554,3 +554,24 @@ def _assert_orderly(answer: httpx.Response) -> None:
 def _lenient_json(value: object) -> bytes:
     """JSON as a sloppy client writes it: with NaN, and with halves of surrogate pairs."""
     return json.dumps(value).encode()
+
+
+def test_members_of_a_newer_client_are_named_in_the_answer(door: httpx.Client) -> None:
+    body = {"tasks": [{"url": URL}], "tags": ["a"], "x-priority": 3}
+    answer = door.post("/jobs", json=body)
+    assert answer.status_code == 201
+    assert answer.headers["conveyor-ignored-fields"] == "tags, x-priority"
+    assert (
+        "conveyor-ignored-fields" not in door.post("/jobs", json={"tasks": [{"url": URL}]}).headers
+    )
+
+
+@pytest.mark.usefixtures("nothing_created")
+def test_tasks_that_are_too_large_are_named_by_index(door: httpx.Client) -> None:
+    large = {"url": URL, "zenrows_params": {"wait_for": "x" * 65_000, "outputs": "x" * 9_000}}
+    answer = door.post("/jobs", json={"tasks": [{"url": URL}, large, large]})
+    problem = problem_of(answer, 400, "invalid_argument")
+    assert [(one["index"], one["reason"]) for one in problem["invalid_tasks"]] == [
+        (1, "task_too_large"),
+        (2, "task_too_large"),
+    ]

@@ -59,3 +59,18 @@ def test_what_is_wrong_is_named(spec: object, said: str) -> None:
 def test_what_is_no_json_is_refused(raw: bytes) -> None:
     with pytest.raises(InvalidArgument):
         parse_spec(raw)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"type": "csv", "delimiter": ";", "csv": {"fields": {"url": 0}}},
+        {"type": "csv", "csv": {"fields": {"url": 0, "header": True}}},
+        {"type": "csv", "csv": {"fields": {"url": 0}, "url": 0}},
+    ],
+)
+def test_a_field_in_the_wrong_place_is_not_suggested_to_itself(body: object) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        parse_spec(json.dumps(body).encode())
+    assert "unknown field" in refused.value.detail
+    assert "did you mean" not in refused.value.detail

@@ -228,3 +228,13 @@ def _peak(spec: ListSpec, chunks: object) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+def test_a_task_that_is_too_large_is_a_bad_row() -> None:
+    large = json.dumps({"url": A, "zenrows_params": {"wait_for": "x" * 60_000}})
+    reader = ListReader(NDJSON, {}, task_bytes=50_000)
+    list(reader.feed(f'{{"url":"{A}"}}\n{large}\n'.encode()))
+    [piece] = reader.finish()
+    assert errors([piece]) == [(2, 1, "task_too_large")]
+    assert urls([piece]) == [(0, A)]
+    assert errors(read(large.encode(), NDJSON)) == []

@@ -209,3 +209,9 @@ def _file(folder: Path, text: str, name: str = "conveyor.toml") -> str:
     path = folder / name
     path.write_text(text)
     return str(path)
+
+
+def test_no_setting_refuses_what_the_contract_allows() -> None:
+    assert load_settings({"task_bytes": 49_806}, environ={}).limits.task_bytes == 49_806
+    with pytest.raises(RefusedToStart, match=r"'task_bytes' must be at least 49806.*got 49805"):
+        load_settings({"task_bytes": 49_805}, environ={})

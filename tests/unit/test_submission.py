@@ -1,6 +1,7 @@
 """What callers hand in: good bodies are read, bad ones named in full, hostile ones outlived."""
 
 import json
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -751,3 +752,71 @@ def test_any_bytes_are_taken_or_refused_as_the_callers_fault(
     for broken in (junk, raw[:cut] + junk + raw[cut:], raw[:cut] + junk):
         check_answerable(outcome(accepted, broken))
         check_answerable(outcome(add, broken))
+
+
+# Sizes of whole tasks.
+
+FULL = {
+    "url": ("https://a.example/" + "x" * LONGEST_URL)[:LONGEST_URL],
+    "external_id": "x" * submission.LONGEST_EXTERNAL_ID,
+    "metadata": {
+        f"{number:0128}": "😀" * submission.LONGEST_METADATA_VALUE
+        for number in range(submission.MOST_METADATA)
+    },
+    "method": "POST",
+    "body": "x" * LARGEST_TASK_BODY,
+    "zenrows_params": {"custom_headers": {"A": '"' * ((8 * 1024 - 8) // 2)}},
+}
+
+
+def test_a_task_at_every_limit_of_the_contract_is_taken_by_the_least_setting() -> None:
+    least = Limits(task_bytes=submission.LEAST_TASK_BYTES)
+    [task] = accepted(as_json({"tasks": [FULL]}), least)
+    assert len(task.metadata or "") > 20 * 1_024
+    assert task.body == f'"{FULL["body"]}"'
+
+
+def test_larger_tasks_are_refused_with_their_indexes() -> None:
+    large = {"url": URL, "zenrows_params": {"js_instructions": "ü" * 40_000}}
+    fits = {"url": URL, "zenrows_params": {"js_instructions": "ü" * 32_000}}
+    error = refusal({"tasks": [large, fits, {"url": 1}, large]})
+    assert named(error) == [(0, "task_too_large"), (2, "malformed_url"), (3, "task_too_large")]
+    assert len(accepted(as_json({"tasks": [large]}), Limits(task_bytes=100_000))) == 1
+
+
+def test_parameters_of_a_job_are_bounded_together() -> None:
+    heavy = {"js_instructions": "x" * 40_000, "css_extractor": "x" * 40_000}
+    error = refusal(with_one_task(zenrows_params=heavy))
+    assert error.extras == {"field": "zenrows_params"}
+    assert "at most 65536 bytes together, got 80028" in error.detail
+
+
+# Long names.
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"tasks":[],"%b":1}',
+        b'{"tasks":[{"url":"https://a.example/","%b":1}]}',
+        b'{"tasks":[{"url":"https://a.example/","metadata":{"%b":"x"}}]}',
+        b'{"tasks":[{"url":"https://a.example/","zenrows_params":{"%b":"x"}}]}',
+        b'{"tasks":[{"url":"https://a.example/"}],"zenrows_params":{"%b":"x"}}',
+        b'{"tasks":[{"url":"%b"}]}',
+        b'{"tasks":[{"url":"https://a.example/","external_id":"%b"}]}',
+        b'{"tasks":[{"url":"https://a.example/"}],"webhook":{"%b":1}}',
+        b'{"tasks":[{"url":"https://a.example/"}],"type":"%b"}',
+    ],
+)
+def test_what_is_refused_is_told_short_however_long_it_is(body: bytes) -> None:
+    began = time.process_time()
+    error = refusal(body % (b"tas" * 300_000))
+    assert time.process_time() - began < 1.0
+    assert len(error.detail) < 500
+    assert len(msgspec.json.encode(error.extras)) < 500
+
+
+def test_a_hint_is_a_field_of_the_object_at_fault() -> None:
+    error = refusal(with_one_task(webhook={"ulr": "https://a.example/"}))
+    assert "did you mean `url`?" in error.detail
+    assert "did you mean" not in refusal(with_one_task(webhook={"tasks": 1})).detail
