@@ -14,16 +14,18 @@ up. A clock set ahead ends every lease at once.
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 
 import apsw
 
 from conveyor.adapters.sqlite.database import Database
-from conveyor.adapters.sqlite.metadata import JOB, write_job
+from conveyor.adapters.sqlite.metadata import JOB, PAST_EVERY_ID, write_job
 from conveyor.adapters.sqlite.rows import Row, moment, stamp
 from conveyor.domain.job import after_clock_set_back
 from conveyor.ports.clock import SLEW, Clock
 
 BITE = 10_000  # rows of one transaction: other writes wait for it
+SCHEDULES_AT_ONCE = 200
 MICROSECOND = timedelta(microseconds=1)
 
 LAST_SEEN = "SELECT coalesce(seen_at, started_at) FROM incarnation ORDER BY no DESC LIMIT 1"
@@ -35,7 +37,10 @@ MESSAGES_BACK = "UPDATE duty SET due_at = max(due_at - ?2, ?1) WHERE due_at > ?1
 MESSAGES_AHEAD = "UPDATE duty SET due_at = due_at + ?1 WHERE held = 1"
 EVENTS = "SELECT id, due_at FROM event WHERE due_at > ?"
 MOVE_EVENT = "UPDATE event SET due_at = ?2, doc = json_set(doc, '$.due_at', ?3) WHERE id = ?1"
-SCHEDULES = "SELECT doc FROM job INDEXED BY job_by_fire WHERE fires_at > ?"
+SCHEDULES = """
+SELECT fires_at, id, doc FROM job INDEXED BY job_by_fire
+ WHERE fires_at IS NOT NULL AND (fires_at, id) > (?, ?) ORDER BY fires_at, id LIMIT ?
+"""
 OPEN_SHELVES = "SELECT no FROM shelf WHERE open = 1"
 COME_DUE = """
 UPDATE task SET due_at = ?2 WHERE shelf = ?1 AND idx IN (
@@ -70,6 +75,9 @@ class SqliteDueTimes:
         """
         now, step = stamp(self._clock.now()), by // MICROSECOND
         await self._database.write(lambda connection: self._back(connection, now, step))
+        place: tuple[int, str] | None = (now, PAST_EVERY_ID)
+        while place is not None:
+            place = await self._database.write(partial(_some_schedules, now=now, after=place))
         shelves = await self._database.read(
             lambda connection: [no for (no,) in connection.execute(OPEN_SHELVES)]
         )
@@ -110,17 +118,26 @@ class SqliteDueTimes:
             due = max(due_at - step, now)
             # Its version stays: whoever is sending it now must be able to record the outcome.
             connection.execute(MOVE_EVENT, (event_id, due, moment(due).isoformat()))
-        scheduled: Sequence[Row] = connection.execute(SCHEDULES, (now,)).fetchall()
-        for (doc,) in scheduled:
-            job = JOB.decode(doc)
-            repaired = after_clock_set_back(job, moment(now))
-            if repaired is not job:
-                write_job(repaired, connection, now)
 
     async def _changed(self, statement: str, row: tuple[int, ...]) -> int:
         return await self._database.write(
             lambda connection: _execute(connection, statement, row), lazy=True
         )
+
+
+def _some_schedules(
+    connection: apsw.Connection, *, now: int, after: tuple[int, str]
+) -> tuple[int, str] | None:
+    """Repair some schedules that fire after a place; say where to go on. What is repaired fires
+    sooner, and does not come by again.
+    """
+    page: Sequence[Row] = connection.execute(SCHEDULES, (*after, SCHEDULES_AT_ONCE)).fetchall()
+    for _, _, doc in page:
+        job = JOB.decode(doc)
+        repaired = after_clock_set_back(job, moment(now))
+        if repaired is not job:
+            write_job(repaired, connection, now)
+    return (page[-1][0], page[-1][1]) if page else None
 
 
 def _execute(connection: apsw.Connection, statement: str, row: tuple[int, ...]) -> int:
