@@ -278,7 +278,8 @@ def test_a_job_is_deleted_only_when_one_is_sure(run: Run, api: httpx.Client) -> 
 
 
 def test_a_run_that_fails_ends_with_3_and_tells_the_reason(run: Run) -> None:
-    told = run("submit", "-", "--follow", given="https://nocredits.example/", code=3)
+    own = {"CONVEYOR_KEY": "a-key-without-credits"}  # a refused key takes no other work
+    told = run("submit", "-", "--follow", given="https://nocredits.example/", code=3, **own)
     facts = _facts(told.stdout.partition("\n")[2])
     assert facts["run_status"] == "failed"
     assert facts["failure_reason"] == "insufficient_credits"

@@ -142,7 +142,8 @@ def test_a_webhook_can_be_put_on_a_job_that_is_at_work(
 def test_an_account_that_cannot_scrape_is_told(api: httpx.Client, receiver: Receiver) -> None:
     webhook = {"url": receiver.url("/failed")}
     tasks = [{"url": "https://nocredits.example/"}]
-    api.post("/jobs", json={"tasks": tasks, "webhook": webhook}).raise_for_status()
+    own = {"X-API-Key": "a-key-without-credits"}  # a refused key takes no other work
+    api.post("/jobs", json={"tasks": tasks, "webhook": webhook}, headers=own).raise_for_status()
     [told] = until(lambda: receiver.told_of("/failed"))
     event = WebhookEvent.model_validate_json(told.body)
     assert event.event_type.value == "run.failed"
