@@ -18,6 +18,7 @@ import msgspec
 
 from conveyor.domain.ids import MOST_TASKS
 from conveyor.domain.json_slices import LONGEST_SHOWN, brief
+from conveyor.domain.params import HONOURED_BY_DIRECT
 from conveyor.domain.public_address import networks
 from conveyor.domain.submission import LEAST_TASK_BYTES, Limits
 from conveyor.errors import RefusedToStart
@@ -295,6 +296,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             open_job_tasks=self.open_job_tasks,
             list_bytes=self.list_bytes,
             list_rows=self.list_rows,
+            honoured=HONOURED_BY_DIRECT if self.gateway == DIRECT else None,
         )
 
     @property

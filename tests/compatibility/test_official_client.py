@@ -278,7 +278,7 @@ def test_params_in_the_spelling_of_other_clients_reach_the_gateway(
     client: ZenRowsBatchClient,
 ) -> None:
     """Headers as JSON text, as the official CLI and MCP tools send them; booleans as Python's."""
-    given = {
+    given: dict[str, str | bool | int | dict[str, str]] = {
         "custom_headers": '{"X-Seen": "yes"}',
         "premium_proxy": "True",
         "js_render": "FALSE",

@@ -133,7 +133,6 @@ def test_a_job_is_scraped_without_a_gateway(site: Server, tmp_path: Path, log: P
             [
                 *(f"{site.url}{path}" for path in (*paths, *others)),
                 {"url": f"{site.url}/form", "method": "POST", "body": {"a": 1}},
-                {"url": f"{site.url}/page", "zenrows_params": {"js_render": True}},
             ]
         )
         run = job.run.wait(timeout=60, poll_interval=0.05)
@@ -155,14 +154,56 @@ def test_a_job_is_scraped_without_a_gateway(site: Server, tmp_path: Path, log: P
         "target_failed",
         "robots_disallowed",
         "target_not_allowed",
-        "unsupported_parameter",
     ]
-    assert run.data.stats.failure_reasons == {"bad_target": 3, "blocked": 2, "other": 1}
+    assert run.data.stats.failure_reasons == {"bad_target": 3, "blocked": 2}
     assert run.data.stats.spend is None or run.data.stats.spend.credits == 0
     assert not any(KEY.encode() in one for one in site.seen), "no site is told the key"
     assert site.paths.count("/robots.txt") == 1
     [warning] = logged(log, "gateway.private.allowed")
     assert (warning["level"], warning["networks"]) == ("warning", "127.0.0.1")
+
+
+def test_parameters_it_cannot_honour_are_refused_by_name(
+    site: Server, tmp_path: Path, log: Path
+) -> None:
+    page = f"{site.url}/page"
+    good: dict[str, object] = {
+        "url": page,
+        "zenrows_params": {"js_render": False, "custom_headers": {"A": "b"}},
+    }
+    bad: dict[str, object] = {"url": page, "zenrows_params": {"js_render": True}}
+    named = {"index": 1, "reason": "unsupported_param", "value": "js_render"}
+    with direct(site, tmp_path / "data", log) as program, client_of(program, key=KEY) as api:
+        of_job = api.post("/jobs", json={"tasks": [good], "zenrows_params": {"wait": 500}})
+        assert (of_job.status_code, of_job.json()["field"]) == (400, "zenrows_params.wait")
+        assert "unsupported_param" in of_job.json()["detail"]
+        inline = api.post("/jobs", json={"tasks": [good, bad]})
+        assert inline.status_code == 400
+        assert inline.json()["invalid_tasks"] == [named]
+        opened = api.post("/jobs", json={"tasks": [good], "status": "open"}).raise_for_status()
+        added = api.post(f"/jobs/{opened.json()['job_id']}/tasks", json={"tasks": [good, bad]})
+        assert added.json()["invalid_tasks"] == [named]
+        for choice in ("fail", "skip"):
+            _check_list_refused(api, [good, bad], choice)
+
+
+def _check_list_refused(api: httpx.Client, tasks: list[dict[str, object]], choice: str) -> None:
+    """The bad row of a list is refused with its line, or left out and reported."""
+    slot = api.post("/job_inputs", json={"type": "ndjson"}).raise_for_status().json()
+    lines = b"".join(msgspec.json.encode(task) + b"\n" for task in tasks)
+    upload = slot["upload"]
+    httpx.put(upload["url"], content=lines, headers=upload["headers"]).raise_for_status()
+    body = {"file_input_id": slot["file_input_id"], "on_invalid": choice}
+    answer = api.post("/jobs", json=body)
+    if choice == "fail":
+        assert answer.status_code == 400
+        [row] = answer.json()["invalid_tasks"]
+    else:
+        job_id = answer.raise_for_status().json()["job_id"]
+        run = ended(api, job_id)
+        assert (run["stats"]["total"], run["ingest_errors"]) == (1, 1)
+        row = msgspec.json.decode(api.get(f"/jobs/{job_id}/ingest_errors").content)
+    assert (row["line"], row["reason"], row["value"]) == (2, "unsupported_param", "js_render")
 
 
 def test_each_page_keeps_its_content_type_and_charset(

@@ -120,7 +120,7 @@ class Loose(msgspec.Struct):
 
 
 def _judged(index: int, raw: msgspec.Raw) -> InvalidTask | TaskSpec:
-    good, bad = task_bodies._judged_one_by_one([raw], index, {}, Limits().task_bytes)
+    good, bad = task_bodies._judged_one_by_one([raw], index, {}, Limits())
     [one] = good or bad
     return one
 

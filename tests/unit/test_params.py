@@ -151,6 +151,16 @@ def test_the_first_bad_parameter_by_name_is_told() -> None:
     assert refusal({"wait": "x", "autoparse": "x"}) == ("invalid_param_value", "autoparse")
 
 
+@pytest.mark.parametrize("value", ["", "0", "false"])
+def test_what_a_gateway_cannot_honour_is_refused_unless_it_is_left_off(value: str) -> None:
+    honoured = frozenset({"custom_headers"})
+    params.check_honoured({"custom_headers": "{}", "js_render": value}, honoured)
+    params.check_honoured({"js_render": "true"}, None)
+    with pytest.raises(BadParam) as bad:
+        params.check_honoured({"js_render": "true"}, honoured)
+    assert (bad.value.reason, bad.value.key) == ("unsupported_param", "js_render")
+
+
 # Together.
 
 

@@ -19,7 +19,7 @@ from conveyor.errors import InvalidArgument
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 BEGINNING = Position()
 LIMITS = ListLimits()
-TASK_BYTES = Limits().task_bytes
+TASK_LIMITS = Limits()
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -47,12 +47,12 @@ class ListReader:
         position: Position = BEGINNING,
         *,
         limits: ListLimits = LIMITS,
-        task_bytes: int = TASK_BYTES,
+        task_limits: Limits = TASK_LIMITS,
     ) -> None:
         self.position = position
         self._spec = spec
         self._params = params
-        self._task_bytes = task_bytes
+        self._task_limits = task_limits
         self._lines = Lines(limits)
 
     def feed(self, chunk: bytes) -> Iterator[Piece]:
@@ -110,7 +110,7 @@ class ListReader:
         )
 
     def _judged(self, rows: Rows) -> Piece:
-        tasks, bad = sift(rows.tasks, self._params, self._task_bytes)
+        tasks, bad = sift(rows.tasks, self._params, self._task_limits)
         first = self.position.ordinal - len(rows.begins)
         errors = rows.errors + [
             LineError(rows.begins[one.index - first], one.index, one.reason, one.value)

@@ -39,7 +39,13 @@ HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 HEADER_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 NOT_WITH_POST = ("js_render", "js_instructions", "json_response")
 
+ASKS_FOR_NOTHING = frozenset({"", "0", "false"})  # values that leave a parameter off
+
 Params = dict[str, str]
+Honoured = frozenset[str] | None  # parameters that a gateway can do something with; None: all
+
+# What fetching a page as it is, without a scraping gateway, can honour.
+HONOURED_BY_DIRECT = frozenset({HEADERS, "original_status", "allowed_status_codes"})
 
 
 class BadParam(Exception):
@@ -64,6 +70,15 @@ def check_together(params: Params, method: str) -> None:
         for key in NOT_WITH_POST:
             if params.get(key, "false") != "false":
                 raise BadParam("method_param_conflict", key)
+
+
+def check_honoured(params: Params, honoured: Honoured) -> None:
+    """Refuse what the gateway cannot do: a page without it would be worse than none."""
+    if honoured is None:
+        return
+    for key, value in params.items():
+        if key not in honoured and value not in ASKS_FOR_NOTHING:
+            raise BadParam("unsupported_param", key)
 
 
 def merged(job: Params, task: Params) -> Params:

@@ -12,6 +12,7 @@ from conveyor.domain.list_rows import LineError, Position
 from conveyor.domain.listing import BEGINNING, ListReader, Piece
 from conveyor.domain.params import Params
 from conveyor.domain.pinned import PinnedList
+from conveyor.domain.submission import Limits
 from conveyor.errors import IllegalMove, TooLarge
 
 LIMITS = ListLimits()
@@ -36,7 +37,7 @@ class PinnedReader:
         params: Params,
         position: Position = BEGINNING,
         *,
-        task_bytes: int,
+        task_limits: Limits,
         most_rows: int,
         enough: float = math.inf,
     ) -> None:
@@ -48,7 +49,7 @@ class PinnedReader:
             None if is_entered else ListUnpacking(pinned.encodings, offset=position.offset)
         )
         self._reader = ListReader(
-            pinned.spec, params, position, limits=LIMITS, task_bytes=task_bytes
+            pinned.spec, params, position, limits=LIMITS, task_limits=task_limits
         )
         self._most_rows = most_rows
         self._left = enough  # unpacked bytes to be looked at

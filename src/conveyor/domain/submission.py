@@ -14,7 +14,7 @@ from conveyor.domain import task_token
 from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.json_slices import DEEPEST_JSON, LONGEST_SHOWN, brief, is_deeper
 from conveyor.domain.json_slices import fault_at as _at
-from conveyor.domain.params import BadParam, Params
+from conveyor.domain.params import BadParam, Honoured, Params
 from conveyor.domain.schedule import Schedule, parse_schedule
 from conveyor.domain.task import TaskSpec
 from conveyor.domain.task_token import StepFunctions
@@ -53,6 +53,7 @@ class Reason(StrEnum):
     METADATA_KEY_INVALID = "metadata_key_invalid"
     INVALID_EXTERNAL_ID = "invalid_external_id"
     UNKNOWN_PARAM = "unknown_param"
+    UNSUPPORTED_PARAM = "unsupported_param"
     INVALID_PARAM_VALUE = "invalid_param_value"
     UNSUPPORTED_METHOD = "unsupported_method"
     BODY_NOT_ALLOWED = "body_not_allowed"
@@ -94,6 +95,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     most_inflight: int = 10_000
     most_retries: int = 100
     most_ttl_days: int = 3650
+    honoured: Honoured = None  # parameters that the gateway can do something with; None: all
 
 
 # Decoded by `job_schedule`, so that a fault names its own place.
@@ -153,6 +155,7 @@ def job_params(body: Submission, limits: Limits) -> Params:
     """The job's parameters in stored form."""
     try:
         params = _checked_params(body.zenrows_params or {})
+        scraper_params.check_honoured(params, limits.honoured)
     except BadParam as bad:
         where = f"zenrows_params.{bad.key[:LONGEST_SHOWN]}"
         raise _at(where, f"is refused: {bad.reason}") from None
@@ -175,23 +178,23 @@ def job_schedule(body: Submission) -> Schedule | None:
 
 
 def sift(
-    tasks: Iterable[tuple[int, TaskInput]], params: Params, most: int
+    tasks: Iterable[tuple[int, TaskInput]], params: Params, limits: Limits
 ) -> tuple[list[tuple[int, TaskSpec]], list[InvalidTask]]:
     """The good tasks in stored form, each under its index, and what is wrong with the others.
 
-    `most` bounds the size of one, see `_check_size`.
+    `limits` bounds the size of one and says which parameters can be honoured.
     """
     accepted: list[tuple[int, TaskSpec]] = []
     bad: list[InvalidTask] = []
     for index, task in tasks:
         try:
-            accepted.append((index, accept_task(task, params, most)))
+            accepted.append((index, accept_task(task, params, limits)))
         except Unfit as unfit:
             bad.append(InvalidTask(index, unfit.reason, unfit.value))
     return accepted, bad
 
 
-def accept_task(task: TaskInput, job: Params, most: int) -> TaskSpec:
+def accept_task(task: TaskInput, job: Params, limits: Limits) -> TaskSpec:
     """One task in stored form; raises the reason why not, for `sift` to collect."""
     url = _accept_url(task.url)
     if task.external_id is not None and not EXTERNAL_ID.fullmatch(task.external_id):
@@ -199,7 +202,7 @@ def accept_task(task: TaskInput, job: Params, most: int) -> TaskSpec:
     metadata = _accept_metadata(task.metadata) if task.metadata else None
     if task.method is None and task.zenrows_params is None and not len(task.body):
         return TaskSpec(url=url, external_id=task.external_id, metadata=metadata)
-    return _accept_shaped(task, job, url, metadata, most)
+    return _accept_shaped(task, job, url, metadata, limits)
 
 
 def invalid_tasks(bad: Sequence[InvalidTask]) -> InvalidArgument:
@@ -267,7 +270,7 @@ def _accept_metadata(metadata: dict[str, str]) -> str:
 
 
 def _accept_shaped(
-    task: TaskInput, job: Params, url: str, metadata: str | None, most: int
+    task: TaskInput, job: Params, url: str, metadata: str | None, limits: Limits
 ) -> TaskSpec:
     method = (task.method or "GET").upper()
     if method not in {"GET", "POST"}:
@@ -275,6 +278,7 @@ def _accept_shaped(
     try:
         params = scraper_params.canonical(task.zenrows_params or {})
         scraper_params.check_together(scraper_params.merged(job, params), method)
+        scraper_params.check_honoured(params, limits.honoured)
     except BadParam as bad:
         raise Unfit(Reason(bad.reason), bad.key) from None
     body, sent = _accept_body(bytes(task.body), method)
@@ -282,9 +286,9 @@ def _accept_shaped(
     # No sum is made of what is small by far: JSON is no shorter than the texts in it.
     if (
         len(metadata or "") + 4 * len(dumped or "") + sent
-        > most - LONGEST_URL - LONGEST_EXTERNAL_ID
+        > limits.task_bytes - LONGEST_URL - LONGEST_EXTERNAL_ID
     ):
-        _check_size(task, url, params, sent, most)
+        _check_size(task, url, params, sent, limits.task_bytes)
     return TaskSpec(
         url=url,
         method=method,

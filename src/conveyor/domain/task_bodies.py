@@ -152,7 +152,7 @@ def _accepted(
     """The tasks in stored form; if any is bad, one error that names them all."""
     specs, bad, count = list[TaskSpec](), list[InvalidTask](), 0
     for number, span in enumerate(slices, 1):
-        good, refused = _judged(raw, span, count, params, limits.task_bytes)
+        good, refused = _judged(raw, span, count, params, limits)
         found = len(good) + len(refused)
         if not found and len(slices) > 1:
             raise _not_json(f"JSON is malformed: no task before the comma (byte {span[1]})")
@@ -168,24 +168,24 @@ def _accepted(
 
 
 def _judged(
-    raw: bytes, span: Span, first: int, params: Params, most: int
+    raw: bytes, span: Span, first: int, params: Params, limits: Limits
 ) -> tuple[list[TaskSpec], list[InvalidTask]]:
     """The tasks of a slice, of which the first has index `first`."""
     try:
         tasks = _elements(raw, span, TASKS)
     except msgspec.ValidationError:
-        return _judged_one_by_one(_elements(raw, span, ONE_BY_ONE), first, params, most)
-    accepted, bad = sift(enumerate(tasks, first), params, most)
+        return _judged_one_by_one(_elements(raw, span, ONE_BY_ONE), first, params, limits)
+    accepted, bad = sift(enumerate(tasks, first), params, limits)
     return [spec for _, spec in accepted], bad
 
 
 def _judged_one_by_one(
-    tasks: Sequence[msgspec.Raw], first: int, params: Params, most: int
+    tasks: Sequence[msgspec.Raw], first: int, params: Params, limits: Limits
 ) -> tuple[list[TaskSpec], list[InvalidTask]]:
     specs, bad = list[TaskSpec](), list[InvalidTask]()
     for index, raw in enumerate(tasks, first):
         try:
-            specs.append(accept_task(msgspec.json.decode(raw, type=TaskInput), params, most))
+            specs.append(accept_task(msgspec.json.decode(raw, type=TaskInput), params, limits))
         except Unfit as unfit:
             bad.append(InvalidTask(index, unfit.reason, unfit.value))
         except msgspec.ValidationError as error:

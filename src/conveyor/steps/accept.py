@@ -175,7 +175,7 @@ class Accept:
             self.blobs,
             pinned,
             job_params(body, self.limits),
-            task_bytes=self.limits.task_bytes,
+            task_limits=self.limits,
             most_rows=self.limits.list_rows,
             enough=SMALL_LIST + ANY_RATIO,  # a bomb shows by then
         )

@@ -182,7 +182,7 @@ class Ingest:
                 pinned,
                 params,
                 batch.position,
-                task_bytes=self.limits.task_bytes,
+                task_limits=self.limits,
                 most_rows=self.limits.list_rows,
             )
             try:

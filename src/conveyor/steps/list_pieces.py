@@ -14,6 +14,7 @@ from conveyor.domain.listing import BEGINNING, Piece
 from conveyor.domain.params import Params
 from conveyor.domain.pinned import PinnedList
 from conveyor.domain.pinned_reader import PinnedReader
+from conveyor.domain.submission import Limits
 from conveyor.domain.task import TaskSpec
 from conveyor.errors import InvalidArgument
 from conveyor.ports.blobs import Blobs
@@ -29,13 +30,13 @@ async def pieces_of(
     params: Params,
     position: Position = BEGINNING,
     *,
-    task_bytes: int,
+    task_limits: Limits,
     most_rows: int,
     enough: float = math.inf,
 ) -> AsyncIterator[AsyncIterator[Piece]]:
     """What is left of a list from a position on; raises as `PinnedReader` does."""
     reader = PinnedReader(
-        pinned, params, position, task_bytes=task_bytes, most_rows=most_rows, enough=enough
+        pinned, params, position, task_limits=task_limits, most_rows=most_rows, enough=enough
     )
     async with (
         aclosing(blobs.read(pinned.blob, offset=reader.offset)) as content,

@@ -15,14 +15,12 @@ from conveyor.adapters.http.page_wire import Unsendable
 from conveyor.adapters.http.pool import PORTS, Server
 from conveyor.adapters.http.requests import fields
 from conveyor.adapters.http.requests import request as request_of
-from conveyor.domain.params import HEADERS, KNOWN
+from conveyor.domain.params import ASKS_FOR_NOTHING, HONOURED_BY_DIRECT, KNOWN
 from conveyor.domain.problem import phrase
 from conveyor.domain.unpacking import ACCEPTED
 from conveyor.ports.gateway import PageRequest, Refusal
 
 LONGEST_LANDING = 8192  # characters of what a redirect points to, with what it is told from
-HONOURED = frozenset({HEADERS, "original_status", "allowed_status_codes"})
-ASKS_FOR_NOTHING = frozenset({"", "0", "false"})
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 KEEP_METHOD = frozenset({307, 308})
 REFUSED = frozenset({401, 402, 403, 407, 451})
@@ -69,7 +67,7 @@ class Visit(NamedTuple):
 def check_params(params: Mapping[str, str]) -> None:
     """Refuse by name what a plain fetch cannot do; what a parameter leaves off is no wish."""
     for name, value in params.items():
-        if name not in HONOURED and value not in ASKS_FOR_NOTHING:
+        if name not in HONOURED_BY_DIRECT and value not in ASKS_FOR_NOTHING:
             known = "does not do this" if name in KNOWN else "knows no such parameter"
             why = f"{name}: the direct gateway fetches pages as they are, and {known}."
             raise Denied("unsupported_parameter", 400, why)
