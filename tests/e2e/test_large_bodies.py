@@ -15,6 +15,8 @@ from conveyor.testing.programs import Program, service
 
 MB = 1024 * 1024
 SIZE, ROOM, AT_ONCE = 50 * MB, 64 * MB, 4
+LONGEST_WAIT = 0.5  # seconds
+ATTEMPTS = 4  # a busy machine delays anything now and then, a decoder that holds on does it always
 MOST_MEMORY = 300 + 4 * ROOM / MB
 URL = b'"url":"https://ok.example/"'
 
@@ -65,12 +67,15 @@ def running(gateway: Program, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.mark.parametrize("name", HOSTILE)
 def test_nobody_waits_while_large_bodies_are_decoded(running: Program, name: str) -> None:
     content, expected = HOSTILE[name]
-    with waits(running) as slowest, ThreadPoolExecutor(AT_ONCE) as pool:
-        answers = list(pool.map(lambda _: submitted(running, content), range(AT_ONCE)))
-    assert {status for status, _ in answers} <= expected | {503}
-    assert expected & {status for status, _ in answers}
-    assert max(slowest) < 0.5
-    assert running.peak_memory < MOST_MEMORY
+    for _ in range(ATTEMPTS):
+        with waits(running) as slowest, ThreadPoolExecutor(AT_ONCE) as pool:
+            answers = list(pool.map(lambda _: submitted(running, content), range(AT_ONCE)))
+        assert {status for status, _ in answers} <= expected | {503}
+        assert expected & {status for status, _ in answers}
+        assert running.peak_memory < MOST_MEMORY
+        if max(slowest) < LONGEST_WAIT:
+            return
+    raise AssertionError(f"/healthz took {max(slowest):.2f} s, in each of {ATTEMPTS} attempts")
 
 
 @contextmanager
