@@ -10,6 +10,7 @@ from conveyor.domain.json_slices import finish
 from conveyor.domain.list_lines import LONGEST_SHOWN, ListLimits
 from conveyor.domain.list_shape import ListKind, ListSpec
 from conveyor.domain.listing import ListReader
+from conveyor.domain.submission import Limits
 from conveyor.errors import InvalidArgument
 from tests.unit.list_kit import CSV, NAMED, NDJSON, TXT, Errors, errors, read, urls
 
@@ -232,7 +233,7 @@ def _peak(spec: ListSpec, chunks: object) -> int:
 
 def test_a_task_that_is_too_large_is_a_bad_row() -> None:
     large = json.dumps({"url": A, "zenrows_params": {"wait_for": "x" * 60_000}})
-    reader = ListReader(NDJSON, {}, task_bytes=50_000)
+    reader = ListReader(NDJSON, {}, task_limits=Limits(task_bytes=50_000))
     list(reader.feed(f'{{"url":"{A}"}}\n{large}\n'.encode()))
     [piece] = reader.finish()
     assert errors([piece]) == [(2, 1, "task_too_large")]
