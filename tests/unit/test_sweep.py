@@ -150,6 +150,17 @@ async def test_a_duty_that_was_never_sent_is_sent_in_the_second_sweep() -> None:
     assert await house.do_duties() == 0
 
 
+async def test_a_message_that_was_never_sent_waits_for_no_clock_that_was_set_back() -> None:
+    house = a_house()
+    with away(house.trace, "duties.send", Unavailable("duties away")):
+        await house.submit(20)
+    house.clock.set_wall(-2 * YOUNG)
+
+    await house.sweep_twice()
+
+    assert await house.do_duties() == 1
+
+
 async def test_a_list_whose_watermark_moves_between_sweeps_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
