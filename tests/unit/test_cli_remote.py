@@ -131,7 +131,8 @@ def test_saved_pages_are_left_alone_only_when_whole(
     assert results.save(remote, "j", None, tmp_path).saved == 1
     file.write_bytes(PAGE[::-1])
     assert results.save(remote, "j", None, tmp_path).saved == (1 if tag and tag != "weak" else 0)
-    assert {path.name for path in tmp_path.iterdir()} == {"t-1.md", "results.ndjson"}
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"t-1.md", "results.ndjson", ".conveyor-job"}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,8 @@ def test_a_task_cannot_be_saved_outside_of_the_folder(
     _listing(answers, {**ROW, "task_id": name})
     with pytest.raises(Unreachable, match="no file name"):
         results.save(remote, "j", None, tmp_path / "out")
-    assert [path.name for path in tmp_path.rglob("*")] == ["out", "results.ndjson"]
+    names = {path.name for path in tmp_path.rglob("*")}
+    assert names == {"out", "results.ndjson", ".conveyor-job"}
 
 
 def test_a_full_disk_is_not_taken_for_an_absent_service(
