@@ -202,7 +202,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     task_bytes: Annotated[
         int,
         _about(
-            "Bytes of one task: its URL, external id, metadata, parameters and body together.",
+            "Bytes of one task: its URL, external id, metadata, parameters and body together; "
+            f"at least {LEAST_TASK_BYTES}.",
             le=MOST_TASK_BYTES,
         ),
     ] = 64 * 1024

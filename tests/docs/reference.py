@@ -78,6 +78,8 @@ def _takes(name: str, kind: object, meta: msgspec.Meta) -> str:
         return ", ".join(CHOICES[name])
     if kind is timedelta:
         return "duration"
+    if kind is int and meta.ge is None:
+        return f"at most {meta.le}"
     if kind is int:
         return f"{meta.ge} to {meta.le}" if meta.le is not None else f"{meta.ge} or more"
     if kind is bool:

@@ -194,9 +194,17 @@ def test_a_refused_call_names_its_own_codes(api: dict[str, Any]) -> None:
     }  # fmt: skip
     assert codes("post", "/v1/jobs", 404) == {"file_input_not_found"}
     assert codes("get", JOB, 404) == {"not_found"}
-    assert codes("get", JOB, 429) == {"rate_limited"}
-    assert codes("post", "/v1/jobs", 429) == {"rate_limited", "quota_exceeded"}
+    assert codes("get", JOB, 429) == {"rate_limited", "quota_exceeded"}
+    assert codes("post", "/v1/jobs", 402) == {"payment_required", "api_key_cap_reached"}
     assert codes("get", JOB, 503) == {"unavailable", "storage_full", "overloaded"}
+
+
+def test_a_call_with_a_refused_key_is_told_when_to_come_again(api: dict[str, Any]) -> None:
+    responses = api["paths"]["/v1/jobs"]["post"]["responses"]
+    assert all("Retry-After" in responses[status]["headers"] for status in ("401", "402"))
+    assert all(
+        "Conveyor-Ignored-Fields" in responses[status]["headers"] for status in ("201", "202")
+    )
 
 
 def test_the_fields_of_bodies_have_their_bounds(api: dict[str, Any]) -> None:

@@ -37,7 +37,6 @@ from conveyor.steps.watch import Watch
 from conveyor.telemetry import Metrics
 
 JSON = "application/json"
-IGNORED = "Conveyor-Ignored-Fields"  # of an answer: what the body had that is not known here
 CONTENT_TYPES = {
     "html": "text/html; charset=utf-8",
     "json": "application/json",
@@ -311,7 +310,7 @@ def _listed(results: list[wire.WireResult]) -> bytes:
 
 
 def _answered(answer: Answer) -> Response:
-    headers = {IGNORED: ", ".join(answer.ignored)} if answer.ignored else None
+    headers = {wire.IGNORED: ", ".join(answer.ignored)} if answer.ignored else None
     return Response(answer.body, answer.status, headers, media_type=JSON)
 
 

@@ -14,6 +14,7 @@ from conveyor.api.routes import ROUTES, Route
 from conveyor.api.schemas import Document
 from conveyor.domain.api_key import Scope
 from conveyor.domain.problem import phrase
+from conveyor.domain.submission import Submission
 from conveyor.errors import (
     CallerFault,
     ConveyorError,
@@ -26,6 +27,7 @@ from conveyor.errors import (
     RateLimited,
     RequestTimeout,
     StorageFull,
+    SubscriptionInactive,
     TaskUnsuccessful,
     TooLarge,
     Unauthenticated,
@@ -43,6 +45,7 @@ COMMON: tuple[type[ConveyorError], ...] = (
     RequestTimeout,
     UriTooLong,
     RateLimited,
+    QuotaExceeded,  # of connections
     HeadTooLarge,
     ConveyorError,
     Unavailable,
@@ -60,6 +63,10 @@ HEADERS: dict[str, Document] = {
     "Retry-After": {
         "description": "Whole seconds after which the same call may work",
         "schema": {"type": "integer", "minimum": 1},
+    },
+    wire.IGNORED: {
+        "description": "Members of the body that are not known here and had no effect",
+        "schema": {"type": "string"},
     },
     "RateLimit-Policy": {
         "description": "The limit of the caller, where there is one",
@@ -195,8 +202,6 @@ def _errors(route: Route) -> dict[int, list[str]]:
     for status in route.statuses:
         if status >= 400 and status not in told:
             kinds += [kind for kind in _tree(ConveyorError) if _status(kind) == status]
-    if 429 in route.statuses:
-        kinds.append(QuotaExceeded)
     if needed(route.method) is Scope.WRITE:
         kinds.append(PermissionDenied)
     codes: dict[int, list[str]] = {}
@@ -228,15 +233,17 @@ def _problem(status: int, codes: list[str]) -> Document:
         shown = {"status": {"const": status}, "code": {"enum": sorted(codes)}}
     schema = {"$ref": REFERENCE.format(name="WireProblem"), "properties": shown}
     described = ", ".join(f"`{code}`" for code in sorted(codes))
+    says_when = status in {402, 429, 503} or SubscriptionInactive.code in codes
     return {
         "description": f"{phrase(status)}: {described}",
-        "headers": _bears("Retry-After") if status in {429, 503} else _bears(),
+        "headers": _bears("Retry-After") if says_when else _bears(),
         "content": {MEDIA_TYPE: {"schema": schema}},
     }
 
 
 def _response(route: Route, status: int) -> Document:
-    told: Document = {"description": phrase(status), "headers": _bears()}
+    headers = _bears(wire.IGNORED) if route.body is Submission else _bears()
+    told: Document = {"description": phrase(status), "headers": headers}
     if route.answer is not None:
         told["content"] = {route.media_type: _content(route.answer.__name__)}
     elif status not in NO_BODY:

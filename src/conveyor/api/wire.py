@@ -25,6 +25,7 @@ from conveyor.steps.read import JobView, RunView
 from conveyor.steps.rerun import Rerunning
 
 EXPIRED = "expired"
+IGNORED = "Conveyor-Ignored-Fields"  # of an answer: what the body had that is not known here
 
 
 class WireRun(msgspec.Struct, kw_only=True):

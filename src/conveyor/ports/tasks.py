@@ -96,9 +96,10 @@ class Tasks(Protocol):
     ) -> TaskPage:
         """Tasks in order of index from above `after`, only those in `statuses` when given.
 
-        They are `as_listed`, or `whole` for those who copy them. At most `limit` of them, and at most `PAGE_BYTES` in all unless the
-        first alone is larger: a page with a cursor may have any number of tasks, even none.
-        Reads about as many rows as it gives, whatever the filter leaves out.
+        They are `as_listed`, or `whole` for callers that copy them. At most `limit` of them, and
+        at most `PAGE_BYTES` in all unless the first alone is larger: a page with a cursor may have
+        any number of tasks, even none. Reads about as many rows as it gives, whatever the filter
+        leaves out.
         """
         ...
 
