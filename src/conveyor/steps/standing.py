@@ -1,9 +1,9 @@
 """Standing: whether the gateway serves an API key, before work is taken on for it.
 
 Not a station of its own: the steps that take on work ask it before they write. A key that was
-refused moments ago is refused here without another call. After that the gateway is asked anew, for a
+refused moments ago is refused here without another call. After that the gateway is asked again, for a
 page that cannot exist: an account that cannot pay is refused at once, any other is told that there
-is no such host, which costs nothing. So whoever has paid is served by the next call.
+is no such host, which costs nothing. So a caller who has paid is served by the next call.
 """
 
 import asyncio

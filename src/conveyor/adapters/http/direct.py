@@ -127,7 +127,7 @@ class DirectGateway:
         for server in reversed(self._reached):
             with suppress(Lost, Denied, TimeoutError):
                 async with asyncio.timeout(CHECK):
-                    self._pool.give_back(await self._pool.take(server, anew=True))
+                    self._pool.give_back(await self._pool.take(server, fresh=True))
                 return True
         return False
 

@@ -46,14 +46,14 @@ class Origins(Keeping):
         self._security.set_alpn_protocols(["http/1.1"])
         self._by_server: dict[Server, dict[Connection, None]] = {}  # resting; the latest at the end
 
-    async def take(self, server: Server, *, anew: bool = False) -> Visiting:
-        """A connection, to be given back; `anew`, one that is made now. Raises `Lost` and `Denied`."""
+    async def take(self, server: Server, *, fresh: bool = False) -> Visiting:
+        """A connection, to be given back; `fresh`: one that is made now. Raises `Lost` and `Denied`."""
         if self._free and not self._turns:
             self._free -= 1
         else:
             await self._turn()
         try:
-            rested = None if anew else self._rested(server)
+            rested = None if fresh else self._rested(server)
             return rested or await self._connect(server)
         except BaseException:
             self._pass_on()

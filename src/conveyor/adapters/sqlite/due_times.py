@@ -116,7 +116,7 @@ class SqliteDueTimes:
         events: Sequence[Row] = connection.execute(EVENTS, (now,)).fetchall()
         for event_id, due_at in events:
             due = max(due_at - step, now)
-            # Its version stays: whoever is sending it now must be able to record the outcome.
+            # Its version stays: the process that is sending it must be able to record the outcome.
             connection.execute(MOVE_EVENT, (event_id, due, moment(due).isoformat()))
 
     async def _changed(self, statement: str, row: tuple[int, ...]) -> int:

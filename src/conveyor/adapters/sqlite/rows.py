@@ -77,7 +77,7 @@ def gathered(instead: Mapping[str, str]) -> str:
 DECODER = msgspec.json.Decoder(list[list[Any]])
 
 # Rows whose sizes are looked at; then eight times as many, as long as all of them fit. A row that
-# an index leads to is found by comparing whole rows, so its size is not to be had for nothing.
+# an index leads to is found by comparing whole rows, so reading its size has a cost.
 FIRST_LOOK = 16
 
 ADD_COUNTS = f"""
