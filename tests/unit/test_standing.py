@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
@@ -19,7 +20,7 @@ from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.steps.standing import NOWHERE, PATIENCE, Standing
 from conveyor.testing import time_lapse
-from conveyor.testing.clock import FakeClock
+from conveyor.testing.clock import NOON, FakeClock
 from conveyor.testing.time_lapse import LapseClock
 from tests.unit.kit import KEY, a_house
 
@@ -64,7 +65,7 @@ def standing(gateway: Asked, reopened: list[str] | None = None) -> Standing:
 
 
 def refuse(one: Standing, reason: AccountReason = AccountReason.INSUFFICIENT_CREDITS) -> None:
-    one.keys.refuse(DIGEST, reason, "no credits left", one.clock.monotonic())
+    one.keys.refuse(DIGEST, reason, "no credits left", one.clock.monotonic(), one.clock.now())
 
 
 async def answer_of(one: Standing, key: str = KEY) -> CallerFault | None:
@@ -156,7 +157,7 @@ def test_a_gateway_that_is_away_says_nothing_about_a_key() -> None:
 
 def test_a_call_that_began_before_the_refusal_does_not_lift_it() -> None:
     keys = RefusedKeys()
-    keys.refuse(DIGEST, AccountReason.INSUFFICIENT_CREDITS, "no credits", 10.0)
+    keys.refuse(DIGEST, AccountReason.INSUFFICIENT_CREDITS, "no credits", 10.0, NOON)
     assert not keys.serve(DIGEST, 9.0)
     assert keys.get(DIGEST)
     assert keys.serve(DIGEST, 11.0)
@@ -166,10 +167,12 @@ def test_a_call_that_began_before_the_refusal_does_not_lift_it() -> None:
 def test_a_refusal_that_is_repeated_keeps_its_beginning() -> None:
     keys = RefusedKeys()
     for now in (10.0, 20.0):
-        keys.refuse(DIGEST, AccountReason.INSUFFICIENT_CREDITS, "no credits", now)
+        date = NOON + timedelta(seconds=now)
+        keys.refuse(DIGEST, AccountReason.INSUFFICIENT_CREDITS, "no credits", now, date)
     refused = keys.get(DIGEST)
     assert refused
-    assert (refused.since, refused.refused_at) == (10.0, 20.0)
+    assert refused.since == NOON + timedelta(seconds=10)
+    assert (refused.since_monotonic, refused.refused_at) == (10.0, 20.0)
 
 
 def test_the_keys_that_are_known_are_bounded_and_not_readable() -> None:
@@ -177,7 +180,7 @@ def test_the_keys_that_are_known_are_bounded_and_not_readable() -> None:
     for number in range(MOST_KEPT + 5):
         digest = digest_of(f"{KEY}{number}")
         assert KEY not in digest
-        keys.refuse(digest, AccountReason.INSUFFICIENT_CREDITS, "no credits", 1.0)
+        keys.refuse(digest, AccountReason.INSUFFICIENT_CREDITS, "no credits", 1.0, NOON)
     assert len(keys.known) == MOST_KEPT
 
 

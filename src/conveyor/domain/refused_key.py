@@ -5,6 +5,7 @@ later is served. Nothing here does I/O or reads a clock: `now` is a monotonic ti
 """
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from hashlib import sha256
 
 import msgspec
@@ -23,7 +24,8 @@ def digest_of(key: str) -> str:
 class RefusedKey(msgspec.Struct, frozen=True, kw_only=True):
     reason: AccountReason
     detail: str
-    since: float  # of the first refusal
+    since: datetime  # of the first refusal
+    since_monotonic: float  # the same moment
     refused_at: float  # of the latest
 
 
@@ -34,12 +36,19 @@ class RefusedKeys:
     def get(self, digest: str) -> RefusedKey | None:
         return self.known.get(digest)
 
-    def refuse(self, digest: str, reason: AccountReason, detail: str, now: float) -> None:
+    def refuse(
+        self, digest: str, reason: AccountReason, detail: str, now: float, date: datetime
+    ) -> None:
+        """Note a refusal; `now` and `date` are the same moment."""
         before = self.known.pop(digest, None)
         if len(self.known) >= MOST_KEPT:
             del self.known[next(iter(self.known))]
         self.known[digest] = RefusedKey(
-            reason=reason, detail=detail, since=before.since if before else now, refused_at=now
+            reason=reason,
+            detail=detail,
+            since=before.since if before else date,
+            since_monotonic=before.since_monotonic if before else now,
+            refused_at=now,
         )
 
     def serve(self, digest: str, begun: float) -> bool:

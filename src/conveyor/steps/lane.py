@@ -15,6 +15,7 @@ from conveyor.domain.refused_key import RefusedKeys
 from conveyor.domain.run import Run
 from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
 from conveyor.domain.throttle import BREAK, LONGEST_COOLING, Throttle
+from conveyor.ports.clock import Clock
 from conveyor.steps.attempt import Assignment, Fetched, Result
 
 SHORT_WAIT = timedelta(seconds=5)
@@ -73,6 +74,7 @@ class Lane:
     throttle: Throttle
     breaker: Breaker = field(repr=False)
     keys: RefusedKeys = field(repr=False)
+    clock: Clock = field(repr=False)
     digest: str  # of its API key
     worthwhile: int
     lead: float = 0.0  # seconds
@@ -132,7 +134,7 @@ class Lane:
                     throttle.close(now, min(wait, LONGEST_COOLING))
             case AccountBlocked(reason, detail):
                 self.gone = True
-                self.keys.refuse(self.digest, reason, detail, now)
+                self.keys.refuse(self.digest, reason, detail, now, self.clock.now())
                 throttle.close(now, BREAK)
                 return
             case Interrupted():

@@ -17,7 +17,7 @@ places before the breaker opens.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import structlog
@@ -62,6 +62,7 @@ class Outage:
     opened: Callable[[], None] = field(repr=False)  # called when the breaker opens
     breaker: Breaker = field(default_factory=Breaker)
     doubtful: list[Doubtful] = field(default_factory=list)
+    since: datetime | None = None  # the date of the last opening
     in_doubt: asyncio.Event = field(default_factory=asyncio.Event)  # there is something to look at
     probing: RunId | None = None  # a probe of this run is about to start
     asks: bool = False  # a probe failed in a way that may be its target's fault
@@ -106,14 +107,16 @@ class Outage:
 
     def waiting(self) -> Waiting | None:
         """What is told to callers while the breaker is open."""
-        opened_at, now = self.breaker.opened_at, self.clock.monotonic()
-        if opened_at is None:
+        opened_at, next_probe_at = self.breaker.opened_at, self.breaker.next_probe_at
+        if opened_at is None or self.since is None:
             return None
-        date, left = self.clock.now(), self.breaker.next_probe_at - now
+        # Both dates follow from that of the opening: a second reading of the clock would give
+        # others, and each would be news to listeners.
+        next_attempt_at = self.since + timedelta(seconds=next_probe_at - opened_at)
         return Waiting(
             reason=WaitReason.GATEWAY_UNAVAILABLE,
-            since=date - timedelta(seconds=now - opened_at),
-            next_attempt_at=date + timedelta(seconds=left) if left > 0 else None,
+            since=self.since,
+            next_attempt_at=next_attempt_at if next_probe_at > self.clock.monotonic() else None,
             detail=DETAILS[self.breaker.cause],
         )
 
@@ -187,6 +190,7 @@ class Outage:
 
     def _open(self) -> list[Landed]:
         self.asks = False
+        self.since = self.clock.now()
         self.in_doubt.set()
         self._remind(self.clock.monotonic())
         self.opened()

@@ -68,12 +68,13 @@ class Roster:
         return self._refused(lane, refused) if refused else self.outage()
 
     def _refused(self, lane: Lane, refused: RefusedKey) -> Waiting:
-        date, now = self.clock.now(), self.clock.monotonic()
-        left = lane.throttle.closed_until - now
+        # Both dates follow from that of the refusal, so that they are the same at every reading.
+        closed_until = lane.throttle.closed_until
+        next_attempt_at = refused.since + timedelta(seconds=closed_until - refused.since_monotonic)
         return Waiting(
             reason=WaitReason.API_KEY_REFUSED,
-            since=date - timedelta(seconds=now - refused.since),
-            next_attempt_at=date + timedelta(seconds=left) if left > 0 else None,
+            since=refused.since,
+            next_attempt_at=next_attempt_at if closed_until > self.clock.monotonic() else None,
             detail=refused.detail,
         )
 
@@ -236,6 +237,7 @@ class Roster:
             throttle=throttle,
             breaker=self.breaker,
             keys=self.keys,
+            clock=self.clock,
             digest=digest,
             worthwhile=worthwhile,
             lead=self.pace.lead.total_seconds(),

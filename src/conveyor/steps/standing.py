@@ -102,7 +102,9 @@ class Standing:
                 rule = ruling(status, code)
                 if rule.handling is Handling.ACCOUNT and (refused := self.keys.get(digest)):
                     reason = rule.account or refused.reason
-                    self.keys.refuse(digest, reason, refused.detail, self.clock.monotonic())
+                    self.keys.refuse(
+                        digest, reason, refused.detail, self.clock.monotonic(), self.clock.now()
+                    )
                     return
         if self.keys.serve(digest, begun):
             log.info("key.served")
