@@ -58,6 +58,8 @@ class Timekeeper:
                 await self.step()
             except ConveyorError as error:  # the disk is full or away: it is tried again
                 log.warning("clock.unrepaired", why=str(error))
+            except Exception:
+                log.exception("step.bug", step="timekeeper")  # what is owed is tried again
             await rest(stopping, EVERY)
 
     async def step(self) -> None:

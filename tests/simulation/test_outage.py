@@ -105,6 +105,7 @@ class Service:
         self.metadata = MemoryMetadata(MemoryAnswers(self.clock))
         self.sealing = AesSealing(bytes(32))
         self.tasks = MemoryTasks(self.rows)
+        self.coordination = MemoryCoordination(self.clock, lease=LEASE)
         work, bodies, owing = MemoryWork(self.rows), MemoryBodies(), Owing(ids=FakeIds())
         complete = Complete(
             metadata=self.metadata, tasks=self.tasks, work=work, clock=self.clock, owing=owing
@@ -122,7 +123,7 @@ class Service:
         self.pump = Pump(
             metadata=self.metadata,
             work=work,
-            coordination=MemoryCoordination(self.clock, lease=LEASE),
+            coordination=self.coordination,
             sealing=self.sealing,
             clock=self.clock,
             attempt=Scrape(gateway=self.weather, bodies=bodies).attempt,
@@ -360,3 +361,84 @@ def test_a_stop_in_the_middle_of_an_outage_gives_everything_back_uncharged() -> 
         assert not service.pump.flights
 
     time_lapse.run(main())
+
+
+def test_a_check_that_raises_is_no_answer_and_ends_nothing() -> None:
+    async def story(service: Service) -> None:
+        async def raises() -> bool:
+            raise ZeroDivisionError
+
+        run_id = await service.submit(1, pages(2_000), retries=0)
+        await asyncio.sleep(5)
+        service.pump.outage.check = raises
+        service.weather.sign = Sign.BROKEN
+        with logged() as logs:
+            await asyncio.sleep(60)
+        assert service.pump.outage.breaker.is_open
+        assert "step.bug" in {line["event"] for line in logs}
+        service.weather.sign = None
+        await service.ended(run_id, HOUR)
+        assert {one.status for one in service.outcomes(run_id)} == {TaskStatus.SUCCESSFUL}
+
+    lived(story)
+
+
+def test_a_look_at_doubts_that_raises_does_not_end_the_pump() -> None:
+    async def story(service: Service) -> None:
+        outage = service.pump.outage
+        outage.doubtful = None  # type: ignore[assignment]  # a bug of our own
+        outage.in_doubt.set()
+        with logged() as logs:
+            await asyncio.sleep(2)
+        assert [line for line in logs if line["event"] == "step.bug"]
+        outage.doubtful = []
+        run_id = await service.submit(1, pages(10))
+        await service.ended(run_id, HOUR)
+
+    lived(story)
+
+
+def test_without_room_for_results_no_probe_is_made() -> None:
+    async def story(service: Service) -> None:
+        weather, pump = service.weather, service.pump
+        run_id = await service.submit(1, pages(500))
+        await asyncio.sleep(1)
+        weather.sign = Sign.UNREACHABLE
+        await asyncio.sleep(1)
+        assert pump.outage.breaker.is_open
+        pump.holding_until = service.clock.monotonic() + 300
+        before = weather.while_open
+        await asyncio.sleep(299)
+        assert weather.while_open == before
+        weather.sign = None
+        await service.ended(run_id, 60)
+
+    lived(story)
+
+
+def test_without_a_permit_no_task_is_claimed_for_a_probe() -> None:
+    async def story(service: Service) -> None:
+        weather, coordination = service.weather, service.coordination
+        run_id = await service.submit(1, pages(500))
+        await asyncio.sleep(1)
+        weather.sign = Sign.UNREACHABLE
+        await asyncio.sleep(1)
+        assert service.pump.outage.breaker.is_open
+        job_id = (await service.run(run_id)).job_id
+        permits = await coordination.reserve(job_id, want=100, cap=100)  # of another process
+        assert len(permits) == 100
+
+        before = _claims(service, run_id)
+        for _ in range(10):
+            await asyncio.sleep(LEASE.total_seconds() / 3)
+            await coordination.renew({job_id: permits})
+        assert _claims(service, run_id) == before
+        weather.sign = None
+        await coordination.release(job_id, permits)
+        await service.ended(run_id, 120)
+
+    lived(story)
+
+
+def _claims(service: Service, run_id: RunId) -> int:
+    return sum(task.claim_no for task in service.rows.of_run(run_id))

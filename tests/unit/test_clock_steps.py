@@ -1,5 +1,6 @@
 """A wall clock that is set while the service runs or is stopped: work goes on, delays last."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -198,6 +199,22 @@ async def test_a_repair_that_failed_is_made_up_for(tmp_path: Path) -> None:
         assert len(await engine.work.claim({RUN: 1})) == 1
 
 
+async def test_a_bug_in_a_repair_does_not_end_the_keeping_of_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conveyor.timekeeping.EVERY", timedelta(milliseconds=1))
+    async with _running(tmp_path) as (engine, wall, keeper):
+        await engine.tasks.add(RUN, new_tasks(n=1))
+        keeper.due_times = _FullOnce(engine, ZeroDivisionError())
+        stopping = asyncio.Event()
+        wall.set_wall(-HOUR)
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            group.create_task(keeper.run(stopping))
+            while not await engine.work.claim({RUN: 1}):  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.001)
+            stopping.set()
+
+
 def test_the_time_holds_its_course_until_a_step_is_adopted() -> None:
     wall = FakeClock()
     clock = SteadyClock(wall)
@@ -260,9 +277,10 @@ def test_a_schedule_keeps_its_next_fire_if_the_clock_can_have_led_to_it(
 
 
 class _FullOnce:
-    """Due times on a disk that is full the first time."""
+    """Due times on a disk that is full the first time, or that fail in another way."""
 
-    def __init__(self, engine: SqliteEngine) -> None:
+    def __init__(self, engine: SqliteEngine, error: Exception | None = None) -> None:
+        self._error = error or StorageFull("no room")
         self._due_times = engine.due_times
         self._full = True
 
@@ -272,7 +290,7 @@ class _FullOnce:
     async def set_back(self, by: timedelta) -> None:
         if self._full:
             self._full = False
-            raise StorageFull("no room")
+            raise self._error
         await self._due_times.set_back(by)
 
     async def set_ahead(self, by: timedelta, adopt: Callable[[], None]) -> None:

@@ -23,12 +23,7 @@ from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.domain.pacing import Want, most_for_one, share
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.refused_key import RefusedKeys
-from conveyor.domain.task import (
-    Interrupted,
-    Refused,
-    RetryPolicy,
-    Task,
-)
+from conveyor.domain.task import Interrupted, Refused, RetryPolicy, Task
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
@@ -140,10 +135,12 @@ class Pump:
 
     async def _feed(self, group: asyncio.TaskGroup) -> int:
         """Take as many tasks as there are places for, start them, and say how many."""
+        if self.is_out_of_room:
+            return 0
         if self.outage.breaker.is_open:
             return await self._probe(group)
         free = self._free()
-        if free <= 0 or self.is_out_of_room:
+        if free <= 0:
             return 0
         ready = self.roster.ready(self.dice)
         wants = {one.run.id: Want(one.run.caller, one.room()) for one in ready if one.room() > 0}
@@ -209,7 +206,7 @@ class Pump:
         asked: dict[RunId, int] = {}
         for run_id, have in list(permits.items()):
             lane, ahead = self.lanes[run_id], granted[run_id].ahead
-            if not have and not ahead:
+            if not have and (not ahead or self.outage.breaker.is_open):
                 self.roster.rest_lanes([run_id])
                 continue
             waiting = min(have, len(lane.ahead), len(lane.spare)) if lane.is_open else 0
@@ -362,7 +359,10 @@ class Pump:
             await self.outage.in_doubt.wait()
             await asyncio.sleep(LOOK.total_seconds())
             hosts = {host_of(one.task.spec.url) for one in self.flights.values()}
-            self._settle_soon(await self.outage.look(len(hosts)))
+            try:
+                self._settle_soon(await self.outage.look(len(hosts)))
+            except Exception:
+                log.exception("step.bug", step="doubt")  # the next look may succeed
             self.stirred.set()
 
     async def _settle_for_ever(self) -> None:

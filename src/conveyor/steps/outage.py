@@ -159,7 +159,7 @@ class Outage:
 
     async def _judge(self, finding: Finding) -> list[Landed]:
         if finding is Finding.ASK:
-            if await self.check():
+            if await self._answers():
                 self.breaker.vouch(self.clock.monotonic())
                 return self._release(self.doubtful)
             finding = (
@@ -176,10 +176,18 @@ class Outage:
         """When a probe broke, find out whether only its target did."""
         if self.asks:
             self.asks = False
-            if await self.check():
+            if await self._answers():
                 self.breaker.vouch(self.clock.monotonic())
                 return self._closed()
         return []
+
+    async def _answers(self) -> bool:
+        """Whether the gateway answers for itself. A check that fails by a bug is no answer."""
+        try:
+            return await self.check()
+        except Exception:
+            log.exception("step.bug", step="gateway check")
+            return False
 
     def _alive(self, now: float) -> list[Landed]:
         was_open = self.breaker.is_open
