@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from conveyor.adapters.crypto.sealing import AesSealing
+from conveyor.domain.counts import Spend
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import CallerId, RunId
 from conveyor.domain.run import PauseState, RunStatus
@@ -52,6 +53,7 @@ from tests.unit.kit import (
 
 Attempt = Callable[[Task, Assignment], Awaitable[Result]]
 AGES = timedelta(hours=1)
+SPEND = Spend(credits=5, nanos=700)
 
 
 def quick(**changes: object) -> Pace:
@@ -709,6 +711,74 @@ async def test_an_account_that_is_refused_fails_all_runs_of_its_key_together() -
         (run.status, run.failure_reason) for run in [await house.run(run_id) for run_id in runs]
     }
     assert ends == {(RunStatus.FAILED, AccountReason.INSUFFICIENT_CREDITS)}
+
+
+@pytest.mark.parametrize("is_probed", [False, True], ids=["by a task", "by a probe of the key"])
+async def test_a_late_refusal_of_an_account_that_has_paid_since_fails_no_run(
+    *, is_probed: bool
+) -> None:
+    house, paid, gates = a_house(), asyncio.Event(), dict[RunId, asyncio.Event]()
+    tried: Counter[RunId] = Counter()
+    _, old = await house.submit(1)
+
+    async def attempt(task: Task, _: Assignment) -> Result:
+        tried[task.run_id] += 1
+        if task.run_id == old and tried[old] == 1:
+            await paid.wait()  # begun before the payment, answered after it
+            return AccountBlocked(AccountReason.INSUFFICIENT_CREDITS, "no credits left", SPEND)
+        if task.run_id in gates:
+            await gates[task.run_id].wait()
+        return A_PAGE
+
+    pump = a_pump(house, attempt)
+    async with running(pump):
+        await until(lambda: tried[old])
+        if is_probed:
+            pump.roster.reopen(pump.lanes[old].digest)
+        else:
+            _, served = await house.submit(1)
+            pump.wake(served)
+            await _completed(house, served)
+        _, waiting = await house.submit(1)
+        gates[waiting] = asyncio.Event()
+        pump.wake(waiting)
+        await until(lambda: tried[waiting])
+        paid.set()
+        await until(lambda: tried[old] == 2)
+        gates[waiting].set()
+        await _completed(house, old)
+        await _completed(house, waiting)
+        assert not pump.keys.known
+
+    [row] = await house.rows(old)
+    assert (row.status, row.attempts) == (TaskStatus.SUCCESSFUL, 1)
+    spent = (await house.tasks.counts([old]))[old].spend
+    assert spent.credits == SPEND.credits + A_PAGE.spend.credits
+
+
+async def test_a_refusal_of_an_account_counts_though_an_older_call_is_served_before_it() -> None:
+    house = a_house()
+    (_, first), (_, second) = await house.submit(1), await house.submit(1)
+    gates = {first: asyncio.Event(), second: asyncio.Event()}
+    started = list[RunId]()
+
+    async def attempt(task: Task, _: Assignment) -> Result:
+        started.append(task.run_id)
+        await gates[task.run_id].wait()
+        if task.run_id == started[0]:
+            return A_PAGE
+        return AccountBlocked(AccountReason.INSUFFICIENT_CREDITS, "no credits left")
+
+    pump = a_pump(house, attempt)
+    async with running(pump):
+        await until(lambda: len(started) == 2)
+        older, younger = started
+        gates[older].set()
+        await _completed(house, older)
+        gates[younger].set()
+        await until(lambda: pump.keys.known)
+        await until(lambda: not pump.lanes)
+    assert (await house.run(younger)).status is RunStatus.FAILED
 
 
 async def test_what_is_kept_of_a_key_names_no_key_and_goes_when_no_run_uses_it() -> None:

@@ -127,11 +127,12 @@ async def test_each_refusal_is_what_the_domain_rules(code: str) -> None:
     match rule.handling:
         case Handling.ACCOUNT:
             assert isinstance(result, AccountBlocked)
-            assert result.reason is rule.account
+            assert (result.reason, result.spend) == (rule.account, SPEND)
         case Handling.WAIT:
             assert isinstance(result, Throttled)
+            assert result.spend == SPEND
         case Handling.POSTPONE:
-            assert result == Interrupted(SHORTEST_WAIT)
+            assert result == Interrupted(SHORTEST_WAIT, SPEND)
         case _:
             retryable = rule.handling is Handling.RETRY
             assert result == Refused(refusal.problem, rule.reason, retryable, SPEND)

@@ -224,6 +224,28 @@ async def test_what_a_page_cost_that_found_no_room_counts_and_dispatch_pauses() 
     assert {row.attempts for row in await house.rows(_run_of(job))} == {0}
 
 
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Throttled(timedelta(seconds=1), SPEND),
+        Interrupted(timedelta(seconds=1), SPEND),
+        AccountBlocked(AccountReason.INSUFFICIENT_CREDITS, "no credits left", SPEND),
+    ],
+    ids=["throttled", "interrupted", "account"],
+)
+async def test_what_an_answer_cost_counts_although_it_was_no_attempt(outcome: Outcome) -> None:
+    house, job, [task] = await _claimed(1)
+
+    await _settle(house, job, (task, outcome))
+
+    [row] = await house.rows(task.run_id)
+    assert (row.status, row.attempts) == (TaskStatus.PENDING, 0)
+    assert (await house.tasks.counts([task.run_id]))[task.run_id].spend == SPEND
+    run = await house.run(task.run_id)
+    assert run.frozen is None or run.frozen.spend == SPEND
+    await house.check_counts(task.run_id)
+
+
 async def test_pages_that_went_back_are_kept_when_there_is_room_again() -> None:
     house, job, tasks = await _claimed(2)
     with away(house.trace, "bodies.put_many", StorageFull("no room")):

@@ -158,6 +158,7 @@ class Throttled(msgspec.Struct, frozen=True):
     """Too many requests: the page did nothing wrong, so it is not an attempt."""
 
     wait: timedelta
+    spend: Spend = NOTHING
 
 
 class Interrupted(msgspec.Struct, frozen=True):
@@ -176,6 +177,7 @@ class AccountBlocked(msgspec.Struct, frozen=True):
 
     reason: AccountReason
     detail: str
+    spend: Spend = NOTHING
 
 
 Outcome = Scraped | Refused | Throttled | Interrupted | AccountBlocked
@@ -257,13 +259,15 @@ def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> Verdict:
             return Verdict(
                 status=TaskStatus.FAILED, charged=True, problem=text, reason=reason, spend=spend
             )
-        case Throttled(wait):
+        case Throttled(wait, spend):
             limited = FailureReason.RATE_LIMITED
-            return Verdict(status=TaskStatus.PENDING, charged=False, delay=wait, reason=limited)
+            return Verdict(
+                status=TaskStatus.PENDING, charged=False, delay=wait, reason=limited, spend=spend
+            )
         case Interrupted(wait, spend):
             return Verdict(status=TaskStatus.PENDING, charged=False, delay=wait, spend=spend)
-        case AccountBlocked():  # pragma: no branch - the last of the union
-            return Verdict(status=TaskStatus.PENDING, charged=False)
+        case AccountBlocked(spend=spend):  # pragma: no branch - the last of the union
+            return Verdict(status=TaskStatus.PENDING, charged=False, spend=spend)
 
 
 def inherit(task: Task) -> Inherited:

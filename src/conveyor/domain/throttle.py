@@ -38,6 +38,7 @@ class Throttle:
     patience: int = PATIENCE
     is_trying: bool = False  # one more than is known to be good
     turned_away: int = 0  # single calls that were refused, less those that went well since
+    served_from: float = -math.inf  # when the latest call began that the account did not refuse
     closed_until: float = 0.0  # the account or its block says: not now
     is_half_open: bool = False  # closed not long ago: one call at a time shows how it is
 

@@ -332,7 +332,7 @@ class Pump:
         lane.throttle.under_way -= 1
         now = self.clock.monotonic()
         lane.count_landing(now)
-        lane.learn(result, now, flight.begun)
+        result = lane.learn(result, now, flight.begun)
         flight.is_over = True
         self._settle_soon(self.outage.heard(flight, result, now))
         if lane.gone:

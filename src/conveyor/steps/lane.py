@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple
 
-from conveyor.domain.breaker import FAILURES, Breaker
+from conveyor.domain.breaker import FAILURES, Breaker, Sign
 from conveyor.domain.job import Job
 from conveyor.domain.refused_key import RefusedKeys
 from conveyor.domain.run import Run
@@ -124,10 +124,16 @@ class Lane:
         if (passed := now - self.rated_at) > SPELL:
             self.rate, self.landings, self.rated_at = self.landings / passed, 0, now
 
-    def learn(self, result: Result, now: float, begun: float) -> None:
-        """What a call tells of its key: how many it may have, or that it is to be left alone."""
+    def learn(self, result: Result, now: float, begun: float) -> Result:
+        """What a call tells of its key: how many it may have, or that it is to be left alone.
+
+        Gives the result as it is to be settled. A refusal of the account says nothing if a call
+        that began later was served: the account has paid since, and the task goes back uncharged.
+        """
         throttle = self.throttle
         match result:
+            case AccountBlocked(spend=spend) if begun < throttle.served_from:
+                return Interrupted(spend=spend)
             case Throttled(wait):
                 throttle.refused(now)
                 if wait > SHORT_WAIT:  # more than too many at once
@@ -136,17 +142,22 @@ class Lane:
                 self.gone = True
                 self.keys.refuse(self.digest, reason, detail, now, self.clock.now())
                 throttle.close(now, BREAK)
-                return
+                return result
             case Interrupted():
-                return
+                return result
             case Refused(sign=sign) if sign in FAILURES:
-                return
+                return result
+            case Refused(sign=Sign.NONE):  # the gateway may not have been asked
+                throttle.answered()
+                return result
             case Fetched(limit=int(limit)):
                 throttle.answered()
                 throttle.told(limit)
             case _:
                 throttle.answered()
+        throttle.served_from = max(throttle.served_from, begun)
         self.keys.serve(self.digest, begun)
+        return result
 
     def next_in_place(self) -> "Flight | None":
         """A page claimed ahead that may follow one that has ended, unless the key says no, or

@@ -87,6 +87,7 @@ class Roster:
         """The gateway serves a key again: use it at once, beginning with a single call."""
         if throttle := self.throttles.get(digest):
             throttle.closed_until = 0.0
+            throttle.served_from = self.clock.monotonic()
 
     async def refresh(self) -> None:
         """Know the live runs: those touched in this process at once, new ones every second,

@@ -70,14 +70,14 @@ class Scrape:
         rule = ruling(refusal.status, refusal.code)
         if rule.handling is Handling.POSTPONE:
             log.debug("gateway.postponed", code=refusal.code, **_ids(task, request, refusal))
-            return Interrupted(refusal.retry_after or SHORTEST_WAIT)
+            return Interrupted(refusal.retry_after or SHORTEST_WAIT, refusal.spend)
         kind = Kind(task.run_id, refusal.status, refusal.code, rule.handling)
         self.refusals.note(kind, _ids(task, request, refusal))
         match rule.handling:
             case Handling.ACCOUNT if rule.account:
-                return AccountBlocked(rule.account, _detail(refusal))
+                return AccountBlocked(rule.account, _detail(refusal), refusal.spend)
             case Handling.WAIT:
-                return Throttled(_wait(task, refusal))
+                return Throttled(_wait(task, refusal), refusal.spend)
             case _:
                 retryable = rule.handling is Handling.RETRY
                 wait = refusal.retry_after or timedelta()
