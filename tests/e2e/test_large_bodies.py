@@ -46,6 +46,10 @@ HOSTILE = {
         {400},
     ),
     "depth": (filled(b'{"tasks":[', b"[", b"]"), {400}),
+    "large members": (
+        filled(b"{", b'"x":[%b[]],' % (b"[[]]," * 200_000), b'"a":1}'),
+        {400},
+    ),
     "a name": (filled(b'{"', b"abcdefgh", b'":1}'), {400}),
     "task bodies of tiny members": (
         tasks_of(b'"method":"POST","body":{%b"a":"b"}' % (b'"a":"b",' * 2_000)),

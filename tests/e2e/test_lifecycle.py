@@ -45,6 +45,8 @@ def test_a_rerun_answers_what_it_does(api: httpx.Client) -> None:
     assert (told["retried_tasks"], told["inherited_tasks"]) == (1, 1)
     assert told["latest_run"]["run_sequence"] == 2
     assert told["latest_run"]["stats"]["completed"] == 1
+    assert told["latest_run"]["inherited_tasks"] == 1
+    assert "inherited_tasks" not in first
     assert told["latest_run"]["stats"]["spend"] == {"credits": 0, "cost": 0.0}
     ended(api, job_id)
     kept, retried = every_row(api, job_id)

@@ -11,6 +11,7 @@ import typer
 
 from conveyor.cli import follow, people, submitting
 from conveyor.cli.remote import Refused
+from conveyor.cli.shapes import Run, Stats
 from tests.unit.answers_kit import Answer, Answers, served
 
 JOB, RUN = "/v1/jobs/j", "/v1/jobs/j/runs/r"
@@ -146,3 +147,15 @@ def _run(run_id: str, status: str) -> Answer:
 
 def _answer(body: object) -> Answer:
     return 200, CLOSE, json.dumps(body).encode()
+
+
+def test_the_mean_rate_of_a_rerun_leaves_out_what_it_inherited() -> None:
+    run = Run(
+        run_id="r",
+        status="completed",
+        created_at="2026-03-02T12:00:00Z",
+        updated_at="2026-03-02T12:00:10Z",
+        stats=Stats(total=3_002, completed=3_002),
+        inherited_tasks=3_000,
+    )
+    assert (run.done_here, run.mean_rate) == (2, 0.2)

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conveyor.domain.ids import CallerId, RunId
-from conveyor.domain.pacing import Want, most_for_one, share
+from conveyor.domain.pacing import Want, leaves_enough, share
 
 CALLERS = [CallerId(name) for name in ("ann", "bob", "cid", "dan")]
 
@@ -174,13 +174,26 @@ def test_what_is_held_takes_nothing_from_what_is_free(
 
 
 @given(wants, free, st.dictionaries(st.sampled_from(CALLERS), st.integers(0, 40)))
-def test_nobody_comes_to_hold_more_than_one_may(
+def test_with_a_reserve_whoever_gets_a_place_leaves_enough_of_them(
     asked: dict[RunId, Want], places: int, held: dict[CallerId, int]
 ) -> None:
-    most = most_for_one(100)
-    got = by_caller(asked, share(asked, places, held=held, most=most))
-    assert all(places == 0 or held.get(who, 0) + places <= most for who, places in got.items())
+    got = by_caller(asked, share(asked, places, held=held, reserve=True))
+    spare = places - got.total()
+    assert all(n == 0 or leaves_enough(held.get(who, 0) + n, spare) for who, n in got.items())
 
 
-def test_one_place_in_five_is_kept_and_a_single_place_is_for_anybody() -> None:
-    assert [most_for_one(places) for places in (1, 4, 5, 500)] == [1, 4, 4, 400]
+@pytest.mark.parametrize("places", [1, 4, 5, 10, 500])
+def test_callers_who_want_everything_leave_a_place_for_one_more(places: int) -> None:
+    held: dict[CallerId, int] = {}
+    for caller in CALLERS[:2]:
+        asked = {RunId(caller): Want(caller, 1_000)}
+        for _ in range(3):  # asking again gets no more
+            got = share(asked, places - sum(held.values()), held=held, reserve=True)
+            held[caller] = held.get(caller, 0) + sum(got.values())
+
+    left = places - sum(held.values())
+    assert held[CALLERS[0]] == places - places // 5
+    assert left == (places // 5) // 5
+    if left:
+        late = CALLERS[2]
+        assert share({RunId(late): Want(late, 1)}, left, held=held, reserve=True)

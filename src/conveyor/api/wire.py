@@ -46,6 +46,7 @@ class WireRun(msgspec.Struct, kw_only=True):
     ingest_error: str | UnsetType = UNSET
     cut_short: bool | UnsetType = UNSET
     waiting: Waiting | UnsetType = UNSET
+    inherited_tasks: int | UnsetType = UNSET  # done in earlier runs, and counted in `stats`
 
 
 class WireWebhook(msgspec.Struct):
@@ -234,6 +235,7 @@ def run_shown(run: Run, settled: Counts, waiting: Waiting | None = None) -> Wire
         ingest_error=run.ingest_error or UNSET,
         cut_short=run.is_cut or UNSET,
         waiting=_shown_waiting(status, waiting),
+        inherited_tasks=run.inherited.counts.done or UNSET,
         created_at=run.created_at,
         updated_at=run.updated_at,
     )

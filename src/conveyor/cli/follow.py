@@ -70,7 +70,7 @@ def _held_up(run: Run) -> str:
     if run.elapsed is None:
         return ""
     rate = f", {run.mean_rate:.1f}/s on average" if run.mean_rate else ""
-    return f"{run.stats.completed} tasks in {duration(run.elapsed)}{rate}"
+    return f"{run.done_here} tasks in {duration(run.elapsed)}{rate}"
 
 
 class _Standstill:

@@ -103,7 +103,7 @@ def _take_up(folder: Path, job_id: str) -> None:
         whose = f"job {show.plain(known)}" if known else "an unknown job"
         raise RefusedToStart(
             f"{folder} holds the results of {whose}: --out must name a folder of its own for job "
-            f"{show.plain(job_id)}"
+            f"{show.plain(job_id)}; choose another, or remove {LISTING} and {MARK} from this one"
         )
 
 

@@ -65,6 +65,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     ingest_errors: int = 0  # rows of the list that are no tasks
     ingest_error: str | None = None
     waiting: Waiting | None = None
+    inherited_tasks: int = 0  # done in earlier runs, and counted in `stats`
 
     @property
     def is_growing(self) -> bool:
@@ -96,9 +97,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return end - start if self.has_ended else None
 
     @property
+    def done_here(self) -> int:
+        """Tasks that this run has done itself, inherited ones left out."""
+        return self.stats.completed - self.inherited_tasks
+
+    @property
     def mean_rate(self) -> float | None:
         """Tasks done a second, from its start to its end."""
-        return self.stats.completed / self.elapsed.total_seconds() if self.elapsed else None
+        return self.done_here / self.elapsed.total_seconds() if self.elapsed else None
 
 
 NO_RUN = Run(run_id="", status="no run")  # all are deleted, or none has been yet

@@ -57,6 +57,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     ingest_errors: int = 0  # rows of its list that are no tasks
     ingest_error: str | None = None  # what is wrong with its list as a whole
     waiting: Waiting | None = None
+    inherited_tasks: int = 0  # done in earlier runs, and counted in `stats`
     created_at: datetime | None = None
     updated_at: datetime | None = None
 

@@ -96,14 +96,15 @@ def cut(raw: bytes, name: str, *, most: int) -> Steps[Cut]:
             at = begin + 1
         end = _end_of_value(raw, at, most, names[-1])
         at = end + 1
+        if sum(map(len, parts)) + at - begin > most:
+            raise _overlong_frame(name, most)  # at once: many long members would be a long step
         if raw[end:at] != b",":
             break
     tail = at if BLANK.match(raw, at) else begin + most + 1
     parts.append(raw[begin:tail])
     frame = b"".join(parts)
     if len(frame) > most:
-        where = "" if opened else ", and it must be an object"
-        raise InvalidArgument(f"The body must have at most {most} bytes beside `{name}`{where}")
+        raise _overlong_frame(name, most, "" if opened else ", and it must be an object")
     return Cut(frame, tuple(names), slices)
 
 
@@ -180,6 +181,10 @@ def _end_of_text(raw: bytes, at: int, most: int) -> int:
 def _check_depth(raw: bytes, at: int) -> None:
     if is_deeper(raw[at : at + DEPTH_BYTES], DEEPEST_JSON + 2):
         raise InvalidArgument(f"The body must have at most {DEEPEST_JSON} levels in any field")
+
+
+def _overlong_frame(name: str, most: int, besides: str = "") -> InvalidArgument:
+    return InvalidArgument(f"The body must have at most {most} bytes beside `{name}`{besides}")
 
 
 def _endless(at: int) -> InvalidArgument:

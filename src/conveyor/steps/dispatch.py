@@ -20,7 +20,7 @@ import structlog
 from conveyor.domain.breaker import Sign
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId, TaskId
-from conveyor.domain.pacing import Want, most_for_one, share
+from conveyor.domain.pacing import Want, leaves_enough, share
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.refused_key import RefusedKeys
 from conveyor.domain.task import Interrupted, Refused, RetryPolicy, Task
@@ -144,9 +144,7 @@ class Pump:
             return 0
         ready = self.roster.ready(self.dice)
         wants = {one.run.id: Want(one.run.caller, one.room()) for one in ready if one.room() > 0}
-        shares = share(
-            wants, free, held=self.roster.held(), most=most_for_one(self.pace.concurrency)
-        )
+        shares = share(wants, free, held=self.roster.held(), reserve=True)
         self.hungry = frozenset(
             run_id for run_id, want in wants.items() if shares.get(run_id, 0) < want.tasks
         )
@@ -247,9 +245,10 @@ class Pump:
 
     def _has_place(self, lane: Lane, now: float) -> bool:
         """Whether one more may begin of what was claimed ahead, with nobody else in need of it."""
+        spare = self.pace.concurrency - (len(self.flights) - len(lane.ahead)) - 1
         return (
-            len(self.flights) - len(lane.ahead) < self.pace.concurrency
-            and lane.unsettled - len(lane.ahead) < most_for_one(self.pace.concurrency)
+            spare >= 0
+            and leaves_enough(lane.unsettled - len(lane.ahead) + 1, spare)
             and self.holding_until <= now
             and lane.may_begin(now)
             and self.hungry <= {lane.run.id}
