@@ -122,6 +122,28 @@ def logged(log: Path, event: str) -> list[dict[str, str]]:
     return [line for line in lines if line["event"] == event]
 
 
+def test_hosts_that_are_dead_fail_by_themselves_while_a_live_site_can_be_reached(
+    site: Server, tmp_path: Path, log: Path
+) -> None:
+    allowed = "127.0.0.0/8"
+    with (
+        direct(site, tmp_path / "data", log, CONVEYOR_DIRECT_ALLOW_PRIVATE=allowed) as program,
+        client_of(program) as api,
+    ):
+        live = [{"url": f"{site.url}/page/{number}"} for number in range(3)]
+        job_id = api.post("/jobs", json={"tasks": live}).json()["job_id"]
+        assert ended(api, job_id)["stats"]["successful"] == len(live)
+
+        dead = [{"url": f"http://127.0.0.{n}:{site.server_port}/"} for n in range(2, 8)]
+        job_id = api.post("/jobs", json={"tasks": dead, "retries": 0}).json()["job_id"]
+        run = ended(api, job_id, within=60)
+        assert (run["status"], run["stats"]["failed"]) == ("completed", len(dead))
+        assert {row["error"]["code"] for row in every_row(api, job_id)} == {"gateway_unreachable"}
+        job_id = api.post("/jobs", json={"tasks": live}).json()["job_id"]
+        assert ended(api, job_id)["stats"]["successful"] == len(live)
+    assert not logged(log, "gateway.unavailable")
+
+
 def test_a_job_is_scraped_without_a_gateway(site: Server, tmp_path: Path, log: Path) -> None:
     paths = [f"/page/{number}" for number in range(60)]
     others = ["/old", "/large", "/busy", "/gone", "/login", "/broken", "/secret/1", "/away"]

@@ -59,6 +59,33 @@ def test_a_run_outlives_the_death_of_the_gateway(tmp_path: Path) -> None:
     assert sum('"gateway.refused"' in line for line in lines) <= 10
 
 
+def test_a_caller_whose_targets_all_break_delays_nobody_and_its_run_ends(tmp_path: Path) -> None:
+    log = tmp_path / "service.log"
+    environ = FAST_RETRIES | SHORT_GRACE
+    with (
+        mock_gateway() as gateway,
+        service(data=tmp_path / "data", gateway=gateway.url, environ=environ, log=log) as running,
+        client_of(running, key="unlucky-key") as unlucky,
+        client_of(running, key="good-key") as good,
+    ):
+        kinds = ("dropped", "rubbish")
+        bad = [{"url": f"https://{kinds[n % 2]}.site{n}.example/"} for n in range(300)]
+        broken = unlucky.post("/jobs", json={"tasks": bad, "retries": 1}).json()["job_id"]
+        until(lambda: _calls(gateway) >= 20)  # it has the service to itself, and nothing succeeds
+        began = time.monotonic()
+        pages = [{"url": f"https://slow.good{n % 20}.example/{n}?ms=50"} for n in range(500)]
+        job_id = good.post("/jobs", json={"tasks": pages, "retries": 0}).json()["job_id"]
+        run = ended(good, job_id)
+        assert time.monotonic() - began < 15
+        assert (run["status"], run["stats"]["successful"]) == ("completed", len(pages))
+
+        run = ended(unlucky, broken, within=120)
+        assert (run["status"], run["stats"]["failed"]) == ("completed", len(bad))
+        metrics = good.get(running.url.removesuffix("/v1") + "/metrics").text
+        assert "conveyor_gateway_available 1.0" in metrics
+    assert '"gateway.unavailable"' not in log.read_text()
+
+
 @contextlib.contextmanager
 def _two(tmp_path: Path) -> Iterator[tuple[Program, Program]]:
     with (
