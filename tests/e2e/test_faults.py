@@ -76,8 +76,8 @@ def test_a_gateway_that_is_down_at_first_is_waited_for(tmp_path: Path) -> None:
         service(data=tmp_path, gateway=url, environ=ENVIRON) as running,
         client_of(running) as api,
     ):
-        job_id = _submit(api, _good_urls(50), retries=100)
-        until(lambda: _retries(api, "gateway_error") >= 50)
+        job_id = _submit(api, _good_urls(50))
+        until(lambda: _run(api, job_id).get("waiting"))
         assert _run(api, job_id)["stats"]["completed"] == 0
 
         with program(["mock-gateway", "--port", str(port)], url):

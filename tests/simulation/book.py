@@ -165,6 +165,8 @@ class KnownRun:
             assert again != ("source_run_id" in row), f"wrongly done again, or not: {row}"
             if not again:
                 told = {**origin, "run_id": self.id, "source_run_id": row["source_run_id"]}
+                told["scraped_at"] = origin.get("scraped_at", origin["updated_at"])
+                told["updated_at"] = max(row["updated_at"], origin["updated_at"])  # of the copy
                 assert row == told, f"inherited otherwise than it stood: {origin} -> {row}"
         if self.is_whole and self.copies is not None:
             assert self.rows.keys() == self.copies

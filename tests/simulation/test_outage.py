@@ -63,6 +63,7 @@ class Weather:
     clock: LapseClock
     sign: Sign | None = None  # of every call, while the gateway is away
     bad: Callable[[str], bool] = lambda _: False  # targets that it never serves
+    bad_sign: Sign = Sign.BROKEN  # of calls for those
     calls: list[float] = field(default_factory=list)  # when each began
     hosts: list[str] = field(default_factory=list)
     breaker: Breaker | None = None
@@ -76,7 +77,7 @@ class Weather:
             return refusal(self.sign)
         if self.bad(request.url):
             await asyncio.sleep(0.01)
-            return refusal(Sign.BROKEN)
+            return refusal(self.bad_sign)
         await asyncio.sleep(A_PAGE_TAKES)
         if self.sign:
             return refusal(self.sign)
@@ -273,8 +274,9 @@ def test_resets_and_bare_errors_of_all_hosts_open_it_and_charge_nobody() -> None
         _outage_of(sign, pages(2_000))
 
 
-def test_bare_errors_of_fewer_than_five_hosts_are_the_gateways_own() -> None:
+def test_an_outage_is_the_gateways_own_when_few_hosts_are_in_play_too() -> None:
     _outage_of(Sign.UNEXPLAINED, pages(2_000, hosts=2))
+    _outage_of(Sign.BROKEN, pages(2_000, hosts=1))
 
 
 def _outage_of(sign: Sign, urls: list[str]) -> None:
@@ -313,6 +315,34 @@ def test_a_caller_whose_every_page_breaks_delays_nobody_and_its_run_ends() -> No
         assert {one.status for one in service.outcomes(broken)} == {TaskStatus.FAILED}
         assert {one.attempts for one in service.outcomes(broken)} == {4}
         assert {one.status for one in service.outcomes(good)} == {TaskStatus.SUCCESSFUL}
+
+    lived(story)
+
+
+def test_a_page_with_a_bare_error_fails_by_itself_while_others_succeed() -> None:
+    async def story(service: Service) -> None:
+        service.weather.bad, service.weather.bad_sign = lambda url: "bad" in url, Sign.UNEXPLAINED
+        poisoned = await service.submit(1, [*pages(50), "https://bad.example/"])
+        for number in range(2, 10):  # another caller with a page now and then
+            other = await service.submit(number, pages(1))
+            took = await service.ended(other, 60)
+            assert took
+            await asyncio.sleep(10)
+        await service.ended(poisoned, 300)
+        counts = service.rows.counts(poisoned)
+        assert (counts.successful, counts.failed) == (50, 1)
+
+    lived(story)
+
+
+def test_pages_with_bare_errors_and_nobody_beside_them_end_after_a_patience() -> None:
+    async def story(service: Service) -> None:
+        service.weather.bad, service.weather.bad_sign = lambda url: "bad" in url, Sign.UNEXPLAINED
+        bad = [f"https://bad{number}.example/" for number in range(20)]
+        run_id = await service.submit(1, [*pages(50), *bad])
+        await service.ended(run_id, HOUR)
+        counts = service.rows.counts(run_id)
+        assert (counts.successful, counts.failed) == (50, 20)
 
     lived(story)
 

@@ -1,10 +1,12 @@
 """The circuit breaker by itself: what opens it, what closes it, and when it lets a probe through."""
 
 from conveyor.domain.breaker import (
+    AT_FAULT_FOR,
     EVIDENCE_LIFE,
     FEWEST_HOSTS,
     LONGEST_INTERVAL,
     MOST_REMEMBERED,
+    PATIENCE,
     VOUCHED_FOR,
     WINDOW,
     Breaker,
@@ -33,14 +35,44 @@ def test_five_hosts_that_break_ask_for_the_gateway_itself_after_a_window() -> No
     assert breaker.judged(LATER, 50) is Finding.ASK
 
 
-def test_four_hosts_that_break_prove_nothing() -> None:
-    breaker = failing(Sign.BROKEN, HOSTS[1:] * 3)
-    assert breaker.judged(LATER, 4) is Finding.NOTHING
+def test_one_host_that_breaks_is_reason_to_ask_but_one_site_without_a_connection_is_not() -> None:
+    assert failing(Sign.BROKEN, HOSTS[:1]).judged(LATER, 1) is Finding.ASK
+    assert failing(Sign.UNCONNECTED, HOSTS[1:] * 3).judged(LATER, 4) is Finding.NOTHING
+
+
+def test_a_host_that_failed_before_another_began_and_succeeded_is_at_fault() -> None:
+    breaker = failing(Sign.UNEXPLAINED, HOSTS[:2])
+    breaker.answered("other.example", 100.0)  # it may have been answered before the failures
+    assert breaker.failed(101.0, Sign.UNEXPLAINED, HOSTS[0])
+    breaker.answered("other.example", 102.0)
+    assert not breaker.failed(103.0, Sign.UNEXPLAINED, HOSTS[0])
+    assert breaker.failed(103.0, Sign.UNEXPLAINED, HOSTS[1])
+
+
+def test_a_host_at_fault_opens_nothing_until_it_answers_or_was_quiet_for_long() -> None:
+    breaker = failing(Sign.UNEXPLAINED, HOSTS[:1])
+    breaker.answered("other.example", 101.0)
+    assert not breaker.failed(101.0 + AT_FAULT_FOR - 1, Sign.BROKEN, HOSTS[0])
+    assert not breaker.failed(101.0 + 2 * AT_FAULT_FOR - 2, Sign.UNEXPLAINED, HOSTS[0])
+    assert breaker.judged(3 * AT_FAULT_FOR, 1) is Finding.NOTHING
+    assert breaker.failed(101.0 + 4 * AT_FAULT_FOR, Sign.UNEXPLAINED, HOSTS[0])
+    breaker.answered(HOSTS[0], 101.0 + 5 * AT_FAULT_FOR)
+    assert not breaker.at_fault
+
+
+def test_after_a_patience_the_gateways_own_answer_outweighs_unexplained_errors() -> None:
+    breaker = failing(Sign.UNEXPLAINED, HOSTS[:1])
+    breaker.open(LATER, Sign.UNEXPLAINED)
+    assert not breaker.is_worth_asking(LATER + PATIENCE - 1, Sign.UNEXPLAINED)
+    assert breaker.is_worth_asking(LATER + PATIENCE, Sign.UNEXPLAINED)
+    breaker.vouch(LATER + PATIENCE)
+    assert not breaker.is_open
+    assert not breaker.failed(LATER + PATIENCE + 1, Sign.UNEXPLAINED, HOSTS[0])
 
 
 def test_a_success_within_the_window_clears_the_gateway() -> None:
     breaker = failing(Sign.UNEXPLAINED, HOSTS)
-    breaker.answered()
+    breaker.answered("other.example", 0.0)
     assert breaker.judged(LATER, 50) is Finding.NOTHING
 
 
@@ -77,7 +109,7 @@ def test_being_trusted_does_not_make_up_for_no_connection() -> None:
 
 def test_the_first_sign_of_life_closes_it() -> None:
     breaker = failing(Sign.UNREACHABLE, HOSTS)
-    breaker.answered()
+    breaker.answered("other.example", 0.0)
     assert not breaker.is_open
     assert breaker.judged(LATER, 1) is Finding.NOTHING
 
@@ -104,7 +136,7 @@ def test_an_hour_of_probes_is_less_than_150() -> None:
 def test_an_opening_begins_with_the_shortest_interval_again() -> None:
     breaker = failing(Sign.UNREACHABLE, HOSTS[:1])
     breaker.probe(101.0, "caller", "host")
-    breaker.answered()
+    breaker.answered("other.example", 0.0)
     breaker.failed(200.0, Sign.UNREACHABLE, "host")
     assert breaker.next_probe_at == 201.0
 

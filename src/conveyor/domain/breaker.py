@@ -7,13 +7,18 @@ is to blame, for a target that makes the gateway fail must not stop the work of 
 |---|---|---|
 | unreachable | no connection: refused, no address, connect timeout | at once |
 | unexplained | a 5xx without the gateway's problem document | after a window without a success, from five hosts, or from all when fewer than five are in play |
-| broken | a reset, garbage, a timeout, a 5xx with a problem document | the same from five hosts, and only if the gateway does not answer a request of its own either |
-| unconnected | without a gateway: one site cannot be connected to | as broken: from five hosts, if no site that answered before can be connected to either |
+| broken | a reset, garbage, a timeout, a 5xx with a problem document | after a window without a success, if the gateway does not answer a request of its own either |
+| unconnected | without a gateway: one site cannot be connected to | after a window without a success, from five hosts, if no site that answered before can be connected to either |
 | alive | any other answer | never: it closes the breaker |
 | none | says nothing about the gateway | never |
 
 While the breaker is open no task starts but single probes, further and further apart. The first sign
-of life closes it. Nothing here does I/O or reads a clock: `now` is a monotonic time in seconds.
+of life closes it.
+
+A host whose call failed before another host's successful call began is at fault: its failures are
+its own for a while, and open nothing. So is, after a patience of ten minutes, a host whose errors are
+unexplained although the gateway answers for itself. Without both, the one page for which a working
+gateway has no explanation would keep its run waiting for ever. Nothing here does I/O or reads a clock: `now` is a monotonic time in seconds.
 """
 
 from dataclasses import dataclass, field
@@ -26,6 +31,8 @@ VOUCHED_FOR = 60.0  # seconds for which the gateway is trusted after it answered
 FIRST_INTERVAL = 1.0  # seconds between the opening and the first probe; doubles with each probe
 LONGEST_INTERVAL = 30.0
 NEWCOMER = 1.0  # seconds after the last probe when a caller that was not probed with is
+AT_FAULT_FOR = 600.0  # seconds after its last failure in which a host's failures are its own
+PATIENCE = 600.0  # seconds of unexplained errors before the gateway's own answer counts for more
 MOST_REMEMBERED = 1_000  # hosts and callers
 
 
@@ -63,6 +70,7 @@ class Breaker:
     last_probe_at: float = 0.0
     failing: dict[str, tuple[Sign, float]] = field(default_factory=dict)  # host, since a success
     failing_since: float = 0.0
+    at_fault: dict[str, float] = field(default_factory=dict)  # host, until when
     vouched_until: float = 0.0
     probed: dict[str, float] = field(default_factory=dict)  # callers and hosts, in this outage
 
@@ -74,20 +82,29 @@ class Breaker:
         """Note a failed call. False when it is surely the task's own failure."""
         if sign is Sign.UNREACHABLE:
             self.open(now, sign)
+        elif now < self.at_fault.get(host, 0.0):
+            self._blame(host, now)
+            return False
         elif sign in DOUBTFUL and now < self.vouched_until:
             return False
-        elif not self.is_open:
+        else:
             if not self.failing:
                 self.failing_since = now
             if host in self.failing or len(self.failing) < MOST_REMEMBERED:
                 self.failing[host] = sign, now
         return True
 
-    def answered(self) -> None:
-        """A call shows that the gateway works."""
-        self.failing.clear()
-        if self.is_open:
-            self._close()
+    def answered(self, host: str, begun: float) -> None:
+        """A call that began at `begun` shows that the gateway works.
+
+        What failed before that failed by itself. A success that was under way already proves
+        nothing: the gateway may have gone away in between.
+        """
+        for other, (_, failed_at) in self.failing.items():
+            if other != host and failed_at < begun:
+                self._blame(other, begun)
+        self.at_fault.pop(host, None)
+        self._works()
 
     def judged(self, now: float, hosts_in_play: int) -> Finding:
         """What follows from the failures, once no call has succeeded for a window."""
@@ -98,18 +115,26 @@ class Breaker:
         unexplained = sum(sign is Sign.UNEXPLAINED for sign, _ in fresh.values())
         if unexplained >= FEWEST_HOSTS or (unexplained and hosts_in_play < FEWEST_HOSTS):
             return Finding.OPEN
-        return Finding.ASK if len(fresh) >= FEWEST_HOSTS else Finding.NOTHING
+        broken = any(sign is Sign.BROKEN for sign, _ in fresh.values())
+        return Finding.ASK if broken or len(fresh) >= FEWEST_HOSTS else Finding.NOTHING
+
+    def is_worth_asking(self, now: float, sign: Sign) -> bool:
+        """Whether a probe that failed is a reason to ask the gateway itself."""
+        waited = now - self.opened_at if self.opened_at is not None else 0.0
+        return sign in DOUBTFUL or waited >= PATIENCE
 
     def vouch(self, now: float) -> None:
         """The gateway answered a request of its own: what breaks are calls for some targets."""
         self.vouched_until = now + VOUCHED_FOR
-        self.answered()
+        if self.opened_at is not None and now - self.opened_at >= PATIENCE:
+            for host in self.failing:
+                self._blame(host, now)
+        self._works()
 
     def open(self, now: float, cause: Sign) -> None:
         if self.is_open:
             return
         self.opened_at, self.cause = now, cause
-        self.failing.clear()
         self.interval = FIRST_INTERVAL
         self.last_probe_at, self.next_probe_at = now, now + FIRST_INTERVAL
 
@@ -133,6 +158,14 @@ class Breaker:
             self.probed.clear()
         self.probed[caller] = self.probed[host] = now
 
-    def _close(self) -> None:
-        self.opened_at, self.cause = None, Sign.NONE
-        self.probed.clear()
+    def _blame(self, host: str, now: float) -> None:
+        self.at_fault.pop(host, None)
+        self.at_fault[host] = now + AT_FAULT_FOR
+        if len(self.at_fault) > MOST_REMEMBERED:
+            del self.at_fault[next(iter(self.at_fault))]  # of the oldest failure
+
+    def _works(self) -> None:
+        self.failing.clear()
+        if self.is_open:
+            self.opened_at, self.cause = None, Sign.NONE
+            self.probed.clear()

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import structlog
 
-from conveyor.domain.breaker import DOUBTFUL, FAILURES, WINDOW, Breaker, Finding, Sign
+from conveyor.domain.breaker import FAILURES, WINDOW, Breaker, Finding, Sign
 from conveyor.domain.ids import RunId
 from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
 from conveyor.domain.waiting import Waiting, WaitReason
@@ -74,14 +74,14 @@ class Outage:
         """Take up what a call tells, and say which results are to be settled now."""
         sign = sign_of(result)
         if sign is Sign.ALIVE:
-            return [*self._alive(now), (flight, result)]
+            return [*self._alive(flight, now), (flight, result)]
         if sign not in FAILURES or not isinstance(result, Refused):
             return [(flight, result)]
         was_open = self.breaker.is_open
         if not self.breaker.failed(now, sign, host_of(flight.task.spec.url)):
             return [(flight, result)]
         self.in_doubt.set()
-        self.asks = self.asks or (was_open and sign in DOUBTFUL)
+        self.asks = self.asks or (was_open and self.breaker.is_worth_asking(now, sign))
         if self.breaker.is_open or self.is_stopping:
             return [(flight, _given_back(result)), *([] if was_open else self._open())]
         self.doubtful.append(Doubtful(flight, result, now))
@@ -189,9 +189,10 @@ class Outage:
             log.exception("step.bug", step="gateway check")
             return False
 
-    def _alive(self, now: float) -> list[Landed]:
+    def _alive(self, flight: Flight, now: float) -> list[Landed]:
         was_open = self.breaker.is_open
-        self.breaker.answered()
+        if self.breaker.failing or self.breaker.at_fault or was_open:
+            self.breaker.answered(host_of(flight.task.spec.url), flight.begun)
         if was_open:
             return self._closed()
         return self._release([one for one in self.doubtful if now - one.at >= SETTLING])
