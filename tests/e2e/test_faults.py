@@ -86,18 +86,16 @@ def test_a_gateway_that_is_down_at_first_is_waited_for(tmp_path: Path) -> None:
     assert run["stats"]["successful"] == run["stats"]["total"] == 50
 
 
-def test_a_gateway_that_stands_still_for_a_while_costs_attempts_and_no_page(
-    tmp_path: Path,
-) -> None:
+def test_a_gateway_that_stands_still_for_a_while_is_waited_for(tmp_path: Path) -> None:
     with (
         mock_gateway() as gateway,
         service(data=tmp_path, gateway=gateway.url, environ=ENVIRON) as running,
         client_of(running) as api,
     ):
-        job_id = _submit(api, _good_urls(600), retries=100, max_inflight=20)
+        job_id = _submit(api, _good_urls(600), max_inflight=20)
         until(lambda: _run(api, job_id)["stats"]["completed"] > 20)
         with _standing_still(gateway):
-            until(lambda: _retries(api, "timeout") >= 20)
+            until(lambda: _run(api, job_id).get("waiting"), within=90)
             assert _run(api, job_id)["status"] == "running"
         run = ended(api, job_id)
         rows = every_row(api, job_id, limit="1000")
@@ -177,10 +175,6 @@ def _metrics(api: httpx.Client, name: str) -> dict[str, float]:
     text = api.get(str(api.base_url.join("/metrics"))).raise_for_status().text
     found = re.findall(rf'^{name}_total{{\w+="([^"]*)"}} (\S+)$', text, re.MULTILINE)
     return {label: float(value) for label, value in found if float(value)}
-
-
-def _retries(api: httpx.Client, reason: str) -> float:
-    return _metrics(api, "conveyor_retries").get(reason, 0.0)
 
 
 def _repairs(api: httpx.Client) -> dict[str, float]:
