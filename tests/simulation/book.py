@@ -125,7 +125,8 @@ class KnownRun:
         assert row["run_id"] == self.id
         if row["status"] == "expired":
             ttl = self.job.ttl_days * 86_400
-            age = (now - datetime.fromisoformat(row["updated_at"])).total_seconds()
+            made_at = row.get("scraped_at", row["updated_at"])
+            age = (now - datetime.fromisoformat(made_at)).total_seconds()
             assert age >= ttl, f"expired too soon: {row}"
             row["status"] = "successful"
         row.pop("result_url")
