@@ -125,7 +125,7 @@ class KnownRun:
         assert row["run_id"] == self.id
         if row["status"] == "expired":
             ttl = self.job.ttl_days * 86_400
-            made_at = row.get("scraped_at", row["updated_at"])
+            made_at = str(row.get("scraped_at") or row["updated_at"])
             age = (now - datetime.fromisoformat(made_at)).total_seconds()
             assert age >= ttl, f"expired too soon: {row}"
             row["status"] = "successful"
