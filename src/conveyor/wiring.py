@@ -487,7 +487,7 @@ def _readiness(engines: Engines, pump: Pump) -> Ready:
 
     async def ready() -> None:
         free = (await engines.room()).free
-        if free < LEAST_ROOM or pump.is_out_of_room:
+        if free < LEAST_ROOM or pump.room.is_closed:
             raise StorageFull(
                 f"The disk of the data folder must have {LEAST_ROOM >> 20} MiB free and take every "
                 f"page, has {free >> 20} MiB: make room"

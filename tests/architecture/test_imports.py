@@ -33,7 +33,7 @@ STANDARD_AND_PURE = {
 }  # fmt: skip
 # Values and helpers that stations share; no station itself.
 SHARED_BY_STEPS = {
-    "attempt", "check", "courier", "idempotency", "lane", "list_pieces", "loop_slices", "outage", "owing", "ownership", "quotas", "refusals", "roster", "standing",
+    "attempt", "check", "courier", "idempotency", "lane", "list_pieces", "loop_slices", "outage", "owing", "ownership", "quotas", "refusals", "room", "roster", "standing",
     "turn",
 }  # fmt: skip
 # Only these know every part.

@@ -168,8 +168,10 @@ def test_a_caller_has_only_so_many_event_streams(crowded: Program) -> None:
         job_id = _open_job(api)
         path = f"/jobs/{job_id}/events"
         with api.stream("GET", path) as first, api.stream("GET", path) as second:
-            for stream in (first, second):
-                next(stream.iter_lines())
+            # Kept: an iterator that is dropped closes its connection.
+            lines = [stream.iter_lines() for stream in (first, second)]
+            for one in lines:
+                next(one)
             problem = problem_of(api.get(path), 429, "quota_exceeded")
             assert (problem["quota"], problem["limit"], problem["used"]) == (
                 "event_listeners",

@@ -436,7 +436,7 @@ def test_without_room_for_results_no_probe_is_made() -> None:
         weather.sign = Sign.UNREACHABLE
         await asyncio.sleep(1)
         assert pump.outage.breaker.is_open
-        pump.holding_until = service.clock.monotonic() + 300
+        pump.room.closed_until = service.clock.monotonic() + 300
         before = weather.while_open
         await asyncio.sleep(299)
         assert weather.while_open == before

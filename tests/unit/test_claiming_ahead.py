@@ -15,13 +15,13 @@ from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.run import PauseState
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import Interrupted, Task, TaskStatus
-from conveyor.errors import Conflict
+from conveyor.errors import Conflict, StorageFull
 from conveyor.ports.work import Held
 from conveyor.steps.attempt import Assignment, Ended, Result
 from conveyor.steps.dispatch import Pump
 from conveyor.steps.lane import Lane, Pace
 from conveyor.steps.pause import Pause
-from tests.unit.kit import A_PAGE, CALLER, LEASE, House, ScriptedAttempts, a_house, until
+from tests.unit.kit import A_PAGE, CALLER, LEASE, House, ScriptedAttempts, a_house, away, until
 from tests.unit.test_dispatch import a_pump, quick, running
 
 LEAD = timedelta(seconds=10)  # so long that any pace at all fills it
@@ -146,14 +146,15 @@ async def test_a_run_that_ends_while_tasks_are_claimed_ahead_of_it_ends_alone() 
 
 
 async def test_nothing_claimed_ahead_begins_while_there_is_no_room_for_results() -> None:
-    _, gateway, pump, run_id = await _house(quick(lead=LEAD))
+    house, gateway, pump, run_id = await _house(quick(lead=LEAD))
     async with running(pump):
-        lane = await _going(pump, gateway, run_id)
-        pump.holding_until = pump.clock.monotonic() + 60
+        await _going(pump, gateway, run_id)
+        pump.room.learn(stored=False)
         begun = len(gateway.started)
-        gateway.gate.set()
-        await until(lambda: not lane.calls and len(pump.flights) == len(lane.ahead))
-        assert len(gateway.started) == begun
+        with away(house.trace, "bodies.put_many", StorageFull("no room")):
+            gateway.gate.set()
+            await until(lambda: not pump.flights)
+            assert len(gateway.started) == begun
 
 
 async def test_a_claim_lost_as_its_page_begins_leaves_nothing_behind() -> None:
@@ -250,11 +251,11 @@ async def _pause_for_a_moment(
 
 
 def _lingering(
-    settle: Callable[[Sequence[Ended]], Awaitable[timedelta]],
-) -> Callable[[Sequence[Ended]], Awaitable[timedelta]]:
+    settle: Callable[[Sequence[Ended]], Awaitable[bool | None]],
+) -> Callable[[Sequence[Ended]], Awaitable[bool | None]]:
     """Rows are written, and what comes after that takes longer than a renewal is away."""
 
-    async def lingering(ended: Sequence[Ended]) -> timedelta:
+    async def lingering(ended: Sequence[Ended]) -> bool | None:
         hold = await settle(ended)
         await asyncio.sleep(0.01)
         return hold

@@ -25,9 +25,10 @@ from conveyor.domain.task import (
     TaskStatus,
     Throttled,
 )
+from conveyor.domain.waiting import WaitReason
 from conveyor.errors import StorageFull, Unavailable
 from conveyor.steps import dispatch
-from conveyor.steps.attempt import Assignment, Fetched, Result
+from conveyor.steps.attempt import NO_ROOM_WAIT, Assignment, Fetched, Result
 from conveyor.steps.dispatch import Pump
 from conveyor.steps.lane import Pace
 from conveyor.steps.pause import Pause
@@ -521,7 +522,7 @@ async def test_an_engine_that_is_away_for_a_while_is_survived(call: str) -> None
             await _calls(house, "metadata.live", 3)
             gateway.gate.set()
             await _calls(house, "metadata.live", 3)
-        pump.holding_until = 0.0  # the pause after a body without room is not tested here
+        pump.room.learn(stored=True)  # the pause after a body without room is not tested here
         house.clock.advance(LEASE)
         await _completed(house, run_id)
 
@@ -594,11 +595,38 @@ async def test_without_room_for_results_no_more_pages_are_asked_for() -> None:
     pump = a_pump(house, gateway.attempt)
     with away(house.trace, "bodies.put_many", StorageFull("no room")):
         async with running(pump):
-            await until(lambda: pump.holding_until > 0)
+            await until(lambda: pump.room.is_doubtful)
             await until(lambda: not pump.flights)
             asked = len(gateway.started)
             await _rounds(house)
             assert len(gateway.started) == asked < 9
+
+
+async def test_a_single_page_is_tried_until_one_can_be_stored() -> None:
+    house, gateway = a_house(), ScriptedAttempts()
+    _, run_id = await house.submit(9, max_inflight=4)
+    pump = a_pump(house, gateway.attempt, quick(lead=LEASE))
+    async with running(pump):
+        with away(house.trace, "bodies.put_many", StorageFull("no room")):
+            await until(lambda: pump.room.is_doubtful)
+            for _ in range(3):
+                await until(lambda: not pump.flights)
+                asked = len(gateway.started)
+                house.clock.advance(NO_ROOM_WAIT)
+                while len(gateway.started) == asked:
+                    house.clock.advance(timedelta(milliseconds=1))
+                    await asyncio.sleep(0.001)
+                await until(lambda: not pump.flights)
+                assert len(gateway.started) == asked + 1
+            waiting = pump.roster.waiting(run_id)
+            assert waiting is not None
+            assert waiting.reason is WaitReason.STORAGE_FULL
+        for _ in range(3):  # for the trial, for the tasks that went back, and for those gathered
+            house.clock.advance(NO_ROOM_WAIT)
+            await _rounds(house)
+        await _completed(house, run_id)
+        assert pump.roster.waiting(run_id) is None
+    await house.check_counts(run_id)
 
 
 async def test_a_task_that_turns_out_final_when_claimed_leads_to_the_completion_check() -> None:

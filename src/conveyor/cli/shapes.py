@@ -19,6 +19,7 @@ class Stats(msgspec.Struct, frozen=True):
 # What a run waits for, by the reason that the service gives.
 WAITS_FOR = {
     "gateway_unavailable": "for the gateway",
+    "storage_full": "for room on the disk",
     "api_key_refused": "for the API key to be accepted",
 }
 

@@ -37,7 +37,9 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """Why no task of a live run can be started. Nothing is charged meanwhile."""
 
-    reason: str  # `gateway_unavailable`, `api_key_refused`, or one of a newer service
+    reason: (
+        str  # `gateway_unavailable`, `api_key_refused`, `storage_full`, or one of a newer service
+    )
     since: datetime | None = None
     next_attempt_at: datetime | None = None
     detail: str = ""

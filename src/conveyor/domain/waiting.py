@@ -9,6 +9,7 @@ import msgspec
 class WaitReason(StrEnum):
     GATEWAY_UNAVAILABLE = "gateway_unavailable"
     API_KEY_REFUSED = "api_key_refused"
+    STORAGE_FULL = "storage_full"
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -11,9 +11,13 @@ from conveyor.domain.breaker import Sign
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.domain.ids import JobId
 from conveyor.domain.params import Params
+from conveyor.domain.problem import encoded, problem
 from conveyor.domain.task import Outcome, RetryPolicy, Task
 from conveyor.ports.bodies import Spool
 
+INTERNAL = encoded(
+    problem(status=500, code="internal", detail="Something went wrong here with this page.")
+)
 NO_ROOM_WAIT = timedelta(seconds=5)  # for which no page is asked for when one found no room
 
 

@@ -11,7 +11,7 @@ import asyncio
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -21,7 +21,6 @@ from conveyor.domain.breaker import Sign
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.domain.pacing import Want, leaves_enough, share
-from conveyor.domain.problem import encoded, problem
 from conveyor.domain.refused_key import RefusedKeys
 from conveyor.domain.task import Interrupted, Refused, RetryPolicy, Task
 from conveyor.errors import Unavailable
@@ -30,17 +29,13 @@ from conveyor.ports.coordination import Coordination
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
 from conveyor.ports.work import Held, Work
-from conveyor.steps.attempt import Assignment, Ended, Result
+from conveyor.steps.attempt import INTERNAL, Assignment, Ended, Result
 from conveyor.steps.lane import Flight, Lane, Pace, Portion, host_of
-from conveyor.steps.outage import LOOK, Outage
+from conveyor.steps.outage import LOOK, Outage, never_answers
+from conveyor.steps.room import ResultsRoom
 from conveyor.steps.roster import Roster
 
 log = structlog.get_logger()
-
-
-async def never_answers() -> bool:
-    """A gateway that cannot be asked for itself."""
-    return False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,7 +46,7 @@ class Pump:
     sealing: Sealing
     clock: Clock
     attempt: Callable[[Task, Assignment], Awaitable[Result]]
-    settle: Callable[[Sequence[Ended]], Awaitable[timedelta]]  # for how long to ask for no more
+    settle: Callable[[Sequence[Ended]], Awaitable[bool | None]]  # whether there was room
     settle_final: Callable[[Sequence[Task]], Awaitable[None]]
     check: Callable[[], Awaitable[bool]] = never_answers  # the gateway for itself
     policy: RetryPolicy = field(default_factory=RetryPolicy)
@@ -65,14 +60,15 @@ class Pump:
     any_landed: asyncio.Event = field(default_factory=asyncio.Event)
     dice: random.Random = field(default_factory=random.Random)
     hungry: frozenset[RunId] = frozenset()  # runs that were given fewer places than they want
-    holding_until: float = 0.0  # there is no room for results: ask for no more pages
+    room: ResultsRoom = field(init=False)
 
     def __post_init__(self) -> None:
+        self.room = ResultsRoom(clock=self.clock)
         self.outage = Outage(clock=self.clock, check=self.check, opened=self._hand_back_everything)
         self.roster = Roster(
             breaker=self.outage.breaker,
             keys=self.keys,
-            outage=self.outage.waiting,
+            waits=lambda: self.outage.waiting() or self.room.waiting(),
             metadata=self.metadata,
             coordination=self.coordination,
             sealing=self.sealing,
@@ -88,10 +84,6 @@ class Pump:
     def wake(self, run_id: RunId) -> None:
         """A run is new, has new tasks or has ended: look at it now rather than soon."""
         self.roster.wake(run_id)
-
-    @property
-    def is_out_of_room(self) -> bool:
-        return self.holding_until > self.clock.monotonic()
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve live runs until told to stop; then finish what is in hand within the grace."""
@@ -135,7 +127,7 @@ class Pump:
 
     async def _feed(self, group: asyncio.TaskGroup) -> int:
         """Take as many tasks as there are places for, start them, and say how many."""
-        if self.is_out_of_room:
+        if self.room.is_closed:
             return 0
         if self.outage.breaker.is_open:
             return await self._probe(group)
@@ -143,16 +135,14 @@ class Pump:
         if free <= 0:
             return 0
         ready = self.roster.ready(self.dice)
+        if self.room.is_doubtful:
+            return await self._try_one(group, ready)
         wants = {one.run.id: Want(one.run.caller, one.room()) for one in ready if one.room() > 0}
         shares = share(wants, free, held=self.roster.held(), reserve=True)
         self.hungry = frozenset(
             run_id for run_id, want in wants.items() if shares.get(run_id, 0) < want.tasks
         )
-        granted = self.roster.expect(ready, shares)
-        try:
-            return await self._claim(group, granted)
-        finally:
-            self.roster.expect_no_more(granted)
+        return await self._claim(group, self.roster.expect(ready, shares))
 
     async def _probe(self, group: asyncio.TaskGroup) -> int:
         """Start a single task while the breaker is open, if it is time for one."""
@@ -160,14 +150,24 @@ class Pump:
         if lane is None:
             return 0
         self.outage.probing = lane.run.id
-        granted = self.roster.expect_probe(lane)
+        granted = self.roster.expect_one(lane, ahead=self.pace.choice - 1)
         try:
             return await self._claim(group, granted)
         finally:
             if self.outage.probing:  # nothing is due, or there is no permit: another run is next
                 self.outage.probing = None
                 self.roster.rest_lanes(granted)
-            self.roster.expect_no_more(granted)
+
+    async def _try_one(self, group: asyncio.TaskGroup, ready: Sequence[Lane]) -> int:
+        """Start a single task, to find out whether its page can be stored."""
+        lane = next((one for one in ready if one.room() > 0), None)
+        if lane is None:
+            return 0
+        self.room.close()  # to other feeders
+        took = await self._claim(group, self.roster.expect_one(lane, ahead=0))
+        if not took:
+            self.room.closed_until = 0.0
+        return took
 
     def _free(self) -> int:
         """Places for tasks to begin: those claimed ahead have none yet."""
@@ -175,6 +175,14 @@ class Pump:
         return self.pace.concurrency - len(self.flights) + waiting
 
     async def _claim(self, group: asyncio.TaskGroup, granted: Mapping[RunId, Portion]) -> int:
+        try:
+            return await self._claim_granted(group, granted)
+        finally:
+            self.roster.expect_no_more(granted)
+
+    async def _claim_granted(
+        self, group: asyncio.TaskGroup, granted: Mapping[RunId, Portion]
+    ) -> int:
         permits = await self.roster.reserve(granted)
         asked = self._gather(permits, granted)
         if not asked:
@@ -191,7 +199,7 @@ class Pump:
             short = [run_id for run_id in asked if begun[run_id] < asked[run_id]]
             await self.roster.give_back({run_id: granted[run_id] for run_id in short})
         self.roster.pace_lanes({run_id: wanted - begun[run_id] for run_id, wanted in asked.items()})
-        await self._leave_ended(run_id for run_id in asked if not begun[run_id])
+        await self.roster.leave_ended(run_id for run_id in asked if not begun[run_id])
         return len(tasks)
 
     def _gather(
@@ -215,14 +223,6 @@ class Pump:
             if wanted and lane.is_worth_a_claim(wanted, now, self.pace.gathering):
                 asked[run_id] = wanted
         return asked
-
-    async def _leave_ended(self, silent: Iterable[RunId]) -> None:
-        """Take no more of runs that gave nothing because they are over."""
-        for run_id in silent:
-            if not self.lanes[run_id].unsettled:
-                run = await self.metadata.run(run_id)
-                if run is None or not run.is_live:
-                    self.wake(run_id)
 
     def _start(self, group: asyncio.TaskGroup, task: Task, *, pledged: bool) -> None:
         """Begin a task that a permit was reserved for, if there is one; else as soon as may be."""
@@ -249,7 +249,7 @@ class Pump:
         return (
             spare >= 0
             and leaves_enough(lane.unsettled - len(lane.ahead) + 1, spare)
-            and self.holding_until <= now
+            and not self.room.is_doubtful
             and lane.may_begin(now)
             and self.hungry <= {lane.run.id}
         )
@@ -377,11 +377,12 @@ class Pump:
         landed, self.landed = self.landed, []
         if not landed:
             return
-        hold = await self.settle(
+        stored = await self.settle(
             [Ended(flight.task, flight.lane.assignment, result) for flight, result in landed]
         )
-        if hold:
-            self.holding_until = self.clock.monotonic() + hold.total_seconds()
+        self.room.learn(stored=stored)
+        if stored is False:
+            self._hand_back_everything()
         await self._clear([flight for flight, _ in landed])
         self.stirred.set()
 
@@ -465,8 +466,8 @@ class Pump:
         """When a run that rests is up again, if there is a place for it."""
         if self._free() <= 0:
             return math.inf
-        if self.holding_until > now:
-            return self.holding_until
+        if self.room.closed_until > now:
+            return self.room.closed_until
         if self.outage.breaker.is_open and self.outage.breaker.next_probe_at > now:
             return self.outage.breaker.next_probe_at
         resting = (lane.ready_at() for lane in self.lanes.values() if lane.appetite())
@@ -492,7 +493,4 @@ class Pump:
             await self.roster.release_spare(lane)
 
 
-INTERNAL = encoded(
-    problem(status=500, code="internal", detail="Something went wrong here with this page.")
-)
 LAST_WORDS = timedelta(seconds=5)  # for the engines to answer when the program stops

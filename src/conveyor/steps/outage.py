@@ -239,6 +239,11 @@ class Outage:
             )
 
 
+async def never_answers() -> bool:
+    """A gateway that cannot be asked for itself."""
+    return False
+
+
 def sign_of(result: Result) -> Sign:
     match result:
         case Refused() | Fetched():

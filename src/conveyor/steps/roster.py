@@ -47,7 +47,7 @@ class Roster:
     pace: Pace
     breaker: Breaker
     keys: RefusedKeys
-    outage: Callable[[], Waiting | None] = field(repr=False)
+    waits: Callable[[], Waiting | None] = field(repr=False)  # what all runs wait for
     lanes: dict[RunId, Lane] = field(default_factory=dict)
     throttles: dict[str, Throttle] = field(default_factory=dict)  # by digest of the API key
     touched: set[RunId] = field(default_factory=set)  # runs somebody in this process changed
@@ -65,7 +65,7 @@ class Roster:
         if lane is None or not lane.is_open:
             return None
         refused = self.keys.get(lane.digest)
-        return self._refused(lane, refused) if refused else self.outage()
+        return self._refused(lane, refused) if refused else self.waits()
 
     def _refused(self, lane: Lane, refused: RefusedKey) -> Waiting:
         # Both dates follow from that of the refusal, so that they are the same at every reading.
@@ -151,13 +151,12 @@ class Roster:
                 expected[lane.run.id] = Portion(calls, ahead)
         return expected
 
-    def expect_probe(self, lane: Lane) -> dict[RunId, Portion]:
-        """Note that a probe is about to be claimed, with some tasks to choose from."""
-        probe = Portion(1, self.pace.choice - 1)
-        lane.coming += probe.calls
-        lane.throttle.under_way += probe.calls
-        lane.coming_ahead += probe.ahead
-        return {lane.run.id: probe}
+    def expect_one(self, lane: Lane, *, ahead: int) -> dict[RunId, Portion]:
+        """Note that a single call is about to be made, with some tasks more to choose from."""
+        lane.coming += 1
+        lane.throttle.under_way += 1
+        lane.coming_ahead += ahead
+        return {lane.run.id: Portion(1, ahead)}
 
     def expect_no_more(self, granted: Mapping[RunId, Portion]) -> None:
         for run_id, want in granted.items():
@@ -186,6 +185,14 @@ class Roster:
                 longest.total_seconds(),
             )
             lane.resting_until = now + lane.idle
+
+    async def leave_ended(self, silent: Iterable[RunId]) -> None:
+        """Take no more of runs that gave nothing because they are over."""
+        for run_id in silent:
+            if not self.lanes[run_id].unsettled:
+                run = await self.metadata.run(run_id)
+                if run is None or not run.is_live:
+                    self.wake(run_id)
 
     async def _look_at(self, run_id: RunId) -> None:
         run = await self.metadata.run(run_id)

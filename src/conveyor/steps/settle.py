@@ -48,18 +48,19 @@ class Settle:
     same_key: Callable[[RunId], Collection[RunId]] = lambda _: ()  # runs that this process serves
     outage: timedelta = timedelta(seconds=1)  # between tries while an engine is away
 
-    async def settle(self, ended: Sequence[Ended]) -> timedelta:
+    async def settle(self, ended: Sequence[Ended]) -> bool | None:
         """Settle attempts that are over, however long the engines make it wait.
 
         Their leases are renewed meanwhile; should one lapse, its claim is void and so is this.
-        Says for how long no more pages should be asked for: some, when these found no room.
+        Says whether there was room for all pages; None when there was no page to store.
         """
         outcomes = await self._keep(ended)
         await self._insist(lambda again: self._record(ended, outcomes, again=again))
         await self._insist(lambda _: self._follow_up(ended, outcomes))
         await self._ack([one.task for one in ended])
-        found_no_room = any(isinstance(one, Interrupted) and one.no_room for one in outcomes)
-        return NO_ROOM_WAIT if found_no_room else timedelta()
+        if any(isinstance(one, Interrupted) and one.no_room for one in outcomes):
+            return False
+        return True if any(isinstance(one, Scraped) for one in outcomes) else None
 
     async def settle_final(self, tasks: Sequence[Task]) -> None:
         """Check the runs of tasks that turned out to be final when they were claimed."""
