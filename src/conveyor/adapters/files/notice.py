@@ -6,8 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import structlog
 
 NAME = "operator.json"
+
+log = structlog.get_logger()
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -19,8 +22,23 @@ class Notice(msgspec.Struct, frozen=True):
 
 @contextmanager
 def posted(folder: Path, notice: Notice) -> Iterator[None]:
-    """Leave a notice, readable by the owner only, for as long as the block runs."""
-    path, draft = folder / NAME, folder / f"{NAME}.new"
+    """Leave a notice, readable by the owner only, for as long as the block runs.
+
+    On a full disk the service runs without one: callers can still read and delete.
+    """
+    path = folder / NAME
+    try:
+        _write(path, notice)
+    except OSError as error:
+        log.warning("operator.notice.unwritten", file=str(path), why=error.strerror)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _write(path: Path, notice: Notice) -> None:
+    draft = path.with_name(f"{NAME}.new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -28,10 +46,6 @@ def posted(folder: Path, notice: Notice) -> Iterator[None]:
     finally:
         os.close(descriptor)
     draft.rename(path)
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def read_notice(folder: Path) -> Notice | None:
