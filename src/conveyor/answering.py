@@ -12,16 +12,16 @@ from conveyor.steps.close import Close
 from conveyor.steps.delete import Delete
 from conveyor.steps.dispatch import Pump
 from conveyor.steps.export import Export
-from conveyor.steps.idempotency import Replays
 from conveyor.steps.ingest import Ingest
-from conveyor.steps.loop_slices import LoopSlices
 from conveyor.steps.owing import Owing
 from conveyor.steps.pause import Pause
-from conveyor.steps.quotas import Quotas
 from conveyor.steps.read import Read
 from conveyor.steps.rerun import Rerun
+from conveyor.steps.shared.idempotency import Replays
+from conveyor.steps.shared.loop_slices import LoopSlices
+from conveyor.steps.shared.quotas import Quotas
+from conveyor.steps.shared.standing import Standing
 from conveyor.steps.stage import Stage
-from conveyor.steps.standing import Standing
 from conveyor.steps.watch import Watch
 from conveyor.telemetry import Metrics
 

@@ -13,7 +13,7 @@ from conveyor.steps.export import Export
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.pack import Pack
 from conveyor.steps.scrub import Scrub
-from conveyor.steps.turn import Turn
+from conveyor.steps.shared.turn import Turn
 
 # Places of one process. Exports keep theirs for hours, so one caller has one of them.
 INGESTS = Share(places=4, per_caller=2)

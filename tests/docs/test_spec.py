@@ -47,7 +47,7 @@ from conveyor.domain.json_slices import finish
 from conveyor.domain.notice import SCHEMA
 from conveyor.domain.places import Share
 from conveyor.steps.lane import Pace
-from conveyor.steps.turn import TURN
+from conveyor.steps.shared.turn import TURN
 
 TEXT = (Path(__file__).parents[2] / "SPEC.md").read_text(encoding="utf-8")
 NONE = "-"

@@ -70,9 +70,7 @@ from conveyor.steps.courier import Courier
 from conveyor.steps.delete import Delete
 from conveyor.steps.export import Export
 from conveyor.steps.fire import Fire
-from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.ingest import Ingest
-from conveyor.steps.loop_slices import LoopSlices
 from conveyor.steps.mend import Mend
 from conveyor.steps.notify import Notify
 from conveyor.steps.owing import Owing
@@ -85,6 +83,8 @@ from conveyor.steps.retire import Retire
 from conveyor.steps.rotate import Rotate
 from conveyor.steps.scrub import Scrub
 from conveyor.steps.settle import Settle
+from conveyor.steps.shared.idempotency import Answer, Call, Replays
+from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.stage import Stage
 from conveyor.steps.subscribe import Subscribe
 from conveyor.steps.sweep import Sweep

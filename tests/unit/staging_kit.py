@@ -10,7 +10,7 @@ import pytest
 from conveyor.domain.ids import CallerId, InputId, JobId, RunId
 from conveyor.domain.list_lines import ListLimits
 from conveyor.ports.blobs import as_stream
-from conveyor.steps.idempotency import Answer, Call
+from conveyor.steps.shared.idempotency import Answer, Call
 from tests.unit.kit import CALLER, KEY, House, ids_as_answer, ids_in
 
 PIECE = 4

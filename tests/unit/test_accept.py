@@ -20,7 +20,7 @@ from conveyor.errors import (
 )
 from conveyor.steps.accept import Accept
 from conveyor.steps.attempt import Fetched
-from conveyor.steps.idempotency import Answer, Replays
+from conveyor.steps.shared.idempotency import Answer, Replays
 from conveyor.testing.factories import a_replay
 from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (

@@ -27,7 +27,7 @@ from conveyor.errors import (
 )
 from conveyor.steps.append import Append
 from conveyor.steps.attempt import Fetched, Result
-from conveyor.steps.idempotency import Answer, Replays
+from conveyor.steps.shared.idempotency import Answer, Replays
 from conveyor.testing.factories import a_replay
 from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (

@@ -21,7 +21,7 @@ from conveyor.errors import (
 from conveyor.ports.duties import Duties
 from conveyor.steps import attend as attend_step
 from conveyor.steps.attend import LEASE, LONGEST_DELAY, MOST_DELIVERIES, About, Attend, Handler
-from conveyor.steps.turn import Turn
+from conveyor.steps.shared.turn import Turn
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.trace import Trace, watched
 from tests.unit.kit import (

@@ -13,7 +13,7 @@ from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId
 from conveyor.domain.job import JobType
 from conveyor.domain.run import Inheritance, RunStatus, open_tasks
 from conveyor.errors import QuotaExceeded
-from conveyor.steps.quotas import Demand, Quotas
+from conveyor.steps.shared.quotas import Demand, Quotas
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import CALLER, a_file_input, a_job, a_run, an_export, new_ids
 from tests.unit.kit import LEASE

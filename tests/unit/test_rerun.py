@@ -26,8 +26,8 @@ from conveyor.errors import (
     Unavailable,
 )
 from conveyor.steps.attempt import Ended, Result
-from conveyor.steps.idempotency import Answer, Replays
 from conveyor.steps.rerun import Rerun
+from conveyor.steps.shared.idempotency import Answer, Replays
 from conveyor.testing.factories import a_run, a_task
 from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (

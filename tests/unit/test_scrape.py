@@ -17,8 +17,8 @@ from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Thr
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.steps.attempt import NO_ROOM_WAIT, Assignment, Fetched, Result
-from conveyor.steps.refusals import MOST_KINDS, Kind, Refusals
 from conveyor.steps.scrape import BLOCKED_WAIT, SHORTEST_WAIT, Scrape
+from conveyor.steps.shared.refusals import MOST_KINDS, Kind, Refusals
 from conveyor.testing import time_lapse
 from conveyor.testing.factories import a_job, a_problem, a_task, a_task_spec
 from tests.unit.kit import KEY, an_assignment

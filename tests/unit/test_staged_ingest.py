@@ -14,7 +14,7 @@ from conveyor.domain.run import IngestStatus, Run, RunStatus
 from conveyor.domain.submission import Limits
 from conveyor.errors import InvalidArgument, NotFound, TooLarge, Unavailable
 from conveyor.steps.read import RunView
-from conveyor.steps.turn import TURN
+from conveyor.steps.shared.turn import TURN
 from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import A_PAGE, CALLER, LIMITS, House, a_house, away, ids_in
 from tests.unit.staging_kit import (

@@ -18,7 +18,7 @@ from conveyor.errors import (
 )
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
-from conveyor.steps.standing import NOWHERE, PATIENCE, Standing
+from conveyor.steps.shared.standing import NOWHERE, PATIENCE, Standing
 from conveyor.testing import time_lapse
 from conveyor.testing.clock import NOON, FakeClock
 from conveyor.testing.time_lapse import LapseClock

@@ -16,7 +16,7 @@ from conveyor.domain.message import Message
 from conveyor.domain.places import Places, Share
 from conveyor.domain.run import RunStatus
 from conveyor.steps.attend import MOST_DELIVERIES, Attend, Handler
-from conveyor.steps.turn import TURN, Turn
+from conveyor.steps.shared.turn import TURN, Turn
 from conveyor.testing.clock import FakeClock
 from tests.unit.kit import CALLER, STRANGER, House, a_call, a_house, ids_as_answer, ids_in, until
 from tests.unit.staging_kit import packed, small_pieces, submitted_list, urls

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from conveyor.api.auth import caller_of
 from conveyor.domain.ids import CallerId
-from conveyor.steps.quotas import check_quota, count_down
+from conveyor.steps.shared.quotas import check_quota, count_down
 
 LINE = "conveyor.line"  # of a scope: the connection that the request came on
 

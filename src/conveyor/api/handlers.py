@@ -28,10 +28,10 @@ from conveyor.steps.append import Append
 from conveyor.steps.close import Close
 from conveyor.steps.delete import Delete
 from conveyor.steps.export import Export
-from conveyor.steps.idempotency import Answer
 from conveyor.steps.pause import Pause
 from conveyor.steps.read import Content, Read, ResultPart
 from conveyor.steps.rerun import Rerun
+from conveyor.steps.shared.idempotency import Answer
 from conveyor.steps.stage import Stage
 from conveyor.steps.watch import Watch
 from conveyor.telemetry import Metrics

@@ -15,7 +15,7 @@ from conveyor.domain.json_slices import LONGEST_SHOWN
 from conveyor.domain.submission import OnInvalid
 from conveyor.domain.task_token import StepFunctions
 from conveyor.errors import InvalidArgument, TooLarge, UnsupportedMediaType
-from conveyor.steps.idempotency import Call
+from conveyor.steps.shared.idempotency import Call
 
 PREFIX = "conveyor-"
 NUMBERS = {"max-inflight", "max-per-host", "retries", "result-ttl-days"}

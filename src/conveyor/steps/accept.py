@@ -57,11 +57,11 @@ from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
 from conveyor.ports.tasks import Tasks, new_tasks, portions
 from conveyor.ports.work import Work
-from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.list_pieces import pieces_of
-from conveyor.steps.loop_slices import LoopSlices
-from conveyor.steps.quotas import Check, Demand, unlimited
-from conveyor.steps.standing import CheckKey, any_key
+from conveyor.steps.shared.idempotency import Answer, Call, Replays
+from conveyor.steps.shared.loop_slices import LoopSlices
+from conveyor.steps.shared.quotas import Check, Demand, unlimited
+from conveyor.steps.shared.standing import CheckKey, any_key
 
 SMALL_LIST = 4 * 1024 * 1024  # bytes that are read before a submit is answered
 

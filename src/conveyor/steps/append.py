@@ -36,11 +36,11 @@ from conveyor.ports.blobs import Blobs, as_stream
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.duties import Duties
 from conveyor.ports.metadata import Metadata
-from conveyor.steps.idempotency import Answer, Call, Replays
-from conveyor.steps.loop_slices import LoopSlices
-from conveyor.steps.ownership import latest_run, own_job
-from conveyor.steps.quotas import Check, Demand, unlimited
-from conveyor.steps.standing import CheckJob, any_job
+from conveyor.steps.shared.idempotency import Answer, Call, Replays
+from conveyor.steps.shared.loop_slices import LoopSlices
+from conveyor.steps.shared.ownership import latest_run, own_job
+from conveyor.steps.shared.quotas import Check, Demand, unlimited
+from conveyor.steps.shared.standing import CheckJob, any_job
 
 log = structlog.get_logger()
 

@@ -16,7 +16,7 @@ from conveyor.domain.places import Places, Share
 from conveyor.errors import CallerFault, ConveyorError, Stale, Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.duties import Duties, Duty
-from conveyor.steps.turn import Turn
+from conveyor.steps.shared.turn import Turn
 
 LEASE = timedelta(seconds=60)
 MOST_DELIVERIES = 10

@@ -15,7 +15,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
 from conveyor.steps.owing import Owing
-from conveyor.steps.ownership import latest_run, own_job
+from conveyor.steps.shared.ownership import latest_run, own_job
 
 log = structlog.get_logger()
 

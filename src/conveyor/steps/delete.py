@@ -22,7 +22,7 @@ from conveyor.ports.duties import Duties
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
 from conveyor.steps.owing import Owing
-from conveyor.steps.ownership import latest_run, own_job
+from conveyor.steps.shared.ownership import latest_run, own_job
 
 PAGE = 100
 

@@ -24,8 +24,8 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.duties import Duties
 from conveyor.ports.exports import Exports
 from conveyor.ports.metadata import Metadata, Removed
-from conveyor.steps.ownership import own_job, own_run
-from conveyor.steps.quotas import Check, Demand, unlimited
+from conveyor.steps.shared.ownership import own_job, own_run
+from conveyor.steps.shared.quotas import Check, Demand, unlimited
 
 PAGE = 100
 

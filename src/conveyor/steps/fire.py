@@ -28,7 +28,7 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.duties import Duties
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.timetable import Timetable
-from conveyor.steps.ownership import latest_run
+from conveyor.steps.shared.ownership import latest_run
 
 BITE = 100
 

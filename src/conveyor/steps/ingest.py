@@ -40,7 +40,7 @@ from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
 from conveyor.ports.work import Work
 from conveyor.steps.list_pieces import pieces_of, staged_tasks
 from conveyor.steps.owing import Owing
-from conveyor.steps.turn import ENDLESS, Turn
+from conveyor.steps.shared.turn import ENDLESS, Turn
 
 CHUNK_LINES = 2_000
 FIRST_STORED = 1

@@ -11,8 +11,8 @@ from conveyor.domain.run import PauseState, Run
 from conveyor.errors import Conflict, Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
-from conveyor.steps.ownership import latest_run, own_job
-from conveyor.steps.standing import CheckJob, any_job
+from conveyor.steps.shared.ownership import latest_run, own_job
+from conveyor.steps.shared.standing import CheckJob, any_job
 
 log = structlog.get_logger()
 

@@ -22,7 +22,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
-from conveyor.steps.ownership import latest_run, own_job, own_run
+from conveyor.steps.shared.ownership import latest_run, own_job, own_run
 
 REPORTS = 500  # listed at a time
 HOT = timedelta(milliseconds=250)  # for which counts that were read are good

@@ -41,11 +41,11 @@ from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
 from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
 from conveyor.ports.work import Work
-from conveyor.steps.idempotency import Answer, Call, Replays
 from conveyor.steps.list_pieces import staged_tasks
-from conveyor.steps.ownership import latest_run, own_job
-from conveyor.steps.quotas import Check, Demand, unlimited
-from conveyor.steps.standing import CheckKey, any_key
+from conveyor.steps.shared.idempotency import Answer, Call, Replays
+from conveyor.steps.shared.ownership import latest_run, own_job
+from conveyor.steps.shared.quotas import Check, Demand, unlimited
+from conveyor.steps.shared.standing import CheckKey, any_key
 
 PAGE = 2_000
 RUNS = 100

@@ -20,7 +20,7 @@ from conveyor.errors import Conflict, Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
-from conveyor.steps.ownership import own_job
+from conveyor.steps.shared.ownership import own_job
 
 log = structlog.get_logger()
 

@@ -23,7 +23,7 @@ from conveyor.domain.task import (
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
 from conveyor.steps.attempt import NO_ROOM_WAIT, Assignment, Fetched, Result
-from conveyor.steps.refusals import Kind, Refusals
+from conveyor.steps.shared.refusals import Kind, Refusals
 
 SHORTEST_WAIT = timedelta(seconds=1)
 BLOCKED_WAIT = timedelta(minutes=1)  # the gateway lifts a block of the caller's address in minutes

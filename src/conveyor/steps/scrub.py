@@ -33,7 +33,7 @@ from conveyor.ports.metadata import Metadata, Removed
 from conveyor.ports.outbox import Outbox
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
-from conveyor.steps.turn import ENDLESS, Turn
+from conveyor.steps.shared.turn import ENDLESS, Turn
 
 BITE = 1_000
 PAGE = 100

@@ -27,7 +27,7 @@ from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
-from conveyor.steps.quotas import Check, Demand, unlimited
+from conveyor.steps.shared.quotas import Check, Demand, unlimited
 
 LONGEST_SILENCE = timedelta(seconds=60)  # of one who sends a list
 

@@ -27,7 +27,7 @@ from conveyor.ports.outbox import Outbox
 from conveyor.ports.receivers import Receivers
 from conveyor.ports.signing_keys import SigningKeys
 from conveyor.steps.courier import Courier, Parcel
-from conveyor.steps.ownership import latest_run, own_job
+from conveyor.steps.shared.ownership import latest_run, own_job
 
 MOST_TRIES = 20  # at a change that other changes of the job come before
 MOST_TESTS = 10  # at a time: they take connections that deliveries need

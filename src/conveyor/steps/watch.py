@@ -25,8 +25,8 @@ from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
-from conveyor.steps.ownership import own_job, own_run
-from conveyor.steps.quotas import check_quota, count_down
+from conveyor.steps.shared.ownership import own_job, own_run
+from conveyor.steps.shared.quotas import check_quota, count_down
 
 ROUND = timedelta(seconds=1)
 HEARTBEAT = timedelta(seconds=15)

@@ -1,0 +1,32 @@
+"""Keyset pagination: read a listing page by page, each page from above the last key of the one before."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
+
+Row = TypeVar("Row")
+Key = TypeVar("Key")
+
+Read = Callable[[Key], Awaitable[Sequence[Row]]]
+
+
+async def pages(
+    read: Read[Key, Row], *, start: Key, key: Callable[[Row], Key]
+) -> AsyncIterator[Sequence[Row]]:
+    """Yield the pages of a listing from above `start` until one is empty.
+
+    A short page is not the end: engines also bound the bytes of a page. `key` returns the position
+    of a row in the listing; rows that are removed between two reads move no other row.
+    """
+    after = start
+    while page := await read(after):
+        yield page
+        after = key(page[-1])
+
+
+async def rows(
+    read: Read[Key, Row], *, start: Key, key: Callable[[Row], Key]
+) -> AsyncIterator[Row]:
+    """Yield the rows of a listing one by one, as `pages` reads them."""
+    async for page in pages(read, start=start, key=key):
+        for row in page:
+            yield row
