@@ -166,7 +166,7 @@ def _deleted(api: httpx.Client, job_id: str, data: Path) -> None:
     runs = [run["run_id"] for run in api.get(f"/jobs/{job_id}/runs").json()["runs"]]
     api.delete(f"/jobs/{job_id}").raise_for_status()
     connection = apsw.Connection(str(data / "conveyor.db"), flags=apsw.SQLITE_OPEN_READONLY)
-    query = "SELECT count(*) FROM shelf WHERE run_id IN (SELECT value FROM json_each(?))"
+    query = "SELECT count(*) FROM run_no WHERE run_id IN (SELECT value FROM json_each(?))"
     wanted = msgspec.json.encode(runs).decode()
     _until(lambda: connection.execute(query, (wanted,)).fetchone() == (0,))
     connection.close()

@@ -36,8 +36,8 @@ PORTS = (
     "blobs", "coordination", "gateway", "receivers", "sealing", "task_tokens",
 )  # fmt: skip
 UNFINISHED = """
-SELECT 1 FROM task JOIN shelf ON shelf.no = task.shelf JOIN run ON run.id = shelf.run_id
- WHERE shelf.open = 1 AND run.live = 1 AND task.due_at IS NOT NULL
+SELECT 1 FROM task JOIN run_no ON run_no.no = task.run_no JOIN run ON run.id = run_no.run_id
+ WHERE run_no.open = 1 AND run.live = 1 AND task.due_at IS NOT NULL
    AND coalesce(run.doc ->> 'pause_state', 'active') = 'active' LIMIT 1
 """
 
@@ -297,7 +297,7 @@ async def a_life(folder: Path, deaths: Deaths) -> AsyncIterator[Life]:
 
 def _tried(data: Path, url: str) -> tuple[int, int]:
     connection = apsw.Connection(str(data / "conveyor.db"), flags=apsw.SQLITE_OPEN_READONLY)
-    query = "SELECT attempts, claim_no FROM task WHERE url = ? ORDER BY shelf DESC LIMIT 1"
+    query = "SELECT attempts, claim_no FROM task WHERE url = ? ORDER BY run_no DESC LIMIT 1"
     [(attempts, claims)] = connection.execute(query, (url,))
     connection.close()
     return int(str(attempts)), int(str(claims))

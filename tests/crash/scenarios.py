@@ -142,7 +142,7 @@ def without_how_far(picture: Picture) -> Picture:
             }
             for run in picture["run"]
         ],
-        "shelf": [],
+        "run_no": [],
     }
 
 

@@ -76,7 +76,7 @@ def _rows(connection: apsw.Connection, bodies: Bodies) -> Picture:
             row | {"body": bytes(row["body"]).decode()}
             for row in _dicts(connection, "SELECT key, status, body FROM replay")
         ],
-        "shelf": list(_dicts(connection, "SELECT run_id FROM shelf")),
+        "run_no": list(_dicts(connection, "SELECT run_id FROM run_no")),
     }
 
 
@@ -130,12 +130,12 @@ def _dicts(connection: apsw.Connection, query: str) -> Iterator[Picture]:
 TASKS = """
 SELECT run_id, idx, id, status, phase, due_at IS NOT NULL AS waits, attempts, url, method, locator,
        length, checksum, format, problem, reason, source_run_id
-  FROM task LEFT JOIN shelf ON no = shelf
+  FROM task LEFT JOIN run_no ON no = run_no
 """
 LINES = """
-SELECT run_id, idx, attempt, problem, credits, nanos FROM attempt LEFT JOIN shelf ON no = shelf
+SELECT run_id, idx, attempt, problem, credits, nanos FROM attempt LEFT JOIN run_no ON no = run_no
 """
 COUNTS = f"""
 SELECT run_id, {", ".join(f"sum({name}) AS {name}" for name in COUNTED)}
-  FROM counter LEFT JOIN shelf ON no = shelf GROUP BY shelf
+  FROM counter LEFT JOIN run_no ON no = run_no GROUP BY run_no
 """

@@ -174,41 +174,41 @@ def leave_body(folder: Folder) -> None:
 
 
 def change_counter(folder: Folder) -> None:
-    folder.execute("UPDATE counter SET successful = successful + 1 WHERE shelf = 1")
+    folder.execute("UPDATE counter SET successful = successful + 1 WHERE run_no = 1")
 
 
 def remove_row(folder: Folder) -> None:
-    folder.execute("DELETE FROM task WHERE shelf = 1 AND idx = 0")
+    folder.execute("DELETE FROM task WHERE run_no = 1 AND idx = 0")
     delete_body(folder)
 
 
 def change_status(folder: Folder) -> None:
-    folder.execute("UPDATE task SET status = 0, phase = 0 WHERE shelf = 1 AND idx = 0")
+    folder.execute("UPDATE task SET status = 0, phase = 0 WHERE run_no = 1 AND idx = 0")
 
 
 def hold_row(folder: Folder) -> None:
-    folder.execute("UPDATE task SET status = 1, phase = 0, due_at = 1 WHERE shelf = 1 AND idx = 0")
+    folder.execute("UPDATE task SET status = 1, phase = 0, due_at = 1 WHERE run_no = 1 AND idx = 0")
 
 
 def change_reason(folder: Folder) -> None:
-    folder.execute("UPDATE task SET reason = 'timeout' WHERE shelf = 1 AND status = 3")
+    folder.execute("UPDATE task SET reason = 'timeout' WHERE run_no = 1 AND status = 3")
 
 
 def forget_problem(folder: Folder) -> None:
-    folder.execute("UPDATE task SET problem = NULL WHERE shelf = 1 AND status = 3")
+    folder.execute("UPDATE task SET problem = NULL WHERE run_no = 1 AND status = 3")
 
 
 def forget_result(folder: Folder) -> None:
-    folder.execute("UPDATE task SET locator = NULL WHERE shelf = 1 AND idx = 0")
+    folder.execute("UPDATE task SET locator = NULL WHERE run_no = 1 AND idx = 0")
 
 
 def forget_history(folder: Folder) -> None:
-    folder.execute("DELETE FROM attempt WHERE shelf = 1 AND idx = 0")
+    folder.execute("DELETE FROM attempt WHERE run_no = 1 AND idx = 0")
 
 
 def rename_row(folder: Folder) -> None:
     folder.execute(
-        "UPDATE task SET id = '00000000-' || substr(id, 10, 20) || 'abcd' WHERE shelf = 1 AND idx = 0"
+        "UPDATE task SET id = '00000000-' || substr(id, 10, 20) || 'abcd' WHERE run_no = 1 AND idx = 0"
     )
 
 

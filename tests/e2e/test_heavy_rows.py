@@ -194,7 +194,7 @@ def _doctor(data: Path) -> dict[str, Any]:
 def _specs(heavy: Heavy, run: str) -> list[Any]:
     statement = """
     SELECT idx, url, method, external_id, metadata, params, body FROM task
-     WHERE shelf = (SELECT no FROM shelf WHERE run_id = ?) ORDER BY idx
+     WHERE run_no = (SELECT no FROM run_no WHERE run_id = ?) ORDER BY idx
     """
     return _execute(heavy.data, statement, run)
 

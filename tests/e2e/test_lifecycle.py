@@ -13,7 +13,7 @@ from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of, problem_of
 from tests.e2e.polling import ended, every_row, until
 from tests.kept import every_body
 
-TABLES = ("task", "attempt", "counter", "shelf", "batch", "run")
+TABLES = ("task", "attempt", "counter", "run_no", "batch", "run")
 
 
 @pytest.fixture

@@ -210,7 +210,7 @@ def _fail_with(error: Exception) -> Callable[[apsw.Connection], None]:
 
 def _break_a_rule(connection: apsw.Connection) -> None:
     _insert("half-done")(connection)
-    connection.execute("INSERT INTO shelf (run_id) VALUES (NULL)")
+    connection.execute("INSERT INTO run_no (run_id) VALUES (NULL)")
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ async def test_an_operation_over_which_sqlite_undoes_the_whole_group_fails_alone
     tmp_path: Path,
 ) -> None:
     def undo_everything(connection: apsw.Connection) -> None:
-        connection.execute("INSERT OR ROLLBACK INTO shelf (run_id) VALUES ('there')")
+        connection.execute("INSERT OR ROLLBACK INTO run_no (run_id) VALUES ('there')")
 
     async with open_database(tmp_path) as database:
         await database.write(_insert("there"))
@@ -417,17 +417,17 @@ async def _open_and_close(folder: Path) -> None:
 
 def _insert(name: str) -> Callable[[apsw.Connection], None]:
     def operation(connection: apsw.Connection) -> None:
-        connection.execute("INSERT INTO shelf (run_id) VALUES (?)", (name,))
+        connection.execute("INSERT INTO run_no (run_id) VALUES (?)", (name,))
 
     return operation
 
 
 def _count(connection: apsw.Connection) -> int:
-    return int(connection.execute("SELECT count(*) FROM shelf").get)
+    return int(connection.execute("SELECT count(*) FROM run_no").get)
 
 
 def _runs(connection: apsw.Connection) -> list[str]:
-    return [run for (run,) in connection.execute("SELECT run_id FROM shelf ORDER BY run_id")]
+    return [run for (run,) in connection.execute("SELECT run_id FROM run_no ORDER BY run_id")]
 
 
 def _schema(connection: apsw.Connection) -> list[tuple[object, ...]]:

@@ -7,14 +7,14 @@ import apsw
 
 from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.rows import NOT_CLAIMED, NOT_LISTED, columns, task_of
-from conveyor.adapters.sqlite.shelves import find_shelf
+from conveyor.adapters.sqlite.run_numbers import find_run_no
 from conveyor.adapters.sqlite.work import SqliteWork
 from conveyor.domain.ids import RunId, TaskId, task_index
 from conveyor.domain.task import Settlement, Task, size_of
 from conveyor.ports.work import CLAIM_BYTES, Held
 
-CLAIMED = f"SELECT {columns(NOT_CLAIMED)} FROM task WHERE shelf = ? AND idx = ?"
-LISTED = f"SELECT {columns(NOT_LISTED)} FROM task WHERE shelf = ? AND idx = ?"
+CLAIMED = f"SELECT {columns(NOT_CLAIMED)} FROM task WHERE run_no = ? AND idx = ?"
+LISTED = f"SELECT {columns(NOT_LISTED)} FROM task WHERE run_no = ? AND idx = ?"
 
 
 class SqliteClaims:
@@ -26,11 +26,11 @@ class SqliteClaims:
 
     async def take(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
         def operation(connection: apsw.Connection) -> list[Task]:
-            shelf = find_shelf(connection, run_id)
+            run_no = find_run_no(connection, run_id)
             taken, room = list[Task](), CLAIM_BYTES
             for task_id in set(task_ids):
-                if room > 0 and (task := _look_at(connection, CLAIMED, run_id, shelf, task_id)):
-                    taken += self._work.take_due(connection, shelf, [task])
+                if room > 0 and (task := _look_at(connection, CLAIMED, run_id, run_no, task_id)):
+                    taken += self._work.take_due(connection, run_no, [task])
                     room = CLAIM_BYTES - sum(map(size_of, taken))
             return taken
 
@@ -38,8 +38,8 @@ class SqliteClaims:
 
     async def look(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
         def operation(connection: apsw.Connection) -> list[Task]:
-            shelf = find_shelf(connection, run_id)
-            found = (_look_at(connection, LISTED, run_id, shelf, task_id) for task_id in task_ids)
+            run_no = find_run_no(connection, run_id)
+            found = (_look_at(connection, LISTED, run_id, run_no, task_id) for task_id in task_ids)
             return [task for task in found if task]
 
         return await self._database.read(operation)
@@ -55,7 +55,7 @@ class SqliteClaims:
 
 
 def _look_at(
-    connection: apsw.Connection, query: str, run_id: RunId, shelf: int | None, task_id: TaskId
+    connection: apsw.Connection, query: str, run_id: RunId, run_no: int | None, task_id: TaskId
 ) -> Task | None:
-    row = connection.execute(query, (shelf, task_index(task_id))).fetchone()
+    row = connection.execute(query, (run_no, task_index(task_id))).fetchone()
     return task_of(run_id, row) if row and row[1] == task_id else None

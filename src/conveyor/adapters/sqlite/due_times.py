@@ -41,15 +41,15 @@ SCHEDULES = """
 SELECT fires_at, id, doc FROM job INDEXED BY job_by_fire
  WHERE fires_at IS NOT NULL AND (fires_at, id) > (?, ?) ORDER BY fires_at, id LIMIT ?
 """
-OPEN_SHELVES = "SELECT no FROM shelf WHERE open = 1"
+OPEN_RUNS = "SELECT no FROM run_no WHERE open = 1"
 COME_DUE = """
-UPDATE task SET due_at = ?2 WHERE shelf = ?1 AND idx IN (
+UPDATE task SET due_at = ?2 WHERE run_no = ?1 AND idx IN (
     SELECT idx FROM task INDEXED BY task_due
-     WHERE shelf = ?1 AND status = 0 AND due_at > ?2 AND due_at <= ?2 + ?3 LIMIT ?4)
+     WHERE run_no = ?1 AND status = 0 AND due_at > ?2 AND due_at <= ?2 + ?3 LIMIT ?4)
 """
 BACK_OFF = """
 UPDATE task INDEXED BY task_due SET due_at = due_at - ?3
- WHERE shelf = ?1 AND status = 0 AND due_at > ?2 + ?3
+ WHERE run_no = ?1 AND status = 0 AND due_at > ?2 + ?3
 """
 
 
@@ -78,17 +78,17 @@ class SqliteDueTimes:
         place: tuple[int, str] | None = (now, PAST_EVERY_ID)
         while place is not None:
             place = await self._database.write(partial(_some_schedules, now=now, after=place))
-        shelves = await self._database.read(
-            lambda connection: [no for (no,) in connection.execute(OPEN_SHELVES)]
+        run_numbers = await self._database.read(
+            lambda connection: [no for (no,) in connection.execute(OPEN_RUNS)]
         )
         # Those that were due by the old time first: once they are, whatever is left of the hour
         # ahead was moved there, and is not moved again. They may be millions.
-        for shelf in shelves:
-            bite = (shelf, now, step, BITE)
+        for run_no in run_numbers:
+            bite = (run_no, now, step, BITE)
             while await self._changed(COME_DUE, bite) == BITE:
                 pass
-        for shelf in shelves:
-            await self._changed(BACK_OFF, (shelf, now, step))
+        for run_no in run_numbers:
+            await self._changed(BACK_OFF, (run_no, now, step))
         await self.note()
 
     async def set_ahead(self, by: timedelta, adopt: Callable[[], None]) -> None:

@@ -81,21 +81,21 @@ DECODER = msgspec.json.Decoder(list[list[Any]])
 FIRST_LOOK = 16
 
 ADD_COUNTS = f"""
-INSERT INTO counter (shelf, incarnation, {", ".join(COUNTED)})
+INSERT INTO counter (run_no, incarnation, {", ".join(COUNTED)})
 VALUES (?, ?, {", ".join("?" for _ in COUNTED)})
-ON CONFLICT (shelf, incarnation) DO UPDATE SET
+ON CONFLICT (run_no, incarnation) DO UPDATE SET
 {", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTED)}
 """
 
 ADD_LINE = """
-INSERT INTO attempt (shelf, idx, claim_no, attempt, started_at, ended_at, problem, credits, nanos)
+INSERT INTO attempt (run_no, idx, claim_no, attempt, started_at, ended_at, problem, credits, nanos)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 REPLACE_STATE = """
 UPDATE task SET status = ?, phase = ?, due_at = ?, claim_no = ?, lost = ?, claimed_at = ?,
        updated_at = ?, problem = ?, reason = ?
- WHERE shelf = ? AND idx = ?
+ WHERE run_no = ? AND idx = ?
 """
 
 
@@ -177,12 +177,12 @@ def line_of(row: Row) -> Attempt:
 
 
 def add_line(
-    connection: apsw.Connection, shelf: int | None, task: Task, claim_no: int, line: Attempt
+    connection: apsw.Connection, run_no: int | None, task: Task, claim_no: int, line: Attempt
 ) -> None:
     connection.execute(
         ADD_LINE,
         (
-            shelf,
+            run_no,
             task.index,
             claim_no,
             line.attempt,
@@ -196,12 +196,12 @@ def add_line(
 
 
 def add_counts(
-    connection: apsw.Connection, shelf: int | None, incarnation: int, counts: Counts
+    connection: apsw.Connection, run_no: int | None, incarnation: int, counts: Counts
 ) -> None:
-    connection.execute(ADD_COUNTS, (shelf, incarnation, *msgspec.structs.astuple(counts)))
+    connection.execute(ADD_COUNTS, (run_no, incarnation, *msgspec.structs.astuple(counts)))
 
 
-def replace_state(connection: apsw.Connection, shelf: int | None, task: Task) -> None:
+def replace_state(connection: apsw.Connection, run_no: int | None, task: Task) -> None:
     """Write what a claim or a release changed of a task."""
     connection.execute(
         REPLACE_STATE,
@@ -215,7 +215,7 @@ def replace_state(connection: apsw.Connection, shelf: int | None, task: Task) ->
             stamp(task.updated_at),
             task.problem,
             task.reason,
-            shelf,
+            run_no,
             task.index,
         ),
     )

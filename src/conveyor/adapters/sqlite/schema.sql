@@ -95,14 +95,14 @@ CREATE TABLE replay (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX replay_by_expiry ON replay (expires_at);
 
-CREATE TABLE shelf (
+CREATE TABLE run_no (
     no     INTEGER PRIMARY KEY AUTOINCREMENT,  -- a run's short name below, never used again
     run_id TEXT    NOT NULL UNIQUE,
     open   INTEGER NOT NULL DEFAULT 1  -- whether its tasks may be claimed
 ) STRICT;
 
 CREATE TABLE task (
-    shelf         INTEGER NOT NULL,
+    run_no        INTEGER NOT NULL,
     idx           INTEGER NOT NULL,
     id            TEXT    NOT NULL,
     status        INTEGER NOT NULL,  -- 0 pending, 1 processing, 2 successful, 3 failed
@@ -129,14 +129,14 @@ CREATE TABLE task (
     source_run_id TEXT,
     content_type  TEXT,     -- of the body, where its site told it
     scraped_at    INTEGER,  -- of an inherited outcome: when its own run settled it
-    PRIMARY KEY (shelf, idx)
+    PRIMARY KEY (run_no, idx)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX task_due ON task (shelf, due_at, idx) WHERE status = 0;
-CREATE INDEX task_held ON task (shelf, due_at, idx) WHERE status = 1;
-CREATE INDEX task_by_phase ON task (shelf, phase, idx);
+CREATE INDEX task_due ON task (run_no, due_at, idx) WHERE status = 0;
+CREATE INDEX task_held ON task (run_no, due_at, idx) WHERE status = 1;
+CREATE INDEX task_by_phase ON task (run_no, phase, idx);
 
 CREATE TABLE attempt (
-    shelf      INTEGER NOT NULL,
+    run_no     INTEGER NOT NULL,
     idx        INTEGER NOT NULL,
     claim_no   INTEGER NOT NULL,  -- a claim ends once, so it has one line at most
     attempt    INTEGER NOT NULL,
@@ -145,11 +145,11 @@ CREATE TABLE attempt (
     problem    TEXT,
     credits    INTEGER NOT NULL,
     nanos      INTEGER NOT NULL,
-    PRIMARY KEY (shelf, idx, claim_no)
+    PRIMARY KEY (run_no, idx, claim_no)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE counter (
-    shelf         INTEGER NOT NULL,
+    run_no        INTEGER NOT NULL,
     incarnation   INTEGER NOT NULL,
     successful    INTEGER NOT NULL,
     auth_failed   INTEGER NOT NULL,
@@ -161,7 +161,7 @@ CREATE TABLE counter (
     other         INTEGER NOT NULL,
     credits       INTEGER NOT NULL,
     nanos         INTEGER NOT NULL,
-    PRIMARY KEY (shelf, incarnation)
+    PRIMARY KEY (run_no, incarnation)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE duty (

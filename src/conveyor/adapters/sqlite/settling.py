@@ -19,14 +19,14 @@ from conveyor.domain.task import Settlement, TaskStatus, Verdict
 
 # One claim's end, in the order its values are sent in.
 SENT = (
-    "shelf", "idx", "claim_no", "status", "phase", "charged", "due_at", "locator", "length",
+    "run_no", "idx", "claim_no", "status", "phase", "charged", "due_at", "locator", "length",
     "checksum", "format", "content_type", "problem", "reason", "told", *COUNTED,
 )  # fmt: skip
 AT = {name: f"(claim.value ->> {place})" for place, name in enumerate(SENT)}
 # For as long as the engine is open.
 ENDING = f"""
 CREATE TEMP TABLE ending (
-    {", ".join(SENT)}, attempts, claimed_at, PRIMARY KEY (shelf, idx)
+    {", ".join(SENT)}, attempts, claimed_at, PRIMARY KEY (run_no, idx)
 ) WITHOUT ROWID
 """
 # `jsonb_each` gives each claim in binary: in text it would be parsed again for every value.
@@ -34,20 +34,20 @@ HOLD = f"""
 INSERT INTO temp.ending
 SELECT {", ".join(AT.values())}, task.attempts, task.claimed_at
   FROM jsonb_each(?1) AS claim CROSS JOIN task
-    ON task.shelf = {AT["shelf"]} AND task.idx = {AT["idx"]}
+    ON task.run_no = {AT["run_no"]} AND task.idx = {AT["idx"]}
  WHERE task.claim_no = {AT["claim_no"]} AND task.status = 1
 """
-HELD = "SELECT json_group_array(json_array(shelf, idx, claim_no)) FROM temp.ending"
+HELD = "SELECT json_group_array(json_array(run_no, idx, claim_no)) FROM temp.ending"
 TELL = """
-INSERT INTO attempt (shelf, idx, claim_no, attempt, started_at, ended_at, problem, credits, nanos)
-SELECT shelf, idx, claim_no, attempts + 1, claimed_at, ?1, told, credits, nanos
+INSERT INTO attempt (run_no, idx, claim_no, attempt, started_at, ended_at, problem, credits, nanos)
+SELECT run_no, idx, claim_no, attempts + 1, claimed_at, ?1, told, credits, nanos
   FROM temp.ending WHERE charged
 """
 COUNT = f"""
-INSERT INTO counter (shelf, incarnation, {", ".join(COUNTED)})
-SELECT shelf, ?1, {", ".join(f"sum({name})" for name in COUNTED)} FROM temp.ending WHERE true
- GROUP BY shelf
-ON CONFLICT (shelf, incarnation) DO UPDATE SET
+INSERT INTO counter (run_no, incarnation, {", ".join(COUNTED)})
+SELECT run_no, ?1, {", ".join(f"sum({name})" for name in COUNTED)} FROM temp.ending WHERE true
+ GROUP BY run_no
+ON CONFLICT (run_no, incarnation) DO UPDATE SET
 {", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTED)}
 """
 MOVED = (
@@ -65,7 +65,7 @@ MOVED = (
 MOVE = f"""
 UPDATE task SET updated_at = ?1, attempts = task.attempts + ending.charged,
        {", ".join(f"{name} = ending.{name}" for name in MOVED)}
-  FROM temp.ending WHERE task.shelf = ending.shelf AND task.idx = ending.idx
+  FROM temp.ending WHERE task.run_no = ending.run_no AND task.idx = ending.idx
 """
 NO_BODY = (None,) * 5
 HELD_KEYS = msgspec.json.Decoder(list[tuple[int, int, int]])
@@ -75,11 +75,11 @@ Values = tuple[int | str | None, ...]
 
 
 def prepare(
-    settlements: Sequence[Settlement], shelf_of: Callable[[RunId], int | None], now: int
+    settlements: Sequence[Settlement], run_no_of: Callable[[RunId], int | None], now: int
 ) -> tuple[list[Key], str]:
     """The claims by their keys, and what the statements need of them."""
-    shelves = {run_id: shelf_of(run_id) for run_id in {one.run_id for one in settlements}}
-    keys = [(shelves[one.run_id], task_index(one.task_id), one.claim_no) for one in settlements]
+    run_numbers = {run_id: run_no_of(run_id) for run_id in {one.run_id for one in settlements}}
+    keys = [(run_numbers[one.run_id], task_index(one.task_id), one.claim_no) for one in settlements]
     sent: dict[Key, Values] = {}
     for key, one in zip(keys, settlements, strict=True):
         life.check_ends(one.verdict)

@@ -8,7 +8,7 @@ import apsw
 from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.metadata import JOB
 from conveyor.adapters.sqlite.rows import line_of, stamp, within
-from conveyor.adapters.sqlite.shelves import find_shelf
+from conveyor.adapters.sqlite.run_numbers import find_run_no
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import Job
 from conveyor.domain.task import WORKER_LOST, Attempt
@@ -18,14 +18,14 @@ from conveyor.ports.work import Held
 
 JOBS = "SELECT doc FROM job WHERE id > ? ORDER BY id LIMIT ?"
 LAPSED = """
-SELECT (SELECT run_id FROM shelf WHERE no = task.shelf), id, claim_no
+SELECT (SELECT run_id FROM run_no WHERE no = task.run_no), id, claim_no
   FROM task INDEXED BY task_held WHERE status = 1 AND due_at <= ? LIMIT ?
 """
 HISTORIES = """
 SELECT task.id, attempt, started_at, ended_at, CASE attempt.problem WHEN ?4 THEN ?4 END, credits,
        nanos
-  FROM attempt JOIN task USING (shelf, idx)
- WHERE shelf = ?1 AND idx > ?2 AND idx <= ?3 ORDER BY idx, attempt.claim_no
+  FROM attempt JOIN task USING (run_no, idx)
+ WHERE run_no = ?1 AND idx > ?2 AND idx <= ?3 ORDER BY idx, attempt.claim_no
 """
 
 
@@ -52,9 +52,9 @@ class SqliteSurvey:
         self, run_id: RunId, *, after: int, up_to: int
     ) -> Mapping[TaskId, Sequence[Attempt]]:
         def operation(connection: apsw.Connection) -> dict[TaskId, list[Attempt]]:
-            shelf = find_shelf(connection, run_id)
+            run_no = find_run_no(connection, run_id)
             found: dict[TaskId, list[Attempt]] = {}
-            values = (shelf, after, up_to, WORKER_LOST)
+            values = (run_no, after, up_to, WORKER_LOST)
             for task_id, *line in connection.execute(HISTORIES, values):
                 found.setdefault(task_id, []).append(line_of(tuple(line)))
             return found

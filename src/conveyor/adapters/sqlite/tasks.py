@@ -22,7 +22,7 @@ from conveyor.adapters.sqlite.rows import (
     stamp,
     task_of,
 )
-from conveyor.adapters.sqlite.shelves import Shelves, find_shelf, make_shelf
+from conveyor.adapters.sqlite.run_numbers import RunNumbers, find_run_no, make_run_no
 from conveyor.domain.counts import COLUMNS as COUNTED
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import RunId, TaskId, task_index
@@ -31,7 +31,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.tasks import PAGE_BYTES, NewTask, TaskPage
 
 ADD = """
-INSERT INTO task (shelf, idx, id, status, phase, due_at, claim_no, attempts, lost, created_at,
+INSERT INTO task (run_no, idx, id, status, phase, due_at, claim_no, attempts, lost, created_at,
                   updated_at, url, method, external_id, metadata, params, body)
 SELECT ?2, value ->> 0, value ->> 1, 0, 0, ?3, 0, 0, 0, ?3, ?3, value ->> 2, value ->> 3,
        value ->> 4, value ->> 5, value ->> 6, value ->> 7
@@ -39,7 +39,7 @@ SELECT ?2, value ->> 0, value ->> 1, 0, 0, ?3, 0, 0, 0, ?3, ?3, value ->> 2, val
 ON CONFLICT DO NOTHING
 """
 ADD_INHERITED = """
-INSERT INTO task (shelf, idx, id, status, phase, claim_no, attempts, lost, created_at, updated_at,
+INSERT INTO task (run_no, idx, id, status, phase, claim_no, attempts, lost, created_at, updated_at,
                   url, method, external_id, metadata, params, body, locator, length, checksum,
                   format, content_type, problem, reason, source_run_id, scraped_at)
 SELECT ?2, value ->> 0, value ->> 1, value ->> 8, value ->> 9, 0, value ->> 10, 0, value ->> 11,
@@ -50,41 +50,41 @@ SELECT ?2, value ->> 0, value ->> 1, value ->> 8, value ->> 9, 0, value ->> 10, 
 ON CONFLICT DO NOTHING
 """
 ADDED_AT_A_TIME = 1_000
-GET = f"SELECT {columns(NOT_LISTED)} FROM task WHERE shelf = ? AND idx = ?"
+GET = f"SELECT {columns(NOT_LISTED)} FROM task WHERE run_no = ? AND idx = ?"
 # Where the rows of a run end is told by a column. As a bound of the query it would be told by a
 # comparison of whole rows.
 NEAR = """
-SELECT * FROM (SELECT {what} FROM task WHERE (shelf, idx) > (?1, ?2) ORDER BY shelf, idx LIMIT ?3)
- WHERE shelf = ?1
+SELECT * FROM (SELECT {what} FROM task WHERE (run_no, idx) > (?1, ?2) ORDER BY run_no, idx LIMIT ?3)
+ WHERE run_no = ?1
 """
 NEAR_IN_PHASE = """
 SELECT * FROM (SELECT {what} FROM task INDEXED BY task_by_phase
-                WHERE shelf = ?1 AND phase = {phase} AND idx > ?2{partly} ORDER BY idx LIMIT ?3)
+                WHERE run_no = ?1 AND phase = {phase} AND idx > ?2{partly} ORDER BY idx LIMIT ?3)
 """
-FILTERED = "SELECT {needed} FROM task WHERE shelf = ?1 AND idx IN ({near}) ORDER BY idx"
+FILTERED = "SELECT {needed} FROM task WHERE run_no = ?1 AND idx IN ({near}) ORDER BY idx"
 HISTORY = """
 SELECT attempt, started_at, ended_at, problem, credits, nanos FROM attempt
- WHERE shelf = ? AND idx = ? ORDER BY claim_no
+ WHERE run_no = ? AND idx = ? ORDER BY claim_no
 """
 SUM = f"""
 SELECT {", ".join(f"sum({name})" for name in COUNTED)} FROM counter
- WHERE shelf = ? HAVING count(*) > 0
+ WHERE run_no = ? HAVING count(*) > 0
 """
 # From the indexes alone: the rows of a large run are many times their size.
 PHASES = """
-SELECT phase, count(*) FROM task INDEXED BY task_by_phase WHERE shelf = ? GROUP BY phase
+SELECT phase, count(*) FROM task INDEXED BY task_by_phase WHERE run_no = ? GROUP BY phase
 """
-HELD = "SELECT count(*) FROM task INDEXED BY task_held WHERE shelf = ? AND status = 1"
-RUNS = "SELECT run_id FROM shelf WHERE run_id > ? ORDER BY run_id LIMIT ?"
+HELD = "SELECT count(*) FROM task INDEXED BY task_held WHERE run_no = ? AND status = 1"
+RUNS = "SELECT run_id FROM run_no WHERE run_id > ? ORDER BY run_id LIMIT ?"
 NO_BODY = (None,) * 5
-TO_DROP = sizes(NEAR.format(what=f"shelf, idx, {size({})} AS size"))
+TO_DROP = sizes(NEAR.format(what=f"run_no, idx, {size({})} AS size"))
 DROP_ROWS = f"""
-DELETE FROM task WHERE shelf = ?1 AND idx <=
-       (SELECT max(idx) FROM ({NEAR.format(what="shelf, idx")}))
+DELETE FROM task WHERE run_no = ?1 AND idx <=
+       (SELECT max(idx) FROM ({NEAR.format(what="run_no, idx")}))
 RETURNING idx
 """
-DROP_SHELF = """
-DELETE FROM shelf WHERE no = ?1 AND NOT EXISTS (SELECT 1 FROM task WHERE shelf = ?1)
+DROP_RUN_NO = """
+DELETE FROM run_no WHERE no = ?1 AND NOT EXISTS (SELECT 1 FROM task WHERE run_no = ?1)
 """
 
 
@@ -92,7 +92,7 @@ class SqliteTasks:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._shelves = Shelves()
+        self._run_numbers = RunNumbers()
 
     async def add(self, run_id: RunId, tasks: Sequence[NewTask]) -> int:
         now = stamp(self._clock.now())
@@ -103,12 +103,12 @@ class SqliteTasks:
         )
 
         def operation(connection: apsw.Connection) -> int:
-            shelf = make_shelf(connection, run_id)
+            run_no = make_run_no(connection, run_id)
             before = connection.total_changes()
             for chunk in fresh:
-                connection.execute(ADD, (chunk, shelf, now))
+                connection.execute(ADD, (chunk, run_no, now))
             for chunk in inherited:
-                connection.execute(ADD_INHERITED, (chunk, shelf, now))
+                connection.execute(ADD_INHERITED, (chunk, run_no, now))
             return int(connection.total_changes() - before)
 
         # Rows mean nothing before the commit of the run or watermark that follows them.
@@ -116,10 +116,10 @@ class SqliteTasks:
 
     async def get(self, run_id: RunId, task_id: TaskId) -> Task | None:
         def operation(connection: apsw.Connection) -> Task | None:
-            shelf, index = self._shelves.find(connection, run_id), task_index(task_id)
-            if shelf is None or index is None:
+            run_no, index = self._run_numbers.find(connection, run_id), task_index(task_id)
+            if run_no is None or index is None:
                 return None
-            row = connection.execute(GET, (shelf, index)).fetchone()
+            row = connection.execute(GET, (run_no, index)).fetchone()
             return task_of(run_id, row) if row and row[1] == task_id else None
 
         return self._database.peek(operation)
@@ -136,14 +136,14 @@ class SqliteTasks:
         sizes_of, rows_of = _page_queries(statuses, whole=whole)
 
         def operation(connection: apsw.Connection) -> TaskPage:
-            shelf = self._shelves.find(connection, run_id)
-            if shelf is None:
+            run_no = self._run_numbers.find(connection, run_id)
+            if run_no is None:
                 return TaskPage([], None)
             with connection:  # both as of one moment
                 fits, is_last = fitting(
-                    connection, sizes_of, (shelf, after), limit=limit, room=PAGE_BYTES
+                    connection, sizes_of, (run_no, after), limit=limit, room=PAGE_BYTES
                 )
-                [(text,)] = connection.execute(rows_of, (shelf, after, fits))
+                [(text,)] = connection.execute(rows_of, (run_no, after, fits))
             tasks = [task_of(run_id, row) for row in DECODER.decode(text)]
             return TaskPage(tasks, None if is_last else tasks[-1].index)
 
@@ -151,8 +151,8 @@ class SqliteTasks:
 
     async def history(self, run_id: RunId, task_id: TaskId) -> Sequence[Attempt]:
         def operation(connection: apsw.Connection) -> list[Attempt]:
-            shelf = self._shelves.find(connection, run_id)
-            rows = connection.execute(HISTORY, (shelf, task_index(task_id)))
+            run_no = self._run_numbers.find(connection, run_id)
+            rows = connection.execute(HISTORY, (run_no, task_index(task_id)))
             return [line_of(row) for row in rows]
 
         # Not a point read: what a gateway said of a hundred attempts is some MB.
@@ -166,9 +166,9 @@ class SqliteTasks:
 
     async def tally(self, run_id: RunId) -> Mapping[TaskStatus, int]:
         def operation(connection: apsw.Connection) -> dict[TaskStatus, int]:
-            shelf = self._shelves.find(connection, run_id)
-            phases = dict(connection.execute(PHASES, (shelf,)))
-            [(processing,)] = connection.execute(HELD, (shelf,))
+            run_no = self._run_numbers.find(connection, run_id)
+            phases = dict(connection.execute(PHASES, (run_no,)))
+            [(processing,)] = connection.execute(HELD, (run_no,))
             counted = {
                 TaskStatus.PENDING: phases.get(PHASE[TaskStatus.PENDING], 0) - processing,
                 TaskStatus.PROCESSING: processing,
@@ -187,14 +187,14 @@ class SqliteTasks:
 
     async def discard(self, run_id: RunId, *, limit: int) -> int:
         def operation(connection: apsw.Connection) -> int:
-            shelf = find_shelf(connection, run_id)
-            return 0 if shelf is None else _drop_rows(connection, shelf, limit)
+            run_no = find_run_no(connection, run_id)
+            return 0 if run_no is None else _drop_rows(connection, run_no, limit)
 
         return await self._database.write(operation)
 
     def _sum(self, connection: apsw.Connection, run_id: RunId) -> Counts:
-        shelf = self._shelves.find(connection, run_id)
-        row = connection.execute(SUM, (shelf,)).fetchone()
+        run_no = self._run_numbers.find(connection, run_id)
+        row = connection.execute(SUM, (run_no,)).fetchone()
         return Counts(**dict(zip(COUNTED, row, strict=True))) if row else ZERO
 
 
@@ -234,14 +234,14 @@ def _chunked(rows: Iterable[tuple[int | str | None, ...]]) -> Iterator[list[str]
         yield chunk
 
 
-def _drop_rows(connection: apsw.Connection, shelf: int, limit: int) -> int:
-    fits, _ = fitting(connection, TO_DROP, (shelf, -1), limit=limit, room=PAGE_BYTES)
-    gone = [index for (index,) in connection.execute(DROP_ROWS, (shelf, -1, fits))]
-    lines = ((shelf, index) for index in gone)
-    connection.executemany("DELETE FROM attempt WHERE shelf = ? AND idx = ?", lines)
-    connection.execute(DROP_SHELF, (shelf,))
+def _drop_rows(connection: apsw.Connection, run_no: int, limit: int) -> int:
+    fits, _ = fitting(connection, TO_DROP, (run_no, -1), limit=limit, room=PAGE_BYTES)
+    gone = [index for (index,) in connection.execute(DROP_ROWS, (run_no, -1, fits))]
+    lines = ((run_no, index) for index in gone)
+    connection.executemany("DELETE FROM attempt WHERE run_no = ? AND idx = ?", lines)
+    connection.execute(DROP_RUN_NO, (run_no,))
     if connection.changes():
-        connection.execute("DELETE FROM counter WHERE shelf = ?", (shelf,))
+        connection.execute("DELETE FROM counter WHERE run_no = ?", (run_no,))
     return len(gone)
 
 
@@ -251,8 +251,8 @@ def _page_queries(statuses: frozenset[TaskStatus] | None, *, whole: bool) -> tup
     instead = {} if whole else NOT_LISTED
     size_of = f"{size(instead)} AS size"
     if statuses is None:
-        rows = NEAR.format(what=needed(instead, "shelf"))
-        return sizes(NEAR.format(what=f"shelf, idx, {size_of}")), _gathering(rows, instead)
+        rows = NEAR.format(what=needed(instead, "run_no"))
+        return sizes(NEAR.format(what=f"run_no, idx, {size_of}")), _gathering(rows, instead)
     rows = FILTERED.format(needed=needed(instead), near=_near(statuses, "idx"))
     return sizes(_near(statuses, f"idx, {size_of}")), _gathering(rows, instead)
 

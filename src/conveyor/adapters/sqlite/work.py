@@ -23,8 +23,8 @@ from conveyor.adapters.sqlite.rows import (
     stamp,
     task_of,
 )
+from conveyor.adapters.sqlite.run_numbers import RunNumbers, finder
 from conveyor.adapters.sqlite.settling import prepare, settle_all, tell_settled
-from conveyor.adapters.sqlite.shelves import Shelves, finder
 from conveyor.domain import task as life
 from conveyor.domain.ids import RunId, TaskId, task_index
 from conveyor.domain.task import Settlement, Task, TaskStatus, size_of
@@ -33,7 +33,7 @@ from conveyor.ports.work import CLAIM_BYTES, Held
 
 PENDING = """
 FROM task INDEXED BY task_due
-WHERE shelf = ?1 AND status = 0 AND due_at <= ?2 ORDER BY due_at, idx LIMIT ?3
+WHERE run_no = ?1 AND status = 0 AND due_at <= ?2 ORDER BY due_at, idx LIMIT ?3
 """
 SIZE = size(NOT_CLAIMED)
 SIZES = sizes(f"SELECT due_at, idx, {SIZE} AS size {PENDING}", "due_at, idx")
@@ -49,40 +49,40 @@ TAKEN = {
 NEXT = f"SELECT {gathered(TAKEN)} FROM (SELECT {needed(TAKEN)} {PENDING})"
 TAKE = f"""
 UPDATE task SET status = 1, claim_no = claim_no + 1, claimed_at = ?2, updated_at = ?2, due_at = ?4
- WHERE shelf = ?1 AND idx IN (SELECT idx {PENDING})
+ WHERE run_no = ?1 AND idx IN (SELECT idx {PENDING})
 """
-OPEN_SHELF = """
+OPEN_RUN = """
 SELECT no, EXISTS (SELECT 1 FROM task INDEXED BY task_held
-                    WHERE shelf = no AND status = 1 AND due_at <= ?2)
-  FROM shelf WHERE run_id = ?1 AND open
+                    WHERE run_no = no AND status = 1 AND due_at <= ?2)
+  FROM run_no WHERE run_id = ?1 AND open
 """
 NEAR = """
 SELECT * FROM (
     SELECT * FROM (SELECT {what} FROM task INDEXED BY task_due
-                    WHERE shelf = ?1 AND status = 0 AND due_at <= ?2
+                    WHERE run_no = ?1 AND status = 0 AND due_at <= ?2
                     ORDER BY due_at, idx LIMIT ?3)
     UNION ALL
     SELECT * FROM (SELECT {what} FROM task INDEXED BY task_held
-                    WHERE shelf = ?1 AND status = 1 AND due_at <= ?2
+                    WHERE run_no = ?1 AND status = 1 AND due_at <= ?2
                     ORDER BY due_at, idx LIMIT ?3)
 ) ORDER BY due_at, idx LIMIT ?3
 """
 DUE_SIZES = sizes(NEAR.format(what=f"due_at, idx, {SIZE} AS size"), "due_at, idx")
 DUE = f"""
 SELECT {columns(NOT_CLAIMED)} FROM task
- WHERE shelf = ?1 AND idx IN (SELECT idx FROM ({NEAR.format(what="due_at, idx")}))
+ WHERE run_no = ?1 AND idx IN (SELECT idx FROM ({NEAR.format(what="due_at, idx")}))
  ORDER BY due_at, idx
 """
 LAPSED_ANYWHERE = f"""
-SELECT shelf, (SELECT run_id FROM shelf WHERE no = task.shelf), {columns(NO_SPEC)}
+SELECT run_no, (SELECT run_id FROM run_no WHERE no = task.run_no), {columns(NO_SPEC)}
   FROM task INDEXED BY task_held WHERE status = 1 AND due_at <= ? LIMIT ?
 """
 HELD = """
-SELECT (SELECT run_id FROM shelf WHERE no = task.shelf), id, claim_no
+SELECT (SELECT run_id FROM run_no WHERE no = task.run_no), id, claim_no
   FROM task INDEXED BY task_held WHERE status = 1
 """
 RENEW = """
-UPDATE task SET due_at = ? WHERE shelf = ? AND idx = ? AND claim_no = ? AND status = 1 RETURNING 1
+UPDATE task SET due_at = ? WHERE run_no = ? AND idx = ? AND claim_no = ? AND status = 1 RETURNING 1
 """
 
 
@@ -101,7 +101,7 @@ class SqliteWork:
         self._clock = clock
         self._lease = lease
         self._incarnation = incarnation
-        self._shelves = Shelves()
+        self._run_numbers = RunNumbers()
 
     async def open(self, run_id: RunId) -> None:
         await self._database.write(lambda connection: _set_open(connection, run_id, opened=True))
@@ -129,16 +129,16 @@ class SqliteWork:
         def operation(connection: apsw.Connection) -> list[Held]:
             # Read here, in the order of writes: a step of the clock moves leases by a write too.
             until = stamp(self._clock.now() + self._lease)
-            shelf = finder(connection)
+            run_no = finder(connection)
             return [
-                one for one in held if not _renew_one(connection, shelf(one.run_id), one, until)
+                one for one in held if not _renew_one(connection, run_no(one.run_id), one, until)
             ]
 
         return await self._database.write(operation, lazy=True)
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
         now = stamp(self._clock.now())
-        keys, claims = prepare(settlements, self._shelf_of, now)
+        keys, claims = prepare(settlements, self._run_no_of, now)
         held = await self._database.write(
             lambda connection: settle_all(connection, claims, now, self._incarnation)
         )
@@ -160,7 +160,7 @@ class SqliteWork:
         )
 
     def take_due(
-        self, connection: apsw.Connection, shelf: int | None, tasks: Sequence[Task]
+        self, connection: apsw.Connection, run_no: int | None, tasks: Sequence[Task]
     ) -> list[Task]:
         """Claim those of the tasks that are due, as the domain says."""
         now = self._clock.now()
@@ -168,9 +168,9 @@ class SqliteWork:
         taken = [life.claim(task, now, self._lease) for task in due]
         for old, new in zip(due, taken, strict=True):
             if old.status is TaskStatus.PROCESSING:
-                self._move_lost(connection, shelf, old, new)
+                self._move_lost(connection, run_no, old, new)
             else:
-                replace_state(connection, shelf, new)
+                replace_state(connection, run_no, new)
         return taken
 
     def _claim_run(
@@ -181,50 +181,50 @@ class SqliteWork:
         this thread.
         """
         now = stamp(self._clock.now())
-        found = connection.execute(OPEN_SHELF, (run_id, now)).fetchone()
+        found = connection.execute(OPEN_RUN, (run_id, now)).fetchone()
         if found is None:
             return []
-        shelf, any_lapsed = found
+        run_no, any_lapsed = found
         if any_lapsed:
-            fits, _ = fitting(connection, DUE_SIZES, (shelf, now), limit=limit, room=room)
-            rows = connection.execute(DUE, (shelf, now, fits)).fetchall()
-            return self.take_due(connection, shelf, [task_of(run_id, row) for row in rows])
-        fits, _ = fitting(connection, SIZES, (shelf, now), limit=limit, room=room)
-        values = (shelf, now, fits, now + self._lease // timedelta(microseconds=1))
+            fits, _ = fitting(connection, DUE_SIZES, (run_no, now), limit=limit, room=room)
+            rows = connection.execute(DUE, (run_no, now, fits)).fetchall()
+            return self.take_due(connection, run_no, [task_of(run_id, row) for row in rows])
+        fits, _ = fitting(connection, SIZES, (run_no, now), limit=limit, room=room)
+        values = (run_no, now, fits, now + self._lease // timedelta(microseconds=1))
         [(rows,)] = connection.execute(NEXT, values)
         connection.execute(TAKE, values)
         return str(rows)
 
-    def _shelf_of(self, run_id: RunId) -> int | None:
-        return self._database.peek(lambda connection: self._shelves.find(connection, run_id))
+    def _run_no_of(self, run_id: RunId) -> int | None:
+        return self._database.peek(lambda connection: self._run_numbers.find(connection, run_id))
 
     def _release(self, connection: apsw.Connection, latest: int, limit: int) -> list[Held]:
         now = self._clock.now()
         released = []
-        for shelf, task in _lapsed(connection, latest, limit=limit):
-            self._move_lost(connection, shelf, task, life.release(task, now))
+        for run_no, task in _lapsed(connection, latest, limit=limit):
+            self._move_lost(connection, run_no, task, life.release(task, now))
             released.append(Held(task.run_id, task.id, task.claim_no))
         return released
 
     def _move_lost(
-        self, connection: apsw.Connection, shelf: int | None, old: Task, new: Task
+        self, connection: apsw.Connection, run_no: int | None, old: Task, new: Task
     ) -> None:
         """Write a task taken from a lost worker, with its line and, if it failed, its count."""
-        replace_state(connection, shelf, new)
-        add_line(connection, shelf, old, old.claim_no, life.lost_line(old, new.updated_at))
+        replace_state(connection, run_no, new)
+        add_line(connection, run_no, old, old.claim_no, life.lost_line(old, new.updated_at))
         if new.status is TaskStatus.FAILED:
             verdict = life.Verdict(status=new.status, charged=False, reason=new.reason)
-            add_counts(connection, shelf, self._incarnation, life.counted(verdict))
+            add_counts(connection, run_no, self._incarnation, life.counted(verdict))
 
 
 def _lapsed(connection: apsw.Connection, latest: int, *, limit: int) -> list[tuple[int, Task]]:
-    """Claims whose lease ends at a moment or before it, each with its shelf."""
+    """Claims whose lease ends at a moment or before it, each with its run_no."""
     rows: Sequence[Row] = connection.execute(LAPSED_ANYWHERE, (latest, limit)).fetchall()
-    return [(shelf, task_of(run_id, tuple(row))) for shelf, run_id, *row in rows]
+    return [(run_no, task_of(run_id, tuple(row))) for run_no, run_id, *row in rows]
 
 
-def _renew_one(connection: apsw.Connection, shelf: int | None, held: Held, until: int) -> bool:
-    key = (until, shelf, task_index(held.task_id), held.claim_no)
+def _renew_one(connection: apsw.Connection, run_no: int | None, held: Held, until: int) -> bool:
+    key = (until, run_no, task_index(held.task_id), held.claim_no)
     return connection.execute(RENEW, key).fetchone() is not None
 
 
@@ -235,4 +235,4 @@ def _given(run_id: RunId, taken: str | list[Task]) -> list[Task]:
 
 
 def _set_open(connection: apsw.Connection, run_id: RunId, *, opened: bool) -> None:
-    connection.execute("UPDATE shelf SET open = ? WHERE run_id = ?", (int(opened), run_id))
+    connection.execute("UPDATE run_no SET open = ? WHERE run_id = ?", (int(opened), run_id))
