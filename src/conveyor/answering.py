@@ -6,23 +6,22 @@ from conveyor.api.handlers import Handlers
 from conveyor.api.links import Links
 from conveyor.operating import Engines
 from conveyor.settings import Settings
-from conveyor.steps.accept import Accept, Vet
-from conveyor.steps.append import Append
-from conveyor.steps.close import Close
+from conveyor.steps.add_tasks import AddTasks
 from conveyor.steps.delete import Delete
 from conveyor.steps.dispatch import Pump
 from conveyor.steps.export import Export
+from conveyor.steps.file_inputs import FileInputs
 from conveyor.steps.ingest import Ingest
+from conveyor.steps.lifecycle import Lifecycle
 from conveyor.steps.owing import Owing
-from conveyor.steps.pause import Pause
+from conveyor.steps.progress import ProgressFeed
 from conveyor.steps.read import Read
-from conveyor.steps.rerun import Rerun
+from conveyor.steps.rerun import RerunJob
 from conveyor.steps.shared.idempotency import Replays
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.quotas import Quotas
 from conveyor.steps.shared.standing import Standing
-from conveyor.steps.stage import Stage
-from conveyor.steps.watch import Watch
+from conveyor.steps.submit import SubmitJob, Vet
 from conveyor.telemetry import Metrics
 
 
@@ -31,7 +30,7 @@ def wire_handlers(
     engines: Engines,
     metrics: Metrics,
     ingest: Ingest,
-    watch: Watch,
+    progress: ProgressFeed,
     *,
     exporting: Export,
     owing: Owing,
@@ -46,20 +45,19 @@ def wire_handlers(
         limits=settings.limits,
         metrics=metrics,
         public_url=settings.public_url,
-        stage=replace(_wire_stage(settings, engines), quota=quota),
-        accept=replace(
-            _wire_accept(settings, engines, replays, ingest, vet=vet, slices=slices),
+        file_inputs=replace(_wire_file_inputs(settings, engines), quota=quota),
+        submit=replace(
+            _wire_submit(settings, engines, replays, ingest, vet=vet, slices=slices),
             quota=quota,
             standing=standing.check,
         ),
-        append=replace(
-            _wire_append(settings, engines, replays, ingest, slices),
+        additions=replace(
+            _wire_add_tasks(settings, engines, replays, ingest, slices),
             quota=quota,
             standing=standing.check_job,
         ),
-        closing=_wire_close(engines, ingest, owing),
-        pausing=_wire_pause(engines, ingest, standing),
-        rerunning=replace(
+        lifecycle=_wire_lifecycle(engines, ingest, owing, standing),
+        reruns=replace(
             _wire_rerun(settings, engines, replays, ingest), quota=quota, standing=standing.check
         ),
         deleting=_wire_delete(engines, ingest, owing),
@@ -73,7 +71,7 @@ def wire_handlers(
             clock=engines.clock,
             waiting=pump.roster.waiting,
         ),
-        watch=watch,
+        progress=progress,
     )
 
 
@@ -87,23 +85,17 @@ def _wire_standing(engines: Engines, pump: Pump) -> Standing:
     )
 
 
-def _wire_pause(engines: Engines, ingest: Ingest, standing: Standing) -> Pause:
-    return Pause(
-        metadata=engines.metadata,
-        clock=engines.clock,
-        wake=ingest.wake,
-        standing=standing.check_job,
-    )
-
-
-def _wire_close(engines: Engines, ingest: Ingest, owing: Owing) -> Close:
-    return Close(
+def _wire_lifecycle(
+    engines: Engines, ingest: Ingest, owing: Owing, standing: Standing
+) -> Lifecycle:
+    return Lifecycle(
         metadata=engines.metadata,
         work=engines.work,
         clock=engines.clock,
         owing=owing,
         check=ingest.check,
         wake=ingest.wake,
+        standing=standing.check_job,
     )
 
 
@@ -119,8 +111,8 @@ def _wire_quotas(settings: Settings, engines: Engines) -> Quotas:
     )
 
 
-def _wire_stage(settings: Settings, engines: Engines) -> Stage:
-    return Stage(
+def _wire_file_inputs(settings: Settings, engines: Engines) -> FileInputs:
+    return FileInputs(
         metadata=engines.metadata,
         inputs=engines.inputs,
         blobs=engines.blobs,
@@ -130,7 +122,7 @@ def _wire_stage(settings: Settings, engines: Engines) -> Stage:
     )
 
 
-def _wire_accept(
+def _wire_submit(
     settings: Settings,
     engines: Engines,
     replays: Replays,
@@ -138,8 +130,8 @@ def _wire_accept(
     *,
     vet: Vet,
     slices: LoopSlices,
-) -> Accept:
-    return Accept(
+) -> SubmitJob:
+    return SubmitJob(
         metadata=engines.metadata,
         tasks=engines.tasks,
         work=engines.work,
@@ -158,10 +150,10 @@ def _wire_accept(
     )
 
 
-def _wire_append(
+def _wire_add_tasks(
     settings: Settings, engines: Engines, replays: Replays, ingest: Ingest, slices: LoopSlices
-) -> Append:
-    return Append(
+) -> AddTasks:
+    return AddTasks(
         metadata=engines.metadata,
         blobs=engines.blobs,
         duties=engines.duties,
@@ -174,8 +166,8 @@ def _wire_append(
     )
 
 
-def _wire_rerun(settings: Settings, engines: Engines, replays: Replays, ingest: Ingest) -> Rerun:
-    return Rerun(
+def _wire_rerun(settings: Settings, engines: Engines, replays: Replays, ingest: Ingest) -> RerunJob:
+    return RerunJob(
         metadata=engines.metadata,
         tasks=engines.tasks,
         work=engines.work,

@@ -62,12 +62,12 @@ from conveyor.steps.fire import Fire
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.lane import Pace
 from conveyor.steps.notify import Notify
+from conveyor.steps.progress import ROUND, ProgressFeed
 from conveyor.steps.recognize import Recognize
 from conveyor.steps.report import Report
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
 from conveyor.steps.sweep import Sweep
-from conveyor.steps.watch import ROUND, Watch
 from conveyor.telemetry import MeteredGateway, MeteredReceivers, MeteredTasks, MeteredWork, Metrics
 from conveyor.timekeeping import Timekeeper
 from conveyor.timing import timed
@@ -129,7 +129,7 @@ class Service:
     fire: Fire
     sweep: Sweep
     sweep_every: timedelta
-    watch: Watch
+    progress: ProgressFeed
     vitals: Vitals
     timekeeper: Timekeeper | None  # None where the clock is a test's, and is never set
     token: str  # opens the door for operators
@@ -161,12 +161,12 @@ class Service:
         if self.timekeeper:
             await self.timekeeper.run(stopping)
 
-    async def watch_runs(self, stopping: asyncio.Event) -> None:
+    async def follow_runs(self, stopping: asyncio.Event) -> None:
         """Keep listeners up to date; when told to stop, let them go, so that no stream holds it."""
         try:
-            await serve(self.watch.step, stopping, idle=ROUND, name="watch")
+            await serve(self.progress.step, stopping, idle=ROUND, name="progress")
         finally:
-            self.watch.close()
+            self.progress.close()
 
     async def note_uses(self, stopping: asyncio.Event) -> None:
         """Write down now and then when keys were last used, and once more at the end."""
@@ -297,14 +297,14 @@ def wire(settings: Settings, engines: Engines) -> Service:
     pump = _wire_pump(settings, engines, complete, metrics)
     ingest = _wire_ingest(settings, engines, complete, pump)
     recognize = wire_recognize(engines)
-    watch = _wire_watch(settings, engines, metrics, pump, recognize)
+    progress = _wire_progress(settings, engines, metrics, pump, recognize)
     exporting = wire_export(settings, engines)
     handlers = wire_handlers(
         settings,
         engines,
         metrics,
         ingest,
-        watch,
+        progress,
         exporting=exporting,
         owing=complete.owing,
         vet=notifying.vet,
@@ -329,7 +329,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
         fire=wire_fire(engines, metrics),
         sweep=sweep,
         sweep_every=settings.sweep_every,
-        watch=watch,
+        progress=progress,
         vitals=_wire_vitals(settings, engines, metrics),
         timekeeper=_wire_timekeeper(engines),
         token=operators.token,
@@ -388,10 +388,10 @@ def _wire_rates(settings: Settings, engines: Engines) -> Rates:
     )
 
 
-def _wire_watch(
+def _wire_progress(
     settings: Settings, engines: Engines, metrics: Metrics, pump: Pump, recognize: Recognize
-) -> Watch:
-    watch = Watch(
+) -> ProgressFeed:
+    progress = ProgressFeed(
         metadata=engines.metadata,
         tasks=engines.tasks,
         clock=engines.clock,
@@ -401,8 +401,8 @@ def _wire_watch(
         most=settings.event_listeners,
         waiting=pump.roster.waiting,
     )
-    metrics.listeners.set_function(lambda: watch.listeners)
-    return watch
+    metrics.listeners.set_function(lambda: progress.listeners)
+    return progress
 
 
 def _tell_build(settings: Settings, metrics: Metrics) -> None:

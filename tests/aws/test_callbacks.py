@@ -273,7 +273,7 @@ async def test_in_any_weather_every_state_hears_of_its_own_end_once(
         job_id, run_id = await house.submit(2, step_functions={"task_token": token})
         runs[token] = (run_id, number % 2 == 0)
         if number % 2:
-            await house.close.stop(CALLER, job_id)
+            await house.lifecycle.stop(CALLER, job_id)
         else:
             await house.drain(run_id, lambda _task: A_PAGE)
     endpoint.weather = bad_weather(seed)

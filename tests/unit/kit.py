@@ -59,25 +59,25 @@ from conveyor.ports.task_tokens import TaskTokens
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.timetable import Timetable
 from conveyor.ports.work import Held, Work
-from conveyor.steps.accept import Accept
-from conveyor.steps.append import Append
+from conveyor.steps.add_tasks import AddTasks
 from conveyor.steps.attempt import Assignment, Ended, Fetched, Result
 from conveyor.steps.attend import Attend
 from conveyor.steps.clear import Clear
-from conveyor.steps.close import Close
 from conveyor.steps.complete import Complete
 from conveyor.steps.courier import Courier
 from conveyor.steps.delete import Delete
 from conveyor.steps.export import Export
+from conveyor.steps.file_inputs import FileInputs
 from conveyor.steps.fire import Fire
 from conveyor.steps.ingest import Ingest
+from conveyor.steps.lifecycle import Lifecycle
 from conveyor.steps.mend import Mend
 from conveyor.steps.notify import Notify
 from conveyor.steps.owing import Owing
 from conveyor.steps.pack import Pack
 from conveyor.steps.read import Read
 from conveyor.steps.report import Report
-from conveyor.steps.rerun import Rerun, Rerunning
+from conveyor.steps.rerun import RerunJob, Rerunning
 from conveyor.steps.reschedule import Reschedule
 from conveyor.steps.retire import Retire
 from conveyor.steps.rotate import Rotate
@@ -85,7 +85,7 @@ from conveyor.steps.scrub import Scrub
 from conveyor.steps.settle import Settle
 from conveyor.steps.shared.idempotency import Answer, Call, Replays
 from conveyor.steps.shared.loop_slices import LoopSlices
-from conveyor.steps.stage import Stage
+from conveyor.steps.submit import SubmitJob
 from conveyor.steps.subscribe import Subscribe
 from conveyor.steps.sweep import Sweep
 from conveyor.testing.clock import FakeClock
@@ -140,17 +140,17 @@ class House:
     coordination: Coordination
     timetable: Timetable
     sealing: AesSealing
-    stage: Stage
-    accept: Accept
-    append: Append
-    close: Close
+    file_inputs: FileInputs
+    submit_job: SubmitJob
+    add_tasks: AddTasks
+    lifecycle: Lifecycle
     complete: Complete
     ingest: Ingest
     settle: Settle
     attend: Attend
     sweep: Sweep
     read: Read
-    rerunning: Rerun
+    rerun_job: RerunJob
     delete: Delete
     scrub: Scrub
     exporting: Export
@@ -169,7 +169,7 @@ class House:
 
     async def submit(self, count: int = 3, **given: Any) -> tuple[JobId, RunId]:
         """A job of so many tasks, as a caller gets one; its ids."""
-        answer = await self.accept.submit(a_call(count, **given), ids_as_answer)
+        answer = await self.submit_job.submit(a_call(count, **given), ids_as_answer)
         return ids_in(answer)
 
     async def rerun(
@@ -178,7 +178,7 @@ class House:
         """A new run as a caller gets one: its id, how many tasks it does, how many it inherits."""
         statuses = parse_statuses(status)
         call = a_rerun(status, key=key)
-        answer = await self.rerunning.rerun(call, job_id, statuses, figures_as_answer)
+        answer = await self.rerun_job.rerun(call, job_id, statuses, figures_as_answer)
         run_id, retried, inherited = answer.body.decode().split()
         return RunId(run_id), int(retried), int(inherited)
 
@@ -422,7 +422,7 @@ def a_house(
         ),
         complete=complete,
         ingest=ingest,
-        stage=Stage(
+        file_inputs=FileInputs(
             metadata=metadata,
             inputs=inputs,
             blobs=blobs,
@@ -430,7 +430,7 @@ def a_house(
             ids=ids,
             most_bytes=limits.list_bytes,
         ),
-        accept=Accept(
+        submit_job=SubmitJob(
             metadata=metadata,
             tasks=tasks,
             work=work,
@@ -447,7 +447,7 @@ def a_house(
             wake=woken.append,
             takes_tokens=True,
         ),
-        append=Append(
+        add_tasks=AddTasks(
             metadata=metadata,
             blobs=blobs,
             duties=duties,
@@ -458,7 +458,7 @@ def a_house(
             slices=LoopSlices(clock=clock),
             ingest=ingest.run,
         ),
-        close=Close(
+        lifecycle=Lifecycle(
             metadata=metadata,
             work=work,
             clock=clock,
@@ -466,7 +466,7 @@ def a_house(
             check=complete.check,
             wake=woken.append,
         ),
-        rerunning=Rerun(
+        rerun_job=RerunJob(
             metadata=metadata,
             tasks=tasks,
             work=work,

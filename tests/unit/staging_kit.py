@@ -29,7 +29,7 @@ def urls(count: int, *, bad: Iterable[int] = ()) -> bytes:
 
 
 async def a_slot(house: House, kind: str = "txt", **spec: object) -> InputId:
-    slot = await house.stage.slot(CALLER, msgspec.json.encode({"type": kind, **spec}))
+    slot = await house.file_inputs.slot(CALLER, msgspec.json.encode({"type": kind, **spec}))
     return slot.id
 
 
@@ -43,12 +43,14 @@ async def sent(
 ) -> InputId:
     """A slot with a list in it."""
     slot_id = await a_slot(house, kind, **spec)
-    await house.stage.fill(slot_id, as_stream([content]), list(encodings), length=len(content))
+    await house.file_inputs.fill(
+        slot_id, as_stream([content]), list(encodings), length=len(content)
+    )
     return slot_id
 
 
 async def submit_list(house: House, slot_id: InputId, **given: Any) -> Answer:
-    return await house.accept.submit(a_list_call(slot_id, **given), ids_as_answer)
+    return await house.submit_job.submit(a_list_call(slot_id, **given), ids_as_answer)
 
 
 async def submitted_list(house: House, content: bytes, **given: object) -> tuple[JobId, RunId]:

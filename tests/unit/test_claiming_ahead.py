@@ -1,6 +1,7 @@
 """Claims ahead of their time: where pages end quickly the next are at hand, and only there."""
 
 import asyncio
+import dataclasses
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +21,6 @@ from conveyor.ports.work import Held
 from conveyor.steps.attempt import Assignment, Ended, Result
 from conveyor.steps.dispatch import Pump
 from conveyor.steps.lane import Lane, Pace
-from conveyor.steps.pause import Pause
 from tests.unit.kit import A_PAGE, CALLER, LEASE, House, ScriptedAttempts, a_house, away, until
 from tests.unit.test_dispatch import a_pump, quick, running
 
@@ -68,10 +68,10 @@ async def test_what_was_claimed_ahead_goes_back_uncharged_when_the_program_stops
 
 async def test_what_was_claimed_ahead_goes_back_when_the_run_is_paused() -> None:
     house, gateway, pump, run_id = await _house(quick(lead=LEAD))
-    pausing = Pause(metadata=house.metadata, clock=house.clock, wake=pump.wake)
+    pausing = dataclasses.replace(house.lifecycle, wake=pump.wake)
     async with running(pump):
         lane = await _going(pump, gateway, run_id)
-        await pausing.turn(CALLER, lane.job.id, PauseState.PAUSED)
+        await pausing.set_pause(CALLER, lane.job.id, PauseState.PAUSED)
         await until(lambda: len(pump.flights) == 3)
         begun = len(gateway.started)
         gateway.gate.set()
@@ -114,10 +114,10 @@ async def test_a_renewal_during_a_settle_cuts_off_nobody_else() -> None:
 async def test_a_renewal_during_a_hand_back_does_no_harm() -> None:
     house, gateway, pump, run_id = await _house(quick(lead=LEAD))
     pump.settle = _lingering(pump.settle)
-    pausing = Pause(metadata=house.metadata, clock=house.clock, wake=pump.wake)
+    pausing = dataclasses.replace(house.lifecycle, wake=pump.wake)
     async with running(pump):
         lane = await _going(pump, gateway, run_id)
-        await pausing.turn(CALLER, lane.job.id, PauseState.PAUSED)
+        await pausing.set_pause(CALLER, lane.job.id, PauseState.PAUSED)
         await until(lambda: len(pump.flights) == 3)
         gateway.gate.set()
     await house.check_counts(run_id)
@@ -133,7 +133,7 @@ async def test_a_run_that_ends_while_tasks_are_claimed_ahead_of_it_ends_alone() 
         pump.stirred.set()
         await until(lambda: gated.asked)
         lane.calls -= 1
-        await house.close.stop(CALLER, lane.job.id)
+        await house.lifecycle.stop(CALLER, lane.job.id)
         pump.wake(run_id)
         gateway.gate.set()
         await until(lambda: not lane.unsettled)
@@ -245,8 +245,8 @@ async def _pause_for_a_moment(
     with suppress(Conflict):  # it is over
         for state in (PauseState.PAUSED, PauseState.ACTIVE):
             pump = dice.choice(pumps)
-            pausing = Pause(metadata=house.metadata, clock=house.clock, wake=pump.wake)
-            await pausing.turn(CALLER, job_id, state)
+            pausing = dataclasses.replace(house.lifecycle, wake=pump.wake)
+            await pausing.set_pause(CALLER, job_id, state)
             await asyncio.sleep(dice.random() * 0.01)
 
 

@@ -50,7 +50,7 @@ async def test_a_check_overtaken_by_another_finds_the_run_ended() -> None:
 async def test_a_check_overtaken_by_a_stop_leaves_the_run_stopped() -> None:
     house, run_id = await _all_settled(3)
     job_id = (await house.run(run_id)).job_id
-    house.trace.before("metadata.commit", 1, lambda: house.close.stop(CALLER, job_id))
+    house.trace.before("metadata.commit", 1, lambda: house.lifecycle.stop(CALLER, job_id))
 
     assert not await house.complete.check(run_id)
 
@@ -82,7 +82,7 @@ async def test_a_run_with_promised_rows_is_not_complete() -> None:
     house = a_house()
     job_id, run_id = await house.submit(1, status="open")
     with away(house.trace, "tasks.add", Unavailable("away")):
-        await house.append.add(a_call(2, first=1, last_batch=True), job_id, ids_as_reply)
+        await house.add_tasks.add(a_call(2, first=1, last_batch=True), job_id, ids_as_reply)
     await house.drain(run_id, _page)
     assert not await house.complete.check(run_id)
 

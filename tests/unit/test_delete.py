@@ -155,11 +155,11 @@ async def test_a_live_run_can_be_deleted() -> None:
 
     assert await house.work.claim({run_id: 5}) == []
     with pytest.raises(ConveyorError, match="takes no more tasks"):
-        await house.append.add(a_call(1), job_id, ids_as_reply)
+        await house.add_tasks.add(a_call(1), job_id, ids_as_reply)
     await house.settle.settle([Ended(task, an_assignment(job), A_PAGE)])
     await house.do_duties()
     assert list(await house.bodies.runs_held(limit=9)) == []
-    await house.close.close(CALLER, job_id)
+    await house.lifecycle.close(CALLER, job_id)
     assert (await house.job(job_id)).status is JobStatus.CLOSED
 
 
@@ -253,7 +253,7 @@ async def test_a_delete_and_added_tasks(moment: Moment) -> None:
     getattr(house.trace, moment)("metadata.commit", 1, lambda: _delete_and_scrub(house, job_id))
 
     with suppress(NotFound):
-        await house.append.add(a_call(3), job_id, ids_as_reply)
+        await house.add_tasks.add(a_call(3), job_id, ids_as_reply)
 
     await house.do_duties()
     await house.sweep_later()

@@ -1,6 +1,7 @@
 """The pump: never too much at once, nothing lost, nothing charged that was not an attempt."""
 
 import asyncio
+import dataclasses
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -31,7 +32,6 @@ from conveyor.steps import dispatch
 from conveyor.steps.attempt import NO_ROOM_WAIT, Assignment, Fetched, Result
 from conveyor.steps.dispatch import Pump
 from conveyor.steps.lane import Pace
-from conveyor.steps.pause import Pause
 from conveyor.testing.factories import a_run, scraped, settlement
 from tests.unit.kit import (
     A_PAGE,
@@ -265,7 +265,7 @@ async def test_a_stopped_run_gives_nothing_more_and_what_is_in_flight_counts() -
 
     async with running(pump):
         await until(lambda: len(gateway.started) == 4)
-        await house.close.stop(CALLER, job_id)
+        await house.lifecycle.stop(CALLER, job_id)
         await until(lambda: pump.lanes[run_id].gone)
         gateway.gate.set()
         await until(lambda: not pump.lanes)
@@ -315,7 +315,7 @@ async def test_a_run_with_new_tasks_is_looked_at_at_once_when_the_pump_is_woken(
 
     async with running(pump):
         await until(lambda: gateway.started and not pump.flights)
-        await house.append.add(a_call(2, first=1), job_id, _no_words)
+        await house.add_tasks.add(a_call(2, first=1), job_id, _no_words)
         pump.wake(run_id)
         await until(lambda: len(gateway.started) == 3)
 
@@ -649,13 +649,13 @@ async def test_the_others_of_a_claim_are_started_though_the_check_of_a_final_one
     await _lose_workers(house, run_id)
     [first] = await house.rows(run_id)
     job = await house.job((await house.run(run_id)).job_id)
-    await house.append.add(a_call(1, first=1), job.id, _no_words)
+    await house.add_tasks.add(a_call(1, first=1), job.id, _no_words)
     house.trace.forget()
     house.trace.before("tasks.counts", 1, _be_away)
 
     async with running(a_pump(house, gateway.attempt)):
         await until(lambda: gateway.started)
-        await house.close.close(CALLER, job.id)
+        await house.lifecycle.close(CALLER, job.id)
         await _completed(house, run_id)
 
     [started] = gateway.started
@@ -862,7 +862,7 @@ async def test_pages_that_wait_for_their_host_are_handed_back_when_the_run_or_th
     pump = a_pump(house, gateway.attempt)
     async with running(pump):
         await until(lambda: len(gateway.started) == 1 and len(pump.flights) == 5)
-        await house.close.stop(CALLER, job_id)
+        await house.lifecycle.stop(CALLER, job_id)
         pump.wake(stopped)
         await until(lambda: len(pump.flights) == 1)
         _, going = await house.submit(5, max_per_host=1)
@@ -876,11 +876,11 @@ async def test_pages_that_wait_for_their_host_are_handed_back_when_the_run_or_th
 
 async def _submit_with_key(house: House, key: str, count: int) -> RunId:
     call = replace(a_call(count), api_key=key)
-    return ids_in(await house.accept.submit(call, ids_as_answer))[1]
+    return ids_in(await house.submit_job.submit(call, ids_as_answer))[1]
 
 
 async def _submit_as(house: House, caller: CallerId, count: int) -> RunId:
-    answer = await house.accept.submit(a_call(count, caller=caller), ids_as_answer)
+    answer = await house.submit_job.submit(a_call(count, caller=caller), ids_as_answer)
     return ids_in(answer)[1]
 
 
@@ -904,14 +904,14 @@ async def test_a_paused_run_gives_nothing_until_it_is_resumed() -> None:
     house, gateway = a_house(), ScriptedAttempts()
     job_id, run_id = await house.submit(3)
     pump = a_pump(house, gateway.attempt)
-    pausing = Pause(metadata=house.metadata, clock=house.clock, wake=pump.wake)
-    await pausing.turn(CALLER, job_id, PauseState.PAUSED)
+    pausing = dataclasses.replace(house.lifecycle, wake=pump.wake)
+    await pausing.set_pause(CALLER, job_id, PauseState.PAUSED)
 
     async with running(pump):
         await until(lambda: run_id in pump.lanes)
         assert not house.trace.of("work.claim")
         assert not gateway.started
-        await pausing.turn(CALLER, job_id, PauseState.ACTIVE)
+        await pausing.set_pause(CALLER, job_id, PauseState.ACTIVE)
         await _completed(house, run_id)
 
     assert len(gateway.started) == 3
@@ -921,11 +921,11 @@ async def test_a_pause_lets_what_is_running_finish() -> None:
     house, gateway = a_house(), ScriptedAttempts(is_open=False)
     job_id, run_id = await house.submit(3, max_inflight=2)
     pump = a_pump(house, gateway.attempt)
-    pausing = Pause(metadata=house.metadata, clock=house.clock, wake=pump.wake)
+    pausing = dataclasses.replace(house.lifecycle, wake=pump.wake)
 
     async with running(pump):
         await until(lambda: len(gateway.started) == 2)
-        await pausing.turn(CALLER, job_id, PauseState.PAUSED)
+        await pausing.set_pause(CALLER, job_id, PauseState.PAUSED)
         await until(lambda: pump.lanes[run_id].run.is_paused)
         gateway.gate.set()
         await until(lambda: not pump.flights)

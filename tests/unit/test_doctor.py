@@ -150,7 +150,7 @@ async def lose_scrub_duty(house: House) -> None:
 
 async def die_before_commit(house: House, count: int = 3) -> None:
     with away(house.trace, "metadata.commit", Crash()), pytest.raises(Crash):
-        await house.accept.submit(a_call(count), ids_as_answer)
+        await house.submit_job.submit(a_call(count), ids_as_answer)
     house.clock.advance(YOUNG + timedelta(minutes=1))
 
 
@@ -463,9 +463,9 @@ async def test_all_that_can_happen_without_a_fault_is_well(monkeypatch: pytest.M
     await house.drain(run_id, _one_fails)
     await well()
     opened, first = await house.submit(1, status="open")
-    await house.append.add(a_call(4, first=1), opened, ids_as_reply)
+    await house.add_tasks.add(a_call(4, first=1), opened, ids_as_reply)
     await well()
-    await house.close.stop(CALLER, opened)
+    await house.lifecycle.stop(CALLER, opened)
     await house.work.claim({first: 1})
     again, *_ = await house.rerun(opened, "failed,pending")
     await house.drain(again, _one_fails)
@@ -504,7 +504,7 @@ async def test_a_run_that_moves_under_the_doctors_eyes_is_well(
 
     async def goes_on() -> None:
         await _settle_some(house, run_id, 1)
-        await house.append.add(a_call(1, first=9), job.id, ids_as_reply)
+        await house.add_tasks.add(a_call(1, first=9), job.id, ids_as_reply)
         for nth in (1, 2):
             house.trace.after(moment, nth, _move)
 
@@ -682,7 +682,7 @@ async def test_rows_promised_by_more_batches_than_a_page_are_not_missed(
     job_id, _ = await house.submit(1, status="open")
     with away(house.trace, "tasks.add", Unavailable("tasks away")):
         for number in range(5):
-            await house.append.add(a_call(1, first=1 + number), job_id, ids_as_reply)
+            await house.add_tasks.add(a_call(1, first=1 + number), job_id, ids_as_reply)
 
     assert await codes(house) == []
 

@@ -58,7 +58,7 @@ def nightly(zone: str = "Europe/Berlin") -> dict[str, object]:
 
 async def schedule(house: House, count: int = 3, given: object = HOURLY, **others: Any) -> JobId:
     call = a_call(count, type="scheduled", schedule=given, **others)
-    answer = await house.accept.submit(call, ids_as_answer)
+    answer = await house.submit_job.submit(call, ids_as_answer)
     assert answer.status == 201
     job_id, run_id = ids_in(answer)
     assert run_id == "-"
@@ -133,7 +133,7 @@ async def test_a_scheduled_job_has_its_list_and_no_run(count: int) -> None:
 async def test_a_bad_schedule_creates_nothing(given: dict[str, Any], field: str) -> None:
     house = a_house()
     with pytest.raises(InvalidArgument) as refused:
-        await house.accept.submit(a_call(3, **given), ids_as_answer)
+        await house.submit_job.submit(a_call(3, **given), ids_as_answer)
     assert refused.value.extras == {"field": field}
     assert not await house.lists()
     assert not await house.survey.jobs(limit=9)
@@ -151,7 +151,7 @@ async def test_a_bad_task_refuses_a_scheduled_job_as_any_other() -> None:
     raw = {"tasks": [{"url": "ftp://x"}], "type": "scheduled", "schedule": HOURLY}
     call = msgspec.structs.replace(a_call(), raw=msgspec.json.encode(raw))
     with pytest.raises(InvalidArgument) as refused:
-        await house.accept.submit(call, ids_as_answer)
+        await house.submit_job.submit(call, ids_as_answer)
     assert refused.value.extras["invalid_tasks"]
     assert not await house.lists()
 
@@ -493,9 +493,9 @@ async def test_stop_ends_the_live_run_and_the_schedule_goes_on() -> None:
     house = a_house()
     job_id = await schedule(house)
     with pytest.raises(RunNotStoppable):
-        await house.close.stop(CALLER, job_id)
+        await house.lifecycle.stop(CALLER, job_id)
     await fire(house)
-    assert (await house.close.stop(CALLER, job_id)).status is RunStatus.STOPPED
+    assert (await house.lifecycle.stop(CALLER, job_id)).status is RunStatus.STOPPED
     await house.do_duties()
     assert await fire(house) == 1
     assert (await latest(house, job_id)).sequence == 2
@@ -507,9 +507,9 @@ async def test_a_scheduled_job_takes_no_tasks_and_cannot_be_closed() -> None:
     job_id = await schedule(house)
     for _ in range(2):
         with pytest.raises(JobNotOpen):
-            await house.append.add(a_call(1), job_id, ids_as_reply)
+            await house.add_tasks.add(a_call(1), job_id, ids_as_reply)
         with pytest.raises(Conflict):
-            await house.close.close(CALLER, job_id)
+            await house.lifecycle.close(CALLER, job_id)
         await fire(house)
 
 
@@ -520,9 +520,9 @@ async def test_a_scheduled_job_takes_no_tasks_and_cannot_be_closed() -> None:
 async def test_a_rerun_without_a_run_fires_from_the_list(count: int) -> None:
     house = a_house()
     job_id = await schedule(house, count)
-    answer = await house.rerunning.rerun(a_rerun(key="k"), job_id, None, figures_as_answer)
+    answer = await house.rerun_job.rerun(a_rerun(key="k"), job_id, None, figures_as_answer)
     assert answer.status == (201 if count < LARGE else 202)
-    again = await house.rerunning.rerun(a_rerun(key="k"), job_id, None, figures_as_answer)
+    again = await house.rerun_job.rerun(a_rerun(key="k"), job_id, None, figures_as_answer)
     assert again == answer
     run = await latest(house, job_id)
     assert answer.body.decode().split() == [run.id, str(count), "0"]
@@ -541,7 +541,7 @@ async def test_a_long_list_of_a_slot_is_fired_by_hand_too() -> None:
     house = a_house()
     slot_id = await sent(house, urls(2 * LARGE))
     job_id = await schedule_list(house, slot_id)
-    answer = await house.rerunning.rerun(a_rerun(), job_id, None, figures_as_answer)
+    answer = await house.rerun_job.rerun(a_rerun(), job_id, None, figures_as_answer)
     assert answer.status == 202
     assert (await finish(house, job_id)).total == 2 * LARGE
 

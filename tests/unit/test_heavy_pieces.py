@@ -60,7 +60,7 @@ async def test_a_copy_that_follows_a_rerun_does_too() -> None:
 
 
 async def _check_rerun(house: House, job_id: JobId, run_id: RunId) -> None:
-    await house.close.stop(CALLER, job_id)
+    await house.lifecycle.stop(CALLER, job_id)
     house.trace.forget()
 
     again, retried, _ = await house.rerun(job_id)

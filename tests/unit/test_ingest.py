@@ -107,13 +107,13 @@ async def test_an_open_job_may_go_on_after_its_list_is_in() -> None:
 
     run = await house.run(run_id)
     assert (run.ingest_status, run.last_batch_received) == (IngestStatus.DONE, False)
-    await house.append.add(a_call(2, first=COUNT), job_id, ids_as_reply)
+    await house.add_tasks.add(a_call(2, first=COUNT), job_id, ids_as_reply)
     assert len(await house.rows(run_id)) == COUNT + 2
 
 
 async def test_a_job_closed_while_its_list_comes_in_completes_at_the_end() -> None:
     house, job_id, run_id = await _staged(status="open")
-    house.trace.before("work.offer", 1, lambda: house.close.close(CALLER, job_id))
+    house.trace.before("work.offer", 1, lambda: house.lifecycle.close(CALLER, job_id))
 
     await house.do_duties()
     await house.drain(run_id, _page)
@@ -124,7 +124,7 @@ async def test_a_job_closed_while_its_list_comes_in_completes_at_the_end() -> No
 async def test_a_close_that_slips_in_before_the_total_is_written_is_not_lost() -> None:
     house, job_id, run_id = await _staged(status="open")
     house.trace.forget()
-    house.trace.before("metadata.commit", 4, lambda: house.close.close(CALLER, job_id))
+    house.trace.before("metadata.commit", 4, lambda: house.lifecycle.close(CALLER, job_id))
 
     await house.ingest.run(run_id, 0)
 
@@ -392,7 +392,7 @@ async def _added() -> tuple[House, JobId, RunId, int]:
     house = a_house()
     job_id, run_id = await house.submit(1, status="open")
     with away(house.trace, "tasks.add", Unavailable("tasks away")):
-        await house.append.add(a_call(9, first=1), job_id, ids_as_reply)
+        await house.add_tasks.add(a_call(9, first=1), job_id, ids_as_reply)
     [batch] = await house.batches()
     assert (batch.first, (await house.run(run_id)).total) == (1, 10)
     return house, job_id, run_id, batch.first
@@ -408,7 +408,7 @@ async def _check_whole(house: House, run_id: RunId) -> None:
 
 
 async def _stop(house: House, job_id: JobId) -> None:
-    await house.close.stop(CALLER, job_id)
+    await house.lifecycle.stop(CALLER, job_id)
 
 
 async def test_a_list_that_cannot_be_finished_leaves_its_run_stopped_with_what_it_has(
@@ -484,7 +484,7 @@ async def test_rows_ahead_of_the_watermark_count_when_the_run_ends_there(
     with pytest.raises(Crash):
         await house.ingest.run(run_id, 0)
     assert len(await house.rows(run_id)) == 8
-    await house.close.stop(CALLER, job_id)
+    await house.lifecycle.stop(CALLER, job_id)
 
     await house.ingest.run(run_id, 0)
 

@@ -86,7 +86,7 @@ async def test_rows_that_come_after_the_end_are_counted(nth: int, staged: bool) 
     job_id, run_id = await (submitted_list(house, urls(40)) if staged else house.submit(40))
 
     async def end_it() -> None:
-        await house.close.stop(CALLER, job_id)
+        await house.lifecycle.stop(CALLER, job_id)
         await house.ingest.run(run_id, 0)
 
     house.trace.before("tasks.add", nth, end_it)
@@ -97,8 +97,8 @@ async def test_rows_that_come_after_the_end_are_counted(nth: int, staged: bool) 
 async def test_a_copy_that_was_given_up_is_made_anew_from_the_last_whole_run() -> None:
     house = a_house()
     job_id, first = await house.submit(5, status="open")
-    await house.append.add(a_call(20, first=5), job_id, ids_as_reply)
-    await house.close.stop(CALLER, job_id)
+    await house.add_tasks.add(a_call(20, first=5), job_id, ids_as_reply)
+    await house.lifecycle.stop(CALLER, job_id)
     cut = await _given_up_copy(house, job_id)
     assert (await house.run(cut)).total < 25
 
@@ -140,8 +140,8 @@ async def _given_up_copy(house: House, job_id: JobId) -> RunId:
 async def test_a_list_of_one_endless_line_is_looked_at_no_further_than_a_small_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("conveyor.steps.accept.SMALL_LIST", 10_000)
-    monkeypatch.setattr("conveyor.steps.accept.ANY_RATIO", 0)
+    monkeypatch.setattr("conveyor.steps.submit.SMALL_LIST", 10_000)
+    monkeypatch.setattr("conveyor.steps.submit.ANY_RATIO", 0)
     house = a_house()
     content = packed(b"https://ok.example/" + b"a" * 3_000_000)
     assert len(content) < 10_000

@@ -89,7 +89,7 @@ async def test_nothing_is_owed_for_a_run_that_was_stopped() -> None:
     house = a_house()
     job_id, run_id = await _submitted(house)
 
-    await house.close.stop(CALLER, job_id)
+    await house.lifecycle.stop(CALLER, job_id)
     await house.drain(run_id, _page)
 
     assert not await _events(house, job_id)

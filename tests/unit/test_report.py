@@ -20,7 +20,6 @@ from conveyor.errors import Unavailable
 from conveyor.ports.task_tokens import Answer, Closed, Sent, Trouble
 from conveyor.steps import report
 from conveyor.steps.attempt import Result
-from conveyor.steps.pause import Pause
 from conveyor.steps.report import PLACES
 from tests.unit.kit import A_PAGE, CALLER, House, a_house, survives, until
 
@@ -151,7 +150,7 @@ async def test_a_state_hears_of_a_failure_by_its_name() -> None:
     house = a_house()
     house.states.waiting.add(TOKEN)
     job_id, _ = await house.submit(3, step_functions={"task_token": TOKEN})
-    await house.close.stop(CALLER, job_id)
+    await house.lifecycle.stop(CALLER, job_id)
     await house.report.step()
 
     outcome = house.states.outcomes[TOKEN]
@@ -297,7 +296,7 @@ async def test_a_bug_that_one_row_brings_out_ends_none_of_the_others() -> None:
     house = a_house()
     house.states.waiting.add("bad")
     job_id, _ = await house.submit(3, step_functions={"task_token": "bad"})
-    await house.close.stop(CALLER, job_id)
+    await house.lifecycle.stop(CALLER, job_id)
     event = await _event(house)
     await house.metadata.commit(msgspec.structs.replace(event, payload="{"))
     await _ended(house)
@@ -399,8 +398,8 @@ async def test_a_run_that_is_paused_or_waits_for_tasks_beats_too(how: str) -> No
     field = {"task_token": TOKEN, "heartbeat_seconds": BEAT}
     job_id, run_id = await house.submit(3, step_functions=field, status="open")
     if how == "paused":
-        pause = Pause(metadata=house.metadata, clock=house.clock, wake=house.woken.append)
-        await pause.turn(CALLER, job_id, PauseState.PAUSED)
+        pause = house.lifecycle
+        await pause.set_pause(CALLER, job_id, PauseState.PAUSED)
     else:
         await house.drain(run_id, _page)
     house.clock.advance(timedelta(seconds=BEAT))

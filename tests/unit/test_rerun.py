@@ -1,4 +1,4 @@
-"""Rerun: whole or in part, small or large, and what comes of races, deaths and repetitions."""
+"""RerunJob: whole or in part, small or large, and what comes of races, deaths and repetitions."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,7 +26,7 @@ from conveyor.errors import (
     Unavailable,
 )
 from conveyor.steps.attempt import Ended, Result
-from conveyor.steps.rerun import Rerun
+from conveyor.steps.rerun import RerunJob
 from conveyor.steps.shared.idempotency import Answer, Replays
 from conveyor.testing.factories import a_run, a_task
 from conveyor.testing.trace import Crash, Moment
@@ -230,14 +230,14 @@ async def test_a_row_that_settles_between_two_copies_of_it_is_counted_as_it_was_
 async def test_a_rerun_closes_an_open_job() -> None:
     house = a_house()
     job_id, _ = await house.submit(2, status="open")
-    await house.close.stop(CALLER, job_id)
+    await house.lifecycle.stop(CALLER, job_id)
 
     second, *_ = await house.rerun(job_id)
 
     assert (await house.job(job_id)).status is JobStatus.CLOSED
     assert (await house.run(second)).last_batch_received
     with pytest.raises(Exception, match="takes no more tasks"):
-        await house.append.add(a_call(1), job_id, ids_as_reply)
+        await house.add_tasks.add(a_call(1), job_id, ids_as_reply)
 
 
 async def test_runs_are_numbered_even_when_one_is_deleted() -> None:
@@ -255,7 +255,7 @@ async def test_runs_are_numbered_even_when_one_is_deleted() -> None:
 async def test_a_run_without_tasks_is_not_repeated() -> None:
     house = a_house()
     job_id, _ = await house.submit(0, status="open")
-    await house.close.close(CALLER, job_id)
+    await house.lifecycle.close(CALLER, job_id)
 
     with pytest.raises(NoMatchingTasks, match=r"no tasks$"):
         await house.rerun(job_id)
@@ -264,7 +264,7 @@ async def test_a_run_without_tasks_is_not_repeated() -> None:
 async def test_the_key_of_the_rerun_is_the_one_forwarded() -> None:
     house, job_id, _ = await _ended(2)
     call = structs.replace(a_rerun(), api_key="a new key")
-    await house.rerunning.rerun(call, job_id, None, figures_as_answer)
+    await house.rerun_job.rerun(call, job_id, None, figures_as_answer)
 
     job = await house.job(job_id)
     assert house.sealing.open(job.sealed_key, context=f"{CALLER}|{job_id}") == "a new key"
@@ -326,7 +326,7 @@ def test_what_is_expected_is_what_comes_of_the_rows() -> None:
 async def test_a_strangers_job_is_not_there() -> None:
     house, job_id, _ = await _ended(2)
     with pytest.raises(NotFound):
-        await house.rerunning.rerun(
+        await house.rerun_job.rerun(
             structs.replace(a_rerun(), caller=STRANGER), job_id, None, figures_as_answer
         )
 
@@ -341,7 +341,7 @@ async def test_a_live_run_is_not_run_again() -> None:
 async def test_a_run_that_ended_before_its_rows_were_written_is_not_run_again_yet() -> None:
     house = a_house()
     job_id, _ = await house.submit(LARGE)
-    await house.close.stop(CALLER, job_id)
+    await house.lifecycle.stop(CALLER, job_id)
     with pytest.raises(RunNotTerminal, match="being written"):
         await house.rerun(job_id)
 
@@ -385,7 +385,7 @@ async def test_bodies_are_inherited_while_they_live(count: int) -> None:
     assert list(await house.tasks.runs_held(limit=9)) == [first, second]
     third, retried, taken_over = await house.rerun(job_id, "successful")
     assert (retried, taken_over) == (count - 1, 1), "no body is taken over"
-    await house.close.stop(CALLER, job_id)
+    await house.lifecycle.stop(CALLER, job_id)
     await house.do_duties()
     assert (await house.run(third)).status is RunStatus.STOPPED
     await house.rerun(job_id)
@@ -441,7 +441,7 @@ async def test_of_two_reruns_with_one_key_both_get_the_first_answer(
         winner.append(await other.rerun(a_rerun(key="k"), job_id, None, figures_as_answer))
 
     getattr(house.trace, moment[0])(moment[1], 1, rerun_first)
-    answer = await house.rerunning.rerun(a_rerun(key="k"), job_id, None, figures_as_answer)
+    answer = await house.rerun_job.rerun(a_rerun(key="k"), job_id, None, figures_as_answer)
 
     assert [answer] == winner
     assert len(await house.metadata.runs(job_id, limit=9)) == 2
@@ -453,7 +453,7 @@ async def test_a_rerun_and_a_stop(moment: Moment) -> None:
     house, job_id, first = await _stopped(SMALL)
 
     async def stop() -> None:
-        await house.close.stop(CALLER, job_id)
+        await house.lifecycle.stop(CALLER, job_id)
 
     getattr(house.trace, moment)("metadata.commit", 1, stop)
     second, *_ = await house.rerun(job_id)
@@ -502,7 +502,7 @@ async def test_a_stopped_copy_is_copied_to_its_end(
     house, job_id, _ = await _ended(LARGE)
 
     async def stop() -> None:
-        await house.close.stop(CALLER, job_id)
+        await house.lifecycle.stop(CALLER, job_id)
 
     house.trace.after("work.offer", 2, stop)
     second, *_ = await house.rerun(job_id, status)
@@ -635,14 +635,14 @@ async def _stopped(count: int, *, processing: int = 0) -> tuple[House, JobId, Ru
     await house.settle.settle(
         [Ended(failed, an_assignment(job), A_REFUSAL), Ended(done, an_assignment(job), A_PAGE)]
     )
-    await house.close.stop(CALLER, job_id)
+    await house.lifecycle.stop(CALLER, job_id)
     return house, job_id, run_id
 
 
-def _another_process(house: House) -> Rerun:
+def _another_process(house: House) -> RerunJob:
     """The same engines, with a memory of its own."""
     replays = Replays(answers=house.answers, clock=house.clock)
-    return replace(house.rerunning, replays=replays, under_way=set())
+    return replace(house.rerun_job, replays=replays, under_way=set())
 
 
 def _page(_task: Task) -> Result:

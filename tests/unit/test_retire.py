@@ -18,7 +18,7 @@ HOURLY = {"rate": {"every": 1, "unit": "hour"}}
 
 async def schedule(house: House, ttl: int = 14) -> JobId:
     call = a_call(2, type="scheduled", schedule=HOURLY, result_ttl_days=ttl)
-    return ids_in(await house.accept.submit(call, ids_as_answer))[0]
+    return ids_in(await house.submit_job.submit(call, ids_as_answer))[0]
 
 
 async def fire(house: House, job_id: JobId) -> RunId:

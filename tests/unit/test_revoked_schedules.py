@@ -34,7 +34,7 @@ class Desk:
     async def schedule(self, key_id: KeyId | None) -> JobId:
         call = a_call(3, type="scheduled", schedule=HOURLY)
         call = msgspec.structs.replace(call, key_id=key_id)
-        return ids_in(await self.house.accept.submit(call, ids_as_answer))[0]
+        return ids_in(await self.house.submit_job.submit(call, ids_as_answer))[0]
 
     async def job(self, job_id: JobId) -> Job:
         return await self.house.job(job_id)

@@ -163,7 +163,7 @@ async def test_an_account_that_cannot_go_on_fails_the_run_and_burns_no_task() ->
 
 async def test_a_run_that_has_ended_is_not_failed_by_a_late_refusal_of_the_account() -> None:
     house, job, [task] = await _claimed(1)
-    await house.close.stop(CALLER, job.id)
+    await house.lifecycle.stop(CALLER, job.id)
 
     await _settle(house, job, (task, BLOCKED))
 
@@ -172,7 +172,7 @@ async def test_a_run_that_has_ended_is_not_failed_by_a_late_refusal_of_the_accou
 
 async def test_a_run_that_changes_while_it_is_being_failed_is_failed_all_the_same() -> None:
     house, job, [task] = await _claimed(1, status="open")
-    house.trace.before("metadata.commit", 1, lambda: house.close.close(CALLER, job.id))
+    house.trace.before("metadata.commit", 1, lambda: house.lifecycle.close(CALLER, job.id))
 
     await _settle(house, job, (task, BLOCKED))
 

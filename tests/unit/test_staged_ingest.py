@@ -221,7 +221,7 @@ async def test_a_stop_cuts_the_list_and_a_full_rerun_reads_all_of_it() -> None:
     job_id, run_id = await submitted_list(house, urls(COUNT, bad=BAD))
 
     async def stop() -> None:
-        await house.close.stop(CALLER, job_id)
+        await house.lifecycle.stop(CALLER, job_id)
 
     house.trace.before("metadata.commit", 2, stop)
     await house.do_duties()
@@ -253,7 +253,7 @@ async def test_a_partial_rerun_of_a_cut_run_copies_and_the_next_full_one_reads_t
     await house.do_duties()
     assert (retried, inherited) == (PIECE, 0)
     assert (await house.run(copied)).is_cut
-    await house.close.stop(CALLER, job_id)
+    await house.lifecycle.stop(CALLER, job_id)
 
     again, *_ = await house.rerun(job_id)
     await house.do_duties()
@@ -262,7 +262,7 @@ async def test_a_partial_rerun_of_a_cut_run_copies_and_the_next_full_one_reads_t
 
 async def _drain_and_stop(house: House, job_id: JobId, run_id: RunId) -> None:
     await house.drain(run_id, lambda _: A_PAGE)
-    await house.close.stop(CALLER, job_id)
+    await house.lifecycle.stop(CALLER, job_id)
 
 
 async def test_a_buried_ingest_leaves_a_stopped_run_that_can_be_run_again_whole() -> None:

@@ -20,7 +20,6 @@ from conveyor.errors import (
     SigningRequiresActiveKey,
 )
 from conveyor.ports.receivers import Reply
-from conveyor.steps.pause import Pause
 from conveyor.steps.subscribe import MOST_TESTS, MOST_TRIES, TESTS_OF_CALLER, Turns
 from conveyor.testing.factories import an_event
 from tests.unit.kit import A_PAGE, CALLER, SOON, STRANGER, House, a_call, a_house, ids_as_answer
@@ -55,7 +54,7 @@ async def test_a_submission_with_a_bad_webhook_creates_nothing(
     house = a_house()
     house.told.refuse = _private
     with pytest.raises(error):
-        await house.accept.submit(a_call(1, webhook=webhook), ids_as_answer)
+        await house.submit_job.submit(a_call(1, webhook=webhook), ids_as_answer)
     with pytest.raises(error):
         await house.subscribe.test(
             CALLER, str(webhook["url"]), signature=bool(webhook.get("signature"))
@@ -125,7 +124,7 @@ async def test_a_run_that_completes_while_its_webhook_is_set_is_not_disturbed() 
 
 async def test_a_change_that_other_changes_always_come_before_is_a_conflict() -> None:
     house = a_house()
-    pausing = Pause(metadata=house.metadata, clock=house.clock, wake=house.woken.append)
+    pausing = house.lifecycle
     job_id, _ = await house.submit(1)
     turns = 0
 
@@ -133,7 +132,7 @@ async def test_a_change_that_other_changes_always_come_before_is_a_conflict() ->
         nonlocal turns
         turns += 1
         state = PauseState.PAUSED if turns % 2 else PauseState.ACTIVE
-        await pausing.turn(CALLER, job_id, state)
+        await pausing.set_pause(CALLER, job_id, state)
 
     for number in range(2 * MOST_TRIES):  # a turn is a commit as well
         house.trace.before("metadata.commit", 2 * number + 1, turn_the_run)

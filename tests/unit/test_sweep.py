@@ -187,7 +187,7 @@ async def test_rows_that_an_addition_promised_and_could_not_write_are_written_la
         away(house.trace, "tasks.add", Unavailable("tasks away")),
         away(house.trace, "duties.send", Unavailable("duties away")),
     ):
-        answer = await house.append.add(a_call(4, first=1), job_id, ids_as_reply)
+        answer = await house.add_tasks.add(a_call(4, first=1), job_id, ids_as_reply)
     assert answer.status == 200
     assert len(await house.rows(run_id)) == 1
 
@@ -237,7 +237,7 @@ async def test_a_list_being_added_to_an_old_run_is_judged_by_its_own_age() -> No
     house.clock.advance(timedelta(days=1))
 
     house.trace.before("metadata.commit", 1, house.sweep.step)
-    answer = await house.append.add(a_call(2, first=1), job_id, ids_as_reply)
+    answer = await house.add_tasks.add(a_call(2, first=1), job_id, ids_as_reply)
 
     assert answer.status == 200
     assert not house.swept
@@ -251,7 +251,7 @@ async def test_a_list_whose_addition_failed_is_cleared_when_old_though_its_run_l
         away(house.trace, "metadata.commit", Crash()),
         pytest.raises(Crash),
     ):
-        await house.append.add(a_call(2, first=1), job_id, ids_as_reply)
+        await house.add_tasks.add(a_call(2, first=1), job_id, ids_as_reply)
 
     house.clock.advance(YOUNG + A_MINUTE)
     await house.sweep.step()
@@ -269,8 +269,8 @@ async def test_the_lists_of_unfinished_batches_stay_however_many_there_are(
     other, _ = await house.submit(1, status="open")
     with away(house.trace, "tasks.add", Unavailable("tasks away")):
         for number in range(5):
-            await house.append.add(a_call(1, first=1 + number), job_id, ids_as_reply)
-        await house.append.add(a_call(1, first=1), other, ids_as_reply)
+            await house.add_tasks.add(a_call(1, first=1 + number), job_id, ids_as_reply)
+        await house.add_tasks.add(a_call(1, first=1), other, ids_as_reply)
     stray = list_key(job_id, run_id, house.ids.new())
     await house.blobs.put(stray, as_stream([b""]))
     house.clock.advance(YOUNG + A_MINUTE)
@@ -432,12 +432,12 @@ async def test_in_a_run_without_faults_the_sweeper_does_nothing(
     await time_passes()
     job_id, opened = await house.submit(1, status="open")
     await time_passes()
-    await house.append.add(a_call(4, first=1), job_id, ids_as_reply)
+    await house.add_tasks.add(a_call(4, first=1), job_id, ids_as_reply)
     await time_passes()
     for run_id in (small, large, opened):
         await house.drain(run_id, _page)
         await time_passes()
-    await house.close.close(a_call().caller, job_id)
+    await house.lifecycle.close(a_call().caller, job_id)
     await time_passes()
     await time_passes()
 
@@ -464,6 +464,6 @@ async def _die_before_commit(house: House, count: int) -> RunId:
     """A submission whose process dies when all is written but the job itself; its run's id."""
     known = set(await house.tasks.runs_held(limit=100))
     with away(house.trace, "metadata.commit", Crash()), pytest.raises(Crash):
-        await house.accept.submit(a_call(count), ids_as_answer)
+        await house.submit_job.submit(a_call(count), ids_as_answer)
     new = set(await house.tasks.runs_held(limit=100)) - known
     return new.pop() if new else RunId("")

@@ -330,7 +330,7 @@ async def _missed(house: House) -> RunId:
 async def _die_before_commit(house: House) -> RunId:
     known = set(await house.tasks.runs_held(limit=100))
     with away(house.trace, "metadata.commit", Crash()), pytest.raises(Crash):
-        await house.accept.submit(a_call(3), ids_as_answer)
+        await house.submit_job.submit(a_call(3), ids_as_answer)
     [new] = set(await house.tasks.runs_held(limit=100)) - known
     return new
 

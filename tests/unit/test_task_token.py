@@ -108,7 +108,7 @@ def test_a_token_is_not_shown_by_whoever_prints_what_holds_it() -> None:
 
 async def test_a_service_without_step_functions_refuses_a_token_and_creates_nothing() -> None:
     house = a_house()
-    accept = replace(house.accept, takes_tokens=False)
+    accept = replace(house.submit_job, takes_tokens=False)
     with pytest.raises(InvalidArgument, match="not connected to Step Functions"):
         await accept.submit(a_call(3, **FIELD), ids_as_answer)
     assert not await house.metadata.jobs(CALLER, limit=9)
@@ -120,7 +120,7 @@ async def test_a_service_without_step_functions_refuses_a_token_and_creates_noth
 
 async def test_a_token_is_kept_sealed_for_its_caller_and_run_alone() -> None:
     house = a_house()
-    answer = await house.accept.submit(a_call(3, key="a key", **FIELD), ids_as_answer)
+    answer = await house.submit_job.submit(a_call(3, key="a key", **FIELD), ids_as_answer)
     _, run_id = ids_in(answer)
     run = await house.run(run_id)
 
@@ -132,7 +132,7 @@ async def test_a_token_is_kept_sealed_for_its_caller_and_run_alone() -> None:
     ):
         with pytest.raises(Unavailable):
             house.sealing.open(run.sealed_token, context=context)
-    again = await house.accept.submit(a_call(3, key="a key", **FIELD), ids_as_answer)
+    again = await house.submit_job.submit(a_call(3, key="a key", **FIELD), ids_as_answer)
     assert again == answer
     assert TOKEN.encode() not in answer.body
 
@@ -142,7 +142,7 @@ async def test_a_header_is_as_good_as_the_field() -> None:
     call = msgspec.structs.replace(
         a_call(3), extensions={"step_functions": StepFunctions(task_token=TOKEN)}
     )
-    _, run_id = ids_in(await house.accept.submit(call, ids_as_answer))
+    _, run_id = ids_in(await house.submit_job.submit(call, ids_as_answer))
     await house.drain(run_id, _page)
     assert [one.channel for one in await _owed(house)] == [Channel.TASK_TOKEN]
 
@@ -199,8 +199,8 @@ async def test_a_run_without_a_token_owes_nothing() -> None:
 
 
 async def _stop(house: House, job_id: JobId, _run_id: RunId) -> None:
-    await house.close.stop(CALLER, job_id)
-    await house.close.stop(CALLER, job_id)
+    await house.lifecycle.stop(CALLER, job_id)
+    await house.lifecycle.stop(CALLER, job_id)
 
 
 async def _delete_run(house: House, job_id: JobId, run_id: RunId) -> None:
@@ -316,7 +316,7 @@ async def test_of_a_stop_and_a_completion_at_once_one_is_told() -> None:
 
     house.trace.before("metadata.commit", 1, complete)
     with pytest.raises(RunNotStoppable):
-        await house.close.stop(CALLER, job_id)
+        await house.lifecycle.stop(CALLER, job_id)
     assert [one.type for one in await _owed(house)] == [EventType.RUN_COMPLETED]
 
 

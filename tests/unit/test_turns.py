@@ -63,7 +63,7 @@ async def test_a_copy_of_a_run_is_made_in_turns(statuses: str | None) -> None:
     house = a_house()
     job_id, _ = await house.submit(ROWS)
     await house.do_duties()
-    await house.close.stop(CALLER, job_id)
+    await house.lifecycle.stop(CALLER, job_id)
     again, retried, _ = await house.rerun(job_id, statuses)
     slow(house)
 
@@ -91,7 +91,7 @@ async def test_a_small_list_has_its_turn_between_those_of_long_ones() -> None:
     house = a_house()
     for _ in range(6):
         await house.submit(ROWS)
-    answer = await house.accept.submit(a_call(12, caller=STRANGER), ids_as_answer)
+    answer = await house.submit_job.submit(a_call(12, caller=STRANGER), ids_as_answer)
     _, small = ids_in(answer)
     slow(house)
 

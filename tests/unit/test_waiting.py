@@ -15,7 +15,7 @@ from conveyor.domain.task import Refused, Task
 from conveyor.domain.waiting import WaitReason
 from conveyor.steps.attempt import Assignment, Result
 from conveyor.steps.dispatch import Pump
-from conveyor.steps.watch import Watch
+from conveyor.steps.progress import ProgressFeed
 from tests.unit.kit import CALLER, KEY, House, a_house, until
 from tests.unit.test_dispatch import a_pump, running
 
@@ -70,8 +70,8 @@ async def test_a_wait_that_does_not_change_is_one_event(
             assert watch.posts[run_id].turn == 1
 
 
-def _watch(house: House, pump: Pump) -> Watch:
-    return Watch(
+def _watch(house: House, pump: Pump) -> ProgressFeed:
+    return ProgressFeed(
         metadata=house.metadata,
         tasks=house.tasks,
         clock=pump.clock,

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from conveyor.steps.watch import News
+from conveyor.steps.progress import News
 
 MEDIA_TYPE = "text/event-stream"
 ALIVE = b":\n\n"  # a comment: proxies see bytes, clients see nothing

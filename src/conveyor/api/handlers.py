@@ -23,17 +23,16 @@ from conveyor.domain.run import PauseState, Run
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import InvalidArgument
-from conveyor.steps.accept import Accept
-from conveyor.steps.append import Append
-from conveyor.steps.close import Close
+from conveyor.steps.add_tasks import AddTasks
 from conveyor.steps.delete import Delete
 from conveyor.steps.export import Export
-from conveyor.steps.pause import Pause
+from conveyor.steps.file_inputs import FileInputs
+from conveyor.steps.lifecycle import Lifecycle
+from conveyor.steps.progress import ProgressFeed
 from conveyor.steps.read import Content, Read, ResultPart
-from conveyor.steps.rerun import Rerun
+from conveyor.steps.rerun import RerunJob
 from conveyor.steps.shared.idempotency import Answer
-from conveyor.steps.stage import Stage
-from conveyor.steps.watch import Watch
+from conveyor.steps.submit import SubmitJob
 from conveyor.telemetry import Metrics
 
 JSON = "application/json"
@@ -59,25 +58,24 @@ class Handlers:
     links: Links
     limits: Limits
     metrics: Metrics
-    stage: Stage
-    accept: Accept
-    append: Append
-    closing: Close
-    pausing: Pause
-    rerunning: Rerun
+    file_inputs: FileInputs
+    submit: SubmitJob
+    additions: AddTasks
+    lifecycle: Lifecycle
+    reruns: RerunJob
     deleting: Delete
     exporting: Export
     read: Read
-    watch: Watch
+    progress: ProgressFeed
     public_url: str | None = None
 
     async def submit_job(self, request: Request) -> Response:
         call = await take_call(request, scraper(request), self.limits.inline_bytes)
-        return _answered(await self.accept.submit(call, wire.submitted))
+        return _answered(await self.submit.submit(call, wire.submitted))
 
     async def new_slot(self, request: Request) -> Response:
         caller = caller_of(request)
-        slot = await self.stage.slot(caller, await read_body(request, LARGEST_FORM))
+        slot = await self.file_inputs.slot(caller, await read_body(request, LARGEST_FORM))
         url, expires_at = self.links.to_slot(self._base(request), slot)
         headers = {"Content-Type": CONTENT_TYPES_OF_LISTS[slot.spec.kind]}
         upload = wire.WireUpload(url, headers, expires_at)
@@ -89,7 +87,7 @@ class Handlers:
         content_type = request.headers.get("content-type", "")
         self.links.check_slot(slot_id, content_type, request.query_params)
         declared = request.headers.get("content-length", "")
-        await self.stage.fill(
+        await self.file_inputs.fill(
             slot_id,
             request.stream(),
             request.headers.getlist("content-encoding"),
@@ -127,17 +125,17 @@ class Handlers:
             shown = wire.run_shown(run, settled)
             return wire.encode(wire.WireAdded(accepted, job.status, shown))
 
-        return _answered(await self.append.add(call, _job(request), added))
+        return _answered(await self.additions.add(call, _job(request), added))
 
     async def close_job(self, request: Request) -> Response:
         caller = caller_of(request)
-        await self.closing.close(caller, _job(request))
+        await self.lifecycle.close(caller, _job(request))
         view = await self.read.job(caller, _job(request))
         return _json(wire.encode(wire.job_shown(view)))
 
     async def stop_job(self, request: Request) -> Response:
         caller = caller_of(request)
-        run = await self.closing.stop(caller, _job(request))
+        run = await self.lifecycle.stop(caller, _job(request))
         view = await self.read.run(caller, _job(request), run.id)
         return _json(wire.encode(wire.run_shown(view.run, view.settled, view.waiting)))
 
@@ -150,9 +148,7 @@ class Handlers:
     async def rerun_job(self, request: Request) -> Response:
         call = await take_call(request, scraper(request), LARGEST_FORM)
         statuses = parse_statuses(request.query_params.get("status"))
-        return _answered(
-            await self.rerunning.rerun(call, _job(request), statuses, wire.rerun_shown)
-        )
+        return _answered(await self.reruns.rerun(call, _job(request), statuses, wire.rerun_shown))
 
     async def delete_job(self, request: Request) -> Response:
         await self.deleting.job(caller_of(request), _job(request))
@@ -245,14 +241,14 @@ class Handlers:
     async def follow_run(self, request: Request) -> Response:
         seen = request.headers.get("last-event-id")
         known = who(request)
-        news = await self.watch.listen(
+        news = await self.progress.listen(
             known.caller, _job(request), _run(request), seen=seen, key_id=known.key_id
         )
         return EventStream(news)
 
     async def _turn(self, request: Request, state: PauseState) -> Response:
         caller = caller_of(request)
-        run = await self.pausing.turn(caller, _job(request), state)
+        run = await self.lifecycle.set_pause(caller, _job(request), state)
         view = await self.read.run(caller, _job(request), run.id)
         return _json(wire.encode(wire.run_shown(view.run, view.settled, view.waiting)))
 

@@ -128,7 +128,7 @@ async def serve_until(
         if listening:
             serving = _serve_http(stopping, service, listening, settings)
             group.create_task(serving, name="http")
-            group.create_task(service.watch_runs(stopping), name="watch")
+            group.create_task(service.follow_runs(stopping), name="watch")
             group.create_task(service.note_uses(stopping), name="uses")
         group.create_task(service.vitals.watch(stopping), name="vitals")
         group.create_task(service.keep_time(stopping), name="time")

@@ -84,7 +84,7 @@ Render = Callable[[Rerunning], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rerun:
+class RerunJob:
     metadata: Metadata
     tasks: Tasks
     work: Work

@@ -1,4 +1,4 @@
-"""Accept: from a caller's submission to a stored job with its rows, or its list, on record.
+"""SubmitJob: from a caller's submission to a stored job with its rows, or its list, on record.
 
 The order is what makes it safe. Rows (or the staged list) come first: without a run nobody sees
 them. Then one transaction stores job, run and the answer for a repeated call: that is the moment
@@ -85,7 +85,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accept:
+class SubmitJob:
     metadata: Metadata
     tasks: Tasks
     work: Work

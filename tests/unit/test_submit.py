@@ -18,9 +18,9 @@ from conveyor.errors import (
     StorageFull,
     Unavailable,
 )
-from conveyor.steps.accept import Accept
 from conveyor.steps.attempt import Fetched
 from conveyor.steps.shared.idempotency import Answer, Replays
+from conveyor.steps.submit import SubmitJob
 from conveyor.testing.factories import a_replay
 from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (
@@ -42,7 +42,7 @@ SIZES = pytest.mark.parametrize("count_", [SMALL, LARGE], ids=["small", "large"]
 async def test_a_small_submission_is_answered_201_with_its_rows_in_place() -> None:
     house = a_house()
 
-    answer = await house.accept.submit(a_call(SMALL), ids_as_answer)
+    answer = await house.submit_job.submit(a_call(SMALL), ids_as_answer)
 
     job_id, run_id = ids_in(answer)
     assert answer.status == 201
@@ -56,7 +56,7 @@ async def test_a_small_submission_is_answered_201_with_its_rows_in_place() -> No
 async def test_a_large_submission_is_answered_202_with_its_list_staged() -> None:
     house = a_house()
 
-    answer = await house.accept.submit(a_call(LARGE), ids_as_answer)
+    answer = await house.submit_job.submit(a_call(LARGE), ids_as_answer)
 
     _, run_id = ids_in(answer)
     assert answer.status == 202
@@ -88,7 +88,7 @@ async def test_who_is_answered_at_once_and_who_later(
 ) -> None:
     house = a_house(limits=Limits(sync_tasks=10))
 
-    answer = await house.accept.submit(a_call(count_, **asked), ids_as_answer)  # type: ignore[arg-type]
+    answer = await house.submit_job.submit(a_call(count_, **asked), ids_as_answer)  # type: ignore[arg-type]
 
     assert answer.status == status
 
@@ -99,7 +99,7 @@ async def test_an_empty_open_list_that_comes_later_does_not_hang() -> None:
 
     await house.do_duties()
     assert (await house.run(run_id)).ingest_status is IngestStatus.DONE
-    await house.close.close(CALLER, job_id)
+    await house.lifecycle.close(CALLER, job_id)
 
     assert (await house.run(run_id)).status is RunStatus.COMPLETED
 
@@ -109,7 +109,7 @@ async def test_a_body_of_several_slices_is_read_whole() -> None:
     many = a_call(2_500)
     assert len(many.raw) > 2 * SLICE_BYTES
 
-    answer = await house.accept.submit(many, ids_as_answer)
+    answer = await house.submit_job.submit(many, ids_as_answer)
 
     assert len(await house.rows(ids_in(answer)[1])) == 2_500
 
@@ -168,7 +168,7 @@ async def test_a_refused_submission_leaves_nothing() -> None:
     raw = b'{"tasks": [{"url": "https://ok.example/"}, {"url": "ftp://no.example/"}]}'
 
     with pytest.raises(InvalidArgument):
-        await house.accept.submit(replace(a_call(), raw=raw), ids_as_answer)
+        await house.submit_job.submit(replace(a_call(), raw=raw), ids_as_answer)
 
     assert house.trace.calls == []
 
@@ -234,17 +234,17 @@ async def test_a_commit_whose_answer_is_lost_leaves_the_job_and_its_rows(count_:
     house.trace.break_at(3 if count_ == SMALL else 2, "after", Unavailable("no answer"))
 
     with pytest.raises(Unavailable):
-        await house.accept.submit(a_call(count_, key="key"), ids_as_answer)
+        await house.submit_job.submit(a_call(count_, key="key"), ids_as_answer)
     assert house.trace.calls[-2:] == ["metadata.commit", "metadata.job"]
 
-    again = await house.accept.submit(a_call(count_, key="key"), ids_as_answer)
+    again = await house.submit_job.submit(a_call(count_, key="key"), ids_as_answer)
     await _check_whole_or_nothing(house, count_, again)
 
 
 async def test_a_duty_that_cannot_be_sent_is_sent_by_the_sweeper() -> None:
     house = a_house()
     with away(house.trace, "duties.send", Unavailable("duties away")):
-        answer = await house.accept.submit(a_call(LARGE), ids_as_answer)
+        answer = await house.submit_job.submit(a_call(LARGE), ids_as_answer)
     assert answer.status == 202
 
     await house.sweep_later()
@@ -258,24 +258,24 @@ async def test_a_repeated_call_gets_the_first_answer_to_the_byte() -> None:
     house = a_house()
     call = a_call(SMALL, key="key")
 
-    first = await house.accept.submit(call, ids_as_answer)
-    assert await house.accept.submit(call, ids_as_answer) == first
+    first = await house.submit_job.submit(call, ids_as_answer)
+    assert await house.submit_job.submit(call, ids_as_answer) == first
 
     assert len(await house.metadata.jobs(CALLER, limit=9)) == 1
 
 
 async def test_a_key_used_with_another_request_is_a_conflict() -> None:
     house = a_house()
-    await house.accept.submit(a_call(SMALL, key="key"), ids_as_answer)
+    await house.submit_job.submit(a_call(SMALL, key="key"), ids_as_answer)
 
     with pytest.raises(IdempotencyKeyConflict):
-        await house.accept.submit(a_call(SMALL + 1, key="key"), ids_as_answer)
+        await house.submit_job.submit(a_call(SMALL + 1, key="key"), ids_as_answer)
 
 
 async def test_keys_of_two_callers_have_nothing_to_do_with_each_other() -> None:
     house = a_house()
-    mine = await house.accept.submit(a_call(SMALL, key="key"), ids_as_answer)
-    theirs = await house.accept.submit(a_call(SMALL, key="key", caller=STRANGER), ids_as_answer)
+    mine = await house.submit_job.submit(a_call(SMALL, key="key"), ids_as_answer)
+    theirs = await house.submit_job.submit(a_call(SMALL, key="key", caller=STRANGER), ids_as_answer)
 
     assert mine != theirs
 
@@ -287,14 +287,14 @@ async def test_a_repetition_while_the_first_call_is_under_way_is_a_conflict() ->
 
     async def repeat() -> None:
         with pytest.raises(IdempotencyKeyConflict) as conflict:
-            await house.accept.submit(call, ids_as_answer)
+            await house.submit_job.submit(call, ids_as_answer)
         told.append(conflict.value)
 
     house.trace.before("tasks.add", 1, repeat)
-    answer = await house.accept.submit(call, ids_as_answer)
+    answer = await house.submit_job.submit(call, ids_as_answer)
 
     assert len(told) == 1
-    assert await house.accept.submit(call, ids_as_answer) == answer
+    assert await house.submit_job.submit(call, ids_as_answer) == answer
 
 
 async def test_a_key_is_free_again_after_a_call_that_failed() -> None:
@@ -304,9 +304,9 @@ async def test_a_key_is_free_again_after_a_call_that_failed() -> None:
         away(house.trace, "metadata.commit", Unavailable("away")),
         pytest.raises(Unavailable),
     ):
-        await house.accept.submit(call, ids_as_answer)
+        await house.submit_job.submit(call, ids_as_answer)
 
-    assert (await house.accept.submit(call, ids_as_answer)).status == 201
+    assert (await house.submit_job.submit(call, ids_as_answer)).status == 201
 
 
 @SIZES
@@ -322,7 +322,7 @@ async def test_whoever_loses_a_race_for_a_key_answers_as_the_winner_and_leaves_n
         won.append(await elsewhere.submit(call, ids_as_answer))
 
     house.trace.before("metadata.commit", 1, another_process_wins)
-    answer = await house.accept.submit(call, ids_as_answer)
+    answer = await house.submit_job.submit(call, ids_as_answer)
 
     assert [answer] == won
     assert len(await house.metadata.jobs(CALLER, limit=9)) == 1
@@ -337,7 +337,7 @@ async def test_a_race_lost_to_another_request_is_a_conflict() -> None:
     house.trace.before("metadata.commit", 1, lambda: house.metadata.commit(a_replay()))
 
     with pytest.raises(IdempotencyKeyConflict):
-        await house.accept.submit(a_call(SMALL, key="key"), ids_as_answer)
+        await house.submit_job.submit(a_call(SMALL, key="key"), ids_as_answer)
 
     assert await house.tasks.runs_held(limit=9) == []
 
@@ -348,7 +348,7 @@ async def test_a_claim_that_expires_as_the_race_is_lost_is_a_conflict() -> None:
         away(house.trace, "metadata.commit", KeyTaken("taken a moment ago")),
         pytest.raises(IdempotencyKeyConflict),
     ):
-        await house.accept.submit(a_call(SMALL, key="key"), ids_as_answer)
+        await house.submit_job.submit(a_call(SMALL, key="key"), ids_as_answer)
 
 
 async def test_of_many_calls_with_one_key_at_once_one_makes_a_job() -> None:
@@ -366,7 +366,7 @@ async def test_of_many_calls_with_one_key_at_once_one_makes_a_job() -> None:
 
 async def _try_to_submit(house: House, count_: int) -> tuple[Answer | None, BaseException | None]:
     try:
-        return await house.accept.submit(a_call(count_), ids_as_answer), None
+        return await house.submit_job.submit(a_call(count_), ids_as_answer), None
     except (Crash, Unavailable) as error:
         return None, error
 
@@ -389,7 +389,7 @@ async def _check_whole_or_nothing(house: House, count_: int, answer: Answer | No
     await house.check_counts(run.id)
 
 
-def _another_process(house: House) -> Accept:
+def _another_process(house: House) -> SubmitJob:
     """The same engines, with a memory of its own."""
     replays = Replays(answers=house.answers, clock=house.clock)
-    return with_(house.accept, replays=replays)
+    return with_(house.submit_job, replays=replays)

@@ -27,7 +27,7 @@ SECOND = timedelta(seconds=1)
 
 
 async def _fill(house: House, slot_id: InputId, content: bytes = b"https://a.example/\n") -> None:
-    await house.stage.fill(slot_id, as_stream([content]), [], length=len(content))
+    await house.file_inputs.fill(slot_id, as_stream([content]), [], length=len(content))
 
 
 async def test_a_list_lies_in_storage_as_it_was_sent() -> None:
@@ -82,7 +82,7 @@ async def test_one_that_is_too_large_is_refused_before_it_is_read() -> None:
     house = a_house()
     slot_id = await a_slot(house)
     with pytest.raises(TooLarge):
-        await house.stage.fill(slot_id, _must_not_be_read(), [], length=LIMITS.list_bytes + 1)
+        await house.file_inputs.fill(slot_id, _must_not_be_read(), [], length=LIMITS.list_bytes + 1)
 
 
 async def test_one_that_grows_too_large_on_its_way_leaves_nothing() -> None:
@@ -90,7 +90,7 @@ async def test_one_that_grows_too_large_on_its_way_leaves_nothing() -> None:
     slot_id = await a_slot(house)
     parts = [b"x" * LIMITS.list_bytes, b"x"]
     with pytest.raises(TooLarge):
-        await house.stage.fill(slot_id, as_stream(parts), [], length=None)
+        await house.file_inputs.fill(slot_id, as_stream(parts), [], length=None)
     assert await house.lists() == []
     await _fill(house, slot_id)
 
@@ -100,7 +100,7 @@ async def test_one_that_is_not_as_long_as_announced_leaves_nothing(announced: in
     house = a_house()
     slot_id = await a_slot(house)
     with pytest.raises(InvalidArgument):
-        await house.stage.fill(slot_id, as_stream([b"https://a"]), [], length=announced)
+        await house.file_inputs.fill(slot_id, as_stream([b"https://a"]), [], length=announced)
     assert await house.lists() == []
     await _fill(house, slot_id)
 
@@ -109,7 +109,7 @@ async def test_a_packing_that_is_not_known_is_refused_at_once() -> None:
     house = a_house()
     slot_id = await a_slot(house)
     with pytest.raises(InvalidArgument, match="br"):
-        await house.stage.fill(slot_id, _must_not_be_read(), ["br"], length=9)
+        await house.file_inputs.fill(slot_id, _must_not_be_read(), ["br"], length=9)
 
 
 async def test_a_slot_lasts_for_a_day() -> None:
@@ -132,7 +132,7 @@ async def test_a_slot_of_another_caller_is_not_there() -> None:
     house = a_house()
     slot_id = await sent(house, urls(1))
     with pytest.raises(FileInputNotFound):
-        await house.accept.submit(a_list_call(slot_id, caller=STRANGER), ids_as_answer)
+        await house.submit_job.submit(a_list_call(slot_id, caller=STRANGER), ids_as_answer)
 
 
 async def test_a_slot_without_its_list_makes_no_job() -> None:
@@ -180,7 +180,7 @@ async def test_fields_that_do_not_go_with_a_list_are_named(
 
 async def test_on_invalid_goes_with_a_list_only() -> None:
     with pytest.raises(InvalidArgument, match="on_invalid"):
-        await a_house().accept.submit(a_call(on_invalid="skip"), ids_as_answer)
+        await a_house().submit_job.submit(a_call(on_invalid="skip"), ids_as_answer)
 
 
 async def test_a_list_can_be_read_by_several_jobs_even_at_the_same_time() -> None:

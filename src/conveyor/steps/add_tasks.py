@@ -1,4 +1,4 @@
-"""Append: more tasks for an open job.
+"""AddTasks: more tasks for an open job.
 
 The list is staged, then one transaction promises its rows (index range, total, batch, answer),
 then the rows are written. Whoever dies in between leaves a batch, and an ingester finishes it.
@@ -56,7 +56,7 @@ class Addition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
+class AddTasks:
     metadata: Metadata
     blobs: Blobs
     duties: Duties

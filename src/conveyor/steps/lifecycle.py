@@ -1,4 +1,7 @@
-"""Close: no more tasks will come. Stop: nothing more is to be done."""
+"""Lifecycle: close a job to further tasks; stop, pause or resume its run.
+
+Each is one conditional commit, repeated from a fresh read when job or run changed in between.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -9,25 +12,27 @@ from conveyor.domain import job as job_life
 from conveyor.domain import run as run_life
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
-from conveyor.domain.run import Run, RunStatus
+from conveyor.domain.run import PauseState, Run, RunStatus
 from conveyor.errors import Conflict, RunNotStoppable, Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
 from conveyor.steps.owing import Owing
 from conveyor.steps.shared.ownership import latest_run, own_job
+from conveyor.steps.shared.standing import CheckJob, any_job
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Close:
+class Lifecycle:
     metadata: Metadata
     work: Work
     clock: Clock
     owing: Owing
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
+    standing: CheckJob = any_job
 
     async def close(self, caller: CallerId, job_id: JobId) -> None:
         """Close an open job; if all its tasks are done, its run completes at once."""
@@ -65,6 +70,27 @@ class Close:
                 continue
             self.owing.announce(owed)
             log.info("run.stopped", job_id=run.job_id, run_id=run.id)
+
+    async def set_pause(self, caller: CallerId, job_id: JobId, state: PauseState) -> Run:
+        """Pause or resume the live run of a job. A run already in `state` is left unchanged.
+
+        Tasks in flight finish; the dispatcher claims no more of a paused run.
+        """
+        while True:
+            job, run = await self._load(caller, job_id)
+            if state is PauseState.ACTIVE:
+                await self.standing(job)
+            if run is None or not run.is_live:
+                state_now = f"is {run.status}" if run else "is deleted"
+                raise Conflict(f"The run {state_now}: there is nothing to pause or resume")
+            if run.pause_state is state:
+                self.wake(run.id)
+                return run
+            try:
+                await self.metadata.commit(run_life.pause(run, state, self.clock.now()))
+            except Stale:
+                continue
+            log.info("run.turned", job_id=run.job_id, run_id=run.id, pause_state=state)
 
     async def _close_both(self, job: Job, run: Run | None) -> None:
         now = self.clock.now()

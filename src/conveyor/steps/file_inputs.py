@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class FileInputs:
     metadata: Metadata
     inputs: Inputs
     blobs: Blobs

@@ -17,8 +17,7 @@ from conveyor.domain.run import PauseState
 from conveyor.domain.waiting import Waiting, WaitReason
 from conveyor.errors import NotFound, QuotaExceeded, Unavailable
 from conveyor.steps.attempt import Ended
-from conveyor.steps.pause import Pause
-from conveyor.steps.watch import HEARTBEAT, ROUND, News, Watch
+from conveyor.steps.progress import HEARTBEAT, ROUND, News, ProgressFeed
 from conveyor.testing.clock import NOON
 from conveyor.testing.factories import a_run
 from tests.unit.kit import A_PAGE, CALLER, STRANGER, a_house, an_assignment
@@ -39,7 +38,7 @@ class Watched:
         self.reads = 0
         self.marks: dict[bytes, str] = {}
         self.revoked: set[KeyId] = set()
-        self.watch = Watch(
+        self.feed = ProgressFeed(
             metadata=self.house.metadata,
             tasks=self.house.tasks,
             clock=self.house.clock,
@@ -67,11 +66,11 @@ class Watched:
         seen: str | None = None,
         key_id: KeyId | None = None,
     ) -> News:
-        return await self.watch.listen(CALLER, job_id, run_id, seen=seen, key_id=key_id)
+        return await self.feed.listen(CALLER, job_id, run_id, seen=seen, key_id=key_id)
 
     async def round(self) -> None:
         self.house.clock.advance(ROUND)
-        await self.watch.step()
+        await self.feed.step()
 
     async def scrape(self, run_id: RunId, count: int) -> None:
         house = self.house
@@ -131,7 +130,7 @@ async def test_a_standstill_is_told_once() -> None:
             await at.round()
         assert await anext(news) == b"running 2 0.0 None"
         await at.round()
-        assert at.watch.posts[run_id].turn == 3
+        assert at.feed.posts[run_id].turn == 3
 
 
 async def test_a_wait_for_the_gateway_is_news_and_so_is_its_next_attempt_and_its_end() -> None:
@@ -139,8 +138,8 @@ async def test_a_wait_for_the_gateway_is_news_and_so_is_its_next_attempt_and_its
     job_id, run_id = await at.house.submit(4)
     waits = [a_wait(next_attempt_at=NOON + timedelta(seconds=number)) for number in (1, 2)]
     now_waiting: list[Waiting | None] = [None]
-    at.watch.waiting = lambda _: now_waiting[0]
-    at.watch.render = wire.event_shown
+    at.feed.waiting = lambda _: now_waiting[0]
+    at.feed.render = wire.event_shown
     news = await at.listen(job_id)
     assert b"waiting" not in (await anext(news) or b"")
     for wait in [*waits, None]:
@@ -148,9 +147,9 @@ async def test_a_wait_for_the_gateway_is_news_and_so_is_its_next_attempt_and_its
         await at.round()
         told = await anext(news) or b""
         assert (wait is not None) == (b'"waiting":{"reason":"gateway_unavailable"' in told)
-        turn = at.watch.posts[run_id].turn
+        turn = at.feed.posts[run_id].turn
         await at.round()
-        assert at.watch.posts[run_id].turn == turn
+        assert at.feed.posts[run_id].turn == turn
 
 
 def test_only_a_running_run_is_shown_to_wait() -> None:
@@ -193,10 +192,10 @@ async def test_a_round_reads_a_run_once_whoever_listens(listeners: int) -> None:
             f"running {number} 1.0 {9 - number}".encode()
         }
     assert at.reads == 5
-    assert at.watch.listeners == listeners
+    assert at.feed.listeners == listeners
     for news in all_news:
         await news.aclose()
-    assert at.watch.listeners == 0
+    assert at.feed.listeners == 0
 
 
 async def test_nothing_is_read_for_nobody() -> None:
@@ -208,7 +207,7 @@ async def test_nothing_is_read_for_nobody() -> None:
     at.house.trace.forget()
     await at.round()
     assert at.house.trace.calls == []
-    assert at.watch.posts == {}
+    assert at.feed.posts == {}
 
 
 async def test_one_who_is_slow_gets_the_newest_state_alone() -> None:
@@ -233,7 +232,7 @@ async def test_one_who_has_seen_the_state_hears_nothing_until_it_changes() -> No
     assert await has_nothing_to_say(await at.listen(job_id, seen=seen))
     restarted = Watched()
     restarted.house = at.house
-    restarted.watch.metadata, restarted.watch.tasks = at.house.metadata, at.house.tasks
+    restarted.feed.metadata, restarted.feed.tasks = at.house.metadata, at.house.tasks
     resumed = await restarted.listen(job_id, seen=seen)
     assert await has_nothing_to_say(resumed)
     resumed = await restarted.listen(job_id, seen=seen)
@@ -259,16 +258,16 @@ async def test_one_who_has_seen_the_end_hears_it_again() -> None:
     assert ended == [b"completed 2 None None"]
     seen = at.marks[b"completed 2 None None"]
     assert await heard(await at.listen(job_id, seen=seen)) == ended
-    assert at.watch.posts == {}
+    assert at.feed.posts == {}
 
 
 async def _stop(at: Watched, job_id: JobId) -> None:
-    await at.house.close.stop(CALLER, job_id)
+    await at.house.lifecycle.stop(CALLER, job_id)
 
 
 async def _pause(at: Watched, job_id: JobId) -> None:
-    pause = Pause(metadata=at.house.metadata, clock=at.house.clock, wake=at.house.woken.append)
-    await pause.turn(CALLER, job_id, PauseState.PAUSED)
+    pause = at.house.lifecycle
+    await pause.set_pause(CALLER, job_id, PauseState.PAUSED)
 
 
 @pytest.mark.parametrize("turn", [_stop, _pause])
@@ -282,7 +281,7 @@ async def test_a_stop_and_a_pause_are_news(
     await turn(at, job_id)
     await at.round()
     await anext(news)
-    assert at.watch.posts[run_id].is_over == (turn is _stop)
+    assert at.feed.posts[run_id].is_over == (turn is _stop)
 
 
 async def test_a_run_that_vanishes_ends_as_deleted_with_its_last_figures() -> None:
@@ -293,8 +292,8 @@ async def test_a_run_that_vanishes_ends_as_deleted_with_its_last_figures() -> No
     await anext(news)
     await at.round()
     await anext(news)
-    at.watch.metadata = a_house().metadata  # in which there is no such run
-    at.watch.tasks = a_house().tasks
+    at.feed.metadata = a_house().metadata  # in which there is no such run
+    at.feed.tasks = a_house().tasks
     await at.round()
     assert (await anext(news) or b"").startswith(b"deleted 1 ")
     assert await heard(news) == []
@@ -310,8 +309,8 @@ async def test_a_run_that_vanishes_before_it_was_ever_read_ends_as_deleted() -> 
     await first.aclose()
     hearing = asyncio.ensure_future(heard(second))
     await asyncio.sleep(0)
-    at.watch.metadata = a_house().metadata  # in which there is no such run
-    at.watch.tasks = a_house().tasks
+    at.feed.metadata = a_house().metadata  # in which there is no such run
+    at.feed.tasks = a_house().tasks
     await at.round()
 
     async with asyncio.timeout(5):
@@ -356,10 +355,10 @@ async def test_closing_lets_everybody_go_and_nobody_in() -> None:
         await anext(one)
     waiting = [asyncio.ensure_future(heard(one)) for one in news]
     await asyncio.sleep(0)
-    at.watch.close()
+    at.feed.close()
     assert await asyncio.gather(*waiting) == [[], [], []]
     assert await heard(await at.listen(job_id)) == []
-    assert at.watch.posts == {}
+    assert at.feed.posts == {}
 
 
 async def test_a_post_that_went_while_one_came_is_told_by_the_next_round() -> None:
@@ -393,9 +392,9 @@ async def test_somebody_elses_run_is_not_there(caller: CallerId) -> None:
     job_id, run_id = await at.house.submit(2)
     other_job, _ = await at.house.submit(2)
     with pytest.raises(NotFound):
-        await at.watch.listen(caller, job_id, None, seen=None)
+        await at.feed.listen(caller, job_id, None, seen=None)
     with pytest.raises(NotFound):
-        await at.watch.listen(CALLER, other_job, run_id, seen=None)
+        await at.feed.listen(CALLER, other_job, run_id, seen=None)
     assert await anext(await at.listen(job_id, run_id=run_id))
 
 
@@ -414,7 +413,7 @@ async def test_news_ends_when_its_key_is_revoked_and_only_then() -> None:
         await anext(ending)
     assert await has_nothing_to_say(staying)
     await staying.aclose()
-    assert (at.watch.keys, at.watch.callers, at.watch.refused) == ({}, {}, set())
+    assert (at.feed.keys, at.feed.callers, at.feed.refused) == ({}, {}, set())
 
 
 async def test_a_caller_has_only_so_many_listeners() -> None:

@@ -1,4 +1,4 @@
-"""Watch: live news of runs, to any number of listeners, from one reading a run a round.
+"""ProgressFeed: live news of runs, to any number of listeners, from one reading a run a round.
 
 Listeners share what was read, and hold nothing themselves but the number of the news they had
 last: whoever is slow misses what lies between, and costs no memory.
@@ -86,7 +86,7 @@ class Post:
 
 
 @dataclass(slots=True, kw_only=True)
-class Watch:
+class ProgressFeed:
     """The posts of this process. A post lives only while somebody listens to its run."""
 
     metadata: Metadata

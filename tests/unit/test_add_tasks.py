@@ -25,7 +25,7 @@ from conveyor.errors import (
     StorageFull,
     Unavailable,
 )
-from conveyor.steps.append import Append
+from conveyor.steps.add_tasks import AddTasks
 from conveyor.steps.attempt import Fetched, Result
 from conveyor.steps.shared.idempotency import Answer, Replays
 from conveyor.testing.factories import a_replay
@@ -45,7 +45,7 @@ from tests.unit.kit import (
 async def test_added_tasks_follow_those_there_are() -> None:
     house, job_id, run_id = await _open_job()
 
-    answer = await house.append.add(a_call(3, first=2), job_id, ids_as_reply)
+    answer = await house.add_tasks.add(a_call(3, first=2), job_id, ids_as_reply)
 
     assert answer.status == 200
     assert answer.body.decode().split() == [job_id, run_id, "3"]
@@ -63,7 +63,7 @@ async def test_the_list_comes_before_the_promise_before_the_rows() -> None:
     house, job_id, _ = await _open_job()
     house.trace.forget()
 
-    await house.append.add(a_call(1), job_id, ids_as_reply)
+    await house.add_tasks.add(a_call(1), job_id, ids_as_reply)
 
     assert house.trace.of("blobs.put", "metadata.commit", "tasks.add", "blobs.delete") == [
         "blobs.put",
@@ -78,7 +78,7 @@ async def test_the_list_comes_before_the_promise_before_the_rows() -> None:
 async def test_the_last_batch_closes_the_job() -> None:
     house, job_id, run_id = await _open_job()
 
-    await house.append.add(a_call(1, first=2, last_batch=True), job_id, ids_as_reply)
+    await house.add_tasks.add(a_call(1, first=2, last_batch=True), job_id, ids_as_reply)
 
     job = await house.job(job_id)
     assert (job.status, job.last_batch) == (JobStatus.CLOSED, True)
@@ -86,19 +86,19 @@ async def test_the_last_batch_closes_the_job() -> None:
     await house.drain(run_id, _page)
     assert (await house.run(run_id)).status is RunStatus.COMPLETED
     with pytest.raises(LastBatchReceived):
-        await house.append.add(a_call(1), job_id, ids_as_reply)
+        await house.add_tasks.add(a_call(1), job_id, ids_as_reply)
 
 
 async def _close(house: House, job_id: JobId) -> None:
-    await house.close.close(CALLER, job_id)
+    await house.lifecycle.close(CALLER, job_id)
 
 
 async def _stop(house: House, job_id: JobId) -> None:
-    await house.close.stop(CALLER, job_id)
+    await house.lifecycle.stop(CALLER, job_id)
 
 
 async def _end_with_last_batch(house: House, job_id: JobId) -> None:
-    await house.append.add(a_call(1, last_batch=True), job_id, ids_as_reply)
+    await house.add_tasks.add(a_call(1, last_batch=True), job_id, ids_as_reply)
 
 
 async def _delete(house: House, job_id: JobId) -> None:
@@ -131,7 +131,7 @@ async def test_a_job_that_takes_no_more_says_why(
     before = await house.run(run_id)
 
     with pytest.raises(refusal):
-        await house.append.add(a_call(1), job_id, ids_as_reply)
+        await house.add_tasks.add(a_call(1), job_id, ids_as_reply)
 
     assert await house.run(run_id) == before
     assert await house.lists() == []
@@ -140,29 +140,29 @@ async def test_a_job_that_takes_no_more_says_why(
 async def test_strangers_and_the_mistaken_find_no_job() -> None:
     house, job_id, _ = await _open_job()
     with pytest.raises(NotFound):
-        await house.append.add(a_call(1, caller=STRANGER), job_id, ids_as_reply)
+        await house.add_tasks.add(a_call(1, caller=STRANGER), job_id, ids_as_reply)
     with pytest.raises(NotFound):
-        await house.append.add(a_call(1), JobId(house.ids.new()), ids_as_reply)
+        await house.add_tasks.add(a_call(1), JobId(house.ids.new()), ids_as_reply)
 
 
 async def test_nothing_can_be_added_while_the_first_list_is_coming_in() -> None:
     house = a_house()
     job_id, _ = await house.submit(20, status="open")
     with pytest.raises(RunNotTerminal):
-        await house.append.add(a_call(1), job_id, ids_as_reply)
+        await house.add_tasks.add(a_call(1), job_id, ids_as_reply)
 
     await house.do_duties()
 
-    assert (await house.append.add(a_call(1), job_id, ids_as_reply)).status == 200
+    assert (await house.add_tasks.add(a_call(1), job_id, ids_as_reply)).status == 200
 
 
 async def test_an_open_job_has_a_largest_size() -> None:
     house = a_house(limits=structs.replace(LIMITS, open_job_tasks=4))
     job_id, run_id = await house.submit(2, status="open")
-    await house.append.add(a_call(2), job_id, ids_as_reply)
+    await house.add_tasks.add(a_call(2), job_id, ids_as_reply)
 
     with pytest.raises(QuotaExceeded, match="at most 4"):
-        await house.append.add(a_call(1), job_id, ids_as_reply)
+        await house.add_tasks.add(a_call(1), job_id, ids_as_reply)
 
     assert (await house.run(run_id)).total == 4
     assert await house.lists() == []
@@ -174,7 +174,7 @@ async def test_what_cannot_be_accepted_leaves_nothing(raw: bytes) -> None:
     house.trace.forget()
 
     with pytest.raises(InvalidArgument):
-        await house.append.add(structs.replace(a_call(), raw=raw), job_id, ids_as_reply)
+        await house.add_tasks.add(structs.replace(a_call(), raw=raw), job_id, ids_as_reply)
 
     assert house.trace.calls == ["metadata.job", "metadata.run"]
 
@@ -185,7 +185,7 @@ async def test_an_addition_that_loses_its_race_against_an_end_is_refused(change:
     house.trace.before("metadata.commit", 1, lambda: change(house, job_id))
 
     with pytest.raises(Conflict):
-        await house.append.add(a_call(4, first=2), job_id, ids_as_reply)
+        await house.add_tasks.add(a_call(4, first=2), job_id, ids_as_reply)
 
     await house.check_counts(run_id)
     assert await house.lists() == []
@@ -200,7 +200,7 @@ async def test_an_end_between_two_reads_is_an_end(change: Change, call: str, nth
     house.trace.after(call, nth, lambda: change(house, job_id))
 
     with pytest.raises(Conflict):
-        await house.append.add(a_call(4, first=2), job_id, ids_as_reply)
+        await house.add_tasks.add(a_call(4, first=2), job_id, ids_as_reply)
 
     await house.check_counts(run_id)
     assert await house.lists() == []
@@ -211,10 +211,10 @@ async def test_two_additions_at_once_get_indexes_of_their_own() -> None:
     house.trace.before(
         "metadata.commit",
         1,
-        lambda: house.append.add(a_call(3, first=10), job_id, ids_as_reply),
+        lambda: house.add_tasks.add(a_call(3, first=10), job_id, ids_as_reply),
     )
 
-    await house.append.add(a_call(2, first=20), job_id, ids_as_reply)
+    await house.add_tasks.add(a_call(2, first=20), job_id, ids_as_reply)
 
     urls = [row.spec.url.rsplit("/", 1)[1] for row in await house.rows(run_id)]
     assert urls == ["0", "1", "10", "11", "12", "20", "21"]
@@ -227,7 +227,7 @@ async def test_rows_that_fail_after_the_promise_are_answered_200_and_written_lat
 ) -> None:
     house, job_id, run_id = await _open_job()
     with away(house.trace, call, Unavailable("away")):
-        answer = await house.append.add(a_call(3, first=2), job_id, ids_as_reply)
+        answer = await house.add_tasks.add(a_call(3, first=2), job_id, ids_as_reply)
     assert answer.status == 200
 
     await house.sweep_later()
@@ -242,7 +242,7 @@ async def test_an_addition_finished_by_another_meanwhile_is_answered_200() -> No
     house, job_id, run_id = await _open_job()
     house.trace.before("blobs.read", 1, lambda: house.ingest.run(run_id, 2))
 
-    answer = await house.append.add(a_call(3, first=2), job_id, ids_as_reply)
+    answer = await house.add_tasks.add(a_call(3, first=2), job_id, ids_as_reply)
 
     assert answer.status == 200
     assert len(await house.rows(run_id)) == 5
@@ -289,9 +289,9 @@ async def test_a_promise_whose_answer_was_lost_is_kept_and_replayed() -> None:
     house.trace.forget()
     _lose_the_answer_of_the_promise(house)
     with pytest.raises(Unavailable):
-        await house.append.add(call, job_id, ids_as_reply)
+        await house.add_tasks.add(call, job_id, ids_as_reply)
 
-    answer = await house.append.add(call, job_id, ids_as_reply)
+    answer = await house.add_tasks.add(call, job_id, ids_as_reply)
     await house.sweep_later()
     await house.do_duties()
 
@@ -304,8 +304,8 @@ async def test_a_repeated_addition_gets_the_first_answer_and_adds_nothing() -> N
     house, job_id, run_id = await _open_job()
     call = a_call(3, first=2, key="key")
 
-    first = await house.append.add(call, job_id, ids_as_reply)
-    assert await house.append.add(call, job_id, ids_as_reply) == first
+    first = await house.add_tasks.add(call, job_id, ids_as_reply)
+    assert await house.add_tasks.add(call, job_id, ids_as_reply) == first
 
     assert (await house.run(run_id)).total == 5
 
@@ -323,7 +323,7 @@ async def test_whoever_loses_a_race_for_a_key_answers_as_the_winner(*, tidy: boo
             house.trace.broken["blobs.delete"] = Unavailable("blobs away")
 
     house.trace.before("metadata.commit", 1, another_process_wins)
-    answer = await house.append.add(call, job_id, ids_as_reply)
+    answer = await house.add_tasks.add(call, job_id, ids_as_reply)
     house.trace.broken.clear()
 
     assert [answer] == won
@@ -346,7 +346,7 @@ async def test_whoever_finds_the_job_closed_by_the_first_call_answers_as_it_did(
         won.append(await _another_process(house).add(call, job_id, ids_as_reply))
 
     getattr(house.trace, moment)(call_, 1, another_process_wins)
-    answer = await house.append.add(call, job_id, ids_as_reply)
+    answer = await house.add_tasks.add(call, job_id, ids_as_reply)
 
     assert [answer] == won
     assert (await house.run(run_id)).total == 5
@@ -358,7 +358,7 @@ async def test_a_race_lost_to_another_request_is_a_conflict() -> None:
     house.trace.before("metadata.commit", 1, lambda: house.metadata.commit(a_replay()))
 
     with pytest.raises(IdempotencyKeyConflict):
-        await house.append.add(a_call(1, key="key"), job_id, ids_as_reply)
+        await house.add_tasks.add(a_call(1, key="key"), job_id, ids_as_reply)
 
     assert (await house.run(run_id)).total == 2
     assert await house.lists() == []
@@ -372,7 +372,7 @@ async def _open_job() -> tuple[House, JobId, RunId]:
 
 async def _try_to_add(house: House, job_id: JobId) -> Answer | None:
     try:
-        return await house.append.add(a_call(3, first=2), job_id, ids_as_reply)
+        return await house.add_tasks.add(a_call(3, first=2), job_id, ids_as_reply)
     except (Unavailable, Crash):
         return None
 
@@ -384,8 +384,8 @@ def _lose_the_answer_of_the_promise(house: House) -> None:
     house.trace.after("metadata.commit", 1, lose)
 
 
-def _another_process(house: House) -> Append:
-    return replace(house.append, replays=Replays(answers=house.answers, clock=house.clock))
+def _another_process(house: House) -> AddTasks:
+    return replace(house.add_tasks, replays=Replays(answers=house.answers, clock=house.clock))
 
 
 def _page(_task: Task) -> Result:
