@@ -7,12 +7,12 @@ import structlog
 
 from conveyor import __version__
 from conveyor.adapters.crypto.sealing import new_signing_secret
-from conveyor.adapters.http.webhooks import WebhookReceivers
-from conveyor.api.notices import Notices
+from conveyor.adapters.http.webhooks import HttpWebhooks
+from conveyor.api.webhooks import WebhookHandlers
+from conveyor.domain.delivery_queue import DeliveryQueue
 from conveyor.domain.ids import CallerId
 from conveyor.domain.public_address import Reach, networks
-from conveyor.domain.receiver_lines import Lines
-from conveyor.domain.webhook import NewWebhook, Rules, Webhook
+from conveyor.domain.webhook import NewWebhook, Webhook, WebhookRules
 from conveyor.operating import Engines, Stores
 from conveyor.settings import Settings
 from conveyor.steps.complete import Complete
@@ -20,13 +20,13 @@ from conveyor.steps.courier import Courier
 from conveyor.steps.notify import Notify
 from conveyor.steps.owing import Owing
 from conveyor.steps.rotate import Rotate
-from conveyor.steps.subscribe import Subscribe
+from conveyor.steps.webhooks import ManageWebhooks
 from conveyor.telemetry import Metrics
 
 log = structlog.get_logger()
 
 
-def open_receivers(settings: Settings) -> WebhookReceivers:
+def open_webhooks(settings: Settings) -> HttpWebhooks:
     """Not yet entered."""
     opened = settings.webhook_allow_private
     if opened:
@@ -35,8 +35,8 @@ def open_receivers(settings: Settings) -> WebhookReceivers:
             networks=", ".join(opened),
             why="whoever may submit jobs can have requests sent to servers there",
         )
-    return WebhookReceivers(
-        Rules(settings.webhook_ports, settings.webhook_allow_http),
+    return HttpWebhooks(
+        WebhookRules(settings.webhook_ports, settings.webhook_allow_http),
         timeout=settings.webhook_timeout,
         reach=Reach(networks(opened)),
         agent=f"Conveyor/{__version__}",
@@ -47,10 +47,10 @@ def _notify(settings: Settings, engines: Engines, metrics: Metrics) -> Notify:
     notify = Notify(
         metadata=engines.metadata,
         outbox=engines.outbox,
-        receivers=engines.receivers,
+        webhooks=engines.webhooks,
         clock=engines.clock,
         courier=_courier(engines),
-        lines=Lines(SystemRandom().random),
+        lines=DeliveryQueue(SystemRandom().random),
         lease=settings.webhook_timeout * 2,
     )
     metrics.delivering.set_function(lambda: notify.lines.under_way)
@@ -62,18 +62,18 @@ def _notify(settings: Settings, engines: Engines, metrics: Metrics) -> Notify:
 class Notifying:
     notify: Notify
     complete: Complete
-    notices: Notices
+    handlers: WebhookHandlers
 
     async def vet(self, caller: CallerId, asked: NewWebhook) -> Webhook:
         """A webhook of a submission, if it can be delivered to."""
         signature = bool(asked.signature)
-        return await self.notices.subscribing.vet(caller, asked.url, signature=signature)
+        return await self.handlers.subscribing.vet(caller, asked.url, signature=signature)
 
 
 def wire_notifying(settings: Settings, engines: Engines, metrics: Metrics) -> Notifying:
     notify = _notify(settings, engines, metrics)
     return Notifying(
-        notify=notify, complete=_complete(engines, notify), notices=_notices(engines, notify)
+        notify=notify, complete=_complete(engines, notify), handlers=_handlers(engines, notify)
     )
 
 
@@ -87,13 +87,13 @@ def _complete(stores: Stores, notify: Notify) -> Complete:
     )
 
 
-def _notices(engines: Engines, notify: Notify) -> Notices:
-    return Notices(
-        subscribing=Subscribe(
+def _handlers(engines: Engines, notify: Notify) -> WebhookHandlers:
+    return WebhookHandlers(
+        subscribing=ManageWebhooks(
             metadata=engines.metadata,
             outbox=engines.outbox,
             signing_keys=engines.signing_keys,
-            receivers=engines.receivers,
+            webhooks=engines.webhooks,
             courier=_courier(engines),
             clock=engines.clock,
             ids=engines.ids,
@@ -112,7 +112,7 @@ def _notices(engines: Engines, notify: Notify) -> Notices:
 
 def _courier(engines: Engines) -> Courier:
     return Courier(
-        receivers=engines.receivers,
+        webhooks=engines.webhooks,
         signing_keys=engines.signing_keys,
         sealing=engines.sealing,
         clock=engines.clock,

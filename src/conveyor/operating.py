@@ -32,13 +32,13 @@ from conveyor.ports.graves import Graves
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.outbox import Outbox
-from conveyor.ports.receivers import Receivers
 from conveyor.ports.sealing import Sealing
 from conveyor.ports.signing_keys import SigningKeys
+from conveyor.ports.step_functions import StepFunctions
 from conveyor.ports.survey import Survey
-from conveyor.ports.task_tokens import TaskTokens
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.timetable import Timetable
+from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Held, Work
 from conveyor.settings import Settings, shown
 from conveyor.steps.audit import Audit
@@ -87,8 +87,8 @@ class Engines(Stores):
 
     coordination: Coordination
     gateway: Gateway
-    task_tokens: TaskTokens
-    receivers: Receivers
+    step_functions: StepFunctions
+    webhooks: Webhooks
     sealing: Sealing
     link_secret: bytes
     room: Callable[[], Awaitable[Room]]

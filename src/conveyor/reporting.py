@@ -2,9 +2,9 @@
 
 from contextlib import AbstractAsyncContextManager, nullcontext
 
-from conveyor.adapters.aws.step_functions import StepFunctions
+from conveyor.adapters.aws.step_functions import AwsStepFunctions
 from conveyor.operating import Engines
-from conveyor.ports.task_tokens import Answer, TaskTokens, Trouble
+from conveyor.ports.step_functions import Answer, RetryLater, StepFunctions
 from conveyor.settings import Settings
 from conveyor.steps.report import PLACES, Report
 
@@ -19,18 +19,18 @@ class Unconnected:
         del error, cause
         return UNCONNECTED
 
-    async def beat(self, _token: str) -> Answer:
+    async def heartbeat(self, _token: str) -> Answer:
         return UNCONNECTED
 
 
-UNCONNECTED = Trouble("the setting `step_functions` is empty")
+UNCONNECTED = RetryLater("the setting `step_functions` is empty")
 
 
-def open_task_tokens(settings: Settings) -> AbstractAsyncContextManager[TaskTokens]:
+def open_step_functions(settings: Settings) -> AbstractAsyncContextManager[StepFunctions]:
     """The way to the states that wait, not yet entered."""
     if not settings.step_functions:
         return nullcontext(Unconnected())
-    return StepFunctions(threads=sum(PLACES.values()))
+    return AwsStepFunctions(threads=sum(PLACES.values()))
 
 
 def wire_report(engines: Engines) -> Report:
@@ -38,6 +38,6 @@ def wire_report(engines: Engines) -> Report:
         metadata=engines.metadata,
         outbox=engines.outbox,
         sealing=engines.sealing,
-        task_tokens=engines.task_tokens,
+        step_functions=engines.step_functions,
         clock=engines.clock,
     )

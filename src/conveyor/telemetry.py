@@ -28,8 +28,8 @@ from conveyor.domain.task import Settlement, Task, TaskStatus
 from conveyor.domain.waiting import Waiting
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
-from conveyor.ports.receivers import Receivers, Reply
 from conveyor.ports.tasks import NewTask, TaskPage, Tasks
+from conveyor.ports.webhooks import Reply, Webhooks
 from conveyor.ports.work import Work
 
 SECRET = re.compile(r"(?i)(apikey|api_key|x-api-key|authorization|signature)=[^&\s\"']+")
@@ -337,18 +337,18 @@ class MeteredGateway:
             self._metrics.answers.labels(answer.code if answer.code in BY_CODE else OTHER).inc()
 
 
-class MeteredReceivers:
+class MeteredWebhooks:
     """Times deliveries to webhooks, and counts what came of them."""
 
-    def __init__(self, receivers: Receivers, metrics: Metrics) -> None:
-        self._receivers = receivers
+    def __init__(self, webhooks: Webhooks, metrics: Metrics) -> None:
+        self._webhooks = webhooks
         self._metrics = metrics
-        self.check = receivers.check
-        self.host = receivers.host
+        self.check = webhooks.check
+        self.host = webhooks.host
 
     async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> Reply:
         started = time.perf_counter()
-        reply = await self._receivers.post(url, headers, content)
+        reply = await self._webhooks.post(url, headers, content)
         self._metrics.delivery.observe(time.perf_counter() - started)
         outcome = (reply.error or DELIVERED).partition(":")[0]
         known = outcome if outcome in DELIVERY_OUTCOMES else OTHER

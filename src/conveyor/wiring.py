@@ -46,11 +46,11 @@ from conveyor.domain.task import RetryPolicy
 from conveyor.errors import RefusedToStart, StorageFull, Unavailable
 from conveyor.fresh_seals import FreshSeals
 from conveyor.gateways import open_gateway
-from conveyor.notifying import open_receivers, wire_notifying
+from conveyor.notifying import open_webhooks, wire_notifying
 from conveyor.operating import PACKS, Engines, wire_doctor, wire_sweep
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock, Ids
-from conveyor.reporting import open_task_tokens, wire_report
+from conveyor.reporting import open_step_functions, wire_report
 from conveyor.scheduling import FIRE_IDLE, wire_fire, wire_schedules
 from conveyor.settings import Settings
 from conveyor.steps.attend import Attend
@@ -68,7 +68,7 @@ from conveyor.steps.report import Report
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
 from conveyor.steps.sweep import Sweep
-from conveyor.telemetry import MeteredGateway, MeteredReceivers, MeteredTasks, MeteredWork, Metrics
+from conveyor.telemetry import MeteredGateway, MeteredTasks, MeteredWebhooks, MeteredWork, Metrics
 from conveyor.timekeeping import Timekeeper
 from conveyor.timing import timed
 from conveyor.vitals import Room, Vitals
@@ -101,7 +101,7 @@ TIMED = (
     "bodies",
     "blobs",
     "coordination",
-    "task_tokens",
+    "step_functions",
 )
 NOTE_USES_EVERY = timedelta(seconds=5)
 DUTY_IDLE = timedelta(milliseconds=250)
@@ -245,8 +245,8 @@ async def open_embedded(
         blobs=_open_blobs(folder / "blobs", sync=sync),
         coordination=MemoryCoordination(clock, lease=settings.lease),
         gateway=await stack.enter_async_context(open_gateway(settings)),
-        task_tokens=await stack.enter_async_context(open_task_tokens(settings)),
-        receivers=await stack.enter_async_context(open_receivers(settings)),
+        step_functions=await stack.enter_async_context(open_step_functions(settings)),
+        webhooks=await stack.enter_async_context(open_webhooks(settings)),
         sealing=await open_sealing(settings),
         link_secret=load_or_make_key(folder / "links.key"),
         room=lambda: _room(folder),
@@ -317,7 +317,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
         token=new_token(),
         others=wire_granting(settings, engines, seals).routes(),
     )
-    others = [notifying.notices, wire_schedules(engines, handlers.read)]
+    others = [notifying.handlers, wire_schedules(engines, handlers.read)]
     build = _wire_app(settings, engines, metrics, pump, wire_callers(settings, recognize))
     return Service(
         app=build(handlers, others, operators),
@@ -418,7 +418,7 @@ def _measured(engines: Engines, metrics: Metrics, slow: timedelta) -> Engines:
         tasks=MeteredTasks(engines.tasks, metrics),
         work=MeteredWork(engines.work, metrics),
         gateway=MeteredGateway(engines.gateway, metrics),
-        receivers=MeteredReceivers(engines.receivers, metrics),
+        webhooks=MeteredWebhooks(engines.webhooks, metrics),
     )
 
 

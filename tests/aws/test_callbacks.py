@@ -11,9 +11,9 @@ import httpx
 import msgspec
 import pytest
 
-from conveyor.adapters.aws.step_functions import StepFunctions
-from conveyor.domain.event import Channel, EventStatus
-from conveyor.ports.task_tokens import Sent
+from conveyor.adapters.aws.step_functions import AwsStepFunctions
+from conveyor.domain.outbox import Channel, EventStatus
+from conveyor.ports.step_functions import Sent
 from conveyor.testing.programs import Program, mock_gateway, service
 from tests.aws.endpoint import THROTTLED, Endpoint, an_endpoint, bad_weather
 from tests.aws.state_machines import a_machine, until
@@ -170,7 +170,7 @@ async def test_heartbeats_keep_a_state_waiting_that_would_time_out_without(
     machine = a_machine(moto, HeartbeatSeconds=2)
     kept, left = machine.start(), machine.start()
     house = a_house()
-    async with StepFunctions(threads=4) as house.report.task_tokens:
+    async with AwsStepFunctions(threads=4) as house.report.step_functions:
         _, run_id = await house.submit(
             3, step_functions={"task_token": kept.token, "heartbeat_seconds": 30}
         )
@@ -185,7 +185,7 @@ async def test_heartbeats_keep_a_state_waiting_that_would_time_out_without(
         await house.drain(run_id, lambda _task: A_PAGE)
         await house.report.step()
         assert kept.outcome()["next_state_saw"]["run_id"] == run_id
-        assert not isinstance(await house.report.task_tokens.beat(left.token), Sent)
+        assert not isinstance(await house.report.step_functions.heartbeat(left.token), Sent)
 
 
 async def test_beats_end_when_the_state_is_over(
@@ -196,7 +196,7 @@ async def test_beats_end_when_the_state_is_over(
     waiting = a_machine(aws, TimeoutSeconds=2, HeartbeatSeconds=1).start()
     house = a_house()
     await house.submit(3, step_functions={"task_token": waiting.token, "heartbeat_seconds": 30})
-    async with StepFunctions(threads=4) as house.report.task_tokens:
+    async with AwsStepFunctions(threads=4) as house.report.step_functions:
         waiting.outcome()
         house.clock.advance(timedelta(seconds=30))
         await house.report.step()
@@ -277,7 +277,7 @@ async def test_in_any_weather_every_state_hears_of_its_own_end_once(
         else:
             await house.drain(run_id, lambda _task: A_PAGE)
     endpoint.weather = bad_weather(seed)
-    async with StepFunctions(threads=4) as house.report.task_tokens:
+    async with AwsStepFunctions(threads=4) as house.report.step_functions:
         for _ in range(200):
             await house.report.step()
             house.clock.advance(timedelta(minutes=1))

@@ -11,10 +11,10 @@ from datetime import timedelta
 
 import pytest
 
-from conveyor.adapters.aws.step_functions import StepFunctions
+from conveyor.adapters.aws.step_functions import AwsStepFunctions
 from conveyor.errors import RefusedToStart
-from conveyor.ports.task_tokens import Answer, Closed, Sent, TaskTokens, Trouble
-from conveyor.reporting import open_task_tokens
+from conveyor.ports.step_functions import Answer, RetryLater, Sent, StepFunctions, TaskClosed
+from conveyor.reporting import open_step_functions
 from conveyor.settings import Settings
 from tests.aws.endpoint import (
     AWAY,
@@ -45,82 +45,84 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
 
 
 @pytest.fixture
-async def tokens(endpoint: Endpoint) -> AsyncIterator[TaskTokens]:
-    async with open_task_tokens(Settings(step_functions="aws:")) as opened:
+async def tokens(endpoint: Endpoint) -> AsyncIterator[StepFunctions]:
+    async with open_step_functions(Settings(step_functions="aws:")) as opened:
         yield opened
 
 
-async def _ways(tokens: TaskTokens) -> list[Answer]:
+async def _ways(tokens: StepFunctions) -> list[Answer]:
     return [
         await tokens.succeed(TOKEN, "{}"),
         await tokens.fail(TOKEN, error="RunStopped", cause="{}"),
-        await tokens.beat(TOKEN),
+        await tokens.heartbeat(TOKEN),
     ]
 
 
 TROUBLES = [
-    (THROTTLED, Trouble("ThrottlingException", 400)),
-    (DENIED, Trouble("AccessDeniedException", 400)),
-    (EXPIRED, Trouble("ExpiredTokenException", 400)),
-    (refusal("KmsThrottlingException"), Trouble("KmsThrottlingException", 400)),
-    (refusal("InvalidOutput"), Trouble("InvalidOutput", 400)),
-    (BROKEN, Trouble("InternalServerError", 500)),
-    (STRANGE, Trouble("HTTP 418", 418)),
-    (CUT, Trouble("ConnectionClosedError")),
-    (LOST_ANSWER, Trouble("ConnectionClosedError")),
+    (THROTTLED, RetryLater("ThrottlingException", 400)),
+    (DENIED, RetryLater("AccessDeniedException", 400)),
+    (EXPIRED, RetryLater("ExpiredTokenException", 400)),
+    (refusal("KmsThrottlingException"), RetryLater("KmsThrottlingException", 400)),
+    (refusal("InvalidOutput"), RetryLater("InvalidOutput", 400)),
+    (BROKEN, RetryLater("InternalServerError", 500)),
+    (STRANGE, RetryLater("HTTP 418", 418)),
+    (CUT, RetryLater("ConnectionClosedError")),
+    (LOST_ANSWER, RetryLater("ConnectionClosedError")),
 ]
 
 
 @pytest.mark.parametrize(("fault", "answer"), TROUBLES)
 async def test_what_goes_wrong_is_told_by_its_name_and_tried_once(
-    endpoint: Endpoint, tokens: TaskTokens, fault: Fault, answer: Trouble
+    endpoint: Endpoint, tokens: StepFunctions, fault: Fault, answer: RetryLater
 ) -> None:
     endpoint.start(TOKEN)
     endpoint.faults.extend([fault] * 3)
     answers = await _ways(tokens)
     assert answers[0] == answer
-    assert {type(one) for one in answers} == {Trouble}
+    assert {type(one) for one in answers} == {RetryLater}
     assert endpoint.calls == ["SendTaskSuccess", "SendTaskFailure", "SendTaskHeartbeat"]
     assert all(endpoint.signed)
 
 
 async def test_an_answer_that_is_no_json_is_trouble_or_taken_and_nothing_else(
-    endpoint: Endpoint, tokens: TaskTokens
+    endpoint: Endpoint, tokens: StepFunctions
 ) -> None:
     endpoint.start(TOKEN)
     endpoint.faults.extend([AWAY, NONSENSE])
-    away = await tokens.beat(TOKEN)
-    assert isinstance(away, Trouble)
+    away = await tokens.heartbeat(TOKEN)
+    assert isinstance(away, RetryLater)
     assert away.status_code == 503
-    assert isinstance(await tokens.succeed(TOKEN, "{}"), Trouble | Sent)
+    assert isinstance(await tokens.succeed(TOKEN, "{}"), RetryLater | Sent)
 
 
 @pytest.mark.parametrize("code", ["TaskTimedOut", "TaskDoesNotExist"])
 async def test_a_state_that_does_not_wait_is_closed(
-    endpoint: Endpoint, tokens: TaskTokens, code: str
+    endpoint: Endpoint, tokens: StepFunctions, code: str
 ) -> None:
     endpoint.faults.extend([refusal(code, message=f"'{TOKEN}' is over")] * 3)
-    assert await _ways(tokens) == [Closed(code)] * 3
+    assert await _ways(tokens) == [TaskClosed(code)] * 3
 
 
 async def test_a_token_that_is_called_invalid_is_tried_again(
-    endpoint: Endpoint, tokens: TaskTokens
+    endpoint: Endpoint, tokens: StepFunctions
 ) -> None:
     """So is every token where the region is wrong; it is good again once that is put right."""
     endpoint.faults.extend([refusal("InvalidToken", message=f"'{TOKEN}' is odd")] * 3)
-    assert await _ways(tokens) == [Trouble("InvalidToken", 400)] * 3
+    assert await _ways(tokens) == [RetryLater("InvalidToken", 400)] * 3
 
 
-async def test_a_lost_answer_is_followed_by_closed(endpoint: Endpoint, tokens: TaskTokens) -> None:
+async def test_a_lost_answer_is_followed_by_closed(
+    endpoint: Endpoint, tokens: StepFunctions
+) -> None:
     endpoint.start(TOKEN)
     endpoint.faults.append(LOST_ANSWER)
-    assert isinstance(await tokens.succeed(TOKEN, '{"first": 1}'), Trouble)
-    assert await tokens.succeed(TOKEN, '{"first": 1}') == Closed("TaskTimedOut")
+    assert isinstance(await tokens.succeed(TOKEN, '{"first": 1}'), RetryLater)
+    assert await tokens.succeed(TOKEN, '{"first": 1}') == TaskClosed("TaskTimedOut")
     assert endpoint.outcomes[TOKEN] == {"output": {"first": 1}}
 
 
 async def test_no_answer_quotes_the_token_whatever_the_endpoint_says(
-    endpoint: Endpoint, tokens: TaskTokens, caplog: pytest.LogCaptureFixture
+    endpoint: Endpoint, tokens: StepFunctions, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     endpoint.faults.extend(refusal(code, message=TOKEN) for code in (TOKEN, "X", TOKEN))
@@ -134,8 +136,8 @@ async def test_an_endpoint_that_is_not_there_is_trouble(monkeypatch: pytest.Monk
         environ = gone.environ
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    async with open_task_tokens(Settings(step_functions="aws:")) as opened:
-        assert await opened.beat(TOKEN) == Trouble("EndpointConnectionError")
+    async with open_step_functions(Settings(step_functions="aws:")) as opened:
+        assert await opened.heartbeat(TOKEN) == RetryLater("EndpointConnectionError")
 
 
 async def test_without_credentials_is_trouble_that_says_so(
@@ -143,14 +145,14 @@ async def test_without_credentials_is_trouble_that_says_so(
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
-    async with open_task_tokens(Settings(step_functions="aws:")) as opened:
-        assert await opened.beat(TOKEN) == Trouble("NoCredentialsError")
+    async with open_step_functions(Settings(step_functions="aws:")) as opened:
+        assert await opened.heartbeat(TOKEN) == RetryLater("NoCredentialsError")
     assert not endpoint.calls
 
 
 @asynccontextmanager
-async def _hasty(threads: int) -> AsyncIterator[StepFunctions]:
-    async with StepFunctions(threads=threads, read=timedelta(milliseconds=300)) as one:
+async def _hasty(threads: int) -> AsyncIterator[AwsStepFunctions]:
+    async with AwsStepFunctions(threads=threads, read=timedelta(milliseconds=300)) as one:
         yield one
 
 
@@ -158,18 +160,18 @@ async def test_a_slow_answer_ends_in_time_and_holds_nobody_up(endpoint: Endpoint
     quick = endpoint.start("quick")
     endpoint.faults.append(Fault(wait=30))
     async with _hasty(threads=2) as tokens, asyncio.TaskGroup() as group:
-        slow = group.create_task(tokens.beat(TOKEN))
+        slow = group.create_task(tokens.heartbeat(TOKEN))
         await until(lambda: endpoint.calls)
         assert await tokens.succeed(quick, "{}") == Sent()
         assert not slow.done()
-    assert slow.result() == Trouble("ReadTimeoutError")
+    assert slow.result() == RetryLater("ReadTimeoutError")
 
 
 async def test_leaving_waits_for_no_call(endpoint: Endpoint) -> None:
     endpoint.faults.append(Fault(wait=30))
     began = time.monotonic()
-    async with StepFunctions(threads=1) as tokens:
-        call = asyncio.ensure_future(tokens.beat(TOKEN))
+    async with AwsStepFunctions(threads=1) as tokens:
+        call = asyncio.ensure_future(tokens.heartbeat(TOKEN))
         await until(lambda: endpoint.calls)
         call.cancel()
     assert time.monotonic() - began < 5
@@ -183,7 +185,7 @@ def test_without_a_region_the_program_does_not_start(monkeypatch: pytest.MonkeyP
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     with pytest.raises(RefusedToStart, match="AWS_REGION"):
-        open_task_tokens(Settings(step_functions="aws:"))
+        open_step_functions(Settings(step_functions="aws:"))
 
 
 @pytest.mark.parametrize("name", ["AWS_REGION", "AWS_DEFAULT_REGION"])
@@ -191,19 +193,19 @@ def test_either_variable_names_the_region(monkeypatch: pytest.MonkeyPatch, name:
     for other in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_SFN"):
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, "ap-southeast-2")
-    opened = StepFunctions(threads=1)
+    opened = AwsStepFunctions(threads=1)
     assert opened._client.meta.endpoint_url == "https://states.ap-southeast-2.amazonaws.com"
 
 
 MISSING = """
 import sys
 sys.modules["botocore"] = None
-from conveyor.reporting import open_task_tokens
+from conveyor.reporting import open_step_functions
 from conveyor.settings import Settings
 from conveyor.errors import RefusedToStart
-open_task_tokens(Settings())
+open_step_functions(Settings())
 try:
-    open_task_tokens(Settings(step_functions="aws:"))
+    open_step_functions(Settings(step_functions="aws:"))
 except RefusedToStart as refused:
     print(refused)
 """
@@ -223,7 +225,7 @@ def test_botocore_is_loaded_only_when_it_is_wanted() -> None:
 
 
 async def test_a_service_that_is_not_connected_any_more_keeps_what_it_owes() -> None:
-    async with open_task_tokens(Settings()) as unconnected:
+    async with open_step_functions(Settings()) as unconnected:
         answers = await _ways(unconnected)
-    assert {type(one) for one in answers} == {Trouble}
+    assert {type(one) for one in answers} == {RetryLater}
     assert "step_functions" in str(answers[0])

@@ -5,7 +5,7 @@ from tests.crash import (
     list_scenarios,
     scenarios,
     schedule_scenarios,
-    token_scenarios,
+    step_functions_scenarios,
     webhook_scenarios,
 )
 
@@ -16,6 +16,6 @@ __all__ = [
     "key_scenarios",
     "list_scenarios",
     "schedule_scenarios",
-    "token_scenarios",
+    "step_functions_scenarios",
     "webhook_scenarios",
 ]

@@ -24,8 +24,8 @@ from conveyor.testing.trace import watched
 from conveyor.wiring import Service, open_embedded, wire
 from tests.crash.deaths import Deaths
 from tests.crash.gateway import ScriptedGateway
-from tests.crash.receivers import ScriptedByHost
 from tests.crash.states import KeptStates
+from tests.crash.webhooks import ScriptedByHost
 
 SYNC_TASKS = 8  # from so many tasks on a call is answered 202
 MOST_ROUNDS = 60
@@ -33,7 +33,7 @@ REMEMBERED = timedelta(hours=23)  # for which the answer to a repeated call is s
 BEGUN = "begun"
 PORTS = (
     "metadata", "answers", "inputs", "exports", "outbox", "signing_keys", "timetable", "tasks", "work", "duties", "bodies",
-    "blobs", "coordination", "gateway", "receivers", "sealing", "task_tokens",
+    "blobs", "coordination", "gateway", "webhooks", "sealing", "step_functions",
 )  # fmt: skip
 UNFINISHED = """
 SELECT 1 FROM task JOIN run_no ON run_no.no = task.run_no JOIN run ON run.id = run_no.run_id
@@ -274,8 +274,8 @@ async def a_life(folder: Path, deaths: Deaths) -> AsyncIterator[Life]:
         raw = replace(
             raw,
             gateway=ScriptedGateway(lambda url: _tried(data, url)),
-            receivers=ScriptedByHost(lambda event_id: _told(data, event_id)),
-            task_tokens=states,
+            webhooks=ScriptedByHost(lambda event_id: _told(data, event_id)),
+            step_functions=states,
         )
         seen = {name: watched(getattr(raw, name), name, deaths) for name in PORTS}
         wired = msgspec.structs.replace(settings, step_functions="aws:")

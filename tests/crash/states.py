@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from conveyor.adapters.memory.task_tokens import CLOSED
-from conveyor.ports.task_tokens import Answer, Sent
+from conveyor.adapters.memory.step_functions import CLOSED
+from conveyor.ports.step_functions import Answer, Sent
 
 
 class KeptStates:
@@ -19,7 +19,7 @@ class KeptStates:
     async def fail(self, token: str, *, error: str, cause: str) -> Answer:
         return self._told(token, error)
 
-    async def beat(self, token: str) -> Answer:
+    async def heartbeat(self, token: str) -> Answer:
         if (self._folder / token).exists():
             return CLOSED
         return Sent()

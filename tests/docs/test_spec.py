@@ -17,7 +17,7 @@ from conveyor.attending import EXPORTS, INGESTS, SCRUBS
 from conveyor.domain import (
     counts,
     cursor,
-    event,
+    delivery_queue,
     failure,
     file_input,
     ids,
@@ -29,15 +29,15 @@ from conveyor.domain import (
     list_shape,
     list_spec,
     media,
+    outbox,
     params,
     pinned_reader,
     public_address,
-    receiver_lines,
     run,
+    step_functions,
     submission,
     task,
     task_bodies,
-    task_token,
     webhook,
 )
 from conveyor.domain.batch import INGEST, SCRUB
@@ -189,7 +189,7 @@ def test_the_constants_are_the_codes() -> None:
         cursor,
         file_input,
         pinned_reader,
-        task_token,
+        step_functions,
     ]
     assert listed == {
         f"{module.__name__.rpartition('.')[2]}.{name}": value
@@ -426,7 +426,7 @@ WEBHOOKS = "11.11 Webhooks"
 def test_the_moves_of_events_are_the_codes() -> None:
     states, *_ = tables(WEBHOOKS)
     listed = {one: set(to.split(", ")) for one, to in column(states, "status", "moves to").items()}
-    assert listed == as_text(event.MOVES)
+    assert listed == as_text(outbox.MOVES)
 
 
 def test_the_waits_between_attempts_are_the_codes() -> None:
@@ -439,20 +439,20 @@ def test_the_waits_between_attempts_are_the_codes() -> None:
 
 def test_the_bounds_of_webhooks_are_the_codes() -> None:
     text = section(WEBHOOKS)
-    poor = int(receiver_lines.PLACES * receiver_lines.POOR_SHARE)
+    poor = int(delivery_queue.PLACES * delivery_queue.POOR_SHARE)
     for said in (
         f"`{SCHEMA}`",
-        f"the latest {event.MOST_DELIVERIES} of each event",
+        f"the latest {outbox.MOST_DELIVERIES} of each event",
         (
-            f"{receiver_lines.PLACES} deliveries are under way at a time in a process, "
-            f"{receiver_lines.PLACES_OF_ONE} to one host, "
-            f"{receiver_lines.PLACES_OF_CALLER} of one caller, and {poor} to hosts"
+            f"{delivery_queue.PLACES} deliveries are under way at a time in a process, "
+            f"{delivery_queue.PLACES_OF_ONE} to one host, "
+            f"{delivery_queue.PLACES_OF_CALLER} of one caller, and {poor} to hosts"
         ),
-        f"after more than {receiver_lines.LATE:.0f} s",
-        f"({receiver_lines.MOST_IN_LINE:,} events at most over all)",
+        f"after more than {delivery_queue.LATE:.0f} s",
+        f"({delivery_queue.MOST_IN_LINE:,} events at most over all)",
         (
-            f"at least {receiver_lines.SHORTEST_WAIT.total_seconds():.0f} s and at most "
-            f"{receiver_lines.LONGEST_WAIT.total_seconds() / 60:.0f} min"
+            f"at least {delivery_queue.SHORTEST_WAIT.total_seconds():.0f} s and at most "
+            f"{delivery_queue.LONGEST_WAIT.total_seconds() / 60:.0f} min"
         ),
         f"at most {webhook.LONGEST_WAIT.total_seconds() / 3600:.0f} hours",
         (

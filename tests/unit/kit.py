@@ -25,17 +25,17 @@ from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.outbox import MemoryOutbox
 from conveyor.adapters.memory.rows import Rows
 from conveyor.adapters.memory.signing_keys import MemorySigningKeys
+from conveyor.adapters.memory.step_functions import MemoryStepFunctions
 from conveyor.adapters.memory.survey import MemorySurvey
-from conveyor.adapters.memory.task_tokens import MemoryTaskTokens
 from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.adapters.memory.timetable import MemoryTimetable
 from conveyor.adapters.memory.work import MemoryWork
 from conveyor.attending import export_handler, ingest_handler, scrub_handler
 from conveyor.domain.batch import INGEST, SCRUB, Batch
+from conveyor.domain.delivery_queue import DeliveryQueue
 from conveyor.domain.export import EXPORT, GIB
 from conveyor.domain.ids import CallerId, JobId, RunId, ulid
 from conveyor.domain.job import Job
-from conveyor.domain.receiver_lines import Lines
 from conveyor.domain.rerun import parse_statuses
 from conveyor.domain.run import Run
 from conveyor.domain.submission import Limits
@@ -52,12 +52,12 @@ from conveyor.ports.graves import Graves
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.outbox import Outbox
-from conveyor.ports.receivers import Receivers
 from conveyor.ports.signing_keys import SigningKeys
+from conveyor.ports.step_functions import StepFunctions
 from conveyor.ports.survey import Survey
-from conveyor.ports.task_tokens import TaskTokens
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.timetable import Timetable
+from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Held, Work
 from conveyor.steps.add_tasks import AddTasks
 from conveyor.steps.attempt import Assignment, Ended, Fetched, Result
@@ -86,11 +86,11 @@ from conveyor.steps.settle import Settle
 from conveyor.steps.shared.idempotency import Answer, Call, Replays
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.submit import SubmitJob
-from conveyor.steps.subscribe import Subscribe
 from conveyor.steps.sweep import Sweep
+from conveyor.steps.webhooks import ManageWebhooks
 from conveyor.testing.clock import FakeClock
-from conveyor.testing.receivers import ScriptedReceivers
 from conveyor.testing.trace import Crash, Trace, watched
+from conveyor.testing.webhooks import ScriptedWebhooks
 
 P = TypeVar("P")
 
@@ -129,7 +129,7 @@ class House:
     inputs: Inputs
     exports: Exports
     outbox: Outbox
-    states: MemoryTaskTokens  # that wait for a run
+    states: MemoryStepFunctions  # that wait for a run
     tasks: Tasks
     work: Work
     blobs: Blobs
@@ -155,10 +155,10 @@ class House:
     scrub: Scrub
     exporting: Export
     report: Report
-    subscribe: Subscribe
+    subscribe: ManageWebhooks
     rotate: Rotate
     notify: Notify
-    told: ScriptedReceivers
+    told: ScriptedWebhooks
     fire: Fire
     rescheduling: Reschedule
     fired: Counter[str] = field(default_factory=Counter)
@@ -271,8 +271,8 @@ def a_house(
     inputs: Inputs = port(MemoryInputs(recorded), "inputs")
     exports: Exports = port(MemoryExports(recorded), "exports")
     outbox: Outbox = port(MemoryOutbox(recorded, clock), "outbox")
-    states = MemoryTaskTokens()
-    tokens: TaskTokens = port(states, "task_tokens")
+    states = MemoryStepFunctions()
+    tokens: StepFunctions = port(states, "step_functions")
     timetable: Timetable = port(MemoryTimetable(recorded, clock), "timetable")
     tasks: Tasks = port(MemoryTasks(rows), "tasks")
     work: Work = port(MemoryWork(rows), "work")
@@ -357,15 +357,15 @@ def a_house(
         make=pack.write,
     )
     replays = Replays(answers=answers, clock=clock)
-    told = ScriptedReceivers()
-    receivers: Receivers = port(told, "receivers")
+    told = ScriptedWebhooks()
+    webhooks: Webhooks = port(told, "webhooks")
     signing_keys: SigningKeys = port(MemorySigningKeys(recorded), "signing_keys")
-    courier = Courier(receivers=receivers, signing_keys=signing_keys, sealing=sealing, clock=clock)
-    subscribe = Subscribe(
+    courier = Courier(webhooks=webhooks, signing_keys=signing_keys, sealing=sealing, clock=clock)
+    subscribe = ManageWebhooks(
         metadata=metadata,
         outbox=outbox,
         signing_keys=signing_keys,
-        receivers=receivers,
+        webhooks=webhooks,
         courier=courier,
         clock=clock,
         ids=ids,
@@ -413,10 +413,10 @@ def a_house(
         notify=Notify(
             metadata=metadata,
             outbox=outbox,
-            receivers=receivers,
+            webhooks=webhooks,
             clock=clock,
             courier=courier,
-            lines=Lines(lambda: 0.5),
+            lines=DeliveryQueue(lambda: 0.5),
             lease=LEASE,
             idle=timedelta(milliseconds=5),
         ),
@@ -482,7 +482,7 @@ def a_house(
         ),
         delete=delete,
         report=Report(
-            metadata=metadata, outbox=outbox, sealing=sealing, task_tokens=tokens, clock=clock
+            metadata=metadata, outbox=outbox, sealing=sealing, step_functions=tokens, clock=clock
         ),
         scrub=scrub,
         exporting=exporting,

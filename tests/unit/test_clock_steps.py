@@ -10,8 +10,8 @@ import pytest
 
 from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine
 from conveyor.adapters.system.clock import SteadyClock
-from conveyor.domain.event import Channel
 from conveyor.domain.job import Job, JobType, after_clock_set_back
+from conveyor.domain.outbox import Channel
 from conveyor.domain.schedule import Cadence, Calendar, Daily, Rate, RateUnit, Schedule
 from conveyor.domain.task import TaskStatus, Verdict
 from conveyor.errors import StorageFull

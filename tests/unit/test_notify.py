@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 import pytest
 from zenrows.batch import verify_webhook_signature
 
-from conveyor.domain.event import MOST_DELIVERIES, Event, EventStatus
+from conveyor.domain.delivery_queue import DeliveryQueue
 from conveyor.domain.ids import EventId, JobId
 from conveyor.domain.job import Job, JobStatus
-from conveyor.domain.receiver_lines import Lines
+from conveyor.domain.outbox import MOST_DELIVERIES, EventStatus, OutboxEvent
 from conveyor.domain.webhook import WAITS, Webhook
 from conveyor.errors import Unavailable
-from conveyor.ports.receivers import Reply
+from conveyor.ports.webhooks import Reply
 from conveyor.steps.notify import PAGE, Notify
 from conveyor.testing.factories import a_job, an_event
 from conveyor.testing.trace import Crash
@@ -115,7 +115,7 @@ async def test_a_webhook_that_was_set_meanwhile_is_told_and_not_disabled_for_the
     async def set_another() -> None:
         await house.subscribe.put(CALLER, event.job_id, "https://new.example/", signature=False)
 
-    house.trace.after("receivers.post", 1, set_another)
+    house.trace.after("webhooks.post", 1, set_another)
     await house.notify.step()
 
     assert (await house.job(event.job_id)).webhook == Webhook(url="https://new.example/")
@@ -137,7 +137,7 @@ async def test_a_webhook_that_was_cleared_meanwhile_ends_the_event() -> None:
     async def clear() -> None:
         await house.subscribe.clear(CALLER, event.job_id)
 
-    house.trace.after("receivers.post", 1, clear)
+    house.trace.after("webhooks.post", 1, clear)
     await house.notify.step()
 
     assert (await house.job(event.job_id)).webhook is None
@@ -223,7 +223,7 @@ async def test_what_is_to_be_signed_and_cannot_be_is_not_sent(broken: bool) -> N
     assert "key" in (stored.deliveries[0].error or "")
 
 
-@pytest.mark.parametrize("call", ["receivers.post", "metadata.commit", "metadata.job"])
+@pytest.mark.parametrize("call", ["webhooks.post", "metadata.commit", "metadata.job"])
 @pytest.mark.parametrize("moment", ["before", "after"])
 async def test_a_sender_that_dies_anywhere_leaves_an_event_that_is_sent_again(
     call: str, moment: str
@@ -246,7 +246,7 @@ async def test_a_sender_that_dies_anywhere_leaves_an_event_that_is_sent_again(
         stored = await _event(house, event.id)
         assert stored.status is EventStatus.DELIVERED
         assert {one.event_id for one in house.told.told} == {event.id}
-        assert died or call == "receivers.post"
+        assert died or call == "webhooks.post"
 
 
 async def test_of_two_senders_one_has_an_event() -> None:
@@ -267,7 +267,7 @@ async def test_an_engine_that_is_away_when_it_is_noted_has_it_sent_again() -> No
     async def break_commits() -> None:
         house.trace.broken["metadata.commit"] = Unavailable("away")
 
-    house.trace.after("receivers.post", 1, break_commits)
+    house.trace.after("webhooks.post", 1, break_commits)
     await house.notify.step()
     house.trace.broken.clear()
     assert (await _event(house, event.id)).status is EventStatus.OWED
@@ -300,7 +300,7 @@ async def test_a_bug_that_one_event_brings_out_costs_it_an_attempt_and_no_other(
     async def raise_it() -> None:
         raise LookupError("a bug")
 
-    house.trace.before("receivers.post", 1, raise_it)
+    house.trace.before("webhooks.post", 1, raise_it)
     await house.notify.step()
 
     stored = await _event(house, bad.id)
@@ -428,7 +428,7 @@ async def test_an_attempt_stays_on_record_if_another_is_asked_for_meanwhile(repl
     async def ask_for_another() -> None:
         await house.subscribe.redeliver(CALLER, event.job_id, event.id)
 
-    house.trace.after("receivers.post", 1, ask_for_another)
+    house.trace.after("webhooks.post", 1, ask_for_another)
     await house.notify.step()
 
     stored = await _event(house, event.id)
@@ -453,7 +453,7 @@ async def test_an_attempt_that_outlived_its_lease_takes_nothing_from_who_has_it_
         await _until(lambda: other.lines.under_way == 1 and house.told.under_way[HOST] == 1)
         taken.set()
 
-    house.trace.after("receivers.post", 1, have_another_take_it)
+    house.trace.after("webhooks.post", 1, have_another_take_it)
     async with asyncio.TaskGroup() as group:
         await house.notify.step()
         assert taken.is_set()
@@ -483,10 +483,10 @@ def _again(house: House) -> Notify:
     return Notify(
         metadata=house.metadata,
         outbox=house.outbox,
-        receivers=house.notify.receivers,
+        webhooks=house.notify.webhooks,
         clock=house.clock,
         courier=house.notify.courier,
-        lines=Lines(lambda: 0.5),
+        lines=DeliveryQueue(lambda: 0.5),
         lease=LEASE,
     )
 
@@ -499,7 +499,7 @@ async def _owed(
     job_id: JobId | None = None,
     stored: bool = True,
     due: timedelta = timedelta(),
-) -> Event:
+) -> OutboxEvent:
     """An event for a job with a webhook."""
     if job_id is None:
         job_id = JobId(house.ids.new())
@@ -528,7 +528,7 @@ def _job(job_id: JobId, host: str, *, signature: bool) -> Job:
     )
 
 
-async def _event(house: House, event_id: EventId) -> Event:
+async def _event(house: House, event_id: EventId) -> OutboxEvent:
     event = await house.outbox.find(event_id)
     assert event is not None
     return event

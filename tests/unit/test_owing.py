@@ -5,9 +5,9 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from conveyor.domain.event import Channel, Event, EventStatus, EventType
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.outbox import Channel, EventStatus, EventType, OutboxEvent
 from conveyor.domain.run import RunStatus
 from conveyor.domain.task import AccountBlocked, Task
 from conveyor.domain.webhook import Webhook
@@ -132,7 +132,7 @@ async def _submitted(
     return job_id, run_id
 
 
-async def _events(house: House, job_id: JobId) -> list[Event]:
+async def _events(house: House, job_id: JobId) -> list[OutboxEvent]:
     return list(await house.outbox.of_job(job_id, limit=9))
 
 

@@ -11,13 +11,13 @@ import pytest
 import structlog
 
 from conveyor.domain import report as life
-from conveyor.domain.event import Channel, Event, EventStatus
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import Job
+from conveyor.domain.outbox import Channel, EventStatus, OutboxEvent
 from conveyor.domain.run import PauseState
 from conveyor.domain.task import Task
 from conveyor.errors import Unavailable
-from conveyor.ports.task_tokens import Answer, Closed, Sent, Trouble
+from conveyor.ports.step_functions import Answer, RetryLater, Sent, TaskClosed
 from conveyor.steps import report
 from conveyor.steps.attempt import Result
 from conveyor.steps.report import PLACES
@@ -26,7 +26,7 @@ from tests.unit.kit import A_PAGE, CALLER, House, a_house, survives, until
 TOKEN = "a-token-of-mine"
 SECOND = timedelta(seconds=1)
 BEAT = 30
-AWAY = Trouble("ThrottlingException", 400)
+AWAY = RetryLater("ThrottlingException", 400)
 
 
 def _page(_task: Task) -> Result:
@@ -47,7 +47,7 @@ async def _beating(house: House, token: str = TOKEN) -> tuple[JobId, RunId]:
     return await house.submit(3, step_functions=field)
 
 
-async def _event(house: House, channel: Channel = Channel.TASK_TOKEN) -> Event:
+async def _event(house: House, channel: Channel = Channel.TASK_TOKEN) -> OutboxEvent:
     [event] = [one for one in await house.outbox.page(limit=99) if one.channel is channel]
     return event
 
@@ -65,7 +65,7 @@ class Answering:
     async def fail(self, token: str, *, error: str, cause: str) -> Answer:
         return await self._asked(token)
 
-    async def beat(self, token: str) -> Answer:
+    async def heartbeat(self, token: str) -> Answer:
         return await self._asked(token)
 
     async def _asked(self, token: str) -> Answer:
@@ -77,7 +77,7 @@ def _always(house: House, answer: Answer) -> Answering:
     async def say(_token: str) -> Answer:
         return answer
 
-    house.report.task_tokens = states = Answering(say)
+    house.report.step_functions = states = Answering(say)
     return states
 
 
@@ -115,7 +115,7 @@ async def test_a_heartbeat_whose_token_is_closed_leaves_it_to_the_end_of_the_run
     given = {"task_token": TOKEN, "heartbeat_seconds": 5}
     _, run_id = await house.submit(3, step_functions=given)
     house.clock.advance(timedelta(seconds=5))
-    _always(house, Closed("TaskTimedOut"))
+    _always(house, TaskClosed("TaskTimedOut"))
 
     assert await house.report.step() == 1
     assert (await house.run(run_id)).sealed_token
@@ -161,7 +161,7 @@ async def test_a_state_hears_of_a_failure_by_its_name() -> None:
 async def test_a_closed_token_is_recorded_and_left_alone() -> None:
     house = a_house()
     await _ended(house)
-    states = _always(house, Closed("TaskTimedOut"))
+    states = _always(house, TaskClosed("TaskTimedOut"))
     with _logged() as logged:
         await house.report.step()
         house.clock.advance(timedelta(days=30))
@@ -207,7 +207,7 @@ async def test_after_trouble_a_state_hears_of_it_all_the_same() -> None:
     await _ended(house)
     _always(house, AWAY)
     await house.report.step()
-    house.report.task_tokens = house.states
+    house.report.step_functions = house.states
     house.clock.advance(SECOND)
     await house.report.step()
 
@@ -225,7 +225,7 @@ async def test_no_answer_in_time_is_trouble() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    house.report.task_tokens = Answering(never)
+    house.report.step_functions = Answering(never)
     house.report.deadline = timedelta(milliseconds=20)
     await house.report.step()
     event = await _event(house)
@@ -266,7 +266,7 @@ async def test_a_sender_that_dies_leaves_it_to_the_next_when_its_lease_is_over(
     if told:
         house.trace.die_at("metadata.commit", 2)  # after the lease: with what came of it
     else:
-        house.trace.die_at("task_tokens.succeed", 1)
+        house.trace.die_at("step_functions.succeed", 1)
     [found] = await house.outbox.due(Channel.TASK_TOKEN, limit=9)
     assert not await survives(house.report._send(found))
     assert (TOKEN in house.states.outcomes) is told
@@ -325,7 +325,7 @@ async def test_what_a_deleted_run_owes_outlives_it_and_goes_when_it_is_sent(what
     assert not await house.outbox.page(limit=9)
 
 
-@pytest.mark.parametrize("answer", [Closed("TaskTimedOut"), AWAY])
+@pytest.mark.parametrize("answer", [TaskClosed("TaskTimedOut"), AWAY])
 async def test_what_a_deleted_run_owes_goes_when_nobody_can_be_told_either(answer: Answer) -> None:
     house = a_house()
     job_id, _ = await _ended(house)
@@ -369,7 +369,7 @@ async def test_a_delete_in_the_middle_of_a_report_leaves_nothing(nth: int) -> No
         await house.do_duties()
 
     if nth == 1:
-        house.trace.after("task_tokens.succeed", 1, delete)
+        house.trace.after("step_functions.succeed", 1, delete)
     else:
         house.trace.before("metadata.commit", 2, delete)
     await house.report.step()
@@ -445,7 +445,7 @@ async def test_a_beat_in_trouble_is_tried_again_within_its_interval_for_ever() -
     assert len((await _event(house, Channel.HEARTBEAT)).deliveries) == life.MOST_DELIVERIES
     assert len(states.asked) == 305
 
-    house.report.task_tokens = house.states
+    house.report.step_functions = house.states
     await house.report.step()
     event = await _event(house, Channel.HEARTBEAT)
     assert event.due_at == house.clock.now() + timedelta(seconds=BEAT)
@@ -460,7 +460,7 @@ async def test_a_sender_that_dies_at_a_beat_leaves_the_next_one_soon() -> None:
     house = a_house()
     await _beating(house)
     house.clock.advance(timedelta(seconds=BEAT))
-    house.trace.die_at("task_tokens.beat", 1)
+    house.trace.die_at("step_functions.heartbeat", 1)
     [found] = await house.outbox.due(Channel.HEARTBEAT, limit=9)
     assert not await survives(house.report._send(found))
     house.clock.advance(timedelta(seconds=BEAT))
@@ -483,7 +483,7 @@ async def test_slow_calls_hold_up_their_own_places_only() -> None:
 
     for token in slow:
         await _ended(house, token)
-    house.report.task_tokens = states = Answering(say)
+    house.report.step_functions = states = Answering(say)
     stopping = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(house.report.run(stopping))
@@ -509,7 +509,7 @@ async def test_no_more_than_its_places_are_under_way_and_beats_have_their_own() 
 
     for number in range(most + 5):
         await _ended(house, f"ends-{number}")
-    house.report.task_tokens = states = Answering(say)
+    house.report.step_functions = states = Answering(say)
     stopping = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(house.report.run(stopping))

@@ -20,7 +20,7 @@ from conveyor.domain import signing
 from conveyor.domain.ids import EventId, JobId, KeyId, RunId
 from conveyor.domain.sealed import Holder, Progress, Rotated, context, resealed
 from conveyor.domain.signing import SigningKey, SigningKeys
-from conveyor.domain.task_token import seal_context
+from conveyor.domain.step_functions import seal_context
 from conveyor.errors import Conflict, Unavailable
 from conveyor.fresh_seals import FreshSeals
 from conveyor.ports.metadata import Removed

@@ -5,7 +5,6 @@ from datetime import timedelta
 import pytest
 
 from conveyor.domain.batch import pinned_key
-from conveyor.domain.event import Delivery, EventStatus, owed_again
 from conveyor.domain.export import (
     EXPORT_LIFE,
     Export,
@@ -25,6 +24,7 @@ from conveyor.domain.file_input import (
 )
 from conveyor.domain.ids import ExportId, InputId, JobId, RunId
 from conveyor.domain.list_shape import ListKind, ListSpec
+from conveyor.domain.outbox import Delivery, EventStatus, owed_again
 from conveyor.domain.run import RunStatus
 from conveyor.domain.task import Refused, Task, TaskStatus
 from conveyor.errors import ResultExpired, Unavailable

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conveyor.domain.webhook import JITTER, LONGEST_WAIT, WAITS, Rules, Target, next_wait
+from conveyor.domain.webhook import JITTER, LONGEST_WAIT, WAITS, Target, WebhookRules, next_wait
 from conveyor.errors import CallbackUrlMustBeHttps, InvalidArgument
 
 HOUR = timedelta(hours=1)
@@ -43,7 +43,7 @@ def test_nobody_can_ask_for_more_attempts() -> None:
 
 
 def test_a_target_has_what_a_request_needs() -> None:
-    target = Rules().target("https://Hooks.Example/in/../a b?c=d#e")
+    target = WebhookRules().target("https://Hooks.Example/in/../a b?c=d#e")
     assert target == Target("hooks.example", 443, "hooks.example", is_safe=True, path="/a%20b?c=d")
 
 
@@ -52,7 +52,7 @@ def test_a_target_has_what_a_request_needs() -> None:
 )
 def test_only_https_is_told_anything(url: str) -> None:
     with pytest.raises(CallbackUrlMustBeHttps) as refused:
-        Rules().target(url)
+        WebhookRules().target(url)
     assert refused.value.extras == {"field": "webhook.url"}
 
 
@@ -66,7 +66,7 @@ def test_only_https_is_told_anything(url: str) -> None:
 )  # fmt: skip
 def test_a_url_that_is_none_or_not_allowed_is_refused(url: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        Rules().target(url)
+        WebhookRules().target(url)
     assert refused.value.code == "invalid_argument"
     assert "user@" not in refused.value.detail
 
@@ -75,9 +75,9 @@ def test_a_url_that_is_none_or_not_allowed_is_refused(url: str) -> None:
     "host", ["2130706433", "0x7f.1", "0177.0.0.1", "127.1", "127。0。0。1", "①②⑦.0.0.1"]
 )
 def test_an_address_in_any_spelling_is_the_address(host: str) -> None:
-    assert Rules().target(f"https://{host}/").host == "127.0.0.1"
+    assert WebhookRules().target(f"https://{host}/").host == "127.0.0.1"
 
 
 def test_http_and_other_ports_can_be_allowed() -> None:
-    rules = Rules(ports=(8080,), allow_http=True)
+    rules = WebhookRules(ports=(8080,), allow_http=True)
     assert rules.target("http://[::1]:8080/x") == Target("::1", 8080, "[::1]:8080", False, "/x")

@@ -12,8 +12,8 @@ from conveyor.api.auth import Who
 from conveyor.api.bounds import UNCOUNTED, Holding
 from conveyor.domain.ids import CallerId
 from conveyor.domain.json_slices import LONGEST_SHOWN
+from conveyor.domain.step_functions import TaskToken
 from conveyor.domain.submission import OnInvalid
-from conveyor.domain.task_token import StepFunctions
 from conveyor.errors import InvalidArgument, TooLarge, UnsupportedMediaType
 from conveyor.steps.shared.idempotency import Call
 
@@ -121,7 +121,7 @@ def _extensions(request: Request) -> dict[str, object]:
 
 def _value(name: str, text: str) -> object:
     if name == TOKEN:
-        return StepFunctions(task_token=text)
+        return TaskToken(task_token=text)
     if name in NUMBERS and text.isascii() and text.isdigit() and len(text) < 10:
         return int(text)
     if name in FLAGS and text.lower() in {"true", "false"}:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from conveyor.api import events, notices, wire
+from conveyor.api import events, webhooks, wire
 from conveyor.domain.list_spec import ListForm
 from conveyor.domain.schedule import Schedule, ScheduleTurn
 from conveyor.domain.submission import Addition, Submission
@@ -189,27 +189,27 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "GET", JOB + "/webhook/deliveries", "list_deliveries", "List what a job's webhook was told",
-        (200, 400, 401, 404, 503), notices.WireEvents, query=LISTING,
+        (200, 400, 401, 404, 503), webhooks.WireEvents, query=LISTING,
     ),
     Route(
         "POST", JOB + "/webhook/deliveries/{event}/redeliver", "redeliver", "Deliver an event again",
-        (202, 401, 404, 409, 503), notices.WireEvent, raises=(Conflict,),
+        (202, 401, 404, 409, 503), webhooks.WireEvent, raises=(Conflict,),
     ),
     Route(
         "POST", "/v1/webhook/test", "test_webhook", "Send a test event",
-        (200, 400, 401, 413, 503), notices.WireTested, NewWebhook, raises=BAD_WEBHOOK,
+        (200, 400, 401, 413, 503), webhooks.WireTested, NewWebhook, raises=BAD_WEBHOOK,
     ),
     Route(
         "GET", "/v1/hmac/keys", "list_keys", "List signing keys", (200, 401, 503),
-        notices.WireKeys,
+        webhooks.WireKeys,
     ),
     Route(
         "POST", "/v1/hmac/keys/rotate", "rotate_key", "Begin a key rotation",
-        (201, 401, 409, 503), notices.WireNewKey, raises=(CandidatePending,),
+        (201, 401, 409, 503), webhooks.WireNewKey, raises=(CandidatePending,),
     ),
     Route(
         "POST", "/v1/hmac/keys/rotate/finalize", "finish_rotation", "Finish a key rotation",
-        (200, 401, 409, 503), notices.WireKeyInUse, raises=(NoCandidate,),
+        (200, 401, 409, 503), webhooks.WireKeyInUse, raises=(NoCandidate,),
     ),
     Route(
         "DELETE", "/v1/hmac/keys/rotate", "give_up_rotation", "Cancel a key rotation",

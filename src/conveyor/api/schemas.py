@@ -6,7 +6,7 @@ domain's own constants.
 
 from typing import Any
 
-from conveyor.domain import cursor, params, schedule, task_token, webhook
+from conveyor.domain import cursor, params, schedule, step_functions, webhook
 from conveyor.domain import submission as sub
 from conveyor.domain.ids import TASK_ID, ULID
 from conveyor.domain.job import JobStatus, JobType
@@ -73,7 +73,7 @@ EXTENSIONS: dict[str, Document] = {
     "on_invalid": {"enum": list(OnInvalid)},
 }
 # What is only a header: in a body it is an object.
-TASK_TOKEN: Document = {"type": "string", "pattern": f"^{task_token.TOKEN.pattern}$"}
+TASK_TOKEN: Document = {"type": "string", "pattern": f"^{step_functions.TOKEN.pattern}$"}
 WEBHOOK_URL: Document = {
     "format": "uri",
     "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://",
@@ -117,9 +117,11 @@ BOUNDS |= {
             "items": {"type": "string", "pattern": f"^({schedule.FULL_HOUR.pattern})$"},
         }
     },
-    "StepFunctions": {
+    "TaskToken": {
         "task_token": TASK_TOKEN,
-        "heartbeat_seconds": _whole(task_token.SHORTEST_BEAT, task_token.LONGEST_BEAT),
+        "heartbeat_seconds": _whole(
+            step_functions.SHORTEST_HEARTBEAT, step_functions.LONGEST_HEARTBEAT
+        ),
     },
 }
 # The ways to hand in tasks: in the body, later, or in a slot.

@@ -6,9 +6,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from conveyor.domain.counts import Counts
-from conveyor.domain.event import EventType
 from conveyor.domain.ids import EventId
 from conveyor.domain.job import Job
+from conveyor.domain.outbox import EventType
 from conveyor.domain.run import Run
 from conveyor.domain.stats import Stats, stats
 

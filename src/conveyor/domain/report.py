@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from conveyor.domain.event import Channel, Delivery, Event, EventStatus
+from conveyor.domain.outbox import Channel, Delivery, EventStatus, OutboxEvent
 
 LEASE = timedelta(seconds=60)  # for one call and its record
 BEAT_LEASE = timedelta(seconds=20)
@@ -14,7 +14,7 @@ GIVE_UP = timedelta(days=5)
 MOST_DELIVERIES = 20  # that are kept of one event, the latest
 
 
-def leased(event: Event, now: datetime) -> Event:
+def leased(event: OutboxEvent, now: datetime) -> OutboxEvent:
     """The event in one sender's hands. A beat is soon due again: sent twice it does no harm."""
     if event.channel is not Channel.HEARTBEAT:
         return msgspec.structs.replace(event, due_at=now + LEASE)
@@ -22,7 +22,7 @@ def leased(event: Event, now: datetime) -> Event:
     return msgspec.structs.replace(event, due_at=now + max(every, BEAT_LEASE))
 
 
-def sent(event: Event, delivery: Delivery) -> Event:
+def sent(event: OutboxEvent, delivery: Delivery) -> OutboxEvent:
     """The state has heard it. A heartbeat is owed again."""
     if event.channel is Channel.HEARTBEAT:
         due_at = delivery.started_at + timedelta(seconds=event.every_seconds)
@@ -30,12 +30,12 @@ def sent(event: Event, delivery: Delivery) -> Event:
     return _ended(event, delivery, EventStatus.DELIVERED)
 
 
-def closed(event: Event, delivery: Delivery) -> Event:
+def closed(event: OutboxEvent, delivery: Delivery) -> OutboxEvent:
     """Nobody waits for it any more."""
     return _ended(event, delivery, EventStatus.DROPPED)
 
 
-def in_trouble(event: Event, delivery: Delivery, now: datetime) -> Event:
+def in_trouble(event: OutboxEvent, delivery: Delivery, now: datetime) -> OutboxEvent:
     """It is tried again, later each time, and after some days no more.
 
     A beat is never given up: it ends with its run. The token of a report that was given up stays,
@@ -50,10 +50,10 @@ def in_trouble(event: Event, delivery: Delivery, now: datetime) -> Event:
     return _with(event, delivery, due_at=now + wait, tries=tries)
 
 
-def _ended(event: Event, delivery: Delivery, status: EventStatus) -> Event:
+def _ended(event: OutboxEvent, delivery: Delivery, status: EventStatus) -> OutboxEvent:
     return _with(event, delivery, due_at=None, tries=0, status=status, sealed_token=b"")
 
 
-def _with(event: Event, delivery: Delivery, **changes: object) -> Event:
+def _with(event: OutboxEvent, delivery: Delivery, **changes: object) -> OutboxEvent:
     deliveries = (*event.deliveries, delivery)[-MOST_DELIVERIES:]
     return msgspec.structs.replace(event, deliveries=deliveries, **changes)

@@ -11,15 +11,15 @@ import msgspec
 
 from conveyor.domain import signing
 from conveyor.domain.api_key import ApiKey
-from conveyor.domain.event import Event
 from conveyor.domain.job import Job
+from conveyor.domain.outbox import OutboxEvent
 from conveyor.domain.run import Run
 from conveyor.domain.signing import SigningKey, SigningKeys
-from conveyor.domain.task_token import seal_context
+from conveyor.domain.step_functions import seal_context
 
 # A sealed value and its context become what is to stand in its place.
 Turn = Callable[[bytes, str], bytes]
-Holder = Job | Run | SigningKeys | ApiKey | Event
+Holder = Job | Run | SigningKeys | ApiKey | OutboxEvent
 H = TypeVar("H")
 
 
@@ -73,7 +73,7 @@ def _api_key(key: ApiKey, turn: Turn) -> ApiKey:
 
 
 @_resealed.register
-def _event(event: Event, turn: Turn) -> Event:
+def _event(event: OutboxEvent, turn: Turn) -> OutboxEvent:
     fresh = _turned(event.sealed_token, seal_context(event.caller, event.run_id), turn)
     same = fresh == event.sealed_token
     return event if same else msgspec.structs.replace(event, sealed_token=fresh)

@@ -10,14 +10,14 @@ import can_ada
 import msgspec
 
 from conveyor.domain import params as scraper_params
-from conveyor.domain import task_token
+from conveyor.domain import step_functions
 from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.json_slices import DEEPEST_JSON, LONGEST_SHOWN, brief, is_deeper
 from conveyor.domain.json_slices import fault_at as _at
 from conveyor.domain.params import BadParam, Honoured, Params
 from conveyor.domain.schedule import Schedule, parse_schedule
+from conveyor.domain.step_functions import TaskToken
 from conveyor.domain.task import TaskSpec
-from conveyor.domain.task_token import StepFunctions
 from conveyor.domain.webhook import NewWebhook
 from conveyor.errors import FileInputUnsupported, InvalidArgument
 
@@ -135,7 +135,7 @@ class Submission(msgspec.Struct, kw_only=True):
     retries: int | None = None
     result_ttl_days: int | None = None
     async_: bool | None = msgspec.field(default=None, name="async")
-    step_functions: StepFunctions | None = None
+    step_functions: TaskToken | None = None
 
 
 class Addition(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -369,7 +369,7 @@ def _check_fields(body: Submission) -> None:
         except Unfit as unfit:
             raise _at("metadata", f"{unfit.reason}: {unfit.value}") from None
     if body.step_functions is not None:
-        task_token.check(body.step_functions, body.type)
+        step_functions.check(body.step_functions, body.type)
 
 
 def _check_extensions(body: Submission, limits: Limits) -> None:

@@ -56,7 +56,7 @@ class Target(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class WebhookRules:
     """Which URLs may be told anything."""
 
     ports: Collection[int] = (443,)

@@ -7,16 +7,16 @@ import msgspec
 
 from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import Batch, Replay, Scrub
-from conveyor.domain.event import Event
 from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.outbox import OutboxEvent
 from conveyor.domain.run import Run
 from conveyor.domain.signing import SigningKeys
 
 # What has a version.
-Row = Job | Run | Batch | Scrub | FileInput | Export | Event | SigningKeys | ApiKey
+Row = Job | Run | Batch | Scrub | FileInput | Export | OutboxEvent | SigningKeys | ApiKey
 
 
 class Removed(msgspec.Struct, frozen=True):

@@ -3,25 +3,25 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from conveyor.domain.event import Channel, Event
 from conveyor.domain.ids import EventId, JobId
+from conveyor.domain.outbox import Channel, OutboxEvent
 
 
 class Outbox(Protocol):
     """Raises `Unavailable`."""
 
-    async def find(self, event_id: EventId) -> Event | None: ...
+    async def find(self, event_id: EventId) -> OutboxEvent | None: ...
 
-    async def due(self, channel: Channel, *, limit: int) -> Sequence[Event]:
+    async def due(self, channel: Channel, *, limit: int) -> Sequence[OutboxEvent]:
         """Events of a channel that are due, the longest due first."""
         ...
 
     async def of_job(
         self, job_id: JobId, *, limit: int, before: str | None = None
-    ) -> Sequence[Event]:
+    ) -> Sequence[OutboxEvent]:
         """A job's events, newest first, with ids below `before`."""
         ...
 
-    async def page(self, *, limit: int, after: str = "") -> Sequence[Event]:
+    async def page(self, *, limit: int, after: str = "") -> Sequence[OutboxEvent]:
         """Events in order of id, from above `after`."""
         ...

@@ -11,10 +11,10 @@ from functools import partial
 
 from conveyor.domain import file_input as slot_life
 from conveyor.domain import lost
-from conveyor.domain.event import Event, EventStatus, last_seen
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import ExportId, InputId, JobId, RunId, is_ulid, ulid_milliseconds
 from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.outbox import EventStatus, OutboxEvent, last_seen
 from conveyor.domain.run import ENDED, Run, RunStatus
 from conveyor.errors import Stale
 from conveyor.ports.blobs import Blobs
@@ -179,7 +179,7 @@ class Clear:
         page = await self.outbox.page(limit=limit, after=after)
         return [(event.id, partial(self._event, event)) for event in page]
 
-    async def _event(self, event: Event, _patient: bool) -> Found | None:
+    async def _event(self, event: OutboxEvent, _patient: bool) -> Found | None:
         """What is owed stays. The rest is shown for a while, in case it is to be sent again."""
         if event.status is EventStatus.OWED:
             return None
@@ -187,7 +187,7 @@ class Clear:
             return None
         return Over("event", partial(self._remove_event, event))
 
-    async def _remove_event(self, event: Event) -> int:
+    async def _remove_event(self, event: OutboxEvent) -> int:
         """Unless it has come to be owed again this very moment."""
         try:
             await self.metadata.commit(event, Removed(event))

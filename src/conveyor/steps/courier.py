@@ -10,15 +10,15 @@ from datetime import timedelta
 import msgspec
 
 from conveyor.domain import signing
-from conveyor.domain.event import Delivery
 from conveyor.domain.ids import CallerId, EventId
+from conveyor.domain.outbox import Delivery
 from conveyor.domain.signing import Secret, SigningKey
 from conveyor.domain.webhook import Webhook
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
-from conveyor.ports.receivers import Receivers, Reply
 from conveyor.ports.sealing import Sealing
 from conveyor.ports.signing_keys import SigningKeys
+from conveyor.ports.webhooks import Reply, Webhooks
 
 GONE = 410
 NO_KEY = "transport_error:there is no key to sign it with"
@@ -50,7 +50,7 @@ class Carried(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Courier:
-    receivers: Receivers
+    webhooks: Webhooks
     signing_keys: SigningKeys
     sealing: Sealing
     clock: Clock
@@ -67,7 +67,7 @@ class Courier:
                 reply = Reply(error=NO_KEY)
             else:
                 known = signing.headers(parcel.event_id, parcel.content, started_at, secrets)
-                reply = await self.receivers.post(webhook.url, known, parcel.content)
+                reply = await self.webhooks.post(webhook.url, known, parcel.content)
         delivery = Delivery(
             attempt=parcel.attempt,
             started_at=started_at,

@@ -20,11 +20,11 @@ import msgspec
 
 from conveyor.domain import run as life
 from conveyor.domain.batch import Batch
-from conveyor.domain.event import Event
 from conveyor.domain.ids import RunId, TaskId, task_ids
 from conveyor.domain.job import JobStatus
 from conveyor.domain.listing import BEGINNING
 from conveyor.domain.listing import Piece as ListPiece
+from conveyor.domain.outbox import OutboxEvent
 from conveyor.domain.params import load
 from conveyor.domain.pinned import PinnedList
 from conveyor.domain.pinned_reader import MOST_REPORTED, report, report_key
@@ -320,7 +320,7 @@ class Ingest:
         if batch.blob and not await self._is_pinned(batch):
             await self.blobs.delete([batch.blob])
 
-    def _owed(self, run: Run | None, ended: Sequence[Run]) -> list[Event]:
+    def _owed(self, run: Run | None, ended: Sequence[Run]) -> list[OutboxEvent]:
         """What is owed for a run that ends with its batch."""
         stopped = [one for one in ended if run and run.is_live and not one.is_live]
         return [event for one in stopped for event in self.owing.at_stop(one)]

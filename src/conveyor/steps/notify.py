@@ -17,17 +17,17 @@ from functools import partial
 import msgspec
 import structlog
 
-from conveyor.domain import event as life
-from conveyor.domain.event import Channel, Delivery, Event, EventStatus
+from conveyor.domain import outbox as life
+from conveyor.domain.delivery_queue import DeliveryQueue
 from conveyor.domain.ids import JobId
 from conveyor.domain.job import Job, JobStatus
-from conveyor.domain.receiver_lines import Lines
+from conveyor.domain.outbox import Channel, Delivery, EventStatus, OutboxEvent
 from conveyor.domain.webhook import Webhook, next_wait
 from conveyor.errors import Stale, Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata, Row
 from conveyor.ports.outbox import Outbox
-from conveyor.ports.receivers import Receivers
+from conveyor.ports.webhooks import Webhooks
 from conveyor.steps.courier import Carried, Courier, Parcel
 
 PAGE = 500  # that are looked at together
@@ -35,18 +35,18 @@ IDLE = timedelta(seconds=1)
 
 log = structlog.get_logger()
 
-Turn = tuple[str, Event]  # with its receiver
-Outcome = Callable[[Event, Delivery], Event]
+Turn = tuple[str, OutboxEvent]  # with its receiver
+Outcome = Callable[[OutboxEvent, Delivery], OutboxEvent]
 
 
 @dataclass(slots=True, kw_only=True)
 class Notify:
     metadata: Metadata
     outbox: Outbox
-    receivers: Receivers
+    webhooks: Webhooks
     clock: Clock
     courier: Courier
-    lines: Lines
+    lines: DeliveryQueue
     lease: timedelta  # longer than a delivery can take
     idle: timedelta = IDLE
     stirred: asyncio.Event = field(default_factory=asyncio.Event)
@@ -91,7 +91,7 @@ class Notify:
         begun: list[Turn] = []
         waiting: list[Turn] = []
         for event, webhook in await self._wanted(due):
-            host = self.receivers.host(webhook.url)
+            host = self.webhooks.host(webhook.url)
             (begun if self.lines.begin(host, event.caller) else waiting).append((host, event))
         for host, event in await self._taken(begun):
             group.create_task(self._send(group, host, event))
@@ -99,7 +99,7 @@ class Notify:
         await self._go_on(group)  # a place may have come free before its line was there
         return len(due)
 
-    async def _wanted(self, due: Sequence[Event]) -> list[tuple[Event, Webhook]]:
+    async def _wanted(self, due: Sequence[OutboxEvent]) -> list[tuple[OutboxEvent, Webhook]]:
         """Those that somebody still wants, and where; the others are dropped."""
         webhooks: dict[JobId, Webhook | None] = {}
         wanted = []
@@ -125,7 +125,7 @@ class Notify:
         except TimeoutError:
             return
 
-    async def _webhook(self, event: Event) -> Webhook | None:
+    async def _webhook(self, event: OutboxEvent) -> Webhook | None:
         """Where it is wanted now, if it still is."""
         return _in_use(await self.metadata.job(event.job_id))
 
@@ -171,7 +171,7 @@ class Notify:
             return False
         return True
 
-    async def _send(self, group: asyncio.TaskGroup, host: str, event: Event) -> None:
+    async def _send(self, group: asyncio.TaskGroup, host: str, event: OutboxEvent) -> None:
         started, well = self.clock.monotonic(), False
         try:
             well = await self._delivered(host, event)
@@ -197,7 +197,7 @@ class Notify:
         except Exception:
             log.exception("step.bug", step="notify")
 
-    async def _delivered(self, host: str, event: Event) -> bool:
+    async def _delivered(self, host: str, event: OutboxEvent) -> bool:
         webhook = await self._webhook(event)
         if webhook is None:
             await self._drop(event)
@@ -226,7 +226,9 @@ class Notify:
                 Delivery(attempt=parcel.attempt, started_at=started_at, elapsed_ms=0, error=error)
             )
 
-    async def _note(self, event: Event, webhook: Webhook, carried: Carried, host: str) -> None:
+    async def _note(
+        self, event: OutboxEvent, webhook: Webhook, carried: Carried, host: str
+    ) -> None:
         delivery = carried.delivery
         ids = {"event_id": event.id, "job_id": event.job_id, "run_id": event.run_id, "host": host}
         if carried.is_taken:
@@ -244,7 +246,7 @@ class Notify:
             else:
                 log.warning("webhook.given_up", attempt=delivery.attempt, why=delivery.error, **ids)
 
-    async def _disable(self, event: Event, webhook: Webhook, delivery: Delivery) -> bool:
+    async def _disable(self, event: OutboxEvent, webhook: Webhook, delivery: Delivery) -> bool:
         """The receiver is gone for good: nothing more goes there, unless it is set anew.
 
         Whether that was done. If another was set meanwhile, that one is told instead, as if the
@@ -265,7 +267,7 @@ class Notify:
             self.wake()
         return False
 
-    async def _noted(self, event: Event, delivery: Delivery, after: Outcome) -> bool:
+    async def _noted(self, event: OutboxEvent, delivery: Delivery, after: Outcome) -> bool:
         """Whether what came of it counts. If the event was to be sent again meanwhile, or is in
         other hands, it does not; then the attempt is on record, and no more than that.
         """
@@ -280,7 +282,7 @@ class Notify:
             delivery = msgspec.structs.replace(delivery, attempt=life.next_attempt(now))
         return after is not life.noted
 
-    async def _drop(self, event: Event) -> None:
+    async def _drop(self, event: OutboxEvent) -> None:
         if await self._commit(life.dropped(event)):
             log.info("webhook.dropped", event_id=event.id, job_id=event.job_id)
 
@@ -291,7 +293,7 @@ def _in_use(job: Job | None) -> Webhook | None:
     return job.webhook if job.webhook and job.webhook.is_on else None
 
 
-def _gone(event: Event, delivery: Delivery, again_at: datetime | None) -> Event:
+def _gone(event: OutboxEvent, delivery: Delivery, again_at: datetime | None) -> OutboxEvent:
     """Not wanted there; if it is wanted elsewhere, it is as if nothing had been tried."""
     ended = life.failed(event, delivery, None)
     return life.owed_again(ended, again_at) if again_at else ended

@@ -6,11 +6,11 @@ Not a station of its own: the steps that end runs share it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from conveyor.domain import notice, task_token
+from conveyor.domain import notice, step_functions
 from conveyor.domain.counts import ZERO, Counts
-from conveyor.domain.event import Channel, Event, EventType
 from conveyor.domain.ids import EventId
 from conveyor.domain.job import Job
+from conveyor.domain.outbox import Channel, EventType, OutboxEvent
 from conveyor.domain.run import Run, RunStatus
 from conveyor.ports.clock import Ids
 
@@ -27,7 +27,7 @@ class Owing:
     ids: Ids
     wake: Callable[[], None] = _nobody  # whoever sends
 
-    def at_end(self, job: Job | None, run: Run, settled: Counts) -> list[Event]:
+    def at_end(self, job: Job | None, run: Run, settled: Counts) -> list[OutboxEvent]:
         """What is owed for a run as it ended, to be written in the same commit as its end.
 
         The job is to be read after the run: whoever changes where its news go commits the live
@@ -35,27 +35,27 @@ class Owing:
         """
         return [*self._webhook(job, run, settled), *self._token(job, run, settled)]
 
-    def at_stop(self, run: Run) -> list[Event]:
+    def at_stop(self, run: Run) -> list[OutboxEvent]:
         """The same for a run that was stopped or deleted: only its token is told."""
         return self._token(None, run, ZERO)
 
-    def announce(self, events: Sequence[Event]) -> None:
+    def announce(self, events: Sequence[OutboxEvent]) -> None:
         """What is owed is written: have it sent at once."""
         if events:
             self.wake()
 
-    def _token(self, job: Job | None, run: Run, settled: Counts) -> list[Event]:
+    def _token(self, job: Job | None, run: Run, settled: Counts) -> list[OutboxEvent]:
         if not run.sealed_token:
             return []
-        return [task_token.end_of(job, run, settled, EventId(self.ids.new()))]
+        return [step_functions.end_of(job, run, settled, EventId(self.ids.new()))]
 
-    def _webhook(self, job: Job | None, run: Run, settled: Counts) -> list[Event]:
+    def _webhook(self, job: Job | None, run: Run, settled: Counts) -> list[OutboxEvent]:
         kind = TOLD.get(run.status)
         if kind is None or job is None or job.webhook is None or job.webhook.disabled_at:
             return []
         event_id = EventId(self.ids.new())
         return [
-            Event(
+            OutboxEvent(
                 id=event_id,
                 caller=job.caller,
                 job_id=job.id,

@@ -16,24 +16,24 @@ import msgspec
 import structlog
 
 from conveyor.domain import report as life
-from conveyor.domain.event import (
-    Channel,
-    Delivery,
-    Event,
-    EventStatus,
-    EventType,
-    next_attempt,
-)
 from conveyor.domain.ids import EventId
 from conveyor.domain.job import JobStatus
+from conveyor.domain.outbox import (
+    Channel,
+    Delivery,
+    EventStatus,
+    EventType,
+    OutboxEvent,
+    next_attempt,
+)
 from conveyor.domain.run import Run, RunStatus, wiped
-from conveyor.domain.task_token import failure_in, seal_context
+from conveyor.domain.step_functions import failure_in, seal_context
 from conveyor.errors import Stale, Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata, Removed
 from conveyor.ports.outbox import Outbox
 from conveyor.ports.sealing import Sealing
-from conveyor.ports.task_tokens import Answer, Closed, Sent, TaskTokens, Trouble
+from conveyor.ports.step_functions import Answer, RetryLater, Sent, StepFunctions, TaskClosed
 
 # So many calls at a time: beats have places of their own, so that no rush of ends stops them.
 PLACES: Mapping[Channel, int] = {Channel.TASK_TOKEN: 12, Channel.HEARTBEAT: 4}
@@ -48,7 +48,7 @@ class Report:
     metadata: Metadata
     outbox: Outbox
     sealing: Sealing
-    task_tokens: TaskTokens
+    step_functions: StepFunctions
     clock: Clock
     deadline: timedelta = DEADLINE
     under_way: dict[EventId, Channel] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Report:
         except TimeoutError:
             return
 
-    async def _carry(self, event: Event) -> None:
+    async def _carry(self, event: OutboxEvent) -> None:
         try:
             await self._send(event)
         except Unavailable as error:
@@ -107,7 +107,7 @@ class Report:
             del self.under_way[event.id]
             self.landed.set()
 
-    async def _send(self, event: Event) -> None:
+    async def _send(self, event: OutboxEvent) -> None:
         held = life.leased(event, self.clock.now())
         await self.metadata.commit(held)
         held = _stored(held)
@@ -120,46 +120,46 @@ class Report:
             attempt=next_attempt(held),
             started_at=started,
             elapsed_ms=round((self.clock.monotonic() - began) * 1000),
-            status_code=answer.status_code if isinstance(answer, Trouble) else None,
+            status_code=answer.status_code if isinstance(answer, RetryLater) else None,
             error=None if isinstance(answer, Sent) else answer.why,
         )
         await self._record(self._judged(held, answer, delivery))
 
-    async def _is_live(self, event: Event) -> bool:
+    async def _is_live(self, event: OutboxEvent) -> bool:
         run = await self.metadata.run(event.run_id)
         return run is not None and run.is_live
 
-    async def _told(self, event: Event) -> Answer:
+    async def _told(self, event: OutboxEvent) -> Answer:
         context = seal_context(event.caller, event.run_id)
         try:
             token = self.sealing.open(event.sealed_token, context=context)
         except Unavailable as error:
-            return Trouble(str(error))
+            return RetryLater(str(error))
         try:
             async with asyncio.timeout(self.deadline.total_seconds()):
                 return await self._tell(event, token)
         except TimeoutError:
-            return Trouble(f"no answer within {self.deadline.total_seconds():g} s")
+            return RetryLater(f"no answer within {self.deadline.total_seconds():g} s")
 
-    async def _tell(self, event: Event, token: str) -> Answer:
+    async def _tell(self, event: OutboxEvent, token: str) -> Answer:
         if event.channel is Channel.HEARTBEAT:
-            return await self.task_tokens.beat(token)
+            return await self.step_functions.heartbeat(token)
         if event.type is EventType.RUN_COMPLETED:
-            return await self.task_tokens.succeed(token, event.payload)
+            return await self.step_functions.succeed(token, event.payload)
         failure = failure_in(event.payload)
-        return await self.task_tokens.fail(token, error=failure.error, cause=failure.cause)
+        return await self.step_functions.fail(token, error=failure.error, cause=failure.cause)
 
-    def _judged(self, event: Event, answer: Answer, delivery: Delivery) -> Event:
+    def _judged(self, event: OutboxEvent, answer: Answer, delivery: Delivery) -> OutboxEvent:
         about = {"event_id": event.id, "job_id": event.job_id, "run_id": event.run_id}
         match answer:
             case Sent():
                 if event.channel is Channel.TASK_TOKEN:
                     log.info("report.sent", type=event.type, **about)
                 return life.sent(event, delivery)
-            case Closed():
+            case TaskClosed():
                 log.warning("report.closed", channel=event.channel, why=answer.why, **about)
                 return life.closed(event, delivery)
-            case Trouble():
+            case RetryLater():
                 judged = life.in_trouble(event, delivery, self.clock.now())
                 if judged.status is EventStatus.FAILED:
                     log.error("report.failed", tries=judged.tries, why=answer.why, **about)
@@ -167,7 +167,7 @@ class Report:
                     log.warning("report.postponed", tries=judged.tries, why=answer.why, **about)
                 return judged
 
-    async def _record(self, event: Event) -> None:
+    async def _record(self, event: OutboxEvent) -> None:
         """Write what came of it. Nobody can ask for what a deleted run was owed: it goes.
 
         A scrub leaves what is owed alone. One that came by while this was being written left it,
@@ -184,7 +184,7 @@ class Report:
         if await self._kept_run(event) is None:
             await self.metadata.commit(Removed(event))
 
-    async def _end(self, event: Event, run: Run) -> None:
+    async def _end(self, event: OutboxEvent, run: Run) -> None:
         """Write an event that is not owed any more, and wipe the token of the run it was about.
 
         A heartbeat that ends leaves the token to the run's end.
@@ -198,7 +198,7 @@ class Report:
             return
         await self.metadata.commit(event)
 
-    async def _kept_run(self, event: Event) -> Run | None:
+    async def _kept_run(self, event: OutboxEvent) -> Run | None:
         """The run of an event, unless it or its job is deleted."""
         run = await self.metadata.run(event.run_id)
         if run is None or run.status is RunStatus.DELETED:
@@ -207,6 +207,6 @@ class Report:
         return None if job is None or job.status is JobStatus.DELETED else run
 
 
-def _stored(event: Event) -> Event:
+def _stored(event: OutboxEvent) -> OutboxEvent:
     """As it stands once it is committed."""
     return msgspec.structs.replace(event, version=event.version + 1)

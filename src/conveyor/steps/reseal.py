@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from conveyor.domain.api_key import ApiKey
-from conveyor.domain.event import Event
 from conveyor.domain.job import Job
+from conveyor.domain.outbox import OutboxEvent
 from conveyor.domain.run import Run
 from conveyor.domain.sealed import Holder, Progress, Rotated, resealed
 from conveyor.domain.signing import SigningKeys as Slots
@@ -142,5 +142,5 @@ class Reseal:
                 return await self.signing_keys.find(row.id)
             case ApiKey():
                 return await self.api_keys.find(row.id)
-            case Event():
+            case OutboxEvent():
                 return await self.outbox.find(row.id)

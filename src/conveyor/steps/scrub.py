@@ -18,10 +18,10 @@ import structlog
 from conveyor.domain import job as life
 from conveyor.domain.batch import Scrub as Owed
 from conveyor.domain.batch import lists_of, pinned_key
-from conveyor.domain.event import Channel, Event, EventStatus
 from conveyor.domain.export import exports_of
 from conveyor.domain.file_input import is_over, let_go
 from conveyor.domain.ids import InputId, JobId, RunId
+from conveyor.domain.outbox import Channel, EventStatus, OutboxEvent
 from conveyor.domain.pinned_reader import reports_of
 from conveyor.errors import Stale
 from conveyor.ports.blobs import Blobs
@@ -151,7 +151,7 @@ class Scrub:
         await self.metadata.commit(done, *([life.tombstone(job)] if job else []))
 
 
-def _is_still_told(event: Event, owed: Owed) -> bool:
+def _is_still_told(event: OutboxEvent, owed: Owed) -> bool:
     """A state that waits hears of any end; a webhook hears of its run unless the job is gone."""
     told = {Channel.TASK_TOKEN} if owed.run_id is None else {Channel.TASK_TOKEN, Channel.WEBHOOK}
     return event.channel in told and event.status is EventStatus.OWED

@@ -16,19 +16,20 @@ import msgspec
 import structlog
 
 from conveyor.domain.batch import Batch, batch_of, ingest_duty, lines, list_key, pinned_key
-from conveyor.domain.event import Event
 from conveyor.domain.file_input import MOST_JOBS, FileInput, is_open, pinned_input, used_by
 from conveyor.domain.ids import CallerId, EventId, InputId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.list_packing import ANY_RATIO, Packing, packing_of
 from conveyor.domain.list_rows import LineError, invalid_rows
 from conveyor.domain.listing import Piece
+from conveyor.domain.outbox import OutboxEvent
 from conveyor.domain.params import dump, result_format
 from conveyor.domain.pinned import PinnedList
 from conveyor.domain.pinned_reader import LongList
 from conveyor.domain.run import IngestStatus, Run
 from conveyor.domain.schedule import first_fire
 from conveyor.domain.sealed import context
+from conveyor.domain.step_functions import beats_of, seal_context, unconfigured
 from conveyor.domain.submission import (
     Limits,
     OnInvalid,
@@ -38,7 +39,6 @@ from conveyor.domain.submission import (
 )
 from conveyor.domain.task import TaskSpec
 from conveyor.domain.task_bodies import Submitted, read_submission
-from conveyor.domain.task_token import beats_of, seal_context, unconfigured
 from conveyor.domain.webhook import NewWebhook, Webhook
 from conveyor.errors import (
     ConveyorError,
@@ -80,7 +80,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     large: bool  # its rows are to follow
     staged: PinnedList | None = None  # the list its rows come from, now or at every fire
     slot: FileInput | None = None  # which that list lies in
-    beats: Event | None = None  # to the state that waits for its run
+    beats: OutboxEvent | None = None  # to the state that waits for its run
     ignored: tuple[str, ...] = ()  # fields of the body that are not known here
 
 
@@ -239,7 +239,7 @@ class SubmitJob:
             beats=beats,
         )
 
-    def _awaited(self, run: Run, body: Submission) -> tuple[Run, Event | None]:
+    def _awaited(self, run: Run, body: Submission) -> tuple[Run, OutboxEvent | None]:
         """The run with the token of the state that waits for it, and the beats that it wants."""
         given = body.step_functions
         if given is None:

@@ -9,7 +9,6 @@ import msgspec
 from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import REPLAY_LIFE, Batch, Replay, Scrub
 from conveyor.domain.counts import NOTHING, Spend
-from conveyor.domain.event import Channel, Event, EventType
 from conveyor.domain.export import Export
 from conveyor.domain.failure import FailureReason, ruling
 from conveyor.domain.file_input import FileInput
@@ -26,6 +25,7 @@ from conveyor.domain.ids import (
 )
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.list_shape import ListKind, ListSpec
+from conveyor.domain.outbox import Channel, EventType, OutboxEvent
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.run import Run
 from conveyor.domain.signing import SigningKey, SigningKeys
@@ -129,8 +129,8 @@ def an_export(**changes: object) -> Export:
     return msgspec.structs.replace(export, **changes)
 
 
-def an_event(**changes: object) -> Event:
-    event = Event(
+def an_event(**changes: object) -> OutboxEvent:
+    event = OutboxEvent(
         id=EVENT,
         caller=CALLER,
         job_id=JOB,
@@ -166,7 +166,7 @@ def a_replay(**changes: object) -> Replay:
     return msgspec.structs.replace(replay, **changes)
 
 
-_Row = TypeVar("_Row", Job, Run, Batch, Scrub, FileInput, Export, Event, SigningKeys, ApiKey)
+_Row = TypeVar("_Row", Job, Run, Batch, Scrub, FileInput, Export, OutboxEvent, SigningKeys, ApiKey)
 
 
 def as_stored(row: _Row) -> _Row:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 from conveyor.errors import RefusedToStart
-from conveyor.ports.task_tokens import Answer, Closed, Sent, Trouble
+from conveyor.ports.step_functions import Answer, RetryLater, Sent, TaskClosed
 
 CONNECT = timedelta(seconds=3)
 READ = timedelta(seconds=10)
@@ -24,7 +24,7 @@ CLOSED = frozenset({"TaskTimedOut", "TaskDoesNotExist"})
 CODE = re.compile(r"[A-Za-z][A-Za-z0-9.]{0,79}")
 
 
-class StepFunctions:
+class AwsStepFunctions:
     """Nothing is tried twice here: whoever calls knows when it is worth it."""
 
     def __init__(
@@ -48,7 +48,7 @@ class StepFunctions:
         call = self._client.send_task_failure
         return await self._call(call, taskToken=token, error=error, cause=cause)
 
-    async def beat(self, token: str) -> Answer:
+    async def heartbeat(self, token: str) -> Answer:
         return await self._call(self._client.send_task_heartbeat, taskToken=token)
 
     async def _call(self, call: Callable[..., object], **given: str) -> Answer:
@@ -64,17 +64,17 @@ def _answer(call: Callable[..., object], given: dict[str, str]) -> Answer:
     return Sent()
 
 
-def _why(error: Exception) -> Closed | Trouble:
+def _why(error: Exception) -> TaskClosed | RetryLater:
     """What became of a call that failed, without a word of what was sent."""
     answered: dict[str, Any] | None = getattr(error, "response", None)
     if not isinstance(answered, dict):
-        return Trouble(type(error).__name__)
+        return RetryLater(type(error).__name__)
     code = str(answered.get("Error", {}).get("Code", ""))
     if code in CLOSED:
-        return Closed(code)
+        return TaskClosed(code)
     status = answered.get("ResponseMetadata", {}).get("HTTPStatusCode")
     name = code if CODE.fullmatch(code) else f"HTTP {status}"
-    return Trouble(name, status if isinstance(status, int) else None)
+    return RetryLater(name, status if isinstance(status, int) else None)
 
 
 def _client(threads: int, connect: timedelta, read: timedelta) -> Any:

@@ -16,9 +16,9 @@ from conveyor.adapters.http.pool import Server
 from conveyor.adapters.http.requests import fields
 from conveyor.adapters.http.requests import request as request_of
 from conveyor.domain.public_address import Reach
-from conveyor.domain.webhook import FIELD, LONGEST_WAIT, Rules, Target
+from conveyor.domain.webhook import FIELD, LONGEST_WAIT, Target, WebhookRules
 from conveyor.errors import CallbackUrlUnresolvable, InvalidArgument, Overloaded
-from conveyor.ports.receivers import Reply
+from conveyor.ports.webhooks import Reply
 
 RESOLVING = 1.0  # seconds for a host to be found when its URL is handed in
 LARGEST_ANSWER = 16 * 1024  # bytes that are read of one
@@ -30,8 +30,8 @@ DATE = b"date"
 WANTED = frozenset({RETRY_AFTER, DATE})
 
 
-class WebhookReceivers:
-    """Open it before use: `async with WebhookReceivers(rules) as receivers`.
+class HttpWebhooks:
+    """Open it before use: `async with HttpWebhooks(rules) as webhooks`.
 
     Each delivery has a connection of its own, to an address that was checked a moment before. No
     proxy of the environment is used, and no redirect followed.
@@ -39,7 +39,7 @@ class WebhookReceivers:
 
     def __init__(
         self,
-        rules: Rules,
+        rules: WebhookRules,
         *,
         timeout: timedelta,
         reach: Reach = Reach(),  # noqa: B008 - it is frozen

@@ -10,11 +10,11 @@ import msgspec
 from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import Batch, Replay, Scrub
-from conveyor.domain.event import Event
 from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.outbox import OutboxEvent
 from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.signing import SigningKeys
 from conveyor.errors import KeyTaken, Stale
@@ -30,7 +30,7 @@ class MemoryMetadata:
         self._scrubs: dict[str, Scrub] = {}
         self.inputs: dict[str, FileInput] = {}
         self.exports: dict[str, Export] = {}
-        self.events: dict[str, Event] = {}
+        self.events: dict[str, OutboxEvent] = {}
         self.signing_keys: dict[str, SigningKeys] = {}
         self.api_keys: dict[str, ApiKey] = {}
 
@@ -135,7 +135,7 @@ class MemoryMetadata:
                 return self.inputs
             case Export():
                 return self.exports
-            case Event():
+            case OutboxEvent():
                 return self.events
             case SigningKeys():
                 return self.signing_keys

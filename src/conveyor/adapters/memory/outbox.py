@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from conveyor.adapters.memory.metadata import MemoryMetadata
-from conveyor.domain.event import Channel, Event
 from conveyor.domain.ids import EventId, JobId
+from conveyor.domain.outbox import Channel, OutboxEvent
 from conveyor.ports.clock import Clock
 
 
@@ -14,12 +14,12 @@ class MemoryOutbox:
         self._events = metadata.events
         self._clock = clock
 
-    async def find(self, event_id: EventId) -> Event | None:
+    async def find(self, event_id: EventId) -> OutboxEvent | None:
         return self._events.get(event_id)
 
-    async def due(self, channel: Channel, *, limit: int) -> Sequence[Event]:
+    async def due(self, channel: Channel, *, limit: int) -> Sequence[OutboxEvent]:
         now = self._clock.now()
-        waiting: list[tuple[datetime, str, Event]] = [
+        waiting: list[tuple[datetime, str, OutboxEvent]] = [
             (event.due_at, event.id, event)
             for event in self._events.values()
             if event.channel is channel and event.due_at is not None and event.due_at <= now
@@ -28,7 +28,7 @@ class MemoryOutbox:
 
     async def of_job(
         self, job_id: JobId, *, limit: int, before: str | None = None
-    ) -> Sequence[Event]:
+    ) -> Sequence[OutboxEvent]:
         names = sorted(
             (
                 name
@@ -39,5 +39,5 @@ class MemoryOutbox:
         )
         return [self._events[name] for name in names[:limit]]
 
-    async def page(self, *, limit: int, after: str = "") -> Sequence[Event]:
+    async def page(self, *, limit: int, after: str = "") -> Sequence[OutboxEvent]:
         return [self._events[name] for name in sorted(self._events) if name > after][:limit]

@@ -12,11 +12,11 @@ from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.rows import stamp, within
 from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import Batch, Replay, Scrub
-from conveyor.domain.event import Event
 from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.outbox import OutboxEvent
 from conveyor.domain.run import Run
 from conveyor.domain.signing import SigningKeys
 from conveyor.errors import Stale
@@ -66,7 +66,7 @@ NAMED: dict[type[Row], str] = {
     Scrub: "scrub",
     FileInput: "file_input",
     Export: "export",
-    Event: "event",
+    OutboxEvent: "event",
     SigningKeys: "signing_keys",
     ApiKey: "api_key",
 }
@@ -199,7 +199,7 @@ def _write_batch(batch: Batch, connection: apsw.Connection, _: int) -> None:
 
 
 @_write.register
-def _write_event(event: Event, connection: apsw.Connection, _: int) -> None:
+def _write_event(event: OutboxEvent, connection: apsw.Connection, _: int) -> None:
     stored = msgspec.structs.replace(event, version=event.version + 1)
     row = (event.id, event.job_id, event.channel, _stamped(event.due_at), stored.version)
     statement = UPDATE_EVENT if event.version else INSERT_EVENT

@@ -6,11 +6,11 @@ import msgspec
 
 from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.rows import stamp
-from conveyor.domain.event import Channel, Event
 from conveyor.domain.ids import EventId, JobId
+from conveyor.domain.outbox import Channel, OutboxEvent
 from conveyor.ports.clock import Clock
 
-EVENT = msgspec.json.Decoder(Event)
+EVENT = msgspec.json.Decoder(OutboxEvent)
 FIND = "SELECT doc FROM event WHERE id = ?"
 DUE = """
 SELECT doc FROM event INDEXED BY event_due WHERE channel = ? AND due_at <= ?
@@ -26,22 +26,22 @@ class SqliteOutbox:
         self._database = database
         self._clock = clock
 
-    async def find(self, event_id: EventId) -> Event | None:
+    async def find(self, event_id: EventId) -> OutboxEvent | None:
         found = self._database.peek(lambda one: one.execute(FIND, (event_id,)).fetchone())
         return EVENT.decode(found[0]) if found else None
 
-    async def due(self, channel: Channel, *, limit: int) -> Sequence[Event]:
+    async def due(self, channel: Channel, *, limit: int) -> Sequence[OutboxEvent]:
         return await self._rows(DUE, (channel, stamp(self._clock.now()), limit))
 
     async def of_job(
         self, job_id: JobId, *, limit: int, before: str | None = None
-    ) -> Sequence[Event]:
+    ) -> Sequence[OutboxEvent]:
         return await self._rows(OF_JOB, (job_id, before or PAST_EVERY_ID, limit))
 
-    async def page(self, *, limit: int, after: str = "") -> Sequence[Event]:
+    async def page(self, *, limit: int, after: str = "") -> Sequence[OutboxEvent]:
         return await self._rows(PAGE, (after, limit))
 
-    async def _rows(self, query: str, wanted: tuple[str | int, ...]) -> Sequence[Event]:
+    async def _rows(self, query: str, wanted: tuple[str | int, ...]) -> Sequence[OutboxEvent]:
         return await self._database.read(
             lambda connection: [EVENT.decode(doc) for (doc,) in connection.execute(query, wanted)]
         )

@@ -5,8 +5,8 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from conveyor.domain.event import Channel, Delivery, Event, EventStatus, EventType
 from conveyor.domain.ids import EventId, JobId
+from conveyor.domain.outbox import Channel, Delivery, EventStatus, EventType, OutboxEvent
 from conveyor.errors import Stale
 from conveyor.ports.metadata import Removed
 from conveyor.testing.clock import NOON
@@ -97,7 +97,7 @@ class OutboxContract:
         assert [*first, *rest] == [as_stored(event) for event in events]
 
 
-def _rich_event() -> Event:
+def _rich_event() -> OutboxEvent:
     delivery = Delivery(
         attempt=2, started_at=NOON, elapsed_ms=7, status_code=500, error="http_5xx:500"
     )

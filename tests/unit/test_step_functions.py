@@ -8,18 +8,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from conveyor.domain import task_token
+from conveyor.domain import step_functions
 from conveyor.domain.counts import COLUMNS, Counts
-from conveyor.domain.event import Channel, Event, EventStatus, EventType
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import EventId, JobId, RunId
 from conveyor.domain.job import JobType
 from conveyor.domain.json_slices import finish
+from conveyor.domain.outbox import Channel, EventStatus, EventType, OutboxEvent
 from conveyor.domain.run import RunStatus
+from conveyor.domain.step_functions import (
+    LONGEST_HEARTBEAT,
+    LONGEST_TOKEN,
+    SHORTEST_HEARTBEAT,
+    TaskToken,
+)
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import AccountBlocked, Task
 from conveyor.domain.task_bodies import read_submission
-from conveyor.domain.task_token import LONGEST_BEAT, LONGEST_TOKEN, SHORTEST_BEAT, StepFunctions
 from conveyor.errors import InvalidArgument, RunNotStoppable, StorageFull, Unavailable
 from conveyor.steps.attempt import Result
 from conveyor.testing.factories import a_job, a_run
@@ -69,8 +74,8 @@ BAD = [
     ({"task_token": 7}, "task_token"),
     ({"task_token": [TOKEN]}, "task_token"),
     ({}, "task_token"),
-    ({"task_token": TOKEN, "heartbeat_seconds": SHORTEST_BEAT - 1}, "heartbeat_seconds"),
-    ({"task_token": TOKEN, "heartbeat_seconds": LONGEST_BEAT + 1}, "heartbeat_seconds"),
+    ({"task_token": TOKEN, "heartbeat_seconds": SHORTEST_HEARTBEAT - 1}, "heartbeat_seconds"),
+    ({"task_token": TOKEN, "heartbeat_seconds": LONGEST_HEARTBEAT + 1}, "heartbeat_seconds"),
     ({"task_token": TOKEN, "heartbeat_seconds": -5}, "heartbeat_seconds"),
     ({"task_token": TOKEN, "heartbeat_seconds": 5.5}, "heartbeat_seconds"),
     ({"task_token": TOKEN, "heartbeat_seconds": True}, "heartbeat_seconds"),
@@ -89,7 +94,7 @@ def test_what_cannot_be_a_token_or_an_interval_is_refused_by_name_and_not_quoted
     assert TOKEN not in refused.value.detail
 
 
-@pytest.mark.parametrize("seconds", [SHORTEST_BEAT, LONGEST_BEAT, None])
+@pytest.mark.parametrize("seconds", [SHORTEST_HEARTBEAT, LONGEST_HEARTBEAT, None])
 def test_heartbeats_are_taken_within_their_bounds(seconds: int | None) -> None:
     given = _parsed(task_token=TOKEN, heartbeat_seconds=seconds)
     assert given.heartbeat_seconds == seconds
@@ -97,8 +102,8 @@ def test_heartbeats_are_taken_within_their_bounds(seconds: int | None) -> None:
 
 def test_a_scheduled_job_is_refused_a_token() -> None:
     with pytest.raises(InvalidArgument, match="scheduled"):
-        task_token.check(StepFunctions(task_token=TOKEN), JobType.SCHEDULED)
-    task_token.check(StepFunctions(task_token=TOKEN), JobType.REGULAR)
+        step_functions.check(TaskToken(task_token=TOKEN), JobType.SCHEDULED)
+    step_functions.check(TaskToken(task_token=TOKEN), JobType.REGULAR)
 
 
 def test_a_token_is_not_shown_by_whoever_prints_what_holds_it() -> None:
@@ -124,11 +129,13 @@ async def test_a_token_is_kept_sealed_for_its_caller_and_run_alone() -> None:
     _, run_id = ids_in(answer)
     run = await house.run(run_id)
 
-    opened = house.sealing.open(run.sealed_token, context=task_token.seal_context(CALLER, run_id))
+    opened = house.sealing.open(
+        run.sealed_token, context=step_functions.seal_context(CALLER, run_id)
+    )
     assert opened == TOKEN
     for context in (
-        task_token.seal_context(STRANGER, run_id),
-        task_token.seal_context(CALLER, RunId("another")),
+        step_functions.seal_context(STRANGER, run_id),
+        step_functions.seal_context(CALLER, RunId("another")),
     ):
         with pytest.raises(Unavailable):
             house.sealing.open(run.sealed_token, context=context)
@@ -140,7 +147,7 @@ async def test_a_token_is_kept_sealed_for_its_caller_and_run_alone() -> None:
 async def test_a_header_is_as_good_as_the_field() -> None:
     house = a_house()
     call = msgspec.structs.replace(
-        a_call(3), extensions={"step_functions": StepFunctions(task_token=TOKEN)}
+        a_call(3), extensions={"step_functions": TaskToken(task_token=TOKEN)}
     )
     _, run_id = ids_in(await house.submit_job.submit(call, ids_as_answer))
     await house.drain(run_id, _page)
@@ -256,7 +263,7 @@ async def test_every_other_end_owes_its_token_one_failure_by_name(
 
     [event] = await _owed(house)
     assert (event.type, event.run_id, event.job_id) == (kind, run_id, job_id)
-    failure = task_token.failure_in(event.payload)
+    failure = step_functions.failure_in(event.payload)
     cause = msgspec.json.decode(failure.cause)
     assert failure.error == error
     assert cause.items() >= {"job_id": job_id, "run_id": run_id, **why}.items()
@@ -267,7 +274,7 @@ async def test_every_other_end_owes_its_token_one_failure_by_name(
 
 def test_every_reason_of_an_account_has_a_name_to_catch() -> None:
     for reason in AccountReason:
-        failed = task_token.failed_by(a_run(status=RunStatus.FAILED, failure_reason=reason))
+        failed = step_functions.failed_by(a_run(status=RunStatus.FAILED, failure_reason=reason))
         assert failed.error == "".join(word.title() for word in reason.split("_"))
 
 
@@ -277,7 +284,7 @@ async def test_a_list_that_is_bad_by_its_callers_rule_fails_the_state() -> None:
     await house.do_duties()
 
     [event] = await _owed(house)
-    assert task_token.failure_in(event.payload).error == "IngestFailed"
+    assert step_functions.failure_in(event.payload).error == "IngestFailed"
 
 
 @pytest.mark.parametrize("after", [_delete_run, _delete_job])
@@ -335,8 +342,10 @@ async def test_the_largest_output_and_cause_are_within_what_aws_takes() -> None:
         failure_reason=AccountReason.API_KEY_CAP_REACHED,
         failure_detail="\x01" * 500,
     )
-    success = task_token.end_of(job, run, counts, EventId("e")).payload
-    failure = task_token.failure_in(task_token.end_of(job, failed, counts, EventId("e")).payload)
+    success = step_functions.end_of(job, run, counts, EventId("e")).payload
+    failure = step_functions.failure_in(
+        step_functions.end_of(job, failed, counts, EventId("e")).payload
+    )
 
     assert len(success.encode()) <= 262_144
     assert len(failure.cause.encode()) <= 32_768
@@ -366,7 +375,7 @@ async def test_without_room_there_is_no_submission_and_no_heartbeat() -> None:
     assert not await house.outbox.page(limit=9)
 
 
-async def _owed(house: House) -> list[Event]:
+async def _owed(house: House) -> list[OutboxEvent]:
     return [one for one in await house.outbox.page(limit=99) if one.status is EventStatus.OWED]
 
 

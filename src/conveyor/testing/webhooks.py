@@ -5,8 +5,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from conveyor.domain.webhook import Rules
-from conveyor.ports.receivers import Reply
+from conveyor.domain.webhook import WebhookRules
+from conveyor.ports.webhooks import Reply
 
 TAKEN = Reply(status=200)
 
@@ -25,10 +25,10 @@ class Told:
 
 
 @dataclass(slots=True, kw_only=True)
-class ScriptedReceivers:
+class ScriptedWebhooks:
     """Each takes what it is told, unless its next replies say something else."""
 
-    rules: Rules = field(default_factory=Rules)
+    rules: WebhookRules = field(default_factory=WebhookRules)
     told: list[Told] = field(default_factory=list)
     replies: dict[str, deque[Reply]] = field(default_factory=lambda: defaultdict(deque))  # by host
     always: dict[str, Reply] = field(default_factory=dict)  # by host

@@ -1,11 +1,11 @@
 """States that wait for a token, in memory: for tests, and as a model of the real ones."""
 
-from conveyor.ports.task_tokens import Answer, Closed, Sent
+from conveyor.ports.step_functions import Answer, Sent, TaskClosed
 
-CLOSED = Closed("TaskTimedOut")
+CLOSED = TaskClosed("TaskTimedOut")
 
 
-class MemoryTaskTokens:
+class MemoryStepFunctions:
     def __init__(self) -> None:
         self.waiting: set[str] = set()
         self.outcomes: dict[str, dict[str, str]] = {}  # by token: what it was told
@@ -17,7 +17,7 @@ class MemoryTaskTokens:
     async def fail(self, token: str, *, error: str, cause: str) -> Answer:
         return self._told(token, {"error": error, "cause": cause})
 
-    async def beat(self, token: str) -> Answer:
+    async def heartbeat(self, token: str) -> Answer:
         if token not in self.waiting:
             return CLOSED
         self.beats.append(token)

@@ -1,4 +1,4 @@
-"""Subscribe: where a job's news go, what came of them, and whether a receiver is there at all.
+"""ManageWebhooks: where a job's news go, what came of them, and whether a receiver is there at all.
 
 Whoever changes where they go commits the live run as well: an end that read the job before is
 stale then, and tells whoever is to be told now.
@@ -14,18 +14,18 @@ from weakref import WeakValueDictionary
 import msgspec
 import structlog
 
-from conveyor.domain import event as life
 from conveyor.domain import notice
-from conveyor.domain.event import Channel, Event
+from conveyor.domain import outbox as life
 from conveyor.domain.ids import CallerId, EventId, JobId
 from conveyor.domain.job import Job
+from conveyor.domain.outbox import Channel, OutboxEvent
 from conveyor.domain.webhook import Webhook
 from conveyor.errors import Conflict, NotFound, Overloaded, SigningRequiresActiveKey, Stale
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.outbox import Outbox
-from conveyor.ports.receivers import Receivers
 from conveyor.ports.signing_keys import SigningKeys
+from conveyor.ports.webhooks import Webhooks
 from conveyor.steps.courier import Courier, Parcel
 from conveyor.steps.shared.ownership import latest_run, own_job
 
@@ -64,11 +64,11 @@ class Turns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscribe:
+class ManageWebhooks:
     metadata: Metadata
     outbox: Outbox
     signing_keys: SigningKeys
-    receivers: Receivers
+    webhooks: Webhooks
     courier: Courier
     clock: Clock
     ids: Ids
@@ -77,7 +77,7 @@ class Subscribe:
 
     async def vet(self, caller: CallerId, url: str, *, signature: bool) -> Webhook:
         """A webhook that can be delivered to, as things stand. Raises `InvalidArgument`."""
-        await self.receivers.check(url)
+        await self.webhooks.check(url)
         if signature:
             keys = await self.signing_keys.find(caller)
             if keys is None or keys.active is None:
@@ -107,10 +107,10 @@ class Subscribe:
 
     async def deliveries(
         self, caller: CallerId, job_id: JobId, *, limit: int, before: str | None
-    ) -> tuple[Sequence[Event], str | None]:
+    ) -> tuple[Sequence[OutboxEvent], str | None]:
         """Events of a job for its webhook, newest first, and where the next page begins."""
         await own_job(self.metadata, caller, job_id)
-        found: list[Event] = []
+        found: list[OutboxEvent] = []
         while len(found) <= limit:
             page = await self.outbox.of_job(job_id, limit=limit + 1, before=before)
             found += [event for event in page if event.channel is Channel.WEBHOOK]
@@ -119,7 +119,7 @@ class Subscribe:
             before = page[-1].id
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
-    async def redeliver(self, caller: CallerId, job_id: JobId, event_id: EventId) -> Event:
+    async def redeliver(self, caller: CallerId, job_id: JobId, event_id: EventId) -> OutboxEvent:
         """Have an event sent again, whatever came of it: now, and as if it were new."""
         while True:
             job = await own_job(self.metadata, caller, job_id)

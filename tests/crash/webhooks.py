@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from conveyor.domain.webhook import Rules
-from conveyor.ports.receivers import Reply
+from conveyor.domain.webhook import WebhookRules
+from conveyor.ports.webhooks import Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +14,10 @@ class ScriptedByHost:
     attempts: Callable[[str], int]  # that are noted of an event
 
     async def check(self, url: str) -> None:
-        Rules().target(url)
+        WebhookRules().target(url)
 
     def host(self, url: str) -> str:
-        return Rules().target(url).host
+        return WebhookRules().target(url).host
 
     async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> Reply:
         kind, _, _ = self.host(url).partition(".")

@@ -12,18 +12,18 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from conveyor.domain.counts import Counts
-from conveyor.domain.event import Channel, Event, EventType
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import CallerId, EventId, RunId
 from conveyor.domain.job import Job, JobType
+from conveyor.domain.outbox import Channel, EventType, OutboxEvent
 from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.stats import Stats, stats
 from conveyor.errors import InvalidArgument
 
 FIELD = "step_functions"
 LONGEST_TOKEN = 2_048
-SHORTEST_BEAT = 5
-LONGEST_BEAT = 86_400
+SHORTEST_HEARTBEAT = 5
+LONGEST_HEARTBEAT = 86_400
 TOKEN = re.compile(rf"[\x21-\x7e]{{1,{LONGEST_TOKEN}}}")
 
 KINDS: dict[RunStatus, EventType] = {
@@ -34,7 +34,7 @@ KINDS: dict[RunStatus, EventType] = {
 }
 
 
-class StepFunctions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TaskToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a submission says of the state that waits for its run."""
 
     task_token: str
@@ -42,7 +42,7 @@ class StepFunctions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def __repr__(self) -> str:
         """Without the token, wherever this may be printed."""
-        return f"StepFunctions(heartbeat_seconds={self.heartbeat_seconds})"
+        return f"TaskToken(heartbeat_seconds={self.heartbeat_seconds})"
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class Failure(msgspec.Struct, frozen=True):
     cause: str
 
 
-def check(given: StepFunctions, kind: JobType | None) -> None:
+def check(given: TaskToken, kind: JobType | None) -> None:
     """Refuse what cannot be a token, and jobs that no single state can wait for."""
     if kind is JobType.SCHEDULED:
         raise _at("", "is for a single run: a scheduled job has many")
@@ -88,8 +88,11 @@ def check(given: StepFunctions, kind: JobType | None) -> None:
             ".task_token", f"is the state's token: 1 to {LONGEST_TOKEN} characters without spaces"
         )
     beat = given.heartbeat_seconds
-    if beat is not None and not SHORTEST_BEAT <= beat <= LONGEST_BEAT:
-        raise _at(".heartbeat_seconds", f"is a whole number from {SHORTEST_BEAT} to {LONGEST_BEAT}")
+    if beat is not None and not SHORTEST_HEARTBEAT <= beat <= LONGEST_HEARTBEAT:
+        raise _at(
+            ".heartbeat_seconds",
+            f"is a whole number from {SHORTEST_HEARTBEAT} to {LONGEST_HEARTBEAT}",
+        )
 
 
 def unconfigured() -> InvalidArgument:
@@ -105,14 +108,14 @@ def seal_context(caller: CallerId, run_id: RunId) -> str:
     return f"{caller}|{run_id}|task_token"
 
 
-def end_of(job: Job | None, run: Run, settled: Counts, event_id: EventId) -> Event:
+def end_of(job: Job | None, run: Run, settled: Counts, event_id: EventId) -> OutboxEvent:
     """What is owed to the token of a run that has just ended.
 
     It has all that is to be sent in it: the run and its job may be gone by then.
     """
     completed = run.status is RunStatus.COMPLETED
     said = _output(job, run, settled) if completed else _failure(run)
-    return Event(
+    return OutboxEvent(
         id=event_id,
         caller=run.caller,
         job_id=run.job_id,
@@ -126,11 +129,11 @@ def end_of(job: Job | None, run: Run, settled: Counts, event_id: EventId) -> Eve
     )
 
 
-def beats_of(run: Run, every: int | None, event_id: EventId) -> Event | None:
+def beats_of(run: Run, every: int | None, event_id: EventId) -> OutboxEvent | None:
     """What keeps the state waiting while its run is live, if that is wanted."""
     if every is None:
         return None
-    return Event(
+    return OutboxEvent(
         id=event_id,
         caller=run.caller,
         job_id=run.job_id,

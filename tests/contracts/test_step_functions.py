@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from conveyor.adapters.aws.step_functions import StepFunctions
-from conveyor.adapters.memory.task_tokens import MemoryTaskTokens
-from conveyor.testing.contracts.task_tokens import TaskTokensContract, TokenBench
+from conveyor.adapters.aws.step_functions import AwsStepFunctions
+from conveyor.adapters.memory.step_functions import MemoryStepFunctions
+from conveyor.testing.contracts.step_functions import StepFunctionsContract, TokenBench
 from tests.aws.endpoint import an_endpoint
 from tests.aws.state_machines import Waiting, a_machine
 from tests.emulators import Emulator
@@ -17,7 +17,7 @@ THREADS = 8
 
 
 def _in_memory() -> TokenBench:
-    states = MemoryTaskTokens()
+    states = MemoryStepFunctions()
 
     def start() -> str:
         token = f"token-{len(states.waiting) + len(states.outcomes)}"
@@ -33,7 +33,7 @@ def _in_memory() -> TokenBench:
     return TokenBench(tokens=states, start=start, outcome=outcome)
 
 
-def _on(emulator: Emulator, tokens: StepFunctions) -> TokenBench:
+def _on(emulator: Emulator, tokens: AwsStepFunctions) -> TokenBench:
     machine = a_machine(emulator, HeartbeatSeconds=60)
     waiting: dict[str, Waiting] = {}
 
@@ -77,11 +77,11 @@ async def bench(
             yield _on(emulator, tokens)
 
 
-def _connected(monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str]) -> StepFunctions:
+def _connected(monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str]) -> AwsStepFunctions:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    return StepFunctions(threads=THREADS)
+    return AwsStepFunctions(threads=THREADS)
 
 
-class TestTaskTokens(TaskTokensContract):
+class TestTaskTokens(StepFunctionsContract):
     pass

@@ -15,16 +15,16 @@ import pytest
 
 from conveyor.adapters.http import lookup, webhooks
 from conveyor.adapters.http.lookup import Resolve
-from conveyor.adapters.http.webhooks import LARGEST_ANSWER, WebhookReceivers
+from conveyor.adapters.http.webhooks import LARGEST_ANSWER, HttpWebhooks
 from conveyor.domain.public_address import Reach
-from conveyor.domain.webhook import Rules
+from conveyor.domain.webhook import WebhookRules
 from conveyor.errors import (
     CallbackUrlMustBeHttps,
     CallbackUrlUnresolvable,
     InvalidArgument,
     Overloaded,
 )
-from conveyor.ports.receivers import Reply
+from conveyor.ports.webhooks import Reply
 from conveyor.testing.clock import NOON
 from tests.certificates import Authority
 from tests.gateway.site import HERE, Names
@@ -44,12 +44,12 @@ class Receiver:
     """A receiver on this machine, and who may deliver to it."""
 
     stage: Stage
-    receivers: WebhookReceivers
+    webhooks: HttpWebhooks
     port: int
 
     async def post(self, path: str = "/in?a=b", host: str = HOST) -> Reply:
         url = f"https://{host}:{self.port}{path}"
-        return await self.receivers.post(url, HEADERS, BODY)
+        return await self.webhooks.post(url, HEADERS, BODY)
 
 
 @pytest.fixture
@@ -70,11 +70,11 @@ async def receiving(
 ) -> AsyncIterator[Receiver]:
     async with playing(play, safety) as stage:
         port = int(stage.url.split(":")[2].split("/")[0])
-        opened = WebhookReceivers(
-            Rules(ports=(port,)), timeout=timeout, reach=reach, resolve=resolve or Names()
+        opened = HttpWebhooks(
+            WebhookRules(ports=(port,)), timeout=timeout, reach=reach, resolve=resolve or Names()
         )
-        async with opened as receivers:
-            yield Receiver(stage, receivers, port)
+        async with opened as sender:
+            yield Receiver(stage, sender, port)
 
 
 def answering(said: bytes) -> Play:
@@ -248,8 +248,8 @@ async def test_an_answer_at_the_last_moment_counts(authority: Authority) -> None
 async def test_nobody_there(authority: Authority) -> None:
     async with receiving(answering(TAKEN), authority.server(HOST)) as receiver:
         pass
-    rules = Rules(ports=(receiver.port,))
-    async with WebhookReceivers(rules, timeout=LONG, reach=THIS_MACHINE, resolve=Names()) as left:
+    rules = WebhookRules(ports=(receiver.port,))
+    async with HttpWebhooks(rules, timeout=LONG, reach=THIS_MACHINE, resolve=Names()) as left:
         reply = await left.post(f"https://{HOST}:{receiver.port}/", HEADERS, BODY)
     assert reply == Reply(error="transport_error:Connection refused")
 
@@ -283,13 +283,11 @@ async def test_no_proxy_of_the_environment_is_used(
 async def test_http_is_spoken_where_it_is_allowed() -> None:
     async with playing(answering(TAKEN)) as stage:
         port = int(stage.url.split(":")[2].split("/")[0])
-        rules = Rules(ports=(port,), allow_http=True)
-        async with WebhookReceivers(
-            rules, timeout=LONG, reach=THIS_MACHINE, resolve=Names()
-        ) as receivers:
+        rules = WebhookRules(ports=(port,), allow_http=True)
+        async with HttpWebhooks(rules, timeout=LONG, reach=THIS_MACHINE, resolve=Names()) as sender:
             url = f"http://{HOST}:{port}/"
-            await receivers.check(url)
-            assert await receivers.post(url, HEADERS, BODY) == Reply(status=200)
+            await sender.check(url)
+            assert await sender.post(url, HEADERS, BODY) == Reply(status=200)
 
 
 class TestWhereTheyGo:
@@ -308,7 +306,7 @@ class TestWhereTheyGo:
         safety = authority.server(HERE, "localhost")
         async with receiving(answering(TAKEN), safety, reach=Reach(), resolve=names) as receiver:
             with pytest.raises(CallbackUrlUnresolvable) as refused:
-                await receiver.receivers.check(f"https://{host}:{receiver.port}/")
+                await receiver.webhooks.check(f"https://{host}:{receiver.port}/")
             _tells_no_address(refused.value.detail)
             reply = await receiver.post(host=host)
             assert receiver.stage.opened == 0
@@ -320,7 +318,7 @@ class TestWhereTheyGo:
         safety = authority.server(HOST)
         async with receiving(answering(TAKEN), safety, reach=Reach(), resolve=names) as receiver:
             with pytest.raises(CallbackUrlUnresolvable):
-                await receiver.receivers.check(f"https://{HOST}:{receiver.port}/")
+                await receiver.webhooks.check(f"https://{HOST}:{receiver.port}/")
             assert not (await receiver.post()).is_taken
             assert receiver.stage.opened == 0
 
@@ -330,7 +328,7 @@ class TestWhereTheyGo:
         names = Names(hooks_example=[["93.184.216.34"], [HERE]])
         safety = authority.server(HOST)
         async with receiving(answering(TAKEN), safety, reach=Reach(), resolve=names) as receiver:
-            await receiver.receivers.check(f"https://{HOST}:{receiver.port}/")
+            await receiver.webhooks.check(f"https://{HOST}:{receiver.port}/")
             reply = await receiver.post()
             assert receiver.stage.opened == 0
         assert names.asked == [HOST, HOST]
@@ -345,14 +343,14 @@ class TestWhereTheyGo:
 
     async def test_a_network_can_be_opened(self, authority: Authority) -> None:
         async with receiving(answering(TAKEN), authority.server(HERE)) as receiver:
-            await receiver.receivers.check(f"https://{HERE}:{receiver.port}/")
+            await receiver.webhooks.check(f"https://{HERE}:{receiver.port}/")
             assert await receiver.post(host=HERE) == Reply(status=200)
 
     async def test_a_name_without_an_address_is_refused(self, authority: Authority) -> None:
         names = Names(hooks_example=[[]])
         async with receiving(answering(TAKEN), authority.server(HOST), resolve=names) as receiver:
             with pytest.raises(CallbackUrlUnresolvable):
-                await receiver.receivers.check(f"https://{HOST}:{receiver.port}/")
+                await receiver.webhooks.check(f"https://{HOST}:{receiver.port}/")
             reply = await receiver.post()
         assert reply.error == "transport_error:its host has no address"
 
@@ -368,7 +366,7 @@ class TestWhereTheyGo:
         safety = authority.server(HOST)
         async with receiving(answering(TAKEN), safety, resolve=never, timeout=SHORT) as receiver:
             with pytest.raises(CallbackUrlUnresolvable, match="within a second"):
-                await receiver.receivers.check(f"https://{HOST}:{receiver.port}/")
+                await receiver.webhooks.check(f"https://{HOST}:{receiver.port}/")
             assert await receiver.post() == Reply(error="timeout")
 
     async def test_a_name_is_not_refused_because_others_take_long_to_find(
@@ -384,29 +382,29 @@ class TestWhereTheyGo:
             return ["93.184.215.14"]
 
         monkeypatch.setattr(lookup, "_resolved", slowly)
-        async with WebhookReceivers(Rules(), timeout=SHORT) as receivers:
+        async with HttpWebhooks(WebhookRules(), timeout=SHORT) as sender:
             with pytest.raises(CallbackUrlUnresolvable):
-                await receivers.check("https://slow0.example/")
-            await receivers.check("https://early.example/")
+                await sender.check("https://slow0.example/")
+            await sender.check("https://early.example/")
             with pytest.raises(Overloaded):
-                await receivers.check("https://slow1.example/")
+                await sender.check("https://slow1.example/")
             with pytest.raises(Overloaded):
-                await receivers.check(f"https://{HOST}/")
+                await sender.check(f"https://{HOST}/")
             found.set()
             monkeypatch.setattr(webhooks, "RESOLVING", 10.0)
-            await receivers.check(f"https://{HOST}/")
+            await sender.check(f"https://{HOST}/")
 
     async def test_a_url_that_is_not_allowed_any_more_is_not_told(
         self, authority: Authority
     ) -> None:
         async with receiving(answering(TAKEN), authority.server(HOST)) as receiver:
             for url in (f"http://{HOST}:{receiver.port}/", f"https://{HOST}/", "nonsense"):
-                reply = await receiver.receivers.post(url, HEADERS, BODY)
+                reply = await receiver.webhooks.post(url, HEADERS, BODY)
                 assert reply == Reply(error="transport_error:the URL is not allowed")
             with pytest.raises(CallbackUrlMustBeHttps):
-                await receiver.receivers.check(f"http://{HOST}:{receiver.port}/")
+                await receiver.webhooks.check(f"http://{HOST}:{receiver.port}/")
             with pytest.raises(InvalidArgument):
-                await receiver.receivers.check(f"https://{HOST}/")
+                await receiver.webhooks.check(f"https://{HOST}/")
 
 
 async def _until_over(receiver: Receiver) -> None:

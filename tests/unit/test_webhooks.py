@@ -7,8 +7,8 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from conveyor.domain.event import Channel, EventStatus
 from conveyor.domain.ids import CallerId, EventId, JobId, RunId
+from conveyor.domain.outbox import Channel, EventStatus
 from conveyor.domain.run import PauseState, RunStatus
 from conveyor.domain.webhook import Webhook
 from conveyor.errors import (
@@ -19,8 +19,8 @@ from conveyor.errors import (
     Overloaded,
     SigningRequiresActiveKey,
 )
-from conveyor.ports.receivers import Reply
-from conveyor.steps.subscribe import MOST_TESTS, MOST_TRIES, TESTS_OF_CALLER, Turns
+from conveyor.ports.webhooks import Reply
+from conveyor.steps.webhooks import MOST_TESTS, MOST_TRIES, TESTS_OF_CALLER, Turns
 from conveyor.testing.factories import an_event
 from tests.unit.kit import A_PAGE, CALLER, SOON, STRANGER, House, a_call, a_house, ids_as_answer
 

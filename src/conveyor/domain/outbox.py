@@ -54,7 +54,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None  # why it was not taken
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class OutboxEvent(msgspec.Struct, frozen=True, kw_only=True):
     """What is owed, to whom, and what came of it so far.
 
     Whoever is to send it first moves `due_at` on by a lease: that is a conditional write, so one
@@ -81,21 +81,21 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 MOST_DELIVERIES = 100  # that are kept of one event: the latest
 
 
-def taken(event: Event, until: datetime) -> Event:
+def taken(event: OutboxEvent, until: datetime) -> OutboxEvent:
     """In one sender's hands; if that one dies it is due again."""
     return _due(event, until)
 
 
-def put_off(event: Event, until: datetime) -> Event:
+def put_off(event: OutboxEvent, until: datetime) -> OutboxEvent:
     """Not now: nothing was tried."""
     return _due(event, until)
 
 
-def delivered(event: Event, delivery: Delivery) -> Event:
+def delivered(event: OutboxEvent, delivery: Delivery) -> OutboxEvent:
     return _moved(event, EventStatus.DELIVERED, deliveries=_with(event, delivery))
 
 
-def failed(event: Event, delivery: Delivery, again_at: datetime | None) -> Event:
+def failed(event: OutboxEvent, delivery: Delivery, again_at: datetime | None) -> OutboxEvent:
     """Not taken: to be tried again, or not any more."""
     noted = msgspec.structs.replace(
         event, tries=event.tries + 1, deliveries=_with(event, delivery), due_at=again_at
@@ -103,42 +103,42 @@ def failed(event: Event, delivery: Delivery, again_at: datetime | None) -> Event
     return noted if again_at else _moved(noted, EventStatus.FAILED)
 
 
-def noted(event: Event, delivery: Delivery) -> Event:
+def noted(event: OutboxEvent, delivery: Delivery) -> OutboxEvent:
     """Tried by one who has it no more: what is owed, and when, is for others to say."""
     return msgspec.structs.replace(event, deliveries=_with(event, delivery))
 
 
-def dropped(event: Event) -> Event:
+def dropped(event: OutboxEvent) -> OutboxEvent:
     """Nobody wants it any more."""
     return _moved(event, EventStatus.DROPPED)
 
 
-def owed_again(event: Event, now: datetime) -> Event:
+def owed_again(event: OutboxEvent, now: datetime) -> OutboxEvent:
     """To be sent once more, as if nothing had been tried yet."""
     return msgspec.structs.replace(event, status=EventStatus.OWED, tries=0, due_at=now)
 
 
-def next_attempt(event: Event) -> int:
+def next_attempt(event: OutboxEvent) -> int:
     """The number of the delivery that comes next."""
     return event.deliveries[-1].attempt + 1 if event.deliveries else 1
 
 
-def last_seen(event: Event) -> datetime:
+def last_seen(event: OutboxEvent) -> datetime:
     """When something was last tried for it."""
     return event.deliveries[-1].started_at if event.deliveries else event.occurred_at
 
 
-def _due(event: Event, at: datetime) -> Event:
+def _due(event: OutboxEvent, at: datetime) -> OutboxEvent:
     if event.status is not EventStatus.OWED:
         raise IllegalMove(f"event {event.id} is {event.status}")
     return msgspec.structs.replace(event, due_at=at)
 
 
-def _with(event: Event, delivery: Delivery) -> tuple[Delivery, ...]:
+def _with(event: OutboxEvent, delivery: Delivery) -> tuple[Delivery, ...]:
     return (*event.deliveries, delivery)[-MOST_DELIVERIES:]
 
 
-def _moved(event: Event, status: EventStatus, **changes: object) -> Event:
+def _moved(event: OutboxEvent, status: EventStatus, **changes: object) -> OutboxEvent:
     if status not in MOVES[event.status]:
         raise IllegalMove(f"event {event.id}: {event.status} -> {status}")
     return msgspec.structs.replace(event, status=status, due_at=None, **changes)

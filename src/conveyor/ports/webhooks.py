@@ -19,7 +19,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
         return self.error is None
 
 
-class Receivers(Protocol):
+class Webhooks(Protocol):
     """Every mishap is a value; nothing is followed, and nothing is reached that is not public."""
 
     async def check(self, url: str) -> None:

@@ -9,7 +9,7 @@ class Sent(msgspec.Struct, frozen=True):
     """The state has heard it."""
 
 
-class Closed(msgspec.Struct, frozen=True):
+class TaskClosed(msgspec.Struct, frozen=True):
     """No state waits for the token any more, or none ever did: it is no use to ask again.
 
     So it is told, too, when an earlier call got through and its answer was lost.
@@ -18,21 +18,21 @@ class Closed(msgspec.Struct, frozen=True):
     why: str
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class RetryLater(msgspec.Struct, frozen=True):
     """Nobody knows whether the state has heard it: ask again later."""
 
     why: str
     status_code: int | None = None
 
 
-Answer = Sent | Closed | Trouble
+Answer = Sent | TaskClosed | RetryLater
 
 
-class TaskTokens(Protocol):
+class StepFunctions(Protocol):
     """What goes wrong is an answer and not an error; none of them quotes the token.
 
     Telling a token twice has the effect of once: the state goes on with the first, and the second
-    is answered `Closed`.
+    is answered `TaskClosed`.
     """
 
     async def succeed(self, token: str, output: str) -> Answer:
@@ -43,6 +43,6 @@ class TaskTokens(Protocol):
         """The state fails with this error, at most 256 characters, and cause, at most 32,768."""
         ...
 
-    async def beat(self, token: str) -> Answer:
+    async def heartbeat(self, token: str) -> Answer:
         """The state is to go on waiting, for as long as it allows between two of these."""
         ...

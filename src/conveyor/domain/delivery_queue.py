@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from conveyor.domain.event import Event
 from conveyor.domain.ids import CallerId, EventId
+from conveyor.domain.outbox import OutboxEvent
 
 PLACES = 50
 PLACES_OF_ONE = 2
@@ -27,7 +27,7 @@ LEARNING = 0.3  # how much the latest answer counts for how long one takes
 SHORTEST_WAIT = timedelta(seconds=5)
 LONGEST_WAIT = timedelta(minutes=15)
 
-Line = OrderedDict[EventId, Event]
+Line = OrderedDict[EventId, OutboxEvent]
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Waiting:
 
 
 @dataclass(slots=True)
-class Lines:
+class DeliveryQueue:
     """Kept in the memory of one sender. What stands in a line is put off in storage as well, for
     about as long as it will take: should the sender die, it comes by again.
     """
@@ -116,7 +116,7 @@ class Lines:
         # Spread, so that what comes by again does not come all at once.
         return max(likely, SHORTEST_WAIT) * (1 + 0.5 * self.chance())
 
-    def join(self, host: str, event: Event) -> None:
+    def join(self, host: str, event: OutboxEvent) -> None:
         """Stand in line, or keep its place there; if there is no room, it comes by again."""
         stands = self._line_of.get(event.id)
         if stands and stands[1] != host:
@@ -130,7 +130,7 @@ class Lines:
         known.waiting += not stands
         self._line_of[event.id] = event.caller, host
 
-    def next(self) -> tuple[str, Event] | None:
+    def next(self) -> tuple[str, OutboxEvent] | None:
         """Take a place for the first in a line: each caller in turn, then each of its receivers."""
         if self.under_way >= self.places:
             return None
@@ -150,7 +150,7 @@ class Lines:
                     return host
         return None
 
-    def _called(self, caller: CallerId, waiting: Waiting, host: str) -> Event:
+    def _called(self, caller: CallerId, waiting: Waiting, host: str) -> OutboxEvent:
         known = self._receiver(host)
         lines = waiting.lines(poor=known.is_poor)
         event = next(iter(lines[host].values()))

@@ -6,18 +6,18 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from conveyor.domain.event import Event
-from conveyor.domain.ids import CallerId, EventId
-from conveyor.domain.receiver_lines import (
+from conveyor.domain.delivery_queue import (
     LATE,
     MOST_IN_LINE,
     MOST_KNOWN,
     PLACES,
     PLACES_OF_CALLER,
     PLACES_OF_ONE,
-    Lines,
+    DeliveryQueue,
     Receiver,
 )
+from conveyor.domain.ids import CallerId, EventId
+from conveyor.domain.outbox import OutboxEvent
 from conveyor.testing.factories import an_event, new_ids
 
 CALLER = an_event().caller
@@ -222,11 +222,11 @@ def test_receivers_of_no_concern_are_forgotten() -> None:
     assert lines.next() == ("waiting", event)
 
 
-def _lines(places: int = PLACES) -> Lines:
-    return Lines(lambda: 0.5, places=places)
+def _lines(places: int = PLACES) -> DeliveryQueue:
+    return DeliveryQueue(lambda: 0.5, places=places)
 
 
-def _events(count: int) -> list[Event]:
+def _events(count: int) -> list[OutboxEvent]:
     return [an_event(id=EventId(name)) for name in new_ids(count)]
 
 

@@ -13,14 +13,14 @@ from conveyor.api.auth import caller_of
 from conveyor.api.intake import LARGEST_FORM, read_body
 from conveyor.api.wire import encode, webhook_shown
 from conveyor.domain import cursor
-from conveyor.domain.event import Delivery, Event
 from conveyor.domain.ids import EventId, JobId
+from conveyor.domain.outbox import Delivery, OutboxEvent
 from conveyor.domain.signing import SigningKey
 from conveyor.domain.submission import nearest, plain
 from conveyor.domain.webhook import NewWebhook, WebhookSetting
 from conveyor.errors import InvalidArgument
 from conveyor.steps.rotate import Rotate
-from conveyor.steps.subscribe import Subscribe
+from conveyor.steps.webhooks import ManageWebhooks
 
 JSON = "application/json"
 
@@ -82,8 +82,8 @@ class WireKeyInUse(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notices:
-    subscribing: Subscribe
+class WebhookHandlers:
+    subscribing: ManageWebhooks
     rotating: Rotate
 
     async def get_webhook(self, request: Request) -> Response:
@@ -161,7 +161,7 @@ def _tested(event_id: EventId, delivery: Delivery) -> WireTested:
     )
 
 
-def _event(event: Event) -> WireEvent:
+def _event(event: OutboxEvent) -> WireEvent:
     return WireEvent(
         event_id=event.id,
         event_type=event.type,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from conveyor.ports.task_tokens import Answer, Closed, Sent, TaskTokens
+from conveyor.ports.step_functions import Answer, Sent, StepFunctions, TaskClosed
 
 ERROR = "RunStopped"
 CAUSE = msgspec.json.encode({"message": "so it is: \u00e9 \u2603 \"'"}).decode()
@@ -18,15 +18,15 @@ OUTPUT: dict[str, Any] = {"status": "completed", "stats": {"total": 3}, "text": 
 class TokenBench:
     """Something that tells, states that wait, and what an emulator of them cannot do."""
 
-    tokens: TaskTokens
+    tokens: StepFunctions
     start: Callable[[], str]  # a state that waits; its token
     outcome: Callable[[str], dict[str, Any]]  # what it went on with: `output`, or `error`, `cause`
     keeps_causes: bool = True
     calls_the_ended_invalid: bool = False  # which is trouble anywhere else
-    knows_late_failures: bool = True  # a failure for a token that was told is answered `Closed`
+    knows_late_failures: bool = True  # a failure for a token that was told is answered `TaskClosed`
 
 
-class TaskTokensContract:
+class StepFunctionsContract:
     async def test_a_state_goes_on_with_the_output(self, bench: TokenBench) -> None:
         token = bench.start()
         assert await bench.tokens.succeed(token, _json(OUTPUT)) == Sent()
@@ -53,7 +53,7 @@ class TaskTokensContract:
         assert bench.outcome(token) == {"output": OUTPUT}
 
         _closed(bench, await bench.tokens.succeed(token, "{}"), token)
-        _closed(bench, await bench.tokens.beat(token), token)
+        _closed(bench, await bench.tokens.heartbeat(token), token)
         late = await bench.tokens.fail(token, error=ERROR, cause=CAUSE)
         if bench.knows_late_failures:
             _closed(bench, late, token)
@@ -64,7 +64,7 @@ class TaskTokensContract:
         for answer in (
             await bench.tokens.succeed(token, "{}"),
             await bench.tokens.fail(token, error=ERROR, cause=CAUSE),
-            await bench.tokens.beat(token),
+            await bench.tokens.heartbeat(token),
         ):
             assert not isinstance(answer, Sent)
             assert token not in answer.why
@@ -72,7 +72,7 @@ class TaskTokensContract:
     async def test_a_beat_leaves_the_state_waiting(self, bench: TokenBench) -> None:
         token = bench.start()
         for _ in range(3):
-            assert await bench.tokens.beat(token) == Sent()
+            assert await bench.tokens.heartbeat(token) == Sent()
         assert await bench.tokens.succeed(token, _json(OUTPUT)) == Sent()
         assert bench.outcome(token) == {"output": OUTPUT}
 
@@ -90,7 +90,7 @@ class TaskTokensContract:
 
 def _closed(bench: TokenBench, answer: Answer, token: str) -> None:
     assert not isinstance(answer, Sent)
-    assert isinstance(answer, Closed) or bench.calls_the_ended_invalid
+    assert isinstance(answer, TaskClosed) or bench.calls_the_ended_invalid
     assert answer.why
     assert token not in answer.why
 

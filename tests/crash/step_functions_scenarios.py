@@ -89,7 +89,7 @@ async def keep_a_state_waiting_and_let_it_go(life: Life) -> None:
 async def keep_a_state_waiting_that_has_gone_on(life: Life) -> None:
     await _awaited(life, beats=True)
     if not life.is_past:
-        await life.raw.task_tokens.fail(TOKEN, error="another", cause="")
+        await life.raw.step_functions.fail(TOKEN, error="another", cause="")
     life.begin()
     life.advance(timedelta(seconds=BEAT))
     await life.report()
