@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from conveyor.attending import wire_export
-from conveyor.domain.task import Settlement, StoredBody, Task, TaskStatus, Verdict
+from conveyor.domain.task import SettleDecision, Settlement, StoredBody, Task, TaskStatus
 from conveyor.operating import Engines
 from conveyor.ports.bodies import Body, BodyName, Kept
 from conveyor.settings import Settings
@@ -73,7 +73,7 @@ async def _fill(data: Path) -> None:
         for first in range(0, COUNT, AT_ONCE):
             rows = new_tasks(RUN, AT_ONCE, first=first)
             await engines.tasks.add(RUN, rows)
-            await engines.work.offer(RUN, [row.id for row in rows])
+            await engines.work.enqueue(RUN, [row.id for row in rows])
             tasks = await engines.work.claim({RUN: AT_ONCE})
             names = [BodyName(JOB, RUN, task.id, task.claim_no) for task in tasks]
             kept = await engines.bodies.put_many([Body(name, next(pages)) for name in names])
@@ -91,7 +91,7 @@ def _settled(task: Task, kept: Kept) -> Settlement:
         run_id=task.run_id,
         task_id=task.id,
         claim_no=task.claim_no,
-        verdict=Verdict(status=TaskStatus.SUCCESSFUL, charged=True, result=result),
+        decision=SettleDecision(status=TaskStatus.SUCCESSFUL, charged=True, result=result),
     )
 
 

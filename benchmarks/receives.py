@@ -20,7 +20,7 @@ import structlog
 
 from conveyor.domain import bounce
 from conveyor.domain.task import RetryPolicy, Throttled
-from conveyor.ports.queues import Message
+from conveyor.ports.queues import TaskMessage
 from conveyor.steps.attempt import Assignment
 from conveyor.steps.lane import Pace, pace_over_queues
 from conveyor.testing import time_lapse
@@ -168,7 +168,7 @@ class PlainProcess:
             return True
         return self.lines.cooldown and self.fleet.clock.monotonic() < self.cool_until
 
-    async def _handle(self, message: Message) -> None:
+    async def _handle(self, message: TaskMessage) -> None:
         await asyncio.sleep(A_CALL)
         permits = await self.fleet.coordination.reserve(JOB, want=1, cap=CAP)
         if not permits:
@@ -183,7 +183,7 @@ class PlainProcess:
         await self.fleet.queues.ack(RUN, [message.receipt])
         self.done += 1
 
-    async def _put_back(self, message: Message) -> None:
+    async def _put_back(self, message: TaskMessage) -> None:
         self.cool_until = self.fleet.clock.monotonic() + COOL_DOWN
         hidden = bounce.hiding(message.task_id, message.receives)
         await asyncio.sleep(A_CALL)

@@ -237,7 +237,7 @@ class MeteredWork:
         self._metrics = metrics
         self.open = work.open
         self.close = work.close
-        self.offer = work.offer
+        self.enqueue = work.enqueue
         self.renew = work.renew
         self.ack = work.ack
         self.release_lapsed = work.release_lapsed
@@ -262,16 +262,16 @@ class MeteredWork:
     def _count_retries(self, settlements: Sequence[Settlement], settled: Sequence[bool]) -> None:
         for one, took in zip(settlements, settled, strict=True):
             if _outcome(one, took) in {RETRIED, GIVEN_BACK}:
-                self._metrics.retries.labels(one.verdict.reason or INTERRUPTED).inc()
+                self._metrics.retries.labels(one.decision.reason or INTERRUPTED).inc()
 
 
 def _outcome(settlement: Settlement, took: bool) -> str:
-    verdict = settlement.verdict
+    decision = settlement.decision
     if not took:
         return DROPPED
-    if verdict.status is not TaskStatus.PENDING:
-        return verdict.status
-    return RETRIED if verdict.charged else GIVEN_BACK
+    if decision.status is not TaskStatus.PENDING:
+        return decision.status
+    return RETRIED if decision.charged else GIVEN_BACK
 
 
 class MeteredTasks:

@@ -24,9 +24,9 @@ from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.adapters.memory.timetable import MemoryTimetable
 from conveyor.adapters.queued.work import QueuedWork
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import MOST_LOST, Settlement, Task, Verdict
+from conveyor.domain.task import MOST_LOST, SettleDecision, Settlement, Task
 from conveyor.errors import Unavailable
-from conveyor.ports.queues import Message
+from conveyor.ports.queues import TaskMessage
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.contracts.engine import (
     Engine,
@@ -67,7 +67,7 @@ class FaultyQueues(MemoryQueues):
         self.receives = 0
         self.acked = 0
 
-    async def receive(self, run_id: RunId, limit: int) -> Sequence[Message] | None:
+    async def receive(self, run_id: RunId, limit: int) -> Sequence[TaskMessage] | None:
         self._check("receive")
         self.receives += 1
         return await super().receive(run_id, limit)
@@ -227,7 +227,7 @@ async def test_a_settle_under_way_does_not_bring_an_older_receipt_back(
     assert queues.waiting(RUN) == 0
 
 
-async def test_a_renewal_in_the_middle_of_a_settle_doubles_no_hint(
+async def test_a_renewal_in_the_middle_of_a_settle_doubles_no_message(
     engine: Engine, queues: FaultyQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the renewal the claim has fallen, which to the settle it has not."""
@@ -249,11 +249,11 @@ async def test_a_renewal_in_the_middle_of_a_settle_doubles_no_hint(
     assert _remembered(engine) == 0
 
 
-async def test_doubled_hints_of_a_final_task_are_acked_one_after_the_other(
+async def test_doubled_messages_of_a_final_task_are_acked_one_after_the_other(
     engine: Engine, queues: FaultyQueues
 ) -> None:
     task = await given_claim(engine)
-    await engine.work.offer(RUN, [task.id, task.id])
+    await engine.work.enqueue(RUN, [task.id, task.id])
     await settle(engine, task, scraped())
     for _ in range(3):
         await ack(engine, [*await claim_final(engine), task])
@@ -262,7 +262,7 @@ async def test_doubled_hints_of_a_final_task_are_acked_one_after_the_other(
     assert queues.waiting(RUN) == 0
 
 
-async def test_a_hint_without_a_row_is_acked(engine: Engine, queues: FaultyQueues) -> None:
+async def test_a_message_without_a_row_is_acked(engine: Engine, queues: FaultyQueues) -> None:
     await given_tasks(engine, 3)
     await engine.tasks.discard(RUN, limit=9)
 
@@ -304,12 +304,12 @@ async def test_a_waiting_task_is_not_delivered_before_its_time(
     assert await queues.receive(RUN, 10) == []
 
 
-async def test_a_hint_that_comes_early_is_put_off_until_its_task_is_due(
+async def test_a_message_that_comes_early_is_put_off_until_its_task_is_due(
     engine: Engine, queues: FaultyQueues
 ) -> None:
     task = await given_claim(engine)
     await settle(engine, task, to_retry(delay=2 * LEASE))
-    await engine.work.offer(RUN, [task.id])
+    await engine.work.enqueue(RUN, [task.id])
     assert await claim(engine) == []
 
     engine.clock.advance(2 * LEASE - SECOND)
@@ -345,7 +345,7 @@ async def test_a_longer_wait_than_a_bounce_is_kept(engine: Engine) -> None:
     assert (await _hidden_after(engine, task, uncharged(wait=60 * SECOND)))[0] == 60
 
 
-async def test_hints_whose_rows_are_away_are_put_away_for_longer_each_time(
+async def test_messages_whose_rows_are_away_are_put_away_for_longer_each_time(
     engine: Engine, queues: FaultyQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [task] = await given_tasks(engine)
@@ -410,7 +410,7 @@ async def test_a_wait_longer_than_the_queue_can_hide_is_waited_out(engine: Engin
     assert ids_of(await claim(engine)) == [task.id]
 
 
-async def test_a_task_settled_by_another_process_gets_a_new_hint(
+async def test_a_task_settled_by_another_process_gets_a_new_message(
     engine: Engine, queues: FaultyQueues
 ) -> None:
     task = await given_claim(engine)
@@ -423,7 +423,7 @@ async def test_a_task_settled_by_another_process_gets_a_new_hint(
     assert ids_of(await claim(engine)) == [task.id]
 
 
-async def test_a_released_task_gets_a_new_hint(engine: Engine, queues: FaultyQueues) -> None:
+async def test_a_released_task_gets_a_new_message(engine: Engine, queues: FaultyQueues) -> None:
     task = await given_claim(engine)
     await queues.close(RUN)
     await queues.open(RUN)
@@ -473,7 +473,7 @@ async def test_a_queue_that_cannot_ack_holds_up_no_final_task(
 ) -> None:
     task = await given_claim(engine)
     await settle(engine, task, refused())
-    await engine.work.offer(RUN, ids_of(new_tasks(RUN, 3, first=7)))
+    await engine.work.enqueue(RUN, ids_of(new_tasks(RUN, 3, first=7)))
     engine.clock.advance(LEASE)
     queues.down = {"ack", "postpone"}
 
@@ -501,7 +501,7 @@ async def test_a_queue_that_cannot_put_off_holds_up_no_work(
     engine: Engine, queues: FaultyQueues
 ) -> None:
     tasks = await given_tasks(engine, 2)
-    await engine.work.offer(RUN, ids_of(tasks))
+    await engine.work.enqueue(RUN, ids_of(tasks))
     queues.down = {"ack", "postpone"}
 
     taken = await claim(engine, 2)
@@ -518,7 +518,7 @@ async def test_what_was_claimed_before_a_queue_failed_is_given(
     await given_tasks(engine, 1, OTHER_RUN)
     whole = queues.receive
 
-    async def half(run_id: RunId, limit: int) -> Sequence[Message] | None:
+    async def half(run_id: RunId, limit: int) -> Sequence[TaskMessage] | None:
         if run_id == OTHER_RUN:
             raise Unavailable("queues: down")
         return await whole(run_id, limit)
@@ -535,7 +535,7 @@ async def test_a_late_offer_does_not_bring_a_closed_queue_back(
 ) -> None:
     [task] = await given_tasks(engine)
     await engine.work.close(RUN)
-    await engine.work.offer(RUN, [task.id])
+    await engine.work.enqueue(RUN, [task.id])
 
     assert await queues.receive(RUN, 10) is None
 
@@ -555,7 +555,7 @@ async def test_nothing_is_remembered_of_claims_that_ended(engine: Engine) -> Non
 
 
 async def test_nothing_is_remembered_for_acks_that_never_came(engine: Engine) -> None:
-    """Past its visibility a receipt is good for nothing: the hint comes round with a new one."""
+    """Past its visibility a receipt is good for nothing: the message comes round with a new one."""
     await given_tasks(engine, 26)
     first, *others = await claim(engine, 26)
     await engine.work.settle([settlement(task, scraped()) for task in others])
@@ -597,9 +597,9 @@ async def test_a_receipt_that_is_too_old_is_not_used(engine: Engine, queues: Fau
     assert (queues.acked, queues.waiting(RUN), _remembered(engine)) == (0, 1, 0)
 
 
-async def _hidden_after(engine: Engine, task: Task, verdict: Verdict) -> tuple[int, Task]:
+async def _hidden_after(engine: Engine, task: Task, decision: SettleDecision) -> tuple[int, Task]:
     """For how many seconds a task is not given after its claim ended so, and its next claim."""
-    await settle(engine, task, verdict)
+    await settle(engine, task, decision)
     for seconds in range(1_000):
         if taken := await engine.work.claim({RUN: 1}):
             return seconds, taken[0]

@@ -152,9 +152,9 @@ class Promising:
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
         took = await self._work.settle(settlements)
         ends = {
-            (one.run_id, one.task_id): one.verdict.status
+            (one.run_id, one.task_id): one.decision.status
             for one, held in zip(settlements, took, strict=True)
-            if held and one.verdict.status is not TaskStatus.PENDING
+            if held and one.decision.status is not TaskStatus.PENDING
         }
         self._disk.promise("settled", ends)
         return took

@@ -221,7 +221,7 @@ async def test_two_additions_at_once_get_indexes_of_their_own() -> None:
     await house.check_counts(run_id)
 
 
-@pytest.mark.parametrize("call", ["tasks.add", "metadata.batches", "work.offer", "blobs.delete"])
+@pytest.mark.parametrize("call", ["tasks.add", "metadata.batches", "work.enqueue", "blobs.delete"])
 async def test_rows_that_fail_after_the_promise_are_answered_200_and_written_later(
     call: str,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Hints received in vain stay away for longer each time, and come back apart."""
+"""Messages received in vain stay away for longer each time, and come back apart."""
 
 from conveyor.domain.bounce import LONGEST_HIDING, hiding, in_vain
 from conveyor.testing.factories import RUN, a_task, ids_of, new_tasks
@@ -25,5 +25,5 @@ def test_attempts_and_lost_workers_are_no_bounces() -> None:
     assert in_vain(a_task(attempts=3, lost=1), 9) == 5
 
 
-def test_a_hint_younger_than_its_task_begins_anew() -> None:
+def test_a_message_younger_than_its_task_begins_anew() -> None:
     assert in_vain(a_task(attempts=3), 1) == 1

@@ -13,7 +13,7 @@ from conveyor.adapters.system.clock import SteadyClock
 from conveyor.domain.job import Job, JobType, after_clock_set_back
 from conveyor.domain.outbox import Channel
 from conveyor.domain.schedule import Cadence, Calendar, Daily, Rate, RateUnit, Schedule
-from conveyor.domain.task import TaskStatus, Verdict
+from conveyor.domain.task import SettleDecision, TaskStatus
 from conveyor.errors import StorageFull
 from conveyor.testing.clock import NOON, FakeClock, FakeIds
 from conveyor.testing.contracts.duties import message
@@ -305,7 +305,7 @@ async def _wait_for_a_retry(engine: SqliteEngine, delay: timedelta) -> None:
     """The first task of the run, put back after an attempt."""
     await engine.tasks.add(RUN, new_tasks(n=1))
     [claimed] = await engine.work.claim({RUN: 1})
-    later = Verdict(status=TaskStatus.PENDING, charged=True, delay=delay)
+    later = SettleDecision(status=TaskStatus.PENDING, charged=True, delay=delay)
     assert await engine.work.settle([settlement(claimed, later)]) == [True]
 
 

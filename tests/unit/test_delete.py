@@ -227,7 +227,7 @@ async def test_a_delete_and_a_settle(moment: Moment) -> None:
         assert list(await house.bodies.runs_held(limit=9)) == []
 
 
-@pytest.mark.parametrize("call", ["tasks.add", "work.offer", "metadata.commit"])
+@pytest.mark.parametrize("call", ["tasks.add", "work.enqueue", "metadata.commit"])
 @MOMENTS
 async def test_a_delete_and_an_ingest(
     call: str, moment: Moment, monkeypatch: pytest.MonkeyPatch

@@ -30,20 +30,20 @@ def test_an_unknown_code_leaves_it_to_the_status(status: int) -> None:
 
 @given(status=st.integers(500, 999).filter(lambda status: status not in BY_STATUS))
 def test_the_gateways_own_trouble_is_worth_another_try(status: int) -> None:
-    verdict = ruling(status, "")
-    assert (verdict.handling, verdict.reason) == (Handling.RETRY, FailureReason.GATEWAY_ERROR)
+    decision = ruling(status, "")
+    assert (decision.handling, decision.reason) == (Handling.RETRY, FailureReason.GATEWAY_ERROR)
 
 
 @given(status=st.integers(100, 499).filter(lambda status: status not in BY_STATUS))
 def test_any_other_refusal_is_final(status: int) -> None:
-    verdict = ruling(status, "")
-    assert (verdict.handling, verdict.reason) == (Handling.FAIL, FailureReason.OTHER)
+    decision = ruling(status, "")
+    assert (decision.handling, decision.reason) == (Handling.FAIL, FailureReason.OTHER)
 
 
 @given(status=st.integers(100, 999), code=st.sampled_from([*BY_CODE, "", "NEW0001"]))
 def test_only_account_refusals_name_an_account_reason(status: int, code: str) -> None:
-    verdict = ruling(status, code)
-    assert (verdict.account is not None) == (verdict.handling is Handling.ACCOUNT)
+    decision = ruling(status, code)
+    assert (decision.account is not None) == (decision.handling is Handling.ACCOUNT)
 
 
 @pytest.mark.parametrize("kind", ["about:blank", "https://elsewhere.example/", None, 7])
@@ -52,8 +52,8 @@ def test_refusals_of_extract_are_final_whatever_their_type(
     status: int, code: str, kind: object
 ) -> None:
     assert is_gateway_problem({"code": code, "type": kind, "status": status})
-    verdict = ruling(status, code)
-    assert (verdict.handling, verdict.reason) == (Handling.FAIL, FailureReason.BAD_TARGET)
+    decision = ruling(status, code)
+    assert (decision.handling, decision.reason) == (Handling.FAIL, FailureReason.BAD_TARGET)
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,13 @@ def test_refusals_of_extract_are_final_whatever_their_type(
 def test_an_account_that_cannot_scrape_ends_the_run(
     status: int, code: str, reason: AccountReason
 ) -> None:
-    verdict = ruling(status, code)
-    assert (verdict.handling, verdict.account) == (Handling.ACCOUNT, reason)
+    decision = ruling(status, code)
+    assert (decision.handling, decision.account) == (Handling.ACCOUNT, reason)
 
 
 def test_a_feature_outside_the_plan_fails_its_task_only() -> None:
-    verdict = ruling(402, "AUTH010")
-    assert (verdict.handling, verdict.reason) == (Handling.FAIL, FailureReason.AUTH_FAILED)
+    decision = ruling(402, "AUTH010")
+    assert (decision.handling, decision.reason) == (Handling.FAIL, FailureReason.AUTH_FAILED)
 
 
 @pytest.mark.parametrize(

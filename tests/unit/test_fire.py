@@ -569,7 +569,7 @@ async def test_when_all_runs_are_deleted_a_rerun_is_from_the_list() -> None:
     assert (retried, (await house.run(run_id)).sequence) == (3, 2)
 
 
-@pytest.mark.parametrize("call", ["blobs.read", "tasks.add", "work.offer", "metadata.commit"])
+@pytest.mark.parametrize("call", ["blobs.read", "tasks.add", "work.enqueue", "metadata.commit"])
 async def test_a_fire_by_hand_that_fails_leaves_no_rows(call: str) -> None:
     house = a_house()
     job_id = await schedule(house)

@@ -32,7 +32,7 @@ COUNT = 11
 CHUNK = 4
 WRITES = (
     "tasks.add",
-    "work.offer",
+    "work.enqueue",
     "metadata.commit",
     "blobs.delete",
     "work.close",
@@ -69,7 +69,7 @@ async def test_rows_come_before_the_offer_before_the_watermark_and_the_total_com
 
     await house.ingest.run(run_id, 0)
 
-    chunk = ["tasks.add", "work.offer", "metadata.commit"]
+    chunk = ["tasks.add", "work.enqueue", "metadata.commit"]
     assert house.trace.of(*WRITES) == [*chunk * 3, "metadata.commit"]
     # The completion check reads the run and its counts after all that.
     assert house.trace.calls[-2:] == ["metadata.run", "tasks.counts"]
@@ -113,7 +113,7 @@ async def test_an_open_job_may_go_on_after_its_list_is_in() -> None:
 
 async def test_a_job_closed_while_its_list_comes_in_completes_at_the_end() -> None:
     house, job_id, run_id = await _staged(status="open")
-    house.trace.before("work.offer", 1, lambda: house.lifecycle.close(CALLER, job_id))
+    house.trace.before("work.enqueue", 1, lambda: house.lifecycle.close(CALLER, job_id))
 
     await house.do_duties()
     await house.drain(run_id, _page)
@@ -146,7 +146,7 @@ async def test_a_list_all_of_whose_tasks_are_done_before_its_end_completes_by_it
 
 async def test_a_finished_task_is_not_reset_by_rows_that_are_written_again() -> None:
     house, _, run_id = await _staged()
-    house.trace.die_at("work.offer", 1)
+    house.trace.die_at("work.enqueue", 1)
     with pytest.raises(Crash):
         await house.ingest.run(run_id, 0)
     await house.drain(run_id, _page)
@@ -460,7 +460,7 @@ async def test_a_run_whose_account_fails_still_gets_all_its_rows(
         )
         await house.metadata.commit(failed)
 
-    house.trace.after("work.offer", 2, fail)
+    house.trace.after("work.enqueue", 2, fail)
     await house.do_duties()
 
     run = await house.run(run_id)

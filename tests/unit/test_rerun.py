@@ -212,7 +212,7 @@ async def test_a_row_that_settles_between_two_copies_of_it_is_counted_as_it_was_
     house, job_id, first = await _stopped(LARGE, processing=1)
     [busy] = [row for row in await house.rows(first) if row.status is TaskStatus.PROCESSING]
     second, *_ = await house.rerun(job_id, "failed")
-    house.trace.die_at("work.offer", 1)
+    house.trace.die_at("work.enqueue", 1)
     with pytest.raises(Crash):
         await house.ingest.run(second, 0)
     job = await house.job(job_id)
@@ -504,7 +504,7 @@ async def test_a_stopped_copy_is_copied_to_its_end(
     async def stop() -> None:
         await house.lifecycle.stop(CALLER, job_id)
 
-    house.trace.after("work.offer", 2, stop)
+    house.trace.after("work.enqueue", 2, stop)
     second, *_ = await house.rerun(job_id, status)
     await house.do_duties()
 

@@ -119,7 +119,7 @@ async def test_rows_come_before_the_job() -> None:
 
     await house.submit(SMALL)
 
-    assert house.trace.calls == ["tasks.add", "work.offer", "metadata.commit"]
+    assert house.trace.calls == ["tasks.add", "work.enqueue", "metadata.commit"]
 
 
 async def test_the_list_comes_before_the_job_and_the_duty_after_it() -> None:

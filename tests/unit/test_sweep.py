@@ -456,8 +456,8 @@ def _page(_task: Task) -> Result:
 async def _settle_and_die(house: House, run_id: RunId) -> None:
     """Settle all tasks of a run, as a worker does that dies before the completion check."""
     tasks = await house.work.claim({run_id: 100})
-    verdict = decide(tasks[0], Scraped(a_stored_body()), RetryPolicy())
-    assert all(await house.work.settle([settlement(task, verdict) for task in tasks]))
+    decision = decide(tasks[0], Scraped(a_stored_body()), RetryPolicy())
+    assert all(await house.work.settle([settlement(task, decision) for task in tasks]))
 
 
 async def _die_before_commit(house: House, count: int) -> RunId:

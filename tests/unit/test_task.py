@@ -23,12 +23,12 @@ from conveyor.domain.task import (
     Refused,
     RetryPolicy,
     Scraped,
+    SettleDecision,
     StoredBody,
     Task,
     TaskSpec,
     TaskStatus,
     Throttled,
-    Verdict,
 )
 from conveyor.errors import IllegalMove, Stale
 
@@ -78,19 +78,21 @@ EVERY_OUTCOME: list[Outcome] = [
 
 
 def test_a_scraped_page_ends_its_task_with_the_body_and_the_cost() -> None:
-    verdict = tasks.decide(a_task(), Scraped(PAGE, COST), SOME_POLICY)
-    assert verdict == Verdict(status=TaskStatus.SUCCESSFUL, charged=True, result=PAGE, spend=COST)
+    decision = tasks.decide(a_task(), Scraped(PAGE, COST), SOME_POLICY)
+    assert decision == SettleDecision(
+        status=TaskStatus.SUCCESSFUL, charged=True, result=PAGE, spend=COST
+    )
 
 
 def test_a_refusal_that_may_pass_sends_the_task_back_with_a_delay() -> None:
     task = a_task()
-    verdict = tasks.decide(task, refused(), SOME_POLICY)
-    assert verdict.status is TaskStatus.PENDING
-    assert verdict.charged
-    assert verdict.delay == SOME_POLICY.delay(task)
-    assert verdict.problem == NO
-    assert verdict.spend == COST
-    assert verdict.reason is FailureReason.BLOCKED
+    decision = tasks.decide(task, refused(), SOME_POLICY)
+    assert decision.status is TaskStatus.PENDING
+    assert decision.charged
+    assert decision.delay == SOME_POLICY.delay(task)
+    assert decision.problem == NO
+    assert decision.spend == COST
+    assert decision.reason is FailureReason.BLOCKED
 
 
 @pytest.mark.parametrize(
@@ -106,24 +108,24 @@ def test_a_refusal_that_may_pass_sends_the_task_back_with_a_delay() -> None:
 def test_a_refusal_fails_the_task_when_it_is_final_or_the_retries_are_used_up(
     attempts: int, retryable: bool, status: TaskStatus
 ) -> None:
-    verdict = tasks.decide(a_task(attempts=attempts), refused(retryable=retryable), SOME_POLICY)
-    assert verdict.status is status
+    decision = tasks.decide(a_task(attempts=attempts), refused(retryable=retryable), SOME_POLICY)
+    assert decision.status is status
     if status is TaskStatus.FAILED:
-        assert (verdict.problem, verdict.reason) == (NO, FailureReason.BLOCKED)
+        assert (decision.problem, decision.reason) == (NO, FailureReason.BLOCKED)
 
 
 def test_a_refusal_that_asks_for_a_wait_is_not_tried_again_before() -> None:
     long, short = timedelta(hours=1), timedelta(milliseconds=1)
     for wait in (long, short):
         refusal = Refused(NO, FailureReason.RATE_LIMITED, retryable=True, wait=wait)
-        verdict = tasks.decide(a_task(), refusal, SOME_POLICY)
-        assert verdict.delay == max(wait, SOME_POLICY.delay(a_task()))
-        assert verdict.charged
+        decision = tasks.decide(a_task(), refusal, SOME_POLICY)
+        assert decision.delay == max(wait, SOME_POLICY.delay(a_task()))
+        assert decision.charged
 
 
 def test_without_retries_the_first_refusal_is_the_last() -> None:
-    verdict = tasks.decide(a_task(), refused(), RetryPolicy(retries=0))
-    assert verdict.status is TaskStatus.FAILED
+    decision = tasks.decide(a_task(), refused(), RetryPolicy(retries=0))
+    assert decision.status is TaskStatus.FAILED
 
 
 @pytest.mark.parametrize(
@@ -138,14 +140,16 @@ def test_without_retries_the_first_refusal_is_the_last() -> None:
 def test_what_is_not_the_pages_fault_is_not_an_attempt(
     outcome: Outcome, delay: timedelta, reason: FailureReason | None
 ) -> None:
-    verdict = tasks.decide(a_task(attempts=2), outcome, SOME_POLICY)
-    assert verdict == Verdict(status=TaskStatus.PENDING, charged=False, delay=delay, reason=reason)
+    decision = tasks.decide(a_task(attempts=2), outcome, SOME_POLICY)
+    assert decision == SettleDecision(
+        status=TaskStatus.PENDING, charged=False, delay=delay, reason=reason
+    )
 
 
 @given(outcome=st.sampled_from(EVERY_OUTCOME), attempts=st.integers(0, 12))
 def test_no_outcome_leaves_a_task_processing(outcome: Outcome, attempts: int) -> None:
-    verdict = tasks.decide(a_task(attempts=attempts), outcome, SOME_POLICY)
-    assert verdict.status is not TaskStatus.PROCESSING
+    decision = tasks.decide(a_task(attempts=attempts), outcome, SOME_POLICY)
+    assert decision.status is not TaskStatus.PROCESSING
 
 
 # The delay before a retry.
@@ -246,9 +250,9 @@ def test_a_claim_that_does_not_hold_its_task_changes_nothing(
     status: TaskStatus, claim_no: int
 ) -> None:
     task = a_task(status, claim_no=1)
-    verdict = tasks.decide(task, Scraped(PAGE), SOME_POLICY)
+    decision = tasks.decide(task, Scraped(PAGE), SOME_POLICY)
     with pytest.raises(Stale):
-        tasks.settle(task, claim_no, verdict, NOW)
+        tasks.settle(task, claim_no, decision, NOW)
     with pytest.raises(Stale):
         tasks.renew(task, claim_no, NOW, LEASE)
 
@@ -274,9 +278,9 @@ def test_success_keeps_the_body_and_is_never_due_again() -> None:
 
 def test_a_retry_is_due_after_its_delay_and_shows_no_problem_meanwhile() -> None:
     held = a_task(TaskStatus.PROCESSING)
-    verdict = tasks.decide(held, refused(), SOME_POLICY)
-    back = tasks.settle(held, 1, verdict, NOW)
-    assert (back.status, back.due_at) == (TaskStatus.PENDING, NOW + verdict.delay)
+    decision = tasks.decide(held, refused(), SOME_POLICY)
+    back = tasks.settle(held, 1, decision, NOW)
+    assert (back.status, back.due_at) == (TaskStatus.PENDING, NOW + decision.delay)
     assert (back.attempts, back.problem, back.reason) == (1, None, None)
 
 
@@ -296,9 +300,11 @@ def test_giving_a_task_back_charges_nothing() -> None:
 
 @pytest.mark.parametrize("claim_no", [1, 2])
 @pytest.mark.parametrize("charged", [True, False])
-def test_a_verdict_that_leaves_its_task_processing_is_refused(claim_no: int, charged: bool) -> None:
+def test_a_decision_that_leaves_its_task_processing_is_refused(
+    claim_no: int, charged: bool
+) -> None:
     """It would end a claim and leave nobody to hold the task, due never again."""
-    endless = Verdict(status=TaskStatus.PROCESSING, charged=charged)
+    endless = SettleDecision(status=TaskStatus.PROCESSING, charged=charged)
     with pytest.raises(IllegalMove, match="processing"):
         tasks.settle(a_task(TaskStatus.PROCESSING), claim_no, endless, NOW)
 
@@ -353,31 +359,31 @@ def test_a_line_without_a_known_start_begins_where_it_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "counts"),
+    ("decision", "counts"),
     [
-        (Verdict(status=TaskStatus.SUCCESSFUL, charged=True), Counts(successful=1)),
+        (SettleDecision(status=TaskStatus.SUCCESSFUL, charged=True), Counts(successful=1)),
         (
-            Verdict(status=TaskStatus.SUCCESSFUL, charged=True, spend=Spend(1, 2)),
+            SettleDecision(status=TaskStatus.SUCCESSFUL, charged=True, spend=Spend(1, 2)),
             Counts(successful=1, credits=1, nanos=2),
         ),
         (
-            Verdict(status=TaskStatus.FAILED, charged=True, reason=FailureReason.TIMEOUT),
+            SettleDecision(status=TaskStatus.FAILED, charged=True, reason=FailureReason.TIMEOUT),
             Counts(timeout=1),
         ),
-        (Verdict(status=TaskStatus.FAILED, charged=True), Counts(other=1)),
-        (Verdict(status=TaskStatus.PENDING, charged=False), Counts()),
+        (SettleDecision(status=TaskStatus.FAILED, charged=True), Counts(other=1)),
+        (SettleDecision(status=TaskStatus.PENDING, charged=False), Counts()),
         (
-            Verdict(status=TaskStatus.PENDING, charged=True, reason=FailureReason.TIMEOUT),
+            SettleDecision(status=TaskStatus.PENDING, charged=True, reason=FailureReason.TIMEOUT),
             Counts(),
         ),
         (
-            Verdict(status=TaskStatus.PENDING, charged=True, spend=Spend(3, 4)),
+            SettleDecision(status=TaskStatus.PENDING, charged=True, spend=Spend(3, 4)),
             Counts(credits=3, nanos=4),
         ),
     ],
 )
-def test_a_verdict_counts_its_end_and_its_cost(verdict: Verdict, counts: Counts) -> None:
-    assert tasks.counted(verdict) == counts
+def test_a_decision_counts_its_end_and_its_cost(decision: SettleDecision, counts: Counts) -> None:
+    assert tasks.counted(decision) == counts
 
 
 # Whole histories.
@@ -460,10 +466,10 @@ def test_no_earlier_claim_can_write_at_any_point_of_a_history(
     history: list[Event], outcome: Outcome
 ) -> None:
     for state in lived(a_task(), history, SOME_POLICY):
-        verdict = tasks.decide(state, outcome, SOME_POLICY)
+        decision = tasks.decide(state, outcome, SOME_POLICY)
         for stale in range(state.claim_no):
             with pytest.raises(Stale):
-                tasks.settle(state, stale, verdict, NOW)
+                tasks.settle(state, stale, decision, NOW)
             with pytest.raises(Stale):
                 tasks.renew(state, stale, NOW, LEASE)
 
@@ -472,13 +478,13 @@ def test_no_earlier_claim_can_write_at_any_point_of_a_history(
 @given(history=st.lists(st.sampled_from(CHARGED_OR_LOST), min_size=13, max_size=13))
 def test_a_final_task_is_beyond_every_function(history: list[Event]) -> None:
     last = lived(a_task(), history, SOME_POLICY)[-1]
-    verdict = tasks.decide(last, Scraped(PAGE), SOME_POLICY)
+    decision = tasks.decide(last, Scraped(PAGE), SOME_POLICY)
     some_day = NOW + timedelta(days=1000)
     changes: list[Callable[[], Task]] = [
         lambda: tasks.claim(last, some_day, LEASE),
         lambda: tasks.release(last, some_day),
         lambda: tasks.renew(last, last.claim_no, some_day, LEASE),
-        lambda: tasks.settle(last, last.claim_no, verdict, some_day),
+        lambda: tasks.settle(last, last.claim_no, decision, some_day),
     ]
     assert last.is_final
     assert not tasks.is_due(last, some_day)

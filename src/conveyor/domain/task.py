@@ -2,7 +2,7 @@
 
     pending ⇄ processing → successful | failed
 
-A claim takes a task for a worker under a lease. It ends in a verdict, or its lease lapses and
+A claim takes a task for a worker under a lease. It ends in a decision, or its lease lapses and
 another claim takes the task over. Each claim raises `claim_no`, which never falls: whoever
 writes for an older claim writes nothing. Nothing here reads a clock or touches a store.
 """
@@ -200,7 +200,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return base * (1 - spread / 2)
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SettleDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the end of a claim writes. Times are durations: the engine's clock makes them moments."""
 
     status: TaskStatus
@@ -223,12 +223,12 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A verdict with the claim it belongs to."""
+    """A decision with the claim it belongs to."""
 
     run_id: RunId
     task_id: TaskId
     claim_no: int
-    verdict: Verdict
+    decision: SettleDecision
 
 
 WORKER_LOST = encoded(
@@ -241,13 +241,15 @@ WORKER_LOST = encoded(
 )
 
 
-def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> Verdict:
+def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> SettleDecision:
     """What one attempt's outcome means for its task."""
     match outcome:
         case Scraped(body, spend):
-            return Verdict(status=TaskStatus.SUCCESSFUL, charged=True, result=body, spend=spend)
+            return SettleDecision(
+                status=TaskStatus.SUCCESSFUL, charged=True, result=body, spend=spend
+            )
         case Refused(text, reason, True, spend, wait) if task.attempts < policy.retries:
-            return Verdict(
+            return SettleDecision(
                 status=TaskStatus.PENDING,
                 charged=True,
                 delay=max(policy.delay(task), wait),
@@ -256,18 +258,18 @@ def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> Verdict:
                 spend=spend,
             )
         case Refused(text, reason, _, spend):
-            return Verdict(
+            return SettleDecision(
                 status=TaskStatus.FAILED, charged=True, problem=text, reason=reason, spend=spend
             )
         case Throttled(wait, spend):
             limited = FailureReason.RATE_LIMITED
-            return Verdict(
+            return SettleDecision(
                 status=TaskStatus.PENDING, charged=False, delay=wait, reason=limited, spend=spend
             )
         case Interrupted(wait, spend):
-            return Verdict(status=TaskStatus.PENDING, charged=False, delay=wait, spend=spend)
+            return SettleDecision(status=TaskStatus.PENDING, charged=False, delay=wait, spend=spend)
         case AccountBlocked(spend=spend):  # pragma: no branch - the last of the union
-            return Verdict(status=TaskStatus.PENDING, charged=False, spend=spend)
+            return SettleDecision(status=TaskStatus.PENDING, charged=False, spend=spend)
 
 
 def inherit(task: Task) -> Inherited:
@@ -339,38 +341,38 @@ def renew(task: Task, claim_no: int, now: datetime, lease: timedelta) -> Task:
     return msgspec.structs.replace(task, due_at=now + lease)
 
 
-def settle(task: Task, claim_no: int, verdict: Verdict, now: datetime) -> Task:
+def settle(task: Task, claim_no: int, decision: SettleDecision, now: datetime) -> Task:
     """The task after its claim ended; `Stale` unless that claim still holds it."""
-    check_ends(verdict)
+    check_ends(decision)
     _check_held(task, claim_no)
     return _moved(
         task,
-        verdict.status,
+        decision.status,
         now,
-        attempts=task.attempts + verdict.charged,
-        due_at=now + verdict.delay if verdict.status is TaskStatus.PENDING else None,
-        result=verdict.result,
-        problem=verdict.problem if verdict.status is TaskStatus.FAILED else None,
-        reason=verdict.reason if verdict.status is TaskStatus.FAILED else None,
+        attempts=task.attempts + decision.charged,
+        due_at=now + decision.delay if decision.status is TaskStatus.PENDING else None,
+        result=decision.result,
+        problem=decision.problem if decision.status is TaskStatus.FAILED else None,
+        reason=decision.reason if decision.status is TaskStatus.FAILED else None,
     )
 
 
-def check_ends(verdict: Verdict) -> None:
-    """Refuse a verdict that ends nothing: its task would stay processing, and never be due again."""
-    if verdict.status is TaskStatus.PROCESSING:
+def check_ends(decision: SettleDecision) -> None:
+    """Refuse a decision that ends nothing: its task would stay processing, and never be due again."""
+    if decision.status is TaskStatus.PROCESSING:
         raise IllegalMove("a claim cannot end with its task processing")
 
 
-def line(task: Task, verdict: Verdict, now: datetime) -> Attempt | None:
+def line(task: Task, decision: SettleDecision, now: datetime) -> Attempt | None:
     """The history line that the end of a claim leaves, if it was an attempt at all."""
-    if not verdict.charged:
+    if not decision.charged:
         return None
     return Attempt(
         attempt=task.attempts + 1,
         started_at=task.claimed_at or now,
         ended_at=now,
-        problem=verdict.problem,
-        spend=verdict.spend,
+        problem=decision.problem,
+        spend=decision.spend,
     )
 
 
@@ -390,13 +392,13 @@ def in_brief(line: Attempt) -> Attempt:
     return msgspec.structs.replace(line, problem=lost)
 
 
-def counted(verdict: Verdict) -> Counts:
-    """What a verdict adds to its run's counts."""
-    money = {"credits": verdict.spend.credits, "nanos": verdict.spend.nanos}
-    if verdict.status is TaskStatus.SUCCESSFUL:
+def counted(decision: SettleDecision) -> Counts:
+    """What a decision adds to its run's counts."""
+    money = {"credits": decision.spend.credits, "nanos": decision.spend.nanos}
+    if decision.status is TaskStatus.SUCCESSFUL:
         return Counts(successful=1, **money)
-    if verdict.status is TaskStatus.FAILED:
-        return Counts(**{verdict.reason or FailureReason.OTHER: 1}, **money)
+    if decision.status is TaskStatus.FAILED:
+        return Counts(**{decision.reason or FailureReason.OTHER: 1}, **money)
     return Counts(**money)
 
 

@@ -36,7 +36,7 @@ class Work(Protocol):
         """Let none of the run's tasks be claimed from now on. Claims that stand may settle."""
         ...
 
-    async def offer(self, run_id: RunId, task_ids: Sequence[TaskId]) -> None:
+    async def enqueue(self, run_id: RunId, task_ids: Sequence[TaskId]) -> None:
         """Say that rows exist and may be due, after they were added.
 
         An engine whose rows are its queue has nothing to do. Repeating it does no harm.
@@ -48,7 +48,7 @@ class Work(Protocol):
 
         No two callers get the same claim. A task whose lease lapsed is due too. Among what is
         given may be tasks that are final: one that lost a worker too many and was failed and
-        counted by this call, or one of which a hint came round again. There is nothing to do
+        counted by this call, or one of which a message came round again. There is nothing to do
         for those but to check whether their run is complete, and to `ack` them. Tasks are
         `as_claimed`. May give fewer than there are: of many that are large no more than
         twice `CLAIM_BYTES`, beside the first of each run, which may be of any size.
@@ -60,18 +60,18 @@ class Work(Protocol):
         ...
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
-        """End claims with their verdicts, each with its history line and its run's counts.
+        """End claims with their decisions, each with its history line and its run's counts.
 
-        One atomic step for each task; hints of tasks that are final now stay until `ack`. False where the claim no longer held its task, and then
+        One atomic step for each task; messages of tasks that are final now stay until `ack`. False where the claim no longer held its task, and then
         nothing was written for it. Repeating a settle that took effect gives False and changes
         nothing.
         """
         ...
 
     async def ack(self, final: Sequence[Held]) -> None:
-        """Forget the hints of final tasks, after their runs were checked for completion.
+        """Forget the messages of final tasks, after their runs were checked for completion.
 
-        Last of all, so that whoever dies before it leaves a hint that brings the check about
+        Last of all, so that whoever dies before it leaves a message that brings the check about
         again. An engine whose rows are its queue has nothing to do.
         """
         ...

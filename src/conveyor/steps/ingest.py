@@ -1,7 +1,7 @@
 """Ingest: a staged list, a caller's own, or an earlier run becomes rows, piece by piece, from
 wherever the last ingester got to.
 
-For each piece: rows if absent, then the offer, then the watermark. After the last: the total
+For each piece: rows if absent, then the messages, then the watermark. After the last: the total
 (absolute), the latch for a closed job, and the batch's removal, in one transaction; then the
 completion check. Two ingesters at once do no harm: rows are inserted if absent, and the
 watermark's version lets only one of them go on.
@@ -209,7 +209,7 @@ class Ingest:
         if not checking:
             rows = await asyncio.to_thread(_rows, batch.run_id, piece)
             await self.tasks.add(batch.run_id, rows)
-            await self.work.offer(batch.run_id, [row.id for row in rows])
+            await self.work.enqueue(batch.run_id, [row.id for row in rows])
         if piece.errors and batch.errors < MOST_REPORTED:
             key = report_key(batch.job_id, batch.run_id, piece)
             await self.blobs.put(key, as_stream([report(piece.errors, batch.errors)]))
@@ -270,7 +270,7 @@ class Ingest:
     async def _write_piece(self, batch: Batch, piece: Piece) -> Batch:
         await self.tasks.add(batch.run_id, piece.rows)
         fresh, taken_over = await self._told_apart(batch, piece)
-        await self.work.offer(batch.run_id, fresh)
+        await self.work.enqueue(batch.run_id, fresh)
         ahead = msgspec.structs.replace(
             batch,
             written=batch.written + len(piece.rows),

@@ -226,7 +226,7 @@ class RerunJob:
         async for rows in self._rows(plan):
             await self.tasks.add(plan.run_id, rows)
             fresh = [row.id for row in rows if row.inherited is None]
-            await self.work.offer(plan.run_id, fresh)
+            await self.work.enqueue(plan.run_id, fresh)
             retried += len(fresh)
             taken_over += inherited(row.inherited for row in rows if row.inherited)
         return retried, taken_over

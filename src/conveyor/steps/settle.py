@@ -73,7 +73,7 @@ class Settle:
         try:
             await self.work.ack([Held(one.run_id, one.id, one.claim_no) for one in tasks])
         except Unavailable as error:
-            log.warning("ack.unavailable", why=str(error))  # the hints come round again
+            log.warning("ack.unavailable", why=str(error))  # the messages come round again
 
     async def _insist(self, write: Callable[[bool], Awaitable[None]]) -> None:
         """Write until it is done; `write` is told whether an earlier try may have taken effect."""
@@ -103,13 +103,13 @@ class Settle:
     async def _record(
         self, ended: Sequence[Ended], outcomes: Sequence[Outcome], *, again: bool
     ) -> None:
-        """Write verdicts, history and counts."""
+        """Write decisions, history and counts."""
         settlements = [
             Settlement(
                 run_id=one.task.run_id,
                 task_id=one.task.id,
                 claim_no=one.task.claim_no,
-                verdict=decide(one.task, outcome, one.assignment.policy),
+                decision=decide(one.task, outcome, one.assignment.policy),
             )
             for one, outcome in zip(ended, outcomes, strict=True)
         ]

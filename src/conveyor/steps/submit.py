@@ -333,7 +333,7 @@ class SubmitJob:
     async def _write_rows(self, run_id: RunId, specs: list[TaskSpec]) -> None:
         for rows in portions(new_tasks(run_id, 0, specs)):
             await self.tasks.add(run_id, rows)
-            await self.work.offer(run_id, [row.id for row in rows])
+            await self.work.enqueue(run_id, [row.id for row in rows])
 
     async def _abandon(self, draft: Draft) -> None:
         """Clear what a failed submission wrote; what cannot be cleared now the sweeper finds."""

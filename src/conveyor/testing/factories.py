@@ -31,12 +31,12 @@ from conveyor.domain.run import Run
 from conveyor.domain.signing import SigningKey, SigningKeys
 from conveyor.domain.task import (
     Inherited,
+    SettleDecision,
     Settlement,
     StoredBody,
     Task,
     TaskSpec,
     TaskStatus,
-    Verdict,
 )
 from conveyor.ports.tasks import NewTask
 from conveyor.ports.work import Held
@@ -200,17 +200,17 @@ def inherited_as(status: TaskStatus) -> Inherited:
     )
 
 
-def scraped(*, body: StoredBody | None = None, spend: Spend = NOTHING) -> Verdict:
-    return Verdict(
+def scraped(*, body: StoredBody | None = None, spend: Spend = NOTHING) -> SettleDecision:
+    return SettleDecision(
         status=TaskStatus.SUCCESSFUL, charged=True, result=body or a_stored_body(), spend=spend
     )
 
 
 def refused(
     *, code: str = "RESP002", reason: FailureReason | None = None, spend: Spend = NOTHING
-) -> Verdict:
+) -> SettleDecision:
     """The page was refused for good."""
-    return Verdict(
+    return SettleDecision(
         status=TaskStatus.FAILED,
         charged=True,
         problem=a_problem(code),
@@ -224,24 +224,26 @@ def to_retry(
     delay: timedelta = timedelta(seconds=1),
     code: str = "RESP001",
     spend: Spend = NOTHING,
-) -> Verdict:
+) -> SettleDecision:
     """The page was refused, and is to be tried again."""
-    return Verdict(
+    return SettleDecision(
         status=TaskStatus.PENDING, charged=True, delay=delay, problem=a_problem(code), spend=spend
     )
 
 
-def uncharged(*, wait: timedelta = timedelta()) -> Verdict:
+def uncharged(*, wait: timedelta = timedelta()) -> SettleDecision:
     """Throttled or interrupted: it was no attempt."""
-    return Verdict(status=TaskStatus.PENDING, charged=False, delay=wait)
+    return SettleDecision(status=TaskStatus.PENDING, charged=False, delay=wait)
 
 
 def a_problem(code: str) -> str:
     return encoded(problem(status=422, code=code))
 
 
-def settlement(task: Task, verdict: Verdict) -> Settlement:
-    return Settlement(run_id=task.run_id, task_id=task.id, claim_no=task.claim_no, verdict=verdict)
+def settlement(task: Task, decision: SettleDecision) -> Settlement:
+    return Settlement(
+        run_id=task.run_id, task_id=task.id, claim_no=task.claim_no, decision=decision
+    )
 
 
 def held(task: Task) -> Held:

@@ -28,7 +28,7 @@ from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.domain.job import JobStatus
 from conveyor.domain.task import Task, Throttled
 from conveyor.errors import Unavailable
-from conveyor.ports.queues import MOST_RECEIVES, Message
+from conveyor.ports.queues import MOST_RECEIVES, TaskMessage
 from conveyor.ports.work import Work
 from conveyor.steps.attempt import Assignment, Fetched, Result
 from conveyor.steps.complete import Complete
@@ -62,7 +62,7 @@ class CountedQueues(MemoryQueues):
         self.empty = 0
         self.received: Counter[TaskId] = Counter()
 
-    async def receive(self, run_id: RunId, limit: int) -> Sequence[Message] | None:
+    async def receive(self, run_id: RunId, limit: int) -> Sequence[TaskMessage] | None:
         messages = await super().receive(run_id, limit)
         self.asked += 1
         self.empty += not messages

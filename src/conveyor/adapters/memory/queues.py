@@ -1,4 +1,4 @@
-"""Message queues in memory with the bad habits of SQS, as often as a test asks for them."""
+"""TaskMessage queues in memory with the bad habits of SQS, as often as a test asks for them."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -9,7 +9,7 @@ import msgspec
 
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.ports.clock import Clock
-from conveyor.ports.queues import MOST_RECEIVES, Message
+from conveyor.ports.queues import MOST_RECEIVES, TaskMessage
 
 MOST_RECEIVED = 10
 LONGEST_DELAY = timedelta(minutes=15)
@@ -19,10 +19,10 @@ LONGEST_HIDING = timedelta(hours=12)
 class Habits(msgspec.Struct, frozen=True, kw_only=True):
     """How often, from 0 to 1, the queue does what its documents warn of."""
 
-    doubled: float = 0.0  # a hint is delivered and stays visible
-    late: float = 0.0  # a visible hint is passed over
+    doubled: float = 0.0  # a message is delivered and stays visible
+    late: float = 0.0  # a visible message is passed over
     empty: float = 0.0  # a receive finds nothing at all
-    undead: float = 0.0  # an acked hint comes back
+    undead: float = 0.0  # an acked message comes back
 
 
 CALM = Habits()
@@ -45,7 +45,7 @@ class MemoryQueues:
         self._habits = habits
         self._numbers = count(1)
         self._most_receives = most_receives
-        self._queues: dict[RunId, list[_Hint]] = {}
+        self._queues: dict[RunId, list[_Queued]] = {}
         self._dead: dict[RunId, list[TaskId]] = {}
 
     async def open(self, run_id: RunId) -> None:
@@ -59,68 +59,68 @@ class MemoryQueues:
     ) -> None:
         _check(delay, LONGEST_DELAY)
         visible_at = self._clock.now() + delay
-        hints = [_Hint(task_id, visible_at) for task_id in task_ids]
-        # A queue that is gone belongs to a closed run, which needs no hints.
-        self._queues.get(run_id, []).extend(hints)
+        messages = [_Queued(task_id, visible_at) for task_id in task_ids]
+        # A queue that is gone belongs to a closed run, which needs no messages.
+        self._queues.get(run_id, []).extend(messages)
 
-    async def receive(self, run_id: RunId, limit: int) -> Sequence[Message] | None:
+    async def receive(self, run_id: RunId, limit: int) -> Sequence[TaskMessage] | None:
         if not 1 <= limit <= MOST_RECEIVED:
             raise ValueError(f"a receive is of 1 to {MOST_RECEIVED} messages, not {limit}")
         if run_id not in self._queues:
             return None
         if self._happens(self._habits.empty):
             return []
-        return [self._deliver(hint) for hint in islice(self._visible(run_id), limit)]
+        return [self._deliver(message) for message in islice(self._visible(run_id), limit)]
 
     async def ack(self, run_id: RunId, receipts: Sequence[str]) -> None:
-        for hint in self._received(run_id, receipts):
+        for message in self._received(run_id, receipts):
             if not self._happens(self._habits.undead):
-                self._queues[run_id].remove(hint)
+                self._queues[run_id].remove(message)
 
     async def postpone(self, run_id: RunId, receipts: Sequence[str], *, delay: timedelta) -> None:
         _check(delay, LONGEST_HIDING)
-        for hint in self._received(run_id, receipts):
-            hint.visible_at = self._clock.now() + delay
+        for message in self._received(run_id, receipts):
+            message.visible_at = self._clock.now() + delay
 
     def waiting(self, run_id: RunId) -> int:
-        """How many hints a queue has, hidden ones too: for tests that nothing is left behind."""
+        """How many messages a queue has, hidden ones too: for tests that nothing is left behind."""
         return len(self._queues.get(run_id, []))
 
     def dead(self, run_id: RunId) -> list[TaskId]:
-        """The dead letters: whose hints were received too often, and are delivered no more."""
+        """The dead letters: whose messages were received too often, and are delivered no more."""
         return list(self._dead.get(run_id, []))
 
-    def _visible(self, run_id: RunId) -> Iterable["_Hint"]:
+    def _visible(self, run_id: RunId) -> Iterable["_Queued"]:
         now = self._clock.now()
-        hints = [hint for hint in self._queues[run_id] if hint.visible_at <= now]
-        for hint in [one for one in hints if one.receives >= self._most_receives]:
-            hints.remove(hint)
-            self._queues[run_id].remove(hint)
-            self._dead.setdefault(run_id, []).append(hint.task_id)
-        self._random.shuffle(hints)
-        return (hint for hint in hints if not self._happens(self._habits.late))
+        messages = [message for message in self._queues[run_id] if message.visible_at <= now]
+        for message in [one for one in messages if one.receives >= self._most_receives]:
+            messages.remove(message)
+            self._queues[run_id].remove(message)
+            self._dead.setdefault(run_id, []).append(message.task_id)
+        self._random.shuffle(messages)
+        return (message for message in messages if not self._happens(self._habits.late))
 
-    def _deliver(self, hint: "_Hint") -> Message:
-        hint.receipt = str(next(self._numbers))
-        hint.receives += 1
+    def _deliver(self, message: "_Queued") -> TaskMessage:
+        message.receipt = str(next(self._numbers))
+        message.receives += 1
         if not self._happens(self._habits.doubled):
-            hint.visible_at = self._clock.now() + self._visibility
-        return Message(hint.task_id, hint.receipt, hint.receives)
+            message.visible_at = self._clock.now() + self._visibility
+        return TaskMessage(message.task_id, message.receipt, message.receives)
 
-    def _received(self, run_id: RunId, receipts: Sequence[str]) -> list["_Hint"]:
-        """The hints whose receipts are still good."""
+    def _received(self, run_id: RunId, receipts: Sequence[str]) -> list["_Queued"]:
+        """The messages whose receipts are still good."""
         now = self._clock.now()
         return [
-            hint
-            for hint in self._queues.get(run_id, [])
-            if hint.receipt in receipts and hint.visible_at > now
+            message
+            for message in self._queues.get(run_id, [])
+            if message.receipt in receipts and message.visible_at > now
         ]
 
     def _happens(self, chance: float) -> bool:
         return self._random.random() < chance
 
 
-class _Hint(msgspec.Struct, eq=False):
+class _Queued(msgspec.Struct, eq=False):
     task_id: TaskId
     visible_at: datetime
     receipt: str = ""

@@ -10,14 +10,14 @@ from conveyor.domain import task as life
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import Attempt, Settlement, Task, TaskStatus, Verdict
+from conveyor.domain.task import Attempt, SettleDecision, Settlement, Task, TaskStatus
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.tasks import NewTask
 from conveyor.ports.work import Held
 
 LOST_FOR_GOOD = life.counted(
-    Verdict(status=TaskStatus.FAILED, charged=False, reason=FailureReason.OTHER)
+    SettleDecision(status=TaskStatus.FAILED, charged=False, reason=FailureReason.OTHER)
 )
 
 
@@ -97,11 +97,11 @@ class Rows:
             return False
         now = self._clock.now()
         try:
-            self._keep(life.settle(task, ending.claim_no, ending.verdict, now))
+            self._keep(life.settle(task, ending.claim_no, ending.decision, now))
         except Stale:
             return False
-        self._note(task, life.line(task, ending.verdict, now))
-        self._count(task.run_id, life.counted(ending.verdict))
+        self._note(task, life.line(task, ending.decision, now))
+        self._count(task.run_id, life.counted(ending.decision))
         return True
 
     def history(self, run_id: RunId, task_id: TaskId) -> list[Attempt]:

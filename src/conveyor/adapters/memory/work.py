@@ -20,7 +20,7 @@ class MemoryWork:
     async def close(self, run_id: RunId) -> None:
         self._closed.add(run_id)
 
-    async def offer(self, run_id: RunId, task_ids: Sequence[TaskId]) -> None:
+    async def enqueue(self, run_id: RunId, task_ids: Sequence[TaskId]) -> None:
         """Nothing: the rows are the queue."""
 
     async def claim(self, wants: Mapping[RunId, int]) -> Sequence[Task]:

@@ -1,4 +1,4 @@
-"""Receipts of hints: of claims that stand, and of final tasks until their ack."""
+"""Receipts of messages: of claims that stand, and of final tasks until their ack."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -10,14 +10,14 @@ from conveyor.ports.work import Held
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What hides or acks a claimed task's hint, and how often that was received in vain."""
+    """What hides or acks a claimed task's message, and how often that was received in vain."""
 
     text: str
     in_vain: int
 
 
 class FinalReceipts:
-    """Each is kept for as long as it can ack its hint, so an ack that never comes leaks nothing."""
+    """Each is kept for as long as it can ack its message, so an ack that never comes leaks nothing."""
 
     def __init__(self, clock: Clock, *, good_for: timedelta) -> None:
         self._clock = clock
@@ -30,7 +30,7 @@ class FinalReceipts:
         return len(self._kept)
 
     def keep(self, claim: Held, receipt: str) -> None:
-        """Keep a task's newest receipt: of a hint delivered twice no other can ack it."""
+        """Keep a task's newest receipt: of a message delivered twice no other can ack it."""
         self._forget_old()
         self.forget([claim])
         self._kept[claim] = receipt, self._clock.monotonic() + self._good_for

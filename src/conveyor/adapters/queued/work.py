@@ -1,10 +1,10 @@
-"""Work put together from claims and queues, for engines whose rows are not their queue.
+"""Work built from claims and queues, for engines whose rows are not their queue.
 
-The row decides, the queue only hints. A hint is acked when its task is final and its run was
-checked for completion, and not before: so as long as the queue loses nothing, each task that still
-needs something done has a hint somewhere. Whatever goes wrong with a hint after its row was
-written is left to its next delivery. A hint that was received in vain is put away for longer each
-time, for a queue counts receives and gives up on a hint that has too many.
+The row decides; a message only says that a task may be due. A message is acknowledged when its task is
+final and its run was checked for completion, and not before: as long as the queue loses nothing, each
+task that is not final has a message somewhere. A failure to update a message after its row was
+written is repaired by the next delivery. A message that was received in vain is hidden for longer each
+time, because queues count receives and give up on a message that has too many.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ from conveyor.domain.task import FINAL, Settlement, Task, size_of
 from conveyor.errors import Unavailable
 from conveyor.ports.claims import Claims
 from conveyor.ports.clock import Clock
-from conveyor.ports.queues import Message, Queues
+from conveyor.ports.queues import Queues, TaskMessage
 from conveyor.ports.work import CLAIM_BYTES, Held
 
 MOST_RECEIVED = 10
@@ -31,7 +31,7 @@ LONGEST_HIDING = timedelta(hours=12)
 
 
 class QueuedWork:
-    """The queues are to hide what they give for as long as a lease, or for less."""
+    """The queues must hide a received message for the length of a lease, or for less."""
 
     def __init__(self, claims: Claims, queues: Queues, *, clock: Clock, lease: timedelta) -> None:
         self._claims = claims
@@ -41,8 +41,8 @@ class QueuedWork:
         self._receipts: dict[Held, Receipt] = {}  # of claims that stand
         self._settling: set[Held] = set()
         self._final = FinalReceipts(clock, good_for=lease)
-        # An ingester that has not heard of the end may yet offer rows: that must not bring the
-        # queue back. Another process may do it still, but asks for no tasks of an ended run.
+        # An ingester that does not know of the end may still enqueue rows: that must not create the
+        # queue again. Another process may do so, but it claims no tasks of an ended run.
         self._closed: dict[RunId, None] = {}
 
     async def open(self, run_id: RunId) -> None:
@@ -53,7 +53,7 @@ class QueuedWork:
         self._remember_closed(run_id)
         await self._queues.close(run_id)
 
-    async def offer(self, run_id: RunId, task_ids: Sequence[TaskId]) -> None:
+    async def enqueue(self, run_id: RunId, task_ids: Sequence[TaskId]) -> None:
         if run_id not in self._closed:
             await self._queues.open(run_id)
             await self._queues.send(run_id, task_ids)
@@ -64,7 +64,7 @@ class QueuedWork:
             for run_id, want in wants.items():
                 await self._fill(taken, run_id, want)
         except Unavailable:
-            # What was claimed so far must reach its worker, or it is lost for a whole lease.
+            # What was claimed so far must reach its worker, or it stays idle for a whole lease.
             if not taken:
                 raise
         return taken
@@ -72,7 +72,7 @@ class QueuedWork:
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
         fallen = await self._claims.renew(held)
         for claim in fallen:
-            # One that has just been settled falls too, and its hint is yet to be brought in line.
+            # A claim that is being settled has fallen too; `settle` still needs its receipt.
             if claim not in self._settling:
                 self._receipts.pop(claim, None)
         known = [(one.run_id, self._receipts[one].text) for one in held if one in self._receipts]
@@ -103,7 +103,7 @@ class QueuedWork:
             self._final.forget(claims)
 
     async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
-        """Released tasks get new hints: nobody knows whether their old ones still exist."""
+        """Released tasks get new messages: whether their old ones still exist is unknown."""
         released = await self._claims.release_lapsed(overdue=overdue, limit=limit)
         pairs = [(claim.run_id, claim.task_id) for claim in released]
         for run_id, task_ids in _grouped(pairs).items():
@@ -125,80 +125,85 @@ class QueuedWork:
                 return
             taken += await self._take(run_id, messages)
 
-    async def _take(self, run_id: RunId, messages: Sequence[Message]) -> list[Task]:
-        hints = {message.task_id: message for message in messages}
+    async def _take(self, run_id: RunId, received: Sequence[TaskMessage]) -> list[Task]:
+        messages = {message.task_id: message for message in received}
         try:
-            taken = list(await self._claims.take(run_id, list(hints)))
+            taken = list(await self._claims.take(run_id, list(messages)))
         except Unavailable:
-            # At once they would be in the way of whoever asks next, and meet the same fate.
-            await self._bounce(run_id, hints.values())
+            # Visible at once, they would reach the next receiver and fail in the same way.
+            await self._bounce(run_id, messages.values())
             raise
         for task in taken:
-            self._keep_receipt(task, hints.pop(task.id))
-        if hints:
+            self._keep_receipt(task, messages.pop(task.id))
+        if messages:
             with suppress(Unavailable):
-                looked = await self._claims.look(run_id, list(hints))
-                taken += self._come_round(looked, hints)
-                await self._put_aside(run_id, looked, hints)
+                looked = await self._claims.look(run_id, list(messages))
+                taken += self._redelivered(looked, messages)
+                await self._put_aside(run_id, looked, messages)
         return taken
 
-    def _come_round(self, looked: Sequence[Task], hints: Mapping[TaskId, Message]) -> list[Task]:
-        """The final ones: whoever was to ack their hints may have died before the check."""
+    def _redelivered(
+        self, looked: Sequence[Task], messages: Mapping[TaskId, TaskMessage]
+    ) -> list[Task]:
+        """The final ones: the worker that had to ack them may have died before its completion check."""
         final = [task for task in looked if task.is_final]
         for task in final:
-            self._keep_receipt(task, hints[task.id])
+            self._keep_receipt(task, messages[task.id])
         return final
 
-    def _keep_receipt(self, task: Task, hint: Message) -> None:
+    def _keep_receipt(self, task: Task, message: TaskMessage) -> None:
         claim = _held_by(task)
         if not task.is_final:
-            self._receipts[claim] = _receipt_of(task, hint)
+            self._receipts[claim] = _receipt_of(task, message)
             return
-        # A settle of this claim that is under way here must not keep its older receipt instead.
+        # A settle of this claim that is under way must not keep the older receipt instead.
         self._receipts.pop(claim, None)
-        self._final.keep(claim, hint.receipt)
+        self._final.keep(claim, message.receipt)
 
     async def _put_aside(
-        self, run_id: RunId, looked: Sequence[Task], hints: Mapping[TaskId, Message]
+        self, run_id: RunId, looked: Sequence[Task], messages: Mapping[TaskId, TaskMessage]
     ) -> None:
-        """Hide the hints of unfinished tasks until they are due; ack those without a row."""
+        """Hide the messages of unfinished tasks until they are due; ack those without a row."""
         unfinished = [task for task in looked if not task.is_final]
         for task in unfinished:
-            self._replace_receipt(task, hints[task.id])
+            self._replace_receipt(task, messages[task.id])
         await self._postpone(
             run_id,
             [
-                (self._until_due(task, hints[task.id]), hints[task.id].receipt)
+                (self._until_due(task, messages[task.id]), messages[task.id].receipt)
                 for task in unfinished
             ],
         )
-        gone = hints.keys() - {task.id for task in looked}
-        await self._ack(run_id, [hints[task_id].receipt for task_id in gone])
+        gone = messages.keys() - {task.id for task in looked}
+        await self._ack(run_id, [messages[task_id].receipt for task_id in gone])
 
-    def _replace_receipt(self, task: Task, newer: Message) -> None:
-        """Only the newest receipt of a hint delivered twice can hide or ack it."""
+    def _replace_receipt(self, task: Task, newer: TaskMessage) -> None:
+        """Only the newest receipt of a message delivered twice can hide or ack it."""
         claim = _held_by(task)
         if claim in self._receipts:
             self._receipts[claim] = _receipt_of(task, newer)
 
-    def _until_due(self, task: Task, hint: Message) -> timedelta:
-        """Its row knows; one that is due and was not given all the same is a bounce."""
+    def _until_due(self, task: Task, message: TaskMessage) -> timedelta:
+        """As the row says. A task that is due and was not claimed all the same has bounced."""
         now = self._clock.now()
         if task.due_at and task.due_at > now:
             return task.due_at - now
-        return bounce.hiding(task.id, bounce.in_vain(task, hint.receives))
+        return bounce.hiding(task.id, bounce.in_vain(task, message.receives))
 
-    async def _bounce(self, run_id: RunId, hints: Iterable[Message]) -> None:
-        """Put away hints of which it is not known how their tasks stand."""
-        waits = [(bounce.hiding(hint.task_id, hint.receives), hint.receipt) for hint in hints]
+    async def _bounce(self, run_id: RunId, messages: Iterable[TaskMessage]) -> None:
+        """Hide messages whose tasks could not be read."""
+        waits = [
+            (bounce.hiding(message.task_id, message.receives), message.receipt)
+            for message in messages
+        ]
         await self._postpone(run_id, waits)
 
     async def _follow(self, run_id: RunId, endings: Sequence[Settlement]) -> None:
-        """Bring the hints of settled tasks in line with their rows."""
+        """Update the messages of settled tasks to match their rows."""
         for ending in endings:
-            if ending.verdict.status in FINAL and (receipt := self._receipt(ending)):
+            if ending.decision.status in FINAL and (receipt := self._receipt(ending)):
                 self._final.keep(_held(ending), receipt.text)
-        waiting = [ending for ending in endings if ending.verdict.status not in FINAL]
+        waiting = [ending for ending in endings if ending.decision.status not in FINAL]
         await self._postpone(
             run_id,
             [
@@ -207,7 +212,7 @@ class QueuedWork:
                 if (receipt := self._receipt(ending))
             ],
         )
-        await self._send_anew(run_id, [each for each in waiting if not self._receipt(each)])
+        await self._send_again(run_id, [each for each in waiting if not self._receipt(each)])
 
     def _receipt(self, ending: Settlement) -> Receipt | None:
         return self._receipts.get(_held(ending))
@@ -221,8 +226,8 @@ class QueuedWork:
             with suppress(Unavailable):
                 await self._queues.postpone(run_id, receipts, delay=min(delay, LONGEST_HIDING))
 
-    async def _send_anew(self, run_id: RunId, endings: Sequence[Settlement]) -> None:
-        waits = [(ending.verdict.delay, ending.task_id) for ending in endings]
+    async def _send_again(self, run_id: RunId, endings: Sequence[Settlement]) -> None:
+        waits = [(ending.decision.delay, ending.task_id) for ending in endings]
         for delay, task_ids in _grouped(waits).items():
             await self._queues.send(run_id, task_ids, delay=min(delay, LONGEST_DELAY))
 
@@ -238,19 +243,19 @@ def _grouped(pairs: Iterable[tuple[_Key, _Item]]) -> dict[_Key, list[_Item]]:
     return groups
 
 
-def _receipt_of(task: Task, hint: Message) -> Receipt:
-    return Receipt(hint.receipt, bounce.in_vain(task, hint.receives))
+def _receipt_of(task: Task, message: TaskMessage) -> Receipt:
+    return Receipt(message.receipt, bounce.in_vain(task, message.receives))
 
 
 def _hiding(ending: Settlement, receipt: Receipt) -> timedelta:
     """A task that was refused without an attempt waits longer each time, beyond what its row says.
 
-    One that is due at once was handed back by a worker that had to stop: the next may have it.
+    A task that is due at once was handed back by a worker that had to stop, and is not hidden.
     """
-    verdict = ending.verdict
-    if verdict.charged or not verdict.delay:
-        return verdict.delay
-    return max(verdict.delay, bounce.hiding(ending.task_id, receipt.in_vain))
+    decision = ending.decision
+    if decision.charged or not decision.delay:
+        return decision.delay
+    return max(decision.delay, bounce.hiding(ending.task_id, receipt.in_vain))
 
 
 def _held(ending: Settlement) -> Held:

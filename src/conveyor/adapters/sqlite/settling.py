@@ -15,7 +15,7 @@ from conveyor.adapters.sqlite.rows import PHASE, STATUS_NO
 from conveyor.domain import task as life
 from conveyor.domain.counts import COLUMNS as COUNTED
 from conveyor.domain.ids import RunId, task_index
-from conveyor.domain.task import Settlement, TaskStatus, Verdict
+from conveyor.domain.task import SettleDecision, Settlement, TaskStatus
 
 # One claim's end, in the order its values are sent in.
 SENT = (
@@ -82,9 +82,9 @@ def prepare(
     keys = [(run_numbers[one.run_id], task_index(one.task_id), one.claim_no) for one in settlements]
     sent: dict[Key, Values] = {}
     for key, one in zip(keys, settlements, strict=True):
-        life.check_ends(one.verdict)
+        life.check_ends(one.decision)
         # A claim that is named twice ends once: the first word counts.
-        sent.setdefault(key, (*key, *_values(one.verdict, now)))
+        sent.setdefault(key, (*key, *_values(one.decision, now)))
     return keys, msgspec.json.encode(list(sent.values())).decode()
 
 
@@ -107,18 +107,18 @@ def tell_settled(keys: Sequence[Key], held: str) -> Iterator[bool]:
         left.discard(key)
 
 
-def _values(verdict: Verdict, now: int) -> Values:
-    result = verdict.result
-    pending = verdict.status is TaskStatus.PENDING
-    failed = verdict.status is TaskStatus.FAILED
+def _values(decision: SettleDecision, now: int) -> Values:
+    result = decision.result
+    pending = decision.status is TaskStatus.PENDING
+    failed = decision.status is TaskStatus.FAILED
     return (
-        STATUS_NO[verdict.status],
-        PHASE[verdict.status],
-        int(verdict.charged),
-        now + verdict.delay // timedelta(microseconds=1) if pending else None,
+        STATUS_NO[decision.status],
+        PHASE[decision.status],
+        int(decision.charged),
+        now + decision.delay // timedelta(microseconds=1) if pending else None,
         *(msgspec.structs.astuple(result) if result else NO_BODY),
-        verdict.problem if failed else None,
-        verdict.reason if failed else None,
-        verdict.problem,
-        *msgspec.structs.astuple(life.counted(verdict)),
+        decision.problem if failed else None,
+        decision.reason if failed else None,
+        decision.problem,
+        *msgspec.structs.astuple(life.counted(decision)),
     )

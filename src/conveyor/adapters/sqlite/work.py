@@ -109,7 +109,7 @@ class SqliteWork:
     async def close(self, run_id: RunId) -> None:
         await self._database.write(lambda connection: _set_open(connection, run_id, opened=False))
 
-    async def offer(self, run_id: RunId, task_ids: Sequence[TaskId]) -> None:
+    async def enqueue(self, run_id: RunId, task_ids: Sequence[TaskId]) -> None:
         """Nothing to do: the rows are the queue."""
 
     async def claim(self, wants: Mapping[RunId, int]) -> Sequence[Task]:
@@ -213,8 +213,8 @@ class SqliteWork:
         replace_state(connection, run_no, new)
         add_line(connection, run_no, old, old.claim_no, life.lost_line(old, new.updated_at))
         if new.status is TaskStatus.FAILED:
-            verdict = life.Verdict(status=new.status, charged=False, reason=new.reason)
-            add_counts(connection, run_no, self._incarnation, life.counted(verdict))
+            decision = life.SettleDecision(status=new.status, charged=False, reason=new.reason)
+            add_counts(connection, run_no, self._incarnation, life.counted(decision))
 
 
 def _lapsed(connection: apsw.Connection, latest: int, *, limit: int) -> list[tuple[int, Task]]:

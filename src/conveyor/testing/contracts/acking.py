@@ -5,7 +5,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from conveyor.domain.task import MOST_LOST, TaskStatus, Verdict
+from conveyor.domain.task import MOST_LOST, SettleDecision, TaskStatus
 from conveyor.ports.work import Held
 from conveyor.testing.contracts.engine import (
     SECOND,
@@ -36,19 +36,19 @@ from conveyor.testing.factories import (
 class AckingContract:
     """How engines let go of final tasks."""
 
-    @pytest.mark.parametrize("verdict", [scraped(), refused()])
-    async def test_a_final_task_comes_round_until_it_is_acked_if_its_engine_has_hints(
-        self, engine: Engine, verdict: Verdict
+    @pytest.mark.parametrize("decision", [scraped(), refused()])
+    async def test_a_final_task_comes_round_until_it_is_acked_if_its_engine_has_messages(
+        self, engine: Engine, decision: SettleDecision
     ) -> None:
         task = await given_claim(engine)
-        await settle(engine, task, verdict)
+        await settle(engine, task, decision)
         expected = [await stored(engine, task)] if engine.hinted else []
 
         for _ in range(3):
             engine.clock.advance(engine.lease)
             assert await claim_final(engine) == expected
 
-    async def test_a_task_failed_by_its_release_comes_round_if_its_engine_has_hints(
+    async def test_a_task_failed_by_its_release_comes_round_if_its_engine_has_messages(
         self, engine: Engine
     ) -> None:
         await given_tasks(engine)
@@ -107,13 +107,13 @@ class AckingContract:
 
         assert ids_of(await claim(engine)) == [task.id]
 
-    @pytest.mark.parametrize("verdict", [to_retry(delay=SECOND), uncharged(wait=SECOND)])
+    @pytest.mark.parametrize("decision", [to_retry(delay=SECOND), uncharged(wait=SECOND)])
     async def test_a_task_that_is_to_be_tried_again_outlives_an_ack(
-        self, engine: Engine, verdict: Verdict
+        self, engine: Engine, decision: SettleDecision
     ) -> None:
         """Whoever acks all that it settled need not sort out what is final."""
         task = await given_claim(engine)
-        await settle(engine, task, verdict)
+        await settle(engine, task, decision)
         await ack(engine, [task])
 
         engine.clock.advance(SECOND)

@@ -96,7 +96,7 @@ class ClaimingContract:
         [task] = await given_tasks(engine)
         await engine.work.close(RUN)
         await engine.work.open(RUN)
-        await engine.work.offer(RUN, [task.id])
+        await engine.work.enqueue(RUN, [task.id])
 
         assert ids_of(await claim(engine)) == [task.id]
 
@@ -113,9 +113,9 @@ class ClaimingContract:
 
     async def test_offering_again_hands_nothing_out_twice(self, engine: Engine) -> None:
         tasks = await given_tasks(engine, 3)
-        await engine.work.offer(RUN, ids_of(tasks))
+        await engine.work.enqueue(RUN, ids_of(tasks))
         given = await claim(engine, 3)
-        await engine.work.offer(RUN, ids_of(tasks))
+        await engine.work.enqueue(RUN, ids_of(tasks))
 
         assert sorted(ids_of(given)) == ids_of(tasks)
         assert await claim(engine) == []
@@ -124,7 +124,7 @@ class ClaimingContract:
         await given_claim(engine)
         more = new_tasks(RUN, 2, first=1)
         await engine.tasks.add(RUN, more)
-        await engine.work.offer(RUN, ids_of(more))
+        await engine.work.enqueue(RUN, ids_of(more))
 
         assert sorted(ids_of(await claim(engine, 5))) == ids_of(more)
 
@@ -141,7 +141,7 @@ class ClaimingContract:
     ) -> None:
         task = await given_claim(engine)
         await engine.work.close(RUN)
-        await engine.work.offer(RUN, [task.id])
+        await engine.work.enqueue(RUN, [task.id])
         engine.clock.advance(engine.lease)
 
         assert await claim(engine) == []

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from conveyor.domain.counts import Counts
 from conveyor.domain.ids import RunId
-from conveyor.domain.task import Attempt, Task, Verdict, as_claimed, as_listed
+from conveyor.domain.task import Attempt, SettleDecision, Task, as_claimed, as_listed
 from conveyor.ports.answers import Answers
 from conveyor.ports.api_keys import ApiKeys
 from conveyor.ports.census import Census
@@ -60,7 +60,7 @@ async def given_tasks(engine: Engine, n: int = 1, run_id: RunId = RUN) -> list[T
     """Tasks of an open run, due now."""
     new = new_tasks(run_id, n)
     await engine.tasks.add(run_id, new)
-    await engine.work.offer(run_id, ids_of(new))
+    await engine.work.enqueue(run_id, ids_of(new))
     return await rows(engine, run_id)
 
 
@@ -111,8 +111,8 @@ async def ack(engine: Engine, tasks: Iterable[Task]) -> None:
     await engine.work.ack([held(task) for task in tasks])
 
 
-async def settle(engine: Engine, task: Task, verdict: Verdict) -> bool:
-    [took_effect] = await engine.work.settle([settlement(task, verdict)])
+async def settle(engine: Engine, task: Task, decision: SettleDecision) -> bool:
+    [took_effect] = await engine.work.settle([settlement(task, decision)])
     return took_effect
 
 

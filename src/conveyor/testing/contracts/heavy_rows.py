@@ -87,8 +87,8 @@ class HeavyRowsContract:
         await _given_heavy(engine, a_task_spec())
         problem = msgspec.json.encode(_text(LARGE)).decode()
         for task in await claim(engine, HEAVY):
-            verdict = msgspec.structs.replace(refused(), problem=problem)
-            assert await settle(engine, task, verdict)
+            decision = msgspec.structs.replace(refused(), problem=problem)
+            assert await settle(engine, task, decision)
 
         pages = await _pages(engine, frozenset({TaskStatus.FAILED}))
 
@@ -185,7 +185,7 @@ async def _given_heavy(
     new = _heavy(run_id, count, spec)
     for one in new:
         await engine.tasks.add(run_id, [one])
-    await engine.work.offer(run_id, [one.id for one in new])
+    await engine.work.enqueue(run_id, [one.id for one in new])
     return [as_listed(task) for task in await rows(engine, run_id)]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from conveyor.domain.counts import Spend
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import TaskId
-from conveyor.domain.task import MOST_LOST, Task, Verdict
+from conveyor.domain.task import MOST_LOST, SettleDecision, Task
 from conveyor.ports.work import Held
 from conveyor.testing.contracts.engine import MANY, Engine, given_tasks
 from conveyor.testing.contracts.model import Model
@@ -43,7 +43,7 @@ class Renew(msgspec.Struct, frozen=True):
 
 class Settle(msgspec.Struct, frozen=True):
     picks: frozenset[int]
-    verdict: Verdict
+    decision: SettleDecision
 
 
 class Ack(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ Step = Claim | Wait | Renew | Settle | Ack | Release | Lose | Offer
 DURATIONS = st.integers(0, 200_000).map(lambda n: timedelta(milliseconds=n))
 SHORT = st.integers(1, 5).map(lambda n: timedelta(seconds=n))
 SPENDS = st.builds(Spend, st.integers(0, 9), st.integers(0, 10**9))
-VERDICTS = st.one_of(
+DECISIONS = st.one_of(
     st.builds(scraped, spend=SPENDS),
     st.builds(refused, reason=st.sampled_from(FailureReason), spend=SPENDS),
     st.builds(to_retry, delay=DURATIONS, spend=SPENDS),
@@ -85,7 +85,7 @@ STEPS = st.lists(
         st.builds(Wait, DURATIONS),
         st.builds(Wait, SHORT),
         st.builds(Renew, PICKS),
-        st.builds(Settle, PICKS, VERDICTS),
+        st.builds(Settle, PICKS, DECISIONS),
         st.builds(Ack, PICKS),
         st.builds(Release, DURATIONS),
         st.builds(Lose, st.sampled_from([1, 2, MOST_LOST - 1])),
@@ -136,8 +136,8 @@ class History:
                 self._engine.clock.advance(by)
             case Renew(picks):
                 await self._renew(self._picked(picks))
-            case Settle(picks, verdict):
-                await self._settle(self._picked(picks), verdict)
+            case Settle(picks, decision):
+                await self._settle(self._picked(picks), decision)
             case Ack(picks):
                 await self._ack(self._picked(picks))
             case Release(overdue):
@@ -145,7 +145,7 @@ class History:
             case Lose(times):
                 await self._lose(times)
             case Offer():
-                await self._engine.work.offer(RUN, list(self._model.tasks))
+                await self._engine.work.enqueue(RUN, list(self._model.tasks))
 
     async def finish(self) -> None:
         """Bring every task to an end: none may be stuck, however its history went."""
@@ -162,7 +162,7 @@ class History:
     async def drain(self) -> None:
         """Ack final tasks as they come round, until none does that was not acked before.
 
-        Where final tasks are hinted at, whoever died before an ack left a hint behind.
+        Where final tasks are hinted at, whoever died before an ack left a message behind.
         """
         for _ in range(ROUNDS):
             self._engine.clock.advance(self._engine.lease)
@@ -211,9 +211,9 @@ class History:
         fallen = await self._engine.work.renew(asked)
         assert set(fallen) == {each for each in asked if not self._model.renew(each, now)}
 
-    async def _settle(self, claims: Sequence[Task], verdict: Verdict) -> None:
+    async def _settle(self, claims: Sequence[Task], decision: SettleDecision) -> None:
         now = self._engine.clock.now()
-        endings = [settlement(task, verdict) for task in claims]
+        endings = [settlement(task, decision) for task in claims]
         settled = await self._engine.work.settle(endings)
         assert list(settled) == [self._model.settle(ending, now) for ending in endings]
 

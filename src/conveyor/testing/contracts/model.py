@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from conveyor.domain import task as life
 from conveyor.domain.counts import ZERO
 from conveyor.domain.ids import TaskId
-from conveyor.domain.task import Attempt, Settlement, Task, TaskStatus, Verdict
+from conveyor.domain.task import Attempt, SettleDecision, Settlement, Task, TaskStatus
 from conveyor.errors import Stale
 from conveyor.ports.work import Held
 
@@ -52,17 +52,17 @@ class Model:
         """Whether the claim held its task."""
         before = self.tasks[ending.task_id]
         try:
-            after = life.settle(before, ending.claim_no, ending.verdict, now)
+            after = life.settle(before, ending.claim_no, ending.decision, now)
         except Stale:
             return False
-        line = life.line(before, ending.verdict, now)
+        line = life.line(before, ending.decision, now)
         self.lines[ending.task_id] += [line] if line else []
-        self.counts += life.counted(ending.verdict)
+        self.counts += life.counted(ending.decision)
         self.tasks[ending.task_id] = after
         return True
 
     def _lose(self, before: Task, after: Task, now: datetime) -> None:
         self.lines[before.id].append(life.lost_line(before, now))
         if after.is_final:
-            lost = Verdict(status=after.status, charged=False, reason=after.reason)
+            lost = SettleDecision(status=after.status, charged=False, reason=after.reason)
             self.counts += life.counted(lost)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from conveyor.domain.ids import TaskId
-from conveyor.ports.queues import Message, Queues
+from conveyor.ports.queues import Queues, TaskMessage
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import OTHER_RUN, RUN, ids_of, new_tasks
 
@@ -26,11 +26,11 @@ class QueuesContract:
     """Queues pass by giving a `bench` fixture."""
 
     async def test_what_is_sent_arrives(self, bench: QueueBench) -> None:
-        sent = await _given_hints(bench, 25)
+        sent = await _given_messages(bench, 25)
         assert {message.task_id for message in await _receive_all(bench)} == set(sent)
 
     async def test_a_receive_gives_no_more_than_asked_for(self, bench: QueueBench) -> None:
-        await _given_hints(bench, 25)
+        await _given_messages(bench, 25)
         for limit in (1, 3, 10):
             assert len(await bench.queues.receive(RUN, limit) or []) <= limit
 
@@ -45,24 +45,24 @@ class QueuesContract:
         assert await bench.queues.receive(RUN, 10) is None
 
     async def test_opening_again_keeps_what_is_in_it(self, bench: QueueBench) -> None:
-        sent = await _given_hints(bench, 3)
+        sent = await _given_messages(bench, 3)
         await bench.queues.open(RUN)
         assert {message.task_id for message in await _receive_all(bench)} == set(sent)
 
     async def test_closing_drops_what_is_in_it(self, bench: QueueBench) -> None:
-        await _given_hints(bench, 3)
+        await _given_messages(bench, 3)
         await bench.queues.close(RUN)
         await bench.queues.close(RUN)
         await bench.queues.open(RUN)
         assert await _receive_all(bench) == []
 
     async def test_runs_do_not_share_a_queue(self, bench: QueueBench) -> None:
-        await _given_hints(bench, 3)
+        await _given_messages(bench, 3)
         await bench.queues.open(OTHER_RUN)
         for _ in range(TRIES):
             assert list(await bench.queues.receive(OTHER_RUN, 10) or []) == []
 
-    async def test_a_delayed_hint_is_not_seen_before_its_time(self, bench: QueueBench) -> None:
+    async def test_a_delayed_message_is_not_seen_before_its_time(self, bench: QueueBench) -> None:
         await bench.queues.open(RUN)
         [task_id] = _names(1)
         await bench.queues.send(RUN, [task_id], delay=5 * SECOND)
@@ -73,8 +73,8 @@ class QueuesContract:
         bench.clock.advance(2 * SECOND)
         assert {message.task_id for message in await _receive_all(bench)} == {task_id}
 
-    async def test_a_received_hint_is_hidden_and_comes_back(self, bench: QueueBench) -> None:
-        [task_id] = await _given_hints(bench, 1)
+    async def test_a_received_message_is_hidden_and_comes_back(self, bench: QueueBench) -> None:
+        [task_id] = await _given_messages(bench, 1)
         received = await _receive_all(bench)
         assert len(received) == 1 or not bench.calm
 
@@ -83,27 +83,27 @@ class QueuesContract:
         assert {message.task_id for message in await _receive_all(bench)} == {task_id}
 
     async def test_each_delivery_has_a_receipt_of_its_own(self, bench: QueueBench) -> None:
-        await _given_hints(bench, 5)
+        await _given_messages(bench, 5)
         received = await _receive_all(bench)
         bench.clock.advance(bench.visibility)
         received += await _receive_all(bench)
 
         assert len({message.receipt for message in received}) == len(received)
 
-    async def test_each_delivery_tells_how_often_its_hint_was_received(
+    async def test_each_delivery_tells_how_often_its_message_was_received(
         self, bench: QueueBench
     ) -> None:
-        await _given_hints(bench, 1)
+        await _given_messages(bench, 1)
         counts = [message.receives for message in await _receive_all(bench)]
         bench.clock.advance(bench.visibility)
         counts += [message.receives for message in await _receive_all(bench)]
 
         assert counts == list(range(1, len(counts) + 1))
 
-    async def test_a_hint_that_is_put_off_again_and_again_is_not_given_up(
+    async def test_a_message_that_is_put_off_again_and_again_is_not_given_up(
         self, bench: QueueBench
     ) -> None:
-        [task_id] = await _given_hints(bench, 1)
+        [task_id] = await _given_messages(bench, 1)
         for _ in range(TRIES):
             await bench.queues.postpone(
                 RUN,
@@ -113,25 +113,25 @@ class QueuesContract:
 
         assert {message.task_id for message in await _receive_all(bench)} == {task_id}
 
-    async def test_another_hint_of_a_task_begins_to_count_anew(self, bench: QueueBench) -> None:
-        await _given_hints(bench, 1)
+    async def test_another_message_of_a_task_begins_to_count_anew(self, bench: QueueBench) -> None:
+        await _given_messages(bench, 1)
         await _receive_all(bench)
-        await _given_hints(bench, 1)
+        await _given_messages(bench, 1)
 
         assert (await _receive_all(bench))[0].receives == 1 or not bench.calm
 
-    async def test_an_acked_hint_is_gone_in_the_end(self, bench: QueueBench) -> None:
-        await _given_hints(bench, 5)
+    async def test_an_acked_message_is_gone_in_the_end(self, bench: QueueBench) -> None:
+        await _given_messages(bench, 5)
         for _ in range(TRIES):
             await bench.queues.ack(RUN, [each.receipt for each in await _receive_all(bench)])
             bench.clock.advance(bench.visibility)
 
         assert await _receive_all(bench) == []
 
-    async def test_an_ack_after_the_visibility_ended_keeps_the_hint_of_another(
+    async def test_an_ack_after_the_visibility_ended_keeps_the_message_of_another(
         self, bench: QueueBench
     ) -> None:
-        [task_id] = await _given_hints(bench, 1)
+        [task_id] = await _given_messages(bench, 1)
         stale = await _receive_all(bench)
         bench.clock.advance(bench.visibility)
         await _receive_all(bench)
@@ -141,8 +141,8 @@ class QueuesContract:
         bench.clock.advance(bench.visibility)
         assert {message.task_id for message in await _receive_all(bench)} == {task_id}
 
-    async def test_a_postponed_hint_is_hidden_for_the_delay(self, bench: QueueBench) -> None:
-        await _given_hints(bench, 1)
+    async def test_a_postponed_message_is_hidden_for_the_delay(self, bench: QueueBench) -> None:
+        await _given_messages(bench, 1)
         *_, newest = await _receive_all(bench)
         await bench.queues.postpone(RUN, [newest.receipt], delay=2 * bench.visibility)
 
@@ -152,8 +152,8 @@ class QueuesContract:
         bench.clock.advance(2 * SECOND)
         assert len(await _receive_all(bench)) == 1 or not bench.calm
 
-    async def test_a_hint_may_be_put_back_at_once(self, bench: QueueBench) -> None:
-        [task_id] = await _given_hints(bench, 1)
+    async def test_a_message_may_be_put_back_at_once(self, bench: QueueBench) -> None:
+        [task_id] = await _given_messages(bench, 1)
         *_, newest = await _receive_all(bench)
         await bench.queues.postpone(RUN, [newest.receipt], delay=timedelta())
 
@@ -162,7 +162,7 @@ class QueuesContract:
     async def test_a_queue_that_is_gone_takes_everything_and_keeps_nothing(
         self, bench: QueueBench
     ) -> None:
-        [task_id] = await _given_hints(bench, 1)
+        [task_id] = await _given_messages(bench, 1)
         receipts = [message.receipt for message in await _receive_all(bench)]
         await bench.queues.close(RUN)
 
@@ -177,13 +177,13 @@ def _names(n: int) -> list[TaskId]:
     return ids_of(new_tasks(RUN, n))
 
 
-async def _given_hints(bench: QueueBench, n: int) -> list[TaskId]:
+async def _given_messages(bench: QueueBench, n: int) -> list[TaskId]:
     names = _names(n)
     await bench.queues.open(RUN)
     await bench.queues.send(RUN, names)
     return names
 
 
-async def _receive_all(bench: QueueBench) -> list[Message]:
+async def _receive_all(bench: QueueBench) -> list[TaskMessage]:
     """All that can be received now, some of it perhaps more than once."""
     return [message for _ in range(TRIES) for message in await bench.queues.receive(RUN, 10) or []]

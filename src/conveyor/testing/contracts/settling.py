@@ -8,7 +8,7 @@ import pytest
 from conveyor.domain import task as life
 from conveyor.domain.counts import ZERO, Counts, Spend, total
 from conveyor.domain.failure import FailureReason
-from conveyor.domain.task import TaskStatus, Verdict
+from conveyor.domain.task import SettleDecision, TaskStatus
 from conveyor.errors import IllegalMove
 from conveyor.testing.contracts.engine import (
     SECOND,
@@ -34,7 +34,7 @@ from conveyor.testing.factories import (
     uncharged,
 )
 
-VERDICTS = [
+DECISIONS = [
     scraped(spend=Spend(5, 70)),
     refused(reason=FailureReason.BLOCKED),
     refused(reason=FailureReason.TIMEOUT, spend=Spend(1, 2)),
@@ -47,20 +47,20 @@ VERDICTS = [
 class SettlingContract:
     """How claims end."""
 
-    @pytest.mark.parametrize("verdict", VERDICTS)
+    @pytest.mark.parametrize("decision", DECISIONS)
     async def test_a_settle_does_what_the_domain_says(
-        self, engine: Engine, verdict: Verdict
+        self, engine: Engine, decision: SettleDecision
     ) -> None:
         task = await given_claim(engine)
         engine.clock.advance(SECOND)
         now = engine.clock.now()
 
-        assert await settle(engine, task, verdict) is True
+        assert await settle(engine, task, decision) is True
 
-        line = life.line(task, verdict, now)
-        assert await stored(engine, task) == life.settle(task, task.claim_no, verdict, now)
+        line = life.line(task, decision, now)
+        assert await stored(engine, task) == life.settle(task, task.claim_no, decision, now)
         assert await engine.tasks.history(RUN, task.id) == ([line] if line else [])
-        assert await counts_of(engine) == life.counted(verdict)
+        assert await counts_of(engine) == life.counted(decision)
 
     async def test_a_repeated_settle_changes_nothing(self, engine: Engine) -> None:
         task = await given_claim(engine)
@@ -125,15 +125,15 @@ class SettlingContract:
         assert counts[RUN] == Counts(successful=2, credits=2, nanos=20)
         assert counts[OTHER_RUN] == Counts(bad_target=1, credits=3, nanos=30)
 
-    async def test_counts_are_the_sum_of_all_verdicts(self, engine: Engine) -> None:
-        await given_tasks(engine, len(VERDICTS))
-        claimed = await claim(engine, len(VERDICTS))
+    async def test_counts_are_the_sum_of_all_decisions(self, engine: Engine) -> None:
+        await given_tasks(engine, len(DECISIONS))
+        claimed = await claim(engine, len(DECISIONS))
 
         await engine.work.settle(
-            [settlement(task, verdict) for task, verdict in zip(claimed, VERDICTS, strict=True)]
+            [settlement(task, decision) for task, decision in zip(claimed, DECISIONS, strict=True)]
         )
 
-        assert await counts_of(engine) == total(map(life.counted, VERDICTS))
+        assert await counts_of(engine) == total(map(life.counted, DECISIONS))
 
     async def test_settles_at_the_same_time_all_count(self, engine: Engine) -> None:
         await given_tasks(engine, 20)
@@ -196,14 +196,14 @@ class SettlingContract:
 
         assert [again.attempts for again in await claim(engine)] == [0]
 
-    async def test_a_verdict_that_ends_nothing_is_refused_and_changes_nothing(
+    async def test_a_decision_that_ends_nothing_is_refused_and_changes_nothing(
         self, engine: Engine
     ) -> None:
         task = await given_claim(engine)
         before = await all_of(engine, task)
 
         with pytest.raises(IllegalMove):
-            await settle(engine, task, Verdict(status=TaskStatus.PROCESSING, charged=True))
+            await settle(engine, task, SettleDecision(status=TaskStatus.PROCESSING, charged=True))
 
         assert await all_of(engine, task) == before
         assert await settle(engine, task, scraped()) is True
@@ -215,18 +215,18 @@ class SettlingContract:
         await settle(engine, second, refused())
 
         engine.clock.advance(100 * engine.lease)
-        await engine.work.offer(RUN, ids_of([first, second]))
+        await engine.work.enqueue(RUN, ids_of([first, second]))
 
         assert await claim(engine) == []
 
-    @pytest.mark.parametrize("verdict", VERDICTS)
+    @pytest.mark.parametrize("decision", DECISIONS)
     async def test_a_claim_may_settle_after_its_run_was_closed(
-        self, engine: Engine, verdict: Verdict
+        self, engine: Engine, decision: SettleDecision
     ) -> None:
         task = await given_claim(engine)
         await engine.work.close(RUN)
         now = engine.clock.now()
 
-        assert await settle(engine, task, verdict) is True
-        assert await stored(engine, task) == life.settle(task, task.claim_no, verdict, now)
-        assert await counts_of(engine) == life.counted(verdict)
+        assert await settle(engine, task, decision) is True
+        assert await stored(engine, task) == life.settle(task, task.claim_no, decision, now)
+        assert await counts_of(engine) == life.counted(decision)

@@ -6,15 +6,15 @@ import pytest
 
 from conveyor.domain import job as life
 from conveyor.domain.ids import CallerId, JobId, RunId
-from conveyor.domain.task import Task, TaskStatus, Verdict, in_brief
+from conveyor.domain.task import SettleDecision, Task, TaskStatus, in_brief
 from conveyor.testing.clock import NOON, FakeIds
 from conveyor.testing.contracts.engine import Engine, claim, given_tasks, settle, stored
 from conveyor.testing.factories import OTHER_RUN, RUN, a_job, a_stored_body, held
 
 OVERDUE = timedelta(seconds=30)
 A_MOMENT = timedelta(milliseconds=1)
-DONE = Verdict(status=TaskStatus.SUCCESSFUL, charged=True, result=a_stored_body())
-AGAIN = Verdict(status=TaskStatus.PENDING, charged=True, problem="{}")
+DONE = SettleDecision(status=TaskStatus.SUCCESSFUL, charged=True, result=a_stored_body())
+AGAIN = SettleDecision(status=TaskStatus.PENDING, charged=True, problem="{}")
 
 
 class SurveyContract:
@@ -83,7 +83,7 @@ class SurveyContract:
         assert dict(await engine.survey.histories(RunId("nobody"), after=-1, up_to=9)) == {}
 
 
-async def _work_on(engine: Engine, run_id: RunId, count: int, verdict: Verdict) -> None:
+async def _work_on(engine: Engine, run_id: RunId, count: int, decision: SettleDecision) -> None:
     tasks: list[Task] = await claim(engine, count, run_id)
     for task in tasks:
-        assert await settle(engine, task, verdict)
+        assert await settle(engine, task, decision)

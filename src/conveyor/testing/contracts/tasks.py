@@ -140,7 +140,7 @@ class InheritingContract:
         ]
         fresh = new_tasks(RUN, 3)[2:]
         await engine.tasks.add(OTHER_RUN, [*rows, *fresh])
-        await engine.work.offer(OTHER_RUN, [row.id for row in [*rows, *fresh]])
+        await engine.work.enqueue(OTHER_RUN, [row.id for row in [*rows, *fresh]])
         engine.clock.advance(timedelta(days=1))
 
         taken = await claim(engine, 3, OTHER_RUN)
@@ -248,10 +248,10 @@ class CountingContract:
 
     async def test_history_is_in_the_order_attempts_ended(self, engine: Engine) -> None:
         await given_tasks(engine)
-        for verdict in (to_retry(code="CTX0002"), to_retry(), scraped()):
+        for decision in (to_retry(code="CTX0002"), to_retry(), scraped()):
             [task] = await claim(engine)
-            await settle(engine, task, verdict)
-            engine.clock.advance(verdict.delay)
+            await settle(engine, task, decision)
+            engine.clock.advance(decision.delay)
 
         history = await engine.tasks.history(RUN, task.id)
 
@@ -352,11 +352,11 @@ async def _given_all_sorts(engine: Engine) -> list[Task]:
     """Twelve tasks, three in each status, the statuses mixed over the indexes."""
     await given_tasks(engine, 12)
     claimed = sorted(await claim(engine, 12), key=lambda task: task.index)
-    verdicts = [scraped(), refused(), to_retry(), None]
+    decisions = [scraped(), refused(), to_retry(), None]
     for task in claimed:
-        verdict = verdicts[task.index % 4]
-        if verdict:
-            await settle(engine, task, verdict)
+        decision = decisions[task.index % 4]
+        if decision:
+            await settle(engine, task, decision)
     return claimed
 
 
