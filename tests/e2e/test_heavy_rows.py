@@ -128,12 +128,12 @@ def test_rows_stored_before_there_was_a_limit_are_read_too(heavy: Heavy, gateway
         page = api.get(f"/jobs/{heavy.job}/results", params={"limit": 1_000}).raise_for_status()
         assert len(page.json()["results"]) == 1_000
         again = api.post(f"/jobs/{heavy.job}/rerun").raise_for_status()
-        until(lambda: _rows_written(api, heavy.job) == ROWS, within=120)
+        until(lambda: _rows_written(api, heavy.job) == ROWS, within=600)
         until(lambda: _in_flight(api) > 0)
         assert _doctor(heavy.data)["wrong"] == 0
         api.post(f"/jobs/{heavy.job}/stop").raise_for_status()
         api.delete(f"/jobs/{heavy.job}").raise_for_status()
-        until(lambda: _stored_rows(heavy.data) == 0, within=120)
+        until(lambda: _stored_rows(heavy.data) == 0, within=600)
         assert program.process.poll() is None
     assert again.status_code == 202
 
