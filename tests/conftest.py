@@ -1,10 +1,45 @@
-"""What a run of the tests tells at its end: how many crash points it died at."""
+"""The seed of a run of the tests, the part of them that it runs, and the deaths it tried."""
 
+import re
 from collections import Counter
+from zlib import crc32
 
 import pytest
 
+from tests.seed import REPEAT, choose_seed
+
 pytest_plugins = ["tests.emulators"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", help="run one part of the tests only: 2/4 is the second of four")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    choose_seed()  # before the workers start: they inherit it
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    # Not by `pytest_report_header`: `-q` leaves the header out.
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter and not hasattr(session.config, "workerinput"):
+        reporter.write_line(REPEAT.format(choose_seed()))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if part := config.getoption("part"):
+        number, of = _part(part)
+        # By a checksum of the name: a new test moves no other test to another part.
+        mine = {item for item in items if crc32(item.nodeid.encode()) % of == number - 1}
+        config.hook.pytest_deselected(items=[item for item in items if item not in mine])
+        items[:] = [item for item in items if item in mine]
+
+
+def _part(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise pytest.UsageError(f"--part must be NUMBER/OF, such as 2/4, got {text}")
+    return int(found[1]), int(found[2])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,4 +1,4 @@
-"""The process that the tests of a file fork from."""
+"""The process that all tests of a worker fork from."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 from tests.crash.questions import Forker, a_forker
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def forker() -> Iterator[Forker]:
     with a_forker() as one:
         yield one

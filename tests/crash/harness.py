@@ -8,8 +8,9 @@ import shutil
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from random import Random
 from tempfile import mkdtemp
 from typing import Self
 
@@ -28,6 +29,8 @@ from tests.crash.snapshot import Picture, differences, picture
 # The way back can differ: which of two writes at once came before the first death is chance.
 MAY_END = {DEAD, ASTRAY, 0}
 IN_MEMORY = Path("/dev/shm")
+SAMPLED = 0.06  # share of the points of a scenario that `make test` dies at
+LEAST_SAMPLE = 3
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -65,6 +68,7 @@ def prepare() -> None:
     gc.freeze()
 
 
+@cache
 def record(name: str) -> Outcome:
     """The scenario in a single life, with nothing gone wrong."""
     with _folder() as folder:
@@ -79,7 +83,7 @@ def points(crossed: Sequence[Crossing], *, thorough: bool) -> list[Point]:
     the next call, unless somebody outside hears something in between.
 
     Where nobody does, what follows the effect and what follows the answer find the same on disk:
-    they take turns unless all is to be `thorough`.
+    they take turns, as the first and second deaths of pairs do, unless all is to be `thorough`.
     """
     return [
         Point(number, crossing.call, when)
@@ -96,6 +100,13 @@ def _moments(crossed: Sequence[Crossing], number: int, *, thorough: bool) -> lis
     return [*begins, When.ANSWER if number % 2 else When.EFFECT]
 
 
+def sample(deaths: Sequence[Point], seed: str) -> list[Point]:
+    """A share of the points, and at least three, in the order of the calls."""
+    size = min(len(deaths), max(LEAST_SAMPLE, round(len(deaths) * SAMPLED)))
+    chosen = Random(seed).sample(range(len(deaths)), size)
+    return [deaths[number] for number in sorted(chosen)]
+
+
 def check(name: str, want: Outcome, deaths: Sequence[Point]) -> tuple[Outcome, Failure | None]:
     """Die at the points one life after another, and compare what the last life comes to."""
     scenario = SCENARIOS[name]
@@ -107,23 +118,29 @@ def check(name: str, want: Outcome, deaths: Sequence[Point]) -> tuple[Outcome, F
     return got, Failure([str(point) for point in deaths], wrong) if wrong else None
 
 
-def check_all(name: str, *, thorough: bool) -> tuple[int, int, list[Failure]]:
-    """Die at every point of a scenario: how many calls and deaths, and what went wrong."""
+def check_deaths(name: str, *, seed: str) -> tuple[int, int, list[Failure]]:
+    """Die at a sample of a scenario's points, or at all of them without a seed.
+
+    Returns the number of calls, the number of deaths and the failures.
+    """
     want = record(name)
-    deaths = points(want.crossed, thorough=thorough)
+    deaths = points(want.crossed, thorough=True)
+    if seed:
+        deaths = sample(deaths, f"{seed} {name}")
     failures = (check(name, want, [point])[1] for point in deaths)
     return len(want.crossed), len(deaths), [one for one in failures if one]
 
 
-def check_pairs(name: str, at: str) -> tuple[int, list[Failure]]:
+def check_pairs(name: str, at: str, *, seed: str) -> tuple[int, list[Failure]]:
     """Die at every point of a scenario, or at one call's only, and again at every point of the way
-    back from there.
+    back from there, or at a sample of them with a seed.
     """
     want, pairs, failures = record(name), 0, list[Failure]()
     for first in points(want.crossed, thorough=False):
         if at in ("", first.call):
             recovered, _ = check(name, want, [first])
-            for second in points(recovered.crossed, thorough=False):
+            seconds = points(recovered.crossed, thorough=False)
+            for second in sample(seconds, f"{seed} {name} {first}") if seed else seconds:
                 pairs += 1
                 if failure := check(name, want, [first, second])[1]:
                     failures.append(failure)

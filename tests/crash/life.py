@@ -266,7 +266,12 @@ async def a_life(folder: Path, deaths: Deaths) -> AsyncIterator[Life]:
     journal.add(Heard(passed=(clock.now() - NOON).total_seconds()))
     data = folder / "data"
     settings = Settings(
-        data=str(data), durability="process", sync_tasks=SYNC_TASKS, open_job_tasks=20, list_rows=20
+        data=str(data),
+        gateway="http://gateway.example",  # not https: each life would load certificates
+        durability="process",
+        sync_tasks=SYNC_TASKS,
+        open_job_tasks=20,
+        list_rows=20,
     )
     async with AsyncExitStack() as stack:
         raw = await open_embedded(settings, stack, clock=clock, ids=FakeIds(clock.now()))

@@ -17,7 +17,7 @@ Ask = Literal["record", "deaths", "pairs"]
 class Question(msgspec.Struct, frozen=True):
     ask: Ask
     scenario: str
-    thorough: bool = False  # every moment of every call
+    seed: str = ""  # chooses a sample of the points to die at; without it, all of them
     at: str = ""  # of pairs: the call at which the first death is; else at each
 
 
@@ -36,8 +36,8 @@ class Forker:
         assert process.stdout
         self._into, self._out = process.stdin, process.stdout
 
-    def ask(self, ask: Ask, scenario: str, *, thorough: bool = False, at: str = "") -> Report:
-        self._into.write(msgspec.json.encode(Question(ask, scenario, thorough, at)) + b"\n")
+    def ask(self, ask: Ask, scenario: str, *, seed: str = "", at: str = "") -> Report:
+        self._into.write(msgspec.json.encode(Question(ask, scenario, seed, at)) + b"\n")
         self._into.flush()
         return msgspec.json.decode(self._out.readline(), type=Report)
 

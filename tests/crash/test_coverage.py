@@ -87,7 +87,7 @@ def crossed(forker: Forker) -> set[Crossing]:
 
 
 def test_every_call_that_a_step_makes_is_a_point_of_a_scenario(crossed: set[Crossing]) -> None:
-    made = {(path.name, call) for path in STEPS.glob("*.py") for call in _calls(path)}
+    made = {(path.name, call) for path in STEPS.rglob("*.py") for call in _calls(path)}
     _compare(made - {(one.step, one.call) for one in crossed}, NOT_CROSSED.keys())
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.crash.questions import Forker
+from tests.seed import run_seed
 
 SCENARIOS = [
     "submit_large",
@@ -21,18 +22,22 @@ Told = Callable[[str, object], None]
 def test_a_second_death_on_the_way_back_changes_nothing_either(
     scenario: str, forker: Forker, record_property: Told
 ) -> None:
-    _check_pairs(forker, scenario, "", record_property)
+    _check_pairs(forker, scenario, record_property)
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", ["sampled", pytest.param("", marks=pytest.mark.long, id="all")])
 def test_a_body_without_its_row_outlives_no_number_of_starts(
-    forker: Forker, record_property: Told
+    forker: Forker, record_property: Told, seed: str
 ) -> None:
-    _check_pairs(forker, "settle_one_page_at_a_time", "bodies.put_many", record_property)
+    scenario, call = "settle_one_page_at_a_time", "bodies.put_many"
+    _check_pairs(forker, scenario, record_property, at=call, seed=seed and run_seed())
 
 
-def _check_pairs(forker: Forker, scenario: str, at: str, tell: Told) -> None:
-    report = forker.ask("pairs", scenario, at=at)
+def _check_pairs(
+    forker: Forker, scenario: str, tell: Told, *, at: str = "", seed: str = ""
+) -> None:
+    report = forker.ask("pairs", scenario, at=at, seed=seed)
     tell("pairs of deaths", report.deaths)
     assert report.failures == [], "\n".join(report.failures)
     assert report.deaths

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from functools import cached_property
 
 from conveyor.adapters.http.exchange import Connection, Lost, Owner, Unconnected
 from conveyor.adapters.http.lookup import Lookup
@@ -42,9 +43,15 @@ class Origins(Keeping):
     def __init__(self, lookup: Lookup, *, connections: int, wanted: frozenset[bytes]) -> None:
         super().__init__(connections=connections)
         self._lookup, self._wanted = lookup, wanted
-        self._security = ssl.create_default_context()
-        self._security.set_alpn_protocols(["http/1.1"])
         self._by_server: dict[Server, dict[Connection, None]] = {}  # resting; the latest at the end
+
+    @cached_property
+    def _security(self) -> ssl.SSLContext:
+        # Reading the trusted certificates takes 30 ms: a process that opens no TLS connection
+        # must not pay for it when it starts.
+        security = ssl.create_default_context()
+        security.set_alpn_protocols(["http/1.1"])
+        return security
 
     async def take(self, server: Server, *, fresh: bool = False) -> Visiting:
         """A connection, to be given back; `fresh`: one that is made now. Raises `Lost` and `Denied`."""

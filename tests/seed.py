@@ -1,0 +1,31 @@
+"""The seed of a run of the tests: what `make test` samples changes with each commit.
+
+A failure must be repeatable, so the seed is a fact of the commit and not of the moment. Workers
+read it from the environment of the process that started them.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+from random import SystemRandom
+
+VARIABLE = "TEST_SEED"  # without CONVEYOR_: the service refuses settings it does not know
+REPEAT = f"To repeat the samples of this run: {VARIABLE}={{}}"
+
+
+def choose_seed() -> str:
+    """Keep the seed that was given, else derive one from the commit."""
+    return os.environ.setdefault(VARIABLE, _commit()[:12] or f"{SystemRandom().getrandbits(48):x}")
+
+
+def run_seed() -> str:
+    return os.environ[VARIABLE]
+
+
+def _commit() -> str:
+    """The commit that is checked out; nothing where there is no git or no repository."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
