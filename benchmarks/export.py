@@ -123,7 +123,7 @@ async def _export(data: Path) -> None:
         exporting = wire_export(settings, engines)
         export = await exporting.start(CALLER, JOB, RUN)
         started, cpu = time.perf_counter(), time.process_time()
-        await service.attend.step()
+        await service.control_worker.step()
         taken, cpu = time.perf_counter() - started, time.process_time() - cpu
         made = await exporting.find(CALLER, JOB, RUN, export.id)
         await _remove(engines)

@@ -1,33 +1,33 @@
-"""Duties: which there are, and which step does each."""
+"""ControlQueue: which there are, and which step does each."""
 
 from collections.abc import Mapping
 
-from conveyor.domain.batch import INGEST, SCRUB, ingest_about
+from conveyor.domain.batch import INGEST, SCRUB, ingest_payload
+from conveyor.domain.control_queue import SlotLimits
 from conveyor.domain.export import EXPORT
 from conveyor.domain.ids import ExportId, RunId
-from conveyor.domain.places import Share
 from conveyor.operating import Stores
 from conveyor.settings import Settings
-from conveyor.steps.attend import Attend, Handler, Standing
+from conveyor.steps.control import ControlWorker, Handler, WorkStatus
 from conveyor.steps.export import Export
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.pack import Pack
 from conveyor.steps.scrub import Scrub
 from conveyor.steps.shared.turn import Turn
 
-# Places of one process. Exports keep theirs for hours, so one caller has one of them.
-INGESTS = Share(places=4, per_caller=2)
-SCRUBS = Share(places=2, per_caller=1)
-EXPORTS = Share(places=4, per_caller=1)
+# Slots of one process. An export keeps its slot for hours, so one caller has one of them.
+INGESTS = SlotLimits(slots=4, per_caller=2)
+SCRUBS = SlotLimits(slots=2, per_caller=1)
+EXPORTS = SlotLimits(slots=4, per_caller=1)
 
 
-def wire_attend(stores: Stores, ingest: Ingest, exporting: Export) -> Attend:
+def wire_control_worker(stores: Stores, ingest: Ingest, exporting: Export) -> ControlWorker:
     handlers = {
         INGEST: ingest_handler(ingest),
         SCRUB: scrub_handler(_scrub(stores)),
         EXPORT: export_handler(exporting),
     }
-    return Attend(stores.duties, handlers, stores.clock)
+    return ControlWorker(stores.control_queue, handlers, stores.clock)
 
 
 def wire_export(settings: Settings, stores: Stores) -> Export:
@@ -42,7 +42,7 @@ def wire_export(settings: Settings, stores: Stores) -> Export:
         metadata=stores.metadata,
         exports=stores.exports,
         blobs=stores.blobs,
-        duties=stores.duties,
+        control_queue=stores.control_queue,
         clock=stores.clock,
         ids=stores.ids,
         make=pack.write,
@@ -50,20 +50,20 @@ def wire_export(settings: Settings, stores: Stores) -> Export:
 
 
 def ingest_handler(ingest: Ingest) -> Handler:
-    async def do(about: Mapping[str, str], turn: Turn) -> Mapping[str, str] | None:
-        ahead = await ingest.run(RunId(about["run_id"]), int(about["first"]), turn)
-        return ingest_about(ahead) if ahead else None
+    async def handle(payload: Mapping[str, str], turn: Turn) -> Mapping[str, str] | None:
+        ahead = await ingest.run(RunId(payload["run_id"]), int(payload["first"]), turn)
+        return ingest_payload(ahead) if ahead else None
 
-    async def give_up(about: Mapping[str, str]) -> None:
-        await ingest.abandon(RunId(about["run_id"]), int(about["first"]))
+    async def give_up(payload: Mapping[str, str]) -> None:
+        await ingest.abandon(RunId(payload["run_id"]), int(payload["first"]))
 
-    async def standing(about: Mapping[str, str]) -> Standing:
+    async def status(payload: Mapping[str, str]) -> WorkStatus:
         is_over, ahead = await ingest.standing(
-            RunId(about["run_id"]), int(about["first"]), int(about.get("version", 0))
+            RunId(payload["run_id"]), int(payload["first"]), int(payload.get("version", 0))
         )
-        return Standing(is_over=is_over, again=ingest_about(ahead) if ahead else None)
+        return WorkStatus(is_done=is_over, resend=ingest_payload(ahead) if ahead else None)
 
-    return Handler(do, give_up, standing, share=INGESTS)
+    return Handler(handle, give_up, status, limits=INGESTS)
 
 
 def _scrub(stores: Stores) -> Scrub:
@@ -81,21 +81,21 @@ def _scrub(stores: Stores) -> Scrub:
 
 
 def scrub_handler(scrub: Scrub) -> Handler:
-    async def do(about: Mapping[str, str], turn: Turn) -> Mapping[str, str] | None:
-        return None if await scrub.run(about["id"], turn) else about
+    async def handle(payload: Mapping[str, str], turn: Turn) -> Mapping[str, str] | None:
+        return None if await scrub.run(payload["id"], turn) else payload
 
-    async def give_up(about: Mapping[str, str]) -> None:
+    async def give_up(payload: Mapping[str, str]) -> None:
         """Nothing is left half done that the sweeper would not have done again."""
 
-    return Handler(do, give_up, share=SCRUBS)
+    return Handler(handle, give_up, limits=SCRUBS)
 
 
 def export_handler(exporting: Export) -> Handler:
-    async def do(about: Mapping[str, str], _: Turn) -> None:
+    async def handle(payload: Mapping[str, str], _: Turn) -> None:
         # A file is written in one go: an export keeps its place to its end.
-        await exporting.run(ExportId(about["id"]))
+        await exporting.run(ExportId(payload["id"]))
 
-    async def give_up(about: Mapping[str, str]) -> None:
-        await exporting.abandon(ExportId(about["id"]))
+    async def give_up(payload: Mapping[str, str]) -> None:
+        await exporting.abandon(ExportId(payload["id"]))
 
-    return Handler(do, give_up, share=EXPORTS)
+    return Handler(handle, give_up, limits=EXPORTS)

@@ -24,11 +24,10 @@ from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.census import Census
 from conveyor.ports.clock import Clock, Ids
+from conveyor.ports.control_queue import ControlQueue, DeadLetters
 from conveyor.ports.coordination import Coordination
-from conveyor.ports.duties import Duties
 from conveyor.ports.exports import Exports
 from conveyor.ports.gateway import Gateway
-from conveyor.ports.graves import Graves
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.outbox import Outbox
@@ -73,8 +72,7 @@ class Stores:
     timetable: Timetable
     tasks: Tasks
     work: Work
-    duties: Duties
-    graves: Graves
+    control_queue: ControlQueue
     survey: Survey
     census: Census
     bodies: Bodies
@@ -101,7 +99,7 @@ class AtRest:
     """What operators see of a folder that no service has."""
 
     doctor: Doctor
-    graves: Graves
+    control_queue: DeadLetters
 
 
 def owner(settings: Settings) -> str | None:
@@ -146,8 +144,7 @@ async def open_at_rest(settings: Settings, *, writable: bool = False) -> AsyncIt
             timetable=rows.timetable,
             tasks=rows.tasks,
             work=rows.work,
-            duties=rows.duties,
-            graves=rows.graves,
+            control_queue=rows.control_queue,
             survey=rows.survey,
             census=rows.census,
             bodies=PackBodies(packs, FileBodies(folder / "bodies")),
@@ -169,7 +166,7 @@ async def open_at_rest(settings: Settings, *, writable: bool = False) -> AsyncIt
             delete_run=_delete_nothing,
         )
         doctor = wire_doctor(settings, stores, sweep, running=False)
-        yield AtRest(doctor=doctor, graves=rows.graves)
+        yield AtRest(doctor=doctor, control_queue=rows.control_queue)
 
 
 def wire_sweep(
@@ -184,7 +181,7 @@ def wire_sweep(
     mend = Mend(
         metadata=stores.metadata,
         exports=stores.exports,
-        duties=stores.duties,
+        control_queue=stores.control_queue,
         blobs=stores.blobs,
         clock=stores.clock,
         is_due=complete.is_due,
@@ -249,7 +246,7 @@ def wire_doctor(settings: Settings, stores: Stores, sweep: Sweep, *, running: bo
     return Doctor(
         metadata=stores.metadata,
         tasks=stores.tasks,
-        graves=stores.graves,
+        control_queue=stores.control_queue,
         survey=stores.survey,
         inputs=stores.inputs,
         exports=stores.exports,

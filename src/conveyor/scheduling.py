@@ -17,7 +17,7 @@ def wire_fire(stores: Stores, metrics: Metrics) -> Fire:
         timetable=stores.timetable,
         metadata=stores.metadata,
         api_keys=stores.api_keys,
-        duties=stores.duties,
+        control_queue=stores.control_queue,
         clock=stores.clock,
         ids=stores.ids,
         count=lambda fired: metrics.fires.labels(fired).inc(),

@@ -143,8 +143,10 @@ class Metrics:
         self.lag_max = self._gauge(
             "conveyor_loop_lag_max_seconds", "The latest of them in the last minute"
         )
-        self.batches = self._gauge("conveyor_unfinished_batches", "Lists still to become rows")
-        self.buried = self._gauge("conveyor_buried_duties", "Duties put aside for a person")
+        self.batches = self._gauge("conveyor_pending_ingests", "Lists still to become rows")
+        self.dead_letters = self._gauge(
+            "conveyor_dead_letters", "Control messages that could not be handled"
+        )
         self.disk_free = self._gauge("conveyor_disk_free_bytes", "Room where the data are")
         self.disk_size = self._gauge("conveyor_disk_size_bytes", "Size of the disk they are on")
         self.database = self._gauge("conveyor_database_bytes", "Size of the database", "part")

@@ -18,7 +18,7 @@ from typing import TypeVar, cast
 import structlog
 
 from conveyor.errors import Unavailable
-from conveyor.ports.duties import Duty
+from conveyor.ports.control_queue import ReceivedMessage
 from conveyor.telemetry import Metrics
 
 CONTENT = "content"  # what a method calls a stream that it takes in
@@ -173,8 +173,8 @@ def _about(arguments: Mapping[str, object]) -> dict[str, object]:
     for name, value in arguments.items():
         if name in IDS:
             about[name] = value
-        elif isinstance(value, Duty):
-            about["duty"] = value.id
+        elif isinstance(value, ReceivedMessage):
+            about["message_id"] = value.id
         elif isinstance(value, Sized) and not isinstance(value, str | bytes):
             about[name] = len(value)
     return about

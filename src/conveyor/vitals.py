@@ -14,7 +14,7 @@ import structlog
 
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
-from conveyor.ports.graves import Graves
+from conveyor.ports.control_queue import DeadLetters
 from conveyor.ports.metadata import Metadata
 from conveyor.telemetry import Metrics
 from conveyor.worker import rest
@@ -39,7 +39,7 @@ class Room(NamedTuple):
 class Vitals:
     metrics: Metrics
     metadata: Metadata
-    graves: Graves
+    control_queue: DeadLetters
     clock: Clock
     room: Callable[[], Awaitable[Room]]
     slow_loop: timedelta
@@ -85,5 +85,7 @@ class Vitals:
         for part, length in room.database.items():
             self.metrics.database.labels(part).set(length)
         self.metrics.batches.set(len(await self.metadata.batches(limit=MOST_COUNTED)))
-        self.metrics.buried.set(len(await self.graves.buried(limit=MOST_COUNTED)))
+        self.metrics.dead_letters.set(
+            len(await self.control_queue.dead_letters(limit=MOST_COUNTED))
+        )
         self.metrics.sampled.set(self.clock.now().timestamp())

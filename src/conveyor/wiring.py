@@ -40,7 +40,7 @@ from conveyor.api.connections import Connections
 from conveyor.api.handlers import Handlers
 from conveyor.api.operators import Operators
 from conveyor.api.rates import Rates
-from conveyor.attending import wire_attend, wire_export
+from conveyor.attending import wire_control_worker, wire_export
 from conveyor.domain.ids import JobId
 from conveyor.domain.task import RetryPolicy
 from conveyor.errors import RefusedToStart, StorageFull, Unavailable
@@ -53,8 +53,8 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.reporting import open_step_functions, wire_report
 from conveyor.scheduling import FIRE_IDLE, wire_fire, wire_schedules
 from conveyor.settings import Settings
-from conveyor.steps.attend import Attend
 from conveyor.steps.complete import Complete
+from conveyor.steps.control import ControlWorker
 from conveyor.steps.delete import Delete
 from conveyor.steps.dispatch import Pump
 from conveyor.steps.doctor import LEAST_ROOM
@@ -78,7 +78,7 @@ from conveyor.worker import serve
 ENGINES: Mapping[str, tuple[str, ...]] = {
     "metadata": ("sqlite",),
     "tasks": ("sqlite",),
-    "duties": ("sqlite",),
+    "control_queue": ("sqlite",),
     "bodies": ("packs", "files"),
     "blobs": ("files",),
     "coordination": ("memory",),
@@ -96,15 +96,14 @@ TIMED = (
     "census",
     "tasks",
     "work",
-    "duties",
-    "graves",
+    "control_queue",
     "bodies",
     "blobs",
     "coordination",
     "step_functions",
 )
 NOTE_USES_EVERY = timedelta(seconds=5)
-DUTY_IDLE = timedelta(milliseconds=250)
+CONTROL_IDLE = timedelta(milliseconds=250)
 
 
 log = structlog.get_logger()
@@ -124,7 +123,7 @@ class Service:
     metrics: Metrics
     pump: Pump
     notify: Notify
-    attend: Attend
+    control_worker: ControlWorker
     report: Report
     fire: Fire
     sweep: Sweep
@@ -145,8 +144,8 @@ class Service:
                 self.report.run(stopping),
                 serve(self.fire.step, stopping, idle=FIRE_IDLE, name="fire"),
                 *(
-                    serve(self.attend.step, stopping, idle=DUTY_IDLE, name="attend")
-                    for _ in range(self.attend.places.count)
+                    serve(self.control_worker.step, stopping, idle=CONTROL_IDLE, name="control")
+                    for _ in range(self.control_worker.slots.count)
                 ),
             ]
             others = [group.create_task(loop) for loop in loops]
@@ -237,8 +236,7 @@ async def open_embedded(
         timetable=rows.timetable,
         tasks=rows.tasks,
         work=rows.work,
-        duties=rows.duties,
-        graves=rows.graves,
+        control_queue=rows.control_queue,
         survey=rows.survey,
         census=rows.census,
         bodies=_open_bodies(settings, stack, clock, sync=sync),
@@ -313,7 +311,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
     sweep = _wire_sweep(settings, engines, complete, metrics, handlers.deleting)
     operators = Operators(
         doctor=wire_doctor(settings, stores, sweep, running=True),
-        graves=engines.graves,
+        control_queue=engines.control_queue,
         token=new_token(),
         others=wire_granting(settings, engines, seals).routes(),
     )
@@ -324,7 +322,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
         metrics=metrics,
         pump=pump,
         notify=notifying.notify,
-        attend=wire_attend(engines, ingest, exporting),
+        control_worker=wire_control_worker(engines, ingest, exporting),
         report=wire_report(engines),
         fire=wire_fire(engines, metrics),
         sweep=sweep,
@@ -462,7 +460,7 @@ def _wire_vitals(settings: Settings, engines: Engines, metrics: Metrics) -> Vita
     return Vitals(
         metrics=metrics,
         metadata=engines.metadata,
-        graves=engines.graves,
+        control_queue=engines.control_queue,
         clock=engines.clock,
         room=engines.room,
         slow_loop=settings.slow_loop,

@@ -23,10 +23,9 @@ from conveyor.adapters.memory.blobs import MemoryBlobs
 from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.census import MemoryCensus
 from conveyor.adapters.memory.claims import MemoryClaims
+from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.coordination import MemoryCoordination
-from conveyor.adapters.memory.duties import MemoryDuties
 from conveyor.adapters.memory.exports import MemoryExports
-from conveyor.adapters.memory.graves import MemoryGraves
 from conveyor.adapters.memory.inputs import MemoryInputs
 from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.outbox import MemoryOutbox
@@ -59,7 +58,11 @@ OpenEngine = Callable[[Path], AbstractAsyncContextManager[Engine]]
 @asynccontextmanager
 async def memory(_folder: Path) -> AsyncIterator[Engine]:
     clock = FakeClock()
-    rows, answers, duties = Rows(clock, LEASE), MemoryAnswers(clock), MemoryDuties(clock)
+    rows, answers, control_queue = (
+        Rows(clock, LEASE),
+        MemoryAnswers(clock),
+        MemoryControlQueue(clock),
+    )
     metadata = MemoryMetadata(answers)
     yield Engine(
         metadata=metadata,
@@ -73,8 +76,7 @@ async def memory(_folder: Path) -> AsyncIterator[Engine]:
         tasks=MemoryTasks(rows),
         work=MemoryWork(rows),
         claims=MemoryClaims(rows),
-        duties=duties,
-        graves=MemoryGraves(duties),
+        control_queue=control_queue,
         survey=MemorySurvey(metadata, rows),
         census=MemoryCensus(metadata),
         clock=clock,
@@ -86,7 +88,11 @@ async def memory(_folder: Path) -> AsyncIterator[Engine]:
 @asynccontextmanager
 async def composed(_folder: Path) -> AsyncIterator[Engine]:
     clock = FakeClock()
-    rows, answers, duties = Rows(clock, LEASE), MemoryAnswers(clock), MemoryDuties(clock)
+    rows, answers, control_queue = (
+        Rows(clock, LEASE),
+        MemoryAnswers(clock),
+        MemoryControlQueue(clock),
+    )
     metadata = MemoryMetadata(answers)
     claims = MemoryClaims(rows)
     yield Engine(
@@ -101,8 +107,7 @@ async def composed(_folder: Path) -> AsyncIterator[Engine]:
         tasks=MemoryTasks(rows),
         work=QueuedWork(claims, queues(clock, NASTY), clock=clock, lease=LEASE),
         claims=claims,
-        duties=duties,
-        graves=MemoryGraves(duties),
+        control_queue=control_queue,
         survey=MemorySurvey(metadata, rows),
         census=MemoryCensus(metadata),
         clock=clock,
@@ -130,8 +135,7 @@ async def sqlite(folder: Path) -> AsyncIterator[Engine]:
             tasks=opened.tasks,
             work=opened.work,
             claims=opened.claims,
-            duties=opened.duties,
-            graves=opened.graves,
+            control_queue=opened.control_queue,
             survey=opened.survey,
             census=opened.census,
             clock=clock,

@@ -10,9 +10,8 @@ from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.api_keys import MemoryApiKeys
 from conveyor.adapters.memory.census import MemoryCensus
 from conveyor.adapters.memory.claims import MemoryClaims
-from conveyor.adapters.memory.duties import MemoryDuties
+from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.exports import MemoryExports
-from conveyor.adapters.memory.graves import MemoryGraves
 from conveyor.adapters.memory.inputs import MemoryInputs
 from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.outbox import MemoryOutbox
@@ -619,7 +618,11 @@ def _stranger(engine: Engine, queues: MemoryQueues) -> QueuedWork:
 
 
 def _engine(clock: FakeClock, queues: MemoryQueues) -> Engine:
-    rows, answers, duties = Rows(clock, LEASE), MemoryAnswers(clock), MemoryDuties(clock)
+    rows, answers, control_queue = (
+        Rows(clock, LEASE),
+        MemoryAnswers(clock),
+        MemoryControlQueue(clock),
+    )
     metadata = MemoryMetadata(answers)
     claims = MemoryClaims(rows)
     return Engine(
@@ -634,8 +637,7 @@ def _engine(clock: FakeClock, queues: MemoryQueues) -> Engine:
         tasks=MemoryTasks(rows),
         work=QueuedWork(claims, queues, clock=clock, lease=LEASE),
         claims=claims,
-        duties=duties,
-        graves=MemoryGraves(duties),
+        control_queue=control_queue,
         survey=MemorySurvey(metadata, rows),
         census=MemoryCensus(metadata),
         clock=clock,

@@ -32,7 +32,7 @@ MOST_ROUNDS = 60
 REMEMBERED = timedelta(hours=23)  # for which the answer to a repeated call is surely kept
 BEGUN = "begun"
 PORTS = (
-    "metadata", "answers", "inputs", "exports", "outbox", "signing_keys", "timetable", "tasks", "work", "duties", "bodies",
+    "metadata", "answers", "inputs", "exports", "outbox", "signing_keys", "timetable", "tasks", "work", "control_queue", "bodies",
     "blobs", "coordination", "gateway", "webhooks", "sealing", "step_functions",
 )  # fmt: skip
 UNFINISHED = """
@@ -152,12 +152,12 @@ class Life:
         self.deaths.step_is_over()
         return answer
 
-    async def attend(self, times: int = MOST_ROUNDS) -> None:
-        """Do the duties that are due."""
+    async def handle_messages(self, times: int = MOST_ROUNDS) -> None:
+        """Handle the control messages that are due."""
         if self.is_past:
             return
         for _ in range(times):
-            done = await self.service.attend.step()
+            done = await self.service.control_worker.step()
             self.deaths.step_is_over()
             if not done:
                 return
@@ -216,10 +216,10 @@ class Life:
     async def rest(self) -> None:
         """Go on until there is nothing left to do for anyone but the sweeper."""
         for _ in range(MOST_ROUNDS):
-            duties = self.sees("SELECT 1 FROM duty WHERE due_at IS NOT NULL")
-            if duties:
+            due = self.sees("SELECT 1 FROM control_message WHERE due_at IS NOT NULL")
+            if due:
                 self.advance(timedelta(minutes=1))
-                await self.attend()
+                await self.handle_messages()
             elif self.sees(UNFINISHED):
                 await self.drain()
             elif self.sees(UNTOLD):

@@ -68,7 +68,7 @@ async def take_in_a_list_with_bad_rows(life: Life) -> None:
     life.begin()
     job = await submit_list(life, slot_id)
     assert (job.status, job["accepted_tasks"]) == (202, 0)
-    await life.attend()
+    await life.handle_messages()
     await life.drain()
 
 
@@ -77,7 +77,7 @@ async def take_in_a_list_that_must_be_whole(life: Life) -> None:
     slot_id = await filled_slot(life, urls(ROWS))
     await submit_list(life, slot_id, on_invalid="fail")
     life.begin()
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario(_without_lost_slots)
@@ -85,7 +85,7 @@ async def refuse_a_list_that_must_be_whole(life: Life) -> None:
     slot_id = await filled_slot(life, urls(ROWS, BAD))
     await submit_list(life, slot_id, on_invalid="fail")
     life.begin()
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario(_without_lost_slots)
@@ -93,7 +93,7 @@ async def end_a_list_of_too_many_rows(life: Life) -> None:
     slot_id = await filled_slot(life, urls(30))
     await submit_list(life, slot_id)
     life.begin()
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario(_without_lost_slots)
@@ -101,31 +101,31 @@ async def read_a_list_again_after_a_stop(life: Life) -> None:
     slot_id = await filled_slot(life, urls(ROWS, BAD))
     job = await submit_list(life, slot_id)
     await on(life, job, "stop")
-    await life.attend()
+    await life.handle_messages()
     life.begin()
     assert (await on(life, job, "rerun")).status == 202
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario(_without_lost_slots)
 async def delete_a_job_and_leave_its_list_to_the_slot(life: Life) -> None:
     slot_id = await filled_slot(life, urls(ROWS, BAD))
     job = await submit_list(life, slot_id)
-    await life.attend()
+    await life.handle_messages()
     life.begin()
     await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario(_without_lost_slots)
 async def delete_a_job_with_its_list(life: Life) -> None:
     slot_id = await filled_slot(life, urls(ROWS, BAD))
     job = await submit_list(life, slot_id)
-    await life.attend()
+    await life.handle_messages()
     life.advance(timedelta(hours=25))
     life.begin()
     await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario(_without_lost_slots)
@@ -133,10 +133,10 @@ async def go_on_with_a_list_after_ten_deaths(life: Life) -> None:
     slot_id = await filled_slot(life, urls(ROWS))
     await submit_list(life, slot_id)
     if not life.is_past:
-        _change(life, "UPDATE duty SET deliveries = 10")
+        _change(life, "UPDATE control_message SET deliveries = 10")
         _change(life, "UPDATE batch SET version = 5, doc = json_set(doc, '$.version', 5)")
     life.begin()
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario(without_how_far)
@@ -144,29 +144,29 @@ async def write_a_piece_after_a_stop_and_the_end(life: Life) -> None:
     job = await submit(life, pages(LARGE))
     life.begin()
     life.deaths.before("tasks.add", 2, lambda: _stop_and_end(life, job))
-    await life.attend()
+    await life.handle_messages()
     assert (await on(life, job, "stop")).status == 200
 
 
 async def _stop_and_end(life: Life, job: Answer) -> None:
     await on(life, job, "stop")
-    about = {"run_id": job["latest_run"]["run_id"], "first": "0"}
-    await life.service.attend.handlers[INGEST].do(about, ENDLESS)
+    payload = {"run_id": job["latest_run"]["run_id"], "first": "0"}
+    await life.service.control_worker.handlers[INGEST].handle(payload, ENDLESS)
 
 
 @scenario()
 async def copy_a_whole_run_in_place_of_a_cut_one(life: Life) -> None:
     job = await submit(life, pages(LARGE), status="open")
-    await life.attend()
+    await life.handle_messages()
     await on(life, job, "stop")
     cut = await on(life, job, "rerun", label="rerun-cut")
     if not life.is_past:
-        about = {"run_id": cut["latest_run"]["run_id"], "first": "0"}
-        await life.service.attend.handlers[INGEST].give_up(about)
-        _change(life, "DELETE FROM duty")
+        payload = {"run_id": cut["latest_run"]["run_id"], "first": "0"}
+        await life.service.control_worker.handlers[INGEST].give_up(payload)
+        _change(life, "DELETE FROM control_message")
     life.begin()
     assert (await on(life, job, "rerun")).status == 202
-    await life.attend()
+    await life.handle_messages()
 
 
 def _change(life: Life, statement: str) -> None:

@@ -86,7 +86,7 @@ async def submit_small(life: Life) -> None:
 async def submit_large(life: Life) -> None:
     life.begin()
     assert (await submit(life, pages(LARGE))).status == 202
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario()
@@ -124,7 +124,7 @@ async def add_tasks_that_are_refused_or_late(life: Life) -> None:
     path = f"/v1/jobs/{job['job_id']}/tasks"
     answer = await life.call("late", "POST", path, body, key="late", faults={"tasks.add": AWAY})
     assert answer.status == 200
-    await life.attend()
+    await life.handle_messages()
     await on(life, job, "close")
 
 
@@ -151,7 +151,7 @@ async def stop_in_the_middle_of_an_ingest(life: Life) -> None:
     job = await submit(life, pages(LARGE))
     life.begin()
     life.deaths.after("metadata.commit", 2, lambda: on(life, job, "stop"))
-    await life.attend()
+    await life.handle_messages()
     assert (await on(life, job, "stop")).status == 200
 
 
@@ -160,24 +160,28 @@ async def a_list_that_cannot_be_read_at_first(life: Life) -> None:
     await submit(life, pages(LARGE))
     life.begin()
     life.deaths.broken["blobs.read"] = AWAY
-    await life.attend(1)
+    await life.handle_messages(1)
     life.deaths.broken.clear()
     life.advance(timedelta(minutes=1))
-    await life.attend()
+    await life.handle_messages()
 
 
-def _without_the_burial(picture: Picture) -> Picture:
-    """A duty whose list was given up already has nothing left to be buried for."""
-    return picture | {"duty": [duty for duty in picture["duty"] if not duty["reason"]]}
+def _without_the_dead_letter(picture: Picture) -> Picture:
+    """A control message whose list was given up already has nothing left to be dead-lettered for."""
+    return picture | {
+        "control_message": [
+            message for message in picture["control_message"] if not message["reason"]
+        ]
+    }
 
 
-@scenario(_without_the_burial)
+@scenario(_without_the_dead_letter)
 async def a_list_that_can_never_be_read(life: Life) -> None:
     await submit(life, pages(LARGE))
     for path in (life.data / "blobs").rglob("*.ndjson"):
         path.write_bytes(b"not a task\n")
     life.begin()
-    await life.attend()
+    await life.handle_messages()
 
 
 # Working off.
@@ -220,7 +224,7 @@ async def settle_after_a_delete(life: Life) -> None:
 
     async def delete() -> None:
         await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
-        await life.attend()
+        await life.handle_messages()
 
     life.begin()
     await life.pump(meanwhile=delete)
@@ -234,7 +238,7 @@ async def settle_in_the_middle_of_a_scrub(life: Life) -> None:
     async def delete() -> None:
         await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
         life.deaths.before("tasks.discard", 1, life.service.pump._settle_landed)
-        await life.attend()
+        await life.handle_messages()
 
     life.begin()
     await life.pump(meanwhile=delete)
@@ -301,21 +305,21 @@ async def rerun_what_failed_of_a_small_run(life: Life) -> None:
 @scenario()
 async def rerun_what_failed_of_a_large_run(life: Life) -> None:
     job = await submit(life, [*pages(LARGE - 3), *pages(3, "missing")])
-    await life.attend()
+    await life.handle_messages()
     await life.drain()
     life.begin()
     assert (await on(life, job, "rerun?status=failed")).status == 202
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario()
 async def rerun_all_of_a_large_run(life: Life) -> None:
     job = await submit(life, pages(LARGE))
-    await life.attend()
+    await life.handle_messages()
     await on(life, job, "stop")
     life.begin()
     assert (await on(life, job, "rerun")).status == 202
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario()
@@ -330,7 +334,7 @@ async def rerun_that_loses_to_a_delete(life: Life) -> None:
     life.deaths.before("metadata.commit", 1, delete)
     assert (await on(life, job, "rerun")).status == 404
     await delete()
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario()
@@ -347,11 +351,11 @@ async def rerun_nothing(life: Life) -> None:
 @scenario()
 async def delete_a_large_live_job(life: Life) -> None:
     job = await submit(life, pages(LARGE), max_inflight=5)
-    await life.attend()
+    await life.handle_messages()
     await life.pump()
     life.begin()
     assert (await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")).status == 202
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario()
@@ -359,17 +363,17 @@ async def delete_a_job_before_its_list_is_in(life: Life) -> None:
     job = await submit(life, pages(LARGE))
     life.begin()
     await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario()
 async def delete_a_job_whose_list_nobody_took_up(life: Life) -> None:
     body = {"tasks": pages(LARGE), "name": "job"}
-    away = {"duties.send": AWAY}
+    away = {"control_queue.send": AWAY}
     job = await life.call("submit", "POST", "/v1/jobs", body, key="job", faults=away)
     life.begin()
     await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario()
@@ -381,7 +385,7 @@ async def delete_the_latest_run(life: Life) -> None:
     life.begin()
     run_id = again["latest_run"]["run_id"]
     await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}/runs/{run_id}")
-    await life.attend()
+    await life.handle_messages()
 
 
 # All in one file.
@@ -417,7 +421,7 @@ async def export_a_run(life: Life) -> None:
     await life.drain()
     export = await _export(life, job)
     life.begin()
-    await life.attend()
+    await life.handle_messages()
     await _download(life, job, export)
 
 
@@ -434,14 +438,14 @@ async def start_an_export(life: Life) -> None:
     assert (await _export(life, job)).status == 202
 
 
-@scenario(lambda picture: _without_the_burial(_without_claims(picture)))
+@scenario(lambda picture: _without_the_dead_letter(_without_claims(picture)))
 async def an_export_that_can_never_be_made(life: Life) -> None:
     job = await submit(life, pages(2))
     await life.drain()
     export = await _export(life, job)
     life.begin()
     life.deaths.broken["tasks.page"] = NotFound("no such rows")
-    await life.attend()
+    await life.handle_messages()
     life.deaths.broken.clear()
     path = f"/v1/jobs/{job['job_id']}/runs/{job['latest_run']['run_id']}/exports"
     told = await life.call("poll", "GET", f"{path}/{export['export_id']}")
@@ -456,11 +460,11 @@ async def delete_in_the_middle_of_an_export(life: Life) -> None:
 
     async def delete() -> None:
         await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
-        await life.attend()
+        await life.handle_messages()
 
     life.begin()
     life.deaths.after("tasks.page", 1, delete)
-    await life.attend()
+    await life.handle_messages()
     await delete()
 
 
@@ -479,13 +483,13 @@ async def _mess(life: Life, *, soon: timedelta) -> None:
     kept = await submit(life, pages(1), "kept")
     path = f"/v1/jobs/{kept['job_id']}/runs/{kept['latest_run']['run_id']}"
     await life.call("delete its run", "DELETE", path)
-    await life.attend()
+    await life.handle_messages()
     life.advance(timedelta(hours=25))
     for name, count in ("no rows", 3), ("no list", LARGE):
         body = {"tasks": pages(count), "name": name}
         away = {"metadata.commit": FULL, "tasks.discard": AWAY, "blobs.delete": AWAY}
         await life.call(name, "POST", "/v1/jobs", body, key="orphans", faults=away)
-    away = {"duties.send": AWAY}
+    away = {"control_queue.send": AWAY}
     body = {"tasks": pages(LARGE), "name": "unsent"}
     await life.call("unsent", "POST", "/v1/jobs", body, key="unsent", faults=away)
     left = await submit(life, pages(1), "left")
@@ -540,7 +544,11 @@ async def _lapse(life: Life) -> None:
 
 def _without_asking_for_exports(picture: Picture) -> Picture:
     """How often an export was asked for, that nobody could make, is a matter of when."""
-    return picture | {"duty": [duty for duty in picture["duty"] if duty["kind"] != EXPORT]}
+    return picture | {
+        "control_message": [
+            message for message in picture["control_message"] if message["kind"] != EXPORT
+        ]
+    }
 
 
 def _without_the_lapsed_body(picture: Picture) -> Picture:

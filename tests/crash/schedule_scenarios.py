@@ -56,7 +56,7 @@ async def fire_a_small_list(life: Life) -> None:
     life.advance(DAY)
     life.begin()
     await life.fire()
-    await life.attend()
+    await life.handle_messages()
     await life.drain()
 
 
@@ -65,12 +65,12 @@ async def fire_a_large_list_twice(life: Life) -> None:
     await submit_scheduled(life, LARGE)
     life.advance(DAY)
     await life.fire()
-    await life.attend()
+    await life.handle_messages()
     await life.drain()
     life.advance(DAY)
     life.begin()
     await life.fire()
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario()
@@ -79,12 +79,12 @@ async def retire_an_old_run_of_a_schedule(life: Life) -> None:
     for _ in range(2):
         life.advance(DAY)
         await life.fire()
-        await life.attend()
+        await life.handle_messages()
         await life.drain()
     life.advance(30 * DAY)
     life.begin()
     await life.sweep()
-    await life.attend()
+    await life.handle_messages()
     told = await life.call("runs", "GET", f"/v1/jobs/{job['job_id']}/runs")
     assert [run["run_sequence"] for run in told["runs"]] == [2]
 
@@ -96,7 +96,7 @@ async def two_workers_fire_at_once(life: Life) -> None:
     life.begin()
     life.deaths.before("metadata.commit", 1, life.service.fire.step)  # another worker
     await life.fire()
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario(_checked)
@@ -106,7 +106,7 @@ async def fire_a_list_that_lies_in_its_slot(life: Life) -> None:
     life.advance(DAY)
     life.begin()
     await life.fire()
-    await life.attend()
+    await life.handle_messages()
     await life.drain()
 
 
@@ -120,7 +120,7 @@ async def skip_a_fire(life: Life) -> None:
     await life.fire()
     told = await life.call("get", "GET", f"/v1/jobs/{job['job_id']}")
     assert told["skipped_fires"] == 1
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario(_checked)
@@ -136,7 +136,7 @@ async def fire_a_large_list_by_hand(life: Life) -> None:
     job = await submit_scheduled(life, LARGE)
     life.begin()
     assert (await on(life, job, "rerun")).status == 202
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario(_checked)
@@ -154,7 +154,7 @@ async def delete_a_scheduled_job_that_never_ran(life: Life) -> None:
     job = await submit_scheduled(life)
     life.begin()
     assert (await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")).status == 202
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario()
@@ -162,8 +162,8 @@ async def delete_a_scheduled_job_between_two_fires(life: Life) -> None:
     job = await submit_scheduled(life)
     life.advance(DAY)
     await life.fire()
-    await life.attend()
+    await life.handle_messages()
     life.begin()
     assert (await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")).status == 202
     await life.fire()
-    await life.attend()
+    await life.handle_messages()

@@ -71,7 +71,9 @@ def _rows(connection: apsw.Connection, bodies: Bodies) -> Picture:
             row for row in _dicts(connection, LINES) if "worker_lost" not in (row["problem"] or "")
         ],
         "counts": list(_dicts(connection, COUNTS)),
-        "duty": list(_dicts(connection, "SELECT kind, about, reason FROM duty")),
+        "control_message": list(
+            _dicts(connection, "SELECT kind, payload, reason FROM control_message")
+        ),
         "answer": [
             row | {"body": bytes(row["body"]).decode()}
             for row in _dicts(connection, "SELECT key, status, body FROM replay")

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from tests.crash.life import Answer, Life
-from tests.crash.scenarios import LARGE, _without_the_burial, on, pages, scenario, submit
+from tests.crash.scenarios import LARGE, _without_the_dead_letter, on, pages, scenario, submit
 from tests.crash.snapshot import Picture
 
 TOKEN = "token"
@@ -59,7 +59,7 @@ async def delete_a_job_that_a_state_waits_for(life: Life) -> None:
     job = await _awaited(life)
     life.begin()
     await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
-    await life.attend()
+    await life.handle_messages()
     await _told(life, "RunDeleted")
 
 
@@ -69,7 +69,7 @@ async def delete_a_run_that_a_state_waits_for(life: Life) -> None:
     run_id = job["latest_run"]["run_id"]
     life.begin()
     await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}/runs/{run_id}")
-    await life.attend()
+    await life.handle_messages()
     await _told(life, "RunDeleted")
 
 
@@ -97,12 +97,12 @@ async def keep_a_state_waiting_that_has_gone_on(life: Life) -> None:
     await _told(life, "another")
 
 
-@scenario(lambda picture: _however_often(_without_the_burial(picture)))
+@scenario(lambda picture: _however_often(_without_the_dead_letter(picture)))
 async def give_up_a_list_that_a_state_waits_for(life: Life) -> None:
     await _awaited(life, LARGE)
     if not life.is_past:
         keys = await life.raw.blobs.keys("", limit=9)
         await life.raw.blobs.delete(keys)
     life.begin()
-    await life.attend()
+    await life.handle_messages()
     await _told(life, "IngestFailed")

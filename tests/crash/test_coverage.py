@@ -26,7 +26,7 @@ FOR_THE_RECORD = "only an attempt is put on record after it; the event is owed a
 READ_AGAIN = "a row that moved on meanwhile is read again, as jobs and own keys are in a scenario"
 # Calls of steps that no scenario comes by, and why that is no loss.
 NOT_CROSSED: dict[tuple[str, str], str] = {
-    ("attend.py", "duties.extend"): TIMER,
+    ("control.py", "control_queue.extend"): TIMER,
     ("audit.py", "bodies.names"): ONLY_READ,
     ("audit.py", "bodies.read"): ONLY_READ,
     ("audit.py", "metadata.batches"): ONLY_READ,
@@ -71,7 +71,7 @@ NOT_CALLED: dict[str, str] = {
     "bodies.names": ONLY_READ,
     "coordination.held": ONLY_READ,
     "coordination.take": "a token that is lost with its process comes back by itself",
-    "duties.extend": TIMER,
+    "control_queue.extend": TIMER,
     "gateway.check": ONLY_READ,
     "tasks.get": ONLY_READ,
     "tasks.history": ONLY_READ,

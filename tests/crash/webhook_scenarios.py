@@ -120,7 +120,7 @@ async def delete_a_job_whose_webhook_was_told(life: Life) -> None:
     await life.notify()
     life.begin()
     await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
-    await life.attend()
+    await life.handle_messages()
 
 
 @scenario()

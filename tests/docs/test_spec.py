@@ -41,11 +41,11 @@ from conveyor.domain import (
     webhook,
 )
 from conveyor.domain.batch import INGEST, SCRUB
+from conveyor.domain.control_queue import SlotLimits
 from conveyor.domain.export import EXPORT
 from conveyor.domain.failure import BY_CODE, BY_STATUS, AccountReason, FailureReason, Handling
 from conveyor.domain.json_slices import finish
 from conveyor.domain.notice import SCHEMA
-from conveyor.domain.places import Share
 from conveyor.steps.lane import Pace
 from conveyor.steps.shared.turn import TURN
 
@@ -464,9 +464,9 @@ def test_the_bounds_of_webhooks_are_the_codes() -> None:
 
 
 def test_the_places_of_background_work_are_the_codes() -> None:
-    [table] = tables("10.5 Duties")
+    [table] = tables("10.5 Control queue")
     listed = {
-        row["kind"]: Share(int(row["places"]), int(row["places per caller"])) for row in table
+        row["kind"]: SlotLimits(int(row["slots"]), int(row["slots per caller"])) for row in table
     }
     assert listed == {INGEST: INGESTS, SCRUB: SCRUBS, EXPORT: EXPORTS}
-    assert f"A turn lasts {TURN.seconds} s." in section("10.5 Duties")
+    assert f"A turn lasts {TURN.seconds} s." in section("10.5 Control queue")

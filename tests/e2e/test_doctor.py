@@ -390,19 +390,23 @@ def test_a_list_that_was_lost_is_given_up_shown_and_dropped(tmp_path: Path) -> N
         folder = Folder(tmp_path, job, "", "")
         with service(data=tmp_path, gateway=gateway.url), client_of(program):
             pass
-        [duty] = until(lambda: dlq(folder, "list"))
-        assert duty["kind"] == "ingest"
-        assert "not_found" in duty["reason"]
-        assert _codes(doctor(folder, code=1)) == {"buried_duty"}
-        assert dlq(folder, "show", duty["id"]) == [duty]
-        told = _conveyor("dlq", "drop", "--data", str(tmp_path), duty["id"], given="n\n", code=1)
+        [message] = until(lambda: dlq(folder, "list"))
+        assert message["kind"] == "ingest"
+        assert "not_found" in message["reason"]
+        assert _codes(doctor(folder, code=1)) == {"dead_letter"}
+        assert dlq(folder, "show", message["id"]) == [message]
+        told = _conveyor("dlq", "drop", "--data", str(tmp_path), message["id"], given="n\n", code=1)
         assert "Forget 1" in told.stderr
-        assert dlq(folder, "list") == [duty]
-        assert dlq(folder, "drop", duty["id"], "--yes") == [{"id": duty["id"], "dropped": True}]
+        assert dlq(folder, "list") == [message]
+        assert dlq(folder, "drop", message["id"], "--yes") == [
+            {"id": message["id"], "dropped": True}
+        ]
         assert dlq(folder, "list") == []
         assert (
-            "not buried"
-            in _conveyor("dlq", "drop", "--yes", "--data", str(tmp_path), duty["id"], code=2).stderr
+            "no such dead letter"
+            in _conveyor(
+                "dlq", "drop", "--yes", "--data", str(tmp_path), message["id"], code=2
+            ).stderr
         )
         assert doctor(folder, code=0)
 
@@ -433,8 +437,8 @@ def _given_up_list(api: httpx.Client, program: Program, data: Path, gateway: Pro
     return job
 
 
-def test_a_duty_that_was_given_up_is_done_once_the_cause_is_mended(tmp_path: Path) -> None:
-    """A delete that cannot clear a folder is buried after ten tries, and revived."""
+def test_a_message_that_was_given_up_is_done_once_the_cause_is_mended(tmp_path: Path) -> None:
+    """A delete that cannot clear a folder is dead-lettered after ten tries, and redriven."""
     data = tmp_path / "data"
     with mock_gateway() as gateway:
         with (
@@ -449,35 +453,37 @@ def test_a_duty_that_was_given_up_is_done_once_the_cause_is_mended(tmp_path: Pat
             api.delete(f"/jobs/{job}").raise_for_status()
             until(lambda: api.get(f"/jobs/{job}").status_code == 404)
         # Nine tries and their waits take minutes: the tenth is enough to see.
-        folder.execute("UPDATE duty SET deliveries = 9, due_at = 1")
+        folder.execute("UPDATE control_message SET deliveries = 9, due_at = 1")
         with service(data=data, gateway=gateway.url) as program:
-            [duty] = until(lambda: dlq(folder, "list"))
-            assert duty["kind"] == "scrub"
-            assert "unavailable" in duty["reason"]
-            assert "buried_duty" in _codes(doctor(folder, "--job", job, code=1))
+            [message] = until(lambda: dlq(folder, "list"))
+            assert message["kind"] == "scrub"
+            assert "unavailable" in message["reason"]
+            assert "dead_letter" in _codes(doctor(folder, "--job", job, code=1))
             obstacle.rmdir()
-            assert dlq(folder, "retry", "--all") == [{"id": duty["id"], "retried": True}]
+            assert dlq(folder, "redrive", "--all") == [{"id": message["id"], "redriven": True}]
             until(lambda: not list((data / "bodies" / "jobs").glob("*")))
             assert dlq(folder, "list") == []
             until(lambda: not findings(doctor(folder)))
-            told = _conveyor("dlq", "retry", "--data", str(data), duty["id"], code=2)
-            assert duty["id"] in told.stderr
+            told = _conveyor("dlq", "redrive", "--data", str(data), message["id"], code=2)
+            assert message["id"] in told.stderr
             assert program.process.poll() is None
 
 
-def test_a_duty_revived_at_rest_is_done_at_the_next_start(folder: Folder) -> None:
+def test_a_message_redriven_at_rest_is_done_at_the_next_start(folder: Folder) -> None:
     folder.execute(
-        "INSERT INTO duty (id, kind, subject, about, deliveries, reason, buried_at)"
+        "INSERT INTO control_message (id, kind, subject, payload, deliveries, reason, dead_lettered_at)"
         " VALUES ('01M7GNPVD0697FEM6F7VYWRK5F', 'scrub', 'a job', ?, 10, 'why', 1)",
         json.dumps({"id": folder.job}),
     )
-    assert _codes(doctor(folder, code=1)) == {"buried_duty"}
+    assert _codes(doctor(folder, code=1)) == {"dead_letter"}
     dlq(folder, "retry", "01M7GNPVD0697FEM6F7VYWRK5F")
     assert doctor(folder, code=0)
-    [(deliveries, buried_at)] = folder.execute("SELECT deliveries, buried_at FROM duty")
-    assert (deliveries, buried_at) == (0, None)
+    [(deliveries, dead_lettered_at)] = folder.execute(
+        "SELECT deliveries, dead_lettered_at FROM control_message"
+    )
+    assert (deliveries, dead_lettered_at) == (0, None)
     with mock_gateway() as gateway, service(data=folder.path, gateway=gateway.url):
-        until(lambda: not folder.execute("SELECT 1 FROM duty"))
+        until(lambda: not folder.execute("SELECT 1 FROM control_message"))
 
 
 def test_dlq_wants_names_or_all(folder: Folder) -> None:
@@ -486,7 +492,7 @@ def test_dlq_wants_names_or_all(folder: Folder) -> None:
             told = _conveyor("dlq", verb, "--data", str(folder.path), *given, code=2)
             assert "--all" in told.stderr
     assert (
-        "not buried: nobody"
+        "no such dead letter: nobody"
         in _conveyor("dlq", "show", "--data", str(folder.path), "nobody", code=2).stderr
     )
 

@@ -266,5 +266,5 @@ async def test_exports_under_way_are_limited(tmp_path: Path) -> None:
         again = await api.post(f"{runs[0]}/exports")  # the one that is under way
         assert again.json()["export_id"] == started[0].json()["export_id"]
 
-        assert await program.attend.step() == 1
+        assert await program.control_worker.step() == 1
         assert (await api.post(f"{runs[2]}/exports")).status_code == 202

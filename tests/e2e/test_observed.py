@@ -112,7 +112,7 @@ def test_calls_to_engines_are_timed_and_slow_ones_counted(
         ("work", "settle"),
         ("bodies", "put_many"),
         ("coordination", "reserve"),
-        ("duties", "receive"),
+        ("control_queue", "receive"),
     ):
         calls = figure(observed, "conveyor_port_seconds_count", port=port, method=method)
         assert calls >= 1, (port, method)
@@ -138,7 +138,7 @@ def test_a_process_tells_of_itself(observed: Program) -> None:
     free = figure(observed, "conveyor_disk_free_bytes")
     assert 0 < free < figure(observed, "conveyor_disk_size_bytes")
     assert figure(observed, "conveyor_database_bytes", part="rows") > 0
-    assert figure(observed, "conveyor_buried_duties") == 0
+    assert figure(observed, "conveyor_dead_letters") == 0
     until(lambda: figure(observed, "conveyor_loop_lag_seconds_count") >= 2)
     assert figure(observed, "process_resident_memory_bytes") > 0
 

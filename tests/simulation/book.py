@@ -1,6 +1,6 @@
 """What callers were told and have seen, and what therefore must hold for ever after.
 
-Not a copy of the program: it knows no claims, batches or duties. It holds what was acknowledged
+Not a copy of the program: it knows no claims, batches or messages. It holds what was acknowledged
 and the last look at everything, and judges the next look by these.
 """
 

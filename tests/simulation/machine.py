@@ -101,7 +101,7 @@ WORK = doing("work", each=st.sampled_from([20, 1, 3]), outcomes=OUTCOMES)
 CLAIM = doing("claim", each=st.integers(1, 4))
 SLEEP = doing("sleep", each=st.sampled_from([20, 1]))
 LAND = doing("land", count=st.integers(1, 6), late=st.booleans(), outcomes=OUTCOMES)
-ATTEND = doing("attend", times=st.sampled_from([1, 5]))
+CONTROL = doing("control", times=st.sampled_from([1, 5]))
 SWEEP = doing("sweep", times=st.sampled_from([1, 2]))
 MOMENTS = st.sampled_from(["before", "after"])
 NTH = st.integers(0, 11)
@@ -115,7 +115,7 @@ def any_of(*weighted: tuple[int, st.SearchStrategy[Any]]) -> st.SearchStrategy[A
 
 
 CALLS = any_of((3, SUBMIT), (3, ADD), (5, RERUN), (4, TURN), (3, DELETE), (2, REPEAT))
-LABOURS = any_of((5, WORK), (2, CLAIM), (2, SLEEP), (5, LAND), (3, ATTEND), (2, SWEEP))
+LABOURS = any_of((5, WORK), (2, CLAIM), (2, SLEEP), (5, LAND), (3, CONTROL), (2, SWEEP))
 LOOKS = any_of((4, PAGE), (1, READ), (1, LIST), (1, INTRUDE))
 IN_BETWEEN = any_of((3, CALLS), (2, LABOURS))
 DEATHS = st.builds(Mishap, NTH, MOMENTS)
@@ -184,9 +184,9 @@ class Machine(RuleBasedStateMachine):
         self._make(step, mishap)
 
     @precondition(_has_jobs)
-    @rule(attend=ATTEND, step=WORK)
-    def work_in_peace(self, attend: Doing, step: Doing) -> None:
-        self._make(attend)
+    @rule(control=CONTROL, step=WORK)
+    def work_in_peace(self, control: Doing, step: Doing) -> None:
+        self._make(control)
         self._make(step)
         self.steps -= 1
 
@@ -310,8 +310,8 @@ class Machine(RuleBasedStateMachine):
         await self.world.land(flights, outcomes)
         return self._jobs_of([flight.task.run_id for flight in flights])
 
-    async def _attend(self, times: int) -> Sequence[KnownJob]:
-        while times and await self.world.service.attend.step():
+    async def _control(self, times: int) -> Sequence[KnownJob]:
+        while times and await self.world.service.control_worker.step():
             times -= 1
         return self.callers.jobs[-1:]
 

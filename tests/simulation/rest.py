@@ -37,7 +37,7 @@ async def come_to_rest(world: World, callers: Callers) -> None:
 async def _drive(world: World) -> None:
     """Do all there is to do; it must end."""
     for _ in range(ROUNDS):
-        while await world.service.attend.step():
+        while await world.service.control_worker.step():
             pass
         while await world.claim(20):
             await world.land(list(world.flights), ["page"])
@@ -100,7 +100,7 @@ async def _clear(world: World) -> None:
     for wait in (OLD, OLD, A_MINUTE, timedelta(hours=25), A_MINUTE):
         world.clock.advance(wait)
         await world.service.sweep.step()
-        while await world.service.attend.step():
+        while await world.service.control_worker.step():
             pass
 
 
@@ -123,8 +123,8 @@ async def _check_nothing_is_left_over(world: World, callers: Callers) -> None:
     left = set(await world.ports.blobs.keys("", limit=1000))
     assert left <= kept, f"objects of nobody: {left - kept}"
     assert not await world.ports.metadata.scrubs(limit=10)
-    assert not await world.ports.graves.buried(limit=10)
-    assert not await world.ports.duties.receive(1, lease=A_MINUTE)
+    assert not await world.ports.control_queue.dead_letters(limit=10)
+    assert not await world.ports.control_queue.receive(1, lease=A_MINUTE)
     for job in callers.jobs:
         stored = await world.ports.metadata.runs(job.id, limit=100, deleted=True)  # type: ignore[arg-type]
         assert {run.id for run in stored} == alive & job.runs.keys()

@@ -1,6 +1,6 @@
 """The whole program in this process, on the embedded engine: stepped, interrupted and killed.
 
-Nothing here runs by itself. A test makes each call, each claim, each duty and each sweep, and may
+Nothing here runs by itself. A test makes each call, each claim, each message and each sweep, and may
 have the process die, or something else happen, at any call of a port in the middle of one.
 """
 
@@ -37,7 +37,7 @@ Document = dict[str, Any]
 
 LEASE = timedelta(seconds=30)
 SYNC_TASKS = 4
-PORTS = ("metadata", "answers", "tasks", "work", "duties", "bodies", "blobs")
+PORTS = ("metadata", "answers", "tasks", "work", "control_queue", "bodies", "blobs")
 
 
 class Died(BaseException):

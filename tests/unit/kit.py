@@ -16,10 +16,9 @@ from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.api_keys import MemoryApiKeys
 from conveyor.adapters.memory.blobs import MemoryBlobs
 from conveyor.adapters.memory.bodies import MemoryBodies
+from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.coordination import MemoryCoordination
-from conveyor.adapters.memory.duties import MemoryDuties
 from conveyor.adapters.memory.exports import MemoryExports
-from conveyor.adapters.memory.graves import MemoryGraves
 from conveyor.adapters.memory.inputs import MemoryInputs
 from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.outbox import MemoryOutbox
@@ -45,10 +44,9 @@ from conveyor.ports.answers import Answers
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies, BodyName
 from conveyor.ports.clock import Clock
+from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.coordination import Coordination
-from conveyor.ports.duties import Duties
 from conveyor.ports.exports import Exports
-from conveyor.ports.graves import Graves
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.outbox import Outbox
@@ -61,9 +59,9 @@ from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Held, Work
 from conveyor.steps.add_tasks import AddTasks
 from conveyor.steps.attempt import Assignment, Ended, Fetched, Result
-from conveyor.steps.attend import Attend
 from conveyor.steps.clear import Clear
 from conveyor.steps.complete import Complete
+from conveyor.steps.control import ControlWorker
 from conveyor.steps.courier import Courier
 from conveyor.steps.delete import Delete
 from conveyor.steps.export import Export
@@ -133,8 +131,7 @@ class House:
     tasks: Tasks
     work: Work
     blobs: Blobs
-    duties: Duties
-    graves: Graves
+    control_queue: ControlQueue
     survey: Survey
     bodies: Bodies
     coordination: Coordination
@@ -147,7 +144,7 @@ class House:
     complete: Complete
     ingest: Ingest
     settle: Settle
-    attend: Attend
+    control_worker: ControlWorker
     sweep: Sweep
     read: Read
     rerun_job: RerunJob
@@ -210,10 +207,10 @@ class House:
     async def done(self, run_id: RunId) -> int:
         return (await self.tasks.counts([run_id]))[run_id].done
 
-    async def do_duties(self) -> int:
-        """Attend to all duties that are due."""
+    async def handle_messages(self) -> int:
+        """Handle all control messages that are due."""
         done = 0
-        while await self.attend.step():
+        while await self.control_worker.step():
             done += 1
         return done
 
@@ -277,9 +274,8 @@ def a_house(
     tasks: Tasks = port(MemoryTasks(rows), "tasks")
     work: Work = port(MemoryWork(rows), "work")
     blobs: Blobs = port(MemoryBlobs(), "blobs")
-    queued = MemoryDuties(clock)
-    duties: Duties = port(queued, "duties")
-    graves: Graves = port(MemoryGraves(queued), "graves")
+    queued = MemoryControlQueue(clock)
+    control_queue: ControlQueue = port(queued, "control_queue")
     survey: Survey = port(MemorySurvey(recorded, rows), "survey")
     kept: Bodies = port(bodies or MemoryBodies(), "bodies")
     coordination: Coordination = port(MemoryCoordination(clock, lease=LEASE), "coordination")
@@ -313,7 +309,7 @@ def a_house(
     mend = Mend(
         metadata=metadata,
         exports=exports,
-        duties=duties,
+        control_queue=control_queue,
         blobs=blobs,
         clock=clock,
         is_due=complete.is_due,
@@ -333,7 +329,7 @@ def a_house(
     delete = Delete(
         metadata=metadata,
         work=work,
-        duties=duties,
+        control_queue=control_queue,
         clock=clock,
         owing=owing,
         wake=woken.append,
@@ -351,7 +347,7 @@ def a_house(
         metadata=metadata,
         exports=exports,
         blobs=blobs,
-        duties=duties,
+        control_queue=control_queue,
         clock=clock,
         ids=ids,
         make=pack.write,
@@ -388,8 +384,7 @@ def a_house(
         tasks=tasks,
         work=work,
         blobs=blobs,
-        duties=duties,
-        graves=graves,
+        control_queue=control_queue,
         survey=survey,
         bodies=kept,
         coordination=coordination,
@@ -435,7 +430,7 @@ def a_house(
             tasks=tasks,
             work=work,
             blobs=blobs,
-            duties=duties,
+            control_queue=control_queue,
             inputs=inputs,
             sealing=sealing,
             replays=replays,
@@ -450,7 +445,7 @@ def a_house(
         add_tasks=AddTasks(
             metadata=metadata,
             blobs=blobs,
-            duties=duties,
+            control_queue=control_queue,
             replays=replays,
             clock=clock,
             ids=ids,
@@ -471,7 +466,7 @@ def a_house(
             tasks=tasks,
             work=work,
             blobs=blobs,
-            duties=duties,
+            control_queue=control_queue,
             sealing=sealing,
             replays=replays,
             clock=clock,
@@ -490,7 +485,7 @@ def a_house(
             timetable=timetable,
             metadata=metadata,
             api_keys=MemoryApiKeys(recorded),
-            duties=duties,
+            control_queue=control_queue,
             clock=clock,
             ids=ids,
             count=lambda what: fired.update([what]),
@@ -507,8 +502,8 @@ def a_house(
             wake=woken.append,
             outage=timedelta(milliseconds=1),
         ),
-        attend=Attend(
-            duties,
+        control_worker=ControlWorker(
+            control_queue,
             {
                 INGEST: ingest_handler(ingest),
                 SCRUB: scrub_handler(scrub),

@@ -151,7 +151,7 @@ async def test_nothing_can_be_added_while_the_first_list_is_coming_in() -> None:
     with pytest.raises(RunNotTerminal):
         await house.add_tasks.add(a_call(1), job_id, ids_as_reply)
 
-    await house.do_duties()
+    await house.handle_messages()
 
     assert (await house.add_tasks.add(a_call(1), job_id, ids_as_reply)).status == 200
 
@@ -231,7 +231,7 @@ async def test_rows_that_fail_after_the_promise_are_answered_200_and_written_lat
     assert answer.status == 200
 
     await house.sweep_later()
-    await house.do_duties()
+    await house.handle_messages()
 
     assert len(await house.rows(run_id)) == 5
     await house.check_counts(run_id)
@@ -270,7 +270,7 @@ async def test_a_failure_at_any_call_leaves_all_of_the_addition_or_nothing(
         failed = len(house.trace.calls) > number
         house.trace.forget()
         await house.sweep.at_start([])
-        await house.do_duties()
+        await house.handle_messages()
         await house.sweep.at_start([])
         rows = await house.rows(run_id)
         assert len(rows) in ({5} if answer else {2, 5})
@@ -293,7 +293,7 @@ async def test_a_promise_whose_answer_was_lost_is_kept_and_replayed() -> None:
 
     answer = await house.add_tasks.add(call, job_id, ids_as_reply)
     await house.sweep_later()
-    await house.do_duties()
+    await house.handle_messages()
 
     assert answer.status == 200
     assert len(await house.rows(run_id)) == 5

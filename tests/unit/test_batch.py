@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conveyor.domain import batch as batches
-from conveyor.domain.batch import INGEST, LINES_AT_A_TIME, ingest_duty, lines, list_key
+from conveyor.domain.batch import INGEST, LINES_AT_A_TIME, ingest_message, lines, list_key
+from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.ids import CallerId, JobId, RunId
-from conveyor.domain.message import Message
 from conveyor.domain.task import TaskSpec
 from conveyor.testing.factories import JOB, OTHER_RUN, RUN, a_batch, a_task_spec
 
@@ -88,11 +88,11 @@ def test_lists_never_share_a_place() -> None:
     assert len(places) == 8
 
 
-def test_the_duty_that_finishes_a_batch_names_it_and_how_far_it_was() -> None:
-    about = {"run_id": RUN, "first": "70", "version": "3"}
+def test_the_message_that_finishes_a_batch_names_it_and_how_far_it_was() -> None:
+    payload = {"run_id": RUN, "first": "70", "version": "3"}
     batch = a_batch(run_id=RUN, first=70, version=3)
-    assert ingest_duty(batch, CallerId("me")) == Message(
-        kind=INGEST, subject=f"{RUN}/70", caller="me", about=about
+    assert ingest_message(batch, CallerId("me")) == ControlMessage(
+        kind=INGEST, subject=f"{RUN}/70", caller="me", payload=payload
     )
 
 

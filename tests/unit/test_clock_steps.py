@@ -16,7 +16,7 @@ from conveyor.domain.schedule import Cadence, Calendar, Daily, Rate, RateUnit, S
 from conveyor.domain.task import SettleDecision, TaskStatus
 from conveyor.errors import StorageFull
 from conveyor.testing.clock import NOON, FakeClock, FakeIds
-from conveyor.testing.contracts.duties import message
+from conveyor.testing.contracts.control_queue import a_message
 from conveyor.testing.factories import (
     RUN,
     a_job,
@@ -57,14 +57,16 @@ async def test_a_restart_frees_held_messages_and_keeps_the_back_off_of_others(
     clock = FakeClock()
     async with _engine(tmp_path, clock) as engine:
         for name in ("held", "postponed"):
-            await engine.duties.send(message(name))
-        _, second = await engine.duties.receive(2, lease=LEASE)
-        await engine.duties.retry_later(second, delay=5 * MINUTE)
+            await engine.control_queue.send(a_message(name))
+        _, second = await engine.control_queue.receive(2, lease=LEASE)
+        await engine.control_queue.retry_later(second, delay=5 * MINUTE)
 
     async with _engine(tmp_path, clock) as engine:
-        assert [one.about["job"] for one in await engine.duties.receive(9, lease=LEASE)] == ["held"]
+        assert [
+            one.payload["job"] for one in await engine.control_queue.receive(9, lease=LEASE)
+        ] == ["held"]
         clock.advance(5 * MINUTE)
-        names = [one.about["job"] for one in await engine.duties.receive(9, lease=LEASE)]
+        names = [one.payload["job"] for one in await engine.control_queue.receive(9, lease=LEASE)]
         assert "postponed" in names
 
 
@@ -119,22 +121,22 @@ async def test_a_claim_whose_worker_dies_after_a_step_back_lapses_in_a_lease(
 async def test_a_clock_set_back_delays_no_message(tmp_path: Path) -> None:
     async with _running(tmp_path) as (engine, wall, keeper):
         for name in ("waiting", "postponed"):
-            await engine.duties.send(message(name))
-        both = await engine.duties.receive(2, lease=LEASE)
-        [postponed] = [one for one in both if one.about["job"] == "postponed"]
-        [waiting] = [one for one in both if one.about["job"] == "waiting"]
-        await engine.duties.retry_later(waiting, delay=timedelta())
-        await engine.duties.retry_later(postponed, delay=5 * MINUTE)
+            await engine.control_queue.send(a_message(name))
+        both = await engine.control_queue.receive(2, lease=LEASE)
+        [postponed] = [one for one in both if one.payload["job"] == "postponed"]
+        [waiting] = [one for one in both if one.payload["job"] == "waiting"]
+        await engine.control_queue.retry_later(waiting, delay=timedelta())
+        await engine.control_queue.retry_later(postponed, delay=5 * MINUTE)
 
         wall.set_wall(-HOUR)
         await keeper.step()
 
-        [first] = await engine.duties.receive(9, lease=LEASE)
-        assert first.about["job"] == "waiting"
-        await engine.duties.ack(first)
+        [first] = await engine.control_queue.receive(9, lease=LEASE)
+        assert first.payload["job"] == "waiting"
+        await engine.control_queue.ack(first)
         wall.advance(5 * MINUTE)
-        [second] = await engine.duties.receive(9, lease=LEASE)
-        assert second.about["job"] == "postponed"
+        [second] = await engine.control_queue.receive(9, lease=LEASE)
+        assert second.payload["job"] == "postponed"
 
 
 async def test_a_clock_set_back_delays_no_event_and_lets_its_sender_record_it(
@@ -168,9 +170,9 @@ async def test_a_clock_set_back_delays_no_schedule(tmp_path: Path) -> None:
 async def test_a_clock_set_ahead_ends_no_lease(tmp_path: Path) -> None:
     async with _running(tmp_path) as (engine, wall, keeper):
         await engine.tasks.add(RUN, new_tasks(n=1))
-        await engine.duties.send(message())
+        await engine.control_queue.send(a_message())
         [claimed] = await engine.work.claim({RUN: 1})
-        [received] = await engine.duties.receive(1, lease=LEASE)
+        [received] = await engine.control_queue.receive(1, lease=LEASE)
 
         wall.set_wall(HOUR)
         assert not await engine.work.claim({RUN: 1})
@@ -178,10 +180,10 @@ async def test_a_clock_set_ahead_ends_no_lease(tmp_path: Path) -> None:
 
         assert keeper.clock.now() == NOON + HOUR
         assert not await engine.work.claim({RUN: 1})
-        assert not await engine.duties.receive(1, lease=LEASE)
+        assert not await engine.control_queue.receive(1, lease=LEASE)
         assert not await engine.work.renew([held(claimed)])
         assert await engine.work.settle([settlement(claimed, scraped())]) == [True]
-        await engine.duties.ack(received)
+        await engine.control_queue.ack(received)
         [task] = (await engine.tasks.page(RUN, limit=1)).tasks
         assert (task.status, task.lost) == (TaskStatus.SUCCESSFUL, 0)
 

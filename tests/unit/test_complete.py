@@ -87,7 +87,7 @@ async def test_a_run_with_promised_rows_is_not_complete() -> None:
     assert not await house.complete.check(run_id)
 
     await house.sweep_twice()
-    await house.do_duties()
+    await house.handle_messages()
     await house.drain(run_id, _page)
 
     assert (await house.run(run_id)).status is RunStatus.COMPLETED

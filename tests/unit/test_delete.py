@@ -1,4 +1,4 @@
-"""Delete: gone at once, cleared away by a duty, with nothing left behind, whatever happens."""
+"""Delete: gone at once, cleared away by a control message, whatever happens meanwhile."""
 
 from contextlib import suppress
 from datetime import timedelta
@@ -7,10 +7,10 @@ import pytest
 
 from conveyor.domain import job as job_life
 from conveyor.domain.batch import SCRUB, TOMBSTONE_LIFE
+from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import JobStatus
-from conveyor.domain.message import Message
 from conveyor.domain.run import RunStatus
 from conveyor.domain.task import Refused, Task
 from conveyor.errors import (
@@ -60,14 +60,14 @@ async def test_a_deleted_job_is_gone_at_once() -> None:
 async def test_nothing_of_a_deleted_job_is_left_behind() -> None:
     house = a_house()
     job_id, first = await house.submit(LARGE)
-    await house.do_duties()
+    await house.handle_messages()
     await house.drain(first, _page)
     second, *_ = await house.rerun(job_id)  # its copy is under way
     other_job, other_run = await house.submit(2)
     await house.drain(other_run, _page)
 
     await house.delete.job(CALLER, job_id)
-    await house.do_duties()
+    await house.handle_messages()
 
     assert list(await house.tasks.runs_held(limit=9)) == [other_run]
     assert list(await house.bodies.runs_held(limit=9)) == [(other_job, other_run)]
@@ -83,7 +83,7 @@ async def test_nothing_of_a_deleted_job_is_left_behind() -> None:
 async def test_a_tombstone_goes_after_a_day() -> None:
     house, job_id, _ = await _ended(3)
     await house.delete.job(CALLER, job_id)
-    await house.do_duties()
+    await house.handle_messages()
     await house.delete.job(CALLER, job_id)  # answered as the first time
 
     house.clock.advance(TOMBSTONE_LIFE)
@@ -104,7 +104,7 @@ async def test_deleting_again_changes_nothing() -> None:
     await house.delete.job(CALLER, job_id)
 
     assert await house.metadata.job(job_id) == before
-    assert len(await house.duties.receive(9, lease=timedelta(seconds=1))) == 1
+    assert len(await house.control_queue.receive(9, lease=timedelta(seconds=1))) == 1
 
 
 async def test_what_is_not_ones_own_cannot_be_deleted() -> None:
@@ -139,7 +139,7 @@ async def test_deleting_a_run_moves_the_latest_to_the_newest_left() -> None:
     view = await house.read.job(CALLER, job_id)
     assert view.run is None
     assert (await house.read.runs(CALLER, job_id, limit=9, before=None))[0] == []
-    await house.do_duties()
+    await house.handle_messages()
     assert list(await house.tasks.runs_held(limit=9)) == []
     assert list(await house.bodies.runs_held(limit=9)) == []
     await house.delete.run(CALLER, job_id, first)  # answered as the first time
@@ -157,7 +157,7 @@ async def test_a_live_run_can_be_deleted() -> None:
     with pytest.raises(ConveyorError, match="takes no more tasks"):
         await house.add_tasks.add(a_call(1), job_id, ids_as_reply)
     await house.settle.settle([Ended(task, an_assignment(job), A_PAGE)])
-    await house.do_duties()
+    await house.handle_messages()
     assert list(await house.bodies.runs_held(limit=9)) == []
     await house.lifecycle.close(CALLER, job_id)
     assert (await house.job(job_id)).status is JobStatus.CLOSED
@@ -203,10 +203,10 @@ async def test_a_source_stays_while_it_is_being_copied(status: str | None) -> No
 async def test_a_source_can_go_once_all_of_it_was_copied_to_be_done_again() -> None:
     house, job_id, first = await _ended(LARGE)
     second, *_ = await house.rerun(job_id)
-    await house.do_duties()
+    await house.handle_messages()
 
     await house.delete.run(CALLER, job_id, first)
-    await house.do_duties()
+    await house.handle_messages()
 
     assert len(await house.rows(second)) == LARGE
 
@@ -238,7 +238,7 @@ async def test_a_delete_and_an_ingest(
     getattr(house.trace, moment)(call, 2, lambda: _delete_and_scrub(house, job_id))
 
     await house.ingest.run(run_id, 0)
-    await house.do_duties()
+    await house.handle_messages()
     await house.sweep_later()
 
     assert list(await house.tasks.runs_held(limit=9)) == []
@@ -255,7 +255,7 @@ async def test_a_delete_and_added_tasks(moment: Moment) -> None:
     with suppress(NotFound):
         await house.add_tasks.add(a_call(3), job_id, ids_as_reply)
 
-    await house.do_duties()
+    await house.handle_messages()
     await house.sweep_later()
     assert list(await house.tasks.runs_held(limit=9)) == []
     assert await house.lists() == []
@@ -277,12 +277,12 @@ async def test_a_delete_and_a_completion() -> None:
 
 async def test_a_scrub_that_was_not_sent_is_found() -> None:
     house, job_id, _ = await _ended(3)
-    with away(house.trace, "duties.send", Unavailable("no queue")):
+    with away(house.trace, "control_queue.send", Unavailable("no queue")):
         await house.delete.job(CALLER, job_id)
-    assert await house.do_duties() == 0
+    assert await house.handle_messages() == 0
 
     await house.sweep_later()
-    await house.do_duties()
+    await house.handle_messages()
 
     assert house.swept == {"unfinished_scrub": 1}
     assert list(await house.tasks.runs_held(limit=9)) == []
@@ -299,7 +299,7 @@ async def test_a_scrub_whose_message_waits_is_sent_no_second_one() -> None:
     await house.sweep.at_start([])
 
     assert house.swept == {}
-    assert await house.do_duties() == 1
+    assert await house.handle_messages() == 1
 
 
 @pytest.mark.parametrize("what", ["job", "run"])
@@ -316,10 +316,10 @@ async def test_a_delete_that_dies_anywhere_is_finished_or_not_begun(
             assert number > 8, "the calls of a delete were broken one by one"
             return
         await _delete(house, what, job_id, run_id)
-        house.clock.advance(timedelta(minutes=2))  # the dead process's duty is due again
-        await house.do_duties()
+        house.clock.advance(timedelta(minutes=2))  # the dead process's message is due again
+        await house.handle_messages()
         await house.sweep_later()
-        await house.do_duties()
+        await house.handle_messages()
         assert list(await house.tasks.runs_held(limit=9)) == []
         assert list(await house.bodies.runs_held(limit=9)) == []
         [scrub] = await house.metadata.scrubs(limit=9)
@@ -342,9 +342,9 @@ async def test_bodies_of_a_run_that_is_no_more_are_found() -> None:
 
 async def test_a_scrub_of_nothing_known_does_nothing() -> None:
     house = a_house()
-    about = {"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"}
-    await house.duties.send(Message(kind=SCRUB, subject="nothing", about=about))
-    assert await house.do_duties() == 1
+    payload = {"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"}
+    await house.control_queue.send(ControlMessage(kind=SCRUB, subject="nothing", payload=payload))
+    assert await house.handle_messages() == 1
 
 
 def test_only_a_deleted_job_has_a_tombstone() -> None:
@@ -365,18 +365,18 @@ async def _delete(house: House, what: str, job_id: JobId, run_id: RunId) -> None
 
 async def _delete_and_clear(house: House, what: str, job_id: JobId, run_id: RunId) -> None:
     await _delete(house, what, job_id, run_id)
-    await house.do_duties()
+    await house.handle_messages()
 
 
 async def _delete_and_scrub(house: House, job_id: JobId) -> None:
     await house.delete.job(CALLER, job_id)
-    await house.do_duties()
+    await house.handle_messages()
 
 
 async def _ended(count: int) -> tuple[House, JobId, RunId]:
     house = a_house()
     job_id, run_id = await house.submit(count)
-    await house.do_duties()
+    await house.handle_messages()
     refusal = Refused('{"status":403}', FailureReason.BLOCKED, retryable=False)
     await house.drain(run_id, lambda task: refusal if task.index == 1 else A_PAGE)
     return house, job_id, run_id

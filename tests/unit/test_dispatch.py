@@ -823,7 +823,7 @@ async def test_what_is_kept_of_a_key_names_no_key_and_goes_when_no_run_uses_it()
 async def test_a_limit_that_the_gateway_tells_is_kept() -> None:
     house, most, under_way = a_house(), 0, 0
     _, run_id = await house.submit(40)
-    await house.do_duties()
+    await house.handle_messages()
 
     async def attempt(task: Task, _: Assignment) -> Result:
         nonlocal most, under_way

@@ -76,7 +76,7 @@ def a_doctor(house: House, *, free: int = LEAST_ROOM, patient: bool = True) -> D
     return Doctor(
         metadata=house.metadata,
         tasks=house.tasks,
-        graves=house.graves,
+        control_queue=house.control_queue,
         survey=house.survey,
         inputs=house.inputs,
         exports=house.exports,
@@ -134,16 +134,16 @@ async def miss_completion(house: House) -> None:
     assert job.status is JobStatus.CLOSED
 
 
-async def lose_ingest_duty(house: House) -> None:
-    with away(house.trace, "duties.send", Unavailable("duties away")):
+async def lose_ingest_message(house: House) -> None:
+    with away(house.trace, "control_queue.send", Unavailable("control queue away")):
         await house.submit(20)
     house.clock.advance(YOUNG)
 
 
-async def lose_scrub_duty(house: House) -> None:
+async def lose_scrub_message(house: House) -> None:
     job_id, run_id = await house.submit(2)
     await house.drain(run_id, _page)
-    with away(house.trace, "duties.send", Unavailable("duties away")):
+    with away(house.trace, "control_queue.send", Unavailable("control queue away")):
         await house.delete.job(CALLER, job_id)
     house.clock.advance(YOUNG)
 
@@ -162,12 +162,12 @@ async def leave_bodies(house: House) -> None:
     job_id, run_id = await house.submit(1)
     [task] = await house.work.claim({run_id: 1})
     await house.delete.job(CALLER, job_id)
-    await house.do_duties()
+    await house.handle_messages()
     await house.bodies.put_many([Body(body_name(await house.job(job_id), task), b"late")])
     house.clock.advance(YOUNG + timedelta(minutes=1))
 
 
-async def lose_export_duty(house: House) -> None:
+async def lose_export_message(house: House) -> None:
     job_id, run_id = await house.submit(1)
     await house.metadata.commit(
         structs.replace(an_export(), job_id=job_id, run_id=run_id, created_at=house.clock.now())
@@ -193,12 +193,12 @@ async def leave_object(house: House, kind: str) -> None:
 LOST: dict[str, Setting] = {
     "lapsed_lease": lapse,
     "missed_completion": miss_completion,
-    "unfinished_ingest": lose_ingest_duty,
-    "unfinished_scrub": lose_scrub_duty,
+    "unfinished_ingest": lose_ingest_message,
+    "unfinished_scrub": lose_scrub_message,
     "orphan_rows": die_before_commit,
     "orphan_pin": leave_list,
     "orphan_body": leave_bodies,
-    "unfinished_export": lose_export_duty,
+    "unfinished_export": lose_export_message,
     "held_input": hold_list,
     "orphan_list": partial(leave_object, kind="lists"),
     "orphan_input": partial(leave_object, kind="inputs"),
@@ -207,12 +207,12 @@ LOST: dict[str, Setting] = {
 }
 
 
-async def test_a_list_whose_duty_was_lost_is_told_by_how_far_it_is_read(
+async def test_a_list_whose_message_was_lost_is_told_by_how_far_it_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     small_pieces(monkeypatch)
     house = a_house()
-    with away(house.trace, "duties.send", Unavailable("duties away")):
+    with away(house.trace, "control_queue.send", Unavailable("control queue away")):
         _, run_id = await submitted_list(house, urls(9))
     house.trace.die_at("tasks.add", 2)
     with pytest.raises(Crash):
@@ -240,7 +240,7 @@ async def test_each_lost_step_is_found_then_repaired_and_then_all_is_well(action
     assert not _writes(house.trace.calls[before:])
     assert not house.swept
     await house.sweep_twice()
-    await house.do_duties()
+    await house.handle_messages()
     assert house.swept[action] >= 1
     assert await codes(house) == []
 
@@ -277,19 +277,19 @@ async def test_at_rest_every_claim_is_a_dead_ones() -> None:
 # What nobody repairs.
 
 
-async def test_a_buried_duty_is_wrong_and_names_how_to_have_it_done() -> None:
+async def test_a_dead_letter_is_wrong_and_names_how_to_have_it_done() -> None:
     house = a_house()
     job_id, run_id = await house.submit(20)
     await house.blobs.delete(await house.lists())
-    await house.do_duties()
+    await house.handle_messages()
 
     [found] = await examined(house)
 
-    [duty] = await house.graves.buried(limit=9)
-    assert (found.severity, found.code) == (Severity.WRONG, "buried_duty")
+    [message] = await house.control_queue.dead_letters(limit=9)
+    assert (found.severity, found.code) == (Severity.WRONG, "dead_letter")
     assert (found.job_id, found.run_id) == (job_id, run_id)
-    assert f"conveyor dlq retry {duty.id}" in found.advice
-    assert await codes(house, Wanted(job_id=job_id)) == ["buried_duty"]
+    assert f"conveyor dlq redrive {message.id}" in found.advice
+    assert await codes(house, Wanted(job_id=job_id)) == ["dead_letter"]
     other, _ = await house.submit(1)
     assert await codes(house, Wanted(job_id=other)) == []
 
@@ -454,7 +454,7 @@ async def test_all_that_can_happen_without_a_fault_is_well(monkeypatch: pytest.M
 
     large, run_id = await house.submit(20)
     await well()
-    await house.do_duties()
+    await house.handle_messages()
     await well()
     await house.work.claim({run_id: 1})
     house.clock.advance(LEASE)
@@ -472,7 +472,7 @@ async def test_all_that_can_happen_without_a_fault_is_well(monkeypatch: pytest.M
     await well()
     second, *_ = await house.rerun(large, "failed")
     await well()
-    await house.do_duties()
+    await house.handle_messages()
     await house.drain(second, _one_fails)
     house.clock.advance(A_DAY)
     await house.drain(second, _page)
@@ -480,11 +480,11 @@ async def test_all_that_can_happen_without_a_fault_is_well(monkeypatch: pytest.M
     third, *_ = await house.rerun(large)
     await house.delete.job(CALLER, opened)
     await well()
-    await house.do_duties()
+    await house.handle_messages()
     await house.drain(third, _page)
     await well()
     await house.delete.run(CALLER, large, third)
-    await house.do_duties()
+    await house.handle_messages()
     await well()
     assert (await checked(house)).rows == 40
 
@@ -523,7 +523,7 @@ async def test_nothing_is_told_of_a_run_that_is_deleted_meanwhile() -> None:
 
     async def vanish() -> None:
         await house.delete.job(CALLER, job_id)
-        await house.do_duties()
+        await house.handle_messages()
 
     house.trace.after("tasks.page", 1, vanish)
 
@@ -580,7 +580,7 @@ def _writes(calls: list[str]) -> list[str]:
     reading = {
         "job", "run", "jobs", "runs", "live", "batches", "scrubs", "get", "page", "history",
         "counts", "tally", "runs_held", "read", "names", "keys", "length", "lapsed", "histories",
-        "buried", "find", "is_live",
+        "dead_letters", "find", "is_live",
     }  # fmt: skip
     return [call for call in calls if call.split(".")[1] not in reading]
 
@@ -620,7 +620,7 @@ async def test_a_list_that_is_still_to_become_rows_and_is_gone_is_told() -> None
 async def test_a_list_that_becomes_rows_while_the_doctor_looks_is_not_missed() -> None:
     house = a_house()
     await house.submit(20)
-    house.trace.before("blobs.length", 1, house.do_duties)
+    house.trace.before("blobs.length", 1, house.handle_messages)
 
     assert await codes(house) == []
     assert await house.batches() == []
@@ -653,20 +653,20 @@ async def test_the_exports_of_what_was_deleted_are_gone_and_not_missed(what: str
         job_id, run_id = await house.submit(1)
         await house.drain(run_id, _page)
         await house.exporting.start(CALLER, job_id, run_id)
-        await house.do_duties()
+        await house.handle_messages()
         if what == "job":
             await house.delete.job(CALLER, job_id)
         else:
             await house.delete.run(CALLER, job_id, run_id)
         house.trace.forget()
         house.trace.break_at(number, "after", Crash())
-        alive = await survives(house.attend.step())
+        alive = await survives(house.control_worker.step())
         house.trace.forget()
         assert "export_missing" not in await codes(house)
         if alive:
             break
         house.clock.advance(LEASE * 2)
-        await house.do_duties()
+        await house.handle_messages()
         assert not await house.exports.page(limit=9)
         assert not [key for key in await house.lists() if key.startswith("exports/")]
         number += 1

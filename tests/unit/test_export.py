@@ -26,7 +26,7 @@ from conveyor.domain.task import Refused, Task
 from conveyor.errors import IllegalMove, NotFound, StorageFull, Unavailable
 from conveyor.steps import pack
 from conveyor.steps.attempt import Ended, Fetched, Result
-from conveyor.steps.attend import LEASE, LONGEST_DELAY, MOST_DELIVERIES
+from conveyor.steps.control import LEASE, LONGEST_DELAY, MOST_DELIVERIES
 from conveyor.testing.factories import a_problem, an_export
 from tests.unit.kit import (
     CALLER,
@@ -232,11 +232,11 @@ async def test_an_export_is_gone_after_its_life() -> None:
             await house.exporting.find(CALLER, job_id, run_id, one.id)
         with pytest.raises(NotFound):
             await house.exporting.open(one.id)
-    await house.do_duties()
+    await house.handle_messages()
     assert len(await _files(house, job_id, run_id)) == 1  # nothing is made that nobody can have
 
 
-async def test_a_duty_that_comes_again_does_nothing() -> None:
+async def test_a_message_that_comes_again_does_nothing() -> None:
     house, job_id, run_id = await _drained(3)
     export = await _made(house, job_id, run_id)
     house.trace.forget()
@@ -248,10 +248,10 @@ async def test_a_duty_that_comes_again_does_nothing() -> None:
     assert house.trace.calls == ["exports.find"] * 3
 
 
-async def test_a_start_whose_duty_cannot_be_sent_is_on_record() -> None:
+async def test_a_start_whose_message_cannot_be_sent_is_on_record() -> None:
     house, job_id, run_id = await _drained(1)
 
-    with away(house.trace, "duties.send", AWAY):
+    with away(house.trace, "control_queue.send", AWAY):
         export = await house.exporting.start(CALLER, job_id, run_id)
 
     assert await house.exports.find(export.id)
@@ -274,7 +274,7 @@ async def test_a_failure_at_any_call_is_made_good_by_the_next_delivery(moment: A
 
         for export in await house.exports.page(limit=9):
             house.clock.advance(LONGEST_DELAY + LEASE)
-            await house.do_duties()
+            await house.handle_messages()
             await house.exporting.run(export.id)
             assert (await _row(house, export)).status is ExportStatus.COMPLETED
             content, lines = await _read(house, export)
@@ -292,7 +292,7 @@ async def test_an_export_that_can_never_be_made_fails_and_leaves_nothing(error: 
 
     with away(house.trace, "blobs.put", error):
         for _ in range(MOST_DELIVERIES):
-            await house.do_duties()
+            await house.handle_messages()
             house.clock.advance(LONGEST_DELAY)
 
     row = await _row(house, export)
@@ -343,7 +343,7 @@ async def test_a_maker_that_was_followed_leaves_the_end_to_the_other() -> None:
 
 
 async def test_a_row_that_was_written_meanwhile_is_completed_all_the_same() -> None:
-    """As the sweeper writes it, when it sends the duty once more."""
+    """As the sweeper writes it, when it sends the message once more."""
     house, job_id, run_id = await _drained(2)
     export = await house.exporting.start(CALLER, job_id, run_id)
 
@@ -391,7 +391,7 @@ async def test_a_deleted_job_takes_its_exports_along() -> None:
     await house.delete.job(CALLER, job_id)
     with pytest.raises(NotFound):
         await house.exporting.open(export.id)
-    await house.do_duties()
+    await house.handle_messages()
 
     assert await _files(house, job_id, run_id) == []
     assert await house.exports.find(unmade.id) is None
@@ -460,7 +460,7 @@ async def _settle(
 
 async def _made(house: House, job_id: JobId, run_id: RunId) -> Export:
     export = await house.exporting.start(CALLER, job_id, run_id)
-    await house.do_duties()
+    await house.handle_messages()
     return await house.exporting.find(CALLER, job_id, run_id, export.id)
 
 

@@ -188,7 +188,7 @@ async def test_a_list_can_be_read_by_several_jobs_even_at_the_same_time() -> Non
     slot_id = await sent(house, urls(LIMITS.sync_tasks * 2))
     async with asyncio.TaskGroup() as group:
         answers = [group.create_task(submit_list(house, slot_id)) for _ in range(3)]
-    await house.do_duties()
+    await house.handle_messages()
     runs = [ids_in(answer.result())[1] for answer in answers]
     assert [len(await house.rows(run)) for run in runs] == [LIMITS.sync_tasks * 2] * 3
     slot = await house.inputs.find(slot_id)

@@ -83,7 +83,7 @@ async def runs(house: House, job_id: JobId) -> list[Run]:
 
 async def finish(house: House, job_id: JobId) -> Run:
     """Have the latest run take in its list and come to its end."""
-    await house.do_duties()
+    await house.handle_messages()
     run = await latest(house, job_id)
     await house.drain(run.id, lambda _: A_PAGE)
     return await latest(house, job_id)
@@ -294,7 +294,7 @@ async def test_more_than_a_bite_is_fired_bite_by_bite() -> None:
     assert await house.fire.step() == 0
 
 
-CALLS = ("timetable.due", "metadata.run", "metadata.commit", "duties.send")
+CALLS = ("timetable.due", "metadata.run", "metadata.commit", "control_queue.send")
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -312,7 +312,7 @@ async def test_a_death_anywhere_fires_once(number: int, moment: Moment) -> None:
     assert tuple(house.trace.calls) == CALLS[: number + 1]
     house.trace.forget()
     await house.fire.step()
-    await house.do_duties()
+    await house.handle_messages()
     await house.sweep_later()
     run = await finish(house, job_id)
     assert (run.status, run.sequence, run.total) == (RunStatus.COMPLETED, 2, LARGE)
@@ -321,14 +321,14 @@ async def test_a_death_anywhere_fires_once(number: int, moment: Moment) -> None:
     assert (job.runs, job.skipped) == (2, 0)
 
 
-async def test_a_duty_that_cannot_be_sent_is_the_sweepers() -> None:
+async def test_a_message_that_cannot_be_sent_is_the_sweepers() -> None:
     house = a_house()
     job_id = await schedule(house)
     house.clock.advance(HOUR)
-    house.trace.broken["duties.send"] = Unavailable("away")
+    house.trace.broken["control_queue.send"] = Unavailable("away")
     assert await house.fire.step() == 1
     house.trace.broken.clear()
-    assert await house.do_duties() == 0
+    assert await house.handle_messages() == 0
     await house.sweep_later()
     assert house.swept == {"unfinished_ingest": 1}
     assert (await finish(house, job_id)).status is RunStatus.COMPLETED
@@ -390,7 +390,7 @@ async def test_a_list_that_is_gone_stops_its_run_and_says_why() -> None:
     job_id = await schedule(house)
     await house.blobs.delete(await house.lists())
     await fire(house)
-    await house.do_duties()
+    await house.handle_messages()
     run = await latest(house, job_id)
     assert run.status is RunStatus.STOPPED
     assert "no longer in storage" in (run.ingest_error or "")
@@ -423,14 +423,14 @@ async def test_a_long_list_stays_in_its_slot_for_as_long_as_the_job() -> None:
         assert (run.status, run.total) == (RunStatus.COMPLETED, 3 * LARGE)
     for run in await runs(house, job_id):
         await house.delete.run(CALLER, job_id, run.id)
-    await house.do_duties()
+    await house.handle_messages()
     house.clock.advance(40 * DAY)
     await house.sweep_later()
     slot = await house.inputs.find(slot_id)
     assert slot
     assert await house.lists() == [slot.blob]
     await house.delete.job(CALLER, job_id)
-    await house.do_duties()
+    await house.handle_messages()
     assert not await house.lists()
     with pytest.raises(FileInputNotFound):
         await submit_list(house, slot_id)
@@ -456,7 +456,7 @@ async def test_a_list_outlives_all_runs_and_any_age(count: int) -> None:
     await fire(house)
     run = await finish(house, job_id)
     await house.delete.run(CALLER, job_id, run.id)
-    await house.do_duties()
+    await house.handle_messages()
     house.clock.advance(1000 * DAY)
     await house.sweep_later()
     await house.sweep.at_start([])
@@ -471,7 +471,7 @@ async def test_a_deleted_job_fires_no_more_and_leaves_nothing() -> None:
     job_id = await schedule(house)
     await house.delete.job(CALLER, job_id)
     assert await fire(house) == 0
-    await house.do_duties()
+    await house.handle_messages()
     assert not await house.lists()
     assert await fire(house) == 0
     house.clock.advance(2 * DAY)
@@ -496,7 +496,7 @@ async def test_stop_ends_the_live_run_and_the_schedule_goes_on() -> None:
         await house.lifecycle.stop(CALLER, job_id)
     await fire(house)
     assert (await house.lifecycle.stop(CALLER, job_id)).status is RunStatus.STOPPED
-    await house.do_duties()
+    await house.handle_messages()
     assert await fire(house) == 1
     assert (await latest(house, job_id)).sequence == 2
     assert (await finish(house, job_id)).status is RunStatus.COMPLETED

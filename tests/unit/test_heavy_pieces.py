@@ -55,7 +55,7 @@ async def test_a_rerun_copies_large_tasks_whole_and_in_pieces() -> None:
 async def test_a_copy_that_follows_a_rerun_does_too() -> None:
     house = a_house(limits=Limits(sync_tasks=100))
     job_id, run_id = await _submit_heavy(house)
-    await house.do_duties()
+    await house.handle_messages()
     await _check_rerun(house, job_id, run_id)
 
 
@@ -64,7 +64,7 @@ async def _check_rerun(house: House, job_id: JobId, run_id: RunId) -> None:
     house.trace.forget()
 
     again, retried, _ = await house.rerun(job_id)
-    await house.do_duties()
+    await house.handle_messages()
 
     first, copies = await _specs(house, run_id), await _specs(house, again)
     assert (retried, len(first)) == (MANY, MANY)

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from conveyor.domain import run as life
 from conveyor.domain.batch import INGEST
+from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import JobId, RunId, task_ids
-from conveyor.domain.message import Message
 from conveyor.domain.run import IngestStatus, RunStatus
 from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import NotFound, StorageFull, Unavailable
@@ -47,7 +47,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_list_becomes_its_rows_in_order_with_the_ids_of_its_run() -> None:
     house, _, run_id = await _staged()
 
-    await house.do_duties()
+    await house.handle_messages()
 
     rows = await house.rows(run_id)
     assert [row.index for row in rows] == list(range(COUNT))
@@ -103,7 +103,7 @@ async def test_a_resumed_ingest_begins_at_the_watermark_and_adds_nothing_again()
 async def test_an_open_job_may_go_on_after_its_list_is_in() -> None:
     house, job_id, run_id = await _staged(status="open")
 
-    await house.do_duties()
+    await house.handle_messages()
 
     run = await house.run(run_id)
     assert (run.ingest_status, run.last_batch_received) == (IngestStatus.DONE, False)
@@ -115,7 +115,7 @@ async def test_a_job_closed_while_its_list_comes_in_completes_at_the_end() -> No
     house, job_id, run_id = await _staged(status="open")
     house.trace.before("work.enqueue", 1, lambda: house.lifecycle.close(CALLER, job_id))
 
-    await house.do_duties()
+    await house.handle_messages()
     await house.drain(run_id, _page)
 
     assert (await house.run(run_id)).status is RunStatus.COMPLETED
@@ -194,25 +194,25 @@ async def test_a_list_that_is_lost_while_its_rows_are_owed_is_told() -> None:
 
     with pytest.raises(NotFound):
         await house.ingest.run(run_id, 0)
-    await house.do_duties()
+    await house.handle_messages()
 
-    [buried] = await house.graves.buried(limit=9)
-    assert buried.about["run_id"] == run_id
+    [dead] = await house.control_queue.dead_letters(limit=9)
+    assert dead.payload["run_id"] == run_id
 
 
-async def test_a_duty_delivered_three_times_makes_the_rows_once() -> None:
+async def test_a_message_delivered_three_times_makes_the_rows_once() -> None:
     house, _, run_id = await _staged()
-    about = {"run_id": run_id, "first": "0"}
+    payload = {"run_id": run_id, "first": "0"}
     for nth in "12":
-        await house.duties.send(Message(kind=INGEST, subject=nth, about=about))
+        await house.control_queue.send(ControlMessage(kind=INGEST, subject=nth, payload=payload))
 
-    assert await house.do_duties() == 3
+    assert await house.handle_messages() == 3
 
     await _check_whole(house, run_id)
-    assert await house.graves.buried(limit=9) == []
+    assert await house.control_queue.dead_letters(limit=9) == []
 
 
-async def test_a_duty_for_an_unknown_run_or_batch_is_done_with() -> None:
+async def test_a_message_for_an_unknown_run_or_batch_is_done_with() -> None:
     house, _, run_id = await _staged()
 
     await house.ingest.run(RunId(house.ids.new()), 0)
@@ -221,7 +221,7 @@ async def test_a_duty_for_an_unknown_run_or_batch_is_done_with() -> None:
     assert await house.rows(run_id) == []
 
 
-async def test_a_duty_for_a_finished_batch_makes_up_for_a_missed_completion_check() -> None:
+async def test_a_message_for_a_finished_batch_makes_up_for_a_missed_completion_check() -> None:
     house, _, run_id = await _staged()
 
     async def drain() -> None:
@@ -255,7 +255,7 @@ async def test_a_stop_in_the_middle_cuts_the_total_to_the_rows_there_are() -> No
     house, job_id, run_id = await _staged()
     house.trace.before("metadata.commit", 2, lambda: _stop(house, job_id))
 
-    await house.do_duties()
+    await house.handle_messages()
 
     run = await house.run(run_id)
     assert (run.status, run.ingest_status, run.total) == (
@@ -357,19 +357,19 @@ async def test_a_fault_at_any_call_leaves_what_a_second_run_makes_whole(
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_crash_at_any_call_is_made_up_for_by_the_duty_alone(moment: Moment) -> None:
+async def test_a_crash_at_any_call_is_made_up_for_by_the_message_alone(moment: Moment) -> None:
     for number in count():
         house, _, run_id = await _staged()
         house.trace.forget()
         house.trace.break_at(number, moment, Crash())
         try:
-            await house.do_duties()
+            await house.handle_messages()
         except* Crash:
             pass
         reached = len(house.trace.calls) > number
         house.trace.forget()
         house.clock.advance(A_LONG_TIME)
-        await house.do_duties()
+        await house.handle_messages()
         await _check_whole(house, run_id)
         if not reached:
             return
@@ -423,22 +423,22 @@ async def test_a_list_that_cannot_be_finished_leaves_its_run_stopped_with_what_i
     [batch] = await house.batches()
     await house.blobs.delete([batch.blob or ""])
 
-    await house.do_duties()
+    await house.handle_messages()
 
     run = await house.run(run_id)
     assert (run.status, run.ingest_status) == (RunStatus.STOPPED, IngestStatus.DONE)
     assert run.total == len(await house.rows(run_id)) == 8
     assert await house.batches() == []
-    [buried] = await house.graves.buried(limit=9)
-    assert buried.kind == "ingest"
+    [dead] = await house.control_queue.dead_letters(limit=9)
+    assert dead.kind == "ingest"
     await house.sweep_twice()
-    assert await house.do_duties() == 0
+    assert await house.handle_messages() == 0
 
 
 async def test_giving_up_a_list_that_is_in_changes_nothing() -> None:
     house = a_house()
     _, run_id = await house.submit(20)
-    await house.do_duties()
+    await house.handle_messages()
     before = await house.run(run_id)
 
     await house.ingest.abandon(RunId("01ARZ3NDEKTSV4RRFFQ69G5FAV"), 0)
@@ -461,7 +461,7 @@ async def test_a_run_whose_account_fails_still_gets_all_its_rows(
         await house.metadata.commit(failed)
 
     house.trace.after("work.enqueue", 2, fail)
-    await house.do_duties()
+    await house.handle_messages()
 
     run = await house.run(run_id)
     assert (run.status, run.total, run.ingest_status) == (RunStatus.FAILED, 20, IngestStatus.DONE)
@@ -477,7 +477,7 @@ async def test_rows_ahead_of_the_watermark_count_when_the_run_ends_there(
     house = a_house()
     job_id, run_id = await house.submit(20)
     if copied:
-        await house.do_duties()
+        await house.handle_messages()
         await house.drain(run_id, lambda _: A_PAGE)
         run_id, *_ = await house.rerun(job_id, "successful")
     house.trace.die_at("metadata.commit", 2)  # the watermark of the second chunk

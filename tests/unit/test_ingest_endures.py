@@ -1,4 +1,4 @@
-"""Deaths, doubles and burials on the way lose nothing, count nothing twice and say what happened."""
+"""Deaths, doubles and dead letters on the way lose nothing, count nothing twice and say what happened."""
 
 from contextlib import suppress
 from datetime import timedelta
@@ -8,7 +8,7 @@ import pytest
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.run import RunStatus
 from conveyor.errors import NotFound, Unavailable
-from conveyor.steps.attend import LEASE, MOST_DELIVERIES
+from conveyor.steps.control import LEASE, MOST_DELIVERIES
 from conveyor.testing.trace import Crash
 from tests.unit.kit import CALLER, House, a_call, a_house, away, ids_as_reply
 from tests.unit.staging_kit import packed, sent, small_pieces, submit_list, submitted_list, urls
@@ -25,8 +25,8 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 async def _die_on_the_way(house: House, nth: int) -> None:
     """A delivery whose process dies: its lease runs out."""
     house.trace.die_at("tasks.add", nth)
-    with suppress(BaseExceptionGroup):  # the tenth is followed by another duty, and no death
-        await house.attend.step()
+    with suppress(BaseExceptionGroup):  # the tenth is followed by another message, and no death
+        await house.control_worker.step()
     house.trace.forget()
     house.clock.advance(LEASE + timedelta(seconds=1))
 
@@ -36,10 +36,10 @@ async def test_an_ingest_that_comes_further_each_time_is_never_given_up() -> Non
     _, run_id = await submitted_list(house, urls(ROWS))
     for _ in range(2 * MOST_DELIVERIES):
         await _die_on_the_way(house, 2)
-    await house.do_duties()
+    await house.handle_messages()
     run = await house.run(run_id)
     assert (run.status, run.total, run.is_cut) == (RunStatus.RUNNING, ROWS, False)
-    assert not await house.graves.buried(limit=9)
+    assert not await house.control_queue.dead_letters(limit=9)
 
 
 async def test_an_ingest_that_stands_still_is_given_up_and_says_so() -> None:
@@ -47,13 +47,13 @@ async def test_an_ingest_that_stands_still_is_given_up_and_says_so() -> None:
     job_id, run_id = await submitted_list(house, urls(ROWS))
     for _ in range(MOST_DELIVERIES):
         await _die_on_the_way(house, 1)
-    await house.do_duties()
+    await house.handle_messages()
     run = await house.run(run_id)
     assert (run.status, run.total, run.is_cut) == (RunStatus.STOPPED, 0, True)
     assert "run the job again" in (run.ingest_error or "")
-    assert len(await house.graves.buried(limit=9)) == 1
+    assert len(await house.control_queue.dead_letters(limit=9)) == 1
     again, *_ = await house.rerun(job_id)
-    await house.do_duties()
+    await house.handle_messages()
     assert (await house.run(again)).total == ROWS
 
 
@@ -73,7 +73,7 @@ async def test_a_list_that_is_gone_is_told_to_be_submitted_again() -> None:
     pinned = (await house.job(job_id)).pinned
     assert pinned
     await house.blobs.delete([pinned.blob])
-    await house.do_duties()
+    await house.handle_messages()
     run = await house.run(run_id)
     assert run.status is RunStatus.STOPPED
     assert "submit it again" in (run.ingest_error or "")
@@ -103,7 +103,7 @@ async def test_a_copy_that_was_given_up_is_made_anew_from_the_last_whole_run() -
     assert (await house.run(cut)).total < 25
 
     again, retried, _ = await house.rerun(job_id)
-    await house.do_duties()
+    await house.handle_messages()
 
     run = await house.run(again)
     assert (retried, run.total, run.is_cut, run.ingest_error) == (25, 25, False, None)
@@ -122,7 +122,7 @@ async def test_what_a_cut_run_lacks_is_told_by_its_partial_reruns_too() -> None:
         await house.ingest.run(run_id, 0)
     await house.ingest.abandon(run_id, 0)
     partial, *_ = await house.rerun(job_id, "pending")
-    await house.do_duties()
+    await house.handle_messages()
     run = await house.run(partial)
     assert run.is_cut
     assert run.ingest_error == (await house.run(run_id)).ingest_error
@@ -154,7 +154,7 @@ async def test_while_an_export_is_being_made_there_is_no_second() -> None:
     job_id, run_id = await house.submit(1)
     first = await house.exporting.start(CALLER, job_id, run_id)
     assert (await house.exporting.start(CALLER, job_id, run_id)).id == first.id
-    await house.do_duties()
+    await house.handle_messages()
     assert (await house.exporting.start(CALLER, job_id, run_id)).id != first.id
     with pytest.raises(NotFound):
         await house.exporting.start(CALLER, job_id, RunId("another"))

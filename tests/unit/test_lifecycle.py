@@ -217,7 +217,7 @@ async def test_a_stop_before_the_list_is_in_cuts_the_total_to_nothing() -> None:
     job_id, run_id = await house.submit(20)
     await house.lifecycle.stop(CALLER, job_id)
 
-    await house.do_duties()
+    await house.handle_messages()
 
     run = await house.run(run_id)
     assert (run.status, run.total, run.ingest_status, run.last_batch_received) == (

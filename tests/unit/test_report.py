@@ -317,7 +317,7 @@ async def test_what_a_deleted_run_owes_outlives_it_and_goes_when_it_is_sent(what
         await house.delete.job(CALLER, job_id)
     else:
         await house.delete.run(CALLER, job_id, run_id)
-    await house.do_duties()
+    await house.handle_messages()
     assert [one.channel for one in await house.outbox.page(limit=9)] == [Channel.TASK_TOKEN]
 
     await house.report.step()
@@ -330,7 +330,7 @@ async def test_what_a_deleted_run_owes_goes_when_nobody_can_be_told_either(answe
     house = a_house()
     job_id, _ = await _ended(house)
     await house.delete.job(CALLER, job_id)
-    await house.do_duties()
+    await house.handle_messages()
     _always(house, answer)
     house.clock.advance(timedelta(days=6))
     await house.report.step()
@@ -343,7 +343,7 @@ async def test_what_was_sent_goes_with_its_job_and_no_other_jobs_does() -> None:
     other, _ = await _ended(house, "another")
     await house.report.step()
     await house.delete.job(CALLER, job_id)
-    await house.do_duties()
+    await house.handle_messages()
     assert [one.job_id for one in await house.outbox.page(limit=9)] == [other]
 
 
@@ -354,7 +354,7 @@ async def test_a_delete_of_one_run_leaves_the_events_of_others() -> None:
     again, _, _ = await house.rerun(job_id)
     await house.drain(again, _page)
     await house.delete.run(CALLER, job_id, again)
-    await house.do_duties()
+    await house.handle_messages()
     assert [one.run_id for one in await house.outbox.page(limit=9)] == [first]
 
 
@@ -366,7 +366,7 @@ async def test_a_delete_in_the_middle_of_a_report_leaves_nothing(nth: int) -> No
 
     async def delete() -> None:
         await house.delete.job(CALLER, job_id)
-        await house.do_duties()
+        await house.handle_messages()
 
     if nth == 1:
         house.trace.after("step_functions.succeed", 1, delete)

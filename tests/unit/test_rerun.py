@@ -45,7 +45,7 @@ from tests.unit.kit import (
 )
 
 A_REFUSAL = Refused('{"status":403,"code":"RESP001"}', FailureReason.BLOCKED, retryable=False)
-SMALL, LARGE = 9, 25  # rows of a run that is copied at once, and of one that is copied by a duty
+SMALL, LARGE = 9, 25  # rows of a run copied at once, and of one copied by a control message
 EITHER = pytest.mark.parametrize("count", [SMALL, LARGE])
 
 
@@ -54,7 +54,7 @@ async def test_a_full_rerun_does_every_task_again_under_the_same_ids(count: int)
     house, job_id, first = await _ended(count)
 
     second, retried, taken_over = await house.rerun(job_id)
-    await house.do_duties()
+    await house.handle_messages()
 
     before, after = await house.rows(first), await house.rows(second)
     assert (retried, taken_over) == (count, 0)
@@ -77,7 +77,7 @@ async def test_a_partial_rerun_does_what_matches_and_inherits_the_rest(count: in
 
     second, retried, taken_over = await house.rerun(job_id, "failed")
     early = await house.read.run(CALLER, job_id, second)
-    await house.do_duties()
+    await house.handle_messages()
 
     assert (retried, taken_over) == (failed, count - failed)
     run = await house.run(second)
@@ -151,7 +151,7 @@ async def test_what_a_stopped_run_left_open_is_done_again_only_when_asked_for(co
     house, job_id, _ = await _stopped(count)
 
     second, retried, taken_over = await house.rerun(job_id, "failed")
-    await house.do_duties()
+    await house.handle_messages()
 
     assert (retried, taken_over) == (1, count - 1)
     run = await house.run(second)
@@ -163,7 +163,7 @@ async def test_what_a_stopped_run_left_open_is_done_again_only_when_asked_for(co
     assert (run.frozen.done, run.total) == (2, count)
 
     third, retried, _ = await house.rerun(job_id, "pending")
-    await house.do_duties()
+    await house.handle_messages()
     assert retried == count - 2
     await house.drain(third, _page)
     run = await house.run(third)
@@ -181,7 +181,7 @@ async def test_a_row_still_processing_counts_as_pending(
     house, job_id, first = await _stopped(count, processing=1)
 
     second, did, taken_over = await house.rerun(job_id, status)
-    await house.do_duties()
+    await house.handle_messages()
 
     want = count if retried is None else retried + count if retried < 0 else retried
     assert (did, taken_over) == (want, count - want)
@@ -218,7 +218,7 @@ async def test_a_row_that_settles_between_two_copies_of_it_is_counted_as_it_was_
     job = await house.job(job_id)
     await house.settle.settle([Ended(busy, an_assignment(job), A_PAGE)])
 
-    await house.do_duties()
+    await house.handle_messages()
 
     run, rows = await house.run(second), await house.rows(second)
     assert run.inherited == inherited(rows)
@@ -345,11 +345,11 @@ async def test_a_run_that_ended_before_its_rows_were_written_is_not_run_again_ye
     with pytest.raises(RunNotTerminal, match="being written"):
         await house.rerun(job_id)
 
-    await house.do_duties()
+    await house.handle_messages()
 
     # The stop came before the first row, and the list is still there.
     again, retried, _ = await house.rerun(job_id)
-    await house.do_duties()
+    await house.handle_messages()
     assert retried == len(await house.rows(again)) == LARGE
 
 
@@ -375,7 +375,7 @@ async def test_bodies_are_inherited_while_they_live(count: int) -> None:
     house, job_id, first = await _ended(count)
     house.clock.advance(timedelta(days=14) - timedelta(seconds=1))
     second, *_ = await house.rerun(job_id, "failed")
-    await house.do_duties()
+    await house.handle_messages()
     await house.drain(second, lambda task: A_REFUSAL if task.index == 0 else A_PAGE)
     house.clock.advance(timedelta(days=14))
 
@@ -386,7 +386,7 @@ async def test_bodies_are_inherited_while_they_live(count: int) -> None:
     third, retried, taken_over = await house.rerun(job_id, "successful")
     assert (retried, taken_over) == (count - 1, 1), "no body is taken over"
     await house.lifecycle.stop(CALLER, job_id)
-    await house.do_duties()
+    await house.handle_messages()
     assert (await house.run(third)).status is RunStatus.STOPPED
     await house.rerun(job_id)
 
@@ -395,7 +395,7 @@ async def test_bodies_are_inherited_while_they_live(count: int) -> None:
 async def test_the_same_key_gives_the_same_run(count: int) -> None:
     house, job_id, _ = await _ended(count)
     first = await house.rerun(job_id, "failed", key="k")
-    await house.do_duties()
+    await house.handle_messages()
     await house.drain(first[0], _page)
 
     assert await house.rerun(job_id, "failed", key="k") == first
@@ -417,7 +417,7 @@ async def test_of_two_reruns_at_once_one_is_made(count: int) -> None:
     with pytest.raises(RunNotTerminal):
         await house.rerun(job_id)
 
-    await house.do_duties()
+    await house.handle_messages()
     runs = await house.metadata.runs(job_id, limit=9)
     assert len(winner) == 1
     assert len(runs) == 2
@@ -474,7 +474,7 @@ async def test_a_rerun_and_a_delete_of_the_job(count: int) -> None:
     with pytest.raises(NotFound):
         await house.rerun(job_id)
 
-    await house.do_duties()
+    await house.handle_messages()
     assert list(await house.tasks.runs_held(limit=9)) == []
 
 
@@ -489,7 +489,7 @@ async def test_a_rerun_and_a_delete_of_its_source(count: int) -> None:
     with pytest.raises(NoPriorRun):
         await house.rerun(job_id, "failed")
 
-    await house.do_duties()
+    await house.handle_messages()
     assert list(await house.tasks.runs_held(limit=9)) == []
 
 
@@ -506,7 +506,7 @@ async def test_a_stopped_copy_is_copied_to_its_end(
 
     house.trace.after("work.enqueue", 2, stop)
     second, *_ = await house.rerun(job_id, status)
-    await house.do_duties()
+    await house.handle_messages()
 
     run, rows = await house.run(second), await house.rows(second)
     assert (run.status, run.ingest_status) == (RunStatus.STOPPED, IngestStatus.DONE)
@@ -521,12 +521,12 @@ async def test_a_copy_whose_source_is_gone_is_given_up_for_all_to_see() -> None:
     second, *_ = await house.rerun(job_id)
     await house.tasks.discard(first, limit=5)
 
-    await house.do_duties()
+    await house.handle_messages()
 
     run = await house.run(second)
     assert (run.status, run.total) == (RunStatus.STOPPED, LARGE - 5)
-    [grave] = await house.graves.buried(limit=9)
-    assert "gone before they were copied" in grave.reason
+    [dead] = await house.control_queue.dead_letters(limit=9)
+    assert "gone before they were copied" in dead.reason
 
 
 async def test_of_reruns_in_one_process_one_copies_at_a_time() -> None:
@@ -591,13 +591,13 @@ async def test_a_rerun_whose_engine_is_away_is_made_or_not(count: int, moment: M
 
 async def _rerun_and_copy(house: House, job_id: JobId, status: str | None) -> None:
     await house.rerun(job_id, status)
-    await house.do_duties()
+    await house.handle_messages()
 
 
 async def _check_after_death(house: House, job_id: JobId, first: RunId, count: int) -> None:
     house.trace.forget()
     await house.sweep_later()
-    await house.do_duties()
+    await house.handle_messages()
     runs = await house.metadata.runs(job_id, limit=9)
     held = set(await house.tasks.runs_held(limit=9))
     assert held == {run.id for run in runs}, "no rows without a run"
@@ -620,7 +620,7 @@ async def _ended(
     """A completed run, a third of its tasks failed."""
     house = a_house()
     job_id, run_id = await house.submit(count)
-    await house.do_duties()
+    await house.handle_messages()
     await house.drain(run_id, lambda task: A_REFUSAL if failing(task) else A_PAGE)
     return house, job_id, run_id
 
@@ -629,7 +629,7 @@ async def _stopped(count: int, *, processing: int = 0) -> tuple[House, JobId, Ru
     """A stopped run: one task failed, one successful, some still processing, the rest pending."""
     house = a_house()
     job_id, run_id = await house.submit(count)
-    await house.do_duties()
+    await house.handle_messages()
     job = await house.job(job_id)
     failed, done, *_ = await house.work.claim({run_id: 2 + processing})
     await house.settle.settle(

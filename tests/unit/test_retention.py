@@ -170,10 +170,10 @@ async def test_an_export_that_nobody_began_is_asked_for_again_once_in_a_while() 
         house.clock.advance(A_MINUTE)
 
     assert house.swept == {"unfinished_export": 1}
-    assert await house.do_duties() == 1
+    assert await house.handle_messages() == 1
 
 
-async def test_an_export_that_was_begun_is_its_duties_alone() -> None:
+async def test_an_export_that_was_begun_is_its_messages_alone() -> None:
     house = a_house()
     export = await _export(house)
     await house.metadata.commit(begun(export))
@@ -206,7 +206,7 @@ async def test_of_two_sweepers_one_asks_for_an_export() -> None:
     await house.sweep.step()
 
     assert not house.swept
-    assert await house.do_duties() == 0
+    assert await house.handle_messages() == 0
 
 
 # Lists.
@@ -277,7 +277,7 @@ async def test_a_list_of_a_job_that_is_being_cleared_is_its_scrubs() -> None:
     house.clock.advance(SLOT_LIFE + YOUNG)
     await house.sweep_twice()
     assert house.swept["held_input"] == 0
-    await house.do_duties()
+    await house.handle_messages()
     await house.sweep_twice()
 
     assert house.swept["held_input"] == 1

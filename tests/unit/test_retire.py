@@ -24,7 +24,7 @@ async def schedule(house: House, ttl: int = 14) -> JobId:
 async def fire(house: House, job_id: JobId) -> RunId:
     house.clock.advance(HOUR)
     await house.fire.step()
-    await house.do_duties()
+    await house.handle_messages()
     run_id = (await house.job(job_id)).latest_run_id
     assert run_id
     await house.drain(run_id, _one_page_and_a_refusal)
@@ -56,7 +56,7 @@ async def test_a_run_goes_once_its_life_and_that_of_its_results_are_over(ttl: in
 
     assert await runs(house, job_id) == [second]
     assert house.cleared["scheduled_run"] == 1
-    await house.do_duties()
+    await house.handle_messages()
     assert not await house.rows(first)
     assert not house.swept
 
@@ -78,7 +78,7 @@ async def test_a_run_whose_results_a_newer_one_shows_stays_as_long_as_that() -> 
     source = await fire(house, job_id)
     heir, _, inherited = await house.rerun(job_id, "failed")
     assert inherited == 1
-    await house.do_duties()
+    await house.handle_messages()
     await house.drain(heir, lambda _: A_PAGE)
 
     house.clock.advance(2 * RUN_LIFE)

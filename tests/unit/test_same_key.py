@@ -88,7 +88,7 @@ async def test_an_addition(two: Two, count: int, *, last: bool) -> None:
 async def test_a_rerun(two: Two, count: int) -> None:
     body = {"tasks": tasks(count)}
     job_id = (await two[0].post("/jobs", json=body)).json()["job_id"]
-    while await two[2].attend.step():
+    while await two[2].control_worker.step():
         pass
     (await two[0].post(f"/jobs/{job_id}/stop")).raise_for_status()
     key = {"Idempotency-Key": "rerun"}

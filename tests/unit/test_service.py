@@ -13,16 +13,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from conveyor.domain.batch import SCRUB, Scrub
-from conveyor.domain.message import Message
+from conveyor.domain.control_queue import ControlMessage
 from conveyor.settings import Settings
 from conveyor.steps.doctor import LEAST_ROOM
 from conveyor.vitals import Room
 from conveyor.wiring import open_embedded, wire
 
-A_SCRUB = Message(kind=SCRUB, subject="a job", about={"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"})
+A_SCRUB = ControlMessage(kind=SCRUB, subject="a job", payload={"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"})
 
 
-async def test_a_long_duty_does_not_hold_up_the_stop(
+async def test_a_long_message_does_not_hold_up_the_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It can be cut off anywhere, and comes again at the next start."""
@@ -37,7 +37,7 @@ async def test_a_long_duty_does_not_hold_up_the_stop(
             return []
 
         monkeypatch.setattr(engines.metadata, "scrubs", endless)
-        await engines.duties.send(A_SCRUB)
+        await engines.control_queue.send(A_SCRUB)
         service = wire(settings, engines)
         async with asyncio.timeout(10), asyncio.TaskGroup() as group:
             group.create_task(service.work(stopping))
@@ -45,8 +45,8 @@ async def test_a_long_duty_does_not_hold_up_the_stop(
             stopping.set()
     async with AsyncExitStack() as stack:
         engines = await open_embedded(settings, stack)
-        [duty] = await engines.duties.receive(9, lease=timedelta(seconds=1))
-        assert duty.kind == SCRUB
+        [message] = await engines.control_queue.receive(9, lease=timedelta(seconds=1))
+        assert message.kind == SCRUB
 
 
 async def test_a_bug_in_a_background_loop_does_not_end_the_process(
@@ -72,7 +72,7 @@ async def test_a_bug_in_a_background_loop_does_not_end_the_process(
         break_call(engines.timetable, "due")
         break_call(engines.work, "release_lapsed")
         break_call(engines.metadata, "scrubs")
-        await engines.duties.send(A_SCRUB)
+        await engines.control_queue.send(A_SCRUB)
         service = wire(settings, engines)
         with capture_logs() as logs:
             async with asyncio.timeout(30), asyncio.TaskGroup() as group:
@@ -80,7 +80,7 @@ async def test_a_bug_in_a_background_loop_does_not_end_the_process(
                 while met["scrubs"] < 3 or met["release_lapsed"] < 3:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.01)
                 stopping.set()
-    assert {"duty.bug", "step.bug", "sweeper.failed"} <= {line["event"] for line in logs}
+    assert {"control.bug", "step.bug", "sweeper.failed"} <= {line["event"] for line in logs}
     assert {"notify", "report", "fire"} <= {line.get("step") for line in logs}
 
 

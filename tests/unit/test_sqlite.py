@@ -23,7 +23,7 @@ from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine
 from conveyor.domain.task import TaskStatus
 from conveyor.errors import RefusedToStart, Stale, StorageFull, Unavailable
 from conveyor.testing.clock import FakeClock, FakeIds
-from conveyor.testing.contracts.duties import message
+from conveyor.testing.contracts.control_queue import a_message
 from conveyor.testing.factories import RUN, a_job, a_run, held, new_tasks, scraped, settlement
 
 LEASE = timedelta(seconds=60)
@@ -383,16 +383,16 @@ async def test_tasks_do_not_wait_for_a_clock_that_was_set_back(tmp_path: Path) -
         assert len(await engine.work.claim({RUN: 9})) == 2
 
 
-async def test_duties_of_a_dead_process_are_due_when_the_folder_is_opened(tmp_path: Path) -> None:
+async def test_messages_of_a_dead_process_are_due_when_the_folder_is_opened(tmp_path: Path) -> None:
     async with _engine(tmp_path) as engine:
-        await engine.duties.send(message())
-        [received] = await engine.duties.receive(1, lease=LEASE)
+        await engine.control_queue.send(a_message())
+        [received] = await engine.control_queue.receive(1, lease=LEASE)
 
     async with _engine(tmp_path) as engine:
-        [again] = await engine.duties.receive(1, lease=LEASE)
+        [again] = await engine.control_queue.receive(1, lease=LEASE)
         assert (again.id, again.deliveries) == (received.id, 2)
         with pytest.raises(Stale):
-            await engine.duties.ack(received)
+            await engine.control_queue.ack(received)
 
 
 async def test_a_change_of_an_unknown_kind_is_a_bug_that_stops_nothing_else(

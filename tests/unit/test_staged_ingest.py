@@ -66,7 +66,7 @@ async def test_a_small_list_taken_asynchronously_is_counted_at_once() -> None:
     _, run_id = ids_in(answer)
     assert (answer.status, answer.body.split()[-1]) == (202, b"5")
     assert (await house.run(run_id)).total == 5
-    await house.do_duties()
+    await house.handle_messages()
     assert len(await house.rows(run_id)) == 5
 
 
@@ -105,7 +105,7 @@ async def test_a_large_list_is_answered_before_it_is_read_and_then_read_to_its_e
         IngestStatus.PENDING,
         False,
     )
-    await house.do_duties()
+    await house.handle_messages()
     count = 3 * PIECE * LIMITS.sync_tasks
     run = await house.run(run_id)
     assert (run.total, run.ingest_status, run.last_batch_received, run.ingest_errors) == (
@@ -121,7 +121,7 @@ async def test_good_rows_keep_their_places_and_bad_ones_leave_gaps_and_are_told(
     house = a_house()
     job_id, run_id = await submitted_list(house, urls(COUNT, bad=BAD))
 
-    await house.do_duties()
+    await house.handle_messages()
 
     rows = await house.rows(run_id)
     good = [n for n in range(COUNT) if n not in BAD]
@@ -189,13 +189,13 @@ def _figures(run: Any) -> tuple[object, ...]:
     return run.total, run.next_index, run.ingest_errors, run.ingest_status, run.is_cut
 
 
-async def test_three_deliveries_of_one_duty_at_once_do_no_harm() -> None:
+async def test_three_deliveries_of_one_message_at_once_do_no_harm() -> None:
     house = a_house()
     job_id, run_id = await submitted_list(house, urls(COUNT, bad=BAD))
     async with asyncio.TaskGroup() as group:
         for _ in range(3):
             group.create_task(house.ingest.run(run_id, 0))
-    await house.do_duties()
+    await house.handle_messages()
     run = await house.run(run_id)
     assert (run.total, run.ingest_errors) == (COUNT - len(BAD), len(BAD))
     assert len(await house.rows(run_id)) == COUNT - len(BAD)
@@ -224,7 +224,7 @@ async def test_a_stop_cuts_the_list_and_a_full_rerun_reads_all_of_it() -> None:
         await house.lifecycle.stop(CALLER, job_id)
 
     house.trace.before("metadata.commit", 2, stop)
-    await house.do_duties()
+    await house.handle_messages()
     run = await house.run(run_id)
     assert (run.status, run.ingest_status, run.is_cut) == (
         RunStatus.STOPPED,
@@ -236,7 +236,7 @@ async def test_a_stop_cuts_the_list_and_a_full_rerun_reads_all_of_it() -> None:
     house.clock.advance(SLOT_LIFE * 3)  # the list is kept for as long as the job
     await house.sweep_later()
     again, retried, inherited = await house.rerun(job_id)
-    await house.do_duties()
+    await house.handle_messages()
 
     assert (retried, inherited) == (0, 0)
     run = await house.run(again)
@@ -248,15 +248,15 @@ async def test_a_partial_rerun_of_a_cut_run_copies_and_the_next_full_one_reads_t
     house = a_house()
     job_id, run_id = await submitted_list(house, urls(COUNT))
     house.trace.after("metadata.commit", 1, lambda: _drain_and_stop(house, job_id, run_id))
-    await house.do_duties()
+    await house.handle_messages()
     copied, retried, inherited = await house.rerun(job_id, "successful")
-    await house.do_duties()
+    await house.handle_messages()
     assert (retried, inherited) == (PIECE, 0)
     assert (await house.run(copied)).is_cut
     await house.lifecycle.stop(CALLER, job_id)
 
     again, *_ = await house.rerun(job_id)
-    await house.do_duties()
+    await house.handle_messages()
     assert (await house.run(again)).total == COUNT
 
 
@@ -265,7 +265,7 @@ async def _drain_and_stop(house: House, job_id: JobId, run_id: RunId) -> None:
     await house.lifecycle.stop(CALLER, job_id)
 
 
-async def test_a_buried_ingest_leaves_a_stopped_run_that_can_be_run_again_whole() -> None:
+async def test_a_dead_lettered_ingest_leaves_a_stopped_run_that_can_be_run_again_whole() -> None:
     house = a_house()
     job_id, run_id = await submitted_list(house, urls(COUNT))
     with away(house.trace, "tasks.add", Unavailable("away")), pytest.raises(Unavailable):
@@ -277,7 +277,7 @@ async def test_a_buried_ingest_leaves_a_stopped_run_that_can_be_run_again_whole(
     assert (run.status, run.ingest_status, run.total) == (RunStatus.STOPPED, IngestStatus.DONE, 0)
     assert "run the job again" in (run.ingest_error or "")
     again, *_ = await house.rerun(job_id)
-    await house.do_duties()
+    await house.handle_messages()
     assert (await house.run(again)).total == COUNT
 
 
@@ -287,10 +287,10 @@ async def test_a_list_inline_is_read_again_as_well() -> None:
     await house.ingest.abandon(run_id, 0)
     again, retried, _ = await house.rerun(job_id)
     assert (retried, (await house.run(again)).total) == (COUNT, COUNT)
-    await house.do_duties()
+    await house.handle_messages()
     assert len(await house.rows(again)) == COUNT
     await house.delete.job(CALLER, job_id)
-    await house.do_duties()
+    await house.handle_messages()
     assert await house.lists() == []
 
 
@@ -299,7 +299,7 @@ async def test_a_strict_list_with_a_bad_row_has_nothing_scraped_and_says_why() -
     job_id, run_id = await submitted_list(
         house, urls(3 * PIECE * LIMITS.sync_tasks, bad=[40]), on_invalid="fail"
     )
-    await house.do_duties()
+    await house.handle_messages()
     run = await house.run(run_id)
     assert (run.status, run.total, run.ingest_errors) == (RunStatus.STOPPED, 0, 1)
     assert run.ingest_error
@@ -312,7 +312,7 @@ async def test_a_strict_list_without_a_bad_row_is_taken_whole() -> None:
     house = a_house()
     count = 3 * PIECE * LIMITS.sync_tasks
     _, run_id = await submitted_list(house, urls(count), on_invalid="fail")
-    await house.do_duties()
+    await house.handle_messages()
     run = await house.run(run_id)
     assert (run.status, run.total, run.ingest_error) == (RunStatus.RUNNING, count, None)
     assert len(await house.rows(run_id)) == count
@@ -325,7 +325,7 @@ async def test_a_strict_list_without_a_bad_row_is_taken_whole() -> None:
 async def test_a_list_without_a_good_row_completes_and_says_why(content: bytes, why: str) -> None:
     house = a_house()
     _, run_id = await submitted_list(house, content)
-    await house.do_duties()
+    await house.handle_messages()
     run = await house.run(run_id)
     assert (run.status, run.total, run.is_cut) == (RunStatus.COMPLETED, 0, False)
     assert why in (run.ingest_error or "")
@@ -335,7 +335,7 @@ async def test_a_list_cut_in_its_packing_stops_the_run_with_what_came_before() -
     house = a_house()
     content = packed(urls(900))[:-20]
     _, run_id = await submitted_list(house, content)
-    await house.do_duties()
+    await house.handle_messages()
     run = await house.run(run_id)
     assert (run.status, run.is_cut, run.ingest_status) == (
         RunStatus.STOPPED,
@@ -350,7 +350,7 @@ async def test_a_list_cut_in_its_packing_stops_the_run_with_what_came_before() -
 async def test_a_list_of_too_many_rows_ends_there() -> None:
     house = a_house(limits=Limits(sync_tasks=4, list_rows=3 * PIECE))
     _, run_id = await submitted_list(house, urls(100))
-    await house.do_duties()
+    await house.handle_messages()
     run = await house.run(run_id)
     assert (run.status, run.total) == (RunStatus.STOPPED, 3 * PIECE)
     assert run.ingest_error == "The list has more than 12 rows"
@@ -374,7 +374,7 @@ async def test_only_so_many_bad_rows_are_told_and_all_are_counted(
     monkeypatch.setattr("conveyor.steps.ingest.MOST_REPORTED", 6)
     house = a_house()
     job_id, run_id = await submitted_list(house, urls(40, bad=range(40)))
-    await house.do_duties()
+    await house.handle_messages()
     assert (await house.run(run_id)).ingest_errors == 40
     assert [line["line"] for line in await report_of(house, job_id)] == [1, 2, 3, 4, 5, 6]
 
@@ -383,17 +383,17 @@ async def test_a_deleted_job_leaves_nothing_and_the_list_goes_with_its_last_job(
     house = a_house()
     slot_id = await sent(house, urls(COUNT, bad=BAD))
     answers = [await submit_list(house, slot_id, on_invalid="skip") for _ in range(2)]
-    await house.do_duties()
+    await house.handle_messages()
     [first, second] = [ids_in(answer)[0] for answer in answers]
     house.clock.advance(SLOT_LIFE)
 
     await house.delete.job(CALLER, first)
-    await house.do_duties()
+    await house.handle_messages()
     slot = await house.inputs.find(slot_id)
     assert slot
     assert slot.jobs == (second,)
     await house.delete.job(CALLER, second)
-    await house.do_duties()
+    await house.handle_messages()
 
     assert await house.lists() == []
     assert await house.inputs.find(slot_id) is None
@@ -405,7 +405,7 @@ async def test_a_job_that_names_a_list_in_its_last_moment_keeps_it_from_a_scrub(
     house = a_house()
     slot_id = await sent(house, urls(COUNT))
     first, _ = ids_in(await submit_list(house, slot_id, on_invalid="skip"))
-    await house.do_duties()
+    await house.handle_messages()
     await house.delete.job(CALLER, first)
     house.clock.advance(SLOT_LIFE - timedelta(seconds=1))
     about_to_commit, may_commit = asyncio.Event(), asyncio.Event()
@@ -430,11 +430,11 @@ async def test_a_job_that_names_a_list_in_its_last_moment_keeps_it_from_a_scrub(
     slot = await house.inputs.find(slot_id)
     assert slot
     assert slot.jobs == (second,)
-    await house.do_duties()
+    await house.handle_messages()
     assert (await house.run(run_id)).total == COUNT
 
 
-async def test_a_duty_for_a_deleted_job_does_nothing() -> None:
+async def test_a_message_for_a_deleted_job_does_nothing() -> None:
     house = a_house()
     job_id, run_id = await submitted_list(house, urls(COUNT))
     await house.delete.job(CALLER, job_id)
@@ -456,7 +456,7 @@ async def _listed(house: House, kind: str, content: bytes) -> Run:
     given = {"csv": {"fields": {"url": 0}}} if kind == "csv" else {}
     slot_id = await sent(house, content, kind, **given)
     _, run_id = ids_in(await submit_list(house, slot_id, on_invalid="skip"))
-    await house.do_duties()
+    await house.handle_messages()
     return await house.run(run_id)
 
 
@@ -487,5 +487,5 @@ async def test_blank_lines_are_counted_on_over_turns() -> None:
         house.trace.after("metadata.commit", 1, take_long)
 
     house.trace.after("metadata.commit", 1, take_long)
-    assert await house.do_duties() > 20
+    assert await house.handle_messages() > 20
     assert "blank lines" in ((await house.run(run_id)).ingest_error or "")

@@ -281,7 +281,7 @@ def test_every_reason_of_an_account_has_a_name_to_catch() -> None:
 async def test_a_list_that_is_bad_by_its_callers_rule_fails_the_state() -> None:
     house = a_house()
     await submitted_list(house, urls(20, bad=[17]), on_invalid="fail", **FIELD)
-    await house.do_duties()
+    await house.handle_messages()
 
     [event] = await _owed(house)
     assert step_functions.failure_in(event.payload).error == "IngestFailed"

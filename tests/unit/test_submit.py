@@ -67,7 +67,7 @@ async def test_a_large_submission_is_answered_202_with_its_list_staged() -> None
         False,
         IngestStatus.PENDING,
     )
-    assert await house.do_duties() == 1
+    assert await house.handle_messages() == 1
     assert len(await house.rows(run_id)) == LARGE
 
 
@@ -97,7 +97,7 @@ async def test_an_empty_open_list_that_comes_later_does_not_hang() -> None:
     house = a_house()
     job_id, run_id = await house.submit(0, status="open", **{"async": True})
 
-    await house.do_duties()
+    await house.handle_messages()
     assert (await house.run(run_id)).ingest_status is IngestStatus.DONE
     await house.lifecycle.close(CALLER, job_id)
 
@@ -122,12 +122,12 @@ async def test_rows_come_before_the_job() -> None:
     assert house.trace.calls == ["tasks.add", "work.enqueue", "metadata.commit"]
 
 
-async def test_the_list_comes_before_the_job_and_the_duty_after_it() -> None:
+async def test_the_list_comes_before_the_job_and_the_message_after_it() -> None:
     house = a_house()
 
     await house.submit(LARGE)
 
-    assert house.trace.calls == ["blobs.put", "metadata.commit", "duties.send"]
+    assert house.trace.calls == ["blobs.put", "metadata.commit", "control_queue.send"]
 
 
 async def test_what_the_caller_says_of_a_job_is_kept() -> None:
@@ -241,14 +241,14 @@ async def test_a_commit_whose_answer_is_lost_leaves_the_job_and_its_rows(count_:
     await _check_whole_or_nothing(house, count_, again)
 
 
-async def test_a_duty_that_cannot_be_sent_is_sent_by_the_sweeper() -> None:
+async def test_a_message_that_cannot_be_sent_is_sent_by_the_sweeper() -> None:
     house = a_house()
-    with away(house.trace, "duties.send", Unavailable("duties away")):
+    with away(house.trace, "control_queue.send", Unavailable("control queue away")):
         answer = await house.submit_job.submit(a_call(LARGE), ids_as_answer)
     assert answer.status == 202
 
     await house.sweep_later()
-    await house.do_duties()
+    await house.handle_messages()
 
     assert len(await house.rows(ids_in(answer)[1])) == LARGE
     assert house.swept == {"unfinished_ingest": 1}
@@ -326,7 +326,7 @@ async def test_whoever_loses_a_race_for_a_key_answers_as_the_winner_and_leaves_n
 
     assert [answer] == won
     assert len(await house.metadata.jobs(CALLER, limit=9)) == 1
-    await house.do_duties()
+    await house.handle_messages()
     _, run_id = ids_in(answer)
     assert await house.tasks.runs_held(limit=9) == [run_id]
     assert await house.loose_lists() == []
@@ -382,7 +382,7 @@ async def _check_whole_or_nothing(house: House, count_: int, answer: Answer | No
     [(_, run)] = jobs
     assert run is not None
     await house.sweep_later()
-    await house.do_duties()
+    await house.handle_messages()
     await house.drain(run.id, lambda _: Fetched(content=b"page", format="html"))
     assert len(await house.rows(run.id)) == count_
     assert (await house.run(run.id)).status is RunStatus.COMPLETED

@@ -132,33 +132,33 @@ async def test_an_idle_open_job_is_not_completed() -> None:
     assert not house.swept
 
 
-async def test_a_duty_that_was_never_sent_is_sent_in_the_second_sweep() -> None:
+async def test_a_message_that_was_never_sent_is_sent_in_the_second_sweep() -> None:
     house = a_house()
-    with away(house.trace, "duties.send", Unavailable("duties away")):
+    with away(house.trace, "control_queue.send", Unavailable("control queue away")):
         _, run_id = await house.submit(20)
 
     await house.sweep_twice()
-    assert await house.do_duties() == 0
+    assert await house.handle_messages() == 0
     house.clock.advance(YOUNG)
     await house.sweep_twice()
-    assert await house.do_duties() == 1
+    assert await house.handle_messages() == 1
     await house.sweep_twice()
 
     assert house.swept == {"unfinished_ingest": 1}
     assert len(await house.rows(run_id)) == 20
     assert (await house.run(run_id)).ingest_status is IngestStatus.DONE
-    assert await house.do_duties() == 0
+    assert await house.handle_messages() == 0
 
 
 async def test_a_message_that_was_never_sent_waits_for_no_clock_that_was_set_back() -> None:
     house = a_house()
-    with away(house.trace, "duties.send", Unavailable("duties away")):
+    with away(house.trace, "control_queue.send", Unavailable("control queue away")):
         await house.submit(20)
     house.clock.set_wall(-2 * YOUNG)
 
     await house.sweep_twice()
 
-    assert await house.do_duties() == 1
+    assert await house.handle_messages() == 1
 
 
 async def test_a_list_whose_watermark_moves_between_sweeps_is_left_alone(
@@ -185,7 +185,7 @@ async def test_rows_that_an_addition_promised_and_could_not_write_are_written_la
     job_id, run_id = await house.submit(1, status="open")
     with (
         away(house.trace, "tasks.add", Unavailable("tasks away")),
-        away(house.trace, "duties.send", Unavailable("duties away")),
+        away(house.trace, "control_queue.send", Unavailable("control queue away")),
     ):
         answer = await house.add_tasks.add(a_call(4, first=1), job_id, ids_as_reply)
     assert answer.status == 200
@@ -193,7 +193,7 @@ async def test_rows_that_an_addition_promised_and_could_not_write_are_written_la
 
     house.clock.advance(YOUNG)
     await house.sweep_twice()
-    await house.do_duties()
+    await house.handle_messages()
 
     assert house.swept == {"unfinished_ingest": 1}
     assert [task.index for task in await house.rows(run_id)] == [0, 1, 2, 3, 4]
@@ -286,7 +286,7 @@ async def test_at_start_everything_is_repaired_at_once() -> None:
     house = a_house()
     _, missed = await house.submit(2)
     await _settle_and_die(house, missed)
-    with away(house.trace, "duties.send", Unavailable("duties away")):
+    with away(house.trace, "control_queue.send", Unavailable("control queue away")):
         _, unsent = await house.submit(20)
     await _die_before_commit(house, 3)
     await _die_before_commit(house, 20)
@@ -304,7 +304,7 @@ async def test_at_start_everything_is_repaired_at_once() -> None:
         "orphan_rows": 1,
         "orphan_pin": 1,
     }
-    await house.do_duties()
+    await house.handle_messages()
     assert len(await house.rows(unsent)) == 20
     house.swept.clear()
     await house.sweep.at_start([])
@@ -346,7 +346,7 @@ async def test_however_small_its_page_a_sweep_reaches_everything(
         _, run_id = await house.submit(2)
         await _settle_and_die(house, run_id)
         await house.submit(1)
-        with away(house.trace, "duties.send", Unavailable("duties away")):
+        with away(house.trace, "control_queue.send", Unavailable("control queue away")):
             await house.submit(20)
         await _die_before_commit(house, 7)
         await _die_before_commit(house, 20)
@@ -428,7 +428,7 @@ async def test_in_a_run_without_faults_the_sweeper_does_nothing(
     await time_passes()
     _, large = await house.submit(23)
     await time_passes()
-    await house.do_duties()
+    await house.handle_messages()
     await time_passes()
     job_id, opened = await house.submit(1, status="open")
     await time_passes()

@@ -225,7 +225,7 @@ async def test_runs_whose_completion_fails_keep_no_other_run_from_being_complete
     mend = Mend(
         metadata=house.metadata,
         exports=house.exports,
-        duties=house.duties,
+        control_queue=house.control_queue,
         blobs=house.blobs,
         clock=house.clock,
         is_due=house.complete.is_due,
@@ -258,7 +258,7 @@ async def test_bodies_that_cannot_be_removed_keep_no_others() -> None:
 
 async def test_a_list_whose_message_waits_is_sent_no_second_one() -> None:
     house = a_house()
-    with away(house.trace, "duties.send", Unavailable("duties away")):
+    with away(house.trace, "control_queue.send", Unavailable("control queue away")):
         await house.submit(20)
     house.clock.advance(YOUNG)
 
@@ -269,7 +269,7 @@ async def test_a_list_whose_message_waits_is_sent_no_second_one() -> None:
     assert house.swept == {"unfinished_ingest": 1}
     await house.sweep.at_start([])
     assert house.swept == {"unfinished_ingest": 1}
-    assert await house.do_duties() == 1
+    assert await house.handle_messages() == 1
 
 
 async def test_bodies_of_a_run_that_bears_no_name_of_ours_are_left_alone() -> None:

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.blobs import MemoryBlobs
 from conveyor.adapters.memory.bodies import MemoryBodies
+from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.coordination import MemoryCoordination
-from conveyor.adapters.memory.duties import MemoryDuties
 from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.rows import Rows
 from conveyor.adapters.memory.tasks import MemoryTasks
@@ -21,8 +21,8 @@ from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.errors import NotFound, Unavailable
 from conveyor.ports.blobs import Blobs, as_stream
 from conveyor.ports.bodies import Bodies, Body, BodyName
+from conveyor.ports.control_queue import ControlQueue, ReceivedMessage
 from conveyor.ports.coordination import Coordination
-from conveyor.ports.duties import Duties, Duty
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
@@ -37,7 +37,7 @@ PORTS: Mapping[str, type] = {
     "metadata": Metadata,
     "tasks": Tasks,
     "work": Work,
-    "duties": Duties,
+    "control_queue": ControlQueue,
     "bodies": Bodies,
     "blobs": Blobs,
     "coordination": Coordination,
@@ -52,7 +52,7 @@ def engines() -> dict[str, object]:
         "metadata": MemoryMetadata(MemoryAnswers(clock)),
         "tasks": MemoryTasks(rows),
         "work": MemoryWork(rows),
-        "duties": MemoryDuties(clock),
+        "control_queue": MemoryControlQueue(clock),
         "bodies": MemoryBodies(),
         "blobs": MemoryBlobs(),
         "coordination": MemoryCoordination(clock, lease=lease),
@@ -71,7 +71,7 @@ class Engine:
             raise self._why
         return f"{run_id}{task_id}{text}"
 
-    async def ack(self, duty: Duty) -> None: ...
+    async def ack(self, message: ReceivedMessage) -> None: ...
 
     async def put(self, *changes: bytes, secret: str) -> int:
         return len(changes) + len(secret)
@@ -155,18 +155,20 @@ async def test_an_engine_that_is_away_is_counted_and_its_error_passed_on(
 async def test_a_slow_call_is_told_with_ids_and_numbers_and_no_content() -> None:
     metrics = Metrics()
     port = timed(Engine(), "work", metrics, slow=ALWAYS)
-    duty = Duty(id="d1", kind="k", subject="s", about={"secret": "word"}, deliveries=1, receipt="r")
+    message = ReceivedMessage(
+        id="d1", kind="k", subject="s", payload={"secret": "word"}, deliveries=1, receipt="r"
+    )
     with capture_logs() as logs:
         await port.get(RUN, TaskId("7"), text="secret")
         await port.put(b"secret", b"word", secret="word")
-        await port.ack(duty)
+        await port.ack(message)
         assert [chunk async for chunk in port.read("secret")] == [b"secret"]
     told = [{name: line[name] for name in line if name != "seconds"} for line in logs]
     slow: dict[str, Any] = {"event": "port.slow", "log_level": "warning", "port": "work"}
     assert told == [
         {**slow, "method": "get", "run_id": RUN, "task_id": "7"},
         {**slow, "method": "put", "changes": 2},
-        {**slow, "method": "ack", "duty": "d1"},
+        {**slow, "method": "ack", "message_id": "d1"},
         {**slow, "method": "read"},
     ]
     assert all(line["seconds"] >= 0 for line in logs)

@@ -8,21 +8,20 @@ from functools import partial
 
 import pytest
 
-from conveyor.adapters.memory.duties import MemoryDuties
+from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.domain.batch import INGEST
+from conveyor.domain.control_queue import ControlMessage, ControlSlots, SlotLimits
 from conveyor.domain.ids import CallerId
 from conveyor.domain.list_packing import ListUnpacking
-from conveyor.domain.message import Message
-from conveyor.domain.places import Places, Share
 from conveyor.domain.run import RunStatus
-from conveyor.steps.attend import MOST_DELIVERIES, Attend, Handler
+from conveyor.steps.control import MOST_DELIVERIES, ControlWorker, Handler
 from conveyor.steps.shared.turn import TURN, Turn
 from conveyor.testing.clock import FakeClock
 from tests.unit.kit import CALLER, STRANGER, House, a_call, a_house, ids_as_answer, ids_in, until
 from tests.unit.staging_kit import packed, small_pieces, submitted_list, urls
 
 ROWS = 40
-SHARES = {"a kind": Share(places=3, per_caller=2), "another": Share(places=1, per_caller=1)}
+LIMITS = {"a kind": SlotLimits(slots=3, per_caller=2), "another": SlotLimits(slots=1, per_caller=1)}
 
 
 @pytest.fixture(autouse=True)
@@ -49,25 +48,25 @@ async def test_a_long_list_goes_back_to_the_queue_after_each_turn_and_no_deliver
     _, run_id = await submitted_list(house, urls(ROWS))
     slow(house)
 
-    turns = await house.do_duties()
+    turns = await house.handle_messages()
 
     run = await house.run(run_id)
     assert (run.status, run.total, run.is_cut) == (RunStatus.RUNNING, ROWS, False)
     assert turns > MOST_DELIVERIES
-    assert house.trace.calls.count("duties.resend") == turns - 1
-    assert not await house.graves.buried(limit=9)
+    assert house.trace.calls.count("control_queue.resend") == turns - 1
+    assert not await house.control_queue.dead_letters(limit=9)
 
 
 @pytest.mark.parametrize("statuses", [None, "failed,pending"], ids=["whole", "partial"])
 async def test_a_copy_of_a_run_is_made_in_turns(statuses: str | None) -> None:
     house = a_house()
     job_id, _ = await house.submit(ROWS)
-    await house.do_duties()
+    await house.handle_messages()
     await house.lifecycle.stop(CALLER, job_id)
     again, retried, _ = await house.rerun(job_id, statuses)
     slow(house)
 
-    turns = await house.do_duties()
+    turns = await house.handle_messages()
 
     assert (turns > 5, retried) == (True, ROWS)
     assert len(await house.rows(again)) == (await house.run(again)).total == ROWS
@@ -77,11 +76,11 @@ async def test_a_purge_is_done_in_turns(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("conveyor.steps.scrub.BITE", 4)
     house = a_house()
     job_id, run_id = await house.submit(ROWS)
-    await house.do_duties()
+    await house.handle_messages()
     await house.delete.job(CALLER, job_id)
     slow(house, "tasks.discard")
 
-    assert await house.do_duties() > 5
+    assert await house.handle_messages() > 5
 
     assert await house.metadata.run(run_id) is None
     assert await house.rows(run_id) == []
@@ -96,7 +95,7 @@ async def test_a_small_list_has_its_turn_between_those_of_long_ones() -> None:
     slow(house)
 
     for _ in range(6):  # a turn of the small list, then one of another caller, and so on
-        await house.attend.step()
+        await house.control_worker.step()
 
     assert len(await house.rows(small)) == 12
 
@@ -106,8 +105,8 @@ async def test_the_turns_of_a_packed_list_take_at_most_twice_the_time_of_one_rea
 ) -> None:
     """Each turn unpacks the list from its start, and then lasts at least as long as that took."""
     monkeypatch.setattr("conveyor.domain.list_packing.BITE", 16)
-    lines = [f"https://ok.example/{n:08x}{n * 7919:08x}\n" for n in range(400)]
-    content = packed("".join(lines).encode())
+    groups = [f"https://ok.example/{n:08x}{n * 7919:08x}\n" for n in range(400)]
+    content = packed("".join(groups).encode())
 
     async def unpacked(lasting: timedelta) -> tuple[int, int]:
         """How many pieces are unpacked, each in half a second, and in how many turns."""
@@ -121,9 +120,9 @@ async def test_the_turns_of_a_packed_list_take_at_most_twice_the_time_of_one_rea
         _, run_id = await submitted_list(house, content)
         with monkeypatch.context() as patch:
             patch.setattr(ListUnpacking, "_count", slowly)
-            patch.setattr("conveyor.steps.attend.Turn", partial(Turn, lasting=lasting))
-            turns = await house.do_duties()
-        assert (await house.run(run_id)).total == len(lines)
+            patch.setattr("conveyor.steps.control.Turn", partial(Turn, lasting=lasting))
+            turns = await house.handle_messages()
+        assert (await house.run(run_id)).total == len(groups)
         return count, turns
 
     once, turns = await unpacked(timedelta(hours=1))
@@ -144,53 +143,55 @@ def test_a_turn_lasts_as_long_as_it_took_to_find_its_place() -> None:
     assert over == [False, False, True]
 
 
-# Places.
+# ControlSlots.
 
 
 def test_each_kind_has_places_of_its_own_and_each_caller_a_bounded_number() -> None:
-    places = Places(SHARES)
-    assert (places.count, places.open_kinds(), places.full_lines()) == (4, None, frozenset())
+    places = ControlSlots(LIMITS)
+    assert (places.count, places.open_kinds(), places.full_groups()) == (4, None, frozenset())
 
     places.take(("another", "x"))
     assert places.open_kinds() == frozenset({"a kind"})
     places.free(("another", "x"))
     for _ in range(2):
         places.take(("a kind", "x"))
-    assert (places.open_kinds(), places.full_lines()) == (None, frozenset({("a kind", "x")}))
+    assert (places.open_kinds(), places.full_groups()) == (None, frozenset({("a kind", "x")}))
     places.take(("a kind", "y"))
     assert places.open_kinds() == frozenset({"another"})
 
     places.free(("a kind", "x"))
-    assert (places.open_kinds(), places.full_lines()) == (None, frozenset())
+    assert (places.open_kinds(), places.full_groups()) == (None, frozenset())
     assert places.served == [("another", "x"), ("a kind", "x"), ("a kind", "y")]
 
 
 async def test_one_callers_messages_take_no_more_places_than_it_has() -> None:
-    clock, duties = FakeClock(), MemoryDuties(FakeClock())
+    clock, control_queue = FakeClock(), MemoryControlQueue(FakeClock())
     working: Counter[str] = Counter()
     gate = asyncio.Event()
 
-    async def do(about: Mapping[str, str], _: Turn) -> None:
-        working[about["caller"]] += 1
+    async def do(payload: Mapping[str, str], _: Turn) -> None:
+        working[payload["caller"]] += 1
         await gate.wait()
 
     async def give_up(_: Mapping[str, str]) -> None:
         raise AssertionError
 
-    attend = Attend(duties, {INGEST: Handler(do, give_up, share=Share(4, 2))}, clock)
+    control = ControlWorker(
+        control_queue, {INGEST: Handler(do, give_up, limits=SlotLimits(4, 2))}, clock
+    )
     for nth in range(9):
-        await duties.send(_message("greedy", nth))
-    await duties.send(_message("modest", 9))
+        await control_queue.send(_message("greedy", nth))
+    await control_queue.send(_message("modest", 9))
     async with asyncio.TaskGroup() as group:
-        for _ in range(attend.places.count):
-            group.create_task(attend.step())
+        for _ in range(control.slots.count):
+            group.create_task(control.step())
         await until(lambda: working.total() >= 3)
         assert working == {"greedy": 2, "modest": 1}
-        assert await attend.step() == 0  # there is a free place, and nobody who may have it
+        assert await control.step() == 0  # there is a free place, and nobody who may have it
         gate.set()
-    assert await attend.step() == 1
+    assert await control.step() == 1
 
 
-def _message(caller: str, nth: int) -> Message:
-    about = {"caller": caller}
-    return Message(kind=INGEST, subject=str(nth), caller=CallerId(caller), about=about)
+def _message(caller: str, nth: int) -> ControlMessage:
+    payload = {"caller": caller}
+    return ControlMessage(kind=INGEST, subject=str(nth), caller=CallerId(caller), payload=payload)

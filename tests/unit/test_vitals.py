@@ -11,15 +11,14 @@ from structlog.testing import capture_logs
 
 from conveyor.adapters.files import room as files_room
 from conveyor.adapters.memory.answers import MemoryAnswers
-from conveyor.adapters.memory.duties import MemoryDuties
-from conveyor.adapters.memory.graves import MemoryGraves
+from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.domain.batch import Batch
 from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import Unavailable
 from conveyor.telemetry import Metrics
 from conveyor.testing.clock import FakeClock
-from conveyor.testing.contracts.duties import message
+from conveyor.testing.contracts.control_queue import a_message
 from conveyor.vitals import REMEMBERED, Room, Vitals
 from tests.unit.gateway_kit import until
 
@@ -32,13 +31,13 @@ async def room() -> Room:
 
 
 def vitals(
-    *, room: Callable[[], Awaitable[Room]] = room, duties: MemoryDuties | None = None
+    *, room: Callable[[], Awaitable[Room]] = room, control_queue: MemoryControlQueue | None = None
 ) -> Vitals:
     clock = FakeClock()
     return Vitals(
         metrics=Metrics(),
         metadata=MemoryMetadata(MemoryAnswers(clock)),
-        graves=MemoryGraves(duties or MemoryDuties(clock)),
+        control_queue=control_queue or MemoryControlQueue(clock),
         clock=clock,
         room=room,
         slow_loop=SLOW,
@@ -76,20 +75,20 @@ async def test_a_calm_loop_is_not_logged_and_old_lags_are_forgotten() -> None:
 
 
 async def test_the_figures_of_engines_are_sampled() -> None:
-    duties = MemoryDuties(FakeClock())
-    watched = vitals(duties=duties)
+    control_queue = MemoryControlQueue(FakeClock())
+    watched = vitals(control_queue=control_queue)
     now = watched.clock.now()
     await watched.metadata.commit(
         Batch(run_id=RunId("r"), job_id=JobId("j"), first=0, count=1, blob="b", created_at=now)
     )
-    await duties.send(message())
-    [duty] = await duties.receive(1, lease=timedelta(seconds=1))
-    await duties.bury(duty, "hopeless")
+    await control_queue.send(a_message())
+    [message] = await control_queue.receive(1, lease=timedelta(seconds=1))
+    await control_queue.dead_letter(message, "hopeless")
 
     await watched.sample()
 
-    assert figure(watched, "unfinished_batches") == 1
-    assert figure(watched, "buried_duties") == 1
+    assert figure(watched, "pending_ingests") == 1
+    assert figure(watched, "dead_letters") == 1
     assert figure(watched, "disk_free_bytes") == 10
     assert figure(watched, "disk_size_bytes") == 100
     assert figure(watched, "database_bytes", part="rows") == 7

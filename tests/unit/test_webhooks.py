@@ -275,7 +275,7 @@ async def test_a_deleted_jobs_events_are_cleared_away_but_for_others_channels() 
     await house.metadata.commit(token)
 
     await house.delete.job(CALLER, JobId(job_id))
-    while await house.attend.step():
+    while await house.control_worker.step():
         pass
 
     assert [event.id for event in await house.outbox.page(limit=9)] == [token.id]

@@ -41,7 +41,7 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 # What may stand in a log of a path: its own words, and ids.
 ID = re.compile(f"{ULID.pattern}|{TASK_ID.pattern}|")
 WORDS = {word for route in ROUTES for word in re.findall(r"[a-z_0-9]+", route.path)} | {
-    "_local", "inputs", "healthz", "readyz", "metrics", "openapi.json", "docs", "assets", "operator", "doctor", "dlq", "retry",
+    "_local", "inputs", "healthz", "readyz", "metrics", "openapi.json", "docs", "assets", "operator", "doctor", "dlq", "redrive",
 }  # fmt: skip
 MOST_PARTS = 12
 LONGEST_INSTANCE = 1_000

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from conveyor.domain.finding import Wanted
 from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import NotFound
-from conveyor.ports.graves import Graves
+from conveyor.ports.control_queue import DeadLetters
 from conveyor.steps.doctor import Doctor
 
 PREFIX = "/operator"
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operators:
     doctor: Doctor
-    graves: Graves
+    control_queue: DeadLetters
     token: str
     others: Sequence[Route] = ()  # that are behind the same door
 
@@ -41,10 +41,10 @@ class Operators:
         inside = Router(
             [
                 Route("/doctor", self.examine),
-                Route("/dlq", self.list_buried),
-                Route("/dlq/{duty}", self.show_buried, methods=["GET"]),
-                Route("/dlq/{duty}", self.drop_buried, methods=["DELETE"]),
-                Route("/dlq/{duty}/retry", self.revive_buried, methods=["POST"]),
+                Route("/dlq", self.list_dead_letters),
+                Route("/dlq/{message}", self.show_dead_letter, methods=["GET"]),
+                Route("/dlq/{message}", self.drop_dead_letter, methods=["DELETE"]),
+                Route("/dlq/{message}/redrive", self.redrive_dead_letter, methods=["POST"]),
                 *self.others,
             ],
             redirect_slashes=False,
@@ -66,25 +66,25 @@ class Operators:
         )
         return StreamingResponse(self._lines(wanted), media_type=NDJSON)
 
-    async def list_buried(self, request: Request) -> Response:
+    async def list_dead_letters(self, request: Request) -> Response:
         after = request.query_params.get("after", "")
-        return _json(await self.graves.buried(limit=PAGE, after=after))
+        return _json(await self.control_queue.dead_letters(limit=PAGE, after=after))
 
-    async def show_buried(self, request: Request) -> Response:
-        return _json(await self.graves.find(request.path_params["duty"]))
+    async def show_dead_letter(self, request: Request) -> Response:
+        return _json(await self.control_queue.find_dead_letter(request.path_params["message"]))
 
-    async def revive_buried(self, request: Request) -> Response:
-        duty_id: str = request.path_params["duty"]
-        found = await self.graves.revive(duty_id)
+    async def redrive_dead_letter(self, request: Request) -> Response:
+        message_id: str = request.path_params["message"]
+        found = await self.control_queue.redrive(message_id)
         if found:
-            log.info("duty.revived", duty=duty_id)
+            log.info("control.redriven", message_id=message_id)
         return _json(found)
 
-    async def drop_buried(self, request: Request) -> Response:
-        duty_id: str = request.path_params["duty"]
-        found = await self.graves.drop(duty_id)
+    async def drop_dead_letter(self, request: Request) -> Response:
+        message_id: str = request.path_params["message"]
+        found = await self.control_queue.drop(message_id)
         if found:
-            log.warning("duty.dropped", duty=duty_id)
+            log.warning("control.dropped", message_id=message_id)
         return _json(found)
 
     async def _lines(self, wanted: Wanted) -> AsyncIterator[bytes]:

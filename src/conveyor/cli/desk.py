@@ -10,7 +10,7 @@ import msgspec
 from conveyor.cli.holder import Holder, holder_of
 from conveyor.domain.finding import Event, Wanted
 from conveyor.operating import open_at_rest
-from conveyor.ports.graves import BuriedDuty, Graves
+from conveyor.ports.control_queue import DeadLetter, DeadLetters
 from conveyor.settings import Settings
 
 PAGE = 500
@@ -24,13 +24,13 @@ class Desk(Protocol):
 
     def examine(self, wanted: Wanted, tell: Callable[[Event], None]) -> None: ...
 
-    def buried(self) -> Iterator[BuriedDuty]: ...
+    def dead_letters(self) -> Iterator[DeadLetter]: ...
 
-    def find(self, duty_id: str) -> BuriedDuty | None: ...
+    def find(self, message_id: str) -> DeadLetter | None: ...
 
-    def revive(self, duty_id: str) -> bool: ...
+    def redrive(self, message_id: str) -> bool: ...
 
-    def drop(self, duty_id: str) -> bool: ...
+    def drop(self, message_id: str) -> bool: ...
 
 
 def desk(settings: Settings) -> Desk:
@@ -53,36 +53,39 @@ class AtRestDesk:
 
         asyncio.run(look())
 
-    def buried(self) -> Iterator[BuriedDuty]:
-        async def listed(graves: Graves) -> list[BuriedDuty]:
-            return [duty async for duty in _every(graves)]
+    def dead_letters(self) -> Iterator[DeadLetter]:
+        async def listed(control_queue: DeadLetters) -> list[DeadLetter]:
+            return [message async for message in _every(control_queue)]
 
         yield from self._ask(listed)
 
-    def find(self, duty_id: str) -> BuriedDuty | None:
-        return self._ask(lambda graves: graves.find(duty_id))
+    def find(self, message_id: str) -> DeadLetter | None:
+        return self._ask(lambda control_queue: control_queue.find_dead_letter(message_id))
 
-    def revive(self, duty_id: str) -> bool:
-        return self._ask(lambda graves: graves.revive(duty_id), writable=True)
+    def redrive(self, message_id: str) -> bool:
+        return self._ask(lambda control_queue: control_queue.redrive(message_id), writable=True)
 
-    def drop(self, duty_id: str) -> bool:
-        return self._ask(lambda graves: graves.drop(duty_id), writable=True)
+    def drop(self, message_id: str) -> bool:
+        return self._ask(lambda control_queue: control_queue.drop(message_id), writable=True)
 
     def _ask(
-        self, question: Callable[[Graves], Coroutine[object, object, T]], *, writable: bool = False
+        self,
+        question: Callable[[DeadLetters], Coroutine[object, object, T]],
+        *,
+        writable: bool = False,
     ) -> T:
         async def ask() -> T:
             async with open_at_rest(self._settings, writable=writable) as opened:
-                return await question(opened.graves)
+                return await question(opened.control_queue)
 
         return asyncio.run(ask())
 
 
-async def _every(graves: Graves) -> AsyncIterator[BuriedDuty]:
+async def _every(control_queue: DeadLetters) -> AsyncIterator[DeadLetter]:
     after = ""
-    while page := await graves.buried(limit=PAGE, after=after):
-        for duty in page:
-            yield duty
+    while page := await control_queue.dead_letters(limit=PAGE, after=after):
+        for message in page:
+            yield message
         after = page[-1].id
 
 
@@ -98,17 +101,17 @@ class ServiceDesk:
         for event in self._holder.lines("GET", f"doctor?{given}", EVENT):
             tell(event)
 
-    def buried(self) -> Iterator[BuriedDuty]:
+    def dead_letters(self) -> Iterator[DeadLetter]:
         after = ""
-        while page := self._holder.get(f"dlq?{urlencode({'after': after})}", list[BuriedDuty]):
+        while page := self._holder.get(f"dlq?{urlencode({'after': after})}", list[DeadLetter]):
             yield from page
             after = page[-1].id
 
-    def find(self, duty_id: str) -> BuriedDuty | None:
-        return self._holder.get(f"dlq/{quote(duty_id, safe='')}", BuriedDuty | None)  # type: ignore[arg-type]
+    def find(self, message_id: str) -> DeadLetter | None:
+        return self._holder.get(f"dlq/{quote(message_id, safe='')}", DeadLetter | None)  # type: ignore[arg-type]
 
-    def revive(self, duty_id: str) -> bool:
-        return self._holder.get(f"dlq/{quote(duty_id, safe='')}/retry", bool, "POST")
+    def redrive(self, message_id: str) -> bool:
+        return self._holder.get(f"dlq/{quote(message_id, safe='')}/redrive", bool, "POST")
 
-    def drop(self, duty_id: str) -> bool:
-        return self._holder.get(f"dlq/{quote(duty_id, safe='')}", bool, "DELETE")
+    def drop(self, message_id: str) -> bool:
+        return self._holder.get(f"dlq/{quote(message_id, safe='')}", bool, "DELETE")

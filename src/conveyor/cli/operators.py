@@ -8,7 +8,7 @@ import typer
 
 from conveyor.cli import show
 from conveyor.errors import RefusedToStart
-from conveyor.ports.graves import BuriedDuty
+from conveyor.ports.control_queue import DeadLetter
 from conveyor.settings import Settings, load_settings
 
 FOUND_WRONG = 1
@@ -16,11 +16,13 @@ FOUND_WRONG = 1
 Config = Annotated[str | None, typer.Option(help="The TOML file of settings of the service.")]
 Data = Annotated[str | None, typer.Option(help="The service's data folder [data].")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, a document a line.")]
-DutyIds = Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids of duties.")]
-All = Annotated[bool, typer.Option("--all", help="All that are buried.")]
+MessageIds = Annotated[
+    list[str] | None, typer.Argument(metavar="ID...", help="Ids of dead letters.")
+]
+All = Annotated[bool, typer.Option("--all", help="All dead letters.")]
 
 dlq = typer.Typer(
-    help="Background duties that were given up: list, show, retry or drop them.",
+    help="Dead letters of the control queue: list, show, redrive or drop them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -68,61 +70,73 @@ def doctor(
 
 @dlq.command("list")
 def list_(*, config: Config = None, data: Data = None, as_json: Json = False) -> None:
-    """List the duties that were given up."""
+    """List the dead letters."""
     from conveyor.cli.desk import desk  # noqa: PLC0415
 
-    buried = desk(_settings(config, data)).buried()
+    dead = desk(_settings(config, data)).dead_letters()
     if as_json:
-        for duty in buried:
-            show.raw(msgspec.json.encode(duty))
+        for message in dead:
+            show.raw(msgspec.json.encode(message))
         return
     rows = [
-        (duty.id, duty.kind, _about(duty.about), duty.buried_at, duty.reason) for duty in buried
+        (
+            message.id,
+            message.kind,
+            _payload(message.payload),
+            message.dead_lettered_at,
+            message.reason,
+        )
+        for message in dead
     ]
-    show.table(("duty", "kind", "about", "given up", "why"), rows)
+    show.table(("id", "kind", "payload", "dead since", "reason"), rows)
 
 
 @dlq.command("show")
 def show_(
-    duty: Annotated[str, typer.Argument(metavar="ID", help="The duty's id.")],
+    message: Annotated[str, typer.Argument(metavar="ID", help="Id of the dead letter.")],
     *,
     config: Config = None,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Show one of them."""
+    """Show one dead letter."""
     from conveyor.cli.desk import desk  # noqa: PLC0415
 
-    found = desk(_settings(config, data)).find(duty)
+    found = desk(_settings(config, data)).find(message)
     if found is None:
-        raise _unknown([duty])
+        raise _unknown([message])
     if as_json:
         show.raw(msgspec.json.encode(found))
         return
-    about = [(f"about {name}", value) for name, value in found.about.items()]
-    end = [("given up", found.buried_at), ("why", found.reason)]
-    show.facts([("duty", found.id), ("kind", found.kind), *about, *end])
+    payload = [(name, value) for name, value in found.payload.items()]
+    end = [("dead since", found.dead_lettered_at), ("reason", found.reason)]
+    show.facts([("id", found.id), ("kind", found.kind), *payload, *end])
 
 
 @dlq.command()
-def retry(
-    duties: DutyIds = None,
+def redrive(
+    ids: MessageIds = None,
     *,
     everything: All = False,
     config: Config = None,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Have duties done again, once what kept them from it is mended."""
+    """Redrive dead letters: put them back on the control queue."""
     from conveyor.cli.desk import desk  # noqa: PLC0415
 
     at = desk(_settings(config, data))
-    _each(_chosen(duties, at.buried, everything=everything), at.revive, "retried", as_json=as_json)
+    _each(
+        _chosen(ids, at.dead_letters, everything=everything),
+        at.redrive,
+        "redriven",
+        as_json=as_json,
+    )
 
 
 @dlq.command()
 def drop(
-    duties: DutyIds = None,
+    ids: MessageIds = None,
     *,
     everything: All = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -130,13 +144,13 @@ def drop(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Forget duties for good: what they were to do is not done."""
+    """Delete dead letters for good. Their work is not done."""
     from conveyor.cli.desk import desk  # noqa: PLC0415
 
     at = desk(_settings(config, data))
-    chosen = _chosen(duties, at.buried, everything=everything)
+    chosen = _chosen(ids, at.dead_letters, everything=everything)
     if chosen and not yes:
-        typer.confirm(f"Forget {len(chosen)} for good?", abort=True, err=True)
+        typer.confirm(f"Delete {len(chosen)} dead letters for good?", abort=True, err=True)
     _each(chosen, at.drop, "dropped", as_json=as_json)
 
 
@@ -145,31 +159,31 @@ def _settings(config: str | None, data: str | None) -> Settings:
 
 
 def _chosen(
-    named: list[str] | None, buried: Callable[[], Iterator[BuriedDuty]], *, everything: bool
+    named: list[str] | None, dead: Callable[[], Iterator[DeadLetter]], *, everything: bool
 ) -> list[str]:
     if bool(named) == everything:
-        raise RefusedToStart("name the duties, or say --all")
-    return [duty.id for duty in buried()] if everything else list(named or [])
+        raise RefusedToStart("name the dead letters, or pass --all")
+    return [message.id for message in dead()] if everything else list(named or [])
 
 
-def _each(duties: list[str], act: Callable[[str], bool], done: str, *, as_json: bool) -> None:
+def _each(ids: list[str], act: Callable[[str], bool], done: str, *, as_json: bool) -> None:
     """Act on all of them, also when some are not there; those are told at the end."""
     missing = []
-    for duty in duties:
-        found = act(duty)
-        missing += [] if found else [duty]
+    for one in ids:
+        found = act(one)
+        missing += [] if found else [one]
         if as_json:
-            show.raw(msgspec.json.encode({"id": duty, done: found}))
+            show.raw(msgspec.json.encode({"id": one, done: found}))
         elif found:
-            show.tabbed([(done, duty)])
+            show.tabbed([(done, one)])
     if missing:
         raise _unknown(missing)
 
 
-def _unknown(duties: list[str]) -> RefusedToStart:
-    named = ", ".join(map(show.plain, duties))
-    return RefusedToStart(f"not buried: {named}; `conveyor dlq list` lists those that are")
+def _unknown(ids: list[str]) -> RefusedToStart:
+    named = ", ".join(map(show.plain, ids))
+    return RefusedToStart(f"no such dead letter: {named}; `conveyor dlq list` lists them")
 
 
-def _about(about: Mapping[str, str]) -> str:
-    return " ".join(f"{name}={value}" for name, value in about.items())
+def _payload(payload: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in payload.items())

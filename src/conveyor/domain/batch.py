@@ -7,18 +7,18 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job
 from conveyor.domain.list_rows import Position
 from conveyor.domain.listing import BEGINNING
-from conveyor.domain.message import Message
 from conveyor.domain.pinned import PinnedList
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, Trigger
 from conveyor.domain.task import TaskSpec, TaskStatus
 
 REPLAY_LIFE = timedelta(hours=24)
-INGEST = "ingest"  # the duty that finishes a batch
-SCRUB = "scrub"  # the duty that clears what was deleted
+INGEST = "ingest"  # the message that finishes a batch
+SCRUB = "scrub"  # the message that clears what was deleted
 TOMBSTONE_LIFE = timedelta(hours=24)  # for how long a repeated delete is answered as the first
 LINES_AT_A_TIME = 5_000
 BYTES_AT_A_TIME = 1024 * 1024
@@ -60,7 +60,7 @@ class Scrub(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str  # of what was deleted: the run, or the job
     job_id: JobId
-    sent_at: datetime  # when its duty was last sent
+    sent_at: datetime  # when its message was last sent
     run_id: RunId | None = None
     done_at: datetime | None = None
     version: int = 0
@@ -113,25 +113,27 @@ def lists_of(job_id: JobId, run_id: RunId) -> str:
     return f"lists/{job_id}/{run_id}/"
 
 
-def ingest_duty(batch: Batch, caller: CallerId | None) -> Message:
-    """The duty that finishes a batch."""
-    return Message(
+def ingest_message(batch: Batch, caller: CallerId | None) -> ControlMessage:
+    """The message that finishes a batch."""
+    return ControlMessage(
         kind=INGEST,
         subject=f"{batch.run_id}/{batch.first}",
         caller=caller or "",
-        about=ingest_about(batch),
+        payload=ingest_payload(batch),
     )
 
 
-def ingest_about(batch: Batch) -> dict[str, str]:
+def ingest_payload(batch: Batch) -> dict[str, str]:
     """Which batch, and how far it had come when this was written."""
     place = {"run_id": batch.run_id, "first": str(batch.first)}
     return {**place, "version": str(batch.version)}
 
 
-def scrub_duty(scrub: Scrub, caller: CallerId | None) -> Message:
-    """The duty that clears away what was deleted."""
-    return Message(kind=SCRUB, subject=scrub.id, caller=caller or "", about={"id": scrub.id})
+def scrub_message(scrub: Scrub, caller: CallerId | None) -> ControlMessage:
+    """The message that clears away what was deleted."""
+    return ControlMessage(
+        kind=SCRUB, subject=scrub.id, caller=caller or "", payload={"id": scrub.id}
+    )
 
 
 def batch_of(pinned: PinnedList, job_id: JobId, run_id: RunId, now: datetime) -> Batch:

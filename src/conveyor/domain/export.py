@@ -13,13 +13,13 @@ from enum import StrEnum
 import msgspec
 
 from conveyor.domain import media
+from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.ids import CallerId, ExportId, JobId, RunId
-from conveyor.domain.message import Message
 from conveyor.domain.problem import problem
 from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import IllegalMove
 
-EXPORT = "export"  # the duty that makes it
+EXPORT = "export"  # the message that makes it
 EXPORT_LIFE = timedelta(hours=12)
 GIB = 1024**3
 MANIFEST = "manifest.ndjson"
@@ -44,7 +44,7 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     run_id: RunId
     caller: CallerId
     created_at: datetime
-    sent_at: datetime  # when its duty was last sent
+    sent_at: datetime  # when its message was last sent
     status: ExportStatus = ExportStatus.PENDING
     claim_no: int = 0
     length: int = 0  # of the file, once there is one
@@ -128,9 +128,11 @@ def exports_of(job_id: JobId, run_id: RunId) -> str:
     return f"exports/{job_id}/{run_id}/"
 
 
-def export_duty(export: Export) -> Message:
-    """The duty that makes an export."""
-    return Message(kind=EXPORT, subject=export.id, caller=export.caller, about={"id": export.id})
+def export_message(export: Export) -> ControlMessage:
+    """The message that makes an export."""
+    return ControlMessage(
+        kind=EXPORT, subject=export.id, caller=export.caller, payload={"id": export.id}
+    )
 
 
 def entry_name(task: Task) -> str:

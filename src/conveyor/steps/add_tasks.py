@@ -13,7 +13,7 @@ import structlog
 
 from conveyor.domain import job as job_life
 from conveyor.domain import run as run_life
-from conveyor.domain.batch import Batch, ingest_duty, lines, list_key
+from conveyor.domain.batch import Batch, ingest_message, lines, list_key
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.params import load
@@ -34,7 +34,7 @@ from conveyor.errors import (
 )
 from conveyor.ports.blobs import Blobs, as_stream
 from conveyor.ports.clock import Clock, Ids
-from conveyor.ports.duties import Duties
+from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata
 from conveyor.steps.shared.idempotency import Answer, Call, Replays
 from conveyor.steps.shared.loop_slices import LoopSlices
@@ -59,7 +59,7 @@ class Addition(msgspec.Struct, frozen=True, kw_only=True):
 class AddTasks:
     metadata: Metadata
     blobs: Blobs
-    duties: Duties
+    control_queue: ControlQueue
     replays: Replays
     clock: Clock
     ids: Ids
@@ -110,7 +110,7 @@ class AddTasks:
             await self.ingest(batch.run_id, batch.first)
         except Unavailable:
             with suppress(Unavailable):  # then the sweeper finds the batch
-                await self.duties.send(ingest_duty(batch, caller))
+                await self.control_queue.send(ingest_message(batch, caller))
 
     async def _checked(self, call: Call, job: Job, run_id: RunId) -> Addition:
         given = await self.slices.run(read_addition(call.raw, load(job.params), self.limits))

@@ -1,4 +1,4 @@
-"""Delete: a job or a run is gone for callers and pumps at once; a duty clears it away.
+"""Delete: a job or a run is gone for callers and pumps at once; a message clears it away.
 
 One transaction marks it deleted and stores what is owed: the scrub. Every change of a job's runs
 raises the job's version, so a delete and a rerun at the same time cannot both have their way.
@@ -12,13 +12,13 @@ import structlog
 
 from conveyor.domain import job as job_life
 from conveyor.domain import run as run_life
-from conveyor.domain.batch import Scrub, scrub_duty
+from conveyor.domain.batch import Scrub, scrub_message
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.run import Run, RunStatus
 from conveyor.errors import NotFound, RunHasDescendants, Stale, Unavailable
 from conveyor.ports.clock import Clock
-from conveyor.ports.duties import Duties
+from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
 from conveyor.steps.owing import Owing
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 class Delete:
     metadata: Metadata
     work: Work
-    duties: Duties
+    control_queue: ControlQueue
     clock: Clock
     owing: Owing
     wake: Callable[[RunId], None]
@@ -104,6 +104,6 @@ class Delete:
         with suppress(Unavailable):
             if run and run.is_live:
                 await self.work.close(run.id)
-            await self.duties.send(scrub_duty(scrub, caller))
+            await self.control_queue.send(scrub_message(scrub, caller))
         if run:
             self.wake(run.id)

@@ -1,6 +1,6 @@
 """Doctor: everything there is, looked at and left as it is.
 
-What the sweeper would do, what was buried, each job's runs, and each run's accounts. Reading only:
+What the sweeper would do, dead letters, each job's runs, and each run's accounts. Reading only:
 a doctor may be called at any time, and as often as one likes.
 """
 
@@ -28,8 +28,8 @@ from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.run import Run, RunStatus
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock
+from conveyor.ports.control_queue import DeadLetter, DeadLetters
 from conveyor.ports.exports import Exports
-from conveyor.ports.graves import BuriedDuty, Graves
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.survey import Survey
@@ -47,7 +47,7 @@ Findings = AsyncIterator[Finding]
 class Doctor:
     metadata: Metadata
     tasks: Tasks
-    graves: Graves
+    control_queue: DeadLetters
     survey: Survey
     inputs: Inputs
     exports: Exports
@@ -84,11 +84,13 @@ class Doctor:
         async for lost, when in self.lost():
             if _is_of(wanted, lost.job_id, lost.run_id):
                 yield _to_repair(lost, when)
-        async for duty in self._buried():
-            run = await self.metadata.run(RunId(duty.about.get("run_id", duty.about.get("id", ""))))
-            job_id = run.job_id if run else JobId(duty.about.get("id", "")) or None
+        async for message in self._dead_letters():
+            run = await self.metadata.run(
+                RunId(message.payload.get("run_id", message.payload.get("id", "")))
+            )
+            job_id = run.job_id if run else JobId(message.payload.get("id", "")) or None
             if _is_of(wanted, job_id, run.id if run else None):
-                yield _buried(duty, job_id, run.id if run else None)
+                yield _dead_letter(message, job_id, run.id if run else None)
         async for finding in self._missing():
             if _is_of(wanted, finding.job_id, finding.run_id):
                 yield finding
@@ -96,11 +98,11 @@ class Doctor:
             async for finding in self._strays():
                 yield finding
 
-    async def _buried(self) -> AsyncIterator[BuriedDuty]:
+    async def _dead_letters(self) -> AsyncIterator[DeadLetter]:
         after = ""
-        while page := await self.graves.buried(limit=PAGE, after=after):
-            for duty in page:
-                yield duty
+        while page := await self.control_queue.dead_letters(limit=PAGE, after=after):
+            for message in page:
+                yield message
             after = page[-1].id
 
     async def _missing(self) -> Findings:
@@ -293,13 +295,13 @@ def _to_repair(lost: Lost, when: str) -> Finding:
     )
 
 
-def _buried(duty: BuriedDuty, job_id: JobId | None, run_id: RunId | None) -> Finding:
+def _dead_letter(message: DeadLetter, job_id: JobId | None, run_id: RunId | None) -> Finding:
     return Finding(
         severity=Severity.WRONG,
-        code="buried_duty",
-        what=f"the duty {duty.id} ({duty.kind}) was given up: {duty.reason}",
-        advice=f"mend the cause, then `conveyor dlq retry {duty.id}`; or `conveyor dlq drop "
-        f"{duty.id}`",
+        code="dead_letter",
+        what=f"the message {message.id} ({message.kind}) was given up: {message.reason}",
+        advice=f"mend the cause, then `conveyor dlq redrive {message.id}`; or `conveyor dlq drop "
+        f"{message.id}`",
         job_id=job_id,
         run_id=run_id,
     )

@@ -1,6 +1,6 @@
-"""Export: all of a run as one file, made by a duty, kept for half a day.
+"""Export: all of a run as one file, made by a control message, kept for half a day.
 
-The row first, then the duty. Whoever makes the file claims the export, writes the file under the
+The row first, then the message. Whoever makes the file claims the export, writes the file under the
 claim's number, and then says in the row that it is there. A maker that died is followed by
 another, which begins anew; one that is merely slow finds that it was followed, and leaves.
 """
@@ -14,14 +14,14 @@ import structlog
 
 from conveyor.domain import export as life
 from conveyor.domain.export import Export as Row
-from conveyor.domain.export import ExportStatus, Unmade, export_blob, export_duty, files_of
+from conveyor.domain.export import ExportStatus, Unmade, export_blob, export_message, files_of
 from conveyor.domain.ids import CallerId, ExportId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.run import RunStatus
 from conveyor.errors import NotFound, Stale, StorageFull, Unavailable
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock, Ids
-from conveyor.ports.duties import Duties
+from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.exports import Exports
 from conveyor.ports.metadata import Metadata, Removed
 from conveyor.steps.shared.ownership import own_job, own_run
@@ -49,7 +49,7 @@ class Export:
     metadata: Metadata
     exports: Exports
     blobs: Blobs
-    duties: Duties
+    control_queue: ControlQueue
     clock: Clock
     ids: Ids
     make: Make
@@ -78,7 +78,7 @@ class Export:
         await self.metadata.commit(export)
         log.info("export.started", export_id=export.id, job_id=job.id, run_id=run.id)
         with suppress(Unavailable):  # then the sweeper sends it
-            await self.duties.send(export_duty(export))
+            await self.control_queue.send(export_message(export))
         return export
 
     async def find(

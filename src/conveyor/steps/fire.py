@@ -16,7 +16,7 @@ from enum import StrEnum
 import structlog
 
 from conveyor.domain import job as life
-from conveyor.domain.batch import batch_of, ingest_duty, run_of
+from conveyor.domain.batch import batch_of, ingest_message, run_of
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job
 from conveyor.domain.pinned import PinnedList
@@ -25,7 +25,7 @@ from conveyor.domain.schedule import PauseReason, ScheduleState, next_fire
 from conveyor.errors import InvalidArgument, Stale, Unavailable
 from conveyor.ports.api_keys import ApiKeys
 from conveyor.ports.clock import Clock, Ids
-from conveyor.ports.duties import Duties
+from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.timetable import Timetable
 from conveyor.steps.shared.ownership import latest_run
@@ -49,7 +49,7 @@ class Fire:
     timetable: Timetable
     metadata: Metadata
     api_keys: ApiKeys
-    duties: Duties
+    control_queue: ControlQueue
     clock: Clock
     ids: Ids
     count: Callable[[Fired], None]
@@ -103,8 +103,8 @@ class Fire:
         batch = batch_of(pinned, job.id, run.id, now)
         await self.metadata.commit(life.fire(job, run.id, next_at, now), run, batch)
         log.info("schedule.fired", job_id=job.id, run_id=run.id, late=_late(job, now))
-        with suppress(Unavailable):  # the batch is on record: the sweeper sends its duty
-            await self.duties.send(ingest_duty(batch, job.caller))
+        with suppress(Unavailable):  # the batch is on record: the sweeper sends its message
+            await self.control_queue.send(ingest_message(batch, job.caller))
         return Fired.RUN
 
     async def _skip(self, job: Job, last: Run, next_at: datetime | None, now: datetime) -> Fired:

@@ -108,7 +108,7 @@ class Ingest:
     async def standing(self, run_id: RunId, first: int, version: int) -> tuple[bool, Batch | None]:
         """Whether a batch is over; and the batch, if it has come further than it was."""
         batch = await self._find(run_id, first)
-        was = max(version, FIRST_STORED)  # whoever made it sent its duty under no version yet
+        was = max(version, FIRST_STORED)  # whoever made it sent its message under no version yet
         return batch is None, batch if batch and batch.version > was else None
 
     async def abandon(self, run_id: RunId, first: int) -> None:

@@ -13,15 +13,15 @@ import msgspec
 
 from conveyor.domain import export as export_life
 from conveyor.domain import lost
-from conveyor.domain.batch import TOMBSTONE_LIFE, Batch, Scrub, ingest_duty, scrub_duty
-from conveyor.domain.export import Export, ExportStatus, export_duty, files_of
+from conveyor.domain.batch import TOMBSTONE_LIFE, Batch, Scrub, ingest_message, scrub_message
+from conveyor.domain.control_queue import ControlMessage
+from conveyor.domain.export import Export, ExportStatus, export_message, files_of
 from conveyor.domain.ids import RunId
-from conveyor.domain.message import Message
 from conveyor.domain.run import Run
 from conveyor.errors import Stale
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock
-from conveyor.ports.duties import Duties
+from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.exports import Exports
 from conveyor.ports.metadata import Metadata, Removed
 from conveyor.steps.check import YOUNG, Broken, Check, Entry, Found, Over
@@ -33,7 +33,7 @@ BITE = 1_000
 class Mend:
     metadata: Metadata
     exports: Exports
-    duties: Duties
+    control_queue: ControlQueue
     blobs: Blobs
     clock: Clock
     is_due: Callable[[RunId], Awaitable[bool]]
@@ -56,17 +56,19 @@ class Mend:
         """A list or a copy that has waited long, and that no message is about."""
         if patient and self._is_recent(batch.created_at):
             return None
-        if await self._is_live(ingest_duty(batch, None)):
+        if await self._is_live(ingest_message(batch, None)):
             return None
         return Broken(lost.unfinished_ingest(batch), partial(self._ingest_again, batch))
 
     async def _ingest_again(self, batch: Batch) -> int:
         run = await self.metadata.run(batch.run_id)
-        return int(await self.duties.send(ingest_duty(batch, run.caller if run else None)))
+        return int(
+            await self.control_queue.send(ingest_message(batch, run.caller if run else None))
+        )
 
-    async def _is_live(self, message: Message) -> bool:
+    async def _is_live(self, message: ControlMessage) -> bool:
         """Whether a message waits or is held: a second would only get in the way of the first."""
-        return await self.duties.is_live(message.kind, message.subject)
+        return await self.control_queue.is_live(message.kind, message.subject)
 
     async def _completions(self, after: str, limit: int) -> Sequence[Entry]:
         page = await self.metadata.live(limit=limit, after=after)
@@ -89,7 +91,7 @@ class Mend:
         if scrub.done_at is None:
             if patient and self._is_recent(scrub.sent_at):
                 return None
-            if await self._is_live(scrub_duty(scrub, None)):
+            if await self._is_live(scrub_message(scrub, None)):
                 return None
             return Broken(lost.unfinished_scrub(scrub), partial(self._scrub_again, scrub))
         if scrub.done_at + TOMBSTONE_LIFE <= self.clock.now():
@@ -102,7 +104,7 @@ class Mend:
         except Stale:
             return 0  # it has just been done, or another sweeper saw it too
         job = await self.metadata.job(scrub.job_id)
-        return int(await self.duties.send(scrub_duty(scrub, job.caller if job else None)))
+        return int(await self.control_queue.send(scrub_message(scrub, job.caller if job else None)))
 
     async def _remove_tombstone(self, scrub: Scrub) -> int:
         if scrub.run_id:
@@ -126,7 +128,7 @@ class Mend:
         is_begun = export.status is not ExportStatus.PENDING
         if is_begun or (patient and self._is_recent(export.sent_at)):
             return None
-        if await self._is_live(export_duty(export)):
+        if await self._is_live(export_message(export)):
             return None
         return Broken(lost.unfinished_export(export), partial(self._export_again, export))
 
@@ -135,7 +137,7 @@ class Mend:
             await self.metadata.commit(msgspec.structs.replace(export, sent_at=self.clock.now()))
         except Stale:
             return 0  # it has moved, or another sweeper saw it too
-        return int(await self.duties.send(export_duty(export)))
+        return int(await self.control_queue.send(export_message(export)))
 
     async def _remove_export(self, export: Export) -> int:
         """The file first: whoever dies in between finds the row again."""

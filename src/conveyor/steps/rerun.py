@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from conveyor.domain import job as job_life
-from conveyor.domain.batch import Batch, batch_of, ingest_duty, run_of
+from conveyor.domain.batch import Batch, batch_of, ingest_message, run_of
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import Job
 from conveyor.domain.pinned import PinnedList
@@ -36,7 +36,7 @@ from conveyor.errors import (
 )
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock, Ids
-from conveyor.ports.duties import Duties
+from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
 from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
@@ -89,7 +89,7 @@ class RerunJob:
     tasks: Tasks
     work: Work
     blobs: Blobs
-    duties: Duties
+    control_queue: ControlQueue
     sealing: Sealing
     replays: Replays
     clock: Clock
@@ -260,7 +260,7 @@ class RerunJob:
         log.info("run.again", job_id=job.id, run_id=run.id, tasks=plan.retried)
         with suppress(Unavailable):  # the run is on record: the sweeper does what is left undone
             for batch in batches:
-                await self.duties.send(ingest_duty(batch, call.caller))
+                await self.control_queue.send(ingest_message(batch, call.caller))
             await self.check(run.id)
         self.wake(run.id)
         return answer

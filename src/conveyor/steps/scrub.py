@@ -68,7 +68,7 @@ class Scrub:
             async for _ in bites:
                 if turn.is_over:
                     return False
-        await self._bury(owed)
+        await self._leave_tombstone(owed)
         log.info("scrub.done", job_id=owed.job_id, run_id=owed.run_id)
         return True
 
@@ -145,7 +145,7 @@ class Scrub:
                 await self.metadata.commit(*(Removed(event) for event in gone))
             before = page[-1].id
 
-    async def _bury(self, owed: Owed) -> None:
+    async def _leave_tombstone(self, owed: Owed) -> None:
         job = None if owed.run_id else await self.metadata.job(owed.job_id)
         done = msgspec.structs.replace(owed, done_at=self.clock.now())
         await self.metadata.commit(done, *([life.tombstone(job)] if job else []))

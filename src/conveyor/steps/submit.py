@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from conveyor.domain.batch import Batch, batch_of, ingest_duty, lines, list_key, pinned_key
+from conveyor.domain.batch import Batch, batch_of, ingest_message, lines, list_key, pinned_key
 from conveyor.domain.file_input import MOST_JOBS, FileInput, is_open, pinned_input, used_by
 from conveyor.domain.ids import CallerId, EventId, InputId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
@@ -51,7 +51,7 @@ from conveyor.errors import (
 )
 from conveyor.ports.blobs import Blobs, as_stream
 from conveyor.ports.clock import Clock, Ids
-from conveyor.ports.duties import Duties
+from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.sealing import Sealing
@@ -90,7 +90,7 @@ class SubmitJob:
     tasks: Tasks
     work: Work
     blobs: Blobs
-    duties: Duties
+    control_queue: ControlQueue
     inputs: Inputs
     sealing: Sealing
     replays: Replays
@@ -306,7 +306,7 @@ class SubmitJob:
             raise
         count = len(draft.specs)
         log.info("job.accepted", job_id=draft.job.id, run_id=draft.job.latest_run_id, tasks=count)
-        await self._send_duties(batches, call.caller)
+        await self._send_messages(batches, call.caller)
         for run in made:
             self.wake(run.id)
         return answer
@@ -323,12 +323,12 @@ class SubmitJob:
         await self._write_rows(run.id, draft.specs)
         return [run], []
 
-    async def _send_duties(self, batches: list[Batch], caller: CallerId) -> None:
+    async def _send_messages(self, batches: list[Batch], caller: CallerId) -> None:
         try:
             for batch in batches:
-                await self.duties.send(ingest_duty(batch, caller))
+                await self.control_queue.send(ingest_message(batch, caller))
         except Unavailable:
-            return  # the job is on record: the sweeper finds its batch and sends the duty
+            return  # the job is on record: the sweeper finds its batch and sends the message
 
     async def _write_rows(self, run_id: RunId, specs: list[TaskSpec]) -> None:
         for rows in portions(new_tasks(run_id, 0, specs)):

@@ -12,11 +12,10 @@ from conveyor.adapters.sqlite.answers import SqliteAnswers
 from conveyor.adapters.sqlite.api_keys import SqliteApiKeys
 from conveyor.adapters.sqlite.census import SqliteCensus
 from conveyor.adapters.sqlite.claims import SqliteClaims
+from conveyor.adapters.sqlite.control_queue import SqliteControlQueue
 from conveyor.adapters.sqlite.database import Database, Durability, open_database, visit_database
 from conveyor.adapters.sqlite.due_times import LAST_SEEN, SqliteDueTimes
-from conveyor.adapters.sqlite.duties import SqliteDuties
 from conveyor.adapters.sqlite.exports import SqliteExports
-from conveyor.adapters.sqlite.graves import SqliteGraves
 from conveyor.adapters.sqlite.inputs import SqliteInputs
 from conveyor.adapters.sqlite.metadata import SqliteMetadata
 from conveyor.adapters.sqlite.outbox import SqliteOutbox
@@ -32,7 +31,7 @@ from conveyor.ports.work import Held
 
 NOBODY = 0
 # What a dead owner held is due again. A message that waits for its next delivery goes on waiting.
-FREE = "UPDATE duty SET due_at = ?1, held = 0 WHERE held = 1 AND due_at > ?1"
+FREE = "UPDATE control_message SET due_at = ?1, held = 0 WHERE held = 1 AND due_at > ?1"
 
 
 class SqliteEngine(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,8 +47,7 @@ class SqliteEngine(msgspec.Struct, frozen=True, kw_only=True):
     tasks: SqliteTasks
     work: SqliteWork
     claims: SqliteClaims
-    duties: SqliteDuties
-    graves: SqliteGraves
+    control_queue: SqliteControlQueue
     survey: SqliteSurvey
     census: SqliteCensus
     due_times: SqliteDueTimes
@@ -112,8 +110,7 @@ def _engine(  # noqa: PLR0917 - all of them parts of one thing
         tasks=SqliteTasks(database, clock),
         work=work,
         claims=SqliteClaims(database, work),
-        duties=SqliteDuties(database, clock, ids),
-        graves=SqliteGraves(database, clock, ids),
+        control_queue=SqliteControlQueue(database, clock, ids),
         survey=SqliteSurvey(database, clock),
         census=SqliteCensus(database),
         due_times=due_times,

@@ -164,19 +164,22 @@ CREATE TABLE counter (
     PRIMARY KEY (run_no, incarnation)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE duty (
+CREATE TABLE control_message (
     id         TEXT    NOT NULL PRIMARY KEY,
     kind       TEXT    NOT NULL,
-    about      TEXT    NOT NULL,
-    due_at     INTEGER,  -- when it may be received; null once buried
+    payload    TEXT    NOT NULL,
+    due_at     INTEGER,  -- when it may be received; null once it is a dead letter
     deliveries INTEGER NOT NULL DEFAULT 0,
     reason     TEXT,
-    buried_at  INTEGER,
+    dead_lettered_at INTEGER,
     held       INTEGER NOT NULL DEFAULT 0,  -- 1: due_at is the end of a lease
-    subject    TEXT    NOT NULL DEFAULT '',  -- what it is about
-    caller     TEXT    NOT NULL DEFAULT ''  -- whose it is
+    subject    TEXT    NOT NULL DEFAULT '',  -- of one kind and subject one message is live
+    caller     TEXT    NOT NULL DEFAULT ''  -- empty if unknown
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX duty_due ON duty (due_at) WHERE due_at IS NOT NULL;
-CREATE UNIQUE INDEX duty_live ON duty (kind, subject) WHERE due_at IS NOT NULL;
-CREATE INDEX duty_line ON duty (kind, caller, due_at) WHERE due_at IS NOT NULL;
-CREATE INDEX duty_buried ON duty (buried_at) WHERE buried_at IS NOT NULL;
+CREATE INDEX control_message_due ON control_message (due_at) WHERE due_at IS NOT NULL;
+CREATE UNIQUE INDEX control_message_live ON control_message (kind, subject)
+    WHERE due_at IS NOT NULL;
+CREATE INDEX control_message_group ON control_message (kind, caller, due_at)
+    WHERE due_at IS NOT NULL;
+CREATE INDEX control_message_dead ON control_message (dead_lettered_at)
+    WHERE dead_lettered_at IS NOT NULL;

@@ -11,9 +11,8 @@ from conveyor.ports.answers import Answers
 from conveyor.ports.api_keys import ApiKeys
 from conveyor.ports.census import Census
 from conveyor.ports.claims import Claims
-from conveyor.ports.duties import Duties
+from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.exports import Exports
-from conveyor.ports.graves import Graves
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.outbox import Outbox
@@ -45,8 +44,7 @@ class Engine:
     timetable: Timetable
     tasks: Tasks
     work: Work
-    duties: Duties
-    graves: Graves
+    control_queue: ControlQueue
     survey: Survey
     census: Census
     clock: FakeClock

@@ -1,0 +1,208 @@
+"""The control worker: handles messages of the control queue under leases that it keeps alive.
+
+Work that takes longer than a turn is done in turns: the message goes back on the queue, behind
+those of other callers. That is not a failure and counts as no delivery.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import msgspec
+import structlog
+
+from conveyor.domain.control_queue import ControlSlots, SlotLimits
+from conveyor.errors import CallerFault, ConveyorError, Stale, Unavailable
+from conveyor.ports.clock import Clock
+from conveyor.ports.control_queue import ControlQueue, ReceivedMessage
+from conveyor.steps.shared.turn import Turn
+
+LEASE = timedelta(seconds=60)
+MOST_DELIVERIES = 10
+FIRST_DELAY = timedelta(seconds=1)
+LONGEST_DELAY = timedelta(minutes=5)
+
+ONE_SLOT = SlotLimits(slots=1, per_caller=1)
+
+log = structlog.get_logger()
+
+Payload = Mapping[str, str]
+
+
+class WorkStatus(msgspec.Struct, frozen=True):
+    """How far the work of a message has come that was received often and never acknowledged."""
+
+    is_done: bool = False  # by another worker
+    resend: Payload | None = None  # it made progress: the payload to send the message with
+
+
+async def _no_progress(_: Payload) -> WorkStatus:
+    return WorkStatus()
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """How one kind of message is handled.
+
+    `handle` returns the payload to continue with if its turn ended before the work did. `give_up`
+    leaves stored state consistent before the message becomes a dead letter. `status` is asked
+    first: if the work has progressed since the message was sent, the crashes of workers on the way
+    are no reason to give up.
+    """
+
+    handle: Callable[[Payload, Turn], Awaitable[Payload | None]]
+    give_up: Callable[[Payload], Awaitable[None]]
+    status: Callable[[Payload], Awaitable[WorkStatus]] = _no_progress
+    limits: SlotLimits = ONE_SLOT
+
+
+class ControlWorker:
+    """Handles one message in each `step`; up to `slots.count` steps may run at once."""
+
+    def __init__(
+        self, control_queue: ControlQueue, handlers: Mapping[str, Handler], clock: Clock
+    ) -> None:
+        self.control_queue = control_queue
+        self.handlers = handlers
+        self.slots = ControlSlots({kind: one.limits for kind, one in handlers.items()})
+        self._clock = clock
+        self._receiving = asyncio.Lock()
+
+    async def step(self) -> int:
+        """Handle a message, if one is due whose caller has a free slot; return how many."""
+        received = await self._receive()
+        for message in received:
+            try:
+                await self._process(message)
+            except Stale:
+                log.warning("control.lease_lost", message_id=message.id, kind=message.kind)
+            except Unavailable:
+                raise
+            except Exception:
+                # A bug outside of the handler, such as in a driver: the lease lapses, and the
+                # message is delivered again.
+                log.exception("control.bug", **_fields(message))
+            finally:
+                self.slots.free(message.group)
+        return len(received)
+
+    async def _receive(self) -> Sequence[ReceivedMessage]:
+        async with self._receiving:  # two receivers at once would both see the same slot free
+            received = await self.control_queue.receive(
+                1,
+                lease=LEASE,
+                kinds=self.slots.open_kinds(),
+                excluded=self.slots.full_groups(),
+                served=self.slots.served,
+            )
+            for message in received:
+                self.slots.take(message.group)
+            return received
+
+    async def _process(self, message: ReceivedMessage) -> None:
+        handler = self.handlers.get(message.kind)
+        if handler is None:
+            await self._dead_letter(message, f"unknown kind of message: {message.kind!r}")
+        elif message.deliveries > MOST_DELIVERIES:
+            reason = f"it was received {MOST_DELIVERIES} times and never acknowledged"
+            await self._give_up(message, handler, reason)
+        else:
+            await self._try(message, handler)
+
+    async def _try(self, message: ReceivedMessage, handler: Handler) -> None:
+        outcome = await self._handle(message, handler)
+        if outcome is None:
+            await self.control_queue.ack(message)
+        elif not isinstance(outcome, Exception):
+            await self.control_queue.resend(message, outcome)
+        elif isinstance(outcome, CallerFault):
+            await self._end(message, handler, _reason(outcome))  # trying again cannot help
+        elif message.deliveries >= MOST_DELIVERIES:
+            await self._give_up(message, handler, _reason(outcome))
+        else:
+            await self.control_queue.retry_later(message, delay=_delay(message.deliveries))
+
+    async def _give_up(self, message: ReceivedMessage, handler: Handler, reason: str) -> None:
+        """End a message that was tried often enough, unless its work progressed all the same."""
+        status = await handler.status(message.payload)
+        if status.resend:
+            await self.control_queue.resend(message, status.resend)
+        elif status.is_done:
+            await self.control_queue.ack(message)
+        else:
+            await self._end(message, handler, reason)
+
+    async def _end(self, message: ReceivedMessage, handler: Handler, reason: str) -> None:
+        # State first, dead letter second: after a crash in between, the message is delivered again
+        # and both are repeated.
+        try:
+            await handler.give_up(message.payload)
+        except ConveyorError:
+            raise
+        except Exception:
+            # Dead-letter it all the same: otherwise it would be delivered forever.
+            log.exception("control.bug", **_fields(message))
+        await self._dead_letter(message, reason)
+
+    async def _handle(
+        self, message: ReceivedMessage, handler: Handler
+    ) -> Payload | Exception | None:
+        """Run the handler while extending the lease; return what is left to do, or its exception.
+
+        A bug counts as a failed delivery. If it ended the process, the message would end every
+        process that comes after it.
+        """
+        async with asyncio.TaskGroup() as group:
+            extending = group.create_task(self._keep_lease(message), name=f"lease {message.id}")
+            try:
+                return await handler.handle(message.payload, Turn(self._clock))
+            except ConveyorError as error:
+                why = str(error)
+                log.warning("control.failed", message_id=message.id, kind=message.kind, why=why)
+                return error
+            except Exception as error:
+                log.exception("control.bug", **_fields(message))
+                return error
+            finally:
+                extending.cancel()
+
+    async def _keep_lease(self, message: ReceivedMessage) -> None:
+        while True:
+            await asyncio.sleep(LEASE.total_seconds() / 3)
+            try:
+                await self.control_queue.extend(message, lease=LEASE)
+            except (Stale, Unavailable) as error:
+                log.warning("control.lease", message_id=message.id, why=str(error))
+            except Exception:
+                log.exception("control.bug", **_fields(message))
+
+    async def _dead_letter(self, message: ReceivedMessage, reason: str) -> None:
+        log.error(
+            "control.dead_lettered",
+            message_id=message.id,
+            kind=message.kind,
+            payload=dict(message.payload),
+            why=reason,
+        )
+        await self.control_queue.dead_letter(message, reason)
+
+
+def _fields(message: ReceivedMessage) -> dict[str, object]:
+    return {
+        "message_id": message.id,
+        "kind": message.kind,
+        "deliveries": message.deliveries,
+    }
+
+
+def _reason(failure: Exception) -> str:
+    """Why a message is dead. The text of a bug stays in the log: it may hold a caller's data."""
+    if isinstance(failure, ConveyorError):
+        return f"{failure.code}: {failure}"
+    return f"bug: {type(failure).__name__}, logged as control.bug"
+
+
+def _delay(deliveries: int) -> timedelta:
+    doublings: int = 2 ** min(deliveries - 1, 20)
+    return min(FIRST_DELAY * doublings, LONGEST_DELAY)

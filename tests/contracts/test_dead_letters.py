@@ -1,0 +1,5 @@
+from conveyor.testing.contracts.dead_letters import DeadLettersContract
+
+
+class TestDeadLetters(DeadLettersContract):
+    pass

@@ -1,5 +1,0 @@
-from conveyor.testing.contracts.duties import DutiesContract
-
-
-class TestDuties(DutiesContract):
-    pass

@@ -1,5 +1,0 @@
-from conveyor.testing.contracts.graves import GravesContract
-
-
-class TestGraves(GravesContract):
-    pass
