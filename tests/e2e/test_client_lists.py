@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -21,6 +21,7 @@ from conveyor.client import (
     Unreachable,
 )
 from conveyor.testing.programs import Program
+from tests.e2e.threads import InThreads
 
 KEY = "an-api-key"
 OK = "https://ok.example/"
@@ -143,8 +144,8 @@ class Slots:
         return answer
 
 
-@pytest.fixture
-async def slots() -> AsyncIterator[tuple[Slots, AsyncConveyor]]:
+@pytest.fixture(params=[AsyncConveyor, Conveyor])
+async def slots(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Slots, AsyncConveyor]]:
     slots = Slots()
     app = web.Application(client_max_size=2**26)
     app.router.add_post("/v1/job_inputs", slots.slot)
@@ -155,8 +156,12 @@ async def slots() -> AsyncIterator[tuple[Slots, AsyncConveyor]]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    async with AsyncConveyor(url, KEY, patience=FEW) as client:
-        yield slots, client
+    if request.param is AsyncConveyor:
+        async with AsyncConveyor(url, KEY, patience=FEW) as client:
+            yield slots, client
+    else:
+        with Conveyor(url, KEY, patience=FEW) as blocking:
+            yield slots, cast("AsyncConveyor", InThreads(blocking))
     await runner.cleanup()
 
 

@@ -27,8 +27,8 @@ def test_a_snippet_runs(running: Program, tmp_path: Path, snippet: str) -> None:
 
 
 def test_the_page_tells_of_every_call_and_every_error() -> None:
-    public = {name for name in vars(client.AsyncConveyor) if not name.startswith("_")}
-    assert public == {name for name in vars(client.Conveyor) if not name.startswith("_")}
+    public = {name for name in dir(client.AsyncConveyor) if not name.startswith("_")}
+    assert public == {name for name in dir(client.Conveyor) if not name.startswith("_")}
     errors = {
         name
         for name, kind in vars(client).items()

@@ -6,7 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -14,6 +14,7 @@ from aiohttp import web
 from conveyor.client import (
     AsyncConveyor,
     Conflict,
+    Conveyor,
     NotFound,
     NotServed,
     Patience,
@@ -24,6 +25,7 @@ from conveyor.client import (
     Unfinished,
     Unreachable,
 )
+from tests.e2e.threads import InThreads
 
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PAGE = b"<html>" + bytes(100_000) + b"</html>"
@@ -92,10 +94,17 @@ def sky(weather: tuple[Weather, str]) -> Weather:
     return weather[0]
 
 
-@pytest.fixture
-async def client(weather: tuple[Weather, str]) -> AsyncIterator[AsyncConveyor]:
-    async with AsyncConveyor(weather[1], "key", patience=FEW) as client:
-        yield client
+@pytest.fixture(params=[AsyncConveyor, Conveyor])
+async def client(
+    weather: tuple[Weather, str], request: pytest.FixtureRequest
+) -> AsyncIterator[AsyncConveyor]:
+    """Both clients: the synchronous one in threads, so that the server can answer meanwhile."""
+    if request.param is AsyncConveyor:
+        async with AsyncConveyor(weather[1], "key", patience=FEW) as client:
+            yield client
+    else:
+        with Conveyor(weather[1], "key", patience=FEW) as client:
+            yield cast("AsyncConveyor", InThreads(client))
 
 
 def refused(status: int, code: str, **headers: str) -> web.Response:

@@ -19,9 +19,9 @@ from conveyor.client import (
     Unauthenticated,
     Unavailable,
 )
+from conveyor.client.chunks import Chunk, chunked, key_of
 from conveyor.client.errors import refusal
-from conveyor.client.following import Event, EventReader
-from conveyor.client.handing_in import Chunk, chunked, key_of
+from conveyor.client.events import Event, EventReader
 from conveyor.client.transport import path_of
 
 
@@ -122,18 +122,18 @@ def test_an_event_that_is_cut_is_none_and_an_id_lasts() -> None:
 def test_a_refusal_is_an_error_of_its_kind(status: int, kind: type[Refused]) -> None:
     fault = {"index": 3, "reason": "malformed_url", "value": "x"}
     problem = {"code": "a_code", "detail": "So it is", "status": 7, "invalid_tasks": [fault]}
-    error = refusal(status, json.dumps(problem).encode(), "9")
+    error = refusal(status, json.dumps(problem).encode(), {"Retry-After": "9", "X-Request-ID": "q"})
     assert type(error) is kind
     assert isinstance(error, ClientError)
     assert (error.status, error.code, error.detail) == (status, "a_code", "So it is")
     assert [(one.index, one.reason) for one in error.invalid_tasks] == [(3, "malformed_url")]
-    assert error.retry_after == 9
+    assert (error.retry_after, error.request_id) == (9, "q")
     assert str(error) == f"So it is ({status} a_code)"
 
 
 @pytest.mark.parametrize("after", [None, "", "soon", "-1", "Wed, 21 Oct 2026 07:28:00 GMT"])
 def test_an_answer_of_something_else_is_a_refusal_too(after: str | None) -> None:
-    error = refusal(502, b"<html>\xff", after)
+    error = refusal(502, b"<html>\xff", {} if after is None else {"Retry-After": after})
     assert isinstance(error, Unavailable)
     assert error.retry_after is None
     assert "base URL" in error.detail

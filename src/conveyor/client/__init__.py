@@ -3,7 +3,8 @@
 `AsyncConveyor` for programs with an event loop, `Conveyor` for those without.
 """
 
-from conveyor.client.asynchronous import AsyncConveyor
+from typing import TYPE_CHECKING, Any
+
 from conveyor.client.errors import (
     ClientError,
     Conflict,
@@ -38,7 +39,10 @@ from conveyor.client.shapes import (
     Waiting,
 )
 from conveyor.client.synchronous import Conveyor
-from conveyor.client.transport import Patience
+from conveyor.client.transport import Outage, Patience
+
+if TYPE_CHECKING:
+    from conveyor.client.asynchronous import AsyncConveyor
 
 __all__ = [
     "Added",
@@ -58,6 +62,7 @@ __all__ = [
     "NotExported",
     "NotFound",
     "NotServed",
+    "Outage",
     "Patience",
     "Progress",
     "Refused",
@@ -74,3 +79,12 @@ __all__ = [
     "Unreachable",
     "Waiting",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load `AsyncConveyor` when it is asked for: aiohttp costs programs without a loop 0.2 s."""
+    if name != "AsyncConveyor":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from conveyor.client.asynchronous import AsyncConveyor  # noqa: PLC0415
+
+    return AsyncConveyor

@@ -1,50 +1,38 @@
-"""The client: hand in lists of any length, follow runs, fetch what came of them."""
+"""The client for programs with an event loop, over aiohttp."""
 
 import asyncio
-import os
-import uuid
-from collections.abc import AsyncGenerator, Coroutine, Mapping
-from contextlib import AsyncExitStack, aclosing
-from pathlib import Path
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import msgspec
+import aiohttp
+from yarl import URL
 
-from conveyor.client.errors import NotFound, Problem, Refused, Unfinished
-from conveyor.client.exporting import exported, fetched
-from conveyor.client.following import Following
-from conveyor.client.handing_in import Chunk, Tasks, chunked, key_of
-from conveyor.client.results import content_of, listed, with_bodies
-from conveyor.client.shapes import (
-    Added,
-    Attempt,
-    BadRow,
-    Column,
-    Export,
-    History,
-    Job,
-    JobPage,
-    Progress,
-    Rerun,
-    Result,
-    Run,
-    Submitted,
+from conveyor.client.calls import DEFAULT_URL, Calls
+from conveyor.client.errors import Unreachable
+from conveyor.client.transport import (
+    CHUNK,
+    OnOutage,
+    Patience,
+    Request,
+    Response,
+    Sendings,
+    Transport,
 )
-from conveyor.client.transport import Patience, Sendings, Transport, decoded, path_of
-from conveyor.client.uploading import Csv, File, bad_rows, spec_of, upload
 
 T = TypeVar("T")
 
-DEFAULT_URL = "http://127.0.0.1:8080/v1"
-INGESTING = frozenset({"run_not_terminal"})  # rows of an addition before are still written
+CONNECTIONS = 100
+NOT_OPEN = "the client is not open: use it as a context"
 
 
-class AsyncConveyor:
+class AsyncConveyor(Calls):
     """A service, and a key to it; use it as a context. One is enough for many calls at once.
 
-    Calls are made again after 429, 502, 503, 504 and broken connections, as `patience` says;
-    what creates something carries an idempotency key, so that nothing is done twice.
+    Calls are repeated after 429, 502, 503, 504 and broken connections, as `patience` says; a call
+    that creates something carries an idempotency key, so that nothing is done twice. `on_outage`
+    is called before every repetition, and with None when the service answers again.
     """
 
     def __init__(
@@ -54,16 +42,22 @@ class AsyncConveyor:
         *,
         timeout: float = 60.0,
         patience: Patience | None = None,
+        on_outage: OnOutage | None = None,
     ) -> None:
-        self._transport = Transport(
-            base_url, api_key, timeout=timeout, patience=patience or Patience()
+        self._network = AiohttpNetwork(base_url)
+        super().__init__(
+            Transport(
+                base_url,
+                api_key,
+                self._network,
+                timeout=timeout,
+                patience=patience,
+                on_outage=on_outage,
+            )
         )
-        self._stack = AsyncExitStack()
-        self._background = _Background()
 
     async def __aenter__(self) -> Self:
-        await self._stack.enter_async_context(self._transport)
-        await self._stack.enter_async_context(self._background)
+        await self._network.open()
         return self
 
     async def __aexit__(
@@ -71,369 +65,136 @@ class AsyncConveyor:
         kind: type[BaseException] | None,
         error: BaseException | None,
         at: TracebackType | None,
-    ) -> bool | None:
-        return await self._stack.__aexit__(kind, error, at)
-
-    async def submit(
-        self,
-        tasks: Tasks,
-        *,
-        params: Mapping[str, object] | None = None,
-        name: str | None = None,
-        external_id: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        max_inflight: int | None = None,
-        retries: int | None = None,
-        result_ttl_days: int | None = None,
-        idempotency_key: str | None = None,
-    ) -> Submitted:
-        """Hand in URLs or tasks as a job: any number of them, from any iterable, once.
-
-        Up to 10,000 tasks are one call; beyond that an open job is made, filled and closed, and
-        no more than 10,000 tasks are held here. When the list raises, or a later part of it is
-        refused, the error is `Unfinished`: it names the job, which stays open.
-        """
-        key = idempotency_key or str(uuid.uuid4())
-        fields = {
-            "zenrows_params": params,
-            "name": name,
-            "external_id": external_id,
-            "metadata": metadata,
-            "max_inflight": max_inflight,
-            "retries": retries,
-            "result_ttl_days": result_ttl_days,
-        }
-        chunks = chunked(tasks)
-        first = await anext(chunks)
-        if not first.tasks:
-            raise ValueError("there is no task in the list")
-        if first.is_last:
-            raw = await self._transport.call("POST", "/jobs", first.body(**fields), key=key)
-            return msgspec.structs.replace(decoded(raw, Submitted), idempotency_key=key)
-        job_id = await self._open(fields, key)
-        accepted = await self._fill(job_id, first, chunks, key, last_batch=True)
-        return Submitted(job_id=job_id, accepted_tasks=accepted, idempotency_key=key)
-
-    async def submit_file(
-        self,
-        file: File,
-        *,
-        type: str | None = None,  # noqa: A002 - the field's name
-        header: bool = True,
-        delimiter: str = ",",
-        url_column: Column | None = None,
-        id_column: Column | None = None,
-        on_invalid: str | None = None,
-        params: Mapping[str, object] | None = None,
-        name: str | None = None,
-        external_id: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        max_inflight: int | None = None,
-        retries: int | None = None,
-        result_ttl_days: int | None = None,
-        idempotency_key: str | None = None,
-    ) -> Submitted:
-        """Upload a list as it is, packed or not, and submit it: a path, or an open binary file.
-
-        `type` is csv, ndjson or txt, by the file's name unless given; what follows it is for CSV.
-        A long list is read by the service after the answer, with no `accepted_tasks` yet.
-        """
-        csv = Csv(header=header, delimiter=delimiter, url_column=url_column, id_column=id_column)
-        fields = {
-            "on_invalid": on_invalid,
-            "zenrows_params": params,
-            "name": name,
-            "external_id": external_id,
-            "metadata": metadata,
-            "max_inflight": max_inflight,
-            "retries": retries,
-            "result_ttl_days": result_ttl_days,
-        }
-        body = {name: value for name, value in fields.items() if value is not None}
-        body["file_input_id"] = await upload(self._transport, file, spec_of(file, type, csv))
-        key, raw = idempotency_key or str(uuid.uuid4()), msgspec.json.encode(body)
-        made = decoded(await self._transport.call("POST", "/jobs", raw, key=key), Submitted)
-        return msgspec.structs.replace(made, idempotency_key=key)
-
-    async def errors(
-        self, job_id: str, *, run_id: str | None = None
-    ) -> AsyncGenerator[BadRow, None]:
-        """The rows of an uploaded list that are no tasks, in its order; of the latest run by default."""
-        async with aclosing(bad_rows(self._transport, job_id, run_id)) as rows:
-            async for row in rows:
-                yield row
-
-    async def open(
-        self,
-        *,
-        params: Mapping[str, object] | None = None,
-        name: str | None = None,
-        max_inflight: int | None = None,
-        retries: int | None = None,
-        idempotency_key: str | None = None,
-    ) -> str:
-        """Make an open job without tasks, to be filled by `add`; its id."""
-        fields = {
-            "zenrows_params": params,
-            "name": name,
-            "max_inflight": max_inflight,
-            "retries": retries,
-        }
-        return await self._open(fields, idempotency_key or str(uuid.uuid4()))
-
-    async def add(
-        self,
-        job_id: str,
-        tasks: Tasks,
-        *,
-        last_batch: bool = False,
-        idempotency_key: str | None = None,
-    ) -> Added:
-        """Add tasks to an open job, any number of them; `last_batch` closes it after them."""
-        chunks = chunked(tasks)
-        first = await anext(chunks)
-        if not first.tasks:
-            raise ValueError("there is no task in the list")
-        key = idempotency_key or str(uuid.uuid4())
-        try:
-            return Added(await self._fill(job_id, first, chunks, key, last_batch=last_batch))
-        except Unfinished as error:
-            if error.accepted_tasks or error.__cause__ is None:
-                raise
-            raise error.__cause__ from None  # nothing was begun
-
-    async def close(self, job_id: str) -> Job:
-        """Close an open job: no more tasks will come."""
-        return decoded(await self._transport.call("POST", path_of("jobs", job_id, "close")), Job)
-
-    async def job(self, job_id: str) -> Job:
-        return await self._transport.read(Job, path_of("jobs", job_id))
-
-    async def jobs(self, *, status: str | None = None) -> AsyncGenerator[Job, None]:
-        """Your jobs, the newest first."""
-        cursor: str | None = None
-        while True:
-            path = path_of("jobs", query={"status": status, "limit": 100, "cursor": cursor})
-            page = await self._transport.read(JobPage, path)
-            for job in page.jobs:
-                yield job
-            cursor = page.next_cursor
-            if cursor is None:
-                return
-
-    async def progress(
-        self, job_id: str, *, run_id: str | None = None, poll_every: float = 2.0
-    ) -> AsyncGenerator[Progress, None]:
-        """How far a run is, whenever that has changed, to its end; of the latest run by default.
-
-        By the service's events, resumed where they were cut; by asking every `poll_every`
-        seconds where the service has none.
-        """
-        following = Following(self._transport, job_id, run_id, poll_every)
-        async with aclosing(following.progress()) as states:
-            async for state in states:
-                yield state
-
-    async def wait(self, job_id: str, *, poll_every: float = 2.0) -> Run:
-        """The latest run once it is over."""
-        states = self.progress(job_id, poll_every=poll_every)
-        async with aclosing(states):
-            async for state in states:
-                if state.has_ended and state.status != "deleted":
-                    return await self.run(job_id, state.run_id)
-        raise NotFound(Problem(status=404, code="not_found", detail="The run was deleted"))
-
-    async def run(self, job_id: str, run_id: str) -> Run:
-        return await self._transport.read(Run, path_of("jobs", job_id, "runs", run_id))
-
-    async def results(
-        self,
-        job_id: str,
-        *,
-        run_id: str | None = None,
-        status: str | None = None,
-        bodies: bool = True,
-        concurrency: int = 8,
-    ) -> AsyncGenerator[Result, None]:
-        """Results in the order of submission; `status` may be successful, failed or processing.
-
-        All are of one run, the latest by default, whatever is run again meanwhile.
-        With bodies, up to `concurrency` of them are fetched ahead and held. Without, fetch those
-        you want by `body`, or by `save` when they are large.
-        """
-        rows = listed(self._transport, job_id, run_id, status)
-        if bodies:
-            spawn = self._background.spawn
-            rows = with_bodies(self._transport, rows, spawn, concurrency=concurrency)
-        async with aclosing(rows):
-            async for row in rows:
-                yield row
-
-    async def body(self, result: Result) -> bytes:
-        """The page of a result."""
-        return result.body or await self._transport.body(content_of(result))
-
-    async def save(self, result: Result, path: str | os.PathLike[str]) -> int:
-        """Stream the page of a result into a file, which appears only when whole; its length."""
-        return await self._transport.save(content_of(result), Path(path))
-
-    async def start_export(self, job_id: str, *, run_id: str | None = None) -> Export:
-        """Have all of a run put into one file, of the latest by default."""
-        if run_id is None:
-            run_id = (await self._latest(job_id)).run_id
-        raw = await self._transport.call("POST", path_of("jobs", job_id, "runs", run_id, "exports"))
-        return decoded(raw, Export).of(job_id, run_id)
-
-    async def export(self, export: Export) -> Export:
-        """How an export is now; a completed one with a fresh link."""
-        path = path_of("jobs", export.job_id, "runs", export.run_id, "exports", export.export_id)
-        return (await self._transport.read(Export, path)).of(export.job_id, export.run_id)
-
-    async def wait_export(self, export: Export, *, poll_every: float = 1.0) -> Export:
-        """An export once its file is there; `NotExported` if it never will be."""
-        return await exported(self._transport, export, poll_every)
-
-    async def save_export(
-        self, export: Export, path: str | os.PathLike[str], *, poll_every: float = 1.0
-    ) -> int:
-        """Wait for an export and save its file, which appears only when whole; its length.
-
-        A download that is cut goes on where it was, in this call and in another for the same
-        export and path: what has come stays beside the file.
-        """
-        return await fetched(self._transport, export, Path(path), poll_every)
-
-    async def _latest(self, job_id: str) -> Run:
-        job = await self.job(job_id)
-        if job.latest_run is None:
-            raise NotFound(Problem(status=404, code="not_found", detail="The job has no run"))
-        return job.latest_run
-
-    async def history(
-        self, job_id: str, task_id: str, *, run_id: str | None = None
-    ) -> list[Attempt]:
-        """The attempts at a task, in the latest run by default."""
-        run = ("runs", run_id) if run_id else ()
-        path = path_of("jobs", job_id, *run, "tasks", task_id, "history")
-        return (await self._transport.read(History, path)).events
-
-    async def stop(self, job_id: str) -> Run:
-        """Stop the live run for good; what is scraped is kept."""
-        return await self._turn(job_id, "stop")
-
-    async def pause(self, job_id: str) -> Run:
-        """Take up nothing more of the live run; what is under way finishes."""
-        return await self._turn(job_id, "pause")
-
-    async def resume(self, job_id: str) -> Run:
-        return await self._turn(job_id, "resume")
-
-    async def rerun(
-        self, job_id: str, *, status: str | None = None, idempotency_key: str | None = None
-    ) -> Rerun:
-        """Run a job again: all of it, or the tasks of that status, several with commas."""
-        path = path_of("jobs", job_id, "rerun", query={"status": status})
-        key = idempotency_key or str(uuid.uuid4())
-        return decoded(await self._transport.call("POST", path, key=key), Rerun)
-
-    async def delete(self, job_id: str) -> None:
-        """Delete a job with all its runs and results. One that is gone already is `NotFound`."""
-        await self._delete(path_of("jobs", job_id))
-
-    async def delete_run(self, job_id: str, run_id: str) -> None:
-        """Delete a run that has ended, with its results; the job stays, if without a run."""
-        await self._delete(path_of("jobs", job_id, "runs", run_id))
-
-    async def _delete(self, path: str) -> None:
-        sent = Sendings()
-
-        async def once() -> None:
-            try:
-                await self._transport.call_once("DELETE", path, sent=sent)
-            except NotFound:
-                if sent.times == 1:  # else it was the doing of a call whose answer was lost
-                    raise
-
-        await self._transport.patiently(once)
-
-    async def _turn(self, job_id: str, verb: str) -> Run:
-        return decoded(await self._transport.call("POST", path_of("jobs", job_id, verb)), Run)
-
-    async def _open(self, fields: Mapping[str, object], key: str) -> str:
-        body = Chunk(0, 0, [], is_last=False).body(**fields, status="open")
-        raw = await self._transport.call("POST", "/jobs", body, key=key_of(key, "open"))
-        return decoded(raw, Submitted).job_id
-
-    async def _fill(
-        self,
-        job_id: str,
-        first: Chunk,
-        rest: AsyncGenerator[Chunk, None],
-        key: str,
-        *,
-        last_batch: bool,
-    ) -> int:
-        """Add all chunks, each under a key of its own; how many tasks were accepted."""
-        accepted, chunk = 0, first
-        try:
-            while True:
-                accepted += await self._add(job_id, chunk, key, close=last_batch)
-                if chunk.is_last:
-                    return accepted
-                chunk = await anext(rest)
-        except Refused as error:
-            cause = _shifted(error, chunk.first)
-            raise Unfinished(job_id, accepted, key, cause) from cause
-        except Exception as error:
-            raise Unfinished(job_id, accepted, key, error) from error
-
-    async def _add(self, job_id: str, chunk: Chunk, key: str, *, close: bool) -> int:
-        raw = await self._transport.call(
-            "POST",
-            path_of("jobs", job_id, "tasks"),
-            chunk.body(last_batch=True if close and chunk.is_last else None),
-            key=key_of(key, chunk.number),
-            wait_out=INGESTING,
-        )
-        return decoded(raw, Added).accepted_tasks
+    ) -> None:
+        await self._network.close()
 
 
-class _Background:
-    """A task group for what is fetched ahead. Leaving ends whatever nobody waits for any more."""
+class AiohttpNetwork:
+    """A pool of connections, and a task group for what is fetched in the background."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: str) -> None:
+        self._base = base
+        self._session: aiohttp.ClientSession | None = None
         self._group: asyncio.TaskGroup | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def __aenter__(self) -> Self:
+    async def open(self) -> None:
         self._group = await asyncio.TaskGroup().__aenter__()
-        return self
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=CONNECTIONS), cookie_jar=aiohttp.DummyCookieJar()
+        )
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         group, self._group = self._group, None
-        # The caller's error is not the group's: it leaves the client as it is, in no wrapping.
+        session, self._session = self._session, None
+        # The caller's error is not passed to the group, which would wrap it.
         await group.__aexit__(None, None, None) if group else None
+        await session.close() if session else None
 
-    def spawn(self, coroutine: Coroutine[object, object, T]) -> asyncio.Task[T]:
+    @asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Response]:
+        if self._session is None:
+            raise RuntimeError(NOT_OPEN)
+        if request.own_connection:
+            own = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(force_close=True),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+            )
+            async with own as session, self._requested(session, request) as response:
+                yield response
+            return
+        async with self._requested(self._session, request) as response:
+            yield response
+
+    @asynccontextmanager
+    async def _requested(
+        self, session: aiohttp.ClientSession, request: Request
+    ) -> AsyncIterator[Response]:
+        seconds = request.timeout
+        requested = session.request(
+            request.method,
+            URL(request.url, encoded=True),
+            data=request.body,
+            headers=request.headers,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=seconds, sock_read=seconds),
+            middlewares=(_counted(request.sendings),) if request.sendings else (),
+            allow_redirects=False,  # the key is for this service alone
+        )
+        with self._network_errors():
+            response = await requested.__aenter__()
+        try:
+            yield _Response(response, self._network_errors)
+        finally:
+            await requested.__aexit__(None, None, None)
+
+    @contextmanager
+    def _network_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise Unreachable(f"cannot reach {self._base}: {reason}") from error
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def blocking(self, function: Callable[..., T], *args: object) -> T:
+        return await asyncio.to_thread(function, *args)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         if self._group is None:
             coroutine.close()
-            raise RuntimeError("the client is not open: use it as a context")
+            raise RuntimeError(NOT_OPEN)
         task = self._group.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
 
-def _shifted(error: Refused, by: int) -> Refused:
-    """The same refusal, naming tasks by their place in the whole list."""
-    faults = [
-        msgspec.structs.replace(fault, index=fault.index + by) for fault in error.invalid_tasks
-    ]
-    return type(error)(msgspec.structs.replace(error.problem, invalid_tasks=faults))
+class _Response:
+    def __init__(self, response: aiohttp.ClientResponse, network_errors: Callable[[], Any]) -> None:
+        self._response, self._network_errors = response, network_errors
+
+    @property
+    def status(self) -> int:
+        return self._response.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._response.headers
+
+    async def read(self) -> bytes:
+        with self._network_errors():
+            return await self._response.read()
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        while True:
+            with self._network_errors():
+                chunk = await self._response.content.read(CHUNK)
+            if not chunk:
+                return
+            yield chunk
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        while True:
+            try:
+                with self._network_errors():
+                    line = await self._response.content.readline()
+            except ValueError as error:  # the library's error for a line without end
+                raise Unreachable(f"a line of the response is too long: {error}") from error
+            if not line:
+                return
+            yield line
+
+
+def _counted(sendings: Sendings) -> aiohttp.ClientMiddlewareType:
+    async def send(
+        request: aiohttp.ClientRequest, send_on: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        sendings.times += 1
+        return await send_on(request)
+
+    return send

@@ -15,7 +15,7 @@ ClientError
 └── Unfinished            a submission ended midway; its job is there, and open
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -28,6 +28,7 @@ class InvalidTask(msgspec.Struct, frozen=True):
     index: int
     reason: str = ""
     value: str = ""
+    line: int | None = None  # of an uploaded list
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +39,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     title: str = ""
     detail: str = ""
     invalid_tasks: list[InvalidTask] = []
+    request_id: str = ""  # by which the operator finds it in the log
 
 
 class ClientError(ConveyorError):
@@ -57,6 +59,7 @@ class Refused(ClientError):
         self.code = problem.code
         self.detail = problem.detail
         self.invalid_tasks: Sequence[InvalidTask] = problem.invalid_tasks
+        self.request_id = problem.request_id
         self.retry_after = retry_after  # seconds
 
 
@@ -136,12 +139,14 @@ KINDS: dict[int, type[Refused]] = {
 }
 
 
-def refusal(status: int, raw: bytes, retry_after: str | None = None) -> Refused:
-    """The error that an answer of that status is."""
+def refusal(status: int, raw: bytes, headers: Mapping[str, str]) -> Refused:
+    """The error that a response of that status is."""
     try:
         problem = msgspec.json.decode(raw, type=Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         problem = Problem(detail="The answer is none of this API's; is the base URL right?")
     kind = KINDS.get(status, Unavailable if status >= 500 else Refused)
-    wait = float(retry_after) if retry_after and retry_after.strip().isdecimal() else None
-    return kind(msgspec.structs.replace(problem, status=status), retry_after=wait)
+    request_id, asked = headers.get("X-Request-ID") or "", headers.get("Retry-After") or ""
+    wait = float(asked) if asked.strip().isdecimal() else None
+    problem = msgspec.structs.replace(problem, status=status, request_id=request_id)
+    return kind(problem, retry_after=wait)

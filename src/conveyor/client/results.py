@@ -1,60 +1,61 @@
 """Results in order, page after page, their bodies fetched ahead within a bound."""
 
-import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
 
 from conveyor.client.errors import ClientError, Expired
-from conveyor.client.shapes import Result, ResultPage
-from conveyor.client.transport import Transport, path_of
+from conveyor.client.shapes import Result, ResultRows
+from conveyor.client.transport import Fetching, Transport, decoded, of_run, path_of
 
 PAGE = 1000
 
-Spawn = Callable[
-    [Coroutine[object, object, Result | ClientError]], asyncio.Task[Result | ClientError]
-]
 
-
-async def listed(
+async def rows(
     transport: Transport, job_id: str, run_id: str | None, status: str | None
-) -> AsyncGenerator[Result, None]:
-    """Every row of one run, without bodies: of the latest when the first page was asked for."""
+) -> AsyncGenerator[msgspec.Raw, None]:
+    """Every row of one run as it came: of the run that is the latest when the first is read."""
     cursor: str | None = None
     while True:
-        parts = ("jobs", job_id, *(("runs", run_id) if run_id else ()), "results")
         query = {"status": status, "limit": PAGE, "cursor": cursor}
-        page = await transport.read(ResultPage, path_of(*parts, query=query))
+        path = path_of(*of_run(job_id, run_id, "results"), query=query)
+        page = await transport.read(ResultRows, path)
+        if page.results and run_id is None:  # a rerun between two pages has rows of its own
+            run_id = decoded(page.results[0], Result).run_id
         for row in page.results:
-            run_id = run_id or row.run_id  # a rerun between two pages has rows of its own
-            yield msgspec.structs.replace(row, job_id=job_id)
+            yield row
         cursor = page.next_cursor
         if cursor is None:
             return
 
 
-async def with_bodies(
-    transport: Transport,
-    rows: AsyncGenerator[Result, None],
-    spawn: Spawn,
-    *,
-    concurrency: int,
+async def results(
+    transport: Transport, job_id: str, run_id: str | None, status: str | None
 ) -> AsyncGenerator[Result, None]:
-    """The rows in their order, each with its body; so many bodies are on their way at most."""
-    ahead: deque[asyncio.Task[Result | ClientError]] = deque()
+    """Every row of one run, without bodies."""
+    async with aclosing(rows(transport, job_id, run_id, status)) as raw_rows:
+        async for raw in raw_rows:
+            yield msgspec.structs.replace(decoded(raw, Result), job_id=job_id)
+
+
+async def with_bodies(
+    transport: Transport, listed: AsyncGenerator[Result, None], *, concurrency: int
+) -> AsyncGenerator[Result, None]:
+    """The rows in their order, each with its body; at most so many bodies are fetched ahead."""
+    ahead: deque[Fetching[Result | ClientError]] = deque()
     try:
-        async with aclosing(rows):
-            async for row in rows:
-                ahead.append(spawn(_outcome(transport, row)))
+        async with aclosing(listed):
+            async for row in listed:
+                ahead.append(transport.network.spawn(_outcome(transport, row)))
                 if len(ahead) >= concurrency:
                     yield _fetched(await ahead.popleft())
         while ahead:
             yield _fetched(await ahead.popleft())
     finally:
-        for task in ahead:
-            task.cancel()
+        for fetching in ahead:
+            fetching.cancel()
 
 
 def content_of(row: Result) -> str:

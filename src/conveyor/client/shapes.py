@@ -5,6 +5,8 @@ from datetime import datetime
 
 import msgspec
 
+from conveyor.client.errors import NotFound, Problem
+
 Column = str | int  # of CSV: by its name in the header, or by its place from 0 on
 ENDED = frozenset({"completed", "stopped", "failed", "deleted"})
 
@@ -86,6 +88,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     last_skipped_at: datetime | None = None
     created_at: datetime | None = None
     updated_at: datetime | None = None
+
+    def run_or_raise(self) -> Run:
+        """The latest run; all may be deleted, or a scheduled job may not have had one yet."""
+        if self.latest_run is None:
+            problem = Problem(status=404, code="not_found", detail="The job has no run")
+            raise NotFound(problem)
+        return self.latest_run
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,8 +196,15 @@ class JobPage(msgspec.Struct, frozen=True):
     next_cursor: str | None = None
 
 
-class ResultPage(msgspec.Struct, frozen=True):
-    results: list[Result]
+class RunPage(msgspec.Struct, frozen=True):
+    runs: list[Run]
+    next_cursor: str | None = None
+
+
+class ResultRows(msgspec.Struct, frozen=True):
+    """A page of results as they came; rows are decoded one by one."""
+
+    results: list[msgspec.Raw]
     next_cursor: str | None = None
 
 

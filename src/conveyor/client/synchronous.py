@@ -1,82 +1,99 @@
-"""The same client for programs without an event loop: a thin shell, with a loop in a thread."""
+"""The client for programs without an event loop, over `http.client`.
 
-import asyncio
-import io
+It runs the coroutines of `Calls` on a network that blocks: they never suspend, so one step runs a
+coroutine to its end. Neither asyncio nor aiohttp is imported.
+"""
+
 import threading
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
     Callable,
-    Collection,
     Coroutine,
+    Generator,
     Iterable,
     Iterator,
+    Mapping,
 )
-from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import wraps
-from itertools import islice
-from queue import SimpleQueue
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    IncompleteRead,
+)
+from socket import SHUT_RDWR, socket
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from urllib.parse import urlsplit
 
-from conveyor.client.asynchronous import DEFAULT_URL, AsyncConveyor
-from conveyor.client.transport import Patience
+from conveyor.client.calls import DEFAULT_URL, Calls
+from conveyor.client.errors import Unreachable
+from conveyor.client.transport import (
+    CHUNK,
+    LONGEST_LINE,
+    OnOutage,
+    Patience,
+    Request,
+    Response,
+    Transport,
+)
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-TAKEN_AT_ONCE = 1000  # items of a list that are taken over to the loop
-Ask = Callable[[], None]
-Asks = SimpleQueue[Ask | None]
+FETCHING = 32  # threads at most that fetch bodies ahead
+LEFT = "the client was left before the end was reached"
+
+
+def drive(coroutine: Any) -> Any:
+    """Run to its end what never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    coroutine.close()
+    raise RuntimeError("Conveyor cannot await: give it ordinary iterables, or use AsyncConveyor")
 
 
 def _waited(
-    method: Callable[Concatenate[AsyncConveyor, P], Awaitable[T]],
+    method: Callable[Concatenate[Calls, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["Conveyor", P], T]:
-    """A method of the asynchronous client that the caller waits for."""
+    """A call of one result."""
 
     @wraps(method)
     def call(self: "Conveyor", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        asks: Asks = SimpleQueue()
-        given: Any = [_fed(value, asks) for value in args]
-        named: Any = {name: _fed(value, asks) for name, value in kwargs.items()}
-
-        async def awaited() -> T:
-            return await method(self._client, *given, **named)
-
-        return self._run(awaited(), asks)
+        result: T = drive(method(self._calls, *args, **kwargs))
+        return result
 
     return call
 
 
 def _iterated(
-    method: Callable[Concatenate[AsyncConveyor, P], AsyncGenerator[T, None]],
+    method: Callable[Concatenate[Calls, P], AsyncGenerator[T, None]],
 ) -> Callable[Concatenate["Conveyor", P], Iterator[T]]:
-    """A method of the asynchronous client that gives one thing after another."""
+    """A call that gives one thing after another."""
 
     @wraps(method)
     def call(self: "Conveyor", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        self._start()
-        source = method(self._client, *args, **kwargs)
+        source = method(self._calls, *args, **kwargs)
         self._sources.add(source)
-
-        async def following() -> list[T]:
-            async for one in source:
-                return [one]
-            return []
-
         try:
-            while got := self._run(following(), SimpleQueue()):
-                yield got[0]
-                if source not in self._sources:
-                    raise RuntimeError("the client was left before the end was reached")
-        except GeneratorExit:  # any other error has ended the source itself
-            if source in self._sources:
-                self._run(source.aclose(), SimpleQueue())
-            raise
+            while True:
+                self._network.check_open()
+                try:
+                    one = drive(anext(source))
+                except StopAsyncIteration:
+                    return
+                yield one
         finally:
             self._sources.discard(source)
+            drive(source.aclose())
 
     return call
 
@@ -84,35 +101,40 @@ def _iterated(
 class Conveyor:
     """`AsyncConveyor` for programs without an event loop; use it as a context.
 
-    Its calls may be made from several threads. Lists that are handed in are iterated in the
-    thread of the caller.
+    Its calls may be made from several threads. Lists are iterated in the thread of the caller.
     """
 
-    submit = _waited(AsyncConveyor.submit)
-    submit_file = _waited(AsyncConveyor.submit_file)
-    errors = _iterated(AsyncConveyor.errors)
-    open = _waited(AsyncConveyor.open)
-    add = _waited(AsyncConveyor.add)
-    close = _waited(AsyncConveyor.close)
-    job = _waited(AsyncConveyor.job)
-    jobs = _iterated(AsyncConveyor.jobs)
-    run = _waited(AsyncConveyor.run)
-    progress = _iterated(AsyncConveyor.progress)
-    wait = _waited(AsyncConveyor.wait)
-    results = _iterated(AsyncConveyor.results)
-    body = _waited(AsyncConveyor.body)
-    save = _waited(AsyncConveyor.save)
-    start_export = _waited(AsyncConveyor.start_export)
-    export = _waited(AsyncConveyor.export)
-    wait_export = _waited(AsyncConveyor.wait_export)
-    save_export = _waited(AsyncConveyor.save_export)
-    history = _waited(AsyncConveyor.history)
-    stop = _waited(AsyncConveyor.stop)
-    pause = _waited(AsyncConveyor.pause)
-    resume = _waited(AsyncConveyor.resume)
-    rerun = _waited(AsyncConveyor.rerun)
-    delete = _waited(AsyncConveyor.delete)
-    delete_run = _waited(AsyncConveyor.delete_run)
+    submit = _waited(Calls.submit)
+    submit_file = _waited(Calls.submit_file)
+    upload = _waited(Calls.upload)
+    errors = _iterated(Calls.errors)
+    error_rows = _iterated(Calls.error_rows)
+    open = _waited(Calls.open)
+    add = _waited(Calls.add)
+    close = _waited(Calls.close)
+    job = _waited(Calls.job)
+    jobs = _iterated(Calls.jobs)
+    run = _waited(Calls.run)
+    runs = _iterated(Calls.runs)
+    progress = _iterated(Calls.progress)
+    wait = _waited(Calls.wait)
+    results = _iterated(Calls.results)
+    result_rows = _iterated(Calls.result_rows)
+    body = _waited(Calls.body)
+    save = _waited(Calls.save)
+    is_saved = _waited(Calls.is_saved)
+    start_export = _waited(Calls.start_export)
+    export = _waited(Calls.export)
+    wait_export = _waited(Calls.wait_export)
+    save_export = _waited(Calls.save_export)
+    history = _waited(Calls.history)
+    stop = _waited(Calls.stop)
+    pause = _waited(Calls.pause)
+    resume = _waited(Calls.resume)
+    rerun = _waited(Calls.rerun)
+    delete = _waited(Calls.delete)
+    delete_run = _waited(Calls.delete_run)
+    request = _waited(Calls.request)
 
     def __init__(
         self,
@@ -121,16 +143,23 @@ class Conveyor:
         *,
         timeout: float = 60.0,
         patience: Patience | None = None,
+        on_outage: OnOutage | None = None,
     ) -> None:
-        self._client = AsyncConveyor(base_url, api_key, timeout=timeout, patience=patience)
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._network = HttpNetwork(base_url)
+        self._calls = Calls(
+            Transport(
+                base_url,
+                api_key,
+                self._network,
+                timeout=timeout,
+                patience=patience,
+                on_outage=on_outage,
+            )
+        )
         self._sources: set[AsyncGenerator[Any, None]] = set()  # of iterators not at their end
-        self._loop: asyncio.AbstractEventLoop
-        self._leaving: asyncio.Event
 
     def __enter__(self) -> Self:
-        self._start()
+        self._network.open()
         return self
 
     def __exit__(
@@ -139,85 +168,197 @@ class Conveyor:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        if self._thread:
-            self._loop.call_soon_threadsafe(self._leaving.set)
-            self._thread.join()
-            self._thread = None
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._thread:
-                return
-            ready: Future[None] = Future()
-            # A daemon, so that a program that forgets to leave can end.
-            self._thread = threading.Thread(
-                target=lambda: asyncio.run(self._live(ready)), name="conveyor", daemon=True
-            )
-            self._thread.start()
-            ready.result()
-
-    async def _live(self, ready: "Future[None]") -> None:
-        self._loop, self._leaving = asyncio.get_running_loop(), asyncio.Event()
-        async with self._client:
-            ready.set_result(None)
-            await self._leaving.wait()
-            await self._close_sources()
-
-    async def _close_sources(self) -> None:
-        """While the client is open still: what they hold is given back in order.
-
-        One that is waited for in another thread is ended by the end of the loop.
-        """
+        self._network.leave()
         while self._sources:
-            source = self._sources.pop()
-            if not getattr(source, "ag_running", False):
-                await source.aclose()
+            # One that another thread is waiting in ends there, by its broken connection.
+            with suppress(RuntimeError):
+                drive(self._sources.pop().aclose())
+        self._network.close()
 
-    def _run(self, coroutine: Coroutine[object, object, T], asks: Asks) -> T:
-        """Wait for the loop, and meanwhile do here what it asks this thread for."""
-        self._start()
-        outcome = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        outcome.add_done_callback(lambda _: asks.put(None))
+
+class HttpNetwork:
+    """A pool of connections for several threads, and threads for what is fetched ahead."""
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+        self._idle: list[HTTPConnection] = []
+        self._busy: set[socket] = set()
+        self._left = threading.Event()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def open(self) -> None:
+        self._left.clear()
+
+    def leave(self) -> None:
+        """Break what is under way in other threads. A mere close would not wake a blocked read."""
+        self._left.set()
+        for sock in list(self._busy):
+            with suppress(OSError):
+                sock.shutdown(SHUT_RDWR)
+
+    def close(self) -> None:
+        if self._threads:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads = None
+        while self._idle:
+            self._idle.pop().close()
+
+    def check_open(self) -> None:
+        if self._left.is_set():
+            raise RuntimeError(LEFT)
+
+    @asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Response]:
+        self.check_open()
+        with self._network_errors():
+            connection, sock, response = self._sent(request)
+        is_whole = False
         try:
-            while (ask := asks.get()) is not None:
-                ask()
-        except BaseException:
-            outcome.cancel()
-            raise
-        return outcome.result()
-
-
-def _fed(value: object, asks: Asks) -> object:
-    """What is read as it is iterated stays with the caller: cursors are tied to their thread."""
-    is_bytes = hasattr(value, "read") and not isinstance(value, io.TextIOBase)
-    if isinstance(value, Iterable) and not isinstance(value, Collection) and not is_bytes:
-        return _Fed(value, asks)
-    return value
-
-
-class _Fed:
-    """An iterator of another thread, for the loop."""
-
-    def __init__(self, source: Iterable[object], asks: Asks) -> None:
-        self._source = iter(source)
-        self._asks = asks
-
-    async def __aiter__(self) -> AsyncIterator[object]:
-        while some := await self._next():
-            for one in some:
-                yield one
-
-    async def _next(self) -> list[object]:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[list[object]] = loop.create_future()
-
-        def take() -> None:
-            try:
-                some = list(islice(self._source, TAKEN_AT_ONCE))
-            except Exception as error:  # noqa: BLE001 - it goes where the list is wanted
-                loop.call_soon_threadsafe(answer.set_exception, error)
+            yield _HttpResponse(response, self._network_errors)
+            is_whole = response.isclosed()
+        finally:
+            self._busy.discard(sock)
+            if is_whole and not (response.will_close or request.own_connection):
+                self._idle.append(connection)
             else:
-                loop.call_soon_threadsafe(answer.set_result, some)
+                response.close()
+                connection.close()
 
-        self._asks.put(take)
-        return await answer
+    def _sent(self, request: Request) -> tuple[HTTPConnection, socket, HTTPResponse]:
+        """The response's head. A kept connection that turns out to be dead is replaced, once."""
+        if self._idle and not request.own_connection:
+            with suppress(IndexError, ConnectionError, HTTPException):  # IndexError: a race
+                return self._exchanged(self._idle.pop(), request)
+        return self._exchanged(_connection(request.url, request.timeout), request)
+
+    def _exchanged(
+        self, connection: HTTPConnection, request: Request
+    ) -> tuple[HTTPConnection, socket, HTTPResponse]:
+        if request.sendings:
+            request.sendings.times += 1
+        body = request.body
+        content = body if isinstance(body, bytes | None) else _iterated_here(body)
+        sock: socket | None = None
+        try:
+            if connection.sock is None:
+                connection.connect()
+            # Taken here: a connection forgets its socket when the response is its last.
+            sock = connection.sock
+            sock.settimeout(request.timeout)
+            self._busy.add(sock)
+            self.check_open()
+            # A body that is too large is refused while it is sent; the response is there anyway.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(
+                    request.method, _target(request.url), content, dict(request.headers)
+                )
+            return connection, sock, connection.getresponse()
+        except BaseException:
+            if sock:
+                self._busy.discard(sock)
+            connection.close()
+            raise
+
+    @contextmanager
+    def _network_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, HTTPException) as error:
+            self.check_open()
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise Unreachable(f"cannot reach {self._base}: {reason}") from error
+
+    async def sleep(self, seconds: float) -> None:
+        self._left.wait(seconds)
+        self.check_open()
+
+    async def blocking(self, function: Callable[..., T], *args: object) -> T:
+        return function(*args)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> "_Fetching[T]":
+        # Loaded here: most programs that use this client fetch nothing ahead.
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(FETCHING, "conveyor")
+        return _Fetching(self._threads.submit(drive, coroutine), coroutine)
+
+
+class _Fetching(Generic[T]):
+    """The result of another thread; to await it is to block."""
+
+    def __init__(self, future: "Future[T]", coroutine: Coroutine[Any, Any, T]) -> None:
+        self._future, self._coroutine = future, coroutine
+
+    def __await__(self) -> Generator[Any, None, T]:
+        yield from ()  # makes this a generator, which `await` asks for
+        return self._future.result()
+
+    def cancel(self) -> None:
+        if self._future.cancel():
+            self._coroutine.close()
+
+
+class _HttpResponse:
+    def __init__(self, response: HTTPResponse, network_errors: Callable[[], Any]) -> None:
+        self._response, self._network_errors = response, network_errors
+
+    @property
+    def status(self) -> int:
+        return self._response.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._response.headers  # type: ignore[return-value] # a message is a mapping
+
+    async def read(self) -> bytes:
+        with self._network_errors():
+            return self._response.read()
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        left = self._response.length  # None: in chunks, or until the connection is closed
+        while True:
+            with self._network_errors():
+                chunk = self._response.read(CHUNK)
+                if not chunk and left:
+                    # `read` with a size does not complain about a body that is too short.
+                    raise IncompleteRead(b"", left)
+            if not chunk:
+                return
+            left = None if left is None else left - len(chunk)
+            yield chunk
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        # Not by `readline`, which takes the cut of a chunked body for its end.
+        rest = b""
+        while True:
+            with self._network_errors():
+                some = self._response.read1(CHUNK)
+                if not some and self._response.length:
+                    raise IncompleteRead(b"", self._response.length)
+            *whole, rest = (rest + some).split(b"\n")
+            for line in whole:
+                yield line + b"\n"
+            if len(rest) > LONGEST_LINE:
+                raise Unreachable("a line of the response is too long")
+            if not some:
+                break
+        if rest:
+            yield rest
+
+
+def _iterated_here(body: AsyncIterator[bytes]) -> Iterable[bytes]:
+    with suppress(StopAsyncIteration):
+        while True:
+            yield drive(anext(body))
+
+
+def _connection(url: str, seconds: float) -> HTTPConnection:
+    address = urlsplit(url)
+    kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
+    return kind(address.hostname or "", address.port, timeout=seconds)
+
+
+def _target(url: str) -> str:
+    address = urlsplit(url)
+    return f"{address.path or '/'}?{address.query}" if address.query else address.path or "/"

@@ -1,4 +1,4 @@
-"""Lists of tasks of any length, cut into calls; the list is never held as a whole."""
+"""Lists of tasks of any length, cut into calls; no list is held as a whole."""
 
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping

@@ -1,9 +1,8 @@
-"""Lists sent to a slot of the service as they are: read by it, and never held here."""
+"""Lists uploaded as they are: the service reads them, and no more than a chunk is held here."""
 
-import asyncio
 import io
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -11,10 +10,20 @@ from typing import BinaryIO
 import msgspec
 
 from conveyor.client.errors import ClientError
-from conveyor.client.shapes import BadRow, Column
-from conveyor.client.transport import CHUNK, Transport, decoded, may_pass, path_of
+from conveyor.client.shapes import Column
+from conveyor.client.transport import (
+    CHUNK,
+    Failures,
+    Network,
+    Transport,
+    decoded,
+    may_pass,
+    of_run,
+    path_of,
+)
 
 File = str | os.PathLike[str] | BinaryIO
+OnSent = Callable[[int], None]  # bytes, of one chunk
 
 PACKED = {".gz", ".gzip", ".zst", ".zstd"}
 KINDS = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson"}
@@ -25,7 +34,7 @@ class Upload(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
 
 
-class Slot(msgspec.Struct, frozen=True):
+class FileInput(msgspec.Struct, frozen=True):
     file_input_id: str
     upload: Upload
 
@@ -52,59 +61,61 @@ def spec_of(file: File, kind: str | None, csv: Csv) -> dict[str, object]:
     return {"type": kind, "csv": csv.spec()} if kind == "csv" else {"type": kind}
 
 
-async def upload(transport: Transport, file: File, spec: dict[str, object]) -> str:
-    """Send a list to a slot; the slot's id.
+async def upload(
+    transport: Transport, file: File, spec: dict[str, object], on_sent: OnSent | None = None
+) -> str:
+    """Upload a list as a file input; its id.
 
-    If the connection breaks it is sent again, to another slot: a slot takes one list. What cannot
-    be read again is sent once.
+    If the connection breaks, the list is sent again as another file input: each takes one upload.
+    What cannot be read again is sent once.
     """
-    content = Content(file)
+    content = Content(file, transport.network, on_sent)
     about = msgspec.json.encode(spec)
 
-    async def slot() -> Slot:
+    async def file_input() -> FileInput:
         headers = {"Content-Type": "application/json"}
         raw = await transport.call_once("POST", "/job_inputs", about, headers)
-        return decoded(raw, Slot)
+        return decoded(raw, FileInput)
 
-    async def sent(to: Slot) -> str:
+    async def sent(to: FileInput) -> str:
         await content.send(transport, to.upload)
         return to.file_input_id
 
     async def both() -> str:
-        return await sent(await slot())
+        return await sent(await file_input())
 
     if content.is_repeatable:
         return await transport.patiently(both)
-    return await sent(await transport.patiently(slot))
+    return await sent(await transport.patiently(file_input))
 
 
 async def bad_rows(
     transport: Transport, job_id: str, run_id: str | None
-) -> AsyncGenerator[BadRow, None]:
-    """The report of bad rows as it comes; when it is cut it is asked for again, and gone on with."""
-    path = path_of("jobs", job_id, *(("runs", run_id) if run_id else ()), "ingest_errors")
-    given, fails = 0, 0
+) -> AsyncGenerator[bytes, None]:
+    """The lines of the report on bad rows as they come; a report that is cut is read on."""
+    path = path_of(*of_run(job_id, run_id, "ingest_errors"))
+    given, failures = 0, Failures(transport)
     while True:
         try:
             async with aclosing(_reported(transport, path, skip=given)) as rows:
                 async for row in rows:
-                    given, fails = given + 1, 0
+                    failures.end()
+                    given += 1
                     yield row
             return
         except ClientError as error:
-            fails += 1
-            if not may_pass(error) or fails >= transport.patience.attempts:
-                raise
-        await asyncio.sleep(transport.patience.rest(fails))
+            await failures.rest(error, passes=may_pass(error))
 
 
 class Content:
-    """A list as a body, from where it stands: a path, or a file that is open in binary mode."""
+    """A list as the body of a request: a path, or a file that is open in binary mode."""
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, network: Network, on_sent: OnSent | None) -> None:
         if isinstance(file, io.TextIOBase):
             raise TypeError("a list is sent as it is: open the file in binary mode")
         self._file = file
+        self._network = network
+        self._on_sent = on_sent or (lambda _: None)
         self._error: Exception | None = None
         self._start = 0
         self.is_repeatable = isinstance(file, (str, os.PathLike)) or file.seekable()
@@ -117,7 +128,7 @@ class Content:
             try:
                 await transport.put(to.url, self._chunks(source, length), headers)
             except ClientError:
-                if self._error:  # the list's own, which the HTTP library takes for the network's
+                if self._error:  # of the list; the network took it for its own
                     raise self._error from None
                 raise
 
@@ -132,33 +143,29 @@ class Content:
         yield self._file, None
 
     async def _chunks(self, source: BinaryIO, length: int | None) -> AsyncIterator[bytes]:
+        """A file has as many bytes as it had when it was opened, or the upload fails."""
+        count = 0
         try:
-            async for chunk in _read(source, length):
+            while chunk := await self._network.blocking(source.read, CHUNK):
+                count += len(chunk)
+                if length is not None and count > length:
+                    break
                 yield chunk
+                self._on_sent(len(chunk))
+            if length not in {None, count}:
+                raise ValueError("the list changed while it was sent")  # noqa: TRY301
         except Exception as error:
             self._error = error
             raise
 
 
-async def _read(source: BinaryIO, length: int | None) -> AsyncIterator[bytes]:
-    """A file by its path has as many bytes as it had when it was opened."""
-    count = 0
-    while chunk := await asyncio.to_thread(source.read, CHUNK):
-        count += len(chunk)
-        if length is not None and count > length:
-            break
-        yield chunk
-    if length not in {None, count}:
-        raise ValueError("the list changed while it was sent")
-
-
-async def _reported(transport: Transport, path: str, *, skip: int) -> AsyncGenerator[BadRow, None]:
-    async with transport.answer("GET", path) as answer:
-        async for line in answer.content:
+async def _reported(transport: Transport, path: str, *, skip: int) -> AsyncGenerator[bytes, None]:
+    async with transport.response("GET", path) as response:
+        async for line in response.lines():
             if skip:
                 skip -= 1
                 continue
-            yield decoded(line, BadRow)
+            yield line
 
 
 def _kind(file: File) -> str:

@@ -1,22 +1,19 @@
-"""Following a run: by its events, resumed when they are cut; by asking, where there are none."""
+"""The progress of a run: by its server-sent events, or by polling where there are none."""
 
-import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-import aiohttp
 import msgspec
 
-from conveyor.client.errors import ClientError, NotFound, NotServed, Problem, Refused, Unreachable
+from conveyor.client.errors import ClientError, NotFound, NotServed, Refused, Unreachable
 from conveyor.client.shapes import Job, Progress, Run
-from conveyor.client.transport import Transport, decoded, path_of
+from conveyor.client.transport import Failures, Response, Transport, decoded, of_run, path_of
 
 EVENTS = "text/event-stream"
 SILENCE = 45.0  # seconds: three heartbeats
 WINDOW = 10.0  # seconds over which a rate is measured
-LONGEST_LINE = "a line of the stream is too long"
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -51,7 +48,7 @@ class NoEvents(ClientError):
 
 
 class Following:
-    """One who follows a run, and what it has seen."""
+    """Follows one run, and remembers what it has seen of it."""
 
     def __init__(
         self, transport: Transport, job_id: str, run_id: str | None, poll_every: float
@@ -65,43 +62,39 @@ class Following:
 
     async def progress(self) -> AsyncGenerator[Progress, None]:
         """Every state that is seen, up to the end of the run."""
-        fails = 0
+        failures = Failures(self._transport)
         while True:
-            asked: float | None = None
             try:
                 async with aclosing(self._listen()) as events:
                     async for one in events:
-                        fails = 0
+                        failures.end()
                         if one is not None:
                             self._last, self._run_id = one, one.run_id
                             yield one
                             if one.has_ended:
                                 return
+                # The stream ended before the run: the service is being stopped.
+                await self._transport.network.sleep(self._transport.patience.rest(1))
             except NoEvents:
                 break
             except ClientError as error:
-                fails += 1
-                if not _may_pass(error) or fails >= self._transport.patience.attempts:
-                    raise
-                asked = getattr(error, "retry_after", None)
-            await asyncio.sleep(self._transport.patience.rest(max(fails, 1), asked))
-        async with aclosing(self._ask()) as states:
+                await failures.rest(error, passes=_may_pass(error))
+        async with aclosing(self._poll()) as states:
             async for one in states:
                 yield one
 
     async def _listen(self) -> AsyncGenerator[Progress | None, None]:
         """The events of one connection; None first, when it stands."""
         headers = {"Accept": EVENTS} | ({"Last-Event-ID": self._seen} if self._seen else {})
-        # Only the silence between two bytes is bounded, not the stream.
-        quiet = aiohttp.ClientTimeout(total=None, sock_connect=30.0, sock_read=SILENCE)
+        path = path_of(*of_run(self._job_id, self._run_id, "events"))
         try:
-            async with self._transport.answer(
-                "GET", path_of(*self._parts(), "events"), headers=headers, timeout=quiet
-            ) as answer:
-                if answer.content_type != EVENTS:
+            async with self._transport.response(
+                "GET", path, headers=headers, timeout=SILENCE
+            ) as response:
+                if not response.headers.get("Content-Type", "").startswith(EVENTS):
                     raise NoEvents("the answer is no stream of events")
                 yield None
-                async with aclosing(_events(answer)) as events:
+                async with aclosing(_events(response)) as events:
                     async for event in events:
                         self._seen = event.id or None
                         yield decoded(event.data, Progress)
@@ -109,8 +102,8 @@ class Following:
             # No such path, or no such run: asking for the run itself tells which.
             raise NoEvents("this service has no events of runs") from None
 
-    async def _ask(self) -> AsyncGenerator[Progress, None]:
-        """The same by asking again and again, told when it has changed."""
+    async def _poll(self) -> AsyncGenerator[Progress, None]:
+        """Every state that differs from the one before, by asking every so often."""
         readings: deque[tuple[float, int]] = deque()
         while True:
             try:
@@ -126,19 +119,13 @@ class Following:
                 yield progress
             if run.has_ended:
                 return
-            await asyncio.sleep(self._poll_every)
+            await self._transport.network.sleep(self._poll_every)
 
     async def _run(self) -> Run:
+        path = path_of(*of_run(self._job_id, self._run_id))
         if self._run_id is not None:
-            return await self._transport.read(Run, path_of(*self._parts()))
-        job = await self._transport.read(Job, path_of(*self._parts()))
-        if job.latest_run is None:
-            raise NotFound(Problem(status=404, code="not_found", detail="The job has no run"))
-        return job.latest_run
-
-    def _parts(self) -> tuple[str, ...]:
-        run = ("runs", self._run_id) if self._run_id else ()
-        return ("jobs", self._job_id, *run)
+            return await self._transport.read(Run, path)
+        return (await self._transport.read(Job, path)).run_or_raise()
 
 
 def _may_pass(error: ClientError) -> bool:
@@ -147,14 +134,11 @@ def _may_pass(error: ClientError) -> bool:
     )
 
 
-async def _events(answer: aiohttp.ClientResponse) -> AsyncGenerator[Event, None]:
+async def _events(response: Response) -> AsyncGenerator[Event, None]:
     reader = EventReader()
-    try:
-        async for line in answer.content:
-            if event := reader.feed(line):
-                yield event
-    except ValueError as error:  # the library's word for a line without end
-        raise Unreachable(f"{LONGEST_LINE}: {error}") from error
+    async for line in response.lines():
+        if event := reader.feed(line):
+            yield event
 
 
 def _measured(job_id: str, run: Run, readings: deque[tuple[float, int]]) -> Progress:
