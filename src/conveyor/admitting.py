@@ -1,12 +1,12 @@
-"""Who gets in, and what is kept for them under seal: keys, callers and the sealing key, wired."""
+"""Who gets in, and what is kept for them under encrypt: keys, callers and the encryption key, wired."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import structlog
 
-from conveyor.adapters.crypto.key_files import IN_THE_CLEAR, KeyFiles, PlainVault
-from conveyor.adapters.crypto.sealing import AesSealing, new_secret
+from conveyor.adapters.crypto.key_files import PLAIN, KeyFiles, PlainKeyProvider
+from conveyor.adapters.crypto.key_ring import AesKeyRing, new_secret
 from conveyor.adapters.sqlite.engine import visit_engine
 from conveyor.adapters.system.clock import SystemClock, SystemIds
 from conveyor.api.auth import Callers, ForwardedKeys, OwnKeys
@@ -14,11 +14,11 @@ from conveyor.api.granting import Granting
 from conveyor.errors import RefusedToStart, Unavailable
 from conveyor.fresh_seals import FreshSeals
 from conveyor.operating import Engines
-from conveyor.ports.sealing import Vault
+from conveyor.ports.encryption import KeyProvider
 from conveyor.settings import DIRECT, Auth, Settings
 from conveyor.steps.grant import Grant
 from conveyor.steps.recognize import Recognize
-from conveyor.steps.reseal import Reseal
+from conveyor.steps.rotate_encryption import RotateEncryption
 
 KMS = "kms:"
 
@@ -44,31 +44,31 @@ def check_callers(settings: Settings) -> None:
         )
 
 
-async def open_sealing(settings: Settings, *, anyhow: bool = False) -> AesSealing:
-    """The seal of a data folder; with `anyhow` also when its key is not kept as the settings say."""
-    files = KeyFiles(settings.folder, settings.sealing, _vault)
+async def open_key_ring(settings: Settings, *, any_provider: bool = False) -> AesKeyRing:
+    """The encrypt of a data folder; with `any_provider` also when its key is not kept as the settings say."""
+    files = KeyFiles(settings.folder, settings.encryption, _provider)
     try:
-        keys = await files.load(anyhow=anyhow)
+        keys = await files.load(any_provider=any_provider)
     except Unavailable as error:
         raise RefusedToStart(str(error)) from None
-    if files.is_turning and not anyhow:
-        log.warning("sealing.unfinished")
-    return AesSealing(*keys, files=files)
+    if files.is_rotating and not any_provider:
+        log.warning("encryption.unfinished")
+    return AesKeyRing(*keys, files=files)
 
 
-def _vault(sealing: str) -> Vault:
-    if sealing == IN_THE_CLEAR:
-        return PlainVault()
-    from conveyor.adapters.aws.kms import KmsVault  # noqa: PLC0415 - only where it is asked for
+def _provider(encryption: str) -> KeyProvider:
+    if encryption == PLAIN:
+        return PlainKeyProvider()
+    from conveyor.adapters.aws.kms import KmsKeyProvider  # noqa: PLC0415 - only where it is asked for
 
-    return KmsVault(sealing.removeprefix(KMS))
+    return KmsKeyProvider(encryption.removeprefix(KMS))
 
 
 def wire_recognize(engines: Engines) -> Recognize:
     return Recognize(
         metadata=engines.metadata,
         api_keys=engines.api_keys,
-        sealing=engines.sealing,
+        encryption=engines.encryption,
         clock=engines.clock,
     )
 
@@ -83,41 +83,41 @@ def wire_callers(settings: Settings, recognize: Recognize) -> Callers:
     )
 
 
-def wire_granting(settings: Settings, engines: Engines, seals: FreshSeals) -> Granting:
+def wire_granting(settings: Settings, engines: Engines, encrypts: FreshSeals) -> Granting:
     """The operators' door to keys, of a running service."""
     grant = Grant(
         metadata=engines.metadata,
         api_keys=engines.api_keys,
-        sealing=engines.sealing,
+        encryption=engines.encryption,
         clock=engines.clock,
         ids=engines.ids,
         new_secret=new_secret,
         auth=settings.mode,
     )
-    reseal = Reseal(
+    rotate_encryption = RotateEncryption(
         metadata=engines.metadata,
         survey=engines.survey,
         signing_keys=engines.signing_keys,
         api_keys=engines.api_keys,
         outbox=engines.outbox,
-        sealing=engines.sealing,
-        settled=seals.settled,
+        encryption=engines.encryption,
+        settled=encrypts.settled,
     )
-    return Granting(grant=grant, reseal=reseal)
+    return Granting(grant=grant, rotate_encryption=rotate_encryption)
 
 
 @asynccontextmanager
 async def grant_at_rest(
-    settings: Settings, *, writable: bool, seals: bool = False
+    settings: Settings, *, writable: bool, encrypts: bool = False
 ) -> AsyncIterator[Grant]:
-    """The keys of a folder at rest. Its sealing key is opened only if something is to be sealed."""
+    """The keys of a folder at rest. Its encryption key is opened only if something is to be encrypted."""
     clock = SystemClock()
     ids = SystemIds(clock)
     async with visit_engine(settings.folder, clock=clock, ids=ids, writable=writable) as rows:
         yield Grant(
             metadata=rows.metadata,
             api_keys=rows.api_keys,
-            sealing=await open_sealing(settings) if seals else None,
+            encryption=await open_key_ring(settings) if encrypts else None,
             clock=clock,
             ids=ids,
             new_secret=new_secret,
@@ -126,18 +126,18 @@ async def grant_at_rest(
 
 
 @asynccontextmanager
-async def reseal_at_rest(settings: Settings) -> AsyncIterator[Reseal]:
-    """A folder at rest, to have its sealing key changed for one that is kept as the settings say."""
+async def rotate_at_rest(settings: Settings) -> AsyncIterator[RotateEncryption]:
+    """A folder at rest, to have its encryption key changed for one that is kept as the settings say."""
     clock = SystemClock()
     ids = SystemIds(clock)
     async with visit_engine(settings.folder, clock=clock, ids=ids, writable=True) as rows:
-        yield Reseal(
+        yield RotateEncryption(
             metadata=rows.metadata,
             survey=rows.survey,
             signing_keys=rows.signing_keys,
             api_keys=rows.api_keys,
             outbox=rows.outbox,
-            sealing=await open_sealing(settings, anyhow=True),
+            encryption=await open_key_ring(settings, any_provider=True),
             settled=_nobody_writes,
         )
 

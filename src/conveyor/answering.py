@@ -79,7 +79,7 @@ def _wire_standing(engines: Engines, pump: Pump) -> Standing:
     return Standing(
         gateway=engines.gateway,
         keys=pump.keys,
-        sealing=engines.sealing,
+        encryption=engines.encryption,
         clock=engines.clock,
         reopen=pump.roster.reopen,
     )
@@ -138,7 +138,7 @@ def _wire_submit(
         blobs=engines.blobs,
         control_queue=engines.control_queue,
         inputs=engines.inputs,
-        sealing=engines.sealing,
+        encryption=engines.encryption,
         replays=replays,
         clock=engines.clock,
         ids=engines.ids,
@@ -173,7 +173,7 @@ def _wire_rerun(settings: Settings, engines: Engines, replays: Replays, ingest: 
         work=engines.work,
         blobs=engines.blobs,
         control_queue=engines.control_queue,
-        sealing=engines.sealing,
+        encryption=engines.encryption,
         replays=replays,
         clock=engines.clock,
         ids=engines.ids,

@@ -1,21 +1,21 @@
-"""Metadata that writes no credential under an old key: what was sealed before the key was changed,
-and comes to be written after it, is sealed anew on its way.
+"""Metadata that writes no credential under an old key: what was encrypted before the key was changed,
+and comes to be written after it, is re-encrypted on its way.
 """
 
 import asyncio
 from typing import cast
 
-from conveyor.domain.sealed import resealed
+from conveyor.domain.credentials import reencrypted
 from conveyor.errors import Unavailable
+from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Change, Metadata
-from conveyor.ports.sealing import Sealing
 
 
 class FreshSeals:
     """Reads and writes as the metadata behind it does."""
 
-    def __init__(self, metadata: Metadata, sealing: Sealing) -> None:
-        self._metadata, self._sealing = metadata, sealing
+    def __init__(self, metadata: Metadata, encryption: KeyRing) -> None:
+        self._metadata, self._encryption = metadata, encryption
         self._under_way: set[asyncio.Event] = set()
 
     @property
@@ -26,7 +26,7 @@ class FreshSeals:
         over = asyncio.Event()
         self._under_way.add(over)
         try:
-            await self._metadata.commit(*(resealed(change, self._fresh) for change in changes))
+            await self._metadata.commit(*(reencrypted(change, self._fresh) for change in changes))
         finally:
             self._under_way.discard(over)
             over.set()
@@ -39,13 +39,15 @@ class FreshSeals:
         # of one writer does it before this.
         await self._metadata.commit()
 
-    def _fresh(self, sealed: bytes, context: str) -> bytes:
-        if self._sealing.is_current(sealed):
-            return sealed
+    def _fresh(self, encrypted: bytes, context: str) -> bytes:
+        if self._encryption.is_current(encrypted):
+            return encrypted
         try:
-            return self._sealing.seal(self._sealing.open(sealed, context=context), context=context)
+            return self._encryption.encrypt(
+                self._encryption.decrypt(encrypted, context=context), context=context
+            )
         except Unavailable:
-            return sealed  # as unreadable as it was; whoever needs it says so
+            return encrypted  # as unreadable as it was; whoever needs it says so
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._metadata, name)

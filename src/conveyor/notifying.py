@@ -6,7 +6,7 @@ from random import SystemRandom
 import structlog
 
 from conveyor import __version__
-from conveyor.adapters.crypto.sealing import new_signing_secret
+from conveyor.adapters.crypto.key_ring import new_signing_secret
 from conveyor.adapters.http.webhooks import HttpWebhooks
 from conveyor.api.webhooks import WebhookHandlers
 from conveyor.domain.delivery_queue import DeliveryQueue
@@ -102,7 +102,7 @@ def _handlers(engines: Engines, notify: Notify) -> WebhookHandlers:
         rotating=Rotate(
             metadata=engines.metadata,
             signing_keys=engines.signing_keys,
-            sealing=engines.sealing,
+            encryption=engines.encryption,
             clock=engines.clock,
             ids=engines.ids,
             secret=new_signing_secret,
@@ -114,6 +114,6 @@ def _courier(engines: Engines) -> Courier:
     return Courier(
         webhooks=engines.webhooks,
         signing_keys=engines.signing_keys,
-        sealing=engines.sealing,
+        encryption=engines.encryption,
         clock=engines.clock,
     )

@@ -26,12 +26,12 @@ from conveyor.ports.census import Census
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue, DeadLetters
 from conveyor.ports.coordination import Coordination
+from conveyor.ports.encryption import KeyRing
 from conveyor.ports.exports import Exports
 from conveyor.ports.gateway import Gateway
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.outbox import Outbox
-from conveyor.ports.sealing import Sealing
 from conveyor.ports.signing_keys import SigningKeys
 from conveyor.ports.step_functions import StepFunctions
 from conveyor.ports.survey import Survey
@@ -87,7 +87,7 @@ class Engines(Stores):
     gateway: Gateway
     step_functions: StepFunctions
     webhooks: Webhooks
-    sealing: Sealing
+    encryption: KeyRing
     link_secret: bytes
     room: Callable[[], Awaitable[Room]]
     due_times: DueTimes

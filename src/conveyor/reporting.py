@@ -37,7 +37,7 @@ def wire_report(engines: Engines) -> Report:
     return Report(
         metadata=engines.metadata,
         outbox=engines.outbox,
-        sealing=engines.sealing,
+        encryption=engines.encryption,
         step_functions=engines.step_functions,
         clock=engines.clock,
     )

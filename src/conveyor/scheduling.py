@@ -26,6 +26,6 @@ def wire_fire(stores: Stores, metrics: Metrics) -> Fire:
 
 def wire_schedules(engines: Engines, read: Read) -> Schedules:
     rescheduling = Reschedule(
-        metadata=engines.metadata, sealing=engines.sealing, clock=engines.clock
+        metadata=engines.metadata, encryption=engines.encryption, clock=engines.clock
     )
     return Schedules(rescheduling=rescheduling, read=read)

@@ -34,7 +34,7 @@ LONGEST = timedelta(days=36_500)  # so that no date to come is beyond the calend
 DIRECT = "direct:"  # in place of a gateway's URL
 AGENT = re.compile(r"[A-Za-z_-]+([/ ][ -~]*)?")
 KEY = re.compile(r"[\x21-\x7e]{1,512}")
-SEALING = re.compile(r"file:|kms:[A-Za-z0-9:/_-]{1,2048}", re.ASCII)
+ENCRYPTION = re.compile(r"file:|kms:[A-Za-z0-9:/_-]{1,2048}", re.ASCII)
 MOST_TASK_BYTES = 1024 * 1024
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
@@ -82,10 +82,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str | None,
         _about("Of `keys`: what the gateway is asked with for keys that have no gateway key."),
     ] = None
-    sealing: Annotated[
+    encryption: Annotated[
         str,
         _about(
-            "What keeps the key that seals stored credentials: `file:`, in the data folder, or "
+            "What keeps the key that encrypts stored credentials: `file:`, in the data folder, or "
             "`kms:` and the id, alias or ARN of a key of AWS KMS, which wraps it."
         ),
     ] = "file:"
@@ -447,8 +447,8 @@ def _check_callers(settings: Settings) -> None:
         )
     if settings.gateway_key and not KEY.fullmatch(settings.gateway_key):
         raise RefusedToStart("settings: 'gateway_key' is 1 to 512 ASCII characters without spaces")
-    if not SEALING.fullmatch(settings.sealing):
-        raise RefusedToStart("settings: 'sealing' is file:, or kms: and the id or ARN of a key")
+    if not ENCRYPTION.fullmatch(settings.encryption):
+        raise RefusedToStart("settings: 'encryption' is file:, or kms: and the id or ARN of a key")
 
 
 def _check_sizes(settings: Settings) -> None:

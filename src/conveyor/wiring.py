@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import structlog
 
 from conveyor import __version__
-from conveyor.adapters.crypto.key_files import load_or_make_key
-from conveyor.adapters.crypto.sealing import new_token
+from conveyor.adapters.crypto.key_files import load_or_create_key
+from conveyor.adapters.crypto.key_ring import new_token
 from conveyor.adapters.files import room as files_room
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
@@ -26,7 +26,7 @@ from conveyor.adapters.sqlite.engine import open_engine
 from conveyor.adapters.system.clock import SteadyClock, SystemIds
 from conveyor.admitting import (
     check_callers,
-    open_sealing,
+    open_key_ring,
     wire_callers,
     wire_granting,
     wire_recognize,
@@ -245,8 +245,8 @@ async def open_embedded(
         gateway=await stack.enter_async_context(open_gateway(settings)),
         step_functions=await stack.enter_async_context(open_step_functions(settings)),
         webhooks=await stack.enter_async_context(open_webhooks(settings)),
-        sealing=await open_sealing(settings),
-        link_secret=load_or_make_key(folder / "links.key"),
+        encryption=await open_key_ring(settings),
+        link_secret=load_or_create_key(folder / "links.key"),
         room=lambda: _room(folder),
         due_times=rows.due_times,
         dead=rows.dead,
@@ -288,8 +288,8 @@ def wire(settings: Settings, engines: Engines) -> Service:
     metrics = Metrics()
     _tell_build(settings, metrics)
     stores, engines = engines, _measured(engines, metrics, settings.slow_call)
-    seals = FreshSeals(engines.metadata, engines.sealing)
-    engines = replace(engines, metadata=seals.metadata)
+    encrypts = FreshSeals(engines.metadata, engines.encryption)
+    engines = replace(engines, metadata=encrypts.metadata)
     notifying = wire_notifying(settings, engines, metrics)
     complete = notifying.complete
     pump = _wire_pump(settings, engines, complete, metrics)
@@ -313,7 +313,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
         doctor=wire_doctor(settings, stores, sweep, running=True),
         control_queue=engines.control_queue,
         token=new_token(),
-        others=wire_granting(settings, engines, seals).routes(),
+        others=wire_granting(settings, engines, encrypts).routes(),
     )
     others = [notifying.handlers, wire_schedules(engines, handlers.read)]
     build = _wire_app(settings, engines, metrics, pump, wire_callers(settings, recognize))
@@ -438,7 +438,7 @@ def _wire_pump(settings: Settings, engines: Engines, complete: Complete, metrics
         metadata=engines.metadata,
         work=engines.work,
         coordination=engines.coordination,
-        sealing=engines.sealing,
+        encryption=engines.encryption,
         clock=engines.clock,
         attempt=scrape.attempt,
         settle=settle.settle,

@@ -135,7 +135,7 @@ def test_a_state_that_timed_out_is_left_alone(
     event = until(lambda: _over(tmp_path))
     assert event["status"] == EventStatus.DROPPED
     assert event["deliveries"][-1]["error"] in {"TaskTimedOut", "TaskDoesNotExist"}
-    assert "sealed_token" not in event or not event["sealed_token"]
+    assert "encrypted_token" not in event or not event["encrypted_token"]
 
 
 def _tried(data: Path) -> dict[str, Any] | None:

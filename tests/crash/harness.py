@@ -19,7 +19,18 @@ import structlog
 
 from conveyor.domain import pinned_reader
 from conveyor.domain.list_lines import ListLimits
-from conveyor.steps import clear, delete, export, ingest, notify, pack, rerun, reseal, scrub, sweep
+from conveyor.steps import (
+    clear,
+    delete,
+    export,
+    ingest,
+    notify,
+    pack,
+    rerun,
+    rotate_encryption,
+    scrub,
+    sweep,
+)
 from tests.crash.deaths import ASTRAY, DEAD, Crossing, Deaths, Point, When
 from tests.crash.every_scenario import SCENARIOS
 from tests.crash.life import a_life
@@ -58,7 +69,7 @@ def prepare() -> None:
     pinned_reader.LIMITS = ListLimits(piece_lines=4)
     rerun.PAGE = scrub.BITE = sweep.BITE = clear.BITE = 4
     delete.PAGE = scrub.PAGE = sweep.PAGE = 2
-    export.PAGE = pack.PAGE = notify.PAGE = reseal.PAGE = 2
+    export.PAGE = pack.PAGE = notify.PAGE = rotate_encryption.PAGE = 2
     pack.LARGE = 30  # bytes: those of a page from large.example
     pack.AHEAD = 0  # one call after another, so that each has the same number in every life
     with _folder() as folder:

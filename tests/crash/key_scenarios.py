@@ -1,11 +1,11 @@
-"""Keys and the sealing key, as scripts to die in."""
+"""Keys and the encryption key, as scripts to die in."""
 
 from conveyor.domain.api_key import id_in
 from conveyor.domain.ids import CallerId, KeyId
 from tests.crash.life import Answer, Life
 from tests.crash.scenarios import on, pages, scenario, submit
 
-ROTATE = "/operator/sealing/rotate"
+ROTATE = "/operator/encryption/rotate"
 CALLER = CallerId("ann")
 
 
@@ -20,9 +20,9 @@ async def gateway_key_of(life: Life, key: Answer) -> str:
     """What the gateway would be asked with for that key."""
     found = await life.raw.api_keys.find(id_in(key["key"]) or KeyId(""))
     assert found
-    assert life.raw.sealing.is_current(found.sealed_gateway_key or b"")
-    return life.raw.sealing.open(
-        found.sealed_gateway_key or b"", context=f"{found.caller}|{found.id}"
+    assert life.raw.encryption.is_current(found.encrypted_gateway_key or b"")
+    return life.raw.encryption.decrypt(
+        found.encrypted_gateway_key or b"", context=f"{found.caller}|{found.id}"
     )
 
 
@@ -35,29 +35,29 @@ async def make_and_revoke_a_key(life: Life) -> None:
     found = await life.raw.api_keys.find(id_in(key["key"]) or KeyId(""))
     assert found
     assert found.revoked_at
-    assert found.sealed_gateway_key is None
+    assert found.encrypted_gateway_key is None
 
 
 @scenario()
-async def change_the_sealing_key(life: Life) -> None:
+async def change_the_encryption_key(life: Life) -> None:
     """Whenever it dies: run again it comes to its end, and all runs and keys go on."""
     jobs = [await submit(life, pages(2, name), name) for name in ("first", "second", "third")]
     keys = [await create(life, name) for name in ("one", "two", "three")]
     life.begin()
     await life.operate("rotate", "POST", ROTATE)
-    assert not (life.data / "sealing.old.key").exists()
+    assert not (life.data / "encryption.old.key").exists()
     for key in keys:
         assert await gateway_key_of(life, key) == "gateway"
     for job in jobs:
         found = await life.raw.metadata.job(job["job_id"])
         assert found
-        assert life.raw.sealing.is_current(found.sealed_key)
+        assert life.raw.encryption.is_current(found.encrypted_key)
     await life.drain()
 
 
 @scenario()
-async def change_the_sealing_key_while_jobs_move(life: Life) -> None:
-    """A job is run again just before its row is sealed anew: what is written stays."""
+async def change_the_encryption_key_while_jobs_move(life: Life) -> None:
+    """A job is run again just before its row is re-encrypted: what is written stays."""
     job = await submit(life, pages(2))
     await life.drain()
     life.begin()
@@ -67,4 +67,4 @@ async def change_the_sealing_key_while_jobs_move(life: Life) -> None:
     await life.drain()
     found = await life.raw.metadata.job(job["job_id"])
     assert found
-    assert life.raw.sealing.is_current(found.sealed_key)
+    assert life.raw.encryption.is_current(found.encrypted_key)

@@ -33,7 +33,7 @@ REMEMBERED = timedelta(hours=23)  # for which the answer to a repeated call is s
 BEGUN = "begun"
 PORTS = (
     "metadata", "answers", "inputs", "exports", "outbox", "signing_keys", "timetable", "tasks", "work", "control_queue", "bodies",
-    "blobs", "coordination", "gateway", "webhooks", "sealing", "step_functions",
+    "blobs", "coordination", "gateway", "webhooks", "encryption", "step_functions",
 )  # fmt: skip
 UNFINISHED = """
 SELECT 1 FROM task JOIN run_no ON run_no.no = task.run_no JOIN run ON run.id = run_no.run_id

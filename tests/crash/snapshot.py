@@ -14,9 +14,9 @@ from tests.kept import every_body
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
 ID = re.compile(rf"{ULID.pattern}|{TASK_ID.pattern}")  # of what is no longer there
-# Not told: versions and seals differ by the way there; a lost worker leaves numbers and a line.
-UNTOLD = {"version", "sealed_key", "sealed_secret"}
-SEALED = {"sealed_token"}  # whether there is one is told
+# Not told: versions and encrypts differ by the way there; a lost worker leaves numbers and a line.
+UNTOLD = {"version", "encrypted_key", "encrypted_secret"}
+ENCRYPTED = {"encrypted_token"}  # whether there is one is told
 MOST_TASKS = 64
 
 Picture = dict[str, Any]
@@ -85,7 +85,7 @@ def _rows(connection: apsw.Connection, bodies: Bodies) -> Picture:
 def _doc(text: str) -> Picture:
     doc: Picture = msgspec.json.decode(text)
     told = {name: value for name, value in doc.items() if name not in UNTOLD}
-    return told | {name: bool(doc[name]) for name in SEALED & doc.keys()}
+    return told | {name: bool(doc[name]) for name in ENCRYPTED & doc.keys()}
 
 
 def _task(row: Picture, bodies: Bodies) -> Picture:

@@ -200,7 +200,7 @@ def test_keys_are_kept_to_the_owner_and_survive_a_restart(gateway: Program, tmp_
     kept: list[bytes] = []
     for _ in range(2):
         with service(data=tmp_path, gateway=gateway.url):
-            files = [tmp_path / "sealing.key", tmp_path / "links.key"]
+            files = [tmp_path / "encryption.key", tmp_path / "links.key"]
             for file in files:
                 assert stat.S_IMODE(file.stat().st_mode) == 0o600
             kept.append(b"|".join(file.read_bytes() for file in files))

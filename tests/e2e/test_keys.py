@@ -1,4 +1,4 @@
-"""Keys of the service's own, with real processes: made, used, revoked; the sealing key changed."""
+"""Keys of the service's own, with real processes: made, used, revoked; the encryption key changed."""
 
 import json
 import os
@@ -259,11 +259,11 @@ def test_without_a_gateway_key_a_submit_says_what_is_missing(
         assert "conveyor keys create" in told.stderr
 
 
-def test_the_sealing_key_is_changed_while_jobs_come_in(gateway: Program, tmp_path: Path) -> None:
+def test_the_encryption_key_is_changed_while_jobs_come_in(gateway: Program, tmp_path: Path) -> None:
     """And the service dies right after: what comes up has one key, and all runs end."""
     with service(data=tmp_path, gateway=gateway.url, environ=KEYS) as program:
         key = create(tmp_path, "--gateway-key", given="of-this-key")["key"]
-        first = (tmp_path / "sealing.key").read_bytes()
+        first = (tmp_path / "encryption.key").read_bytes()
         stop, jobs = threading.Event(), list[str]()
 
         def keep_submitting() -> None:
@@ -275,7 +275,7 @@ def test_the_sealing_key_is_changed_while_jobs_come_in(gateway: Program, tmp_pat
         thread.start()
         try:
             for _ in range(3):
-                told = conveyor("keys", "rotate-sealing", "--data", str(tmp_path), "--json")
+                told = conveyor("keys", "rotate-encryption", "--data", str(tmp_path), "--json")
                 assert told.returncode == 0, told.stderr
                 last = json.loads(told.stdout.splitlines()[-1])
                 assert (last["event"], last["old_key_removed"]) == ("rotated", True)
@@ -283,8 +283,8 @@ def test_the_sealing_key_is_changed_while_jobs_come_in(gateway: Program, tmp_pat
             stop.set()
             thread.join()
         program.kill()
-    assert (tmp_path / "sealing.key").read_bytes() != first
-    assert not (tmp_path / "sealing.old.key").exists()
+    assert (tmp_path / "encryption.key").read_bytes() != first
+    assert not (tmp_path / "encryption.old.key").exists()
     assert len(jobs) > 3
     with (
         service(data=tmp_path, gateway=gateway.url, environ=KEYS) as program,
@@ -304,21 +304,21 @@ def test_a_change_that_was_cut_off_goes_on_at_rest(gateway: Program, tmp_path: P
                 api.post("/jobs", json=slow).raise_for_status()
         program.kill()
     # As a death right after the new key was there leaves it.
-    old = (tmp_path / "sealing.key").read_bytes()
-    (tmp_path / "sealing.old.key").write_bytes(old)
-    (tmp_path / "sealing.key").write_bytes(os.urandom(32))
-    new = (tmp_path / "sealing.key").read_bytes()
+    old = (tmp_path / "encryption.key").read_bytes()
+    (tmp_path / "encryption.old.key").write_bytes(old)
+    (tmp_path / "encryption.key").write_bytes(os.urandom(32))
+    new = (tmp_path / "encryption.key").read_bytes()
     with (
         service(data=tmp_path, gateway=gateway.url, environ=KEYS) as program,
         client_of(program, key=key) as api,
     ):
         assert ended(api, submit(api))["stats"]["successful"] == 3, "both keys open"
         program.kill()
-    told = conveyor("keys", "rotate-sealing", "--data", str(tmp_path))
+    told = conveyor("keys", "rotate-encryption", "--data", str(tmp_path))
     assert told.returncode == 0, told.stderr
-    assert "sealed anew\t4" in told.stdout
-    assert (tmp_path / "sealing.key").read_bytes() == new
-    assert not (tmp_path / "sealing.old.key").exists()
+    assert "re-encrypted\t4" in told.stdout
+    assert (tmp_path / "encryption.key").read_bytes() == new
+    assert not (tmp_path / "encryption.old.key").exists()
     with (
         service(data=tmp_path, gateway=gateway.url, environ=KEYS) as program,
         client_of(program, key=key) as api,

@@ -1,4 +1,4 @@
-"""The sealing key in AWS KMS, as emulators have it: made there, wrapped here, moved both ways."""
+"""The encryption key in AWS KMS, as emulators have it: made there, wrapped here, moved both ways."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.adapters.aws.kms import KmsVault
+from conveyor.adapters.aws.kms import KmsKeyProvider
 from conveyor.errors import RefusedToStart, Unavailable
 from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
@@ -24,8 +24,8 @@ def key_id(aws: Emulator) -> str:
     return made
 
 
-def set_to(aws: Emulator, sealing: str) -> dict[str, str]:
-    return dict(aws.environ) | BASE | {"CONVEYOR_SEALING": sealing}
+def set_to(aws: Emulator, encryption: str) -> dict[str, str]:
+    return dict(aws.environ) | BASE | {"CONVEYOR_ENCRYPTION": encryption}
 
 
 async def test_a_key_is_made_wrapped_and_opened_again(
@@ -33,16 +33,16 @@ async def test_a_key_is_made_wrapped_and_opened_again(
 ) -> None:
     for name, value in aws.environ.items():
         monkeypatch.setenv(name, value)
-    key, kept = await KmsVault(key_id).new()
+    key, kept = await KmsKeyProvider(key_id).new_key()
     assert len(key) == 32
     assert key not in kept
-    assert await KmsVault(key_id).open(kept) == key
-    other, _ = await KmsVault(key_id).new()
+    assert await KmsKeyProvider(key_id).unwrap(kept) == key
+    other, _ = await KmsKeyProvider(key_id).new_key()
     assert other != key
     with pytest.raises(Unavailable, match="KMS"):
-        await KmsVault(key_id).open(b"what KMS never wrapped")
+        await KmsKeyProvider(key_id).unwrap(b"what KMS never wrapped")
     with pytest.raises(Unavailable, match="no-such-key"):
-        await KmsVault("no-such-key").new()
+        await KmsKeyProvider("no-such-key").new_key()
 
 
 def test_a_service_works_under_a_wrapped_key_and_moves_both_ways(
@@ -59,22 +59,22 @@ def test_a_service_works_under_a_wrapped_key_and_moves_both_ways(
             jobs.append(submit(api))
             for job_id in jobs:
                 assert ended(api, job_id)["stats"]["successful"] == 3
-            rotated = conveyor("keys", "rotate-sealing", "--data", str(tmp_path))
+            rotated = conveyor("keys", "rotate-encryption", "--data", str(tmp_path))
             assert rotated.returncode == 0, rotated.stderr
 
     def is_wrapped() -> bool:
-        content = (tmp_path / "sealing.key").read_bytes()
-        return len(content) != 32 and json.loads(content)["sealing"] == f"kms:{key_id}"
+        content = (tmp_path / "encryption.key").read_bytes()
+        return len(content) != 32 and json.loads(content)["encryption"] == f"kms:{key_id}"
 
     serve(in_kms)
     assert is_wrapped()
     refused = conveyor("dev", "--port", "0", "--data", str(tmp_path), environ=in_file)
     assert refused.returncode == 2
-    assert "rotate-sealing" in refused.stderr
+    assert "rotate-encryption" in refused.stderr
     for environ, wrapped in ((in_file, False), (in_kms, True)):
-        moved = conveyor("keys", "rotate-sealing", "--data", str(tmp_path), environ=environ)
+        moved = conveyor("keys", "rotate-encryption", "--data", str(tmp_path), environ=environ)
         assert moved.returncode == 0, moved.stderr
-        assert f"sealed anew\t{len(jobs)}" in moved.stdout
+        assert f"re-encrypted\t{len(jobs)}" in moved.stdout
         assert is_wrapped() is wrapped
         serve(environ)
 
@@ -85,12 +85,12 @@ def test_a_kms_that_refuses_is_told(aws: Emulator, tmp_path: Path) -> None:
     assert refused.returncode == 2, refused.stderr
     assert "no-such-key" in refused.stderr
     assert "kms:Decrypt" in refused.stderr
-    assert not (tmp_path / "sealing.key").exists()
+    assert not (tmp_path / "encryption.key").exists()
 
 
 def test_a_kms_that_is_not_there_is_told(tmp_path: Path) -> None:
     environ = BASE | {
-        "CONVEYOR_SEALING": "kms:alias/mine",
+        "CONVEYOR_ENCRYPTION": "kms:alias/mine",
         "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
         "AWS_REGION": "eu-west-1",
         "AWS_ACCESS_KEY_ID": "test",
@@ -101,7 +101,7 @@ def test_a_kms_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert "alias/mine" in refused.stderr
     assert "AWS_*" in refused.stderr
     assert "canary-secret" not in refused.stderr
-    assert not (tmp_path / "sealing.key").exists()
+    assert not (tmp_path / "encryption.key").exists()
 
 
 async def test_without_botocore_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,4 +109,4 @@ async def test_without_botocore_it_says_what_to_install(monkeypatch: pytest.Monk
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "botocore", None)
     with pytest.raises(RefusedToStart, match=r"conveyor\[aws\]"):
-        await KmsVault("x").new()
+        await KmsKeyProvider("x").new_key()

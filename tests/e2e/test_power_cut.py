@@ -32,7 +32,7 @@ CUTS = 25  # of each history: with those of `make test-long` 200 in all
 JOBS = 4
 TASKS = 60
 SOON = 30.0  # seconds
-KEYS = ("sealing.key", "links.key")
+KEYS = ("encryption.key", "links.key")
 MISSING = "https://missing.example/"
 
 Job = tuple[str, RunId, list[str]]

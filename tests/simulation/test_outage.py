@@ -12,7 +12,7 @@ import structlog
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from conveyor.adapters.crypto.sealing import AesSealing
+from conveyor.adapters.crypto.key_ring import AesKeyRing
 from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.coordination import MemoryCoordination
@@ -104,7 +104,7 @@ class Service:
         self.weather = Weather(self.clock)
         self.rows = Rows(self.clock, LEASE)
         self.metadata = MemoryMetadata(MemoryAnswers(self.clock))
-        self.sealing = AesSealing(bytes(32))
+        self.encryption = AesKeyRing(bytes(32))
         self.tasks = MemoryTasks(self.rows)
         self.coordination = MemoryCoordination(self.clock, lease=LEASE)
         work, bodies, owing = MemoryWork(self.rows), MemoryBodies(), Owing(ids=FakeIds())
@@ -125,7 +125,7 @@ class Service:
             metadata=self.metadata,
             work=work,
             coordination=self.coordination,
-            sealing=self.sealing,
+            encryption=self.encryption,
             clock=self.clock,
             attempt=Scrape(gateway=self.weather, bodies=bodies).attempt,
             settle=settle.settle,
@@ -143,7 +143,7 @@ class Service:
                 id=job_id,
                 max_inflight=100,
                 retries=retries,
-                sealed_key=self.sealing.seal(f"key{number}", context=f"{caller}|{job_id}"),
+                encrypted_key=self.encryption.encrypt(f"key{number}", context=f"{caller}|{job_id}"),
             ),
             caller=caller,
             latest_run_id=run_id,

@@ -293,7 +293,7 @@ class World:
             self.claims[task.run_id, task.id] = task.claim_no
             if not task.is_final:
                 job = jobs[task.run_id]
-                key = ports.sealing.open(job.sealed_key, context=f"{job.caller}|{job.id}")
+                key = ports.encryption.decrypt(job.encrypted_key, context=f"{job.caller}|{job.id}")
                 assignment = Assignment(
                     job_id=job.id,
                     key=key,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from conveyor.adapters.crypto.sealing import AesSealing
+from conveyor.adapters.crypto.key_ring import AesKeyRing
 from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.api_keys import MemoryApiKeys
 from conveyor.adapters.memory.blobs import MemoryBlobs
@@ -136,7 +136,7 @@ class House:
     bodies: Bodies
     coordination: Coordination
     timetable: Timetable
-    sealing: AesSealing
+    encryption: AesKeyRing
     file_inputs: FileInputs
     submit_job: SubmitJob
     add_tasks: AddTasks
@@ -251,7 +251,7 @@ def a_house(
 ) -> House:
     """Composed as in wiring, over memory."""
     clock, trace = FakeClock(), Trace()
-    ids, sealing, rows = ClockIds(clock), AesSealing(bytes(32)), Rows(clock, LEASE)
+    ids, encryption, rows = ClockIds(clock), AesKeyRing(bytes(32)), Rows(clock, LEASE)
     fired: Counter[str] = Counter()
     swept: Counter[str] = Counter()
     cleared: Counter[str] = Counter()
@@ -356,7 +356,9 @@ def a_house(
     told = ScriptedWebhooks()
     webhooks: Webhooks = port(told, "webhooks")
     signing_keys: SigningKeys = port(MemorySigningKeys(recorded), "signing_keys")
-    courier = Courier(webhooks=webhooks, signing_keys=signing_keys, sealing=sealing, clock=clock)
+    courier = Courier(
+        webhooks=webhooks, signing_keys=signing_keys, encryption=encryption, clock=clock
+    )
     subscribe = ManageWebhooks(
         metadata=metadata,
         outbox=outbox,
@@ -388,7 +390,7 @@ def a_house(
         survey=survey,
         bodies=kept,
         coordination=coordination,
-        sealing=sealing,
+        encryption=encryption,
         timetable=timetable,
         fired=fired,
         swept=swept,
@@ -400,7 +402,7 @@ def a_house(
         rotate=Rotate(
             metadata=metadata,
             signing_keys=signing_keys,
-            sealing=sealing,
+            encryption=encryption,
             clock=clock,
             ids=ids,
             secret=lambda: bytes(range(32)),
@@ -432,7 +434,7 @@ def a_house(
             blobs=blobs,
             control_queue=control_queue,
             inputs=inputs,
-            sealing=sealing,
+            encryption=encryption,
             replays=replays,
             clock=clock,
             ids=ids,
@@ -467,7 +469,7 @@ def a_house(
             work=work,
             blobs=blobs,
             control_queue=control_queue,
-            sealing=sealing,
+            encryption=encryption,
             replays=replays,
             clock=clock,
             ids=ids,
@@ -477,7 +479,11 @@ def a_house(
         ),
         delete=delete,
         report=Report(
-            metadata=metadata, outbox=outbox, sealing=sealing, step_functions=tokens, clock=clock
+            metadata=metadata,
+            outbox=outbox,
+            encryption=encryption,
+            step_functions=tokens,
+            clock=clock,
         ),
         scrub=scrub,
         exporting=exporting,
@@ -490,7 +496,7 @@ def a_house(
             ids=ids,
             count=lambda what: fired.update([what]),
         ),
-        rescheduling=Reschedule(metadata=metadata, sealing=sealing, clock=clock),
+        rescheduling=Reschedule(metadata=metadata, encryption=encryption, clock=clock),
         settle=Settle(
             metadata=metadata,
             tasks=tasks,

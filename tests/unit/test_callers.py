@@ -59,7 +59,7 @@ class Door:
     async def gateway_key_of(self, job_id: str) -> str:
         job = await self.engines.metadata.job(JobId(job_id))
         assert job
-        return self.engines.sealing.open(job.sealed_key, context=f"{job.caller}|{job.id}")
+        return self.engines.encryption.decrypt(job.encrypted_key, context=f"{job.caller}|{job.id}")
 
 
 @asynccontextmanager
@@ -338,8 +338,8 @@ def test_how_callers_are_told_follows_from_the_settings(given: dict[str, Any], m
         ({"gateway_key": "g"}, ["gateway_key", "keys"]),
         ({"gateway_key": "g", "auth": "forward"}, ["gateway_key", "keys"]),
         ({"gateway_key": "a b", "auth": "keys"}, ["gateway_key"]),
-        ({"sealing": "vault:x"}, ["sealing", "kms:"]),
-        ({"sealing": "kms:"}, ["sealing", "kms:"]),
+        ({"encryption": "key provider:x"}, ["encryption", "kms:"]),
+        ({"encryption": "kms:"}, ["encryption", "kms:"]),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(

@@ -76,7 +76,7 @@ async def test_nothing_of_a_deleted_job_is_left_behind() -> None:
     assert [await house.metadata.run(one) for one in (first, second)] == [None, None]
     stone = await house.metadata.job(job_id)
     assert stone is not None
-    assert (stone.status, stone.sealed_key, stone.params) == (JobStatus.DELETED, b"", None)
+    assert (stone.status, stone.encrypted_key, stone.params) == (JobStatus.DELETED, b"", None)
     assert not house.swept
 
 

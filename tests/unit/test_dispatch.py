@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from conveyor.adapters.crypto.sealing import AesSealing
+from conveyor.adapters.crypto.key_ring import AesKeyRing
 from conveyor.domain.counts import Spend
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import CallerId, RunId
@@ -80,7 +80,7 @@ def a_pump(house: House, attempt: Attempt, pace: Pace | None = None) -> Pump:
         metadata=house.metadata,
         work=house.work,
         coordination=house.coordination,
-        sealing=house.sealing,
+        encryption=house.encryption,
         clock=RealRounds(house.clock),
         attempt=attempt,
         settle=settle.settle,
@@ -334,7 +334,7 @@ async def test_waking_for_a_run_that_is_not_there_does_nothing() -> None:
 async def test_a_run_whose_key_cannot_be_opened_is_left_alone() -> None:
     house, gateway = a_house(), ScriptedAttempts()
     pump = a_pump(house, gateway.attempt)
-    pump.roster.sealing = AesSealing(b"another key of thirty-two bytes!")
+    pump.roster.encryption = AesKeyRing(b"another key of thirty-two bytes!")
     _, run_id = await house.submit(3)
 
     async with running(pump):

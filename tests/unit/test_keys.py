@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import msgspec
 import pytest
 
-from conveyor.adapters.crypto.sealing import AesSealing, new_secret
+from conveyor.adapters.crypto.key_ring import AesKeyRing, new_secret
 from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.api_keys import MemoryApiKeys
 from conveyor.adapters.memory.metadata import MemoryMetadata
@@ -28,7 +28,7 @@ class Desk:
     clock: FakeClock
     trace: Trace
     api_keys: MemoryApiKeys
-    sealing: AesSealing
+    encryption: AesKeyRing
     grant: Grant
     recognize: Recognize
 
@@ -38,18 +38,18 @@ def desk() -> Desk:
     clock, trace = FakeClock(), Trace()
     metadata = MemoryMetadata(MemoryAnswers(clock))
     seen = watched(metadata, "metadata", trace)
-    api_keys, sealing = MemoryApiKeys(metadata), AesSealing(bytes(32))
+    api_keys, encryption = MemoryApiKeys(metadata), AesKeyRing(bytes(32))
     grant = Grant(
         metadata=seen,
         api_keys=api_keys,
-        sealing=sealing,
+        encryption=encryption,
         clock=clock,
         ids=ClockIds(clock),
         new_secret=new_secret,
         auth="keys",
     )
-    recognize = Recognize(metadata=seen, api_keys=api_keys, sealing=sealing, clock=clock)
-    return Desk(clock, trace, api_keys, sealing, grant, recognize)
+    recognize = Recognize(metadata=seen, api_keys=api_keys, encryption=encryption, clock=clock)
+    return Desk(clock, trace, api_keys, encryption, grant, recognize)
 
 
 async def test_a_key_is_told_once_and_kept_as_a_digest(desk: Desk) -> None:
@@ -129,7 +129,7 @@ async def test_a_revoked_key_opens_nothing_and_keeps_no_credential(desk: Desk) -
     assert await desk.grant.revoke(KeyId("no-such-key")) is None
     stored = await desk.api_keys.find(granted.about.id)
     assert stored
-    assert stored.sealed_gateway_key is None
+    assert stored.encrypted_gateway_key is None
 
 
 async def test_a_key_that_is_used_while_it_is_revoked_stays_revoked(desk: Desk) -> None:
@@ -179,7 +179,7 @@ async def test_the_gateway_key_of_a_key_opens_for_that_key_only(desk: Desk) -> N
     assert one
     assert two
     assert desk.recognize.gateway_key(one) == "of-the-first"
-    swapped = msgspec.structs.replace(one, sealed_gateway_key=two.sealed_gateway_key)
+    swapped = msgspec.structs.replace(one, encrypted_gateway_key=two.encrypted_gateway_key)
     with pytest.raises(Unavailable):
         desk.recognize.gateway_key(swapped)
 

@@ -103,8 +103,8 @@ async def test_a_state_hears_of_the_end_once_and_its_token_is_wiped() -> None:
     output = msgspec.json.decode(house.states.outcomes[TOKEN]["output"])
     assert (output["run_id"], output["stats"]["successful"]) == (run_id, 3)
     event = await _event(house)
-    assert (event.status, event.due_at, event.sealed_token) == (EventStatus.DELIVERED, None, b"")
-    assert (await house.run(run_id)).sealed_token == b""
+    assert (event.status, event.due_at, event.encrypted_token) == (EventStatus.DELIVERED, None, b"")
+    assert (await house.run(run_id)).encrypted_token == b""
     [delivery] = event.deliveries
     assert (delivery.attempt, delivery.started_at, delivery.error) == (1, house.clock.now(), None)
     assert logged == ["report.sent"]
@@ -118,11 +118,11 @@ async def test_a_heartbeat_whose_token_is_closed_leaves_it_to_the_end_of_the_run
     _always(house, TaskClosed("TaskTimedOut"))
 
     assert await house.report.step() == 1
-    assert (await house.run(run_id)).sealed_token
+    assert (await house.run(run_id)).encrypted_token
 
     await house.drain(run_id, lambda _: A_PAGE)
     assert await house.report.step() == 1
-    assert (await house.run(run_id)).sealed_token == b""
+    assert (await house.run(run_id)).encrypted_token == b""
 
 
 async def test_a_token_is_wiped_though_its_run_changes_meanwhile(
@@ -142,7 +142,7 @@ async def test_a_token_is_wiped_though_its_run_changes_meanwhile(
     monkeypatch.setattr(house.report.metadata, "job", read_and_change, raising=False)
     await house.report.step()
 
-    assert (await house.run(run_id)).sealed_token == b""
+    assert (await house.run(run_id)).encrypted_token == b""
     assert (await _event(house)).status is EventStatus.DELIVERED
 
 
@@ -168,7 +168,7 @@ async def test_a_closed_token_is_recorded_and_left_alone() -> None:
         await house.report.step()
 
     event = await _event(house)
-    assert (event.status, event.due_at, event.sealed_token) == (EventStatus.DROPPED, None, b"")
+    assert (event.status, event.due_at, event.encrypted_token) == (EventStatus.DROPPED, None, b"")
     assert [one.error for one in event.deliveries] == ["TaskTimedOut"]
     assert states.asked == [TOKEN]
     assert logged == ["report.closed"]
@@ -192,7 +192,7 @@ async def test_trouble_is_tried_again_later_each_time_and_given_up_after_five_da
     assert timedelta(days=5) <= house.clock.now() - began <= timedelta(days=5, minutes=10)
     event = await _event(house)
     assert (event.status, event.tries) == (EventStatus.FAILED, len(states.asked))
-    assert event.sealed_token
+    assert event.encrypted_token
     assert [one.attempt for one in event.deliveries] == list(
         range(event.tries - life.MOST_DELIVERIES + 1, event.tries + 1)
     )
@@ -237,14 +237,14 @@ async def test_a_token_that_does_not_open_is_not_sent_and_waits_for_its_key() ->
     house = a_house()
     await _ended(house)
     event = await _event(house)
-    spoiled = msgspec.structs.replace(event, sealed_token=event.sealed_token[:-1] + b"?")
+    spoiled = msgspec.structs.replace(event, encrypted_token=event.encrypted_token[:-1] + b"?")
     await house.metadata.commit(spoiled)
     await house.report.step()
 
     assert not house.states.outcomes
     event = await _event(house)
     assert event.status is EventStatus.OWED
-    assert "sealing key" in (event.deliveries[0].error or "")
+    assert "encryption key" in (event.deliveries[0].error or "")
 
 
 async def test_of_two_senders_one_sends() -> None:
@@ -427,7 +427,7 @@ async def test_beats_end_with_the_token_and_the_run_goes_on() -> None:
         house.clock.advance(timedelta(days=1))
         assert await house.report.step() == 0
     event = await _event(house, Channel.HEARTBEAT)
-    assert (event.status, event.due_at, event.sealed_token) == (EventStatus.DROPPED, None, b"")
+    assert (event.status, event.due_at, event.encrypted_token) == (EventStatus.DROPPED, None, b"")
     assert logged == ["report.closed"]
     assert (await house.run(run_id)).is_live
 

@@ -267,7 +267,7 @@ async def test_the_key_of_the_rerun_is_the_one_forwarded() -> None:
     await house.rerun_job.rerun(call, job_id, None, figures_as_answer)
 
     job = await house.job(job_id)
-    assert house.sealing.open(job.sealed_key, context=f"{CALLER}|{job_id}") == "a new key"
+    assert house.encryption.decrypt(job.encrypted_key, context=f"{CALLER}|{job_id}") == "a new key"
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from conveyor.adapters.crypto.sealing import new_secret
+from conveyor.adapters.crypto.key_ring import new_secret
 from conveyor.domain import api_key as key_life
 from conveyor.domain.api_key import NewKey
+from conveyor.domain.credentials import context
 from conveyor.domain.ids import JobId, KeyId
 from conveyor.domain.job import Job
 from conveyor.domain.schedule import PauseReason, ScheduleState
-from conveyor.domain.sealed import context
 from conveyor.steps.fire import Fired
 from conveyor.steps.grant import Grant
 from tests.unit.kit import CALLER, House, a_call, a_house, ids_as_answer, ids_in
@@ -50,7 +50,7 @@ def desk() -> Desk:
     grant = Grant(
         metadata=house.metadata,
         api_keys=house.fire.api_keys,
-        sealing=house.sealing,
+        encryption=house.encryption,
         clock=house.clock,
         ids=house.fire.ids,
         new_secret=new_secret,
@@ -112,7 +112,7 @@ async def test_a_schedule_resumes_under_the_key_that_resumes_it(desk: Desk) -> N
 
     job = await desk.job(job_id)
     assert (job.schedule_state, job.pause_reason) == (ScheduleState.ACTIVE, None)
-    opened = desk.house.sealing.open(job.sealed_key, context=context(CALLER, job_id))
+    opened = desk.house.encryption.decrypt(job.encrypted_key, context=context(CALLER, job_id))
     assert opened == "another gateway key"
     assert await desk.fire() == 1
     assert (await desk.job(job_id)).runs == 1

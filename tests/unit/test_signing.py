@@ -110,15 +110,18 @@ async def test_of_two_rotations_at_once_one_is_refused() -> None:
         await house.rotate.begin(CALLER)
 
 
-async def test_a_secret_is_sealed_for_its_caller_and_its_key() -> None:
+async def test_a_secret_is_encrypted_for_its_caller_and_its_key() -> None:
     house = a_house()
     key, secret = await house.rotate.begin(CALLER)
     other, _ = await house.rotate.begin(CALLER)
-    assert secret.encode() not in key.sealed_secret
-    assert house.sealing.open(key.sealed_secret, context=f"{CALLER}|signing|{key.kid}") == secret
+    assert secret.encode() not in key.encrypted_secret
+    assert (
+        house.encryption.decrypt(key.encrypted_secret, context=f"{CALLER}|signing|{key.kid}")
+        == secret
+    )
     for context in (f"{STRANGER}|signing|{key.kid}", f"{CALLER}|signing|{other.kid}"):
         with pytest.raises(Exception, match="does not open"):
-            house.sealing.open(key.sealed_secret, context=context)
+            house.encryption.decrypt(key.encrypted_secret, context=context)
 
 
 def _text(secret: Secret) -> str:

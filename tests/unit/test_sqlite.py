@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
 
 from conveyor.adapters.sqlite import database as database_module
@@ -76,6 +77,43 @@ def test_messages_of_an_old_folder_get_their_subject_and_caller_and_doubles_go()
         ("7", "gone", ""),
         ("8", "8", ""),
         ("9", "9", ""),
+    ]
+
+
+def test_stored_credentials_of_an_old_folder_get_their_new_names() -> None:
+    connection = apsw.Connection(":memory:")
+    scripts = [script for _, script in migrations()]
+    for script in scripts[:7]:
+        connection.execute(script)
+    connection.execute(
+        """INSERT INTO job VALUES ('j', 'c', '', '', '', 1, '{"sealed_key":"k","n":1.0}', NULL)"""
+    )
+    connection.execute("""INSERT INTO run VALUES ('r', 'j', 1, 1, '{"sealed_token":"t"}')""")
+    connection.execute("""INSERT INTO run VALUES ('none', 'j', 1, 1, '{"id":"none"}')""")
+    connection.execute("""INSERT INTO event VALUES ('e', 'j', '', 1, 1, '{"sealed_token":""}')""")
+    connection.execute("""INSERT INTO api_key VALUES ('a', 1, '{"sealed_gateway_key":"g"}')""")
+    connection.execute("""INSERT INTO api_key VALUES ('b', 1, '{"sealed_gateway_key":null}')""")
+    pair = '{"active":{"kid":"1","sealed_secret":"s"},"candidate":{"sealed_secret":"u"}}'
+    connection.execute("INSERT INTO signing_keys VALUES ('c', 1, ?)", (pair,))
+    connection.execute("""INSERT INTO signing_keys VALUES ('d', 1, '{"active":null}')""")
+
+    for script in scripts[7:]:
+        connection.execute(script)
+
+    def docs(table: str) -> list[object]:
+        rows = connection.execute(f"SELECT doc FROM {table} ORDER BY id")
+        return [msgspec.json.decode(doc) for (doc,) in rows]
+
+    assert docs("job") == [{"encrypted_key": "k", "n": 1.0}]
+    assert docs("run") == [{"id": "none"}, {"encrypted_token": "t"}]
+    assert docs("event") == [{"encrypted_token": ""}]
+    assert docs("api_key") == [{"encrypted_gateway_key": "g"}, {"encrypted_gateway_key": None}]
+    assert docs("signing_keys") == [
+        {
+            "active": {"kid": "1", "encrypted_secret": "s"},
+            "candidate": {"encrypted_secret": "u"},
+        },
+        {"active": None},
     ]
 
 

@@ -58,7 +58,7 @@ def standing(gateway: Asked, reopened: list[str] | None = None) -> Standing:
     return Standing(
         gateway=gateway,
         keys=RefusedKeys(),
-        sealing=a_house().sealing,
+        encryption=a_house().encryption,
         clock=LapseClock(),
         reopen=told.append,
     )
@@ -190,7 +190,7 @@ async def test_a_job_whose_key_is_refused_takes_no_tasks_and_is_not_resumed() ->
     one = Standing(
         gateway=Asked(NO_CREDITS),
         keys=RefusedKeys(),
-        sealing=house.sealing,
+        encryption=house.encryption,
         clock=FakeClock(),
         reopen=list[str]().append,
     )

@@ -1,4 +1,4 @@
-"""Task tokens: what is taken, what is sealed, and what the state is told when its run ends."""
+"""Task tokens: what is taken, what is encrypted, and what the state is told when its run ends."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -123,22 +123,22 @@ async def test_a_service_without_step_functions_refuses_a_token_and_creates_noth
 # What is kept.
 
 
-async def test_a_token_is_kept_sealed_for_its_caller_and_run_alone() -> None:
+async def test_a_token_is_kept_encrypted_for_its_caller_and_run_alone() -> None:
     house = a_house()
     answer = await house.submit_job.submit(a_call(3, key="a key", **FIELD), ids_as_answer)
     _, run_id = ids_in(answer)
     run = await house.run(run_id)
 
-    opened = house.sealing.open(
-        run.sealed_token, context=step_functions.seal_context(CALLER, run_id)
+    opened = house.encryption.decrypt(
+        run.encrypted_token, context=step_functions.token_context(CALLER, run_id)
     )
     assert opened == TOKEN
     for context in (
-        step_functions.seal_context(STRANGER, run_id),
-        step_functions.seal_context(CALLER, RunId("another")),
+        step_functions.token_context(STRANGER, run_id),
+        step_functions.token_context(CALLER, RunId("another")),
     ):
         with pytest.raises(Unavailable):
-            house.sealing.open(run.sealed_token, context=context)
+            house.encryption.decrypt(run.encrypted_token, context=context)
     again = await house.submit_job.submit(a_call(3, key="a key", **FIELD), ids_as_answer)
     assert again == answer
     assert TOKEN.encode() not in answer.body
@@ -161,7 +161,7 @@ async def test_a_rerun_does_not_have_the_token() -> None:
     again, _, _ = await house.rerun(job_id)
     await house.drain(again, _page)
 
-    assert not (await house.run(again)).sealed_token
+    assert not (await house.run(again)).encrypted_token
     assert [one.run_id for one in await _owed(house)] == [run_id]
 
 
@@ -177,7 +177,7 @@ async def test_a_completed_run_owes_its_token_success_with_its_figures() -> None
     [event] = await _owed(house)
     assert (event.type, event.run_id, event.job_id) == (EventType.RUN_COMPLETED, run_id, job_id)
     assert (event.status, event.due_at) == (EventStatus.OWED, house.clock.now())
-    assert event.sealed_token == (await house.run(run_id)).sealed_token
+    assert event.encrypted_token == (await house.run(run_id)).encrypted_token
     assert msgspec.json.decode(event.payload) == {
         "job_id": job_id,
         "run_id": run_id,
@@ -334,7 +334,7 @@ async def test_the_largest_output_and_cause_are_within_what_aws_takes() -> None:
     )
     counts = Counts(**dict.fromkeys(COLUMNS, 10**12))
     run = a_run(
-        status=RunStatus.COMPLETED, frozen=counts, sealed_token=b"x", ingest_error="é" * 500
+        status=RunStatus.COMPLETED, frozen=counts, encrypted_token=b"x", ingest_error="é" * 500
     )
     failed = msgspec.structs.replace(
         run,
@@ -364,7 +364,7 @@ async def test_heartbeats_are_stored_with_the_submission_when_they_are_wanted() 
     assert (event.channel, event.type) == (Channel.HEARTBEAT, EventType.RUN_ALIVE)
     assert (event.run_id, event.every_seconds) == (run_id, 30)
     assert event.due_at == house.clock.now() + timedelta(seconds=30)
-    assert event.sealed_token == (await house.run(run_id)).sealed_token
+    assert event.encrypted_token == (await house.run(run_id)).encrypted_token
 
 
 async def test_without_room_there_is_no_submission_and_no_heartbeat() -> None:

@@ -14,7 +14,7 @@ from conveyor.domain.ids import KeyId
 from conveyor.domain.json_slices import brief
 from conveyor.errors import ConveyorError, InvalidArgument
 from conveyor.steps.grant import Grant
-from conveyor.steps.reseal import Reseal
+from conveyor.steps.rotate_encryption import RotateEncryption
 
 PAGE = 500
 MOST_BYTES = 16 * 1024
@@ -31,14 +31,14 @@ class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granting:
     grant: Grant
-    reseal: Reseal
+    rotate_encryption: RotateEncryption
 
     def routes(self) -> Sequence[Route]:
         return (
             Route("/keys", self.list_keys, methods=["GET"]),
             Route("/keys", self.create_key, methods=["POST"]),
             Route("/keys/{key}", self.revoke_key, methods=["DELETE"]),
-            Route("/sealing/rotate", self.rotate, methods=["POST"]),
+            Route("/encryption/rotate", self.rotate, methods=["POST"]),
         )
 
     async def list_keys(self, request: Request) -> Response:
@@ -63,7 +63,7 @@ class Granting:
 
     async def _lines(self, *, force: bool) -> AsyncIterator[bytes]:
         try:
-            async for event in self.reseal.rotate(force=force):
+            async for event in self.rotate_encryption.rotate(force=force):
                 yield msgspec.json.encode(event) + b"\n"
         except ConveyorError as error:
             yield msgspec.json.encode(Failed(str(error))) + b"\n"

@@ -8,26 +8,26 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from conveyor.admitting import grant_at_rest, reseal_at_rest
+from conveyor.admitting import grant_at_rest, rotate_at_rest
 from conveyor.api.granting import Failed
 from conveyor.cli.holder import Holder, holder_of
 from conveyor.domain.api_key import NewKey
+from conveyor.domain.credentials import RotationProgress, RotationResult
 from conveyor.domain.ids import KeyId
-from conveyor.domain.sealed import Progress, Rotated
 from conveyor.errors import ConveyorError
 from conveyor.settings import Settings
 from conveyor.steps.grant import Grant, Granted, KeyShown
 from conveyor.telemetry import set_up_logs
 
 PAGE = 500
-EVENT = msgspec.json.Decoder(Progress | Rotated | Failed)
+EVENT = msgspec.json.Decoder(RotationProgress | RotationResult | Failed)
 
 T = TypeVar("T")
-Tell = Callable[[Progress | Rotated], None]
+Tell = Callable[[RotationProgress | RotationResult], None]
 
 
 class NotRotated(ConveyorError):
-    """The change of the sealing key came to no end."""
+    """The change of the encryption key came to no end."""
 
 
 class KeyDesk(Protocol):
@@ -56,8 +56,8 @@ class KeysAtRest:
         set_up_logs("warning", json=not sys.stderr.isatty())
 
     def create(self, wanted: NewKey) -> Granted:
-        seals = wanted.gateway_key is not None
-        return self._ask(lambda grant: grant.create(wanted), writable=True, seals=seals)
+        encrypts = wanted.gateway_key is not None
+        return self._ask(lambda grant: grant.create(wanted), writable=True, encrypts=encrypts)
 
     def keys(self) -> Iterator[KeyShown]:
         async def listed(grant: Grant) -> list[KeyShown]:
@@ -73,8 +73,8 @@ class KeysAtRest:
 
     def rotate(self, tell: Tell, *, force: bool) -> None:
         async def rotate() -> None:
-            async with reseal_at_rest(self._settings) as reseal:
-                async for event in reseal.rotate(force=force):
+            async with rotate_at_rest(self._settings) as rotate_encryption:
+                async for event in rotate_encryption.rotate(force=force):
                     tell(event)
 
         asyncio.run(rotate())
@@ -84,10 +84,10 @@ class KeysAtRest:
         question: Callable[[Grant], Awaitable[T]],
         *,
         writable: bool = False,
-        seals: bool = False,
+        encrypts: bool = False,
     ) -> T:
         async def ask() -> T:
-            async with grant_at_rest(self._settings, writable=writable, seals=seals) as grant:
+            async with grant_at_rest(self._settings, writable=writable, encrypts=encrypts) as grant:
                 return await question(grant)
 
         return asyncio.run(ask())
@@ -112,7 +112,7 @@ class ServiceKeys:
         return self._holder.get(f"keys/{quote(key_id, safe='')}", KeyShown | None, "DELETE")  # type: ignore[arg-type]
 
     def rotate(self, tell: Tell, *, force: bool) -> None:
-        path = f"sealing/rotate?{urlencode({'force': str(force).lower()})}"
+        path = f"encryption/rotate?{urlencode({'force': str(force).lower()})}"
         for event in self._holder.lines("POST", path, EVENT):
             if isinstance(event, Failed):
                 raise NotRotated(f"{event.why}; both keys are kept: run the command again")

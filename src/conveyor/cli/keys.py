@@ -1,4 +1,4 @@
-"""Commands for keys: who may call the service, and what its stored credentials are sealed with."""
+"""Commands for keys: who may call the service, and what its stored credentials are encrypted with."""
 
 import os
 import sys
@@ -11,20 +11,20 @@ import typer
 from conveyor.cli import show
 from conveyor.cli.operators import Config, Data, Json
 from conveyor.domain.api_key import NewKey, check, id_in
+from conveyor.domain.credentials import RotationProgress, RotationResult
 from conveyor.domain.ids import KeyId
-from conveyor.domain.sealed import Progress, Rotated
 from conveyor.errors import ConveyorError, InvalidArgument, RefusedToStart
 from conveyor.settings import DURATION, UNITS, Auth, load_settings
 from conveyor.steps.grant import KeyShown
 
 LEFT_UNDONE = 1
-NOT_SEALED = (
+NOT_DECRYPTED = (
     "these do not open with the keys at hand, so the old key was kept: put the right "
-    "sealing.key back and run the command again, or give them up with --force: "
+    "encryption.key back and run the command again, or give them up with --force: "
 )
 
 keys = typer.Typer(
-    help="Keys that callers send: make, list or revoke them; change the sealing key.",
+    help="Keys that callers send: make, list or revoke them; change the encryption key.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -132,8 +132,8 @@ def revoke(
         raise RefusedToStart(f"no such key: {shown}; `conveyor keys list` lists those there are")
 
 
-@keys.command("rotate-sealing")
-def rotate_sealing(
+@keys.command("rotate-encryption")
+def rotate_encryption_key(
     *,
     force: Annotated[
         bool, typer.Option("--force", help="Give up credentials that do not open.")
@@ -142,32 +142,34 @@ def rotate_sealing(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Seal all stored credentials with a new key, and remove the old one.
+    """Encrypt all stored credentials with a new key, and delete the old one.
 
     May be stopped at any moment, and run again.
     """
     from conveyor.cli.key_desk import key_desk  # noqa: PLC0415
 
-    ended: list[Rotated] = []
+    ended: list[RotationResult] = []
 
-    def tell(event: Progress | Rotated) -> None:
+    def tell(event: RotationProgress | RotationResult) -> None:
         if as_json:
             show.raw(msgspec.json.encode(event))
-        elif isinstance(event, Progress):
-            show.aside(f"{event.kind}: {event.looked_at} looked at, {event.resealed} sealed anew")
-        if isinstance(event, Rotated):
+        elif isinstance(event, RotationProgress):
+            show.aside(
+                f"{event.kind}: {event.examined} looked at, {event.reencrypted} re-encrypted"
+            )
+        if isinstance(event, RotationResult):
             ended.append(event)
 
-    with show.interruptible("Both keys are kept. Go on with: conveyor keys rotate-sealing"):
+    with show.interruptible("Both keys are kept. Go on with: conveyor keys rotate-encryption"):
         key_desk(load_settings({"data": data}, file=config)).rotate(tell, force=force)
     if not ended:
         raise ConveyorError("it was stopped before the end; both keys are kept: run it again")
     [rotated] = ended
     if not as_json:
-        show.facts([("sealed anew", rotated.resealed), ("unreadable", len(rotated.unreadable))])
+        show.facts([("re-encrypted", rotated.reencrypted), ("unreadable", len(rotated.unreadable))])
     if not rotated.old_key_removed:
         named = ", ".join(map(show.plain, rotated.unreadable[:20]))
-        print(f"conveyor: {NOT_SEALED}{named}", file=sys.stderr)
+        print(f"conveyor: {NOT_DECRYPTED}{named}", file=sys.stderr)
         raise typer.Exit(LEFT_UNDONE)
 
 

@@ -45,7 +45,9 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
-    sealed_gateway_key: bytes | None = None  # sealed for its caller and id; None: the settings' one
+    encrypted_gateway_key: bytes | None = (
+        None  # encrypted for its caller and id; None: the settings' one
+    )
     version: int = 0
 
 
@@ -88,7 +90,9 @@ def status(key: ApiKey, now: datetime) -> KeyStatus:
 
 def revoke(key: ApiKey, now: datetime) -> ApiKey:
     """The key when it opens nothing any more: the credential that was kept for it goes too."""
-    return msgspec.structs.replace(key, revoked_at=key.revoked_at or now, sealed_gateway_key=None)
+    return msgspec.structs.replace(
+        key, revoked_at=key.revoked_at or now, encrypted_gateway_key=None
+    )
 
 
 def check(new: NewKey, now: datetime) -> None:

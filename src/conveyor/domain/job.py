@@ -40,7 +40,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     status: JobStatus
     format: str
     latest_run_id: RunId | None  # the newest that is not deleted
-    sealed_key: bytes  # the caller's gateway key, encrypted for this caller and job
+    encrypted_key: bytes  # the caller's gateway key, encrypted for this caller and job
     created_at: datetime
     updated_at: datetime
     type: JobType = JobType.REGULAR
@@ -178,7 +178,7 @@ def tombstone(job: Job) -> Job:
         type=job.type,
         format="",
         latest_run_id=None,
-        sealed_key=b"",
+        encrypted_key=b"",
         created_at=job.created_at,
         updated_at=job.updated_at,
         version=job.version,

@@ -70,7 +70,9 @@ class OutboxEvent(msgspec.Struct, frozen=True, kw_only=True):
     occurred_at: datetime
     payload: str  # JSON, as it is sent
     due_at: datetime | None  # None once it is not owed any more
-    sealed_token: bytes = b""  # of a task token and a heartbeat, sealed for its caller and run
+    encrypted_token: bytes = (
+        b""  # of a task token and a heartbeat, encrypted for its caller and run
+    )
     every_seconds: int = 0  # between two heartbeats
     status: EventStatus = EventStatus.OWED
     tries: int = 0  # in a row, since it was owed

@@ -39,7 +39,7 @@ def in_trouble(event: OutboxEvent, delivery: Delivery, now: datetime) -> OutboxE
     """It is tried again, later each time, and after some days no more.
 
     A beat is never given up: it ends with its run. The token of a report that was given up stays,
-    sealed, so that it can be sent again.
+    encrypted, so that it can be sent again.
     """
     tries = event.tries + 1
     wait = min(FIRST_WAIT * 2 ** min(tries - 1, 20), LONGEST_WAIT)
@@ -51,7 +51,7 @@ def in_trouble(event: OutboxEvent, delivery: Delivery, now: datetime) -> OutboxE
 
 
 def _ended(event: OutboxEvent, delivery: Delivery, status: EventStatus) -> OutboxEvent:
-    return _with(event, delivery, due_at=None, tries=0, status=status, sealed_token=b"")
+    return _with(event, delivery, due_at=None, tries=0, status=status, encrypted_token=b"")
 
 
 def _with(event: OutboxEvent, delivery: Delivery, **changes: object) -> OutboxEvent:

@@ -97,7 +97,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     ingest_error: str | None = None  # why its list gave less than all of it, or nothing
     is_cut: bool = False  # it has fewer rows than its list
     frozen: Counts | None = None  # set once, at completion
-    sealed_token: bytes = b""  # of the state that waits for it, sealed for its caller and id
+    encrypted_token: bytes = b""  # of the state that waits for it, encrypted for its caller and id
     version: int = 0  # 0: not stored yet; each store raises it
 
     @property
@@ -122,7 +122,7 @@ def open_tasks(run: Run, settled: Counts) -> int:
 
 def wiped(run: Run) -> Run:
     """The run without the token of the state that waited for it, which has heard of its end."""
-    return msgspec.structs.replace(run, sealed_token=b"")
+    return msgspec.structs.replace(run, encrypted_token=b"")
 
 
 def is_complete(run: Run, settled: Counts) -> bool:

@@ -20,7 +20,7 @@ SECRET_BYTES = 32
 
 class SigningKey(msgspec.Struct, frozen=True, kw_only=True):
     kid: str  # a ULID
-    sealed_secret: bytes  # base64 of 32 bytes, sealed for its caller and kid
+    encrypted_secret: bytes  # base64 of 32 bytes, encrypted for its caller and kid
     created_at: datetime
 
 
@@ -41,7 +41,7 @@ class Secret(msgspec.Struct, frozen=True):
 
 
 def context(caller: CallerId, kid: str) -> str:
-    """Where a secret belongs: sealed for one key of one caller it opens nowhere else."""
+    """Where a secret belongs: encrypted for one key of one caller it opens nowhere else."""
     return f"{caller}|signing|{kid}"
 
 

@@ -1,6 +1,6 @@
 """Task tokens of Step Functions: what a caller hands in, and what the state that waits is told.
 
-A token is a credential: whoever has it can end the state. It is sealed wherever it is kept, for
+A token is a credential: whoever has it can end the state. It is encrypted wherever it is kept, for
 its caller and run, and quoted nowhere.
 """
 
@@ -103,8 +103,8 @@ def unconfigured() -> InvalidArgument:
     )
 
 
-def seal_context(caller: CallerId, run_id: RunId) -> str:
-    """What a sealed token belongs to."""
+def token_context(caller: CallerId, run_id: RunId) -> str:
+    """What a encrypted token belongs to."""
     return f"{caller}|{run_id}|task_token"
 
 
@@ -125,7 +125,7 @@ def end_of(job: Job | None, run: Run, settled: Counts, event_id: EventId) -> Out
         occurred_at=run.updated_at,
         payload=_encoded(said),
         due_at=run.updated_at,
-        sealed_token=run.sealed_token,
+        encrypted_token=run.encrypted_token,
     )
 
 
@@ -143,7 +143,7 @@ def beats_of(run: Run, every: int | None, event_id: EventId) -> OutboxEvent | No
         occurred_at=run.created_at,
         payload="",
         due_at=run.created_at + timedelta(seconds=every),
-        sealed_token=run.sealed_token,
+        encrypted_token=run.encrypted_token,
         every_seconds=every,
     )
 

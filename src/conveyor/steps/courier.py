@@ -16,7 +16,7 @@ from conveyor.domain.signing import Secret, SigningKey
 from conveyor.domain.webhook import Webhook
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
-from conveyor.ports.sealing import Sealing
+from conveyor.ports.encryption import KeyRing
 from conveyor.ports.signing_keys import SigningKeys
 from conveyor.ports.webhooks import Reply, Webhooks
 
@@ -52,7 +52,7 @@ class Carried(msgspec.Struct, frozen=True):
 class Courier:
     webhooks: Webhooks
     signing_keys: SigningKeys
-    sealing: Sealing
+    encryption: KeyRing
     clock: Clock
 
     async def carry(self, parcel: Parcel, webhook: Webhook) -> Carried:
@@ -85,5 +85,7 @@ class Courier:
         return [self._opened(caller, key) for key in (keys.active, keys.candidate) if key]
 
     def _opened(self, caller: CallerId, key: SigningKey) -> Secret:
-        text = self.sealing.open(key.sealed_secret, context=signing.context(caller, key.kid))
+        text = self.encryption.decrypt(
+            key.encrypted_secret, context=signing.context(caller, key.kid)
+        )
         return Secret(key.kid, b64decode(text))

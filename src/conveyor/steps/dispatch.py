@@ -26,8 +26,8 @@ from conveyor.domain.task import Interrupted, Refused, RetryPolicy, Task
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
+from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.sealing import Sealing
 from conveyor.ports.work import Held, Work
 from conveyor.steps.attempt import INTERNAL, Assignment, Ended, Result
 from conveyor.steps.lane import Flight, Lane, Pace, Portion, host_of
@@ -43,7 +43,7 @@ class Pump:
     metadata: Metadata
     work: Work
     coordination: Coordination
-    sealing: Sealing
+    encryption: KeyRing
     clock: Clock
     attempt: Callable[[Task, Assignment], Awaitable[Result]]
     settle: Callable[[Sequence[Ended]], Awaitable[bool | None]]  # whether there was room
@@ -71,7 +71,7 @@ class Pump:
             waits=lambda: self.outage.waiting() or self.room.waiting(),
             metadata=self.metadata,
             coordination=self.coordination,
-            sealing=self.sealing,
+            encryption=self.encryption,
             clock=self.clock,
             policy=self.policy,
             pace=self.pace,

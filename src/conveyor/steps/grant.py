@@ -14,15 +14,15 @@ import structlog
 
 from conveyor.domain import api_key as life
 from conveyor.domain.api_key import ApiKey, KeyStatus, NewKey, Scope
+from conveyor.domain.credentials import context
 from conveyor.domain.ids import CallerId, KeyId
 from conveyor.domain.job import Job, JobType, pause_without_key
 from conveyor.domain.run import Run
-from conveyor.domain.sealed import context
 from conveyor.errors import Stale, Unavailable
 from conveyor.ports.api_keys import ApiKeys
 from conveyor.ports.clock import Clock, Ids
+from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.sealing import Sealing
 
 PAGE = 500
 
@@ -56,7 +56,7 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True):
 class Grant:
     metadata: Metadata
     api_keys: ApiKeys
-    sealing: Sealing | None  # None where no gateway key is going to be stored
+    encryption: KeyRing | None  # None where no gateway key is going to be stored
     clock: Clock
     ids: Ids
     new_secret: Callable[[], str]
@@ -76,7 +76,7 @@ class Grant:
             name=wanted.name,
             scopes=wanted.scopes,
             expires_at=wanted.expires_at,
-            sealed_gateway_key=self._sealed(wanted.gateway_key, context(caller, key_id)),
+            encrypted_gateway_key=self._encrypted(wanted.gateway_key, context(caller, key_id)),
         )
         await self.metadata.commit(key)
         log.info("key.created", key_id=key_id, caller=caller, scopes=" ".join(key.scopes))
@@ -125,12 +125,12 @@ class Grant:
         """Keys in order of id, from above `after`: the oldest first."""
         return [self._shown(key) for key in await self.api_keys.page(limit=limit, after=after)]
 
-    def _sealed(self, gateway_key: str | None, where: str) -> bytes | None:
+    def _encrypted(self, gateway_key: str | None, where: str) -> bytes | None:
         if gateway_key is None:
             return None
-        if self.sealing is None:
-            raise Unavailable("the sealing key is not open, and a gateway key is to be stored")
-        return self.sealing.seal(gateway_key, context=where)
+        if self.encryption is None:
+            raise Unavailable("the encryption key is not open, and a gateway key is to be stored")
+        return self.encryption.encrypt(gateway_key, context=where)
 
     def _shown(self, key: ApiKey) -> KeyShown:
         return KeyShown(
@@ -143,5 +143,5 @@ class Grant:
             expires_at=key.expires_at,
             revoked_at=key.revoked_at,
             last_used_at=key.last_used_at,
-            has_gateway_key=key.sealed_gateway_key is not None,
+            has_gateway_key=key.encrypted_gateway_key is not None,
         )

@@ -45,7 +45,7 @@ class Owing:
             self.wake()
 
     def _token(self, job: Job | None, run: Run, settled: Counts) -> list[OutboxEvent]:
-        if not run.sealed_token:
+        if not run.encrypted_token:
             return []
         return [step_functions.end_of(job, run, settled, EventId(self.ids.new()))]
 

@@ -14,13 +14,13 @@ import msgspec
 
 from conveyor.domain import api_key as life
 from conveyor.domain.api_key import ApiKey, KeyStatus
+from conveyor.domain.credentials import context
 from conveyor.domain.ids import KeyId
-from conveyor.domain.sealed import context
 from conveyor.errors import Stale
 from conveyor.ports.api_keys import ApiKeys
 from conveyor.ports.clock import Clock
+from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.sealing import Sealing
 
 AT_MOST_EVERY = timedelta(minutes=1)  # a key's use is written down
 NOBODY = life.digest("")
@@ -30,7 +30,7 @@ NOBODY = life.digest("")
 class Recognize:
     metadata: Metadata
     api_keys: ApiKeys
-    sealing: Sealing
+    encryption: KeyRing
     clock: Clock
     uses: dict[KeyId, datetime] = field(default_factory=dict)  # not written down yet
 
@@ -54,9 +54,11 @@ class Recognize:
 
     def gateway_key(self, key: ApiKey) -> str | None:
         """The gateway key that was stored with it, if one was."""
-        if key.sealed_gateway_key is None:
+        if key.encrypted_gateway_key is None:
             return None
-        return self.sealing.open(key.sealed_gateway_key, context=context(key.caller, key.id))
+        return self.encryption.decrypt(
+            key.encrypted_gateway_key, context=context(key.caller, key.id)
+        )
 
     async def step(self) -> int:
         """Write down when keys were last used."""

@@ -27,12 +27,12 @@ from conveyor.domain.outbox import (
     next_attempt,
 )
 from conveyor.domain.run import Run, RunStatus, wiped
-from conveyor.domain.step_functions import failure_in, seal_context
+from conveyor.domain.step_functions import failure_in, token_context
 from conveyor.errors import Stale, Unavailable
 from conveyor.ports.clock import Clock
+from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata, Removed
 from conveyor.ports.outbox import Outbox
-from conveyor.ports.sealing import Sealing
 from conveyor.ports.step_functions import Answer, RetryLater, Sent, StepFunctions, TaskClosed
 
 # So many calls at a time: beats have places of their own, so that no rush of ends stops them.
@@ -47,7 +47,7 @@ log = structlog.get_logger()
 class Report:
     metadata: Metadata
     outbox: Outbox
-    sealing: Sealing
+    encryption: KeyRing
     step_functions: StepFunctions
     clock: Clock
     deadline: timedelta = DEADLINE
@@ -130,9 +130,9 @@ class Report:
         return run is not None and run.is_live
 
     async def _told(self, event: OutboxEvent) -> Answer:
-        context = seal_context(event.caller, event.run_id)
+        context = token_context(event.caller, event.run_id)
         try:
-            token = self.sealing.open(event.sealed_token, context=context)
+            token = self.encryption.decrypt(event.encrypted_token, context=context)
         except Unavailable as error:
             return RetryLater(str(error))
         try:
@@ -189,7 +189,11 @@ class Report:
 
         A heartbeat that ends leaves the token to the run's end.
         """
-        if event.channel is Channel.TASK_TOKEN and not event.sealed_token and run.sealed_token:
+        if (
+            event.channel is Channel.TASK_TOKEN
+            and not event.encrypted_token
+            and run.encrypted_token
+        ):
             with suppress(Stale):  # the run changed this very moment
                 await self.metadata.commit(event, wiped(run))
                 return

@@ -16,12 +16,12 @@ import structlog
 
 from conveyor.domain import job as job_life
 from conveyor.domain.batch import Batch, batch_of, ingest_message, run_of
+from conveyor.domain.credentials import context
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import Job
 from conveyor.domain.pinned import PinnedList
 from conveyor.domain.rerun import Statuses, expected, inherited, is_too_late
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, Trigger, counts
-from conveyor.domain.sealed import context
 from conveyor.domain.submission import Limits
 from conveyor.errors import (
     CallerFault,
@@ -37,8 +37,8 @@ from conveyor.errors import (
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
+from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.sealing import Sealing
 from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
 from conveyor.ports.work import Work
 from conveyor.steps.list_pieces import staged_tasks
@@ -90,7 +90,7 @@ class RerunJob:
     work: Work
     blobs: Blobs
     control_queue: ControlQueue
-    sealing: Sealing
+    encryption: KeyRing
     replays: Replays
     clock: Clock
     ids: Ids
@@ -246,10 +246,10 @@ class RerunJob:
 
     async def _store(self, call: Call, plan: Plan, render: Render) -> Answer:
         run = self._new_run(plan)
-        sealed = self.sealing.seal(call.api_key, context=context(call.caller, plan.job.id))
+        encrypted = self.encryption.encrypt(call.api_key, context=context(call.caller, plan.job.id))
         job = msgspec.structs.replace(
             job_life.run_again(plan.job, run.id, run.created_at),
-            sealed_key=sealed,
+            encrypted_key=encrypted,
             api_key_id=call.key_id,
         )
         told = Rerunning(job, run, plan.rerun_of, plan.retried, plan.taken_over)

@@ -12,14 +12,14 @@ import msgspec
 import structlog
 
 from conveyor.domain import job as life
+from conveyor.domain.credentials import context
 from conveyor.domain.ids import CallerId, JobId, KeyId
 from conveyor.domain.job import Job
 from conveyor.domain.schedule import Schedule, ScheduleState, first_fire, next_fire
-from conveyor.domain.sealed import context
 from conveyor.errors import Conflict, Stale
 from conveyor.ports.clock import Clock
+from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.sealing import Sealing
 from conveyor.steps.shared.ownership import own_job
 
 log = structlog.get_logger()
@@ -28,7 +28,7 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reschedule:
     metadata: Metadata
-    sealing: Sealing
+    encryption: KeyRing
     clock: Clock
 
     async def replace(self, caller: CallerId, job_id: JobId, schedule: Schedule) -> None:
@@ -69,8 +69,8 @@ class Reschedule:
     def _under(self, job: Job, key_id: KeyId | None, gateway_key: str | None) -> Job:
         if gateway_key is None:
             return job
-        sealed = self.sealing.seal(gateway_key, context=context(job.caller, job.id))
-        return msgspec.structs.replace(job, api_key_id=key_id, sealed_key=sealed)
+        encrypted = self.encryption.encrypt(gateway_key, context=context(job.caller, job.id))
+        return msgspec.structs.replace(job, api_key_id=key_id, encrypted_key=encrypted)
 
     async def _change(
         self, caller: CallerId, job_id: JobId, changed: Callable[[Job, datetime], Job]

@@ -14,20 +14,20 @@ import structlog
 from msgspec.structs import replace
 
 from conveyor.domain.breaker import Breaker
+from conveyor.domain.credentials import context
 from conveyor.domain.ids import CallerId, JobId, RunId, ulid
 from conveyor.domain.job import Job
 from conveyor.domain.params import load
 from conveyor.domain.refused_key import RefusedKey, RefusedKeys, digest_of
 from conveyor.domain.run import Run
-from conveyor.domain.sealed import context
 from conveyor.domain.task import RetryPolicy
 from conveyor.domain.throttle import BREAK, Throttle
 from conveyor.domain.waiting import Waiting, WaitReason
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
+from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.sealing import Sealing
 from conveyor.steps.attempt import Assignment
 from conveyor.steps.lane import Lane, Pace, Portion
 
@@ -41,7 +41,7 @@ log = structlog.get_logger()
 class Roster:
     metadata: Metadata
     coordination: Coordination
-    sealing: Sealing
+    encryption: KeyRing
     clock: Clock
     policy: RetryPolicy
     pace: Pace
@@ -220,7 +220,7 @@ class Roster:
 
     def _join(self, run: Run, job: Job) -> None:
         try:
-            key = self.sealing.open(job.sealed_key, context=context(job.caller, job.id))
+            key = self.encryption.decrypt(job.encrypted_key, context=context(job.caller, job.id))
         except Unavailable as error:
             log.critical("run.key.unreadable", job_id=job.id, run_id=run.id, why=str(error))
             return

@@ -12,8 +12,8 @@ from conveyor.domain.signing import SigningKey
 from conveyor.domain.signing import SigningKeys as Slots
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock, Ids
+from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.sealing import Sealing
 from conveyor.ports.signing_keys import SigningKeys
 
 log = structlog.get_logger()
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 class Rotate:
     metadata: Metadata
     signing_keys: SigningKeys
-    sealing: Sealing
+    encryption: KeyRing
     clock: Clock
     ids: Ids
     secret: Callable[[], bytes]  # one that nobody can guess
@@ -36,7 +36,7 @@ class Rotate:
         kid, secret = self.ids.new(), b64encode(self.secret()).decode()
         new = SigningKey(
             kid=kid,
-            sealed_secret=self.sealing.seal(secret, context=signing.context(caller, kid)),
+            encrypted_secret=self.encryption.encrypt(secret, context=signing.context(caller, kid)),
             created_at=self.clock.now(),
         )
         await self._change(caller, lambda keys: signing.rotated(keys, new))

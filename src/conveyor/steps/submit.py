@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from conveyor.domain.batch import Batch, batch_of, ingest_message, lines, list_key, pinned_key
+from conveyor.domain.credentials import context
 from conveyor.domain.file_input import MOST_JOBS, FileInput, is_open, pinned_input, used_by
 from conveyor.domain.ids import CallerId, EventId, InputId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
@@ -28,8 +29,7 @@ from conveyor.domain.pinned import PinnedList
 from conveyor.domain.pinned_reader import LongList
 from conveyor.domain.run import IngestStatus, Run
 from conveyor.domain.schedule import first_fire
-from conveyor.domain.sealed import context
-from conveyor.domain.step_functions import beats_of, seal_context, unconfigured
+from conveyor.domain.step_functions import beats_of, token_context, unconfigured
 from conveyor.domain.submission import (
     Limits,
     OnInvalid,
@@ -52,9 +52,9 @@ from conveyor.errors import (
 from conveyor.ports.blobs import Blobs, as_stream
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
+from conveyor.ports.encryption import KeyRing
 from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.sealing import Sealing
 from conveyor.ports.tasks import Tasks, new_tasks, portions
 from conveyor.ports.work import Work
 from conveyor.steps.list_pieces import pieces_of
@@ -92,7 +92,7 @@ class SubmitJob:
     blobs: Blobs
     control_queue: ControlQueue
     inputs: Inputs
-    sealing: Sealing
+    encryption: KeyRing
     replays: Replays
     clock: Clock
     ids: Ids
@@ -244,8 +244,10 @@ class SubmitJob:
         given = body.step_functions
         if given is None:
             return run, None
-        sealed = self.sealing.seal(given.task_token, context=seal_context(run.caller, run.id))
-        run = msgspec.structs.replace(run, sealed_token=sealed)
+        encrypted = self.encryption.encrypt(
+            given.task_token, context=token_context(run.caller, run.id)
+        )
+        run = msgspec.structs.replace(run, encrypted_token=encrypted)
         return run, beats_of(run, given.heartbeat_seconds, EventId(self.ids.new()))
 
     def _new_job(self, call: Call, body: Submission, job_id: JobId) -> Job:
@@ -267,7 +269,9 @@ class SubmitJob:
             schedule=schedule,
             next_fire_at=first_fire(schedule, now, within="schedule") if schedule else None,
             api_key_id=call.key_id,
-            sealed_key=self.sealing.seal(call.api_key, context=context(call.caller, job_id)),
+            encrypted_key=self.encryption.encrypt(
+                call.api_key, context=context(call.caller, job_id)
+            ),
             params=dump(params),
             name=body.name,
             external_id=body.external_id,

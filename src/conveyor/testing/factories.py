@@ -89,7 +89,7 @@ def a_job(**changes: object) -> Job:
         status=JobStatus.OPEN,
         format="html",
         latest_run_id=RUN,
-        sealed_key=b"sealed",
+        encrypted_key=b"encrypted",
         created_at=NOON,
         updated_at=NOON,
     )
@@ -145,7 +145,7 @@ def an_event(**changes: object) -> OutboxEvent:
 
 
 def signing_keys(**changes: object) -> SigningKeys:
-    active = SigningKey(kid=_ids.new(), sealed_secret=b"sealed", created_at=NOON)
+    active = SigningKey(kid=_ids.new(), encrypted_secret=b"encrypted", created_at=NOON)
     return msgspec.structs.replace(SigningKeys(id=CALLER, active=active), **changes)
 
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any, TypeVar, cast
 
-from conveyor.adapters.crypto.sealing import AesSealing
+from conveyor.adapters.crypto.key_ring import AesKeyRing
 from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.claims import MemoryClaims
@@ -126,7 +126,7 @@ class Fleet:
     rows: Rows = field(init=False)
     metadata: MemoryMetadata = field(init=False)
     coordination: CountedPermits = field(init=False)
-    sealing: AesSealing = field(default_factory=lambda: AesSealing(bytes(32)))
+    encryption: AesKeyRing = field(default_factory=lambda: AesKeyRing(bytes(32)))
 
     def __post_init__(self) -> None:
         self.dice = _dice(self.seed)
@@ -143,7 +143,7 @@ class Fleet:
         job = a_job(
             status=JobStatus.CLOSED if self.is_closed else JobStatus.OPEN,
             max_inflight=self.cap,
-            sealed_key=self.sealing.seal("key", context=f"{CALLER}|{JOB}"),
+            encrypted_key=self.encryption.encrypt("key", context=f"{CALLER}|{JOB}"),
         )
         run = a_run(total=count, next_index=count, last_batch_received=self.is_closed)
         tasks = new_tasks(RUN, count)
@@ -202,7 +202,7 @@ class Fleet:
             metadata=self.metadata,
             work=work,
             coordination=_far_away(self.coordination, dice),
-            sealing=self.sealing,
+            encryption=self.encryption,
             clock=self.clock,
             attempt=self.gateway.attempt,
             settle=settle.settle,

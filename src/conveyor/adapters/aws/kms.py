@@ -1,4 +1,4 @@
-"""Keys that AWS KMS makes and wraps: what is kept here is of no use without it.
+"""Encryption keys that AWS KMS creates and wraps: the stored form is of no use without KMS.
 
 Region, endpoint and credentials come from the usual AWS_* variables and files.
 """
@@ -10,26 +10,27 @@ from typing import Any
 
 from conveyor.errors import RefusedToStart, Unavailable
 
-WHAT_FOR = {"conveyor": "sealing"}  # KMS binds the wrapped form to it
+# KMS binds each wrapped key to this text, so it cannot follow a change of words.
+CONTEXT = {"conveyor": "sealing"}
 SECONDS = 10
 
 
-class KmsVault:
+class KmsKeyProvider:
     def __init__(self, key: str) -> None:
         self._key = key
 
-    async def new(self) -> tuple[bytes, bytes]:
-        made = await self._ask(
+    async def new_key(self) -> tuple[bytes, bytes]:
+        created = await self._ask(
             lambda kms: kms.generate_data_key(
-                KeyId=self._key, KeySpec="AES_256", EncryptionContext=WHAT_FOR
+                KeyId=self._key, KeySpec="AES_256", EncryptionContext=CONTEXT
             )
         )
-        return made["Plaintext"], made["CiphertextBlob"]
+        return created["Plaintext"], created["CiphertextBlob"]
 
-    async def open(self, kept: bytes) -> bytes:
+    async def unwrap(self, stored: bytes) -> bytes:
         opened = await self._ask(
             # Without a key's name: an alias may point at another by now, and the blob names its own.
-            lambda kms: kms.decrypt(CiphertextBlob=kept, EncryptionContext=WHAT_FOR)
+            lambda kms: kms.decrypt(CiphertextBlob=stored, EncryptionContext=CONTEXT)
         )
         key: bytes = opened["Plaintext"]
         return key
@@ -44,7 +45,7 @@ class KmsVault:
             from botocore.session import get_session  # noqa: PLC0415
         except ImportError:
             raise RefusedToStart(
-                "settings: 'sealing' names a key of KMS, which needs botocore: install it with "
+                "settings: 'encryption' names a key of KMS, which needs botocore: install it with "
                 "`pip install 'conveyor[aws]'`"
             ) from None
         bounds = Config(
@@ -55,6 +56,6 @@ class KmsVault:
             return question(get_session().create_client("kms", region_name=region, config=bounds))
         except (BotoCoreError, ClientError, ValueError) as error:
             raise Unavailable(
-                f"KMS does not give the sealing key {self._key!r}: {error}. Check 'sealing', the "
+                f"KMS does not give the encryption key {self._key!r}: {error}. Check 'encryption', the "
                 "AWS_* variables, and that kms:GenerateDataKey and kms:Decrypt are allowed"
             ) from None

@@ -1,7 +1,7 @@
-"""Keys in files of the data folder: in the clear, or wrapped by a vault elsewhere.
+"""Encryption keys in files of the data folder: in plain text, or wrapped by a key provider.
 
-A file is there whole or not at all, and outlasts a power cut: whoever loses a key loses all that
-was sealed with it.
+A file is written whole or not at all, and survives a power cut: without its key every credential
+that was encrypted with it is lost.
 """
 
 import asyncio
@@ -12,74 +12,86 @@ from pathlib import Path
 import msgspec
 
 from conveyor.errors import RefusedToStart, Unavailable
-from conveyor.ports.sealing import Vault
+from conveyor.ports.encryption import KeyProvider
 
 KEY_BYTES = 32
-IN_THE_CLEAR = "file:"
-CURRENT, OLD = "sealing.key", "sealing.old.key"
-ROTATE = "`conveyor keys rotate-sealing`"
+PLAIN = "file:"
+CURRENT, OLD = "encryption.key", "encryption.old.key"
+# What version 0.1.0 called these files; the first start after it renames them.
+FORMER_NAMES = {"sealing.key": CURRENT, "sealing.old.key": OLD}
+ROTATE = "`conveyor keys rotate-encryption`"
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """A key that does not stand in the clear: who wrapped it, and what it looks like then."""
+class WrappedKey(msgspec.Struct, frozen=True):
+    """A key that is not stored in plain text: the setting that names its provider, and its form."""
+
+    encryption: str
+    wrapped: bytes
+
+
+class FormerWrappedKey(msgspec.Struct, frozen=True):
+    """A wrapped key as version 0.1.0 stored it."""
 
     sealing: str
     wrapped: bytes
 
 
-class PlainVault:
-    """Keys are kept as they are, in files that only their owner can read."""
+class PlainKeyProvider:
+    """Keys are stored as they are, in files that only their owner can read."""
 
-    async def new(self) -> tuple[bytes, bytes]:
+    async def new_key(self) -> tuple[bytes, bytes]:
         key = os.urandom(KEY_BYTES)
         return key, key
 
-    async def open(self, kept: bytes) -> bytes:
-        return kept
+    async def unwrap(self, stored: bytes) -> bytes:
+        return stored
 
 
 class KeyFiles:
-    """The key that seals, and beside it the one before while rows are being sealed anew.
+    """The current key and, during a rotation, the old one beside it.
 
-    The order of writes: the old key under its second name, then the new one in its place. So
-    there is no moment at which a key that sealed anything is in neither file.
+    The order of writes: the old key under its second name, then the new one in its place. So a key
+    that encrypted anything is in one of the files at every moment.
     """
 
-    def __init__(self, folder: Path, sealing: str, vaults: Callable[[str], Vault]) -> None:
-        self._folder, self._sealing, self._vaults = folder, sealing, vaults
+    def __init__(
+        self, folder: Path, encryption: str, providers: Callable[[str], KeyProvider]
+    ) -> None:
+        self._folder, self._encryption, self._providers = folder, encryption, providers
 
-    async def load(self, *, anyhow: bool = False) -> list[bytes]:
-        """The keys that open, the one that seals last; made at first use.
+    async def load(self, *, any_provider: bool = False) -> list[bytes]:
+        """Return the keys, the current one last; create it at first use.
 
-        `RefusedToStart` when the key is not kept as the settings say, unless it is to be opened
-        anyhow: to be replaced by one that is.
+        `RefusedToStart` when another provider wrapped the key than the settings name, unless
+        `any_provider`: a rotation replaces it by one of theirs.
         """
+        await asyncio.to_thread(_adopt, self._folder)
         content = await asyncio.to_thread(_read, self._folder / CURRENT)
         if content is None:
-            return [await self._make()]
-        if not anyhow:
-            self._check_form(content)
+            return [await self._create()]
+        if not any_provider:
+            self._check_provider(content)
         old = await asyncio.to_thread(_read, self._folder / OLD)
-        kept = [content] if old in {None, content} else [old or b"", content]
-        return [await self._open(one) for one in kept]
+        stored = [content] if old in {None, content} else [old or b"", content]
+        return [await self._unwrap(one) for one in stored]
 
     @property
-    def is_turning(self) -> bool:
-        """Whether a change of keys was begun and has not ended."""
+    def is_rotating(self) -> bool:
+        """Whether a rotation was begun and has not ended."""
         return (self._folder / OLD).exists()
 
-    async def turn(self) -> list[bytes]:
-        """The keys after a change was begun, or found begun."""
+    async def rotate(self) -> list[bytes]:
+        """Begin a rotation, or continue one that was begun, and return the keys."""
         current = await asyncio.to_thread(_read, self._folder / CURRENT)
         old = await asyncio.to_thread(_read, self._folder / OLD)
         if current is None or old in {None, current}:
-            made = await self._new()  # first, for it may fail
+            created = await self._new_key()  # first, for it may fail
             if current is not None:
                 await self._change(_write, OLD, current)
-            await self._change(_write, CURRENT, made[1])
-        return await self.load(anyhow=True)
+            await self._change(_write, CURRENT, created[1])
+        return await self.load(any_provider=True)
 
-    async def forget(self) -> None:
+    async def retire(self) -> None:
         await self._change(_remove, OLD)
 
     async def _change(self, change: Callable[..., None], name: str, *content: bytes) -> None:
@@ -88,37 +100,37 @@ class KeyFiles:
         except OSError as error:
             raise Unavailable(f"{name} cannot be changed: {error.strerror}") from None
 
-    async def _make(self) -> bytes:
-        key, content = await self._new()
+    async def _create(self) -> bytes:
+        key, content = await self._new_key()
         await asyncio.to_thread(_write, self._folder / CURRENT, content)
         return key
 
-    async def _new(self) -> tuple[bytes, bytes]:
-        """A key as the settings want it, and what its file holds."""
-        key, kept = await self._vaults(self._sealing).new()
-        if self._sealing == IN_THE_CLEAR:
-            return key, kept
-        return key, msgspec.json.encode(Kept(self._sealing, kept))
+    async def _new_key(self) -> tuple[bytes, bytes]:
+        """Return a key of the provider that the settings name, and the content of its file."""
+        key, stored = await self._providers(self._encryption).new_key()
+        if self._encryption == PLAIN:
+            return key, stored
+        return key, msgspec.json.encode(WrappedKey(self._encryption, stored))
 
-    async def _open(self, content: bytes) -> bytes:
-        sealing, kept = _parsed(content)
-        key = await self._vaults(sealing).open(kept)
+    async def _unwrap(self, content: bytes) -> bytes:
+        encryption, stored = _parsed(content)
+        key = await self._providers(encryption).unwrap(stored)
         if len(key) != KEY_BYTES:
-            raise Unavailable(f"{sealing} gave a key of {len(key)} bytes, not {KEY_BYTES}")
+            raise Unavailable(f"a key of {encryption} must have {KEY_BYTES} bytes, got {len(key)}")
         return key
 
-    def _check_form(self, content: bytes) -> None:
+    def _check_provider(self, content: bytes) -> None:
         found, _ = _parsed(content)
-        if found != self._sealing:
+        if found != self._encryption:
             raise RefusedToStart(
-                f"settings: 'sealing' is {self._sealing!r}, and {self._folder / CURRENT} is kept by "
-                f"{found!r}: run {ROTATE} with these settings, which replaces it by a new one, or "
-                f"set 'sealing' to {found!r}"
+                f"settings: encryption must be {found!r}, which stored {self._folder / CURRENT}, "
+                f"got {self._encryption!r}: set it to {found!r}, or run {ROTATE} with these "
+                "settings, which replaces the key"
             )
 
 
-def load_or_make_key(path: Path) -> bytes:
-    """The key in a file, in the clear; made at first use, readable by its owner only."""
+def load_or_create_key(path: Path) -> bytes:
+    """Return the plain key in a file; create it at first use, readable by its owner only."""
     content = _read(path)
     if content is None:
         content = os.urandom(KEY_BYTES)
@@ -129,18 +141,41 @@ def load_or_make_key(path: Path) -> bytes:
 
 
 def _parsed(content: bytes) -> tuple[str, bytes]:
-    """What keeps the key of a file, and in which form."""
+    """Return the provider that stored the key of a file, and the form it stored."""
     if len(content) == KEY_BYTES:
-        return IN_THE_CLEAR, content
+        return PLAIN, content
     try:
-        kept = msgspec.json.decode(content, type=Kept)
+        found = msgspec.json.decode(content, type=WrappedKey)
     except msgspec.MsgspecError:
         raise _broken(Path(CURRENT)) from None
-    return kept.sealing, kept.wrapped
+    return found.encryption, found.wrapped
+
+
+def _adopt(folder: Path) -> None:
+    """Rename the key files of version 0.1.0. A crash leaves a file under both names, or one."""
+    for former, name in FORMER_NAMES.items():
+        content = _read(folder / former)
+        if content is None:
+            continue
+        content = _converted(content)
+        if _read(folder / name) is None:
+            _write(folder / name, content)
+        if _read(folder / name) == content:
+            _remove(folder / former)
+
+
+def _converted(content: bytes) -> bytes:
+    try:
+        found = msgspec.json.decode(content, type=FormerWrappedKey)
+    except msgspec.MsgspecError:
+        return content  # a plain key, or one that loading refuses
+    return msgspec.json.encode(WrappedKey(found.sealing, found.wrapped))
 
 
 def _broken(path: Path) -> RefusedToStart:
-    return RefusedToStart(f"{path} is not a key of {KEY_BYTES} bytes: restore it from a backup")
+    return RefusedToStart(
+        f"{path} must hold a key of {KEY_BYTES} bytes or a wrapped key: restore it from a backup"
+    )
 
 
 def _read(path: Path) -> bytes | None:

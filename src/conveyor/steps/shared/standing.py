@@ -16,10 +16,10 @@ from datetime import timedelta
 import structlog
 
 from conveyor.domain.breaker import FAILURES, Sign
+from conveyor.domain.credentials import context
 from conveyor.domain.failure import AccountReason, Handling, ruling
 from conveyor.domain.job import Job
 from conveyor.domain.refused_key import FRESH, RefusedKey, RefusedKeys, digest_of
-from conveyor.domain.sealed import context
 from conveyor.errors import (
     ApiKeyCapReached,
     CallerFault,
@@ -30,8 +30,8 @@ from conveyor.errors import (
 )
 from conveyor.ports.bodies import Spool
 from conveyor.ports.clock import Clock
+from conveyor.ports.encryption import KeyRing
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
-from conveyor.ports.sealing import Sealing
 
 NOWHERE = "https://key-check.invalid/"  # RFC 2606: a name that never exists
 PATIENCE = timedelta(seconds=2)  # a refused key is told at once; who works on the page accepts it
@@ -59,7 +59,7 @@ async def any_job(_job: Job) -> None:
 class Standing:
     gateway: Gateway
     keys: RefusedKeys
-    sealing: Sealing
+    encryption: KeyRing
     clock: Clock
     reopen: Callable[[str], None]  # told the digest of a key that is served again
     asking: set[str] = field(default_factory=set)  # digests; one call for each at a time
@@ -69,7 +69,7 @@ class Standing:
         if not self.keys.known:
             return
         with suppress(Unavailable):  # a key that does not open is told elsewhere
-            key = self.sealing.open(job.sealed_key, context=context(job.caller, job.id))
+            key = self.encryption.decrypt(job.encrypted_key, context=context(job.caller, job.id))
             await self.check(key)
 
     async def check(self, key: str) -> None:

@@ -301,7 +301,7 @@ def _rich_job() -> Job:
         max_inflight=7,
         retries=0,
         result_ttl_days=3,
-        sealed_key=bytes(range(256)),
+        encrypted_key=bytes(range(256)),
         last_batch=True,
     )
 

@@ -92,7 +92,7 @@ class ExportsContract:
 class SigningKeysContract:
     async def test_every_field_comes_back(self, engine: Engine) -> None:
         both = signing_keys(
-            candidate=SigningKey(kid="kid", sealed_secret=b"\x00\xff", created_at=NOON)
+            candidate=SigningKey(kid="kid", encrypted_secret=b"\x00\xff", created_at=NOON)
         )
         await engine.metadata.commit(both)
         assert await engine.signing_keys.find(CALLER) == as_stored(both)
@@ -143,7 +143,7 @@ def _rich_key() -> ApiKey:
         expires_at=NOON,
         revoked_at=NOON,
         last_used_at=NOON,
-        sealed_gateway_key=b"\xff\x00",
+        encrypted_gateway_key=b"\xff\x00",
     )
 
 

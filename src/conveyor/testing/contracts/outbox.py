@@ -106,7 +106,7 @@ def _rich_event() -> OutboxEvent:
         type=EventType.RUN_FAILED,
         payload='{"stats": {}}',
         due_at=NOON + TICK,
-        sealed_token=b"\x00\xff",
+        encrypted_token=b"\x00\xff",
         every_seconds=30,
         status=EventStatus.OWED,
         tries=1,

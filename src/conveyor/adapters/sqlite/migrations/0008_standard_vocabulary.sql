@@ -19,3 +19,25 @@ CREATE INDEX control_message_group ON control_message (kind, caller, due_at)
     WHERE due_at IS NOT NULL;
 CREATE INDEX control_message_dead ON control_message (dead_lettered_at)
     WHERE dead_lettered_at IS NOT NULL;
+
+-- Encrypted credentials.
+UPDATE job SET doc = json_remove(
+    json_set(doc, '$.encrypted_key', doc ->> 'sealed_key'), '$.sealed_key')
+ WHERE doc ->> 'sealed_key' IS NOT NULL;
+UPDATE run SET doc = json_remove(
+    json_set(doc, '$.encrypted_token', doc ->> 'sealed_token'), '$.sealed_token')
+ WHERE doc ->> 'sealed_token' IS NOT NULL;
+UPDATE event SET doc = json_remove(
+    json_set(doc, '$.encrypted_token', doc ->> 'sealed_token'), '$.sealed_token')
+ WHERE doc ->> 'sealed_token' IS NOT NULL;
+UPDATE api_key SET doc = json_remove(
+    json_set(doc, '$.encrypted_gateway_key', doc ->> 'sealed_gateway_key'), '$.sealed_gateway_key')
+ WHERE json_type(doc, '$.sealed_gateway_key') IS NOT NULL;
+UPDATE signing_keys SET doc = json_remove(
+    json_set(doc, '$.active.encrypted_secret', doc ->> '$.active.sealed_secret'),
+    '$.active.sealed_secret')
+ WHERE doc ->> '$.active.sealed_secret' IS NOT NULL;
+UPDATE signing_keys SET doc = json_remove(
+    json_set(doc, '$.candidate.encrypted_secret', doc ->> '$.candidate.sealed_secret'),
+    '$.candidate.sealed_secret')
+ WHERE doc ->> '$.candidate.sealed_secret' IS NOT NULL;

@@ -1,6 +1,6 @@
-"""Reseal: a new sealing key, and every stored credential sealed with it.
+"""RotateEncryption: a new encryption key, and every stored credential encrypted with it.
 
-First the new key is in the folder beside the old one, and seals from then on. Then row after row
+First the new key is in the folder beside the old one, and encrypts from then on. Then row after row
 is written anew, each on condition that it has not moved. At last the old key goes. Whoever dies
 at any point leaves both keys, and rows that open with one of them: doing it again goes on.
 """
@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 import structlog
 
 from conveyor.domain.api_key import ApiKey
+from conveyor.domain.credentials import CredentialRow, RotationProgress, RotationResult, reencrypted
 from conveyor.domain.job import Job
 from conveyor.domain.outbox import OutboxEvent
 from conveyor.domain.run import Run
-from conveyor.domain.sealed import Holder, Progress, Rotated, resealed
 from conveyor.domain.signing import SigningKeys as Slots
 from conveyor.errors import Conflict, Stale, Unavailable
 from conveyor.ports.api_keys import ApiKeys
+from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.outbox import Outbox
-from conveyor.ports.sealing import Sealing
 from conveyor.ports.signing_keys import SigningKeys
 from conveyor.ports.survey import Survey
 
@@ -29,32 +29,34 @@ PAGE = 100
 
 log = structlog.get_logger()
 
-Page = Callable[[str], Awaitable[Sequence[Holder]]]
+Page = Callable[[str], Awaitable[Sequence[CredentialRow]]]
 
 
 @dataclass(slots=True)
 class Tally:
     """What was done so far."""
 
-    resealed: int = 0
+    reencrypted: int = 0
     unreadable: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
-class Reseal:
+class RotateEncryption:
     metadata: Metadata
     survey: Survey
     signing_keys: SigningKeys
     api_keys: ApiKeys
     outbox: Outbox
-    sealing: Sealing
+    encryption: KeyRing
     settled: Callable[[], Awaitable[None]]  # until all writes that had begun have ended
     under_way: bool = False
 
-    async def rotate(self, *, force: bool = False) -> AsyncIterator[Progress | Rotated]:
+    async def rotate(
+        self, *, force: bool = False
+    ) -> AsyncIterator[RotationProgress | RotationResult]:
         """Change the key and tell how far it is; with `force` the old one goes in any case."""
         if self.under_way:
-            raise Conflict("The sealing key is being changed already: wait for the end of that")
+            raise Conflict("The encryption key is being changed already: wait for the end of that")
         self.under_way = True
         try:
             async for event in self._rotate(force=force):
@@ -62,9 +64,9 @@ class Reseal:
         finally:
             self.under_way = False
 
-    async def _rotate(self, *, force: bool) -> AsyncIterator[Progress | Rotated]:
-        await self.sealing.turn()
-        # What was sealed before and is on its way to its row is there when the rows are read.
+    async def _rotate(self, *, force: bool) -> AsyncIterator[RotationProgress | RotationResult]:
+        await self.encryption.rotate()
+        # What was encrypted before and is on its way to its row is there when the rows are read.
         await self.settled()
         tally = Tally()
         for kind, page in self._kinds().items():
@@ -72,13 +74,13 @@ class Reseal:
                 yield event
         removed = force or not tally.unreadable
         if removed:
-            await self.sealing.forget()
-        told = {"resealed": tally.resealed, "unreadable": len(tally.unreadable)}
+            await self.encryption.retire()
+        told = {"reencrypted": tally.reencrypted, "unreadable": len(tally.unreadable)}
         if removed:
-            log.info("sealing.rotated", **told)
+            log.info("encryption.rotated", **told)
         else:
-            log.error("sealing.unreadable", rows=tally.unreadable[:20], **told)
-        yield Rotated(tally.resealed, tuple(tally.unreadable), removed)
+            log.error("encryption.unreadable", rows=tally.unreadable[:20], **told)
+        yield RotationResult(tally.reencrypted, tuple(tally.unreadable), removed)
 
     def _kinds(self) -> dict[str, Page]:
         return {
@@ -93,45 +95,47 @@ class Reseal:
         """Runs whose token is still to be told; that of a run which has ended is with its event."""
         return [run for run, _ in await self.metadata.live(limit=PAGE, after=after)]
 
-    async def _each(self, kind: str, page: Page, tally: Tally) -> AsyncIterator[Progress]:
-        after, looked_at, before = "", 0, tally.resealed
+    async def _each(self, kind: str, page: Page, tally: Tally) -> AsyncIterator[RotationProgress]:
+        after, examined, before = "", 0, tally.reencrypted
         while rows := await page(after):
             await self._together(rows, tally)
-            looked_at, after = looked_at + len(rows), rows[-1].id
-            yield Progress(kind, looked_at, tally.resealed - before)
+            examined, after = examined + len(rows), rows[-1].id
+            yield RotationProgress(kind, examined, tally.reencrypted - before)
 
-    async def _together(self, rows: Sequence[Holder], tally: Tally) -> None:
+    async def _together(self, rows: Sequence[CredentialRow], tally: Tally) -> None:
         """A page in one write; when one of its rows has moved on meanwhile, each by itself."""
         fresh = [one for row in rows if (one := self._fresh(row, tally)) is not None]
         try:
             await self.metadata.commit(*fresh)
-            tally.resealed += len(fresh)
+            tally.reencrypted += len(fresh)
         except Stale:
             for row in fresh:
                 await self._alone(row, tally)
 
-    async def _alone(self, row: Holder, tally: Tally) -> None:
+    async def _alone(self, row: CredentialRow, tally: Tally) -> None:
         while (found := await self._again(row)) and (fresh := self._fresh(found, tally)):
             with suppress(Stale):
                 await self.metadata.commit(fresh)
-                tally.resealed += 1
+                tally.reencrypted += 1
                 return
 
-    def _fresh(self, row: Holder, tally: Tally) -> Holder | None:
+    def _fresh(self, row: CredentialRow, tally: Tally) -> CredentialRow | None:
         """The row as it is to be; None when it needs no change, or cannot have one."""
         try:
-            fresh = resealed(row, self._turned)
+            fresh = reencrypted(row, self._turned)
         except Unavailable:
             tally.unreadable.append(row.id)
             return None
         return None if fresh is row else fresh
 
-    def _turned(self, sealed: bytes, context: str) -> bytes:
-        if self.sealing.is_current(sealed):
-            return sealed
-        return self.sealing.seal(self.sealing.open(sealed, context=context), context=context)
+    def _turned(self, encrypted: bytes, context: str) -> bytes:
+        if self.encryption.is_current(encrypted):
+            return encrypted
+        return self.encryption.encrypt(
+            self.encryption.decrypt(encrypted, context=context), context=context
+        )
 
-    async def _again(self, row: Holder) -> Holder | None:
+    async def _again(self, row: CredentialRow) -> CredentialRow | None:
         """The row as it is now; None when it is gone."""
         match row:
             case Job():
