@@ -17,7 +17,7 @@ from conveyor.steps.owing import Owing
 from conveyor.steps.progress import ProgressFeed
 from conveyor.steps.read import Read
 from conveyor.steps.rerun import RerunJob
-from conveyor.steps.shared.idempotency import Replays
+from conveyor.steps.shared.idempotency import Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.quotas import Quotas
 from conveyor.steps.shared.standing import Standing
@@ -37,7 +37,7 @@ def wire_handlers(
     vet: Vet,
     pump: Pump,
 ) -> Handlers:
-    replays = Replays(answers=engines.answers, clock=engines.clock)
+    idempotency = Idempotency(answers=engines.answers, clock=engines.clock)
     quota, standing = _wire_quotas(settings, engines).check, _wire_standing(engines, pump)
     slices = LoopSlices(clock=engines.clock)
     return Handlers(
@@ -47,18 +47,20 @@ def wire_handlers(
         public_url=settings.public_url,
         file_inputs=replace(_wire_file_inputs(settings, engines), quota=quota),
         submit=replace(
-            _wire_submit(settings, engines, replays, ingest, vet=vet, slices=slices),
+            _wire_submit(settings, engines, idempotency, ingest, vet=vet, slices=slices),
             quota=quota,
             standing=standing.check,
         ),
         additions=replace(
-            _wire_add_tasks(settings, engines, replays, ingest, slices),
+            _wire_add_tasks(settings, engines, idempotency, ingest, slices),
             quota=quota,
             standing=standing.check_job,
         ),
         lifecycle=_wire_lifecycle(engines, ingest, owing, standing),
         reruns=replace(
-            _wire_rerun(settings, engines, replays, ingest), quota=quota, standing=standing.check
+            _wire_rerun(settings, engines, idempotency, ingest),
+            quota=quota,
+            standing=standing.check,
         ),
         deleting=_wire_delete(engines, ingest, owing),
         exporting=replace(exporting, quota=quota),
@@ -125,7 +127,7 @@ def _wire_file_inputs(settings: Settings, engines: Engines) -> FileInputs:
 def _wire_submit(
     settings: Settings,
     engines: Engines,
-    replays: Replays,
+    idempotency: Idempotency,
     ingest: Ingest,
     *,
     vet: Vet,
@@ -139,7 +141,7 @@ def _wire_submit(
         control_queue=engines.control_queue,
         inputs=engines.inputs,
         encryption=engines.encryption,
-        replays=replays,
+        idempotency=idempotency,
         clock=engines.clock,
         ids=engines.ids,
         limits=settings.limits,
@@ -151,13 +153,17 @@ def _wire_submit(
 
 
 def _wire_add_tasks(
-    settings: Settings, engines: Engines, replays: Replays, ingest: Ingest, slices: LoopSlices
+    settings: Settings,
+    engines: Engines,
+    idempotency: Idempotency,
+    ingest: Ingest,
+    slices: LoopSlices,
 ) -> AddTasks:
     return AddTasks(
         metadata=engines.metadata,
         blobs=engines.blobs,
         control_queue=engines.control_queue,
-        replays=replays,
+        idempotency=idempotency,
         clock=engines.clock,
         ids=engines.ids,
         limits=settings.limits,
@@ -166,7 +172,9 @@ def _wire_add_tasks(
     )
 
 
-def _wire_rerun(settings: Settings, engines: Engines, replays: Replays, ingest: Ingest) -> RerunJob:
+def _wire_rerun(
+    settings: Settings, engines: Engines, idempotency: Idempotency, ingest: Ingest
+) -> RerunJob:
     return RerunJob(
         metadata=engines.metadata,
         tasks=engines.tasks,
@@ -174,7 +182,7 @@ def _wire_rerun(settings: Settings, engines: Engines, replays: Replays, ingest: 
         blobs=engines.blobs,
         control_queue=engines.control_queue,
         encryption=engines.encryption,
-        replays=replays,
+        idempotency=idempotency,
         clock=engines.clock,
         ids=engines.ids,
         limits=settings.limits,

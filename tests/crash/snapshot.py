@@ -76,7 +76,7 @@ def _rows(connection: apsw.Connection, bodies: Bodies) -> Picture:
         ),
         "answer": [
             row | {"body": bytes(row["body"]).decode()}
-            for row in _dicts(connection, "SELECT key, status, body FROM replay")
+            for row in _dicts(connection, "SELECT key, status, body FROM idempotency_record")
         ],
         "run_no": list(_dicts(connection, "SELECT run_id FROM run_no")),
     }

@@ -81,7 +81,7 @@ from conveyor.steps.retire import Retire
 from conveyor.steps.rotate import Rotate
 from conveyor.steps.scrub import Scrub
 from conveyor.steps.settle import Settle
-from conveyor.steps.shared.idempotency import Answer, Call, Replays
+from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.submit import SubmitJob
 from conveyor.steps.sweep import Sweep
@@ -352,7 +352,7 @@ def a_house(
         ids=ids,
         make=pack.write,
     )
-    replays = Replays(answers=answers, clock=clock)
+    idempotency = Idempotency(answers=answers, clock=clock)
     told = ScriptedWebhooks()
     webhooks: Webhooks = port(told, "webhooks")
     signing_keys: SigningKeys = port(MemorySigningKeys(recorded), "signing_keys")
@@ -435,7 +435,7 @@ def a_house(
             control_queue=control_queue,
             inputs=inputs,
             encryption=encryption,
-            replays=replays,
+            idempotency=idempotency,
             clock=clock,
             ids=ids,
             limits=limits,
@@ -448,7 +448,7 @@ def a_house(
             metadata=metadata,
             blobs=blobs,
             control_queue=control_queue,
-            replays=replays,
+            idempotency=idempotency,
             clock=clock,
             ids=ids,
             limits=limits,
@@ -470,7 +470,7 @@ def a_house(
             blobs=blobs,
             control_queue=control_queue,
             encryption=encryption,
-            replays=replays,
+            idempotency=idempotency,
             clock=clock,
             ids=ids,
             limits=limits,

@@ -27,8 +27,8 @@ from conveyor.errors import (
 )
 from conveyor.steps.add_tasks import AddTasks
 from conveyor.steps.attempt import Fetched, Result
-from conveyor.steps.shared.idempotency import Answer, Replays
-from conveyor.testing.factories import a_replay
+from conveyor.steps.shared.idempotency import Answer, Idempotency
+from conveyor.testing.factories import an_idempotency_record
 from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (
     CALLER,
@@ -355,7 +355,7 @@ async def test_whoever_finds_the_job_closed_by_the_first_call_answers_as_it_did(
 
 async def test_a_race_lost_to_another_request_is_a_conflict() -> None:
     house, job_id, run_id = await _open_job()
-    house.trace.before("metadata.commit", 1, lambda: house.metadata.commit(a_replay()))
+    house.trace.before("metadata.commit", 1, lambda: house.metadata.commit(an_idempotency_record()))
 
     with pytest.raises(IdempotencyKeyConflict):
         await house.add_tasks.add(a_call(1, key="key"), job_id, ids_as_reply)
@@ -385,7 +385,9 @@ def _lose_the_answer_of_the_promise(house: House) -> None:
 
 
 def _another_process(house: House) -> AddTasks:
-    return replace(house.add_tasks, replays=Replays(answers=house.answers, clock=house.clock))
+    return replace(
+        house.add_tasks, idempotency=Idempotency(answers=house.answers, clock=house.clock)
+    )
 
 
 def _page(_task: Task) -> Result:

@@ -27,7 +27,7 @@ from conveyor.errors import (
 )
 from conveyor.steps.attempt import Ended, Result
 from conveyor.steps.rerun import RerunJob
-from conveyor.steps.shared.idempotency import Answer, Replays
+from conveyor.steps.shared.idempotency import Answer, Idempotency
 from conveyor.testing.factories import a_run, a_task
 from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (
@@ -641,8 +641,8 @@ async def _stopped(count: int, *, processing: int = 0) -> tuple[House, JobId, Ru
 
 def _another_process(house: House) -> RerunJob:
     """The same engines, with a memory of its own."""
-    replays = Replays(answers=house.answers, clock=house.clock)
-    return replace(house.rerun_job, replays=replays, under_way=set())
+    idempotency = Idempotency(answers=house.answers, clock=house.clock)
+    return replace(house.rerun_job, idempotency=idempotency, under_way=set())
 
 
 def _page(_task: Task) -> Result:

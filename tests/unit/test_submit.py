@@ -19,9 +19,9 @@ from conveyor.errors import (
     Unavailable,
 )
 from conveyor.steps.attempt import Fetched
-from conveyor.steps.shared.idempotency import Answer, Replays
+from conveyor.steps.shared.idempotency import Answer, Idempotency
 from conveyor.steps.submit import SubmitJob
-from conveyor.testing.factories import a_replay
+from conveyor.testing.factories import an_idempotency_record
 from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (
     CALLER,
@@ -334,7 +334,7 @@ async def test_whoever_loses_a_race_for_a_key_answers_as_the_winner_and_leaves_n
 
 async def test_a_race_lost_to_another_request_is_a_conflict() -> None:
     house = a_house()
-    house.trace.before("metadata.commit", 1, lambda: house.metadata.commit(a_replay()))
+    house.trace.before("metadata.commit", 1, lambda: house.metadata.commit(an_idempotency_record()))
 
     with pytest.raises(IdempotencyKeyConflict):
         await house.submit_job.submit(a_call(SMALL, key="key"), ids_as_answer)
@@ -391,5 +391,5 @@ async def _check_whole_or_nothing(house: House, count_: int, answer: Answer | No
 
 def _another_process(house: House) -> SubmitJob:
     """The same engines, with a memory of its own."""
-    replays = Replays(answers=house.answers, clock=house.clock)
-    return with_(house.submit_job, replays=replays)
+    idempotency = Idempotency(answers=house.answers, clock=house.clock)
+    return with_(house.submit_job, idempotency=idempotency)

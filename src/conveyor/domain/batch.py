@@ -1,6 +1,4 @@
-"""What is owed: rows on their way from a list or an earlier run, rows on their way out, and the
-answer to a repeated call.
-"""
+"""What is owed: rows on their way from a list or an earlier run and rows on their way out."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -16,7 +14,6 @@ from conveyor.domain.pinned import PinnedList
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, Trigger
 from conveyor.domain.task import TaskSpec, TaskStatus
 
-REPLAY_LIFE = timedelta(hours=24)
 INGEST = "ingest"  # the message that finishes a batch
 SCRUB = "scrub"  # the message that clears what was deleted
 TOMBSTONE_LIFE = timedelta(hours=24)  # for how long a repeated delete is answered as the first
@@ -64,17 +61,6 @@ class Scrub(msgspec.Struct, frozen=True, kw_only=True):
     run_id: RunId | None = None
     done_at: datetime | None = None
     version: int = 0
-
-
-class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to the first call with an idempotency key, to be given again to the byte."""
-
-    caller: CallerId
-    key: str
-    fingerprint: bytes
-    status: int
-    body: bytes
-    expires_at: datetime
 
 
 def list_key(job_id: JobId, run_id: RunId, name: str) -> str:

@@ -2,14 +2,14 @@
 
 from typing import Protocol
 
-from conveyor.domain.batch import Replay
+from conveyor.domain.idempotency import IdempotencyRecord
 from conveyor.domain.ids import CallerId
 
 
 class Answers(Protocol):
     """Raises `Unavailable`."""
 
-    async def replay(self, caller: CallerId, key: str) -> Replay | None:
+    async def replay(self, caller: CallerId, key: str) -> IdempotencyRecord | None:
         """The unexpired claim on an idempotency key."""
         ...
 

@@ -6,9 +6,10 @@ from typing import Protocol
 import msgspec
 
 from conveyor.domain.api_key import ApiKey
-from conveyor.domain.batch import Batch, Replay, Scrub
+from conveyor.domain.batch import Batch, Scrub
 from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
+from conveyor.domain.idempotency import IdempotencyRecord
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.outbox import OutboxEvent
@@ -25,7 +26,7 @@ class Removed(msgspec.Struct, frozen=True):
     row: Row
 
 
-Change = Row | Removed | Replay
+Change = Row | Removed | IdempotencyRecord
 
 
 # Bytes that the records of one page take, unless the first alone is larger: a job with large
@@ -45,7 +46,7 @@ class Metadata(Protocol):
 
         A row of version 0 is new and must not exist; one of version n
         replaces the stored row of version n, which becomes n + 1; `Removed` takes its row away
-        if it is there, whatever its version. `Stale` when any of them does not hold. A `Replay`
+        if it is there, whatever its version. `Stale` when any of them does not hold. An `IdempotencyRecord`
         claims its key: `KeyTaken` when an unexpired claim stands, whoever made it; an expired
         one is replaced. `KeyTaken` is told in preference to `Stale`.
         """

@@ -36,7 +36,7 @@ from conveyor.ports.blobs import Blobs, as_stream
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata
-from conveyor.steps.shared.idempotency import Answer, Call, Replays
+from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.ownership import latest_run, own_job
 from conveyor.steps.shared.quotas import Check, Demand, unlimited
@@ -60,7 +60,7 @@ class AddTasks:
     metadata: Metadata
     blobs: Blobs
     control_queue: ControlQueue
-    replays: Replays
+    idempotency: Idempotency
     clock: Clock
     ids: Ids
     limits: Limits
@@ -71,13 +71,13 @@ class AddTasks:
 
     async def add(self, call: Call, job_id: JobId, render: Render) -> Answer:
         """Add tasks to an open job's run, and close it with `last_batch`."""
-        with self.replays.claiming(call):
-            if known := await self.replays.find(call):
+        with self.idempotency.claiming(call):
+            if known := await self.idempotency.find(call):
                 return known
             try:
                 job, run = await self._open_job(call, job_id)
             except CallerFault as refusal:
-                return await self.replays.unless_answered(call, refusal)
+                return await self.idempotency.unless_answered(call, refusal)
             addition = await self._checked(call, job, run.id)
             await self.quota(Demand(caller=call.caller, tasks=len(addition.specs)))
             await self.blobs.put(addition.blob, as_stream(lines(addition.specs)))
@@ -85,10 +85,10 @@ class AddTasks:
                 answer, batch = await self._promise(call, job_id, addition, render)
             except KeyTaken:
                 await self._abandon(addition)
-                return await self.replays.won_by_another(call)
+                return await self.idempotency.won_by_another(call)
             except CallerFault as refusal:
                 await self._abandon(addition)
-                return await self.replays.unless_answered(call, refusal)
+                return await self.idempotency.unless_answered(call, refusal)
             except StorageFull:
                 await self._abandon(addition)
                 raise
@@ -132,7 +132,7 @@ class AddTasks:
             answer = Answer(200, await render(*changed, len(addition.specs)))
             kept = changed if addition.last_batch else changed[1:]
             try:
-                await self.metadata.commit(*kept, batch, *self.replays.claim(call, answer))
+                await self.metadata.commit(*kept, batch, *self.idempotency.claim(call, answer))
             except Stale:
                 continue
             return answer, batch

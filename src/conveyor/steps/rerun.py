@@ -42,7 +42,7 @@ from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
 from conveyor.ports.work import Work
 from conveyor.steps.list_pieces import staged_tasks
-from conveyor.steps.shared.idempotency import Answer, Call, Replays
+from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.ownership import latest_run, own_job
 from conveyor.steps.shared.quotas import Check, Demand, unlimited
 from conveyor.steps.shared.standing import CheckKey, any_key
@@ -91,7 +91,7 @@ class RerunJob:
     blobs: Blobs
     control_queue: ControlQueue
     encryption: KeyRing
-    replays: Replays
+    idempotency: Idempotency
     clock: Clock
     ids: Ids
     limits: Limits
@@ -105,9 +105,9 @@ class RerunJob:
         self, call: Call, job_id: JobId, statuses: Statuses | None, render: Render
     ) -> Answer:
         """Start a new run: of every task, or with `statuses` of those, the rest inherited."""
-        with self.replays.claiming(call):
+        with self.idempotency.claiming(call):
             while True:
-                if known := await self.replays.find(call):
+                if known := await self.idempotency.find(call):
                     return known
                 job = await own_job(self.metadata, call.caller, job_id)
                 try:
@@ -115,7 +115,7 @@ class RerunJob:
                         # Stale: a rerun elsewhere, a close or a delete came first.
                         return await self._rerun(call, job, statuses, render)
                 except CallerFault as refusal:
-                    return await self.replays.unless_answered(call, refusal)
+                    return await self.idempotency.unless_answered(call, refusal)
 
     @contextmanager
     def _alone(self, job_id: JobId) -> Iterator[None]:
@@ -151,7 +151,7 @@ class RerunJob:
             return await self._store(call, await self._prepared(plan), render)
         except KeyTaken:
             await self._abandon(plan)
-            return await self.replays.won_by_another(call)
+            return await self.idempotency.won_by_another(call)
         except ConveyorError:
             await self._abandon(plan)
             raise
@@ -255,7 +255,7 @@ class RerunJob:
         told = Rerunning(job, run, plan.rerun_of, plan.retried, plan.taken_over)
         answer = Answer(202 if plan.large else 201, render(told))
         batches = [_batch(plan, run)] if plan.large else []
-        claims = self.replays.claim(call, answer)
+        claims = self.idempotency.claim(call, answer)
         await self.metadata.commit(job, run, *batches, *claims)
         log.info("run.again", job_id=job.id, run_id=run.id, tasks=plan.retried)
         with suppress(Unavailable):  # the run is on record: the sweeper does what is left undone

@@ -58,7 +58,7 @@ from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks, new_tasks, portions
 from conveyor.ports.work import Work
 from conveyor.steps.list_pieces import pieces_of
-from conveyor.steps.shared.idempotency import Answer, Call, Replays
+from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.quotas import Check, Demand, unlimited
 from conveyor.steps.shared.standing import CheckKey, any_key
@@ -93,7 +93,7 @@ class SubmitJob:
     control_queue: ControlQueue
     inputs: Inputs
     encryption: KeyRing
-    replays: Replays
+    idempotency: Idempotency
     clock: Clock
     ids: Ids
     limits: Limits
@@ -106,9 +106,9 @@ class SubmitJob:
 
     async def submit(self, call: Call, render: Render) -> Answer:
         """Store the submission and answer 201, or 202 when its rows will follow."""
-        with self.replays.claiming(call):
+        with self.idempotency.claiming(call):
             while True:
-                if known := await self.replays.find(call):
+                if known := await self.idempotency.find(call):
                     return known
                 draft = await self._draft(call)
                 await self.quota(_demand(draft))
@@ -298,13 +298,13 @@ class SubmitJob:
     async def _store(self, call: Call, draft: Draft, answer: Answer) -> Answer:
         try:
             made, batches = await self._prepared(draft)
-            claims = self.replays.claim(call, answer)
+            claims = self.idempotency.claim(call, answer)
             slots = [used_by(draft.slot, draft.job.id)] if draft.slot else []
             beats = [draft.beats] if draft.beats else []
             await self.metadata.commit(draft.job, *made, *batches, *slots, *beats, *claims)
         except KeyTaken:
             await self._abandon(draft)
-            return await self.replays.won_by_another(call)
+            return await self.idempotency.won_by_another(call)
         except ConveyorError:
             await self._abandon(draft)
             raise

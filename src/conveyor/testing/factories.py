@@ -7,11 +7,12 @@ from typing import TypeVar
 import msgspec
 
 from conveyor.domain.api_key import ApiKey
-from conveyor.domain.batch import REPLAY_LIFE, Batch, Replay, Scrub
+from conveyor.domain.batch import Batch, Scrub
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.domain.export import Export
 from conveyor.domain.failure import FailureReason, ruling
 from conveyor.domain.file_input import FileInput
+from conveyor.domain.idempotency import IDEMPOTENCY_LIFE, IdempotencyRecord
 from conveyor.domain.ids import (
     CallerId,
     EventId,
@@ -154,16 +155,16 @@ def an_api_key(**changes: object) -> ApiKey:
     return msgspec.structs.replace(key, **changes)
 
 
-def a_replay(**changes: object) -> Replay:
-    replay = Replay(
+def an_idempotency_record(**changes: object) -> IdempotencyRecord:
+    record = IdempotencyRecord(
         caller=CALLER,
         key="key",
         fingerprint=b"fingerprint",
         status=201,
         body=b"{}",
-        expires_at=NOON + REPLAY_LIFE,
+        expires_at=NOON + IDEMPOTENCY_LIFE,
     )
-    return msgspec.structs.replace(replay, **changes)
+    return msgspec.structs.replace(record, **changes)
 
 
 _Row = TypeVar("_Row", Job, Run, Batch, Scrub, FileInput, Export, OutboxEvent, SigningKeys, ApiKey)

@@ -9,9 +9,10 @@ import msgspec
 
 from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.domain.api_key import ApiKey
-from conveyor.domain.batch import Batch, Replay, Scrub
+from conveyor.domain.batch import Batch, Scrub
 from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
+from conveyor.domain.idempotency import IdempotencyRecord
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.outbox import OutboxEvent
@@ -95,13 +96,13 @@ class MemoryMetadata:
         return sorted(self._jobs.values(), key=lambda job: job.id)
 
     def _check_key(self, change: Change) -> None:
-        if not isinstance(change, Replay):
+        if not isinstance(change, IdempotencyRecord):
             return
         if self._answers.standing(change.caller, change.key):
             raise KeyTaken(f"the idempotency key {change.key!r} is taken")
 
     def _check_version(self, change: Change) -> None:
-        if isinstance(change, Removed | Replay):
+        if isinstance(change, Removed | IdempotencyRecord):
             return
         stored = self._stored(change)
         if change.version != (stored.version if stored else 0):
@@ -114,7 +115,7 @@ class MemoryMetadata:
         match change:
             case Removed(row):
                 self._table(row).pop(_place(row), None)
-            case Replay():
+            case IdempotencyRecord():
                 self._answers.keep(change)
             case _:
                 raised = msgspec.structs.replace(change, version=change.version + 1)

@@ -4,24 +4,24 @@ import apsw
 
 from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.rows import moment, stamp
-from conveyor.domain.batch import Replay
+from conveyor.domain.idempotency import IdempotencyRecord
 from conveyor.domain.ids import CallerId
 from conveyor.errors import KeyTaken
 from conveyor.ports.clock import Clock
 
 CLAIM_KEY = """
-INSERT INTO replay (caller, key, fingerprint, status, body, expires_at)
+INSERT INTO idempotency_record (caller, key, fingerprint, status, body, expires_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 ON CONFLICT (caller, key) DO UPDATE SET
        fingerprint = ?3, status = ?4, body = ?5, expires_at = ?6 WHERE expires_at <= ?7
 RETURNING 1
 """
 REPLAY = """
-SELECT fingerprint, status, body, expires_at FROM replay
+SELECT fingerprint, status, body, expires_at FROM idempotency_record
  WHERE caller = ? AND key = ? AND expires_at > ?
 """
 EXPIRED = """
-SELECT caller, key FROM replay INDEXED BY replay_by_expiry WHERE expires_at <= ? LIMIT ?
+SELECT caller, key FROM idempotency_record INDEXED BY idempotency_record_by_expiry WHERE expires_at <= ? LIMIT ?
 """
 
 
@@ -30,13 +30,13 @@ class SqliteAnswers:
         self._database = database
         self._clock = clock
 
-    async def replay(self, caller: CallerId, key: str) -> Replay | None:
+    async def replay(self, caller: CallerId, key: str) -> IdempotencyRecord | None:
         wanted = (caller, key, stamp(self._clock.now()))
         row = self._database.peek(lambda connection: connection.execute(REPLAY, wanted).fetchone())
         if row is None:
             return None
         fingerprint, status, body, expires_at = row
-        return Replay(
+        return IdempotencyRecord(
             caller=caller,
             key=key,
             fingerprint=fingerprint,
@@ -52,23 +52,23 @@ class SqliteAnswers:
         return await self._database.write(lambda connection: _clear(connection, wanted))
 
 
-def claim_key(replay: Replay, connection: apsw.Connection, now: int) -> None:
+def claim_key(record: IdempotencyRecord, connection: apsw.Connection, now: int) -> None:
     row = (
-        replay.caller,
-        replay.key,
-        replay.fingerprint,
-        replay.status,
-        replay.body,
-        stamp(replay.expires_at),
+        record.caller,
+        record.key,
+        record.fingerprint,
+        record.status,
+        record.body,
+        stamp(record.expires_at),
         now,
     )
     if connection.execute(CLAIM_KEY, row).fetchone() is None:
-        raise KeyTaken(f"idempotency key {replay.key!r} is taken")
+        raise KeyTaken(f"idempotency key {record.key!r} is taken")
 
 
 def _clear(connection: apsw.Connection, wanted: tuple[int, int]) -> int:
     keys = _expired(connection, wanted)
-    connection.executemany("DELETE FROM replay WHERE caller = ? AND key = ?", keys)
+    connection.executemany("DELETE FROM idempotency_record WHERE caller = ? AND key = ?", keys)
     return len(keys)
 
 

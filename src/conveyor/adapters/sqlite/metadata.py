@@ -11,9 +11,10 @@ from conveyor.adapters.sqlite.answers import claim_key
 from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.rows import stamp, within
 from conveyor.domain.api_key import ApiKey
-from conveyor.domain.batch import Batch, Replay, Scrub
+from conveyor.domain.batch import Batch, Scrub
 from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
+from conveyor.domain.idempotency import IdempotencyRecord
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.outbox import OutboxEvent
@@ -101,7 +102,7 @@ class SqliteMetadata:
 
     async def commit(self, *changes: Change) -> None:
         now = stamp(self._clock.now())
-        keys_first = sorted(changes, key=lambda change: not isinstance(change, Replay))
+        keys_first = sorted(changes, key=lambda change: not isinstance(change, IdempotencyRecord))
 
         def operation(connection: apsw.Connection) -> None:
             for change in keys_first:
@@ -229,8 +230,10 @@ def _remove(removed: Removed, connection: apsw.Connection, _: int) -> None:
 
 
 @_write.register
-def _write_replay(replay: Replay, connection: apsw.Connection, now: int) -> None:
-    claim_key(replay, connection, now)
+def _write_idempotency_record(
+    record: IdempotencyRecord, connection: apsw.Connection, now: int
+) -> None:
+    claim_key(record, connection, now)
 
 
 def _put(

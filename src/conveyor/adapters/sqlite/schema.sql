@@ -84,7 +84,7 @@ CREATE TABLE api_key (
     doc     TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE replay (
+CREATE TABLE idempotency_record (
     caller      TEXT    NOT NULL,
     key         TEXT    NOT NULL,
     fingerprint BLOB    NOT NULL,
@@ -93,7 +93,7 @@ CREATE TABLE replay (
     expires_at  INTEGER NOT NULL,
     PRIMARY KEY (caller, key)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX replay_by_expiry ON replay (expires_at);
+CREATE INDEX idempotency_record_by_expiry ON idempotency_record (expires_at);
 
 CREATE TABLE run_no (
     no     INTEGER PRIMARY KEY AUTOINCREMENT,  -- a run's short name below, never used again

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from conveyor.domain.batch import REPLAY_LIFE, Replay
+from conveyor.domain.idempotency import IDEMPOTENCY_LIFE, IdempotencyRecord
 from conveyor.domain.ids import CallerId, KeyId
 from conveyor.errors import CallerFault, IdempotencyKeyConflict
 from conveyor.ports.answers import Answers
@@ -35,7 +35,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True, kw_only=True)
-class Replays:
+class Idempotency:
     """Answers given again. `under_way` knows the calls this process is working on; across
     processes the transaction that claims the key decides.
     """
@@ -48,12 +48,12 @@ class Replays:
         """The first answer to a repeated call; a conflict when it is not a repetition."""
         if call.idempotency_key is None:
             return None
-        replay = await self.answers.replay(call.caller, call.idempotency_key)
-        if replay is None:
+        record = await self.answers.replay(call.caller, call.idempotency_key)
+        if record is None:
             return None
-        if replay.fingerprint != call.fingerprint:
+        if record.fingerprint != call.fingerprint:
             raise IdempotencyKeyConflict("This Idempotency-Key was used with another request")
-        return Answer(replay.status, replay.body)
+        return Answer(record.status, record.body)
 
     @contextmanager
     def claiming(self, call: Call) -> Iterator[None]:
@@ -70,18 +70,18 @@ class Replays:
         finally:
             self.under_way.discard(key)
 
-    def claim(self, call: Call, answer: Answer) -> list[Replay]:
+    def claim(self, call: Call, answer: Answer) -> list[IdempotencyRecord]:
         """What to commit beside the call's effect."""
         if call.idempotency_key is None:
             return []
         return [
-            Replay(
+            IdempotencyRecord(
                 caller=call.caller,
                 key=call.idempotency_key,
                 fingerprint=call.fingerprint,
                 status=answer.status,
                 body=answer.body,
-                expires_at=self.clock.now() + REPLAY_LIFE,
+                expires_at=self.clock.now() + IDEMPOTENCY_LIFE,
             )
         ]
 

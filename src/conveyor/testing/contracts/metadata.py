@@ -27,10 +27,10 @@ from conveyor.testing.factories import (
     a_batch,
     a_file_input,
     a_job,
-    a_replay,
     a_run,
     a_scrub,
     an_export,
+    an_idempotency_record,
     as_stored,
     new_ids,
 )
@@ -102,7 +102,7 @@ class CommittingContract:
                 a_run(id=OTHER_RUN),
                 a_batch(first=1),
                 Removed(a_batch()),
-                a_replay(),
+                an_idempotency_record(),
                 a_run(version=7),
             )
 
@@ -200,59 +200,59 @@ class ScrubsContract:
         assert not any(isinstance(one, type(make())) for one in left)
 
 
-class ReplaysContract:
+class IdempotencyContract:
     async def test_a_claimed_key_gives_its_answer_back(self, engine: Engine) -> None:
-        replay = a_replay(body=b'{"\xc3\xbc":0}\x00', fingerprint=bytes(range(32)))
-        await engine.metadata.commit(replay)
-        assert await engine.answers.replay(CALLER, "key") == replay
+        record = an_idempotency_record(body=b'{"\xc3\xbc":0}\x00', fingerprint=bytes(range(32)))
+        await engine.metadata.commit(record)
+        assert await engine.answers.replay(CALLER, "key") == record
 
     async def test_keys_belong_to_their_caller(self, engine: Engine) -> None:
-        await engine.metadata.commit(a_replay())
+        await engine.metadata.commit(an_idempotency_record())
         assert await engine.answers.replay(STRANGER, "key") is None
 
-        await engine.metadata.commit(a_replay(caller=STRANGER, status=202))
+        await engine.metadata.commit(an_idempotency_record(caller=STRANGER, status=202))
 
-        assert await engine.answers.replay(CALLER, "key") == a_replay()
+        assert await engine.answers.replay(CALLER, "key") == an_idempotency_record()
 
     @pytest.mark.parametrize("fingerprint", [b"fingerprint", b"another"])
     async def test_a_standing_claim_keeps_its_key(self, engine: Engine, fingerprint: bytes) -> None:
-        await engine.metadata.commit(a_replay())
+        await engine.metadata.commit(an_idempotency_record())
         engine.clock.advance(_life_of_a_claim(engine) - SECOND)
 
         with pytest.raises(KeyTaken):
-            await engine.metadata.commit(a_replay(fingerprint=fingerprint))
+            await engine.metadata.commit(an_idempotency_record(fingerprint=fingerprint))
 
-        assert await engine.answers.replay(CALLER, "key") == a_replay()
+        assert await engine.answers.replay(CALLER, "key") == an_idempotency_record()
 
     async def test_a_taken_key_takes_all_others_with_it(self, engine: Engine) -> None:
-        await engine.metadata.commit(a_replay())
+        await engine.metadata.commit(an_idempotency_record())
 
         with pytest.raises(KeyTaken):
-            await engine.metadata.commit(a_job(), a_run(), a_replay())
+            await engine.metadata.commit(a_job(), a_run(), an_idempotency_record())
 
         assert await engine.metadata.job(JOB) is None
         assert await engine.metadata.run(RUN) is None
 
     async def test_a_taken_key_is_told_rather_than_a_stale_row(self, engine: Engine) -> None:
-        await engine.metadata.commit(a_job(), a_run(), a_replay())
+        await engine.metadata.commit(a_job(), a_run(), an_idempotency_record())
 
         with pytest.raises(KeyTaken):
-            await engine.metadata.commit(a_job(), a_run(version=9), a_replay())
+            await engine.metadata.commit(a_job(), a_run(version=9), an_idempotency_record())
 
     async def test_an_expired_claim_is_gone_and_can_be_replaced(self, engine: Engine) -> None:
-        await engine.metadata.commit(a_replay())
+        await engine.metadata.commit(an_idempotency_record())
         engine.clock.advance(_life_of_a_claim(engine) + SECOND)
         assert await engine.answers.replay(CALLER, "key") is None
-        anew = a_replay(status=202, expires_at=engine.clock.now() + SECOND)
+        anew = an_idempotency_record(status=202, expires_at=engine.clock.now() + SECOND)
 
         await engine.metadata.commit(anew)
 
         assert await engine.answers.replay(CALLER, "key") == anew
 
     async def test_expired_claims_are_cleared_so_many_at_a_time(self, engine: Engine) -> None:
-        await engine.metadata.commit(*[a_replay(key=f"old {n}") for n in range(5)])
+        await engine.metadata.commit(*[an_idempotency_record(key=f"old {n}") for n in range(5)])
         engine.clock.advance(_life_of_a_claim(engine))
-        standing = a_replay(key="new", expires_at=engine.clock.now() + SECOND)
+        standing = an_idempotency_record(key="new", expires_at=engine.clock.now() + SECOND)
         await engine.metadata.commit(standing)
 
         cleared = [await engine.answers.clear_expired(limit=3) for _ in range(3)]
@@ -263,18 +263,18 @@ class ReplaysContract:
     async def test_of_claims_at_the_same_time_one_wins(self, engine: Engine) -> None:
         async with asyncio.TaskGroup() as group:
             tries = [
-                group.create_task(_wins(engine.metadata, a_replay(status=200 + n)))
+                group.create_task(_wins(engine.metadata, an_idempotency_record(status=200 + n)))
                 for n in range(5)
             ]
 
         assert [each.result() for each in tries].count(True) == 1
-        replay = await engine.answers.replay(CALLER, "key")
-        assert replay is not None
-        assert tries[replay.status - 200].result()
+        record = await engine.answers.replay(CALLER, "key")
+        assert record is not None
+        assert tries[record.status - 200].result()
 
 
 class MetadataContract(
-    CommittingContract, BatchesContract, ScrubsContract, ReplaysContract, ListingContract
+    CommittingContract, BatchesContract, ScrubsContract, IdempotencyContract, ListingContract
 ):
     """All that steps rely on. An engine passes by giving an `engine` fixture."""
 
@@ -288,7 +288,7 @@ async def _wins(metadata: Metadata, change: Change) -> bool:
 
 
 def _life_of_a_claim(engine: Engine) -> timedelta:
-    return a_replay().expires_at - engine.clock.now()
+    return an_idempotency_record().expires_at - engine.clock.now()
 
 
 def _rich_job() -> Job:

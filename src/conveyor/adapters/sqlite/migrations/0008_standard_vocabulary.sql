@@ -41,3 +41,8 @@ UPDATE signing_keys SET doc = json_remove(
     json_set(doc, '$.candidate.encrypted_secret', doc ->> '$.candidate.sealed_secret'),
     '$.candidate.sealed_secret')
  WHERE doc ->> '$.candidate.sealed_secret' IS NOT NULL;
+
+-- Idempotency records.
+ALTER TABLE replay RENAME TO idempotency_record;
+DROP INDEX replay_by_expiry;
+CREATE INDEX idempotency_record_by_expiry ON idempotency_record (expires_at);
