@@ -9,15 +9,15 @@ from conveyor.adapters.crypto.key_files import PLAIN, KeyFiles, PlainKeyProvider
 from conveyor.adapters.crypto.key_ring import AesKeyRing, new_secret
 from conveyor.adapters.sqlite.engine import visit_engine
 from conveyor.adapters.system.clock import SystemClock, SystemIds
+from conveyor.api.api_keys import ApiKeyRoutes
 from conveyor.api.auth import Callers, ForwardedKeys, OwnKeys
-from conveyor.api.granting import Granting
 from conveyor.errors import RefusedToStart, Unavailable
 from conveyor.fresh_seals import FreshSeals
 from conveyor.operating import Engines
 from conveyor.ports.encryption import KeyProvider
 from conveyor.settings import DIRECT, Auth, Settings
-from conveyor.steps.grant import Grant
-from conveyor.steps.recognize import Recognize
+from conveyor.steps.api_keys import ApiKeyAdmin
+from conveyor.steps.auth import Authenticate
 from conveyor.steps.rotate_encryption import RotateEncryption
 
 KMS = "kms:"
@@ -64,8 +64,8 @@ def _provider(encryption: str) -> KeyProvider:
     return KmsKeyProvider(encryption.removeprefix(KMS))
 
 
-def wire_recognize(engines: Engines) -> Recognize:
-    return Recognize(
+def wire_authenticate(engines: Engines) -> Authenticate:
+    return Authenticate(
         metadata=engines.metadata,
         api_keys=engines.api_keys,
         encryption=engines.encryption,
@@ -73,19 +73,19 @@ def wire_recognize(engines: Engines) -> Recognize:
     )
 
 
-def wire_callers(settings: Settings, recognize: Recognize) -> Callers:
+def wire_callers(settings: Settings, authenticate: Authenticate) -> Callers:
     if settings.mode is not Auth.KEYS:
         return ForwardedKeys(settings.api_keys)
     return OwnKeys(
-        recognize,
+        authenticate,
         gateway_key=settings.gateway_key or None,
         takes_key=settings.gateway != DIRECT,
     )
 
 
-def wire_granting(settings: Settings, engines: Engines, encrypts: FreshSeals) -> Granting:
+def wire_api_key_routes(settings: Settings, engines: Engines, encrypts: FreshSeals) -> ApiKeyRoutes:
     """The operators' door to keys, of a running service."""
-    grant = Grant(
+    admin = ApiKeyAdmin(
         metadata=engines.metadata,
         api_keys=engines.api_keys,
         encryption=engines.encryption,
@@ -103,18 +103,18 @@ def wire_granting(settings: Settings, engines: Engines, encrypts: FreshSeals) ->
         encryption=engines.encryption,
         settled=encrypts.settled,
     )
-    return Granting(grant=grant, rotate_encryption=rotate_encryption)
+    return ApiKeyRoutes(admin=admin, rotate_encryption=rotate_encryption)
 
 
 @asynccontextmanager
-async def grant_at_rest(
+async def api_keys_at_rest(
     settings: Settings, *, writable: bool, encrypts: bool = False
-) -> AsyncIterator[Grant]:
+) -> AsyncIterator[ApiKeyAdmin]:
     """The keys of a folder at rest. Its encryption key is opened only if something is to be encrypted."""
     clock = SystemClock()
     ids = SystemIds(clock)
     async with visit_engine(settings.folder, clock=clock, ids=ids, writable=writable) as rows:
-        yield Grant(
+        yield ApiKeyAdmin(
             metadata=rows.metadata,
             api_keys=rows.api_keys,
             encryption=await open_key_ring(settings) if encrypts else None,

@@ -27,9 +27,9 @@ from conveyor.adapters.system.clock import SteadyClock, SystemIds
 from conveyor.admitting import (
     check_callers,
     open_key_ring,
+    wire_api_key_routes,
+    wire_authenticate,
     wire_callers,
-    wire_granting,
-    wire_recognize,
 )
 from conveyor.answering import wire_handlers
 from conveyor.api import wire as shapes
@@ -53,6 +53,7 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.reporting import open_step_functions, wire_report
 from conveyor.scheduling import FIRE_IDLE, wire_fire, wire_schedules
 from conveyor.settings import Settings
+from conveyor.steps.auth import Authenticate
 from conveyor.steps.complete import Complete
 from conveyor.steps.control import ControlWorker
 from conveyor.steps.delete import Delete
@@ -63,7 +64,6 @@ from conveyor.steps.ingest import Ingest
 from conveyor.steps.lane import Pace
 from conveyor.steps.notify import Notify
 from conveyor.steps.progress import ROUND, ProgressFeed
-from conveyor.steps.recognize import Recognize
 from conveyor.steps.report import Report
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
@@ -132,7 +132,7 @@ class Service:
     vitals: Vitals
     timekeeper: Timekeeper | None  # None where the clock is a test's, and is never set
     token: str  # opens the door for operators
-    recognize: Recognize
+    authenticate: Authenticate
 
     async def work(self, stopping: asyncio.Event) -> None:
         """Run every loop of a worker until told to stop."""
@@ -169,9 +169,9 @@ class Service:
 
     async def note_uses(self, stopping: asyncio.Event) -> None:
         """Write down now and then when keys were last used, and once more at the end."""
-        await serve(self.recognize.step, stopping, idle=NOTE_USES_EVERY, name="uses")
+        await serve(self.authenticate.step, stopping, idle=NOTE_USES_EVERY, name="uses")
         with suppress(Unavailable):
-            await self.recognize.step()
+            await self.authenticate.step()
 
 
 def check_role(role: Role, settings: Settings) -> None:
@@ -294,8 +294,8 @@ def wire(settings: Settings, engines: Engines) -> Service:
     complete = notifying.complete
     pump = _wire_pump(settings, engines, complete, metrics)
     ingest = _wire_ingest(settings, engines, complete, pump)
-    recognize = wire_recognize(engines)
-    progress = _wire_progress(settings, engines, metrics, pump, recognize)
+    authenticate = wire_authenticate(engines)
+    progress = _wire_progress(settings, engines, metrics, pump, authenticate)
     exporting = wire_export(settings, engines)
     handlers = wire_handlers(
         settings,
@@ -313,10 +313,10 @@ def wire(settings: Settings, engines: Engines) -> Service:
         doctor=wire_doctor(settings, stores, sweep, running=True),
         control_queue=engines.control_queue,
         token=new_token(),
-        others=wire_granting(settings, engines, encrypts).routes(),
+        others=wire_api_key_routes(settings, engines, encrypts).routes(),
     )
     others = [notifying.handlers, wire_schedules(engines, handlers.read)]
-    build = _wire_app(settings, engines, metrics, pump, wire_callers(settings, recognize))
+    build = _wire_app(settings, engines, metrics, pump, wire_callers(settings, authenticate))
     return Service(
         app=build(handlers, others, operators),
         metrics=metrics,
@@ -331,7 +331,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
         vitals=_wire_vitals(settings, engines, metrics),
         timekeeper=_wire_timekeeper(engines),
         token=operators.token,
-        recognize=recognize,
+        authenticate=authenticate,
     )
 
 
@@ -387,7 +387,7 @@ def _wire_rates(settings: Settings, engines: Engines) -> Rates:
 
 
 def _wire_progress(
-    settings: Settings, engines: Engines, metrics: Metrics, pump: Pump, recognize: Recognize
+    settings: Settings, engines: Engines, metrics: Metrics, pump: Pump, authenticate: Authenticate
 ) -> ProgressFeed:
     progress = ProgressFeed(
         metadata=engines.metadata,
@@ -395,7 +395,7 @@ def _wire_progress(
         clock=engines.clock,
         render=shapes.event_shown,
         count=metrics.watch_reads.inc,
-        is_good=recognize.is_good,
+        is_good=authenticate.is_good,
         most=settings.event_listeners,
         waiting=pump.roster.waiting,
     )

@@ -215,7 +215,7 @@ def test_the_doctors_codes_are_in_the_code_and_its_paths_are_served() -> None:
         text_of(SOURCE / name) for name in ("domain/ledger.py", "steps/audit.py", "steps/doctor.py")
     )
     assert all(f'"{row["code"]}"' in text for row in codes)
-    served = "".join(text_of(SOURCE / "api" / name) for name in ("operators.py", "granting.py"))
+    served = "".join(text_of(SOURCE / "api" / name) for name in ("operators.py", "api_keys.py"))
     assert [
         row["path"] for row in paths if f'"{row["path"].removeprefix("/operator")}"' not in served
     ] == []

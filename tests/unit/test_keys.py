@@ -1,4 +1,4 @@
-"""Keys that the service gives out: made, recognized, used, revoked."""
+"""Keys that the service gives out: made, authenticated, used, revoked."""
 
 import re
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.domain.api_key import EVERYTHING, FORM, KeyStatus, NewKey, Scope, id_in, written
 from conveyor.domain.ids import CallerId, KeyId
 from conveyor.errors import InvalidArgument, Unavailable
-from conveyor.steps.grant import Grant
-from conveyor.steps.recognize import Recognize
+from conveyor.steps.api_keys import ApiKeyAdmin
+from conveyor.steps.auth import Authenticate
 from conveyor.testing.clock import NOON, FakeClock
 from conveyor.testing.trace import Trace, watched
 from tests.unit.kit import ClockIds
@@ -29,8 +29,8 @@ class Desk:
     trace: Trace
     api_keys: MemoryApiKeys
     encryption: AesKeyRing
-    grant: Grant
-    recognize: Recognize
+    admin: ApiKeyAdmin
+    authenticate: Authenticate
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def desk() -> Desk:
     metadata = MemoryMetadata(MemoryAnswers(clock))
     seen = watched(metadata, "metadata", trace)
     api_keys, encryption = MemoryApiKeys(metadata), AesKeyRing(bytes(32))
-    grant = Grant(
+    admin = ApiKeyAdmin(
         metadata=seen,
         api_keys=api_keys,
         encryption=encryption,
@@ -48,18 +48,20 @@ def desk() -> Desk:
         new_secret=new_secret,
         auth="keys",
     )
-    recognize = Recognize(metadata=seen, api_keys=api_keys, encryption=encryption, clock=clock)
-    return Desk(clock, trace, api_keys, encryption, grant, recognize)
+    authenticate = Authenticate(
+        metadata=seen, api_keys=api_keys, encryption=encryption, clock=clock
+    )
+    return Desk(clock, trace, api_keys, encryption, admin, authenticate)
 
 
 async def test_a_key_is_told_once_and_kept_as_a_digest(desk: Desk) -> None:
-    granted = await desk.grant.create(NewKey(gateway_key="a-gateway-key"))
-    assert FORM.fullmatch(granted.key)
-    stored = await desk.api_keys.find(granted.about.id)
+    created = await desk.admin.create(NewKey(gateway_key="a-gateway-key"))
+    assert FORM.fullmatch(created.key)
+    stored = await desk.api_keys.find(created.about.id)
     assert stored
-    secret = granted.key.rpartition("_")[2]
+    secret = created.key.rpartition("_")[2]
     kept = msgspec.json.encode(stored) + repr(stored).encode()
-    shown = msgspec.json.encode([await desk.grant.page(limit=9)])
+    shown = msgspec.json.encode([await desk.admin.page(limit=9)])
     for hidden in (secret, "a-gateway-key"):
         assert hidden.encode() not in kept + shown
 
@@ -72,13 +74,13 @@ def test_a_secret_has_160_bits_and_more() -> None:
     assert len(letters) == 62  # log2(62) * 32 = 190
 
 
-async def test_a_key_is_recognized_and_nothing_near_it(desk: Desk) -> None:
-    granted = await desk.grant.create(NewKey(caller="ann"))
-    found = await desk.recognize.key(granted.key)
+async def test_a_key_is_authenticated_and_nothing_near_it(desk: Desk) -> None:
+    created = await desk.admin.create(NewKey(caller="ann"))
+    found = await desk.authenticate.key(created.key)
     assert found
-    assert (found.id, found.caller) == (granted.about.id, "ann")
-    head, secret = granted.key[:31], granted.key[31:]
-    other = await desk.grant.create(NewKey(caller="bob"))
+    assert (found.id, found.caller) == (created.about.id, "ann")
+    head, secret = created.key[:31], created.key[31:]
+    other = await desk.admin.create(NewKey(caller="bob"))
     for near in (
         head + secret[:-1],
         head + secret + "x",
@@ -86,107 +88,107 @@ async def test_a_key_is_recognized_and_nothing_near_it(desk: Desk) -> None:
         head + other.key[31:],
         other.key[:31] + secret,
         written(KeyId("7ZZZZZZZZZZZZZZZZZZZZZZZZZ"), secret),
-        granted.about.id,
+        created.about.id,
         "",
-        granted.key + "\n",
+        created.key + "\n",
     ):
-        assert await desk.recognize.key(near) is None, near
+        assert await desk.authenticate.key(near) is None, near
 
 
 async def test_without_a_caller_each_key_is_a_caller_of_its_own(desk: Desk) -> None:
-    first, second = [await desk.grant.create(NewKey()) for _ in range(2)]
+    first, second = [await desk.admin.create(NewKey()) for _ in range(2)]
     assert str(first.about.caller) == first.about.id
     assert first.about.caller != second.about.caller
 
 
 async def test_several_keys_are_one_callers(desk: Desk) -> None:
-    keys = [await desk.grant.create(NewKey(caller="ann", name=str(n))) for n in range(3)]
-    await desk.grant.revoke(keys[0].about.id)
-    found = [await desk.recognize.key(key.key) for key in keys]
+    keys = [await desk.admin.create(NewKey(caller="ann", name=str(n))) for n in range(3)]
+    await desk.admin.revoke(keys[0].about.id)
+    found = [await desk.authenticate.key(key.key) for key in keys]
     assert [one and one.caller for one in found] == [None, "ann", "ann"]
 
 
 async def test_a_key_is_good_until_it_expires(desk: Desk) -> None:
-    granted = await desk.grant.create(NewKey(expires_at=NOON + HOUR))
+    created = await desk.admin.create(NewKey(expires_at=NOON + HOUR))
     desk.clock.advance(HOUR - timedelta(microseconds=1))
-    assert await desk.recognize.key(granted.key)
+    assert await desk.authenticate.key(created.key)
     desk.clock.advance(timedelta(microseconds=1))
-    assert await desk.recognize.key(granted.key) is None
-    [shown] = await desk.grant.page(limit=9)
+    assert await desk.authenticate.key(created.key) is None
+    [shown] = await desk.admin.page(limit=9)
     assert shown.status is KeyStatus.EXPIRED
 
 
 async def test_a_revoked_key_opens_nothing_and_keeps_no_credential(desk: Desk) -> None:
-    granted = await desk.grant.create(NewKey(gateway_key="a-gateway-key"))
-    assert await desk.recognize.key(granted.key)
-    revoked = await desk.grant.revoke(granted.about.id)
+    created = await desk.admin.create(NewKey(gateway_key="a-gateway-key"))
+    assert await desk.authenticate.key(created.key)
+    revoked = await desk.admin.revoke(created.about.id)
     assert revoked
     assert revoked.status is KeyStatus.REVOKED
     assert not revoked.has_gateway_key
-    assert await desk.recognize.key(granted.key) is None
+    assert await desk.authenticate.key(created.key) is None
     desk.clock.advance(HOUR)
-    assert await desk.grant.revoke(granted.about.id) == revoked
-    assert await desk.grant.revoke(KeyId("no-such-key")) is None
-    stored = await desk.api_keys.find(granted.about.id)
+    assert await desk.admin.revoke(created.about.id) == revoked
+    assert await desk.admin.revoke(KeyId("no-such-key")) is None
+    stored = await desk.api_keys.find(created.about.id)
     assert stored
     assert stored.encrypted_gateway_key is None
 
 
 async def test_a_key_that_is_used_while_it_is_revoked_stays_revoked(desk: Desk) -> None:
-    granted = await desk.grant.create(NewKey())
-    await desk.recognize.key(granted.key)
-    desk.trace.before("metadata.commit", 1, desk.recognize.step)
-    assert await desk.grant.revoke(granted.about.id)
-    assert await desk.recognize.key(granted.key) is None
+    created = await desk.admin.create(NewKey())
+    await desk.authenticate.key(created.key)
+    desk.trace.before("metadata.commit", 1, desk.authenticate.step)
+    assert await desk.admin.revoke(created.about.id)
+    assert await desk.authenticate.key(created.key) is None
 
-    again = await desk.grant.create(NewKey())
-    await desk.recognize.key(again.key)
+    again = await desk.admin.create(NewKey())
+    await desk.authenticate.key(again.key)
     desk.trace.forget()
-    desk.trace.before("metadata.commit", 1, lambda: desk.grant.revoke(again.about.id))
-    await desk.recognize.step()
-    assert await desk.recognize.key(again.key) is None
+    desk.trace.before("metadata.commit", 1, lambda: desk.admin.revoke(again.about.id))
+    await desk.authenticate.step()
+    assert await desk.authenticate.key(again.key) is None
 
 
 async def test_uses_are_written_down_at_most_once_a_minute(desk: Desk) -> None:
-    granted = await desk.grant.create(NewKey())
+    created = await desk.admin.create(NewKey())
     desk.trace.forget()
     for _ in range(120):
         desk.clock.advance(timedelta(seconds=1))
-        await desk.recognize.key(granted.key)
-        await desk.recognize.step()
+        await desk.authenticate.key(created.key)
+        await desk.authenticate.step()
     assert len(desk.trace.of("metadata.commit")) == 2
-    [shown] = await desk.grant.page(limit=9)
+    [shown] = await desk.admin.page(limit=9)
     assert shown.last_used_at == NOON + timedelta(seconds=61)
 
 
 async def test_a_use_that_cannot_be_written_down_fails_no_request(desk: Desk) -> None:
-    granted = await desk.grant.create(NewKey())
+    created = await desk.admin.create(NewKey())
     desk.trace.broken["metadata.commit"] = Unavailable("away")
-    assert await desk.recognize.key(granted.key)
+    assert await desk.authenticate.key(created.key)
     with pytest.raises(Unavailable):
-        await desk.recognize.step()
-    assert await desk.recognize.key(granted.key)
+        await desk.authenticate.step()
+    assert await desk.authenticate.key(created.key)
     desk.trace.broken.clear()
-    await desk.recognize.step()
-    [shown] = await desk.grant.page(limit=9)
+    await desk.authenticate.step()
+    [shown] = await desk.admin.page(limit=9)
     assert shown.last_used_at == NOON
 
 
 async def test_the_gateway_key_of_a_key_opens_for_that_key_only(desk: Desk) -> None:
-    first = await desk.grant.create(NewKey(caller="ann", gateway_key="of-the-first"))
-    second = await desk.grant.create(NewKey(caller="ann", gateway_key="of-the-second"))
+    first = await desk.admin.create(NewKey(caller="ann", gateway_key="of-the-first"))
+    second = await desk.admin.create(NewKey(caller="ann", gateway_key="of-the-second"))
     one, two = [await desk.api_keys.find(key.about.id) for key in (first, second)]
     assert one
     assert two
-    assert desk.recognize.gateway_key(one) == "of-the-first"
+    assert desk.authenticate.gateway_key(one) == "of-the-first"
     swapped = msgspec.structs.replace(one, encrypted_gateway_key=two.encrypted_gateway_key)
     with pytest.raises(Unavailable):
-        desk.recognize.gateway_key(swapped)
+        desk.authenticate.gateway_key(swapped)
 
 
 async def test_scopes_are_what_was_asked_for(desk: Desk) -> None:
-    full = await desk.grant.create(NewKey())
-    reading = await desk.grant.create(NewKey(read_only=True))
+    full = await desk.admin.create(NewKey())
+    reading = await desk.admin.create(NewKey(read_only=True))
     assert full.about.scopes == EVERYTHING
     assert reading.about.scopes == (Scope.READ,)
 
@@ -213,9 +215,9 @@ async def test_what_cannot_be_is_refused_and_nothing_is_made(
     desk: Desk, wanted: NewKey, field: str
 ) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        await desk.grant.create(wanted)
+        await desk.admin.create(wanted)
     assert refused.value.extras == {"field": field}
-    assert await desk.grant.page(limit=9) == []
+    assert await desk.admin.page(limit=9) == []
 
 
 def test_the_id_is_read_off_a_whole_key_only() -> None:

@@ -13,8 +13,8 @@ from conveyor.domain.credentials import context
 from conveyor.domain.ids import JobId, KeyId
 from conveyor.domain.job import Job
 from conveyor.domain.schedule import PauseReason, ScheduleState
+from conveyor.steps.api_keys import ApiKeyAdmin
 from conveyor.steps.fire import Fired
-from conveyor.steps.grant import Grant
 from tests.unit.kit import CALLER, House, a_call, a_house, ids_as_answer, ids_in
 
 HOUR = timedelta(hours=1)
@@ -24,12 +24,12 @@ HOURLY = {"rate": {"every": 1, "unit": "hour"}}
 @dataclass(slots=True)
 class Desk:
     house: House
-    grant: Grant
+    admin: ApiKeyAdmin
 
     async def key(self, expires_in: timedelta | None = None) -> KeyId:
         expires_at = self.house.clock.now() + expires_in if expires_in else None
         wanted = NewKey(caller=CALLER, expires_at=expires_at)
-        return (await self.grant.create(wanted)).about.id
+        return (await self.admin.create(wanted)).about.id
 
     async def schedule(self, key_id: KeyId | None) -> JobId:
         call = a_call(3, type="scheduled", schedule=HOURLY)
@@ -47,7 +47,7 @@ class Desk:
 @pytest.fixture
 def desk() -> Desk:
     house = a_house()
-    grant = Grant(
+    admin = ApiKeyAdmin(
         metadata=house.metadata,
         api_keys=house.fire.api_keys,
         encryption=house.encryption,
@@ -56,14 +56,14 @@ def desk() -> Desk:
         new_secret=new_secret,
         auth="keys",
     )
-    return Desk(house, grant)
+    return Desk(house, admin)
 
 
 async def test_revoking_a_key_pauses_its_schedules_and_no_others(desk: Desk) -> None:
     revoked, kept = await desk.key(), await desk.key()
     jobs = [await desk.schedule(key_id) for key_id in (revoked, kept, None)]
 
-    await desk.grant.revoke(revoked)
+    await desk.admin.revoke(revoked)
 
     states = [await desk.job(job_id) for job_id in jobs]
     assert [(job.schedule_state, job.pause_reason) for job in states] == [
@@ -78,7 +78,7 @@ async def test_revoking_a_key_pauses_its_schedules_and_no_others(desk: Desk) -> 
 async def test_what_a_crash_left_of_a_revocation_is_paused_when_it_is_due(desk: Desk) -> None:
     key_id = await desk.key()
     job_id = await desk.schedule(key_id)
-    key = await desk.grant.api_keys.find(key_id)
+    key = await desk.admin.api_keys.find(key_id)
     assert key
     await desk.house.metadata.commit(key_life.revoke(key, desk.house.clock.now()))
 
@@ -104,7 +104,7 @@ async def test_a_key_that_expires_pauses_its_schedules(desk: Desk) -> None:
 async def test_a_schedule_resumes_under_the_key_that_resumes_it(desk: Desk) -> None:
     revoked, good = await desk.key(), await desk.key()
     job_id = await desk.schedule(revoked)
-    await desk.grant.revoke(revoked)
+    await desk.admin.revoke(revoked)
 
     await desk.house.rescheduling.turn(
         CALLER, job_id, ScheduleState.ACTIVE, key_id=good, gateway_key="another gateway key"

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from conveyor.domain.api_key import EVERYTHING, Scope, digest
 from conveyor.domain.ids import CallerId, KeyId
 from conveyor.errors import PermissionDenied, Unauthenticated
-from conveyor.steps.recognize import Recognize
+from conveyor.steps.auth import Authenticate
 
 IN_QUERY = {"apikey", "api_key", "api-key", "x-api-key", "key"}
 LONGEST_KEY = 512
@@ -64,20 +64,20 @@ class OwnKeys:
     """
 
     def __init__(
-        self, recognize: Recognize, *, gateway_key: str | None, takes_key: bool = True
+        self, authenticate: Authenticate, *, gateway_key: str | None, takes_key: bool = True
     ) -> None:
-        self._recognize = recognize
+        self._authenticate = authenticate
         self._gateway_key = gateway_key
         self._takes_key = takes_key
 
     async def identify(self, request: Request) -> Who:
-        known = await self._recognize.key(_key(request))
+        known = await self._authenticate.key(_key(request))
         if known is None:
             raise Unauthenticated(UNKNOWN)
         if needed(request.method) is Scope.READ:
             return Who(known.caller, None, known.scopes, known.id)
         spare = self._gateway_key if self._takes_key else known.caller
-        gateway_key = self._recognize.gateway_key(known) or spare
+        gateway_key = self._authenticate.gateway_key(known) or spare
         return Who(known.caller, gateway_key, known.scopes, known.id)
 
 

@@ -8,19 +8,19 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from conveyor.admitting import grant_at_rest, rotate_at_rest
-from conveyor.api.granting import Failed
+from conveyor.admitting import api_keys_at_rest, rotate_at_rest
+from conveyor.api.api_keys import RotationFailed
 from conveyor.cli.holder import Holder, holder_of
 from conveyor.domain.api_key import NewKey
 from conveyor.domain.credentials import RotationProgress, RotationResult
 from conveyor.domain.ids import KeyId
 from conveyor.errors import ConveyorError
 from conveyor.settings import Settings
-from conveyor.steps.grant import Grant, Granted, KeyShown
+from conveyor.steps.api_keys import ApiKeyAdmin, ApiKeyInfo, CreatedApiKey
 from conveyor.telemetry import set_up_logs
 
 PAGE = 500
-EVENT = msgspec.json.Decoder(RotationProgress | RotationResult | Failed)
+EVENT = msgspec.json.Decoder(RotationProgress | RotationResult | RotationFailed)
 
 T = TypeVar("T")
 Tell = Callable[[RotationProgress | RotationResult], None]
@@ -33,11 +33,11 @@ class NotRotated(ConveyorError):
 class KeyDesk(Protocol):
     """What the commands for keys do."""
 
-    def create(self, wanted: NewKey) -> Granted: ...
+    def create(self, wanted: NewKey) -> CreatedApiKey: ...
 
-    def keys(self) -> Iterator[KeyShown]: ...
+    def keys(self) -> Iterator[ApiKeyInfo]: ...
 
-    def revoke(self, key_id: KeyId) -> KeyShown | None: ...
+    def revoke(self, key_id: KeyId) -> ApiKeyInfo | None: ...
 
     def rotate(self, tell: Tell, *, force: bool) -> None: ...
 
@@ -55,21 +55,21 @@ class KeysAtRest:
         self._settings = settings
         set_up_logs("warning", json=not sys.stderr.isatty())
 
-    def create(self, wanted: NewKey) -> Granted:
+    def create(self, wanted: NewKey) -> CreatedApiKey:
         encrypts = wanted.gateway_key is not None
-        return self._ask(lambda grant: grant.create(wanted), writable=True, encrypts=encrypts)
+        return self._ask(lambda admin: admin.create(wanted), writable=True, encrypts=encrypts)
 
-    def keys(self) -> Iterator[KeyShown]:
-        async def listed(grant: Grant) -> list[KeyShown]:
-            found = list[KeyShown]()
-            while page := await grant.page(limit=PAGE, after=found[-1].id if found else ""):
+    def keys(self) -> Iterator[ApiKeyInfo]:
+        async def listed(admin: ApiKeyAdmin) -> list[ApiKeyInfo]:
+            found = list[ApiKeyInfo]()
+            while page := await admin.page(limit=PAGE, after=found[-1].id if found else ""):
                 found += page
             return found
 
         yield from self._ask(listed)
 
-    def revoke(self, key_id: KeyId) -> KeyShown | None:
-        return self._ask(lambda grant: grant.revoke(key_id), writable=True)
+    def revoke(self, key_id: KeyId) -> ApiKeyInfo | None:
+        return self._ask(lambda admin: admin.revoke(key_id), writable=True)
 
     def rotate(self, tell: Tell, *, force: bool) -> None:
         async def rotate() -> None:
@@ -81,14 +81,16 @@ class KeysAtRest:
 
     def _ask(
         self,
-        question: Callable[[Grant], Awaitable[T]],
+        question: Callable[[ApiKeyAdmin], Awaitable[T]],
         *,
         writable: bool = False,
         encrypts: bool = False,
     ) -> T:
         async def ask() -> T:
-            async with grant_at_rest(self._settings, writable=writable, encrypts=encrypts) as grant:
-                return await question(grant)
+            async with api_keys_at_rest(
+                self._settings, writable=writable, encrypts=encrypts
+            ) as admin:
+                return await question(admin)
 
         return asyncio.run(ask())
 
@@ -99,21 +101,21 @@ class ServiceKeys:
     def __init__(self, holder: Holder) -> None:
         self._holder = holder
 
-    def create(self, wanted: NewKey) -> Granted:
-        return self._holder.get("keys", Granted, "POST", msgspec.json.encode(wanted))
+    def create(self, wanted: NewKey) -> CreatedApiKey:
+        return self._holder.get("keys", CreatedApiKey, "POST", msgspec.json.encode(wanted))
 
-    def keys(self) -> Iterator[KeyShown]:
+    def keys(self) -> Iterator[ApiKeyInfo]:
         after = ""
-        while page := self._holder.get(f"keys?{urlencode({'after': after})}", list[KeyShown]):
+        while page := self._holder.get(f"keys?{urlencode({'after': after})}", list[ApiKeyInfo]):
             yield from page
             after = page[-1].id
 
-    def revoke(self, key_id: KeyId) -> KeyShown | None:
-        return self._holder.get(f"keys/{quote(key_id, safe='')}", KeyShown | None, "DELETE")  # type: ignore[arg-type]
+    def revoke(self, key_id: KeyId) -> ApiKeyInfo | None:
+        return self._holder.get(f"keys/{quote(key_id, safe='')}", ApiKeyInfo | None, "DELETE")  # type: ignore[arg-type]
 
     def rotate(self, tell: Tell, *, force: bool) -> None:
         path = f"encryption/rotate?{urlencode({'force': str(force).lower()})}"
         for event in self._holder.lines("POST", path, EVENT):
-            if isinstance(event, Failed):
+            if isinstance(event, RotationFailed):
                 raise NotRotated(f"{event.why}; both keys are kept: run the command again")
             tell(event)

@@ -15,7 +15,7 @@ from conveyor.domain.credentials import RotationProgress, RotationResult
 from conveyor.domain.ids import KeyId
 from conveyor.errors import ConveyorError, InvalidArgument, RefusedToStart
 from conveyor.settings import DURATION, UNITS, Auth, load_settings
-from conveyor.steps.grant import KeyShown
+from conveyor.steps.api_keys import ApiKeyInfo
 
 LEFT_UNDONE = 1
 NOT_DECRYPTED = (
@@ -69,15 +69,15 @@ def create(  # noqa: PLR0917 - a command's parameters are its flags
         gateway_key=_gateway_key(gateway_key_from_env, ask=gateway_key),
     )
     _check(wanted)
-    granted = key_desk(load_settings({"data": data}, file=config)).create(wanted)
+    created = key_desk(load_settings({"data": data}, file=config)).create(wanted)
     if as_json:
-        show.raw(msgspec.json.encode(granted))
+        show.raw(msgspec.json.encode(created))
         return
-    show.facts([("key", granted.key), *_facts(granted.about)])
+    show.facts([("key", created.key), *_facts(created.about)])
     show.aside("Keep the key now: it is not shown again, and nobody can look it up.")
-    if granted.auth != Auth.KEYS:
+    if created.auth != Auth.KEYS:
         show.aside(
-            f"The service's `auth` is {granted.auth}: it asks for such keys when it is keys."
+            f"The service's `auth` is {created.auth}: it asks for such keys when it is keys."
         )
 
 
@@ -180,7 +180,7 @@ def _check(wanted: NewKey) -> None:
         raise RefusedToStart(error.detail) from None
 
 
-def _facts(key: KeyShown) -> list[tuple[str, object]]:
+def _facts(key: ApiKeyInfo) -> list[tuple[str, object]]:
     return [
         ("id", key.id),
         ("caller", key.caller),

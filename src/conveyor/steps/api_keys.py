@@ -1,4 +1,4 @@
-"""Grant: keys are made, listed and revoked, for those who look after the service.
+"""ApiKeyAdmin: keys are made, listed and revoked, for those who look after the service.
 
 Each is one write. Whoever dies after it, and before the key was shown, leaves a key that nobody
 has: it is in the list, and can be revoked.
@@ -29,7 +29,7 @@ PAGE = 500
 log = structlog.get_logger()
 
 
-class KeyShown(msgspec.Struct, frozen=True, kw_only=True):
+class ApiKeyInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What operators see of a key."""
 
     id: KeyId
@@ -44,16 +44,16 @@ class KeyShown(msgspec.Struct, frozen=True, kw_only=True):
     has_gateway_key: bool
 
 
-class Granted(msgspec.Struct, frozen=True, kw_only=True):
+class CreatedApiKey(msgspec.Struct, frozen=True, kw_only=True):
     """A new key: this is the only time it is told."""
 
     key: str
-    about: KeyShown
+    about: ApiKeyInfo
     auth: str  # how the service tells callers: whether it asks for such keys at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class ApiKeyAdmin:
     metadata: Metadata
     api_keys: ApiKeys
     encryption: KeyRing | None  # None where no gateway key is going to be stored
@@ -62,7 +62,7 @@ class Grant:
     new_secret: Callable[[], str]
     auth: str
 
-    async def create(self, wanted: NewKey) -> Granted:
+    async def create(self, wanted: NewKey) -> CreatedApiKey:
         now = self.clock.now()
         life.check(wanted, now)
         key_id = KeyId(self.ids.new())
@@ -80,9 +80,9 @@ class Grant:
         )
         await self.metadata.commit(key)
         log.info("key.created", key_id=key_id, caller=caller, scopes=" ".join(key.scopes))
-        return Granted(key=text, about=self._shown(key), auth=self.auth)
+        return CreatedApiKey(key=text, about=self._shown(key), auth=self.auth)
 
-    async def revoke(self, key_id: KeyId) -> KeyShown | None:
+    async def revoke(self, key_id: KeyId) -> ApiKeyInfo | None:
         """The key, which opens nothing from now on; None when there is none of that id."""
         while key := await self.api_keys.find(key_id):
             if key.revoked_at:
@@ -121,7 +121,7 @@ class Grant:
             await self.metadata.commit(paused)
             log.warning("schedule.paused", job_id=job.id, why=paused.pause_reason)
 
-    async def page(self, *, limit: int, after: str = "") -> Sequence[KeyShown]:
+    async def page(self, *, limit: int, after: str = "") -> Sequence[ApiKeyInfo]:
         """Keys in order of id, from above `after`: the oldest first."""
         return [self._shown(key) for key in await self.api_keys.page(limit=limit, after=after)]
 
@@ -132,8 +132,8 @@ class Grant:
             raise Unavailable("the encryption key is not open, and a gateway key is to be stored")
         return self.encryption.encrypt(gateway_key, context=where)
 
-    def _shown(self, key: ApiKey) -> KeyShown:
-        return KeyShown(
+    def _shown(self, key: ApiKey) -> ApiKeyInfo:
+        return ApiKeyInfo(
             id=key.id,
             caller=key.caller,
             name=key.name,

@@ -1,4 +1,4 @@
-"""Recognize: whose key it is that a request bears, and when a key was last used.
+"""Authenticate: whose key it is that a request bears, and when a key was last used.
 
 Every request reads the key's row, so that a revoked one is refused from the next request on. Uses
 are noted in memory and written down by a loop of their own: no request waits for that, or fails
@@ -27,7 +27,7 @@ NOBODY = life.digest("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recognize:
+class Authenticate:
     metadata: Metadata
     api_keys: ApiKeys
     encryption: KeyRing

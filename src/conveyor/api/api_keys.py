@@ -13,7 +13,7 @@ from conveyor.domain.api_key import NewKey
 from conveyor.domain.ids import KeyId
 from conveyor.domain.json_slices import brief
 from conveyor.errors import ConveyorError, InvalidArgument
-from conveyor.steps.grant import Grant
+from conveyor.steps.api_keys import ApiKeyAdmin
 from conveyor.steps.rotate_encryption import RotateEncryption
 
 PAGE = 500
@@ -22,15 +22,15 @@ JSON = "application/json"
 NDJSON = "application/x-ndjson"
 
 
-class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
+class RotationFailed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
     """The last line of a change that could not go on."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Granting:
-    grant: Grant
+class ApiKeyRoutes:
+    admin: ApiKeyAdmin
     rotate_encryption: RotateEncryption
 
     def routes(self) -> Sequence[Route]:
@@ -43,7 +43,7 @@ class Granting:
 
     async def list_keys(self, request: Request) -> Response:
         after = request.query_params.get("after", "")
-        return _json(await self.grant.page(limit=PAGE, after=after))
+        return _json(await self.admin.page(limit=PAGE, after=after))
 
     async def create_key(self, request: Request) -> Response:
         raw = await read_body(request, MOST_BYTES)
@@ -51,10 +51,10 @@ class Granting:
             wanted = msgspec.json.decode(raw, type=NewKey)
         except msgspec.MsgspecError as error:
             raise InvalidArgument(f"That is no request for a key: {brief(str(error))}") from None
-        return _json(await self.grant.create(wanted))
+        return _json(await self.admin.create(wanted))
 
     async def revoke_key(self, request: Request) -> Response:
-        return _json(await self.grant.revoke(KeyId(request.path_params["key"])))
+        return _json(await self.admin.revoke(KeyId(request.path_params["key"])))
 
     async def rotate(self, request: Request) -> Response:
         """Progress as lines of JSON, and at the end what came of it."""
@@ -66,7 +66,7 @@ class Granting:
             async for event in self.rotate_encryption.rotate(force=force):
                 yield msgspec.json.encode(event) + b"\n"
         except ConveyorError as error:
-            yield msgspec.json.encode(Failed(str(error))) + b"\n"
+            yield msgspec.json.encode(RotationFailed(str(error))) + b"\n"
 
 
 def _json(value: object) -> Response:
