@@ -396,7 +396,7 @@ def test_a_list_that_was_lost_is_given_up_shown_and_dropped(tmp_path: Path) -> N
         assert _codes(doctor(folder, code=1)) == {"dead_letter"}
         assert dlq(folder, "show", message["id"]) == [message]
         told = _conveyor("dlq", "drop", "--data", str(tmp_path), message["id"], given="n\n", code=1)
-        assert "Forget 1" in told.stderr
+        assert "Delete 1" in told.stderr
         assert dlq(folder, "list") == [message]
         assert dlq(folder, "drop", message["id"], "--yes") == [
             {"id": message["id"], "dropped": True}
@@ -476,7 +476,7 @@ def test_a_message_redriven_at_rest_is_done_at_the_next_start(folder: Folder) ->
         json.dumps({"id": folder.job}),
     )
     assert _codes(doctor(folder, code=1)) == {"dead_letter"}
-    dlq(folder, "retry", "01M7GNPVD0697FEM6F7VYWRK5F")
+    dlq(folder, "redrive", "01M7GNPVD0697FEM6F7VYWRK5F")
     assert doctor(folder, code=0)
     [(deliveries, dead_lettered_at)] = folder.execute(
         "SELECT deliveries, dead_lettered_at FROM control_message"
@@ -487,7 +487,7 @@ def test_a_message_redriven_at_rest_is_done_at_the_next_start(folder: Folder) ->
 
 
 def test_dlq_wants_names_or_all(folder: Folder) -> None:
-    for verb in ("retry", "drop"):
+    for verb in ("redrive", "drop"):
         for given in ([], ["an-id", "--all"]):
             told = _conveyor("dlq", verb, "--data", str(folder.path), *given, code=2)
             assert "--all" in told.stderr

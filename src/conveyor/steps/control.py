@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from conveyor.domain.control_queue import ControlSlots, SlotLimits
+from conveyor.domain.retry import backoff
 from conveyor.errors import CallerFault, ConveyorError, Stale, Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.control_queue import ControlQueue, ReceivedMessage
@@ -121,7 +122,8 @@ class ControlWorker:
         elif message.deliveries >= MOST_DELIVERIES:
             await self._give_up(message, handler, _reason(outcome))
         else:
-            await self.control_queue.retry_later(message, delay=_delay(message.deliveries))
+            delay = backoff(message.deliveries, first=FIRST_DELAY, longest=LONGEST_DELAY)
+            await self.control_queue.retry_later(message, delay=delay)
 
     async def _give_up(self, message: ReceivedMessage, handler: Handler, reason: str) -> None:
         """End a message that was tried often enough, unless its work progressed all the same."""
@@ -201,8 +203,3 @@ def _reason(failure: Exception) -> str:
     if isinstance(failure, ConveyorError):
         return f"{failure.code}: {failure}"
     return f"bug: {type(failure).__name__}, logged as control.bug"
-
-
-def _delay(deliveries: int) -> timedelta:
-    doublings: int = 2 ** min(deliveries - 1, 20)
-    return min(FIRST_DELAY * doublings, LONGEST_DELAY)
