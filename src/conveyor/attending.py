@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-from conveyor.domain.batch import INGEST, SCRUB, ingest_payload
+from conveyor.domain.batch import INGEST, ingest_payload
 from conveyor.domain.control_queue import SlotLimits
+from conveyor.domain.deletion import PURGE
 from conveyor.domain.export import EXPORT
 from conveyor.domain.ids import ExportId, RunId
 from conveyor.operating import Stores
@@ -12,19 +13,19 @@ from conveyor.steps.control import ControlWorker, Handler, WorkStatus
 from conveyor.steps.export import Export
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.pack import Pack
-from conveyor.steps.scrub import Scrub
+from conveyor.steps.purge import Purge
 from conveyor.steps.shared.turn import Turn
 
 # Slots of one process. An export keeps its slot for hours, so one caller has one of them.
 INGESTS = SlotLimits(slots=4, per_caller=2)
-SCRUBS = SlotLimits(slots=2, per_caller=1)
+PURGES = SlotLimits(slots=2, per_caller=1)
 EXPORTS = SlotLimits(slots=4, per_caller=1)
 
 
 def wire_control_worker(stores: Stores, ingest: Ingest, exporting: Export) -> ControlWorker:
     handlers = {
         INGEST: ingest_handler(ingest),
-        SCRUB: scrub_handler(_scrub(stores)),
+        PURGE: purge_handler(_purge(stores)),
         EXPORT: export_handler(exporting),
     }
     return ControlWorker(stores.control_queue, handlers, stores.clock)
@@ -66,8 +67,8 @@ def ingest_handler(ingest: Ingest) -> Handler:
     return Handler(handle, give_up, status, limits=INGESTS)
 
 
-def _scrub(stores: Stores) -> Scrub:
-    return Scrub(
+def _purge(stores: Stores) -> Purge:
+    return Purge(
         metadata=stores.metadata,
         inputs=stores.inputs,
         exports=stores.exports,
@@ -80,14 +81,14 @@ def _scrub(stores: Stores) -> Scrub:
     )
 
 
-def scrub_handler(scrub: Scrub) -> Handler:
+def purge_handler(purge: Purge) -> Handler:
     async def handle(payload: Mapping[str, str], turn: Turn) -> Mapping[str, str] | None:
-        return None if await scrub.run(payload["id"], turn) else payload
+        return None if await purge.run(payload["id"], turn) else payload
 
     async def give_up(payload: Mapping[str, str]) -> None:
         """Nothing is left half done that the sweeper would not have done again."""
 
-    return Handler(handle, give_up, limits=SCRUBS)
+    return Handler(handle, give_up, limits=PURGES)
 
 
 def export_handler(exporting: Export) -> Handler:

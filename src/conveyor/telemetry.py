@@ -206,7 +206,7 @@ SWEEPER_ACTIONS = (
     "lapsed_lease",
     "missed_completion",
     "unfinished_ingest",
-    "unfinished_scrub",
+    "unfinished_purge",
     "unfinished_export",
     "held_input",
     "orphan_rows",

@@ -26,9 +26,9 @@ from conveyor.steps import (
     ingest,
     notify,
     pack,
+    purge,
     rerun,
     rotate_encryption,
-    scrub,
     sweep,
 )
 from tests.crash.deaths import ASTRAY, DEAD, Crossing, Deaths, Point, When
@@ -67,8 +67,8 @@ def prepare() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     ingest.CHUNK_LINES = 4
     pinned_reader.LIMITS = ListLimits(piece_lines=4)
-    rerun.PAGE = scrub.BITE = sweep.BITE = clear.BITE = 4
-    delete.PAGE = scrub.PAGE = sweep.PAGE = 2
+    rerun.PAGE = purge.CHUNK = sweep.BITE = clear.BITE = 4
+    delete.PAGE = purge.PAGE = sweep.PAGE = 2
     export.PAGE = pack.PAGE = notify.PAGE = rotate_encryption.PAGE = 2
     pack.LARGE = 30  # bytes: those of a page from large.example
     pack.AHEAD = 0  # one call after another, so that each has the same number in every life

@@ -232,7 +232,7 @@ async def settle_after_a_delete(life: Life) -> None:
 
 
 @scenario()
-async def settle_in_the_middle_of_a_scrub(life: Life) -> None:
+async def settle_in_the_middle_of_a_purge(life: Life) -> None:
     job = await submit(life, pages(2))
 
     async def delete() -> None:

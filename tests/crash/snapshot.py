@@ -58,7 +58,7 @@ def _rows(connection: apsw.Connection, bodies: Bodies) -> Picture:
             "job",
             "run",
             "batch",
-            "scrub",
+            "deletion",
             "file_input",
             "export",
             "event",

@@ -13,7 +13,7 @@ import pytest
 
 from conveyor import errors
 from conveyor.adapters.http import direct_wire, webhooks
-from conveyor.attending import EXPORTS, INGESTS, SCRUBS
+from conveyor.attending import EXPORTS, INGESTS, PURGES
 from conveyor.domain import (
     counts,
     cursor,
@@ -40,8 +40,9 @@ from conveyor.domain import (
     task_bodies,
     webhook,
 )
-from conveyor.domain.batch import INGEST, SCRUB
+from conveyor.domain.batch import INGEST
 from conveyor.domain.control_queue import SlotLimits
+from conveyor.domain.deletion import PURGE
 from conveyor.domain.export import EXPORT
 from conveyor.domain.failure import BY_CODE, BY_STATUS, AccountReason, FailureReason, Handling
 from conveyor.domain.json_slices import finish
@@ -468,5 +469,5 @@ def test_the_places_of_background_work_are_the_codes() -> None:
     listed = {
         row["kind"]: SlotLimits(int(row["slots"]), int(row["slots per caller"])) for row in table
     }
-    assert listed == {INGEST: INGESTS, SCRUB: SCRUBS, EXPORT: EXPORTS}
+    assert listed == {INGEST: INGESTS, PURGE: PURGES, EXPORT: EXPORTS}
     assert f"A turn lasts {TURN.seconds} s." in section("10.5 Control queue")

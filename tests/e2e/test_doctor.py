@@ -456,7 +456,7 @@ def test_a_message_that_was_given_up_is_done_once_the_cause_is_mended(tmp_path: 
         folder.execute("UPDATE control_message SET deliveries = 9, due_at = 1")
         with service(data=data, gateway=gateway.url) as program:
             [message] = until(lambda: dlq(folder, "list"))
-            assert message["kind"] == "scrub"
+            assert message["kind"] == "purge"
             assert "unavailable" in message["reason"]
             assert "dead_letter" in _codes(doctor(folder, "--job", job, code=1))
             obstacle.rmdir()
@@ -472,7 +472,7 @@ def test_a_message_that_was_given_up_is_done_once_the_cause_is_mended(tmp_path: 
 def test_a_message_redriven_at_rest_is_done_at_the_next_start(folder: Folder) -> None:
     folder.execute(
         "INSERT INTO control_message (id, kind, subject, payload, deliveries, reason, dead_lettered_at)"
-        " VALUES ('01M7GNPVD0697FEM6F7VYWRK5F', 'scrub', 'a job', ?, 10, 'why', 1)",
+        " VALUES ('01M7GNPVD0697FEM6F7VYWRK5F', 'purge', 'a job', ?, 10, 'why', 1)",
         json.dumps({"id": folder.job}),
     )
     assert _codes(doctor(folder, code=1)) == {"dead_letter"}

@@ -87,7 +87,7 @@ def _is_purged(data: Path, job_id: str) -> bool:
     """By the database itself: for its caller a job is gone from the delete on."""
     connection = apsw.Connection(str(data / "conveyor.db"), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        query = "SELECT doc ->> 'done_at' IS NOT NULL FROM scrub WHERE id = ?"
+        query = "SELECT doc ->> 'done_at' IS NOT NULL FROM deletion WHERE id = ?"
         return bool(connection.execute(query, (job_id,)).get)
     finally:
         connection.close()

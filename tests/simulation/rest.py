@@ -122,7 +122,7 @@ async def _check_nothing_is_left_over(world: World, callers: Callers) -> None:
     kept = {f"pins/{job.id}.ndjson" for job in callers.jobs if not job.deleted_at}
     left = set(await world.ports.blobs.keys("", limit=1000))
     assert left <= kept, f"objects of nobody: {left - kept}"
-    assert not await world.ports.metadata.scrubs(limit=10)
+    assert not await world.ports.metadata.deletions(limit=10)
     assert not await world.ports.control_queue.dead_letters(limit=10)
     assert not await world.ports.control_queue.receive(1, lease=A_MINUTE)
     for job in callers.jobs:

@@ -29,8 +29,9 @@ from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.adapters.memory.timetable import MemoryTimetable
 from conveyor.adapters.memory.work import MemoryWork
-from conveyor.attending import export_handler, ingest_handler, scrub_handler
-from conveyor.domain.batch import INGEST, SCRUB, Batch
+from conveyor.attending import export_handler, ingest_handler, purge_handler
+from conveyor.domain.batch import INGEST, Batch
+from conveyor.domain.deletion import PURGE
 from conveyor.domain.delivery_queue import DeliveryQueue
 from conveyor.domain.export import EXPORT, GIB
 from conveyor.domain.ids import CallerId, JobId, RunId, ulid
@@ -73,13 +74,13 @@ from conveyor.steps.mend import Mend
 from conveyor.steps.notify import Notify
 from conveyor.steps.owing import Owing
 from conveyor.steps.pack import Pack
+from conveyor.steps.purge import Purge
 from conveyor.steps.read import Read
 from conveyor.steps.report import Report
 from conveyor.steps.rerun import RerunJob, Rerunning
 from conveyor.steps.reschedule import Reschedule
 from conveyor.steps.retire import Retire
 from conveyor.steps.rotate import Rotate
-from conveyor.steps.scrub import Scrub
 from conveyor.steps.settle import Settle
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
@@ -149,7 +150,7 @@ class House:
     read: Read
     rerun_job: RerunJob
     delete: Delete
-    scrub: Scrub
+    purge: Purge
     exporting: Export
     report: Report
     subscribe: ManageWebhooks
@@ -294,7 +295,7 @@ def a_house(
         wake=woken.append,
     )
 
-    scrub = Scrub(
+    purge = Purge(
         metadata=metadata,
         inputs=inputs,
         exports=exports,
@@ -485,7 +486,7 @@ def a_house(
             step_functions=tokens,
             clock=clock,
         ),
-        scrub=scrub,
+        purge=purge,
         exporting=exporting,
         fire=Fire(
             timetable=timetable,
@@ -512,7 +513,7 @@ def a_house(
             control_queue,
             {
                 INGEST: ingest_handler(ingest),
-                SCRUB: scrub_handler(scrub),
+                PURGE: purge_handler(purge),
                 EXPORT: export_handler(exporting),
             },
             clock,

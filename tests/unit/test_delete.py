@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from conveyor.domain import job as job_life
-from conveyor.domain.batch import SCRUB, TOMBSTONE_LIFE
 from conveyor.domain.control_queue import ControlMessage
+from conveyor.domain.deletion import PURGE, TOMBSTONE_LIFE
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import JobStatus
@@ -90,7 +90,7 @@ async def test_a_tombstone_goes_after_a_day() -> None:
     await house.sweep.step()
 
     assert await house.metadata.job(job_id) is None
-    assert list(await house.metadata.scrubs(limit=9)) == []
+    assert list(await house.metadata.deletions(limit=9)) == []
     with pytest.raises(NotFound):
         await house.delete.job(CALLER, job_id)
     assert not house.swept
@@ -219,7 +219,7 @@ async def test_a_delete_and_a_settle(moment: Moment) -> None:
         job_id, run_id = await house.submit(3)
         job = await house.job(job_id)
         tasks = await house.work.claim({run_id: 3})
-        getattr(house.trace, moment)(name, 1, lambda h=house, j=job_id: _delete_and_scrub(h, j))
+        getattr(house.trace, moment)(name, 1, lambda h=house, j=job_id: _delete_and_purge(h, j))
 
         await house.settle.settle([Ended(task, an_assignment(job), A_PAGE) for task in tasks])
 
@@ -235,7 +235,7 @@ async def test_a_delete_and_an_ingest(
     monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", 10)
     house = a_house()
     job_id, run_id = await house.submit(LARGE)
-    getattr(house.trace, moment)(call, 2, lambda: _delete_and_scrub(house, job_id))
+    getattr(house.trace, moment)(call, 2, lambda: _delete_and_purge(house, job_id))
 
     await house.ingest.run(run_id, 0)
     await house.handle_messages()
@@ -250,7 +250,7 @@ async def test_a_delete_and_an_ingest(
 async def test_a_delete_and_added_tasks(moment: Moment) -> None:
     house = a_house()
     job_id, _ = await house.submit(2, status="open")
-    getattr(house.trace, moment)("metadata.commit", 1, lambda: _delete_and_scrub(house, job_id))
+    getattr(house.trace, moment)("metadata.commit", 1, lambda: _delete_and_purge(house, job_id))
 
     with suppress(NotFound):
         await house.add_tasks.add(a_call(3), job_id, ids_as_reply)
@@ -275,7 +275,7 @@ async def test_a_delete_and_a_completion() -> None:
     assert (await house.run(run_id)).status is RunStatus.DELETED
 
 
-async def test_a_scrub_that_was_not_sent_is_found() -> None:
+async def test_a_purge_that_was_not_sent_is_found() -> None:
     house, job_id, _ = await _ended(3)
     with away(house.trace, "control_queue.send", Unavailable("no queue")):
         await house.delete.job(CALLER, job_id)
@@ -284,11 +284,11 @@ async def test_a_scrub_that_was_not_sent_is_found() -> None:
     await house.sweep_later()
     await house.handle_messages()
 
-    assert house.swept == {"unfinished_scrub": 1}
+    assert house.swept == {"unfinished_purge": 1}
     assert list(await house.tasks.runs_held(limit=9)) == []
 
 
-async def test_a_scrub_whose_message_waits_is_sent_no_second_one() -> None:
+async def test_a_purge_whose_message_waits_is_sent_no_second_one() -> None:
     house, job_id, _ = await _ended(3)
     await house.delete.job(CALLER, job_id)
     house.clock.advance(timedelta(minutes=11))
@@ -322,8 +322,8 @@ async def test_a_delete_that_dies_anywhere_is_finished_or_not_begun(
         await house.handle_messages()
         assert list(await house.tasks.runs_held(limit=9)) == []
         assert list(await house.bodies.runs_held(limit=9)) == []
-        [scrub] = await house.metadata.scrubs(limit=9)
-        assert scrub.done_at is not None
+        [purge] = await house.metadata.deletions(limit=9)
+        assert purge.done_at is not None
         number += 1
 
 
@@ -340,10 +340,10 @@ async def test_bodies_of_a_run_that_is_no_more_are_found() -> None:
     assert house.swept == {"orphan_body": 2}
 
 
-async def test_a_scrub_of_nothing_known_does_nothing() -> None:
+async def test_a_purge_of_nothing_known_does_nothing() -> None:
     house = a_house()
     payload = {"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"}
-    await house.control_queue.send(ControlMessage(kind=SCRUB, subject="nothing", payload=payload))
+    await house.control_queue.send(ControlMessage(kind=PURGE, subject="nothing", payload=payload))
     assert await house.handle_messages() == 1
 
 
@@ -368,7 +368,7 @@ async def _delete_and_clear(house: House, what: str, job_id: JobId, run_id: RunI
     await house.handle_messages()
 
 
-async def _delete_and_scrub(house: House, job_id: JobId) -> None:
+async def _delete_and_purge(house: House, job_id: JobId) -> None:
     await house.delete.job(CALLER, job_id)
     await house.handle_messages()
 

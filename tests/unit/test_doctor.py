@@ -140,7 +140,7 @@ async def lose_ingest_message(house: House) -> None:
     house.clock.advance(YOUNG)
 
 
-async def lose_scrub_message(house: House) -> None:
+async def lose_purge_message(house: House) -> None:
     job_id, run_id = await house.submit(2)
     await house.drain(run_id, _page)
     with away(house.trace, "control_queue.send", Unavailable("control queue away")):
@@ -194,7 +194,7 @@ LOST: dict[str, Setting] = {
     "lapsed_lease": lapse,
     "missed_completion": miss_completion,
     "unfinished_ingest": lose_ingest_message,
-    "unfinished_scrub": lose_scrub_message,
+    "unfinished_purge": lose_purge_message,
     "orphan_rows": die_before_commit,
     "orphan_pin": leave_list,
     "orphan_body": leave_bodies,
@@ -578,7 +578,7 @@ async def _settle_some(house: House, run_id: RunId, count: int) -> int:
 
 def _writes(calls: list[str]) -> list[str]:
     reading = {
-        "job", "run", "jobs", "runs", "live", "batches", "scrubs", "get", "page", "history",
+        "job", "run", "jobs", "runs", "live", "batches", "deletions", "get", "page", "history",
         "counts", "tally", "runs_held", "read", "names", "keys", "length", "lapsed", "histories",
         "dead_letters", "find", "is_live",
     }  # fmt: skip

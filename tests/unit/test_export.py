@@ -369,7 +369,7 @@ async def test_a_delete_meanwhile_leaves_nothing(call: str, moment: str) -> None
 
     async def delete() -> None:
         await house.delete.run(CALLER, job_id, again)
-        await house.scrub.run(again)
+        await house.purge.run(again)
 
     plan = house.trace.before if moment == "before" else house.trace.after
     plan(call, 2 if call == "metadata.commit" and moment == "after" else 1, delete)

@@ -267,7 +267,7 @@ async def test_a_list_is_let_go_of_for_jobs_that_are_no_more() -> None:
     assert kept.jobs == (lives,)
 
 
-async def test_a_list_of_a_job_that_is_being_cleared_is_its_scrubs() -> None:
+async def test_a_list_of_a_job_that_is_being_cleared_is_its_deletions() -> None:
     house = a_house()
     slot = await _full_slot(house)
     job_id, _ = await house.submit(1)

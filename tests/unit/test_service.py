@@ -12,14 +12,14 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from conveyor.domain.batch import SCRUB, Scrub
 from conveyor.domain.control_queue import ControlMessage
+from conveyor.domain.deletion import PURGE, Deletion
 from conveyor.settings import Settings
 from conveyor.steps.doctor import LEAST_ROOM
 from conveyor.vitals import Room
 from conveyor.wiring import open_embedded, wire
 
-A_SCRUB = ControlMessage(kind=SCRUB, subject="a job", payload={"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"})
+A_PURGE = ControlMessage(kind=PURGE, subject="a job", payload={"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"})
 
 
 async def test_a_long_message_does_not_hold_up_the_stop(
@@ -31,13 +31,13 @@ async def test_a_long_message_does_not_hold_up_the_stop(
         engines = await open_embedded(settings, stack)
         begun, stopping = asyncio.Event(), asyncio.Event()
 
-        async def endless(**_: object) -> list[Scrub]:
+        async def endless(**_: object) -> list[Deletion]:
             begun.set()
             await asyncio.Event().wait()
             return []
 
-        monkeypatch.setattr(engines.metadata, "scrubs", endless)
-        await engines.control_queue.send(A_SCRUB)
+        monkeypatch.setattr(engines.metadata, "deletions", endless)
+        await engines.control_queue.send(A_PURGE)
         service = wire(settings, engines)
         async with asyncio.timeout(10), asyncio.TaskGroup() as group:
             group.create_task(service.work(stopping))
@@ -46,7 +46,7 @@ async def test_a_long_message_does_not_hold_up_the_stop(
     async with AsyncExitStack() as stack:
         engines = await open_embedded(settings, stack)
         [message] = await engines.control_queue.receive(9, lease=timedelta(seconds=1))
-        assert message.kind == SCRUB
+        assert message.kind == PURGE
 
 
 async def test_a_bug_in_a_background_loop_does_not_end_the_process(
@@ -71,13 +71,13 @@ async def test_a_bug_in_a_background_loop_does_not_end_the_process(
         break_call(engines.outbox, "due")
         break_call(engines.timetable, "due")
         break_call(engines.work, "release_lapsed")
-        break_call(engines.metadata, "scrubs")
-        await engines.control_queue.send(A_SCRUB)
+        break_call(engines.metadata, "deletions")
+        await engines.control_queue.send(A_PURGE)
         service = wire(settings, engines)
         with capture_logs() as logs:
             async with asyncio.timeout(30), asyncio.TaskGroup() as group:
                 group.create_task(service.work(stopping))
-                while met["scrubs"] < 3 or met["release_lapsed"] < 3:  # noqa: ASYNC110 - no event
+                while met["deletions"] < 3 or met["release_lapsed"] < 3:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.01)
                 stopping.set()
     assert {"control.bug", "step.bug", "sweeper.failed"} <= {line["event"] for line in logs}

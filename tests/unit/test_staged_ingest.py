@@ -401,7 +401,7 @@ async def test_a_deleted_job_leaves_nothing_and_the_list_goes_with_its_last_job(
         await house.read.bad_rows(CALLER, first, None)
 
 
-async def test_a_job_that_names_a_list_in_its_last_moment_keeps_it_from_a_scrub() -> None:
+async def test_a_job_that_names_a_list_in_its_last_moment_keeps_it_from_a_purge() -> None:
     house = a_house()
     slot_id = await sent(house, urls(COUNT))
     first, _ = ids_in(await submit_list(house, slot_id, on_invalid="skip"))
@@ -423,8 +423,8 @@ async def test_a_job_that_names_a_list_in_its_last_moment_keeps_it_from_a_scrub(
         may_commit.set()
         await submission
 
-    house.trace.after("inputs.find", 1, commit)  # the scrub has seen the slot without it
-    await house.scrub.run(first)
+    house.trace.after("inputs.find", 1, commit)  # the purge has seen the slot without it
+    await house.purge.run(first)
 
     second, run_id = ids_in(submission.result())
     slot = await house.inputs.find(slot_id)
@@ -438,7 +438,7 @@ async def test_a_message_for_a_deleted_job_does_nothing() -> None:
     house = a_house()
     job_id, run_id = await submitted_list(house, urls(COUNT))
     await house.delete.job(CALLER, job_id)
-    await house.scrub.run(job_id)
+    await house.purge.run(job_id)
     await house.ingest.run(run_id, 0)
     assert list(await house.tasks.runs_held(limit=9)) == []
     assert await house.batches() == []

@@ -73,7 +73,7 @@ async def test_a_copy_of_a_run_is_made_in_turns(statuses: str | None) -> None:
 
 
 async def test_a_purge_is_done_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conveyor.steps.scrub.BITE", 4)
+    monkeypatch.setattr("conveyor.steps.purge.CHUNK", 4)
     house = a_house()
     job_id, run_id = await house.submit(ROWS)
     await house.handle_messages()

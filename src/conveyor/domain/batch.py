@@ -1,7 +1,7 @@
 """What is owed: rows on their way from a list or an earlier run and rows on their way out."""
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import msgspec
 
@@ -15,8 +15,6 @@ from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, 
 from conveyor.domain.task import TaskSpec, TaskStatus
 
 INGEST = "ingest"  # the message that finishes a batch
-SCRUB = "scrub"  # the message that clears what was deleted
-TOMBSTONE_LIFE = timedelta(hours=24)  # for how long a repeated delete is answered as the first
 LINES_AT_A_TIME = 5_000
 BYTES_AT_A_TIME = 1024 * 1024
 
@@ -46,20 +44,6 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     position: Position = BEGINNING  # where to go on in it
     errors: int = 0  # bad rows before that
     checked: bool = False  # a strict one: it has no bad row, and is being read once more
-    version: int = 0
-
-
-class Scrub(msgspec.Struct, frozen=True, kw_only=True):
-    """A deleted job, or one deleted run of a job, that is to be cleared away.
-
-    It is stored by the delete itself. Once all is cleared it stays with its tombstone for a day.
-    """
-
-    id: str  # of what was deleted: the run, or the job
-    job_id: JobId
-    sent_at: datetime  # when its message was last sent
-    run_id: RunId | None = None
-    done_at: datetime | None = None
     version: int = 0
 
 
@@ -113,13 +97,6 @@ def ingest_payload(batch: Batch) -> dict[str, str]:
     """Which batch, and how far it had come when this was written."""
     place = {"run_id": batch.run_id, "first": str(batch.first)}
     return {**place, "version": str(batch.version)}
-
-
-def scrub_message(scrub: Scrub, caller: CallerId | None) -> ControlMessage:
-    """The message that clears away what was deleted."""
-    return ControlMessage(
-        kind=SCRUB, subject=scrub.id, caller=caller or "", payload={"id": scrub.id}
-    )
 
 
 def batch_of(pinned: PinnedList, job_id: JobId, run_id: RunId, now: datetime) -> Batch:

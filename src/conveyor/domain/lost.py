@@ -1,6 +1,7 @@
 """What the sweeper calls the things it finds, and what it says of them."""
 
-from conveyor.domain.batch import Batch, Scrub
+from conveyor.domain.batch import Batch
+from conveyor.domain.deletion import Deletion
 from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.finding import Lost
@@ -52,14 +53,14 @@ def missed_completion(run: Run) -> Lost:
     )
 
 
-def unfinished_scrub(scrub: Scrub) -> Lost:
+def unfinished_purge(deletion: Deletion) -> Lost:
     return Lost(
-        action="unfinished_scrub",
-        mark=f"scrub {scrub.id}",
+        action="unfinished_purge",
+        mark=f"deletion {deletion.id}",
         what="it is deleted and not cleared away; that was last asked for at "
-        f"{scrub.sent_at:%Y-%m-%d %H:%M:%S}",
-        job_id=scrub.job_id,
-        run_id=scrub.run_id,
+        f"{deletion.sent_at:%Y-%m-%d %H:%M:%S}",
+        job_id=deletion.job_id,
+        run_id=deletion.run_id,
     )
 
 

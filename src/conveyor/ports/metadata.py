@@ -6,7 +6,8 @@ from typing import Protocol
 import msgspec
 
 from conveyor.domain.api_key import ApiKey
-from conveyor.domain.batch import Batch, Scrub
+from conveyor.domain.batch import Batch
+from conveyor.domain.deletion import Deletion
 from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.idempotency import IdempotencyRecord
@@ -17,7 +18,7 @@ from conveyor.domain.run import Run
 from conveyor.domain.signing import SigningKeys
 
 # What has a version.
-Row = Job | Run | Batch | Scrub | FileInput | Export | OutboxEvent | SigningKeys | ApiKey
+Row = Job | Run | Batch | Deletion | FileInput | Export | OutboxEvent | SigningKeys | ApiKey
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -91,6 +92,6 @@ class Metadata(Protocol):
         """Unfinished batches in order of (run id, first index), from above `after`."""
         ...
 
-    async def scrubs(self, *, limit: int, after: str = "") -> Sequence[Scrub]:
+    async def deletions(self, *, limit: int, after: str = "") -> Sequence[Deletion]:
         """What was deleted, cleared away or not, in order of id, from above `after`."""
         ...

@@ -147,8 +147,8 @@ class Clear:
 
     async def _is_owed(self, name: str) -> bool:
         """Whether what is deleted under this id is still to be cleared."""
-        near = await self.metadata.scrubs(limit=SIBLINGS, after=name[:-1])
-        return any(scrub.id == name and scrub.done_at is None for scrub in near)
+        near = await self.metadata.deletions(limit=SIBLINGS, after=name[:-1])
+        return any(deletion.id == name and deletion.done_at is None for deletion in near)
 
     async def _inputs(self, after: str, limit: int) -> Sequence[Entry]:
         page = await self.inputs.page(limit=limit, after=after)

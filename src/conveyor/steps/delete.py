@@ -1,6 +1,6 @@
 """Delete: a job or a run is gone for callers and pumps at once; a message clears it away.
 
-One transaction marks it deleted and stores what is owed: the scrub. Every change of a job's runs
+One transaction marks it deleted and stores what is owed: the deletion. Every change of a job's runs
 raises the job's version, so a delete and a rerun at the same time cannot both have their way.
 """
 
@@ -12,7 +12,7 @@ import structlog
 
 from conveyor.domain import job as job_life
 from conveyor.domain import run as run_life
-from conveyor.domain.batch import Scrub, scrub_message
+from conveyor.domain.deletion import Deletion, purge_message
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.run import Run, RunStatus
@@ -66,11 +66,11 @@ class Delete:
         now = self.clock.now()
         ended = [run_life.delete(run, now)] if run and run.is_live else []
         owed = [event for one in ended for event in self.owing.at_stop(one)]
-        scrub = Scrub(id=job.id, job_id=job.id, sent_at=now)
-        await self.metadata.commit(job_life.delete(job, now), *ended, *owed, scrub)
+        deletion = Deletion(id=job.id, job_id=job.id, sent_at=now)
+        await self.metadata.commit(job_life.delete(job, now), *ended, *owed, deletion)
         self.owing.announce(owed)
         log.info("job.deleted", job_id=job.id)
-        await self._follow_up(scrub, run, job.caller)
+        await self._follow_up(deletion, run, job.caller)
 
     async def _delete_run(self, job: Job, run: Run) -> None:
         now = self.clock.now()
@@ -81,14 +81,14 @@ class Delete:
                     f"Run {other.id} shows results of this one: delete it first"
                 )
             newest = newest or other.id
-        scrub = Scrub(id=run.id, job_id=job.id, run_id=run.id, sent_at=now)
+        deletion = Deletion(id=run.id, job_id=job.id, run_id=run.id, sent_at=now)
         pointed = job_life.point_at(job, newest, now)
         deleted = run_life.delete(run, now)
         owed = self.owing.at_stop(deleted) if run.is_live else []
-        await self.metadata.commit(pointed, deleted, *owed, scrub)
+        await self.metadata.commit(pointed, deleted, *owed, deletion)
         self.owing.announce(owed)
         log.info("run.deleted", job_id=job.id, run_id=run.id)
-        await self._follow_up(scrub, run, job.caller)
+        await self._follow_up(deletion, run, job.caller)
 
     async def _others(self, job: Job, run: Run) -> AsyncIterator[Run]:
         """The job's other runs, newest first."""
@@ -99,11 +99,11 @@ class Delete:
                     yield other
             before = page[-1].id
 
-    async def _follow_up(self, scrub: Scrub, run: Run | None, caller: CallerId) -> None:
+    async def _follow_up(self, deletion: Deletion, run: Run | None, caller: CallerId) -> None:
         """Take no more of the run, and have all cleared; what fails here the sweeper finds."""
         with suppress(Unavailable):
             if run and run.is_live:
                 await self.work.close(run.id)
-            await self.control_queue.send(scrub_message(scrub, caller))
+            await self.control_queue.send(purge_message(deletion, caller))
         if run:
             self.wake(run.id)

@@ -13,8 +13,9 @@ import msgspec
 
 from conveyor.domain import export as export_life
 from conveyor.domain import lost
-from conveyor.domain.batch import TOMBSTONE_LIFE, Batch, Scrub, ingest_message, scrub_message
+from conveyor.domain.batch import Batch, ingest_message
 from conveyor.domain.control_queue import ControlMessage
+from conveyor.domain.deletion import TOMBSTONE_LIFE, Deletion, purge_message
 from conveyor.domain.export import Export, ExportStatus, export_message, files_of
 from conveyor.domain.ids import RunId
 from conveyor.domain.run import Run
@@ -43,7 +44,7 @@ class Mend:
         return (
             Check(name="batches", listing=self._batches),
             Check(name="completions", listing=self._completions),
-            Check(name="scrubs", listing=self._scrubs),
+            Check(name="deletions", listing=self._deletions),
             Check(name="exports", listing=self._exports),
         )
 
@@ -82,37 +83,39 @@ class Mend:
     async def _complete(self, run_id: RunId) -> int:
         return int(await self.check(run_id))
 
-    async def _scrubs(self, after: str, limit: int) -> Sequence[Entry]:
-        page = await self.metadata.scrubs(limit=limit, after=after)
-        return [(scrub.id, partial(self._scrub, scrub)) for scrub in page]
+    async def _deletions(self, after: str, limit: int) -> Sequence[Entry]:
+        page = await self.metadata.deletions(limit=limit, after=after)
+        return [(deletion.id, partial(self._deletion, deletion)) for deletion in page]
 
-    async def _scrub(self, scrub: Scrub, patient: bool) -> Found | None:
+    async def _deletion(self, deletion: Deletion, patient: bool) -> Found | None:
         """What was deleted, is not cleared, and has not been told to anyone for long."""
-        if scrub.done_at is None:
-            if patient and self._is_recent(scrub.sent_at):
+        if deletion.done_at is None:
+            if patient and self._is_recent(deletion.sent_at):
                 return None
-            if await self._is_live(scrub_message(scrub, None)):
+            if await self._is_live(purge_message(deletion, None)):
                 return None
-            return Broken(lost.unfinished_scrub(scrub), partial(self._scrub_again, scrub))
-        if scrub.done_at + TOMBSTONE_LIFE <= self.clock.now():
-            return Over("tombstone", partial(self._remove_tombstone, scrub))
+            return Broken(lost.unfinished_purge(deletion), partial(self._purge_again, deletion))
+        if deletion.done_at + TOMBSTONE_LIFE <= self.clock.now():
+            return Over("tombstone", partial(self._remove_tombstone, deletion))
         return None
 
-    async def _scrub_again(self, scrub: Scrub) -> int:
+    async def _purge_again(self, deletion: Deletion) -> int:
         try:
-            await self.metadata.commit(msgspec.structs.replace(scrub, sent_at=self.clock.now()))
+            await self.metadata.commit(msgspec.structs.replace(deletion, sent_at=self.clock.now()))
         except Stale:
             return 0  # it has just been done, or another sweeper saw it too
-        job = await self.metadata.job(scrub.job_id)
-        return int(await self.control_queue.send(scrub_message(scrub, job.caller if job else None)))
+        job = await self.metadata.job(deletion.job_id)
+        return int(
+            await self.control_queue.send(purge_message(deletion, job.caller if job else None))
+        )
 
-    async def _remove_tombstone(self, scrub: Scrub) -> int:
-        if scrub.run_id:
-            stone = await self.metadata.run(scrub.run_id)
-            await self.metadata.commit(Removed(scrub), *([Removed(stone)] if stone else []))
+    async def _remove_tombstone(self, deletion: Deletion) -> int:
+        if deletion.run_id:
+            stone = await self.metadata.run(deletion.run_id)
+            await self.metadata.commit(Removed(deletion), *([Removed(stone)] if stone else []))
         else:
-            job = await self.metadata.job(scrub.job_id)
-            await self.metadata.commit(Removed(scrub), *([Removed(job)] if job else []))
+            job = await self.metadata.job(deletion.job_id)
+            await self.metadata.commit(Removed(deletion), *([Removed(job)] if job else []))
         return 1
 
     async def _exports(self, after: str, limit: int) -> Sequence[Entry]:

@@ -170,7 +170,7 @@ class Report:
     async def _record(self, event: OutboxEvent) -> None:
         """Write what came of it. Nobody can ask for what a deleted run was owed: it goes.
 
-        A scrub leaves what is owed alone. One that came by while this was being written left it,
+        A purge leaves what is owed alone. One that came by while this was being written left it,
         and is seen here.
         """
         if event.due_at is not None:

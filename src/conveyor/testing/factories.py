@@ -7,8 +7,9 @@ from typing import TypeVar
 import msgspec
 
 from conveyor.domain.api_key import ApiKey
-from conveyor.domain.batch import Batch, Scrub
+from conveyor.domain.batch import Batch
 from conveyor.domain.counts import NOTHING, Spend
+from conveyor.domain.deletion import Deletion
 from conveyor.domain.export import Export
 from conveyor.domain.failure import FailureReason, ruling
 from conveyor.domain.file_input import FileInput
@@ -115,9 +116,9 @@ def a_batch(**changes: object) -> Batch:
     return msgspec.structs.replace(batch, **changes)
 
 
-def a_scrub(**changes: object) -> Scrub:
-    scrub = Scrub(id=JOB, job_id=JOB, sent_at=NOON)
-    return msgspec.structs.replace(scrub, **changes)
+def a_deletion(**changes: object) -> Deletion:
+    deletion = Deletion(id=JOB, job_id=JOB, sent_at=NOON)
+    return msgspec.structs.replace(deletion, **changes)
 
 
 def a_file_input(**changes: object) -> FileInput:
@@ -167,7 +168,9 @@ def an_idempotency_record(**changes: object) -> IdempotencyRecord:
     return msgspec.structs.replace(record, **changes)
 
 
-_Row = TypeVar("_Row", Job, Run, Batch, Scrub, FileInput, Export, OutboxEvent, SigningKeys, ApiKey)
+_Row = TypeVar(
+    "_Row", Job, Run, Batch, Deletion, FileInput, Export, OutboxEvent, SigningKeys, ApiKey
+)
 
 
 def as_stored(row: _Row) -> _Row:

@@ -9,7 +9,8 @@ import msgspec
 
 from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.domain.api_key import ApiKey
-from conveyor.domain.batch import Batch, Scrub
+from conveyor.domain.batch import Batch
+from conveyor.domain.deletion import Deletion
 from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.idempotency import IdempotencyRecord
@@ -28,7 +29,7 @@ class MemoryMetadata:
         self._jobs: dict[JobId, Job] = {}
         self._runs: dict[RunId, Run] = {}
         self._batches: dict[tuple[str, int], Batch] = {}
-        self._scrubs: dict[str, Scrub] = {}
+        self._deletions: dict[str, Deletion] = {}
         self.inputs: dict[str, FileInput] = {}
         self.exports: dict[str, Export] = {}
         self.events: dict[str, OutboxEvent] = {}
@@ -88,9 +89,9 @@ class MemoryMetadata:
         rest = sorted(place for place in self._batches if place > after)
         return [self._batches[place] for place in rest[:limit]]
 
-    async def scrubs(self, *, limit: int, after: str = "") -> Sequence[Scrub]:
-        rest = sorted(name for name in self._scrubs if name > after)
-        return [self._scrubs[name] for name in rest[:limit]]
+    async def deletions(self, *, limit: int, after: str = "") -> Sequence[Deletion]:
+        rest = sorted(name for name in self._deletions if name > after)
+        return [self._deletions[name] for name in rest[:limit]]
 
     def every_job(self) -> list[Job]:
         return sorted(self._jobs.values(), key=lambda job: job.id)
@@ -130,8 +131,8 @@ class MemoryMetadata:
                 return self._runs
             case Batch():
                 return self._batches
-            case Scrub():
-                return self._scrubs
+            case Deletion():
+                return self._deletions
             case FileInput():
                 return self.inputs
             case Export():

@@ -11,7 +11,8 @@ from conveyor.adapters.sqlite.answers import claim_key
 from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.rows import stamp, within
 from conveyor.domain.api_key import ApiKey
-from conveyor.domain.batch import Batch, Scrub
+from conveyor.domain.batch import Batch
+from conveyor.domain.deletion import Deletion
 from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.idempotency import IdempotencyRecord
@@ -27,7 +28,7 @@ from conveyor.ports.metadata import JOBS_BYTES, Change, Removed, Row
 JOB = msgspec.json.Decoder(Job)
 RUN = msgspec.json.Decoder(Run)
 BATCH = msgspec.json.Decoder(Batch)
-SCRUB = msgspec.json.Decoder(Scrub)
+DELETION = msgspec.json.Decoder(Deletion)
 
 INSERT_JOB = """
 INSERT INTO job (id, caller, type, status, run_id, fires_at, version, doc)
@@ -62,9 +63,9 @@ UPDATE_EVENT = """
 UPDATE event SET job_id = ?2, channel = ?3, due_at = ?4, version = ?5, doc = ?6
  WHERE id = ?1 AND version = ?5 - 1 RETURNING 1
 """
-Named = Scrub | FileInput | Export | SigningKeys | ApiKey
+Named = Deletion | FileInput | Export | SigningKeys | ApiKey
 NAMED: dict[type[Row], str] = {
-    Scrub: "scrub",
+    Deletion: "deletion",
     FileInput: "file_input",
     Export: "export",
     OutboxEvent: "event",
@@ -91,7 +92,7 @@ SELECT run.doc, job.doc FROM run INDEXED BY run_live JOIN job ON job.id = run.jo
  WHERE run.live = 1 AND run.id > ? ORDER BY run.id LIMIT ?
 """
 BATCHES = "SELECT doc FROM batch WHERE (run_id, first) > (?, ?) ORDER BY run_id, first LIMIT ?"
-SCRUBS = "SELECT doc FROM scrub WHERE id > ? ORDER BY id LIMIT ?"
+DELETIONS = "SELECT doc FROM deletion WHERE id > ? ORDER BY id LIMIT ?"
 PAST_EVERY_ID = "~"
 
 
@@ -158,10 +159,10 @@ class SqliteMetadata:
             ]
         )
 
-    async def scrubs(self, *, limit: int, after: str = "") -> Sequence[Scrub]:
+    async def deletions(self, *, limit: int, after: str = "") -> Sequence[Deletion]:
         return await self._database.read(
             lambda connection: [
-                SCRUB.decode(doc) for (doc,) in connection.execute(SCRUBS, (after, limit))
+                DELETION.decode(doc) for (doc,) in connection.execute(DELETIONS, (after, limit))
             ]
         )
 

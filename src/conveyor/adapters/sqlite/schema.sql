@@ -38,7 +38,7 @@ CREATE TABLE batch (
     PRIMARY KEY (run_id, first)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE scrub (
+CREATE TABLE deletion (
     id      TEXT    NOT NULL PRIMARY KEY,  -- of the deleted job or run
     version INTEGER NOT NULL,
     doc     TEXT    NOT NULL

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from conveyor.domain import run as run_life
-from conveyor.domain.batch import Scrub
 from conveyor.domain.counts import Counts
+from conveyor.domain.deletion import Deletion
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import CallerId, RunId
 from conveyor.domain.job import Job, JobType
@@ -25,10 +25,10 @@ from conveyor.testing.factories import (
     OTHER_RUN,
     RUN,
     a_batch,
+    a_deletion,
     a_file_input,
     a_job,
     a_run,
-    a_scrub,
     an_export,
     an_idempotency_record,
     as_stored,
@@ -37,7 +37,7 @@ from conveyor.testing.factories import (
 
 SECOND = timedelta(seconds=1)
 STRANGER = CallerId("stranger")
-ROWS: list[Callable[..., Row]] = [a_job, a_run, a_batch, a_scrub, a_file_input, an_export]
+ROWS: list[Callable[..., Row]] = [a_job, a_run, a_batch, a_deletion, a_file_input, an_export]
 
 
 class CommittingContract:
@@ -164,29 +164,29 @@ class BatchesContract:
         assert await engine.metadata.job(JOB) == a_job(version=1)
 
 
-class ScrubsContract:
-    async def test_scrubs_are_listed_in_order_of_id(self, engine: Engine) -> None:
+class DeletionsContract:
+    async def test_deletions_are_listed_in_order_of_id(self, engine: Engine) -> None:
         names = new_ids(4)
-        await engine.metadata.commit(*[a_scrub(id=name) for name in reversed(names)])
+        await engine.metadata.commit(*[a_deletion(id=name) for name in reversed(names)])
 
-        assert [scrub.id for scrub in await engine.metadata.scrubs(limit=9)] == names
-        rest = await engine.metadata.scrubs(limit=2, after=names[0])
-        assert [scrub.id for scrub in rest] == names[1:3]
+        assert [deletion.id for deletion in await engine.metadata.deletions(limit=9)] == names
+        rest = await engine.metadata.deletions(limit=2, after=names[0])
+        assert [deletion.id for deletion in rest] == names[1:3]
 
-    async def test_a_scrub_keeps_what_it_is_about(self, engine: Engine) -> None:
-        await engine.metadata.commit(a_scrub())
-        done = a_scrub(run_id=OTHER_RUN, done_at=NOON + SECOND, version=1)
+    async def test_a_deletion_keeps_what_it_is_about(self, engine: Engine) -> None:
+        await engine.metadata.commit(a_deletion())
+        done = a_deletion(run_id=OTHER_RUN, done_at=NOON + SECOND, version=1)
         await engine.metadata.commit(done)
 
-        assert list(await engine.metadata.scrubs(limit=9)) == [
+        assert list(await engine.metadata.deletions(limit=9)) == [
             msgspec.structs.replace(done, version=2)
         ]
 
-    @pytest.mark.parametrize("make", [a_job, a_run, a_scrub])
+    @pytest.mark.parametrize("make", [a_job, a_run, a_deletion])
     async def test_what_is_removed_is_gone_whatever_its_version(
-        self, engine: Engine, make: Callable[..., Job | Run | Scrub]
+        self, engine: Engine, make: Callable[..., Job | Run | Deletion]
     ) -> None:
-        await engine.metadata.commit(a_job(), a_run(), a_scrub())
+        await engine.metadata.commit(a_job(), a_run(), a_deletion())
         await engine.metadata.commit(make(version=1))
 
         await engine.metadata.commit(Removed(make()))
@@ -194,7 +194,7 @@ class ScrubsContract:
         left = [
             await engine.metadata.job(JOB),
             await engine.metadata.run(RUN),
-            next(iter(await engine.metadata.scrubs(limit=9)), None),
+            next(iter(await engine.metadata.deletions(limit=9)), None),
         ]
         assert [type(one) for one in left].count(type(None)) == 1
         assert not any(isinstance(one, type(make())) for one in left)
@@ -274,7 +274,7 @@ class IdempotencyContract:
 
 
 class MetadataContract(
-    CommittingContract, BatchesContract, ScrubsContract, IdempotencyContract, ListingContract
+    CommittingContract, BatchesContract, DeletionsContract, IdempotencyContract, ListingContract
 ):
     """All that steps rely on. An engine passes by giving an `engine` fixture."""
 

@@ -46,3 +46,7 @@ UPDATE signing_keys SET doc = json_remove(
 ALTER TABLE replay RENAME TO idempotency_record;
 DROP INDEX replay_by_expiry;
 CREATE INDEX idempotency_record_by_expiry ON idempotency_record (expires_at);
+
+-- A delete stores a deletion, which a purge message works off.
+ALTER TABLE scrub RENAME TO deletion;
+UPDATE control_message SET kind = 'purge' WHERE kind = 'scrub';

@@ -1,0 +1,161 @@
+"""Purge: remove everything that a deleted job or run left, a chunk at a time.
+
+For each run: its batches, then its rows, then its bodies, exports and lists. Rows go before bodies:
+a worker that settles late then finds no row and removes the body it wrote. Outbox events go first,
+except those that must still be sent to a task token, or to the webhook of a job that stays; they
+are removed once sent. A purge that is repeated after a crash finds less to do. At the end a
+tombstone stays for a day, so that a repeated delete is answered like the first.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from conveyor.domain import job as life
+from conveyor.domain.batch import lists_of, pinned_key
+from conveyor.domain.deletion import Deletion
+from conveyor.domain.export import exports_of
+from conveyor.domain.file_input import is_over, let_go
+from conveyor.domain.ids import InputId, JobId, RunId
+from conveyor.domain.outbox import Channel, EventStatus, OutboxEvent
+from conveyor.domain.pinned_reader import reports_of
+from conveyor.errors import Stale
+from conveyor.ports.blobs import Blobs
+from conveyor.ports.bodies import Bodies
+from conveyor.ports.clock import Clock
+from conveyor.ports.exports import Exports
+from conveyor.ports.inputs import Inputs
+from conveyor.ports.metadata import Metadata, Removed
+from conveyor.ports.outbox import Outbox
+from conveyor.ports.tasks import Tasks
+from conveyor.ports.work import Work
+from conveyor.steps.shared.turn import ENDLESS, Turn
+
+CHUNK = 1_000
+PAGE = 100
+SIBLINGS = 32  # ids that differ in their last character only
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purge:
+    metadata: Metadata
+    inputs: Inputs
+    exports: Exports
+    outbox: Outbox
+    tasks: Tasks
+    work: Work
+    bodies: Bodies
+    blobs: Blobs
+    clock: Clock
+
+    async def run(self, name: str, turn: Turn = ENDLESS) -> bool:
+        """Purge the deletion with this id, unless it is done.
+
+        Return False when the turn ended before everything was removed.
+        """
+        deletion = await self._find(name)
+        if deletion is None or deletion.done_at:
+            return True
+        await self._drop_events(deletion)
+        chunks = (
+            self._purge_run(deletion.job_id, deletion.run_id)
+            if deletion.run_id
+            else self._purge_job(deletion.job_id)
+        )
+        async with aclosing(chunks):
+            async for _ in chunks:
+                if turn.is_over:
+                    return False
+        await self._leave_tombstone(deletion)
+        log.info("purge.done", job_id=deletion.job_id, run_id=deletion.run_id)
+        return True
+
+    async def _find(self, name: str) -> Deletion | None:
+        near = await self.metadata.deletions(limit=SIBLINGS, after=name[:-1])
+        return next((one for one in near if one.id == name), None)
+
+    async def _purge_job(self, job_id: JobId) -> AsyncGenerator[None, None]:
+        """Purge a job, yielding after each chunk."""
+        while runs := await self.metadata.runs(job_id, limit=PAGE, deleted=True):
+            for run in runs:
+                async for _ in self._purge_run(job_id, run.id):
+                    yield
+                await self.metadata.commit(Removed(run))
+                yield
+        job = await self.metadata.job(job_id)
+        if job and job.pinned and job.pinned.input_id:
+            await self._release_input(job.pinned.input_id, job_id)
+        else:
+            await self.blobs.delete([pinned_key(job_id)])
+
+    async def _release_input(self, slot_id: InputId, job_id: JobId) -> None:
+        """Release a file input; the last job to release it removes it, once no other can name it.
+
+        The input is released first: a job that names it at that moment is either seen here or
+        finds that the input has changed. A crash in between leaves the input to the sweeper.
+        """
+        while (slot := await self.inputs.find(slot_id)) and job_id in slot.jobs:
+            free = let_go(slot, job_id)
+            goes = is_over(free, self.clock.now())
+            with suppress(Stale):
+                await self.metadata.commit(free)
+                if goes:
+                    await self.blobs.delete([slot.blob] if slot.blob else [])
+                    await self.metadata.commit(Removed(free))
+
+    async def _purge_run(self, job_id: JobId, run_id: RunId) -> AsyncGenerator[None, None]:
+        """Purge a run, yielding after each chunk."""
+        await self.work.close(run_id)
+        await self._drop_batches(run_id)
+        while await self.tasks.discard(run_id, limit=CHUNK):
+            yield
+        while await self.bodies.delete_run(job_id, run_id, limit=CHUNK) == CHUNK:
+            yield
+        # Rows before files: a file without its row is found below, whereas a row without its file
+        # would show an export as ready that cannot be downloaded.
+        while exports := await self.exports.of_run(run_id):
+            with suppress(Stale):  # its worker has changed it meanwhile
+                await self.metadata.commit(*(Removed(export) for export in exports[:PAGE]))
+            yield
+        for prefixes in (lists_of, reports_of, exports_of):
+            while keys := await self.blobs.keys(prefixes(job_id, run_id), limit=CHUNK):
+                await self.blobs.delete(keys)
+                yield
+
+    async def _drop_batches(self, run_id: RunId) -> None:
+        while batches := [
+            batch
+            for batch in await self.metadata.batches(limit=PAGE, after=(run_id, -1))
+            if batch.run_id == run_id
+        ]:
+            await self.metadata.commit(*(Removed(batch) for batch in batches))
+
+    async def _drop_events(self, deletion: Deletion) -> None:
+        before = None
+        while page := await self.outbox.of_job(deletion.job_id, limit=PAGE, before=before):
+            gone = [
+                event
+                for event in page
+                if deletion.run_id in {None, event.run_id} and not _must_be_sent(event, deletion)
+            ]
+            if gone:
+                await self.metadata.commit(*(Removed(event) for event in gone))
+            before = page[-1].id
+
+    async def _leave_tombstone(self, deletion: Deletion) -> None:
+        job = None if deletion.run_id else await self.metadata.job(deletion.job_id)
+        done = msgspec.structs.replace(deletion, done_at=self.clock.now())
+        await self.metadata.commit(done, *([life.tombstone(job)] if job else []))
+
+
+def _must_be_sent(event: OutboxEvent, deletion: Deletion) -> bool:
+    """A task token is told of every end; a webhook of its runs, unless its job is deleted."""
+    told = (
+        {Channel.TASK_TOKEN} if deletion.run_id is None else {Channel.TASK_TOKEN, Channel.WEBHOOK}
+    )
+    return event.channel in told and event.status is EventStatus.OWED
