@@ -67,7 +67,6 @@ def _provider(encryption: str) -> KeyProvider:
 def wire_authenticate(engines: Engines) -> Authenticate:
     return Authenticate(
         metadata=engines.metadata,
-        api_keys=engines.api_keys,
         encryption=engines.encryption,
         clock=engines.clock,
     )
@@ -87,7 +86,6 @@ def wire_api_key_routes(settings: Settings, engines: Engines, encrypts: FreshSea
     """The operators' door to keys, of a running service."""
     admin = ApiKeyAdmin(
         metadata=engines.metadata,
-        api_keys=engines.api_keys,
         encryption=engines.encryption,
         clock=engines.clock,
         ids=engines.ids,
@@ -96,10 +94,6 @@ def wire_api_key_routes(settings: Settings, engines: Engines, encrypts: FreshSea
     )
     rotate_encryption = RotateEncryption(
         metadata=engines.metadata,
-        survey=engines.survey,
-        signing_keys=engines.signing_keys,
-        api_keys=engines.api_keys,
-        outbox=engines.outbox,
         encryption=engines.encryption,
         settled=encrypts.settled,
     )
@@ -116,7 +110,6 @@ async def api_keys_at_rest(
     async with visit_engine(settings.folder, clock=clock, ids=ids, writable=writable) as rows:
         yield ApiKeyAdmin(
             metadata=rows.metadata,
-            api_keys=rows.api_keys,
             encryption=await open_key_ring(settings) if encrypts else None,
             clock=clock,
             ids=ids,
@@ -133,10 +126,6 @@ async def rotate_at_rest(settings: Settings) -> AsyncIterator[RotateEncryption]:
     async with visit_engine(settings.folder, clock=clock, ids=ids, writable=True) as rows:
         yield RotateEncryption(
             metadata=rows.metadata,
-            survey=rows.survey,
-            signing_keys=rows.signing_keys,
-            api_keys=rows.api_keys,
-            outbox=rows.outbox,
             encryption=await open_key_ring(settings, any_provider=True),
             settled=_nobody_writes,
         )

@@ -37,7 +37,7 @@ def wire_handlers(
     vet: Vet,
     pump: Pump,
 ) -> Handlers:
-    idempotency = Idempotency(answers=engines.answers, clock=engines.clock)
+    idempotency = Idempotency(metadata=engines.metadata, clock=engines.clock)
     quota, standing = _wire_quotas(settings, engines).check, _wire_standing(engines, pump)
     slices = LoopSlices(clock=engines.clock)
     return Handlers(
@@ -103,7 +103,7 @@ def _wire_lifecycle(
 
 def _wire_quotas(settings: Settings, engines: Engines) -> Quotas:
     return Quotas(
-        census=engines.census,
+        metadata=engines.metadata,
         tasks=engines.tasks,
         active_jobs=settings.active_jobs,
         scheduled_jobs=settings.scheduled_jobs,
@@ -116,7 +116,6 @@ def _wire_quotas(settings: Settings, engines: Engines) -> Quotas:
 def _wire_file_inputs(settings: Settings, engines: Engines) -> FileInputs:
     return FileInputs(
         metadata=engines.metadata,
-        inputs=engines.inputs,
         blobs=engines.blobs,
         clock=engines.clock,
         ids=engines.ids,
@@ -139,7 +138,6 @@ def _wire_submit(
         work=engines.work,
         blobs=engines.blobs,
         control_queue=engines.control_queue,
-        inputs=engines.inputs,
         encryption=engines.encryption,
         idempotency=idempotency,
         clock=engines.clock,

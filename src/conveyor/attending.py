@@ -41,7 +41,6 @@ def wire_export(settings: Settings, stores: Stores) -> Export:
     )
     return Export(
         metadata=stores.metadata,
-        exports=stores.exports,
         blobs=stores.blobs,
         control_queue=stores.control_queue,
         clock=stores.clock,
@@ -70,9 +69,6 @@ def ingest_handler(ingest: Ingest) -> Handler:
 def _purge(stores: Stores) -> Purge:
     return Purge(
         metadata=stores.metadata,
-        inputs=stores.inputs,
-        exports=stores.exports,
-        outbox=stores.outbox,
         tasks=stores.tasks,
         work=stores.work,
         bodies=stores.bodies,

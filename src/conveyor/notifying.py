@@ -46,7 +46,6 @@ def open_webhooks(settings: Settings) -> HttpWebhooks:
 def _notify(settings: Settings, engines: Engines, metrics: Metrics) -> Notify:
     notify = Notify(
         metadata=engines.metadata,
-        outbox=engines.outbox,
         webhooks=engines.webhooks,
         clock=engines.clock,
         courier=_courier(engines),
@@ -91,8 +90,6 @@ def _handlers(engines: Engines, notify: Notify) -> WebhookHandlers:
     return WebhookHandlers(
         subscribing=ManageWebhooks(
             metadata=engines.metadata,
-            outbox=engines.outbox,
-            signing_keys=engines.signing_keys,
             webhooks=engines.webhooks,
             courier=_courier(engines),
             clock=engines.clock,
@@ -101,7 +98,6 @@ def _handlers(engines: Engines, notify: Notify) -> WebhookHandlers:
         ),
         rotating=Rotate(
             metadata=engines.metadata,
-            signing_keys=engines.signing_keys,
             encryption=engines.encryption,
             clock=engines.clock,
             ids=engines.ids,
@@ -112,8 +108,8 @@ def _handlers(engines: Engines, notify: Notify) -> WebhookHandlers:
 
 def _courier(engines: Engines) -> Courier:
     return Courier(
+        metadata=engines.metadata,
         webhooks=engines.webhooks,
-        signing_keys=engines.signing_keys,
         encryption=engines.encryption,
         clock=engines.clock,
     )

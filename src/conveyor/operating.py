@@ -18,25 +18,16 @@ from conveyor.adapters.sqlite.engine import visit_engine
 from conveyor.adapters.system.clock import SystemClock, SystemIds
 from conveyor.domain.finding import Lost, Surroundings
 from conveyor.domain.ids import CallerId, JobId, RunId
-from conveyor.ports.answers import Answers
-from conveyor.ports.api_keys import ApiKeys
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
-from conveyor.ports.census import Census
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue, DeadLetters
 from conveyor.ports.coordination import Coordination
 from conveyor.ports.encryption import KeyRing
-from conveyor.ports.exports import Exports
 from conveyor.ports.gateway import Gateway
-from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.outbox import Outbox
-from conveyor.ports.signing_keys import SigningKeys
 from conveyor.ports.step_functions import StepFunctions
-from conveyor.ports.survey import Survey
 from conveyor.ports.tasks import Tasks
-from conveyor.ports.timetable import Timetable
 from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Held, Work
 from conveyor.settings import Settings, shown
@@ -63,18 +54,9 @@ class Stores:
     clock: Clock
     ids: Ids
     metadata: Metadata
-    answers: Answers
-    inputs: Inputs
-    exports: Exports
-    outbox: Outbox
-    signing_keys: SigningKeys
-    api_keys: ApiKeys
-    timetable: Timetable
     tasks: Tasks
     work: Work
     control_queue: ControlQueue
-    survey: Survey
-    census: Census
     bodies: Bodies
     blobs: Blobs
 
@@ -135,18 +117,9 @@ async def open_at_rest(settings: Settings, *, writable: bool = False) -> AsyncIt
             clock=clock,
             ids=ids,
             metadata=rows.metadata,
-            answers=rows.answers,
-            inputs=rows.inputs,
-            exports=rows.exports,
-            outbox=rows.outbox,
-            signing_keys=rows.signing_keys,
-            api_keys=rows.api_keys,
-            timetable=rows.timetable,
             tasks=rows.tasks,
             work=rows.work,
             control_queue=rows.control_queue,
-            survey=rows.survey,
-            census=rows.census,
             bodies=PackBodies(packs, FileBodies(folder / "bodies")),
             blobs=FileBlobs(folder / "blobs"),
         )
@@ -180,7 +153,6 @@ def wire_sweep(
 ) -> Sweep:
     mend = Mend(
         metadata=stores.metadata,
-        exports=stores.exports,
         control_queue=stores.control_queue,
         blobs=stores.blobs,
         clock=stores.clock,
@@ -192,14 +164,10 @@ def wire_sweep(
         tasks=stores.tasks,
         bodies=stores.bodies,
         blobs=stores.blobs,
-        inputs=stores.inputs,
-        exports=stores.exports,
-        outbox=stores.outbox,
         clock=stores.clock,
         body_life=settings.body_life,
     )
     retire = Retire(
-        survey=stores.survey,
         metadata=stores.metadata,
         clock=stores.clock,
         run_life=settings.scheduled_run_life,
@@ -207,10 +175,9 @@ def wire_sweep(
     )
     return Sweep(
         metadata=stores.metadata,
-        answers=stores.answers,
+        tasks=stores.tasks,
         work=stores.work,
         bodies=stores.bodies,
-        survey=stores.survey,
         clock=stores.clock,
         checks=(*mend.checks(), *clear.checks(), *retire.checks()),
         count=count,
@@ -224,7 +191,6 @@ def wire_doctor(settings: Settings, stores: Stores, sweep: Sweep, *, running: bo
         metadata=stores.metadata,
         tasks=stores.tasks,
         bodies=stores.bodies,
-        survey=stores.survey,
         clock=stores.clock,
     )
 
@@ -247,9 +213,6 @@ def wire_doctor(settings: Settings, stores: Stores, sweep: Sweep, *, running: bo
         metadata=stores.metadata,
         tasks=stores.tasks,
         control_queue=stores.control_queue,
-        survey=stores.survey,
-        inputs=stores.inputs,
-        exports=stores.exports,
         blobs=stores.blobs,
         clock=stores.clock,
         audit=audit.run,

@@ -36,7 +36,6 @@ def open_step_functions(settings: Settings) -> AbstractAsyncContextManager[StepF
 def wire_report(engines: Engines) -> Report:
     return Report(
         metadata=engines.metadata,
-        outbox=engines.outbox,
         encryption=engines.encryption,
         step_functions=engines.step_functions,
         clock=engines.clock,

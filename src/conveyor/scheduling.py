@@ -14,9 +14,7 @@ FIRE_IDLE = timedelta(seconds=1)
 
 def wire_fire(stores: Stores, metrics: Metrics) -> Fire:
     return Fire(
-        timetable=stores.timetable,
         metadata=stores.metadata,
-        api_keys=stores.api_keys,
         control_queue=stores.control_queue,
         clock=stores.clock,
         ids=stores.ids,

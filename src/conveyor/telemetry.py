@@ -284,6 +284,8 @@ class MeteredTasks:
         self._metrics = metrics
         self.get = tasks.get
         self.history = tasks.history
+        self.histories = tasks.histories
+        self.lapsed = tasks.lapsed
         self.counts = tasks.counts
         self.tally = tasks.tally
         self.runs_held = tasks.runs_held

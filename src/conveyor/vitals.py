@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import structlog
 
+from conveyor.domain.batch import Batch
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.control_queue import DeadLetters
@@ -84,7 +85,7 @@ class Vitals:
         self.metrics.disk_size.set(room.size)
         for part, length in room.database.items():
             self.metrics.database.labels(part).set(length)
-        self.metrics.batches.set(len(await self.metadata.batches(limit=MOST_COUNTED)))
+        self.metrics.batches.set(len(await self.metadata.page(Batch, limit=MOST_COUNTED)))
         self.metrics.dead_letters.set(
             len(await self.control_queue.dead_letters(limit=MOST_COUNTED))
         )

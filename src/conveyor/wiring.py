@@ -86,14 +86,6 @@ ENGINES: Mapping[str, tuple[str, ...]] = {
 OF_ONE_PROCESS = {"sqlite", "packs", "memory"}
 TIMED = (
     "metadata",
-    "answers",
-    "inputs",
-    "exports",
-    "outbox",
-    "signing_keys",
-    "api_keys",
-    "timetable",
-    "census",
     "tasks",
     "work",
     "control_queue",
@@ -227,18 +219,9 @@ async def open_embedded(
         clock=clock,
         ids=ids,
         metadata=rows.metadata,
-        answers=rows.answers,
-        inputs=rows.inputs,
-        exports=rows.exports,
-        outbox=rows.outbox,
-        signing_keys=rows.signing_keys,
-        api_keys=rows.api_keys,
-        timetable=rows.timetable,
         tasks=rows.tasks,
         work=rows.work,
         control_queue=rows.control_queue,
-        survey=rows.survey,
-        census=rows.census,
         bodies=_open_bodies(settings, stack, clock, sync=sync),
         blobs=_open_blobs(folder / "blobs", sync=sync),
         coordination=MemoryCoordination(clock, lease=settings.lease),
@@ -490,7 +473,7 @@ def _readiness(engines: Engines, pump: Pump) -> Ready:
                 f"The disk of the data folder must have {LEAST_ROOM >> 20} MiB free and take every "
                 f"page, has {free >> 20} MiB: make room"
             )
-        await engines.metadata.live(limit=1)
+        await engines.metadata.live_runs(limit=1)
         await engines.tasks.runs_held(limit=1)
         await engines.blobs.length("ready")
         await engines.coordination.held(JobId("ready"))

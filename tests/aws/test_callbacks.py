@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from conveyor.adapters.aws.step_functions import AwsStepFunctions
-from conveyor.domain.outbox import Channel, EventStatus
+from conveyor.domain.outbox import Channel, EventStatus, OutboxEvent
 from conveyor.ports.step_functions import Sent
 from conveyor.testing.programs import Program, mock_gateway, service
 from tests.aws.endpoint import THROTTLED, Endpoint, an_endpoint, bad_weather
@@ -200,7 +200,7 @@ async def test_beats_end_when_the_state_is_over(
         waiting.outcome()
         house.clock.advance(timedelta(seconds=30))
         await house.report.step()
-        [event] = await house.outbox.page(limit=9)
+        [event] = await house.metadata.page(OutboxEvent, limit=9)
         assert event.status is EventStatus.DROPPED or aws.name == "moto_server"
         assert event.deliveries[-1].error
 
@@ -290,13 +290,13 @@ async def test_in_any_weather_every_state_hears_of_its_own_end_once(
             assert outcome["output"]["run_id"] == run_id
         else:
             assert outcome["error"] == "RunStopped"
-    statuses = {one.status for one in await house.outbox.page(limit=99)}
+    statuses = {one.status for one in await house.metadata.page(OutboxEvent, limit=99)}
     assert statuses == {EventStatus.DELIVERED, EventStatus.DROPPED}
     assert len(endpoint.calls) > len(runs)
 
 
 async def _due(house: House) -> bool:
-    return any(one.due_at for one in await house.outbox.page(limit=99))
+    return any(one.due_at for one in await house.metadata.page(OutboxEvent, limit=99))
 
 
 # Secrets.

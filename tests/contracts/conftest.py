@@ -17,24 +17,15 @@ import pytest
 
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
-from conveyor.adapters.memory.answers import MemoryAnswers
-from conveyor.adapters.memory.api_keys import MemoryApiKeys
 from conveyor.adapters.memory.blobs import MemoryBlobs
 from conveyor.adapters.memory.bodies import MemoryBodies
-from conveyor.adapters.memory.census import MemoryCensus
 from conveyor.adapters.memory.claims import MemoryClaims
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.coordination import MemoryCoordination
-from conveyor.adapters.memory.exports import MemoryExports
-from conveyor.adapters.memory.inputs import MemoryInputs
 from conveyor.adapters.memory.metadata import MemoryMetadata
-from conveyor.adapters.memory.outbox import MemoryOutbox
 from conveyor.adapters.memory.queues import CALM, NASTY, Habits, MemoryQueues
 from conveyor.adapters.memory.rows import Rows
-from conveyor.adapters.memory.signing_keys import MemorySigningKeys
-from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.adapters.memory.tasks import MemoryTasks
-from conveyor.adapters.memory.timetable import MemoryTimetable
 from conveyor.adapters.memory.work import MemoryWork
 from conveyor.adapters.packs.bodies import PackBodies
 from conveyor.adapters.packs.store import open_packs
@@ -58,27 +49,14 @@ OpenEngine = Callable[[Path], AbstractAsyncContextManager[Engine]]
 @asynccontextmanager
 async def memory(_folder: Path) -> AsyncIterator[Engine]:
     clock = FakeClock()
-    rows, answers, control_queue = (
-        Rows(clock, LEASE),
-        MemoryAnswers(clock),
-        MemoryControlQueue(clock),
-    )
-    metadata = MemoryMetadata(answers)
+    rows, control_queue = Rows(clock, LEASE), MemoryControlQueue(clock)
+    metadata = MemoryMetadata(clock)
     yield Engine(
         metadata=metadata,
-        answers=answers,
-        inputs=MemoryInputs(metadata),
-        exports=MemoryExports(metadata),
-        outbox=MemoryOutbox(metadata, clock),
-        signing_keys=MemorySigningKeys(metadata),
-        api_keys=MemoryApiKeys(metadata),
-        timetable=MemoryTimetable(metadata, clock),
         tasks=MemoryTasks(rows),
         work=MemoryWork(rows),
         claims=MemoryClaims(rows),
         control_queue=control_queue,
-        survey=MemorySurvey(metadata, rows),
-        census=MemoryCensus(metadata),
         clock=clock,
         lease=LEASE,
         ordered=True,
@@ -88,28 +66,15 @@ async def memory(_folder: Path) -> AsyncIterator[Engine]:
 @asynccontextmanager
 async def composed(_folder: Path) -> AsyncIterator[Engine]:
     clock = FakeClock()
-    rows, answers, control_queue = (
-        Rows(clock, LEASE),
-        MemoryAnswers(clock),
-        MemoryControlQueue(clock),
-    )
-    metadata = MemoryMetadata(answers)
+    rows, control_queue = Rows(clock, LEASE), MemoryControlQueue(clock)
+    metadata = MemoryMetadata(clock)
     claims = MemoryClaims(rows)
     yield Engine(
         metadata=metadata,
-        answers=answers,
-        inputs=MemoryInputs(metadata),
-        exports=MemoryExports(metadata),
-        outbox=MemoryOutbox(metadata, clock),
-        signing_keys=MemorySigningKeys(metadata),
-        api_keys=MemoryApiKeys(metadata),
-        timetable=MemoryTimetable(metadata, clock),
         tasks=MemoryTasks(rows),
         work=QueuedWork(claims, queues(clock, NASTY), clock=clock, lease=LEASE),
         claims=claims,
         control_queue=control_queue,
-        survey=MemorySurvey(metadata, rows),
-        census=MemoryCensus(metadata),
         clock=clock,
         lease=LEASE,
         ordered=False,
@@ -125,19 +90,10 @@ async def sqlite(folder: Path) -> AsyncIterator[Engine]:
     ) as opened:
         yield Engine(
             metadata=opened.metadata,
-            answers=opened.answers,
-            inputs=opened.inputs,
-            exports=opened.exports,
-            outbox=opened.outbox,
-            signing_keys=opened.signing_keys,
-            api_keys=opened.api_keys,
-            timetable=opened.timetable,
             tasks=opened.tasks,
             work=opened.work,
             claims=opened.claims,
             control_queue=opened.control_queue,
-            survey=opened.survey,
-            census=opened.census,
             clock=clock,
             lease=LEASE,
             ordered=True,

@@ -6,21 +6,12 @@ from random import Random
 
 import pytest
 
-from conveyor.adapters.memory.answers import MemoryAnswers
-from conveyor.adapters.memory.api_keys import MemoryApiKeys
-from conveyor.adapters.memory.census import MemoryCensus
 from conveyor.adapters.memory.claims import MemoryClaims
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
-from conveyor.adapters.memory.exports import MemoryExports
-from conveyor.adapters.memory.inputs import MemoryInputs
 from conveyor.adapters.memory.metadata import MemoryMetadata
-from conveyor.adapters.memory.outbox import MemoryOutbox
 from conveyor.adapters.memory.queues import CALM, LONGEST_HIDING, NASTY, Habits, MemoryQueues
 from conveyor.adapters.memory.rows import Rows
-from conveyor.adapters.memory.signing_keys import MemorySigningKeys
-from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.adapters.memory.tasks import MemoryTasks
-from conveyor.adapters.memory.timetable import MemoryTimetable
 from conveyor.adapters.queued.work import QueuedWork
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import MOST_LOST, SettleDecision, Settlement, Task
@@ -618,28 +609,15 @@ def _stranger(engine: Engine, queues: MemoryQueues) -> QueuedWork:
 
 
 def _engine(clock: FakeClock, queues: MemoryQueues) -> Engine:
-    rows, answers, control_queue = (
-        Rows(clock, LEASE),
-        MemoryAnswers(clock),
-        MemoryControlQueue(clock),
-    )
-    metadata = MemoryMetadata(answers)
+    rows, control_queue = Rows(clock, LEASE), MemoryControlQueue(clock)
+    metadata = MemoryMetadata(clock)
     claims = MemoryClaims(rows)
     return Engine(
         metadata=metadata,
-        answers=answers,
-        inputs=MemoryInputs(metadata),
-        exports=MemoryExports(metadata),
-        outbox=MemoryOutbox(metadata, clock),
-        signing_keys=MemorySigningKeys(metadata),
-        api_keys=MemoryApiKeys(metadata),
-        timetable=MemoryTimetable(metadata, clock),
         tasks=MemoryTasks(rows),
         work=QueuedWork(claims, queues, clock=clock, lease=LEASE),
         claims=claims,
         control_queue=control_queue,
-        survey=MemorySurvey(metadata, rows),
-        census=MemoryCensus(metadata),
         clock=clock,
         lease=LEASE,
         ordered=False,

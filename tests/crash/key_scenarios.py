@@ -1,7 +1,8 @@
 """Keys and the encryption key, as scripts to die in."""
 
-from conveyor.domain.api_key import id_in
+from conveyor.domain.api_key import ApiKey, id_in
 from conveyor.domain.ids import CallerId, KeyId
+from conveyor.domain.job import Job
 from tests.crash.life import Answer, Life
 from tests.crash.scenarios import on, pages, scenario, submit
 
@@ -18,7 +19,7 @@ async def create(life: Life, name: str) -> Answer:
 
 async def gateway_key_of(life: Life, key: Answer) -> str:
     """What the gateway would be asked with for that key."""
-    found = await life.raw.api_keys.find(id_in(key["key"]) or KeyId(""))
+    found = await life.raw.metadata.get(ApiKey, id_in(key["key"]) or KeyId(""))
     assert found
     assert life.raw.encryption.is_current(found.encrypted_gateway_key or b"")
     return life.raw.encryption.decrypt(
@@ -32,7 +33,7 @@ async def make_and_revoke_a_key(life: Life) -> None:
     key = await create(life, "one")
     revoked = await life.operate("revoke", "DELETE", f"/operator/keys/{id_in(key['key'])}")
     assert revoked["status"] == "revoked"
-    found = await life.raw.api_keys.find(id_in(key["key"]) or KeyId(""))
+    found = await life.raw.metadata.get(ApiKey, id_in(key["key"]) or KeyId(""))
     assert found
     assert found.revoked_at
     assert found.encrypted_gateway_key is None
@@ -49,7 +50,7 @@ async def change_the_encryption_key(life: Life) -> None:
     for key in keys:
         assert await gateway_key_of(life, key) == "gateway"
     for job in jobs:
-        found = await life.raw.metadata.job(job["job_id"])
+        found = await life.raw.metadata.get(Job, job["job_id"])
         assert found
         assert life.raw.encryption.is_current(found.encrypted_key)
     await life.drain()
@@ -65,6 +66,6 @@ async def change_the_encryption_key_while_jobs_move(life: Life) -> None:
     await life.operate("rotate", "POST", ROTATE)
     await on(life, job, "rerun")
     await life.drain()
-    found = await life.raw.metadata.job(job["job_id"])
+    found = await life.raw.metadata.get(Job, job["job_id"])
     assert found
     assert life.raw.encryption.is_current(found.encrypted_key)

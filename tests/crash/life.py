@@ -32,7 +32,7 @@ MOST_ROUNDS = 60
 REMEMBERED = timedelta(hours=23)  # for which the answer to a repeated call is surely kept
 BEGUN = "begun"
 PORTS = (
-    "metadata", "answers", "inputs", "exports", "outbox", "signing_keys", "timetable", "tasks", "work", "control_queue", "bodies",
+    "metadata", "tasks", "work", "control_queue", "bodies",
     "blobs", "coordination", "gateway", "webhooks", "encryption", "step_functions",
 )  # fmt: skip
 UNFINISHED = """

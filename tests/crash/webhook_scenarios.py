@@ -24,7 +24,7 @@ async def _ended(
 
 
 async def _event(life: Life, job: Answer) -> str:
-    [event] = await life.raw.outbox.of_job(job["job_id"], limit=9)
+    [event] = await life.raw.metadata.events(job["job_id"], limit=9)
     return event.id
 
 

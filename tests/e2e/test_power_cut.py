@@ -19,6 +19,7 @@ import pytest
 
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.problem import encoded, problem
+from conveyor.domain.run import Run
 from conveyor.domain.task import Settlement, TaskStatus
 from conveyor.operating import Engines
 from conveyor.ports.bodies import Spool
@@ -91,7 +92,7 @@ async def _check_acknowledged(
     async with AsyncExitStack() as stack:
         engines = await open_embedded(_settings(image), stack)
         for job_id, run_id, urls in jobs:
-            run = await engines.metadata.run(run_id)
+            run = await engines.metadata.get(Run, run_id)
             assert run
             assert run.job_id == job_id
             rows = (await engines.tasks.page(run_id, limit=TASKS)).tasks

@@ -3,8 +3,10 @@
 import re
 from datetime import timedelta
 
+from conveyor.domain.batch import Batch
+from conveyor.domain.deletion import Deletion
 from conveyor.domain.ids import RunId
-from conveyor.domain.run import counts
+from conveyor.domain.run import Run, counts
 from conveyor.domain.task import TaskStatus
 from tests.kept import every_body
 from tests.simulation.book import LIVE, KnownRun
@@ -41,13 +43,13 @@ async def _drive(world: World) -> None:
             pass
         while await world.claim(20):
             await world.land(list(world.flights), ["page"])
-        if not await world.ports.metadata.live(limit=1) and not await world.ports.metadata.batches(
+        if not await world.ports.metadata.live_runs(
             limit=1
-        ):
+        ) and not await world.ports.metadata.page(Batch, limit=1):
             return
         world.clock.advance(A_MINUTE)
         await world.service.sweep.step()
-    raise AssertionError(f"no end to it: {await world.ports.metadata.live(limit=10)}")
+    raise AssertionError(f"no end to it: {await world.ports.metadata.live_runs(limit=10)}")
 
 
 async def _check_everything(world: World, callers: Callers) -> None:
@@ -68,7 +70,7 @@ async def _check_everything(world: World, callers: Callers) -> None:
 async def _check_figures(world: World, known: KnownRun) -> None:
     """The rows themselves, the counters and what is shown tell one story (I2)."""
     run_id = RunId(known.id)
-    run = await world.ports.metadata.run(run_id)
+    run = await world.ports.metadata.get(Run, run_id)
     assert run
     tally = await world.ports.tasks.tally(run_id)
     told = counts(run, (await world.ports.tasks.counts([run_id]))[run_id])
@@ -122,7 +124,7 @@ async def _check_nothing_is_left_over(world: World, callers: Callers) -> None:
     kept = {f"pins/{job.id}.ndjson" for job in callers.jobs if not job.deleted_at}
     left = set(await world.ports.blobs.keys("", limit=1000))
     assert left <= kept, f"objects of nobody: {left - kept}"
-    assert not await world.ports.metadata.deletions(limit=10)
+    assert not await world.ports.metadata.page(Deletion, limit=10)
     assert not await world.ports.control_queue.dead_letters(limit=10)
     assert not await world.ports.control_queue.receive(1, lease=A_MINUTE)
     for job in callers.jobs:

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from conveyor.adapters.crypto.key_ring import AesKeyRing
-from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.memory.metadata import MemoryMetadata
@@ -103,7 +102,7 @@ class Service:
         self.clock = LapseClock()
         self.weather = Weather(self.clock)
         self.rows = Rows(self.clock, LEASE)
-        self.metadata = MemoryMetadata(MemoryAnswers(self.clock))
+        self.metadata = MemoryMetadata(self.clock)
         self.encryption = AesKeyRing(bytes(32))
         self.tasks = MemoryTasks(self.rows)
         self.coordination = MemoryCoordination(self.clock, lease=LEASE)
@@ -160,7 +159,7 @@ class Service:
         return run_id
 
     async def run(self, run_id: RunId) -> Run:
-        run = await self.metadata.run(run_id)
+        run = await self.metadata.get(Run, run_id)
         assert run is not None
         return run
 

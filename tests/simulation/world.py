@@ -284,7 +284,7 @@ class World:
     async def claim(self, each: int) -> list[Task]:
         """Take up to so many tasks of each live run that is not paused, as the pump would."""
         ports = self.watched
-        live = [one for one in await ports.metadata.live(limit=100) if not one[0].is_paused]
+        live = [one for one in await ports.metadata.live_runs(limit=100) if not one[0].is_paused]
         if not live:
             return []
         tasks = await ports.work.claim({run.id: each for run, _ in live})

@@ -12,22 +12,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from conveyor.adapters.crypto.key_ring import AesKeyRing
-from conveyor.adapters.memory.answers import MemoryAnswers
-from conveyor.adapters.memory.api_keys import MemoryApiKeys
 from conveyor.adapters.memory.blobs import MemoryBlobs
 from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.coordination import MemoryCoordination
-from conveyor.adapters.memory.exports import MemoryExports
-from conveyor.adapters.memory.inputs import MemoryInputs
 from conveyor.adapters.memory.metadata import MemoryMetadata
-from conveyor.adapters.memory.outbox import MemoryOutbox
 from conveyor.adapters.memory.rows import Rows
-from conveyor.adapters.memory.signing_keys import MemorySigningKeys
 from conveyor.adapters.memory.step_functions import MemoryStepFunctions
-from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.adapters.memory.tasks import MemoryTasks
-from conveyor.adapters.memory.timetable import MemoryTimetable
 from conveyor.adapters.memory.work import MemoryWork
 from conveyor.attending import export_handler, ingest_handler, purge_handler
 from conveyor.domain.batch import INGEST, Batch
@@ -41,21 +33,14 @@ from conveyor.domain.run import Run
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import RetryPolicy, Task, TaskStatus
 from conveyor.domain.webhook import NewWebhook, Webhook
-from conveyor.ports.answers import Answers
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies, BodyName
 from conveyor.ports.clock import Clock
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.coordination import Coordination
-from conveyor.ports.exports import Exports
-from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.outbox import Outbox
-from conveyor.ports.signing_keys import SigningKeys
 from conveyor.ports.step_functions import StepFunctions
-from conveyor.ports.survey import Survey
 from conveyor.ports.tasks import Tasks
-from conveyor.ports.timetable import Timetable
 from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Held, Work
 from conveyor.steps.add_tasks import AddTasks
@@ -124,19 +109,13 @@ class House:
     ids: ClockIds
     trace: Trace
     metadata: Metadata
-    answers: Answers
-    inputs: Inputs
-    exports: Exports
-    outbox: Outbox
     states: MemoryStepFunctions  # that wait for a run
     tasks: Tasks
     work: Work
     blobs: Blobs
     control_queue: ControlQueue
-    survey: Survey
     bodies: Bodies
     coordination: Coordination
-    timetable: Timetable
     encryption: AesKeyRing
     file_inputs: FileInputs
     submit_job: SubmitJob
@@ -181,12 +160,12 @@ class House:
         return RunId(run_id), int(retried), int(inherited)
 
     async def job(self, job_id: JobId) -> Job:
-        job = await self.metadata.job(job_id)
+        job = await self.metadata.get(Job, job_id)
         assert job is not None
         return job
 
     async def run(self, run_id: RunId) -> Run:
-        run = await self.metadata.run(run_id)
+        run = await self.metadata.get(Run, run_id)
         assert run is not None
         return run
 
@@ -198,12 +177,12 @@ class House:
 
     async def loose_lists(self) -> list[str]:
         """Lists that no job on record keeps."""
-        jobs = [job for job in await self.survey.jobs(limit=100) if job.pinned]
+        jobs = [job for job in await self.metadata.page(Job, limit=100) if job.pinned]
         kept = {job.pinned.blob for job in jobs if job.pinned}
         return [key for key in await self.lists() if key not in kept]
 
     async def batches(self) -> list[Batch]:
-        return list(await self.metadata.batches(limit=100))
+        return list(await self.metadata.page(Batch, limit=100))
 
     async def done(self, run_id: RunId) -> int:
         return (await self.tasks.counts([run_id]))[run_id].done
@@ -262,22 +241,14 @@ def a_house(
     def port(port: P, name: str) -> P:
         return watched(port, name, trace)
 
-    remembered = MemoryAnswers(clock)
-    answers: Answers = port(remembered, "answers")
-    recorded = MemoryMetadata(remembered)
-    metadata: Metadata = port(recorded, "metadata")
-    inputs: Inputs = port(MemoryInputs(recorded), "inputs")
-    exports: Exports = port(MemoryExports(recorded), "exports")
-    outbox: Outbox = port(MemoryOutbox(recorded, clock), "outbox")
+    metadata: Metadata = port(MemoryMetadata(clock), "metadata")
     states = MemoryStepFunctions()
     tokens: StepFunctions = port(states, "step_functions")
-    timetable: Timetable = port(MemoryTimetable(recorded, clock), "timetable")
     tasks: Tasks = port(MemoryTasks(rows), "tasks")
     work: Work = port(MemoryWork(rows), "work")
     blobs: Blobs = port(MemoryBlobs(), "blobs")
     queued = MemoryControlQueue(clock)
     control_queue: ControlQueue = port(queued, "control_queue")
-    survey: Survey = port(MemorySurvey(recorded, rows), "survey")
     kept: Bodies = port(bodies or MemoryBodies(), "bodies")
     coordination: Coordination = port(MemoryCoordination(clock, lease=LEASE), "coordination")
 
@@ -297,9 +268,6 @@ def a_house(
 
     purge = Purge(
         metadata=metadata,
-        inputs=inputs,
-        exports=exports,
-        outbox=outbox,
         tasks=tasks,
         work=work,
         bodies=kept,
@@ -309,7 +277,6 @@ def a_house(
 
     mend = Mend(
         metadata=metadata,
-        exports=exports,
         control_queue=control_queue,
         blobs=blobs,
         clock=clock,
@@ -321,9 +288,6 @@ def a_house(
         tasks=tasks,
         bodies=kept,
         blobs=blobs,
-        inputs=inputs,
-        exports=exports,
-        outbox=outbox,
         clock=clock,
         body_life=BODY_LIFE,
     )
@@ -336,7 +300,6 @@ def a_house(
         wake=woken.append,
     )
     retire = Retire(
-        survey=survey,
         metadata=metadata,
         clock=clock,
         run_life=RUN_LIFE,
@@ -346,24 +309,18 @@ def a_house(
     pack = Pack(tasks=tasks, bodies=kept, blobs=blobs, clock=clock, cap=export_bytes)
     exporting = Export(
         metadata=metadata,
-        exports=exports,
         blobs=blobs,
         control_queue=control_queue,
         clock=clock,
         ids=ids,
         make=pack.write,
     )
-    idempotency = Idempotency(answers=answers, clock=clock)
+    idempotency = Idempotency(metadata=metadata, clock=clock)
     told = ScriptedWebhooks()
     webhooks: Webhooks = port(told, "webhooks")
-    signing_keys: SigningKeys = port(MemorySigningKeys(recorded), "signing_keys")
-    courier = Courier(
-        webhooks=webhooks, signing_keys=signing_keys, encryption=encryption, clock=clock
-    )
+    courier = Courier(webhooks=webhooks, metadata=metadata, encryption=encryption, clock=clock)
     subscribe = ManageWebhooks(
         metadata=metadata,
-        outbox=outbox,
-        signing_keys=signing_keys,
         webhooks=webhooks,
         courier=courier,
         clock=clock,
@@ -379,20 +336,14 @@ def a_house(
         ids=ids,
         trace=trace,
         metadata=metadata,
-        answers=answers,
-        inputs=inputs,
-        exports=exports,
-        outbox=outbox,
         states=states,
         tasks=tasks,
         work=work,
         blobs=blobs,
         control_queue=control_queue,
-        survey=survey,
         bodies=kept,
         coordination=coordination,
         encryption=encryption,
-        timetable=timetable,
         fired=fired,
         swept=swept,
         cleared=cleared,
@@ -402,7 +353,6 @@ def a_house(
         subscribe=subscribe,
         rotate=Rotate(
             metadata=metadata,
-            signing_keys=signing_keys,
             encryption=encryption,
             clock=clock,
             ids=ids,
@@ -410,7 +360,6 @@ def a_house(
         ),
         notify=Notify(
             metadata=metadata,
-            outbox=outbox,
             webhooks=webhooks,
             clock=clock,
             courier=courier,
@@ -422,7 +371,6 @@ def a_house(
         ingest=ingest,
         file_inputs=FileInputs(
             metadata=metadata,
-            inputs=inputs,
             blobs=blobs,
             clock=clock,
             ids=ids,
@@ -434,7 +382,6 @@ def a_house(
             work=work,
             blobs=blobs,
             control_queue=control_queue,
-            inputs=inputs,
             encryption=encryption,
             idempotency=idempotency,
             clock=clock,
@@ -481,7 +428,6 @@ def a_house(
         delete=delete,
         report=Report(
             metadata=metadata,
-            outbox=outbox,
             encryption=encryption,
             step_functions=tokens,
             clock=clock,
@@ -489,9 +435,7 @@ def a_house(
         purge=purge,
         exporting=exporting,
         fire=Fire(
-            timetable=timetable,
             metadata=metadata,
-            api_keys=MemoryApiKeys(recorded),
             control_queue=control_queue,
             clock=clock,
             ids=ids,
@@ -528,10 +472,9 @@ def a_house(
         ),
         sweep=Sweep(
             metadata=metadata,
-            answers=answers,
+            tasks=tasks,
             work=work,
             bodies=kept,
-            survey=survey,
             clock=clock,
             checks=(*mend.checks(), *clear.checks(), *retire.checks()),
             count=lambda action, times: swept.update({action: times}),

@@ -176,7 +176,7 @@ async def test_what_cannot_be_accepted_leaves_nothing(raw: bytes) -> None:
     with pytest.raises(InvalidArgument):
         await house.add_tasks.add(structs.replace(a_call(), raw=raw), job_id, ids_as_reply)
 
-    assert house.trace.calls == ["metadata.job", "metadata.run"]
+    assert house.trace.calls == ["metadata.get(Job)", "metadata.get(Run)"]
 
 
 @pytest.mark.parametrize("change", [_close, _stop, _end_with_last_batch])
@@ -193,7 +193,7 @@ async def test_an_addition_that_loses_its_race_against_an_end_is_refused(change:
 
 
 @pytest.mark.parametrize("nth", [1, 2])
-@pytest.mark.parametrize("call", ["metadata.job", "metadata.run"])
+@pytest.mark.parametrize("call", ["metadata.get(Job)", "metadata.get(Run)"])
 @pytest.mark.parametrize("change", [_close, _stop, _end_with_last_batch])
 async def test_an_end_between_two_reads_is_an_end(change: Change, call: str, nth: int) -> None:
     house, job_id, run_id = await _open_job()
@@ -221,7 +221,9 @@ async def test_two_additions_at_once_get_indexes_of_their_own() -> None:
     await house.check_counts(run_id)
 
 
-@pytest.mark.parametrize("call", ["tasks.add", "metadata.batches", "work.enqueue", "blobs.delete"])
+@pytest.mark.parametrize(
+    "call", ["tasks.add", "metadata.page(Batch)", "work.enqueue", "blobs.delete"]
+)
 async def test_rows_that_fail_after_the_promise_are_answered_200_and_written_later(
     call: str,
 ) -> None:
@@ -333,7 +335,11 @@ async def test_whoever_loses_a_race_for_a_key_answers_as_the_winner(*, tidy: boo
 
 @pytest.mark.parametrize(
     ("moment", "call_"),
-    [("after", "answers.replay"), ("before", "metadata.commit"), ("after", "blobs.put")],
+    [
+        ("after", "metadata.get(IdempotencyRecord)"),
+        ("before", "metadata.commit"),
+        ("after", "blobs.put"),
+    ],
 )
 async def test_whoever_finds_the_job_closed_by_the_first_call_answers_as_it_did(
     moment: str, call_: str
@@ -386,7 +392,7 @@ def _lose_the_answer_of_the_promise(house: House) -> None:
 
 def _another_process(house: House) -> AddTasks:
     return replace(
-        house.add_tasks, idempotency=Idempotency(answers=house.answers, clock=house.clock)
+        house.add_tasks, idempotency=Idempotency(metadata=house.metadata, clock=house.clock)
     )
 
 

@@ -18,6 +18,7 @@ from conveyor.api.openapi import document
 from conveyor.api.routes import ROUTES, Route
 from conveyor.domain.api_key import Scope
 from conveyor.domain.ids import JobId
+from conveyor.domain.job import Job
 from conveyor.domain.submission import Addition
 from conveyor.errors import RefusedToStart
 from conveyor.operating import Engines
@@ -57,7 +58,7 @@ class Door:
         return await self.http.request(method, f"/operator/{path}", headers=headers, json=body)
 
     async def gateway_key_of(self, job_id: str) -> str:
-        job = await self.engines.metadata.job(JobId(job_id))
+        job = await self.engines.metadata.get(Job, JobId(job_id))
         assert job
         return self.engines.encryption.decrypt(job.encrypted_key, context=f"{job.caller}|{job.id}")
 
@@ -207,7 +208,7 @@ async def test_a_forwarded_key_names_its_caller_as_it_always_did(tmp_path: Path)
     for way in ways:
         async with a_door(tmp_path, **way) as door:
             job = (await door.ask("POST", "/v1/jobs", "a-key", TASKS)).json()
-            stored = await door.engines.metadata.job(JobId(job["job_id"]))
+            stored = await door.engines.metadata.get(Job, JobId(job["job_id"]))
             assert stored
             assert stored.caller == name
             assert await door.gateway_key_of(job["job_id"]) == "a-key"

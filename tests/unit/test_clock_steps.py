@@ -11,7 +11,7 @@ import pytest
 from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine
 from conveyor.adapters.system.clock import SteadyClock
 from conveyor.domain.job import Job, JobType, after_clock_set_back
-from conveyor.domain.outbox import Channel
+from conveyor.domain.outbox import Channel, OutboxEvent
 from conveyor.domain.schedule import Cadence, Calendar, Daily, Rate, RateUnit, Schedule
 from conveyor.domain.task import SettleDecision, TaskStatus
 from conveyor.errors import StorageFull
@@ -144,12 +144,12 @@ async def test_a_clock_set_back_delays_no_event_and_lets_its_sender_record_it(
 ) -> None:
     async with _running(tmp_path) as (engine, wall, keeper):
         await engine.metadata.commit(an_event(due_at=NOON))
-        [before] = await engine.outbox.due(Channel.WEBHOOK, limit=9)
+        [before] = await engine.metadata.due(OutboxEvent, channel=Channel.WEBHOOK, limit=9)
 
         wall.set_wall(-HOUR)
         await keeper.step()
 
-        [event] = await engine.outbox.due(Channel.WEBHOOK, limit=9)
+        [event] = await engine.metadata.due(OutboxEvent, channel=Channel.WEBHOOK, limit=9)
         assert (event.due_at, event.version) == (NOON - HOUR, before.version)
         await engine.metadata.commit(before)
 
@@ -163,7 +163,7 @@ async def test_a_clock_set_back_delays_no_schedule(tmp_path: Path) -> None:
         await keeper.step()
         wall.advance(5 * MINUTE)
 
-        [due] = await engine.timetable.due(limit=9)
+        [due] = await engine.metadata.due(Job, limit=9)
         assert due.next_fire_at == NOON - HOUR + 3 * MINUTE
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from conveyor.domain import job as job_life
 from conveyor.domain.control_queue import ControlMessage
-from conveyor.domain.deletion import PURGE, TOMBSTONE_LIFE
+from conveyor.domain.deletion import PURGE, TOMBSTONE_LIFE, Deletion
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId
-from conveyor.domain.job import JobStatus
-from conveyor.domain.run import RunStatus
+from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.task import Refused, Task
 from conveyor.errors import (
     ConveyorError,
@@ -53,7 +53,7 @@ async def test_a_deleted_job_is_gone_at_once() -> None:
         await house.read.run(CALLER, job_id, run_id)
     assert await house.read.jobs(CALLER, limit=9, before=None, status=None, kind=None) == ([], None)
     assert await house.work.claim({run_id: 5}) == []
-    assert list(await house.metadata.live(limit=9)) == []
+    assert list(await house.metadata.live_runs(limit=9)) == []
     assert run_id in house.woken
 
 
@@ -73,8 +73,8 @@ async def test_nothing_of_a_deleted_job_is_left_behind() -> None:
     assert list(await house.bodies.runs_held(limit=9)) == [(other_job, other_run)]
     assert await house.lists() == []
     assert await house.batches() == []
-    assert [await house.metadata.run(one) for one in (first, second)] == [None, None]
-    stone = await house.metadata.job(job_id)
+    assert [await house.metadata.get(Run, one) for one in (first, second)] == [None, None]
+    stone = await house.metadata.get(Job, job_id)
     assert stone is not None
     assert (stone.status, stone.encrypted_key, stone.params) == (JobStatus.DELETED, b"", None)
     assert not house.swept
@@ -89,8 +89,8 @@ async def test_a_tombstone_goes_after_a_day() -> None:
     house.clock.advance(TOMBSTONE_LIFE)
     await house.sweep.step()
 
-    assert await house.metadata.job(job_id) is None
-    assert list(await house.metadata.deletions(limit=9)) == []
+    assert await house.metadata.get(Job, job_id) is None
+    assert list(await house.metadata.page(Deletion, limit=9)) == []
     with pytest.raises(NotFound):
         await house.delete.job(CALLER, job_id)
     assert not house.swept
@@ -99,11 +99,11 @@ async def test_a_tombstone_goes_after_a_day() -> None:
 async def test_deleting_again_changes_nothing() -> None:
     house, job_id, _ = await _ended(3)
     await house.delete.job(CALLER, job_id)
-    before = await house.metadata.job(job_id)
+    before = await house.metadata.get(Job, job_id)
 
     await house.delete.job(CALLER, job_id)
 
-    assert await house.metadata.job(job_id) == before
+    assert await house.metadata.get(Job, job_id) == before
     assert len(await house.control_queue.receive(9, lease=timedelta(seconds=1))) == 1
 
 
@@ -322,7 +322,7 @@ async def test_a_delete_that_dies_anywhere_is_finished_or_not_begun(
         await house.handle_messages()
         assert list(await house.tasks.runs_held(limit=9)) == []
         assert list(await house.bodies.runs_held(limit=9)) == []
-        [purge] = await house.metadata.deletions(limit=9)
+        [purge] = await house.metadata.page(Deletion, limit=9)
         assert purge.done_at is not None
         number += 1
 

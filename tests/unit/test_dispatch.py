@@ -296,7 +296,7 @@ async def test_a_new_run_is_taken_up_at_once_when_the_pump_is_woken() -> None:
     pump = a_pump(house, gateway.attempt, quick(refresh=AGES, resync=AGES))
 
     async with running(pump):
-        await until(lambda: house.trace.of("metadata.live"))
+        await until(lambda: house.trace.of("metadata.live_runs"))
         _, run_id = await house.submit(3)
         pump.wake(run_id)
         await _completed(house, run_id)
@@ -497,8 +497,8 @@ async def test_a_stop_does_not_wait_for_ever_for_an_engine_that_is_away(
 @pytest.mark.parametrize(
     "call",
     [
-        "metadata.live",
-        "metadata.run",
+        "metadata.live_runs",
+        "metadata.get(Run)",
         "work.claim",
         "work.renew",
         "work.settle",
@@ -519,9 +519,9 @@ async def test_an_engine_that_is_away_for_a_while_is_survived(call: str) -> None
         with away(house.trace, call, Unavailable(f"{call} away")):
             pump.wake(run_id)
             gateway.gate.clear()
-            await _calls(house, "metadata.live", 3)
+            await _calls(house, "metadata.live_runs", 3)
             gateway.gate.set()
-            await _calls(house, "metadata.live", 3)
+            await _calls(house, "metadata.live_runs", 3)
         pump.room.learn(stored=True)  # the pause after a body without room is not tested here
         house.clock.advance(LEASE)
         await _completed(house, run_id)
@@ -673,7 +673,7 @@ async def _completed(house: House, run_id: RunId) -> None:
 
 async def _rounds(house: House) -> None:
     """Long enough for a pump to have taken more, had it wanted to."""
-    await _calls(house, "metadata.live", 4)
+    await _calls(house, "metadata.live_runs", 4)
 
 
 async def _calls(house: House, name: str, more: int) -> None:

@@ -245,7 +245,7 @@ async def test_a_message_that_comes_again_does_nothing() -> None:
     await house.exporting.run(ExportId("unknown"))
     await house.exporting.abandon(export.id)
 
-    assert house.trace.calls == ["exports.find"] * 3
+    assert house.trace.calls == ["metadata.get(Export)"] * 3
 
 
 async def test_a_start_whose_message_cannot_be_sent_is_on_record() -> None:
@@ -254,7 +254,7 @@ async def test_a_start_whose_message_cannot_be_sent_is_on_record() -> None:
     with away(house.trace, "control_queue.send", AWAY):
         export = await house.exporting.start(CALLER, job_id, run_id)
 
-    assert await house.exports.find(export.id)
+    assert await house.metadata.get(Export, export.id)
     await house.exporting.run(export.id)
     assert (await _row(house, export)).status is ExportStatus.COMPLETED
 
@@ -272,14 +272,17 @@ async def test_a_failure_at_any_call_is_made_good_by_the_next_delivery(moment: A
         house.trace.break_at(number, moment, AWAY)
         await _survive(house, job_id, run_id)
 
-        for export in await house.exports.page(limit=9):
+        for export in await house.metadata.page(Export, limit=9):
             house.clock.advance(LONGEST_DELAY + LEASE)
             await house.handle_messages()
             await house.exporting.run(export.id)
             assert (await _row(house, export)).status is ExportStatus.COMPLETED
             content, lines = await _read(house, export)
             assert len(content) == len(lines) == 3
-        made, files = await house.exports.page(limit=9), await _files(house, job_id, run_id)
+        made, files = (
+            await house.metadata.page(Export, limit=9),
+            await _files(house, job_id, run_id),
+        )
         assert len([file for file in files if file.endswith(".zip")]) == len(made), number
         # Spools that could not be removed go with the export.
         assert len(files) == len(made) or whole.trace.calls[number] == "blobs.delete"
@@ -376,7 +379,7 @@ async def test_a_delete_meanwhile_leaves_nothing(call: str, moment: str) -> None
     await house.exporting.run(export.id)
 
     assert await _files(house, job_id, again) == []
-    assert await house.exports.find(export.id) is None
+    assert await house.metadata.get(Export, export.id) is None
     with pytest.raises(NotFound):
         await house.exporting.find(CALLER, job_id, again, export.id)
     with pytest.raises(NotFound):
@@ -394,7 +397,7 @@ async def test_a_deleted_job_takes_its_exports_along() -> None:
     await house.handle_messages()
 
     assert await _files(house, job_id, run_id) == []
-    assert await house.exports.find(unmade.id) is None
+    assert await house.metadata.get(Export, unmade.id) is None
 
 
 async def test_an_export_that_grows_too_old_while_it_is_made_leaves_nothing() -> None:
@@ -490,7 +493,7 @@ async def _read(house: House, export: Export) -> tuple[dict[str, bytes], list[Li
 
 
 async def _row(house: House, export: Export) -> Export:
-    row = await house.exports.find(export.id)
+    row = await house.metadata.get(Export, export.id)
     assert row is not None
     return row
 

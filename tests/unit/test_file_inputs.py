@@ -7,8 +7,9 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from conveyor.domain.file_input import MOST_JOBS, SLOT_LIFE
+from conveyor.domain.file_input import MOST_JOBS, SLOT_LIFE, FileInput
 from conveyor.domain.ids import InputId, JobId
+from conveyor.domain.job import Job
 from conveyor.errors import (
     FileInputAlreadyUploaded,
     FileInputNotFound,
@@ -33,7 +34,7 @@ async def _fill(house: House, slot_id: InputId, content: bytes = b"https://a.exa
 async def test_a_list_lies_in_storage_as_it_was_sent() -> None:
     house = a_house()
     slot_id = await sent(house, packed(urls(3)), encodings=["gzip"])
-    slot = await house.inputs.find(slot_id)
+    slot = await house.metadata.get(FileInput, slot_id)
     assert slot is not None
     assert slot.blob is not None
     assert b"".join([chunk async for chunk in house.blobs.read(slot.blob)]) == packed(urls(3))
@@ -73,7 +74,7 @@ async def test_when_an_engine_is_away_a_list_is_on_record_and_there_or_neither(
     house.trace.break_at(number, moment, Unavailable("away"))
     with pytest.raises(Unavailable):
         await _fill(house, slot_id, urls(2))
-    slot = await house.inputs.find(slot_id)
+    slot = await house.metadata.get(FileInput, slot_id)
     assert slot is not None
     assert await house.lists() == [slot.blob] * (slot.blob is not None)
 
@@ -140,13 +141,13 @@ async def test_a_slot_without_its_list_makes_no_job() -> None:
     slot_id = await a_slot(house)
     with pytest.raises(FileInputNotUploaded):
         await submit_list(house, slot_id)
-    assert await house.survey.jobs(limit=9) == []
+    assert await house.metadata.page(Job, limit=9) == []
 
 
 async def test_a_list_that_is_not_as_it_was_sent_makes_no_job() -> None:
     house = a_house()
     slot_id = await sent(house, urls(3))
-    slot = await house.inputs.find(slot_id)
+    slot = await house.metadata.get(FileInput, slot_id)
     assert slot
     assert slot.blob
     await house.blobs.put(slot.blob, as_stream([b"short"]))
@@ -191,7 +192,7 @@ async def test_a_list_can_be_read_by_several_jobs_even_at_the_same_time() -> Non
     await house.handle_messages()
     runs = [ids_in(answer.result())[1] for answer in answers]
     assert [len(await house.rows(run)) for run in runs] == [LIMITS.sync_tasks * 2] * 3
-    slot = await house.inputs.find(slot_id)
+    slot = await house.metadata.get(FileInput, slot_id)
     assert slot
     assert set(slot.jobs) == {ids_in(answer.result())[0] for answer in answers}
 
@@ -199,7 +200,7 @@ async def test_a_list_can_be_read_by_several_jobs_even_at_the_same_time() -> Non
 async def test_a_list_is_for_so_many_jobs_and_no_more() -> None:
     house = a_house()
     slot_id = await sent(house, urls(20))
-    slot = await house.inputs.find(slot_id)
+    slot = await house.metadata.get(FileInput, slot_id)
     assert slot
     jobs = tuple(JobId(str(n)) for n in range(MOST_JOBS))
     await house.metadata.commit(msgspec.structs.replace(slot, jobs=jobs))

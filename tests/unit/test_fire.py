@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import InputId, JobId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.run import IngestStatus, Run, RunStatus, Trigger
@@ -136,7 +137,7 @@ async def test_a_bad_schedule_creates_nothing(given: dict[str, Any], field: str)
         await house.submit_job.submit(a_call(3, **given), ids_as_answer)
     assert refused.value.extras == {"field": field}
     assert not await house.lists()
-    assert not await house.survey.jobs(limit=9)
+    assert not await house.metadata.page(Job, limit=9)
 
 
 async def test_a_regular_job_may_say_that_it_has_no_schedule() -> None:
@@ -159,7 +160,7 @@ async def test_a_bad_task_refuses_a_scheduled_job_as_any_other() -> None:
 async def test_a_repeated_submit_is_one_job() -> None:
     house = a_house()
     assert await schedule(house, 3, key="once") == await schedule(house, 3, key="once")
-    assert len(await house.survey.jobs(limit=9)) == 1
+    assert len(await house.metadata.page(Job, limit=9)) == 1
     assert len(await house.lists()) == 1
 
 
@@ -170,7 +171,7 @@ async def test_a_submit_that_fails_leaves_nothing(fault: str) -> None:
     with pytest.raises(Unavailable):
         await schedule(house)
     assert not await house.lists()
-    assert not await house.survey.jobs(limit=9)
+    assert not await house.metadata.page(Job, limit=9)
 
 
 # Firing.
@@ -253,11 +254,11 @@ async def test_a_clock_that_was_set_back_does_not_bring_a_fire_twice() -> None:
     house = a_house()
     job_id = await schedule(house)
     house.clock.advance(HOUR)
-    [job] = await house.timetable.due(limit=1)
+    [job] = await house.metadata.due(Job, limit=1)
     slow = a_house()
     await slow.metadata.commit(msgspec.structs.replace(job, version=0))
     slow.clock.advance(HOUR - timedelta(seconds=1))
-    [stored] = await slow.survey.jobs(limit=1)
+    [stored] = await slow.metadata.page(Job, limit=1)
     await slow.fire._see_to(stored)
     assert (await slow.job(job_id)).next_fire_at == NOON + 2 * HOUR
 
@@ -278,7 +279,7 @@ async def test_a_worker_that_read_before_another_fired_does_nothing() -> None:
     house = a_house()
     job_id = await schedule(house)
     house.clock.advance(HOUR)
-    [late] = await house.timetable.due(limit=1)
+    [late] = await house.metadata.due(Job, limit=1)
     assert await house.fire.step() == 1
     assert await house.fire._see_to(late) == 0
     assert len(await runs(house, job_id)) == 1
@@ -294,7 +295,7 @@ async def test_more_than_a_bite_is_fired_bite_by_bite() -> None:
     assert await house.fire.step() == 0
 
 
-CALLS = ("timetable.due", "metadata.run", "metadata.commit", "control_queue.send")
+CALLS = ("metadata.due(Job)", "metadata.get(Run)", "metadata.commit", "control_queue.send")
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -405,7 +406,7 @@ async def test_a_small_list_of_a_slot_is_kept_by_the_job() -> None:
     job_id = await schedule_list(house, slot_id)
     house.clock.advance(3 * DAY)
     await house.sweep_later()
-    assert await house.inputs.find(slot_id) is None
+    assert await house.metadata.get(FileInput, slot_id) is None
     assert await house.fire.step() == 1
     run = await finish(house, job_id)
     assert (run.status, run.total) == (RunStatus.COMPLETED, 2)
@@ -426,7 +427,7 @@ async def test_a_long_list_stays_in_its_slot_for_as_long_as_the_job() -> None:
     await house.handle_messages()
     house.clock.advance(40 * DAY)
     await house.sweep_later()
-    slot = await house.inputs.find(slot_id)
+    slot = await house.metadata.get(FileInput, slot_id)
     assert slot
     assert await house.lists() == [slot.blob]
     await house.delete.job(CALLER, job_id)
@@ -476,14 +477,14 @@ async def test_a_deleted_job_fires_no_more_and_leaves_nothing() -> None:
     assert await fire(house) == 0
     house.clock.advance(2 * DAY)
     await house.sweep_later()
-    assert await house.metadata.job(job_id) is None
+    assert await house.metadata.get(Job, job_id) is None
 
 
 async def test_a_delete_between_the_reading_and_the_commit_wins() -> None:
     house = a_house()
     job_id = await schedule(house)
     house.clock.advance(HOUR)
-    [read] = await house.timetable.due(limit=1)
+    [read] = await house.metadata.due(Job, limit=1)
     await house.delete.job(CALLER, job_id)
     assert await house.fire._see_to(read) == 0
     assert not await runs(house, job_id)
@@ -586,7 +587,7 @@ async def test_a_rerun_and_a_fire_at_once_make_one_run() -> None:
     house = a_house()
     job_id = await schedule(house)
     house.clock.advance(HOUR)
-    [read] = await house.timetable.due(limit=1)
+    [read] = await house.metadata.due(Job, limit=1)
     await house.rerun(job_id)
     assert await house.fire._see_to(read) == 0
     assert await house.fire.step() == 1

@@ -72,7 +72,7 @@ async def test_rows_come_before_the_offer_before_the_watermark_and_the_total_com
     chunk = ["tasks.add", "work.enqueue", "metadata.commit"]
     assert house.trace.of(*WRITES) == [*chunk * 3, "metadata.commit"]
     # The completion check reads the run and its counts after all that.
-    assert house.trace.calls[-2:] == ["metadata.run", "tasks.counts"]
+    assert house.trace.calls[-2:] == ["metadata.get(Run)", "tasks.counts"]
 
 
 async def test_whoever_waits_for_rows_is_woken_with_every_chunk() -> None:
@@ -292,7 +292,7 @@ async def test_what_a_stopped_addition_misses_is_taken_off_once_by_two_ingesters
 
 
 @pytest.mark.parametrize("nth", [1, 2])
-@pytest.mark.parametrize("call", ["metadata.run", "metadata.batches", "metadata.commit"])
+@pytest.mark.parametrize("call", ["metadata.get(Run)", "metadata.page(Batch)", "metadata.commit"])
 async def test_what_is_missing_is_taken_off_once_whenever_the_other_comes_first(
     call: str, nth: int
 ) -> None:

@@ -8,10 +8,17 @@ import msgspec
 import pytest
 
 from conveyor.adapters.crypto.key_ring import AesKeyRing, new_secret
-from conveyor.adapters.memory.answers import MemoryAnswers
-from conveyor.adapters.memory.api_keys import MemoryApiKeys
 from conveyor.adapters.memory.metadata import MemoryMetadata
-from conveyor.domain.api_key import EVERYTHING, FORM, KeyStatus, NewKey, Scope, id_in, written
+from conveyor.domain.api_key import (
+    EVERYTHING,
+    FORM,
+    ApiKey,
+    KeyStatus,
+    NewKey,
+    Scope,
+    id_in,
+    written,
+)
 from conveyor.domain.ids import CallerId, KeyId
 from conveyor.errors import InvalidArgument, Unavailable
 from conveyor.steps.api_keys import ApiKeyAdmin
@@ -27,7 +34,7 @@ HOUR = timedelta(hours=1)
 class Desk:
     clock: FakeClock
     trace: Trace
-    api_keys: MemoryApiKeys
+    metadata: MemoryMetadata
     encryption: AesKeyRing
     admin: ApiKeyAdmin
     authenticate: Authenticate
@@ -36,28 +43,25 @@ class Desk:
 @pytest.fixture
 def desk() -> Desk:
     clock, trace = FakeClock(), Trace()
-    metadata = MemoryMetadata(MemoryAnswers(clock))
+    metadata = MemoryMetadata(clock)
     seen = watched(metadata, "metadata", trace)
-    api_keys, encryption = MemoryApiKeys(metadata), AesKeyRing(bytes(32))
+    encryption = AesKeyRing(bytes(32))
     admin = ApiKeyAdmin(
         metadata=seen,
-        api_keys=api_keys,
         encryption=encryption,
         clock=clock,
         ids=ClockIds(clock),
         new_secret=new_secret,
         auth="keys",
     )
-    authenticate = Authenticate(
-        metadata=seen, api_keys=api_keys, encryption=encryption, clock=clock
-    )
-    return Desk(clock, trace, api_keys, encryption, admin, authenticate)
+    authenticate = Authenticate(metadata=seen, encryption=encryption, clock=clock)
+    return Desk(clock, trace, metadata, encryption, admin, authenticate)
 
 
 async def test_a_key_is_told_once_and_kept_as_a_digest(desk: Desk) -> None:
     created = await desk.admin.create(NewKey(gateway_key="a-gateway-key"))
     assert FORM.fullmatch(created.key)
-    stored = await desk.api_keys.find(created.about.id)
+    stored = await desk.metadata.get(ApiKey, created.about.id)
     assert stored
     secret = created.key.rpartition("_")[2]
     kept = msgspec.json.encode(stored) + repr(stored).encode()
@@ -129,7 +133,7 @@ async def test_a_revoked_key_opens_nothing_and_keeps_no_credential(desk: Desk) -
     desk.clock.advance(HOUR)
     assert await desk.admin.revoke(created.about.id) == revoked
     assert await desk.admin.revoke(KeyId("no-such-key")) is None
-    stored = await desk.api_keys.find(created.about.id)
+    stored = await desk.metadata.get(ApiKey, created.about.id)
     assert stored
     assert stored.encrypted_gateway_key is None
 
@@ -177,7 +181,7 @@ async def test_a_use_that_cannot_be_written_down_fails_no_request(desk: Desk) ->
 async def test_the_gateway_key_of_a_key_opens_for_that_key_only(desk: Desk) -> None:
     first = await desk.admin.create(NewKey(caller="ann", gateway_key="of-the-first"))
     second = await desk.admin.create(NewKey(caller="ann", gateway_key="of-the-second"))
-    one, two = [await desk.api_keys.find(key.about.id) for key in (first, second)]
+    one, two = [await desk.metadata.get(ApiKey, key.about.id) for key in (first, second)]
     assert one
     assert two
     assert desk.authenticate.gateway_key(one) == "of-the-first"

@@ -213,7 +213,7 @@ async def test_what_is_to_be_signed_and_cannot_be_is_not_sent(broken: bool) -> N
     house = a_house()
     if broken:
         await house.rotate.begin(CALLER)
-        house.trace.broken["signing_keys.find"] = Unavailable("away")
+        house.trace.broken["metadata.get(SigningKeys)"] = Unavailable("away")
     event = await _owed(house, signature=True)
     await house.notify.step()
 
@@ -223,7 +223,7 @@ async def test_what_is_to_be_signed_and_cannot_be_is_not_sent(broken: bool) -> N
     assert "key" in (stored.deliveries[0].error or "")
 
 
-@pytest.mark.parametrize("call", ["webhooks.post", "metadata.commit", "metadata.job"])
+@pytest.mark.parametrize("call", ["webhooks.post", "metadata.commit", "metadata.get(Job)"])
 @pytest.mark.parametrize("moment", ["before", "after"])
 async def test_a_sender_that_dies_anywhere_leaves_an_event_that_is_sent_again(
     call: str, moment: str
@@ -278,7 +278,9 @@ async def test_an_engine_that_is_away_when_it_is_noted_has_it_sent_again() -> No
     assert house.notify.lines.under_way == 0
 
 
-@pytest.mark.parametrize("call", ["metadata.job", "metadata.commit", "outbox.due"])
+@pytest.mark.parametrize(
+    "call", ["metadata.get(Job)", "metadata.commit", "metadata.due(OutboxEvent)"]
+)
 async def test_places_are_free_again_when_an_engine_was_away(call: str) -> None:
     house = a_house()
     for _ in range(5):
@@ -389,7 +391,7 @@ async def test_a_sender_is_woken_and_stops_with_nothing_begun_anew() -> None:
     stopping = asyncio.Event()
     house.notify.idle = timedelta(hours=1)
     running = asyncio.create_task(house.notify.run(stopping))
-    await _until(lambda: "outbox.due" in house.trace.calls)
+    await _until(lambda: "metadata.due(OutboxEvent)" in house.trace.calls)
     event = await _owed(house)
     house.notify.wake()
     assert await _told_of(house, {event.id}) == 1
@@ -482,7 +484,6 @@ def _again(house: House) -> Notify:
     """The sender of another process."""
     return Notify(
         metadata=house.metadata,
-        outbox=house.outbox,
         webhooks=house.notify.webhooks,
         clock=house.clock,
         courier=house.notify.courier,
@@ -529,9 +530,8 @@ def _job(job_id: JobId, host: str, *, signature: bool) -> Job:
 
 
 async def _event(house: House, event_id: EventId) -> OutboxEvent:
-    event = await house.outbox.find(event_id)
-    assert event is not None
-    return event
+    events = await house.metadata.page(OutboxEvent, limit=999)
+    return next(event for event in events if event.id == event_id)
 
 
 async def _tried_at(house: House, *, hours: int) -> list[datetime]:
@@ -542,7 +542,7 @@ async def _tried_at(house: House, *, hours: int) -> list[datetime]:
         before = len(house.told.told)
         await house.notify.step()
         at += [house.clock.now()] * (len(house.told.told) - before)
-        due = [one.due_at for one in await house.outbox.page(limit=99) if one.due_at]
+        due = [one.due_at for one in await house.metadata.page(OutboxEvent, limit=99) if one.due_at]
         if not due or min(due) > end:
             return at
         house.clock.advance(max(min(due) - house.clock.now(), timedelta()))

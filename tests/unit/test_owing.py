@@ -133,7 +133,7 @@ async def _submitted(
 
 
 async def _events(house: House, job_id: JobId) -> list[OutboxEvent]:
-    return list(await house.outbox.of_job(job_id, limit=9))
+    return list(await house.metadata.events(job_id, limit=9))
 
 
 def _page(_: Task) -> Fetched:

@@ -22,7 +22,7 @@ from conveyor.testing.clock import NOON
 from conveyor.testing.factories import a_run
 from tests.unit.kit import A_PAGE, CALLER, STRANGER, a_house, an_assignment
 
-READS = ("metadata.run", "tasks.counts")
+READS = ("metadata.get(Run)", "tasks.counts")
 
 
 def shown(progress: Progress) -> bytes:
@@ -383,7 +383,7 @@ async def test_many_runs_are_read_in_groups() -> None:
     at.house.trace.forget()
     await at.round()
     assert len(at.house.trace.of("tasks.counts")) == 2
-    assert len(at.house.trace.of("metadata.run")) == 150
+    assert len(at.house.trace.of("metadata.get(Run)")) == 150
 
 
 @pytest.mark.parametrize("caller", [STRANGER, CallerId("")])

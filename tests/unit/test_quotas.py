@@ -3,8 +3,6 @@
 import msgspec
 import pytest
 
-from conveyor.adapters.memory.answers import MemoryAnswers
-from conveyor.adapters.memory.census import MemoryCensus
 from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.rows import Rows
 from conveyor.adapters.memory.tasks import MemoryTasks
@@ -24,7 +22,7 @@ OTHER = CallerId("another")
 async def given(*totals: int, scheduled: int = 0, **limits: int) -> Quotas:
     """A caller with live runs of so many tasks, and scheduled jobs."""
     clock = FakeClock()
-    metadata = MemoryMetadata(MemoryAnswers(clock))
+    metadata = MemoryMetadata(clock)
     names = new_ids(2 * len(totals) + scheduled)
     for total in totals:
         job_id, run_id = JobId(names.pop()), RunId(names.pop())
@@ -37,7 +35,7 @@ async def given(*totals: int, scheduled: int = 0, **limits: int) -> Quotas:
     for name in new_ids(2):
         await metadata.commit(msgspec.structs.replace(an_export(), id=ExportId(name)))
     tasks = MemoryTasks(Rows(clock, LEASE))
-    return Quotas(census=MemoryCensus(metadata), tasks=tasks, **limits)
+    return Quotas(metadata=metadata, tasks=tasks, **limits)
 
 
 A_JOB = Demand(caller=CALLER, jobs=1, tasks=5)
@@ -84,9 +82,9 @@ async def test_a_limit_holds_only_for_what_is_asked() -> None:
 
 
 async def test_without_limits_nothing_is_asked_of_anyone() -> None:
-    nowhere: MemoryCensus = None  # type: ignore[assignment]  # who is asked would fail
+    nowhere: MemoryMetadata = None  # type: ignore[assignment]  # who is asked would fail
     tasks: MemoryTasks = None  # type: ignore[assignment]
-    await Quotas(census=nowhere, tasks=tasks).check(
+    await Quotas(metadata=nowhere, tasks=tasks).check(
         Demand(caller=CALLER, jobs=1, scheduled=1, tasks=9)
     )
 

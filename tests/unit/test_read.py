@@ -13,7 +13,7 @@ from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.run import RunStatus, counts
 from conveyor.domain.task import Refused, Task, TaskStatus
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
-from conveyor.ports.metadata import JOBS_BYTES
+from conveyor.ports.metadata import LISTING_BYTES
 from conveyor.ports.tasks import PAGE_BYTES, new_tasks
 from conveyor.steps.attempt import Ended, Fetched, Result
 from conveyor.steps.read import HOT, Content, ResultPart
@@ -86,7 +86,7 @@ async def test_a_page_of_large_jobs_is_dense() -> None:
     house = a_house()
     made = [(await house.submit(1))[0] for _ in range(5)]
     for job_id in made:
-        large = structs.replace(await house.job(job_id), metadata="x" * (JOBS_BYTES * 2 // 5))
+        large = structs.replace(await house.job(job_id), metadata="x" * (LISTING_BYTES * 2 // 5))
         await house.metadata.commit(large)
 
     seen: list[JobId] = []
@@ -250,7 +250,7 @@ async def test_counts_that_many_ask_for_are_read_once_in_a_while() -> None:
         await house.read.job(CALLER, job_id)
         await house.read.run(CALLER, job_id, run_id)
     assert house.trace.of("tasks.counts") == ["tasks.counts"]
-    assert len(house.trace.of("metadata.run")) == 200  # whose status is never a late one
+    assert len(house.trace.of("metadata.get(Run)")) == 200  # whose status is never a late one
 
     house.clock.advance(HOT)
     await house.read.job(CALLER, job_id)

@@ -12,7 +12,6 @@ import structlog
 
 from conveyor.domain import report as life
 from conveyor.domain.ids import JobId, RunId
-from conveyor.domain.job import Job
 from conveyor.domain.outbox import Channel, EventStatus, OutboxEvent
 from conveyor.domain.run import PauseState
 from conveyor.domain.task import Task
@@ -48,7 +47,9 @@ async def _beating(house: House, token: str = TOKEN) -> tuple[JobId, RunId]:
 
 
 async def _event(house: House, channel: Channel = Channel.TASK_TOKEN) -> OutboxEvent:
-    [event] = [one for one in await house.outbox.page(limit=99) if one.channel is channel]
+    [event] = [
+        one for one in await house.metadata.page(OutboxEvent, limit=99) if one.channel is channel
+    ]
     return event
 
 
@@ -131,15 +132,10 @@ async def test_a_token_is_wiped_though_its_run_changes_meanwhile(
     house = a_house()
     _, run_id = await _ended(house)
 
-    read = house.metadata.job
-
-    async def read_and_change(job_id: JobId) -> Job | None:
-        monkeypatch.undo()
-        job = await read(job_id)
+    async def change() -> None:
         await house.metadata.commit(await house.run(run_id))
-        return job
 
-    monkeypatch.setattr(house.report.metadata, "job", read_and_change, raising=False)
+    house.trace.after("metadata.get(Job)", 1, change)
     await house.report.step()
 
     assert (await house.run(run_id)).encrypted_token == b""
@@ -251,7 +247,7 @@ async def test_of_two_senders_one_sends() -> None:
     house = a_house()
     await _ended(house)
     states = _always(house, Sent())
-    found = await house.outbox.due(Channel.TASK_TOKEN, limit=9)
+    found = await house.metadata.due(OutboxEvent, channel=Channel.TASK_TOKEN, limit=9)
     await asyncio.gather(*map(house.report._send, [*found, *found]), return_exceptions=True)
     assert states.asked == [TOKEN]
     assert (await _event(house)).status is EventStatus.DELIVERED
@@ -267,7 +263,7 @@ async def test_a_sender_that_dies_leaves_it_to_the_next_when_its_lease_is_over(
         house.trace.die_at("metadata.commit", 2)  # after the lease: with what came of it
     else:
         house.trace.die_at("step_functions.succeed", 1)
-    [found] = await house.outbox.due(Channel.TASK_TOKEN, limit=9)
+    [found] = await house.metadata.due(OutboxEvent, channel=Channel.TASK_TOKEN, limit=9)
     assert not await survives(house.report._send(found))
     assert (TOKEN in house.states.outcomes) is told
 
@@ -318,11 +314,13 @@ async def test_what_a_deleted_run_owes_outlives_it_and_goes_when_it_is_sent(what
     else:
         await house.delete.run(CALLER, job_id, run_id)
     await house.handle_messages()
-    assert [one.channel for one in await house.outbox.page(limit=9)] == [Channel.TASK_TOKEN]
+    assert [one.channel for one in await house.metadata.page(OutboxEvent, limit=9)] == [
+        Channel.TASK_TOKEN
+    ]
 
     await house.report.step()
     assert house.states.outcomes[TOKEN]["error"] == "RunDeleted"
-    assert not await house.outbox.page(limit=9)
+    assert not await house.metadata.page(OutboxEvent, limit=9)
 
 
 @pytest.mark.parametrize("answer", [TaskClosed("TaskTimedOut"), AWAY])
@@ -334,7 +332,7 @@ async def test_what_a_deleted_run_owes_goes_when_nobody_can_be_told_either(answe
     _always(house, answer)
     house.clock.advance(timedelta(days=6))
     await house.report.step()
-    assert not await house.outbox.page(limit=9)
+    assert not await house.metadata.page(OutboxEvent, limit=9)
 
 
 async def test_what_was_sent_goes_with_its_job_and_no_other_jobs_does() -> None:
@@ -344,7 +342,7 @@ async def test_what_was_sent_goes_with_its_job_and_no_other_jobs_does() -> None:
     await house.report.step()
     await house.delete.job(CALLER, job_id)
     await house.handle_messages()
-    assert [one.job_id for one in await house.outbox.page(limit=9)] == [other]
+    assert [one.job_id for one in await house.metadata.page(OutboxEvent, limit=9)] == [other]
 
 
 async def test_a_delete_of_one_run_leaves_the_events_of_others() -> None:
@@ -355,7 +353,7 @@ async def test_a_delete_of_one_run_leaves_the_events_of_others() -> None:
     await house.drain(again, _page)
     await house.delete.run(CALLER, job_id, again)
     await house.handle_messages()
-    assert [one.run_id for one in await house.outbox.page(limit=9)] == [first]
+    assert [one.run_id for one in await house.metadata.page(OutboxEvent, limit=9)] == [first]
 
 
 @pytest.mark.parametrize("nth", [1, 2])
@@ -374,7 +372,7 @@ async def test_a_delete_in_the_middle_of_a_report_leaves_nothing(nth: int) -> No
         house.trace.before("metadata.commit", 2, delete)
     await house.report.step()
     assert TOKEN in house.states.outcomes
-    assert not await house.outbox.page(limit=9)
+    assert not await house.metadata.page(OutboxEvent, limit=9)
 
 
 # Heartbeats.
@@ -414,7 +412,9 @@ async def test_beats_end_with_the_run_and_leave_nothing() -> None:
     house.clock.advance(timedelta(seconds=BEAT))
     await house.report.step()
     assert not house.states.beats
-    assert [one.channel for one in await house.outbox.page(limit=9)] == [Channel.TASK_TOKEN]
+    assert [one.channel for one in await house.metadata.page(OutboxEvent, limit=9)] == [
+        Channel.TASK_TOKEN
+    ]
 
 
 async def test_beats_end_with_the_token_and_the_run_goes_on() -> None:
@@ -461,7 +461,7 @@ async def test_a_sender_that_dies_at_a_beat_leaves_the_next_one_soon() -> None:
     await _beating(house)
     house.clock.advance(timedelta(seconds=BEAT))
     house.trace.die_at("step_functions.heartbeat", 1)
-    [found] = await house.outbox.due(Channel.HEARTBEAT, limit=9)
+    [found] = await house.metadata.due(OutboxEvent, channel=Channel.HEARTBEAT, limit=9)
     assert not await survives(house.report._send(found))
     house.clock.advance(timedelta(seconds=BEAT))
     await house.report.step()
@@ -493,7 +493,7 @@ async def test_slow_calls_hold_up_their_own_places_only() -> None:
         assert len(house.report.under_way) >= 5
         stopping.set()
         gate.set()
-    events = await house.outbox.page(limit=99)
+    events = await house.metadata.page(OutboxEvent, limit=99)
     assert {one.status for one in events} == {EventStatus.DELIVERED}
 
 
@@ -550,11 +550,11 @@ async def test_what_is_on_its_way_is_not_begun_again_before_its_lease_is_written
 async def test_the_loop_outlives_an_engine_that_is_away() -> None:
     house = a_house()
     await _ended(house)
-    house.trace.broken["outbox.due"] = Unavailable("away")
+    house.trace.broken["metadata.due(OutboxEvent)"] = Unavailable("away")
     stopping = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(house.report.run(stopping))
-        await until(lambda: "outbox.due" in house.trace.calls)
+        await until(lambda: "metadata.due(OutboxEvent)" in house.trace.calls)
         house.trace.broken.clear()
         await until(lambda: TOKEN in house.states.outcomes)
         stopping.set()

@@ -425,7 +425,7 @@ async def test_of_two_reruns_at_once_one_is_made(count: int) -> None:
 
 
 MOMENTS = pytest.mark.parametrize(
-    "moment", [("before", "metadata.commit"), ("after", "answers.replay")]
+    "moment", [("before", "metadata.commit"), ("after", "metadata.get(IdempotencyRecord)")]
 )
 
 
@@ -641,7 +641,7 @@ async def _stopped(count: int, *, processing: int = 0) -> tuple[House, JobId, Ru
 
 def _another_process(house: House) -> RerunJob:
     """The same engines, with a memory of its own."""
-    idempotency = Idempotency(answers=house.answers, clock=house.clock)
+    idempotency = Idempotency(metadata=house.metadata, clock=house.clock)
     return replace(house.rerun_job, idempotency=idempotency, under_way=set())
 
 

@@ -24,7 +24,7 @@ from conveyor.domain.file_input import (
 )
 from conveyor.domain.ids import ExportId, InputId, JobId, RunId
 from conveyor.domain.list_shape import ListKind, ListSpec
-from conveyor.domain.outbox import Delivery, EventStatus, owed_again
+from conveyor.domain.outbox import Delivery, EventStatus, OutboxEvent, owed_again
 from conveyor.domain.run import RunStatus
 from conveyor.domain.task import Refused, Task, TaskStatus
 from conveyor.errors import ResultExpired, Unavailable
@@ -137,8 +137,8 @@ async def test_an_export_goes_with_all_its_files_after_half_a_day() -> None:
     await house.sweep.step()
 
     assert house.cleared == {"export": 2}
-    assert await house.exports.find(export.id) is None
-    assert await house.exports.find(neighbour.id) is None
+    assert await house.metadata.get(Export, export.id) is None
+    assert await house.metadata.get(Export, neighbour.id) is None
     assert await house.lists() == []
 
 
@@ -150,10 +150,10 @@ async def test_an_export_whose_file_cannot_be_removed_now_stays_on_record_until_
 
     with away(house.trace, "blobs.delete", Unavailable("blobs away")), pytest.raises(Unavailable):
         await house.sweep.step()
-    assert await house.exports.find(export.id) is not None
+    assert await house.metadata.get(Export, export.id) is not None
     await house.sweep_twice()
 
-    assert await house.exports.find(export.id) is None
+    assert await house.metadata.get(Export, export.id) is None
     assert await house.lists() == []
     assert not house.swept
 
@@ -224,8 +224,8 @@ async def test_a_slot_that_no_job_uses_goes_with_its_list_after_a_day() -> None:
     await house.sweep.step()
 
     assert house.cleared == {"input": 2}
-    assert await house.inputs.find(empty.id) is None
-    assert await house.inputs.find(full.id) is None
+    assert await house.metadata.get(FileInput, empty.id) is None
+    assert await house.metadata.get(FileInput, full.id) is None
     assert await house.lists() == []
     assert not house.swept
 
@@ -240,7 +240,7 @@ async def test_a_list_stays_for_as_long_as_a_job_may_read_it() -> None:
     await house.sweep_twice()
     assert not house.cleared
     assert await house.lists() == [slot.blob]
-    kept = await house.inputs.find(slot.id)
+    kept = await house.metadata.get(FileInput, slot.id)
     assert kept is not None
     await house.metadata.commit(let_go(kept, job_id))
     await house.sweep.step()
@@ -262,7 +262,7 @@ async def test_a_list_is_let_go_of_for_jobs_that_are_no_more() -> None:
     await house.sweep.step()
 
     assert house.swept == {"held_input": 1}
-    kept = await house.inputs.find(slot.id)
+    kept = await house.metadata.get(FileInput, slot.id)
     assert kept is not None
     assert kept.jobs == (lives,)
 
@@ -333,11 +333,11 @@ async def test_an_event_goes_thirty_days_after_its_last_attempt_unless_it_is_owe
 
     house.clock.advance(timedelta(days=32, hours=23))
     await house.sweep.step()
-    assert await house.outbox.find(event.id)
+    assert await house.metadata.get(OutboxEvent, (event.job_id, event.id))
     house.clock.advance(timedelta(hours=2))
     await house.sweep.step()
 
-    assert bool(await house.outbox.find(event.id)) == owed
+    assert bool(await house.metadata.get(OutboxEvent, (event.job_id, event.id))) == owed
     assert house.cleared["event"] == (not owed)
     assert not house.swept
 
@@ -348,13 +348,13 @@ async def test_an_event_that_is_owed_again_this_moment_stays() -> None:
     house.clock.advance(timedelta(days=31))
 
     async def owe() -> None:
-        [event] = await house.outbox.page(limit=9)
+        [event] = await house.metadata.page(OutboxEvent, limit=9)
         await house.metadata.commit(owed_again(event, house.clock.now()))
 
     house.trace.before("metadata.commit", 1, owe)
     await house.sweep.step()
 
-    assert len(await house.outbox.page(limit=9)) == 1
+    assert len(await house.metadata.page(OutboxEvent, limit=9)) == 1
     assert not house.cleared
 
 
@@ -378,7 +378,7 @@ async def _export(house: House, job_id: JobId | None = None, run_id: RunId | Non
 
 
 async def _found(house: House, export: Export) -> Export:
-    found = await house.exports.find(export.id)
+    found = await house.metadata.get(Export, export.id)
     assert found is not None
     return found
 
@@ -395,7 +395,7 @@ async def _slot(house: House) -> FileInput:
         created_at=house.clock.now(),
     )
     await house.metadata.commit(slot)
-    found = await house.inputs.find(slot.id)
+    found = await house.metadata.get(FileInput, slot.id)
     assert found is not None
     return found
 
@@ -405,7 +405,7 @@ async def _full_slot(house: House) -> FileInput:
     key = list_blob(slot, house.ids.new())
     await house.blobs.put(key, as_stream([b"https://a.example/\n"]))
     await house.metadata.commit(filled(slot, key, 19, ()))
-    found = await house.inputs.find(slot.id)
+    found = await house.metadata.get(FileInput, slot.id)
     assert found is not None
     return found
 

@@ -8,7 +8,7 @@ import pytest
 
 from conveyor.adapters.crypto.key_ring import new_secret
 from conveyor.domain import api_key as key_life
-from conveyor.domain.api_key import NewKey
+from conveyor.domain.api_key import ApiKey, NewKey
 from conveyor.domain.credentials import context
 from conveyor.domain.ids import JobId, KeyId
 from conveyor.domain.job import Job
@@ -49,7 +49,6 @@ def desk() -> Desk:
     house = a_house()
     admin = ApiKeyAdmin(
         metadata=house.metadata,
-        api_keys=house.fire.api_keys,
         encryption=house.encryption,
         clock=house.clock,
         ids=house.fire.ids,
@@ -78,7 +77,7 @@ async def test_revoking_a_key_pauses_its_schedules_and_no_others(desk: Desk) -> 
 async def test_what_a_crash_left_of_a_revocation_is_paused_when_it_is_due(desk: Desk) -> None:
     key_id = await desk.key()
     job_id = await desk.schedule(key_id)
-    key = await desk.admin.api_keys.find(key_id)
+    key = await desk.admin.metadata.get(ApiKey, key_id)
     assert key
     await desk.house.metadata.commit(key_life.revoke(key, desk.house.clock.now()))
 

@@ -9,14 +9,9 @@ import pytest
 
 from conveyor.adapters.crypto.key_files import KeyFiles, PlainKeyProvider
 from conveyor.adapters.crypto.key_ring import AesKeyRing
-from conveyor.adapters.memory.answers import MemoryAnswers
-from conveyor.adapters.memory.api_keys import MemoryApiKeys
 from conveyor.adapters.memory.metadata import MemoryMetadata
-from conveyor.adapters.memory.outbox import MemoryOutbox
-from conveyor.adapters.memory.rows import Rows
-from conveyor.adapters.memory.signing_keys import MemorySigningKeys
-from conveyor.adapters.memory.survey import MemorySurvey
 from conveyor.domain import signing
+from conveyor.domain.api_key import ApiKey
 from conveyor.domain.credentials import (
     CredentialRow,
     RotationProgress,
@@ -25,6 +20,8 @@ from conveyor.domain.credentials import (
     reencrypted,
 )
 from conveyor.domain.ids import EventId, JobId, KeyId, RunId
+from conveyor.domain.job import Job
+from conveyor.domain.outbox import OutboxEvent
 from conveyor.domain.signing import SigningKey, SigningKeys
 from conveyor.domain.step_functions import token_context
 from conveyor.errors import Conflict, Unavailable
@@ -36,7 +33,6 @@ from conveyor.steps.rotate_encryption import RotateEncryption
 from conveyor.testing.clock import NOON, FakeClock
 from conveyor.testing.factories import CALLER, a_job, a_run, an_api_key, an_event
 from conveyor.testing.trace import Crash, Moment, Trace, watched
-from tests.unit.kit import LEASE
 
 JOBS = 5
 
@@ -66,10 +62,6 @@ class Encrypted:
         self.encrypts = FreshSeals(metadata, encryption)
         self.rotate_encryption = RotateEncryption(
             metadata=self.encrypts.metadata,
-            survey=MemorySurvey(self.stored, Rows(self.clock, LEASE)),
-            signing_keys=MemorySigningKeys(self.stored),
-            api_keys=MemoryApiKeys(self.stored),
-            outbox=MemoryOutbox(self.stored, self.clock),
             encryption=encryption,
             settled=self.encrypts.settled,
         )
@@ -121,11 +113,11 @@ class Encrypted:
 
     async def rows(self) -> list[CredentialRow]:
         return [
-            *await self.rotate_encryption.survey.jobs(limit=99),
-            *(run for run, _ in await self.stored.live(limit=99)),
-            *await self.rotate_encryption.signing_keys.page(limit=99),
-            *await self.rotate_encryption.api_keys.page(limit=99),
-            *await self.rotate_encryption.outbox.page(limit=99),
+            *await self.rotate_encryption.metadata.page(Job, limit=99),
+            *(run for run, _ in await self.stored.live_runs(limit=99)),
+            *await self.rotate_encryption.metadata.page(SigningKeys, limit=99),
+            *await self.rotate_encryption.metadata.page(ApiKey, limit=99),
+            *await self.rotate_encryption.metadata.page(OutboxEvent, limit=99),
         ]
 
     def has_old_key(self) -> bool:
@@ -154,7 +146,7 @@ async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Encrypted:
 
 async def a_house(folder: Path) -> Encrypted:
     clock = FakeClock()
-    stored = MemoryMetadata(MemoryAnswers(clock))
+    stored = MemoryMetadata(clock)
     house = Encrypted(folder=folder, clock=clock, stored=stored, trace=Trace())
     await house.begin_again()
     await house.fill()
@@ -224,7 +216,7 @@ async def test_a_death_at_any_call_loses_nothing_and_running_it_again_goes_on(
 
 async def test_a_row_that_moves_meanwhile_is_read_again(house: Encrypted) -> None:
     async def move() -> None:
-        job = await house.stored.job(JobId("job-1"))
+        job = await house.stored.get(Job, JobId("job-1"))
         assert job
         await house.stored.commit(msgspec.structs.replace(job, name="moved"))
 
@@ -232,7 +224,7 @@ async def test_a_row_that_moves_meanwhile_is_read_again(house: Encrypted) -> Non
     house.trace.before("metadata.commit", 3, move)
     house.trace.before("metadata.commit", 4, move)
     assert (await house.rotate()).old_key_removed
-    job = await house.stored.job(JobId("job-1"))
+    job = await house.stored.get(Job, JobId("job-1"))
     assert job
     assert job.name == "moved"
     assert await house.secrets() == ALL
@@ -240,7 +232,7 @@ async def test_a_row_that_moves_meanwhile_is_read_again(house: Encrypted) -> Non
 
 async def test_a_row_that_goes_meanwhile_is_passed_by(house: Encrypted) -> None:
     async def go() -> None:
-        job = await house.stored.job(JobId("job-1"))
+        job = await house.stored.get(Job, JobId("job-1"))
         assert job
         await house.stored.commit(Removed(job))
 

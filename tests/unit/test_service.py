@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from conveyor.domain.control_queue import ControlMessage
-from conveyor.domain.deletion import PURGE, Deletion
+from conveyor.domain.deletion import PURGE
 from conveyor.settings import Settings
 from conveyor.steps.doctor import LEAST_ROOM
 from conveyor.vitals import Room
@@ -31,12 +31,11 @@ async def test_a_long_message_does_not_hold_up_the_stop(
         engines = await open_embedded(settings, stack)
         begun, stopping = asyncio.Event(), asyncio.Event()
 
-        async def endless(**_: object) -> list[Deletion]:
+        async def endless(*_: object) -> None:
             begun.set()
             await asyncio.Event().wait()
-            return []
 
-        monkeypatch.setattr(engines.metadata, "deletions", endless)
+        monkeypatch.setattr(engines.metadata, "get", endless)
         await engines.control_queue.send(A_PURGE)
         service = wire(settings, engines)
         async with asyncio.timeout(10), asyncio.TaskGroup() as group:
@@ -68,16 +67,16 @@ async def test_a_bug_in_a_background_loop_does_not_end_the_process(
 
             monkeypatch.setattr(port, name, fail)
 
-        break_call(engines.outbox, "due")
-        break_call(engines.timetable, "due")
+        break_call(engines.metadata, "due")
         break_call(engines.work, "release_lapsed")
-        break_call(engines.metadata, "deletions")
+        break_call(engines.metadata, "page")
+        break_call(engines.metadata, "get")
         await engines.control_queue.send(A_PURGE)
         service = wire(settings, engines)
         with capture_logs() as logs:
             async with asyncio.timeout(30), asyncio.TaskGroup() as group:
                 group.create_task(service.work(stopping))
-                while met["deletions"] < 3 or met["release_lapsed"] < 3:  # noqa: ASYNC110 - no event
+                while met["page"] < 3 or met["release_lapsed"] < 3:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.01)
                 stopping.set()
     assert {"control.bug", "step.bug", "sweeper.failed"} <= {line["event"] for line in logs}

@@ -132,9 +132,9 @@ async def test_bodies_come_before_rows_before_the_check_and_the_ack_is_last() ->
     assert house.trace.calls == [
         "bodies.put_many",
         "work.settle",
-        "metadata.run",
+        "metadata.get(Run)",
         "tasks.counts",
-        "metadata.job",
+        "metadata.get(Job)",
         "metadata.commit",
         "work.close",
         "work.ack",
@@ -304,7 +304,7 @@ async def test_a_settle_whose_answer_was_lost_keeps_its_bodies() -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["work.settle", "metadata.run", "tasks.counts", "metadata.commit", "work.close"]
+    "call", ["work.settle", "metadata.get(Run)", "tasks.counts", "metadata.commit", "work.close"]
 )
 @pytest.mark.parametrize("times", [1, 3])
 async def test_settling_insists_while_an_engine_is_away(call: str, times: int) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from conveyor.domain.file_input import SLOT_LIFE
+from conveyor.domain.file_input import SLOT_LIFE, FileInput
 from conveyor.domain.ids import JobId, RunId, task_ids
+from conveyor.domain.job import Job
 from conveyor.domain.pinned_reader import BLANK_SHARE
 from conveyor.domain.run import IngestStatus, Run, RunStatus
 from conveyor.domain.submission import Limits
@@ -79,7 +80,7 @@ async def test_a_small_list_with_bad_rows_is_refused_and_all_are_named() -> None
         {"index": n, "line": n + 1, "reason": "unsupported_scheme", "value": f"ftp://{n}"}
         for n in BAD
     ]
-    assert await house.survey.jobs(limit=9) == []
+    assert await house.metadata.page(Job, limit=9) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"# only a remark\n"])
@@ -389,14 +390,14 @@ async def test_a_deleted_job_leaves_nothing_and_the_list_goes_with_its_last_job(
 
     await house.delete.job(CALLER, first)
     await house.handle_messages()
-    slot = await house.inputs.find(slot_id)
+    slot = await house.metadata.get(FileInput, slot_id)
     assert slot
     assert slot.jobs == (second,)
     await house.delete.job(CALLER, second)
     await house.handle_messages()
 
     assert await house.lists() == []
-    assert await house.inputs.find(slot_id) is None
+    assert await house.metadata.get(FileInput, slot_id) is None
     with pytest.raises(NotFound):
         await house.read.bad_rows(CALLER, first, None)
 
@@ -423,11 +424,13 @@ async def test_a_job_that_names_a_list_in_its_last_moment_keeps_it_from_a_purge(
         may_commit.set()
         await submission
 
-    house.trace.after("inputs.find", 1, commit)  # the purge has seen the slot without it
+    house.trace.after(
+        "metadata.get(FileInput)", 1, commit
+    )  # the purge has seen the slot without it
     await house.purge.run(first)
 
     second, run_id = ids_in(submission.result())
-    slot = await house.inputs.find(slot_id)
+    slot = await house.metadata.get(FileInput, slot_id)
     assert slot
     assert slot.jobs == (second,)
     await house.handle_messages()

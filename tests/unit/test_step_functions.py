@@ -360,7 +360,7 @@ async def test_heartbeats_are_stored_with_the_submission_when_they_are_wanted() 
     job_id, run_id = await house.submit(
         3, step_functions={"task_token": TOKEN, "heartbeat_seconds": 30}
     )
-    [event] = await house.outbox.of_job(job_id, limit=9)
+    [event] = await house.metadata.events(job_id, limit=9)
     assert (event.channel, event.type) == (Channel.HEARTBEAT, EventType.RUN_ALIVE)
     assert (event.run_id, event.every_seconds) == (run_id, 30)
     assert event.due_at == house.clock.now() + timedelta(seconds=30)
@@ -372,11 +372,15 @@ async def test_without_room_there_is_no_submission_and_no_heartbeat() -> None:
     house.trace.broken["metadata.commit"] = StorageFull("no room")
     with pytest.raises(StorageFull):
         await house.submit(3, step_functions={"task_token": TOKEN, "heartbeat_seconds": 30})
-    assert not await house.outbox.page(limit=9)
+    assert not await house.metadata.page(OutboxEvent, limit=9)
 
 
 async def _owed(house: House) -> list[OutboxEvent]:
-    return [one for one in await house.outbox.page(limit=99) if one.status is EventStatus.OWED]
+    return [
+        one
+        for one in await house.metadata.page(OutboxEvent, limit=99)
+        if one.status is EventStatus.OWED
+    ]
 
 
 async def _die() -> None:

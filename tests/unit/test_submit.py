@@ -235,7 +235,7 @@ async def test_a_commit_whose_answer_is_lost_leaves_the_job_and_its_rows(count_:
 
     with pytest.raises(Unavailable):
         await house.submit_job.submit(a_call(count_, key="key"), ids_as_answer)
-    assert house.trace.calls[-2:] == ["metadata.commit", "metadata.job"]
+    assert house.trace.calls[-2:] == ["metadata.commit", "metadata.get(Job)"]
 
     again = await house.submit_job.submit(a_call(count_, key="key"), ids_as_answer)
     await _check_whole_or_nothing(house, count_, again)
@@ -391,5 +391,5 @@ async def _check_whole_or_nothing(house: House, count_: int, answer: Answer | No
 
 def _another_process(house: House) -> SubmitJob:
     """The same engines, with a memory of its own."""
-    idempotency = Idempotency(answers=house.answers, clock=house.clock)
+    idempotency = Idempotency(metadata=house.metadata, clock=house.clock)
     return with_(house.submit_job, idempotency=idempotency)

@@ -404,7 +404,7 @@ async def test_a_sweep_cut_short_by_an_engine_is_made_up_for_by_the_next() -> No
     await _settle_and_die(house, run_id)
     await house.sweep.step()
     with (
-        away(house.trace, "metadata.live", Unavailable("metadata away")),
+        away(house.trace, "metadata.live_runs", Unavailable("metadata away")),
         pytest.raises(Unavailable),
     ):
         await house.sweep.step()

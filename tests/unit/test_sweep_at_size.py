@@ -49,7 +49,7 @@ async def test_a_round_reads_no_more_runs_than_a_bite_and_rounds_come_by_all(
     for _ in range(10):
         house.trace.forget()
         await house.sweep.step()
-        reads.append(len(house.trace.of("metadata.run", "metadata.job")))
+        reads.append(len(house.trace.of("metadata.get(Run)", "metadata.get(Job)")))
 
     assert max(reads) <= 2 * 5  # for rows, and for bodies
     assert sum(reads) >= 2 * 2 * 20
@@ -115,7 +115,7 @@ async def test_a_start_sees_to_the_last_day_first_and_to_no_more_than_a_bite(
 
     assert house.swept == {"orphan_rows": 2}
     assert not {orphan, long_ago} & set(await house.tasks.runs_held(limit=99))
-    assert len(house.trace.of("metadata.run")) <= 2 * 4
+    assert len(house.trace.of("metadata.get(Run)")) <= 2 * 4
 
 
 async def test_a_start_sees_to_everything_where_there_is_not_much() -> None:
@@ -207,7 +207,7 @@ async def test_an_engine_that_is_away_keeps_no_other_check_from_its_round() -> N
         await sweep.step()
 
     assert house.cleared == {"things": 1}
-    assert "answers.clear_expired" in house.trace.calls
+    assert "metadata.clear_expired" in house.trace.calls
 
 
 async def test_runs_whose_completion_fails_keep_no_other_run_from_being_completed(
@@ -224,7 +224,6 @@ async def test_runs_whose_completion_fails_keep_no_other_run_from_being_complete
 
     mend = Mend(
         metadata=house.metadata,
-        exports=house.exports,
         control_queue=house.control_queue,
         blobs=house.blobs,
         clock=house.clock,

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.blobs import MemoryBlobs
 from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
@@ -49,7 +48,7 @@ def engines() -> dict[str, object]:
     lease = timedelta(seconds=30)
     rows = Rows(clock, lease=lease)
     return {
-        "metadata": MemoryMetadata(MemoryAnswers(clock)),
+        "metadata": MemoryMetadata(clock),
         "tasks": MemoryTasks(rows),
         "work": MemoryWork(rows),
         "control_queue": MemoryControlQueue(clock),

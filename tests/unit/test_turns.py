@@ -13,7 +13,7 @@ from conveyor.domain.batch import INGEST
 from conveyor.domain.control_queue import ControlMessage, ControlSlots, SlotLimits
 from conveyor.domain.ids import CallerId
 from conveyor.domain.list_packing import ListUnpacking
-from conveyor.domain.run import RunStatus
+from conveyor.domain.run import Run, RunStatus
 from conveyor.steps.control import MOST_DELIVERIES, ControlWorker, Handler
 from conveyor.steps.shared.turn import TURN, Turn
 from conveyor.testing.clock import FakeClock
@@ -82,7 +82,7 @@ async def test_a_purge_is_done_in_turns(monkeypatch: pytest.MonkeyPatch) -> None
 
     assert await house.handle_messages() > 5
 
-    assert await house.metadata.run(run_id) is None
+    assert await house.metadata.get(Run, run_id) is None
     assert await house.rows(run_id) == []
 
 

@@ -10,7 +10,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from conveyor.adapters.files import room as files_room
-from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.domain.batch import Batch
@@ -36,7 +35,7 @@ def vitals(
     clock = FakeClock()
     return Vitals(
         metrics=Metrics(),
-        metadata=MemoryMetadata(MemoryAnswers(clock)),
+        metadata=MemoryMetadata(clock),
         control_queue=control_queue or MemoryControlQueue(clock),
         clock=clock,
         room=room,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from conveyor.domain.ids import CallerId, EventId, JobId, RunId
-from conveyor.domain.outbox import Channel, EventStatus
+from conveyor.domain.outbox import Channel, EventStatus, OutboxEvent
 from conveyor.domain.run import PauseState, RunStatus
 from conveyor.domain.webhook import Webhook
 from conveyor.errors import (
@@ -85,7 +85,7 @@ async def test_a_webhook_is_set_replaced_and_cleared() -> None:
         await house.subscribe.get(CALLER, job_id)
 
     await house.drain(run_id, lambda _: A_PAGE)
-    assert not await house.outbox.of_job(job_id, limit=9)
+    assert not await house.metadata.events(job_id, limit=9)
 
 
 async def test_a_bad_webhook_leaves_the_one_there_is() -> None:
@@ -108,7 +108,7 @@ async def test_a_webhook_that_is_set_while_the_run_completes_is_told() -> None:
     await house.drain(run_id, lambda _: A_PAGE)
 
     assert (await house.run(run_id)).status is RunStatus.COMPLETED
-    assert len(await house.outbox.of_job(job_id, limit=9)) == 1
+    assert len(await house.metadata.events(job_id, limit=9)) == 1
 
 
 async def test_a_run_that_completes_while_its_webhook_is_set_is_not_disturbed() -> None:
@@ -145,7 +145,7 @@ async def test_a_strangers_job_is_not_there() -> None:
     house = a_house()
     job_id, run_id = await house.submit(1, webhook={"url": URL})
     await house.drain(run_id, lambda _: A_PAGE)
-    [event] = await house.outbox.of_job(job_id, limit=9)
+    [event] = await house.metadata.events(job_id, limit=9)
     other, _ = await house.submit(1, webhook={"url": URL})
     for call in (
         house.subscribe.get(STRANGER, job_id),
@@ -185,7 +185,7 @@ async def test_an_event_can_be_sent_again_whatever_came_of_it() -> None:
     job_id, run_id = await house.submit(1, webhook={"url": URL})
     await house.drain(run_id, lambda _: A_PAGE)
     await house.notify.step()
-    [event] = await house.outbox.of_job(job_id, limit=9)
+    [event] = await house.metadata.events(job_id, limit=9)
 
     house.announced.clear()
     again = await house.subscribe.redeliver(CALLER, job_id, event.id)
@@ -213,7 +213,7 @@ async def test_a_test_tells_what_came_of_it_and_stores_nothing() -> None:
         "run_sequence": 1,
     }
     assert (delivery.status_code, delivery.error) == (200, None)
-    assert not await house.outbox.page(limit=9)
+    assert not await house.metadata.page(OutboxEvent, limit=9)
 
     house.told.replies["hooks.example"].append(Reply(status=503, error="http_5xx:503"))
     other_id, delivery = await house.subscribe.test(CALLER, URL, signature=False)
@@ -278,7 +278,7 @@ async def test_a_deleted_jobs_events_are_cleared_away_but_for_others_channels() 
     while await house.control_worker.step():
         pass
 
-    assert [event.id for event in await house.outbox.page(limit=9)] == [token.id]
+    assert [event.id for event in await house.metadata.page(OutboxEvent, limit=9)] == [token.id]
 
 
 def _private(url: str) -> None:

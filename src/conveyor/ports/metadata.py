@@ -1,7 +1,7 @@
-"""Jobs, runs and what is owed to them: few rows, all conditional."""
+"""Jobs, runs and every other small record: written together, on condition of their versions."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -13,49 +13,96 @@ from conveyor.domain.file_input import FileInput
 from conveyor.domain.idempotency import IdempotencyRecord
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
-from conveyor.domain.outbox import OutboxEvent
+from conveyor.domain.outbox import Channel, OutboxEvent
 from conveyor.domain.run import Run
 from conveyor.domain.signing import SigningKeys
 
-# What has a version.
+# Kinds of rows. Every row has a version.
 Row = Job | Run | Batch | Deletion | FileInput | Export | OutboxEvent | SigningKeys | ApiKey
+Record = Row | IdempotencyRecord
+# A job, run, deletion, file input, export or API key has its id as key, signing keys have their
+# caller; the others have two parts: a batch (run id, first index), an event (job id, event id), an
+# idempotency record (caller, idempotency key).
+Key = str | tuple[str, str] | tuple[str, int]
+
+AnyRow = TypeVar("AnyRow", bound=Row)
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+DueRow = TypeVar("DueRow", Job, OutboxEvent)
+RowOfRun = TypeVar("RowOfRun", Batch, Export)
+
+# Bytes that the records of one page take, unless the first alone is larger: a job with large
+# parameters and metadata has a record of 100 KB, one of an older version 500 KB and more.
+LISTING_BYTES = 4 * 1024 * 1024
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """What is over: its row goes."""
+    """Remove the row, if it is there."""
 
     row: Row
+    if_unchanged: bool = False  # `Stale` unless the stored row has this row's version
 
 
 Change = Row | Removed | IdempotencyRecord
 
 
-# Bytes that the records of one page take, unless the first alone is larger: a job with large
-# parameters and metadata has a record of 100 KB, an older one of 500 KB and more.
-JOBS_BYTES = 4 * 1024 * 1024
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What one caller has under way."""
+
+    live_runs: Sequence[Run] = ()  # in order of id
+    scheduled_jobs: int = 0  # not deleted; paused ones count
+    unused_inputs: int = 0  # file inputs that no job reads; expired ones count until removed
+    open_exports: int = 0  # pending or running
+
+
+def key_of(record: Record) -> Key:
+    """The key under which `Metadata.get` finds a record."""
+    match record:
+        case Batch():
+            return record.run_id, record.first
+        case OutboxEvent():
+            return record.job_id, record.id
+        case IdempotencyRecord():
+            return record.caller, record.key
+        case _:
+            return record.id
 
 
 class Metadata(Protocol):
-    """The record of jobs and runs. Each call is one atomic step.
+    """The record of jobs, runs and what belongs to them. Each call is one atomic step.
 
-    Raises only `conveyor.errors`: `Unavailable` when the engine cannot answer, `StorageFull`
-    when it has no room.
+    `get`, `runs`, `events` and `of_run` are consistent: they see every commit that ended before
+    the call began. `page`, `jobs`, `live_runs`, `due` and `usage` may be answered from an index
+    that lags by seconds. A row may then be missing, or be listed as it was; no row is missing for
+    good. A step that acts on such a row commits it on condition of its version, or gets it first.
+
+    A page holds at most `limit` rows and `LISTING_BYTES`, but at least one row while there are
+    any: only an empty page is the end.
+
+    Raises only `conveyor.errors`: `Unavailable` when the engine cannot answer, `StorageFull` when
+    it has no room.
     """
 
     async def commit(self, *changes: Change) -> None:
         """Write all the changes, or none.
 
-        A row of version 0 is new and must not exist; one of version n
-        replaces the stored row of version n, which becomes n + 1; `Removed` takes its row away
-        if it is there, whatever its version. `Stale` when any of them does not hold. An `IdempotencyRecord`
-        claims its key: `KeyTaken` when an unexpired claim stands, whoever made it; an expired
-        one is replaced. `KeyTaken` is told in preference to `Stale`.
+        A row of version 0 is new and must not exist. A row of version n replaces the stored row
+        of version n, and is stored as version n + 1. `Removed` removes its row, if it is there.
+        `Stale` when one of these conditions does not hold.
+
+        An `IdempotencyRecord` claims its key: `KeyTaken` when an unexpired claim stands, whoever made it; an
+        expired one is replaced. When both hold, `KeyTaken` is raised, not `Stale`.
         """
         ...
 
-    async def job(self, job_id: JobId) -> Job | None: ...
+    async def get(self, kind: type[AnyRecord], key: Key) -> AnyRecord | None:
+        """Read one record by its key, consistently. An expired idempotency record is None."""
+        ...
 
-    async def run(self, run_id: RunId) -> Run | None: ...
+    async def page(
+        self, kind: type[AnyRow], *, limit: int, after: Key | None = None
+    ) -> Sequence[AnyRow]:
+        """List the rows of a kind, of all callers, in order of key, from above `after`."""
+        ...
 
     async def jobs(
         self,
@@ -66,32 +113,45 @@ class Metadata(Protocol):
         status: JobStatus | None = None,
         kind: JobType | None = None,
     ) -> Sequence[tuple[Job, Run | None]]:
-        """A caller's jobs with their latest runs, newest first, with ids below `before`.
+        """List a caller's jobs with their latest runs, newest first, with ids below `before`.
 
-        Deleted jobs are left out unless `status` asks for them. Of many that are large no more
-        than `JOBS_BYTES`, but at least one: only when there are none is it the end.
+        Deleted jobs are left out unless `status` asks for them.
         """
         ...
 
     async def runs(
         self, job_id: JobId, *, limit: int, before: str | None = None, deleted: bool = False
     ) -> Sequence[Run]:
-        """A job's runs, newest first, with ids below `before`; deleted ones when asked for too."""
-        ...
+        """List a job's runs, newest first, with ids below `before`.
 
-    async def live(self, *, limit: int, after: str = "") -> Sequence[tuple[Run, Job]]:
-        """Live runs with their jobs in order of run id, from above `after`.
-
-        A run that was live before the call began and still is when it ends is in its place in
-        the listing: nobody who pages through it misses one for good. No more than `JOBS_BYTES`,
-        as `jobs`.
+        Deleted runs are left out unless `deleted`.
         """
         ...
 
-    async def batches(self, *, limit: int, after: tuple[str, int] = ("", -1)) -> Sequence[Batch]:
-        """Unfinished batches in order of (run id, first index), from above `after`."""
+    async def live_runs(self, *, limit: int, after: str = "") -> Sequence[tuple[Run, Job]]:
+        """List live runs with their jobs in order of run id, from above `after`."""
         ...
 
-    async def deletions(self, *, limit: int, after: str = "") -> Sequence[Deletion]:
-        """What was deleted, cleared away or not, in order of id, from above `after`."""
+    async def events(
+        self, job_id: JobId, *, limit: int, before: str | None = None
+    ) -> Sequence[OutboxEvent]:
+        """List a job's events, newest first, with ids below `before`."""
+        ...
+
+    async def of_run(
+        self, kind: type[RowOfRun], run_id: RunId, *, limit: int, after: Key | None = None
+    ) -> Sequence[RowOfRun]:
+        """List a run's unfinished batches, or its exports, in order of key, from above `after`."""
+        ...
+
+    async def due(
+        self, kind: type[DueRow], *, limit: int, channel: Channel | None = None
+    ) -> Sequence[DueRow]:
+        """List the events of a channel, or the scheduled jobs, that are due, longest due first."""
+        ...
+
+    async def usage(self, caller: CallerId) -> Usage: ...
+
+    async def clear_expired(self, *, limit: int) -> int:
+        """Remove up to `limit` expired idempotency records; return how many."""
         ...

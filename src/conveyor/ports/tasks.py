@@ -1,6 +1,7 @@
 """The rows of tasks: written once, read in pages. Their claims are another port."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Protocol
 
 import msgspec
@@ -17,6 +18,7 @@ from conveyor.domain.task import (
     inherit,
     spec_size,
 )
+from conveyor.ports.work import Held
 
 # Bytes of texts (`size_of`) that one call reads or removes at most. A row of a caller with large
 # tasks is 64 KiB, older ones are some MB: a limit in rows alone would bound nothing.
@@ -105,6 +107,21 @@ class Tasks(Protocol):
 
     async def history(self, run_id: RunId, task_id: TaskId) -> Sequence[Attempt]:
         """The attempts at a task that ended, in the order they ended."""
+        ...
+
+    async def histories(
+        self, run_id: RunId, *, after: int, up_to: int
+    ) -> Mapping[TaskId, Sequence[Attempt]]:
+        """The history of each task with an index above `after` and not above `up_to`.
+
+        As `history` gives it, but `in_brief`; tasks without an attempt are left out.
+        """
+        ...
+
+    async def lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
+        """List claims whose lease ended at least `overdue` ago: what `Work.release_lapsed` would
+        release. Nothing is changed.
+        """
         ...
 
     async def counts(self, run_ids: Sequence[RunId]) -> Mapping[RunId, Counts]:

@@ -19,7 +19,6 @@ from conveyor.domain.ids import CallerId, KeyId
 from conveyor.domain.job import Job, JobType, pause_without_key
 from conveyor.domain.run import Run
 from conveyor.errors import Stale, Unavailable
-from conveyor.ports.api_keys import ApiKeys
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
@@ -55,7 +54,6 @@ class CreatedApiKey(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKeyAdmin:
     metadata: Metadata
-    api_keys: ApiKeys
     encryption: KeyRing | None  # None where no gateway key is going to be stored
     clock: Clock
     ids: Ids
@@ -84,7 +82,7 @@ class ApiKeyAdmin:
 
     async def revoke(self, key_id: KeyId) -> ApiKeyInfo | None:
         """The key, which opens nothing from now on; None when there is none of that id."""
-        while key := await self.api_keys.find(key_id):
+        while key := await self.metadata.get(ApiKey, key_id):
             if key.revoked_at:
                 await self._pause_schedules(key)
                 return self._shown(key)
@@ -123,7 +121,9 @@ class ApiKeyAdmin:
 
     async def page(self, *, limit: int, after: str = "") -> Sequence[ApiKeyInfo]:
         """Keys in order of id, from above `after`: the oldest first."""
-        return [self._shown(key) for key in await self.api_keys.page(limit=limit, after=after)]
+        return [
+            self._shown(key) for key in await self.metadata.page(ApiKey, limit=limit, after=after)
+        ]
 
     def _encrypted(self, gateway_key: str | None, where: str) -> bytes | None:
         if gateway_key is None:

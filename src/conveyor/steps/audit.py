@@ -21,8 +21,8 @@ from conveyor.errors import NotFound, Unavailable
 from conveyor.ports.bodies import Bodies, BodyName
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.survey import Survey
 from conveyor.ports.tasks import Tasks
+from conveyor.steps.shared.pagination import every_of_run
 
 PAGE = 500
 NAMES = 5_000
@@ -50,7 +50,6 @@ class Audit:
     metadata: Metadata
     tasks: Tasks
     bodies: Bodies
-    survey: Survey
     clock: Clock
 
     async def run(self, job: Job, run_id: RunId, bodies: bool) -> AsyncIterator[Progress | Finding]:
@@ -76,20 +75,12 @@ class Audit:
 
     async def _standing(self, run_id: RunId) -> Standing | None:
         """What is on record of a run; None when it is gone."""
-        run = await self.metadata.run(run_id)
+        run = await self.metadata.get(Run, run_id)
         if run is None or run.status is RunStatus.DELETED:
             return None
         settled = (await self.tasks.counts([run_id]))[run_id]
-        return Standing(run, settled, [batch async for batch in self._batches(run_id)])
-
-    async def _batches(self, run_id: RunId) -> AsyncIterator[Batch]:
-        after = (run_id, -1)
-        while page := await self.metadata.batches(limit=PAGE, after=after):
-            for batch in page:
-                if batch.run_id != run_id:
-                    return
-                yield batch
-            after = (run_id, page[-1].first)
+        unfinished = [batch async for batch in every_of_run(self.metadata, Batch, run_id)]
+        return Standing(run, settled, unfinished)
 
     async def _pages(self, run_id: RunId) -> AsyncIterator[Sequence[Task]]:
         after: int | None = -1
@@ -118,7 +109,7 @@ class Audit:
         found: dict[TaskId, Sequence[Attempt]] = {}
         after, up_to = page[0].index - 1, page[-1].index
         for owner in {task.source_run_id or run_id for task in page}:
-            lines = await self.survey.histories(owner, after=after, up_to=up_to)
+            lines = await self.tasks.histories(owner, after=after, up_to=up_to)
             owned = {task.id for task in page if (task.source_run_id or run_id) == owner}
             found |= {task_id: lines[task_id] for task_id in owned & lines.keys()}
         return found
@@ -126,7 +117,7 @@ class Audit:
     async def _look_again(self, case: "_Case", task: Task) -> None:
         """Judge a row that stands still: the run, the row and its history of one moment."""
         for _ in range(TRIES):
-            run = await self.metadata.run(case.run.id)
+            run = await self.metadata.get(Run, case.run.id)
             rows = await self._row(case.run.id, task.index)
             if run is None or not rows:
                 return
@@ -191,7 +182,7 @@ class Audit:
 
     async def _check_sources(self, case: "_Case") -> None:
         for source in case.run.inherited.sources:
-            run = await self.metadata.run(source)
+            run = await self.metadata.get(Run, source)
             if run is None or run.status is RunStatus.DELETED:
                 case.note("source_missing", f"it shows results of run {source}, which is gone")
 

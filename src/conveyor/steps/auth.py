@@ -17,7 +17,6 @@ from conveyor.domain.api_key import ApiKey, KeyStatus
 from conveyor.domain.credentials import context
 from conveyor.domain.ids import KeyId
 from conveyor.errors import Stale
-from conveyor.ports.api_keys import ApiKeys
 from conveyor.ports.clock import Clock
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
@@ -29,7 +28,6 @@ NOBODY = life.digest("")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authenticate:
     metadata: Metadata
-    api_keys: ApiKeys
     encryption: KeyRing
     clock: Clock
     uses: dict[KeyId, datetime] = field(default_factory=dict)  # not written down yet
@@ -37,7 +35,7 @@ class Authenticate:
     async def key(self, text: str) -> ApiKey | None:
         """The key, if it was given out here and is good now."""
         key_id = life.id_in(text)
-        found = await self.api_keys.find(key_id) if key_id else None
+        found = await self.metadata.get(ApiKey, key_id) if key_id else None
         # A key that is not there is compared as well: time does not tell which ids there are.
         is_it = hmac.compare_digest(life.digest(text), found.digest if found else NOBODY)
         now = self.clock.now()
@@ -49,7 +47,7 @@ class Authenticate:
 
     async def is_good(self, key_id: KeyId) -> bool:
         """Whether a key that was good before still is."""
-        found = await self.api_keys.find(key_id)
+        found = await self.metadata.get(ApiKey, key_id)
         return found is not None and life.status(found, self.clock.now()) is KeyStatus.ACTIVE
 
     def gateway_key(self, key: ApiKey) -> str | None:
@@ -70,7 +68,7 @@ class Authenticate:
         return 0
 
     async def _note(self, key_id: KeyId, used_at: datetime) -> None:
-        key = await self.api_keys.find(key_id)
+        key = await self.metadata.get(ApiKey, key_id)
         if key is None or key.revoked_at:
             return
         with suppress(Stale):  # somebody else noted it, or it was revoked

@@ -11,6 +11,9 @@ from functools import partial
 
 from conveyor.domain import file_input as slot_life
 from conveyor.domain import lost
+from conveyor.domain.batch import Batch
+from conveyor.domain.deletion import Deletion
+from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import ExportId, InputId, JobId, RunId, is_ulid, ulid_milliseconds
 from conveyor.domain.job import Job, JobStatus
@@ -20,17 +23,13 @@ from conveyor.errors import Stale
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock
-from conveyor.ports.exports import Exports
-from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata, Removed
-from conveyor.ports.outbox import Outbox
 from conveyor.ports.tasks import Tasks
 from conveyor.steps.check import YOUNG, Broken, Check, Entry, Found, Over
+from conveyor.steps.shared.pagination import every_of_run
 
 BITE = 5_000
 MOST_BODIES = 50_000  # of one run that go in one round
-PAGE = 500
-SIBLINGS = 32  # ids that differ in their last character only
 EVENT_LIFE = timedelta(days=30)  # of what is not owed any more
 LATE = timedelta(days=1)  # a claim that stood when its run ended has settled by then
 OBJECTS = {
@@ -51,9 +50,6 @@ class Clear:
     tasks: Tasks
     bodies: Bodies
     blobs: Blobs
-    inputs: Inputs
-    exports: Exports
-    outbox: Outbox
     clock: Clock
     body_life: timedelta
 
@@ -89,7 +85,7 @@ class Clear:
         """Rows of submissions that never came to be, or that came after a delete."""
         if not self._is_old(run_id, patient=patient):
             return None
-        if not await self._is_gone(await self.metadata.run(run_id)):
+        if not await self._is_gone(await self.metadata.get(Run, run_id)):
             return None
         return Broken(lost.orphan_rows(run_id), partial(self._discard, run_id))
 
@@ -108,7 +104,7 @@ class Clear:
         """
         if not self._is_old(run_id, patient=patient):
             return None
-        run = await self.metadata.run(run_id)
+        run = await self.metadata.get(Run, run_id)
         remove = partial(self._delete_bodies, job_id, run_id)
         if await self._is_gone(run):
             return Broken(lost.orphan_bodies(job_id, run_id), remove)
@@ -125,7 +121,7 @@ class Clear:
         age = self.clock.now() - run.updated_at - LATE
         if run.status not in ENDED or age < self.body_life:
             return False
-        job = await self.metadata.job(run.job_id)
+        job = await self.metadata.get(Job, run.job_id)
         return job is not None and age >= timedelta(days=job.result_ttl_days)
 
     async def _delete_bodies(self, job_id: JobId, run_id: RunId) -> int:
@@ -147,11 +143,11 @@ class Clear:
 
     async def _is_owed(self, name: str) -> bool:
         """Whether what is deleted under this id is still to be cleared."""
-        near = await self.metadata.deletions(limit=SIBLINGS, after=name[:-1])
-        return any(deletion.id == name and deletion.done_at is None for deletion in near)
+        deletion = await self.metadata.get(Deletion, name)
+        return deletion is not None and deletion.done_at is None
 
     async def _inputs(self, after: str, limit: int) -> Sequence[Entry]:
-        page = await self.inputs.page(limit=limit, after=after)
+        page = await self.metadata.page(FileInput, limit=limit, after=after)
         return [(slot.id, partial(self._slot, slot)) for slot in page]
 
     async def _slot(self, slot: FileInput, _patient: bool) -> Found | None:
@@ -165,7 +161,7 @@ class Clear:
         if slot_life.is_open(slot, now):
             return None
         for job_id in slot.jobs:
-            if await self._is_forgotten(await self.metadata.job(job_id)):
+            if await self._is_forgotten(await self.metadata.get(Job, job_id)):
                 return Broken(lost.held_input(slot, job_id), partial(self._let_go, slot, job_id))
         return None
 
@@ -176,8 +172,9 @@ class Clear:
         return job.status is JobStatus.DELETED and not await self._is_owed(job.id)
 
     async def _events(self, after: str, limit: int) -> Sequence[Entry]:
-        page = await self.outbox.page(limit=limit, after=after)
-        return [(event.id, partial(self._event, event)) for event in page]
+        job_id, _, event_id = after.partition("/")
+        page = await self.metadata.page(OutboxEvent, limit=limit, after=(job_id, event_id))
+        return [(f"{one.job_id}/{one.id}", partial(self._event, one)) for one in page]
 
     async def _event(self, event: OutboxEvent, _patient: bool) -> Found | None:
         """What is owed stays. The rest is shown for a while, in case it is to be sent again."""
@@ -190,7 +187,7 @@ class Clear:
     async def _remove_event(self, event: OutboxEvent) -> int:
         """Unless it has come to be owed again this very moment."""
         try:
-            await self.metadata.commit(event, Removed(event))
+            await self.metadata.commit(Removed(event, if_unchanged=True))
         except Stale:
             return 0
         return 1
@@ -236,31 +233,26 @@ class Clear:
 
     async def _is_listed(self, parts: Sequence[str], key: str) -> bool:
         """Whether an unfinished batch of its run has it."""
-        run_id = parts[2]
-        after = (run_id, -1)
-        while page := await self.metadata.batches(limit=PAGE, after=after):
-            if any(batch.blob == key for batch in page):
+        async for batch in every_of_run(self.metadata, Batch, RunId(parts[2])):
+            if batch.blob == key:
                 return True
-            after = (page[-1].run_id, page[-1].first)
-            if after[0] != run_id:
-                return False
         return False
 
     async def _is_kept_by_a_job(self, parts: Sequence[str], key: str) -> bool:
-        job = await self.metadata.job(JobId(parts[-1].removesuffix(".ndjson")))
+        job = await self.metadata.get(Job, JobId(parts[-1].removesuffix(".ndjson")))
         return bool(job and job.pinned and job.pinned.blob == key)
 
     async def _is_in_a_slot(self, parts: Sequence[str], key: str) -> bool:
-        slot = await self.inputs.find(InputId(parts[1]))
+        slot = await self.metadata.get(FileInput, InputId(parts[1]))
         return slot is not None and slot.blob == key
 
     async def _is_an_export(self, parts: Sequence[str], _key: str) -> bool:
         """Whether it is one on record, or a part of one that is being made."""
         name, _, _ = parts[-1].partition(".")
-        return await self.exports.find(ExportId(name)) is not None
+        return await self.metadata.get(Export, ExportId(name)) is not None
 
     async def _is_of_a_run(self, parts: Sequence[str], _key: str) -> bool:
-        return not await self._is_gone(await self.metadata.run(RunId(parts[2])))
+        return not await self._is_gone(await self.metadata.get(Run, RunId(parts[2])))
 
     def _is_old(self, name: str, *, patient: bool) -> bool:
         """Whether it is old enough to be judged. What bears no name of ours is not ours."""

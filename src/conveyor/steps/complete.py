@@ -6,6 +6,8 @@ import structlog
 
 from conveyor.domain import run as life
 from conveyor.domain.ids import RunId
+from conveyor.domain.job import Job
+from conveyor.domain.run import Run
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
@@ -31,12 +33,12 @@ class Complete:
         callers at once one commits, and the other reads again and finds the run ended. What is
         owed to the outside is in the same commit.
         """
-        while (run := await self.metadata.run(run_id)) and run.is_live:
+        while (run := await self.metadata.get(Run, run_id)) and run.is_live:
             settled = (await self.tasks.counts([run_id]))[run_id]
             if not life.is_complete(run, settled):
                 return False
             done = life.complete(run, settled, self.clock.now())
-            owed = self.owing.at_end(await self.metadata.job(run.job_id), done, settled)
+            owed = self.owing.at_end(await self.metadata.get(Job, run.job_id), done, settled)
             try:
                 await self.metadata.commit(done, *owed)
             except Stale:
@@ -49,7 +51,7 @@ class Complete:
 
     async def is_due(self, run_id: RunId) -> bool:
         """Whether a live run stands complete and nobody has said so yet."""
-        run = await self.metadata.run(run_id)
+        run = await self.metadata.get(Run, run_id)
         if run is None:
             return False
         return life.is_complete(run, (await self.tasks.counts([run_id]))[run_id])

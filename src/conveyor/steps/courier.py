@@ -12,12 +12,12 @@ import msgspec
 from conveyor.domain import signing
 from conveyor.domain.ids import CallerId, EventId
 from conveyor.domain.outbox import Delivery
-from conveyor.domain.signing import Secret, SigningKey
+from conveyor.domain.signing import Secret, SigningKey, SigningKeys
 from conveyor.domain.webhook import Webhook
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.encryption import KeyRing
-from conveyor.ports.signing_keys import SigningKeys
+from conveyor.ports.metadata import Metadata
 from conveyor.ports.webhooks import Reply, Webhooks
 
 GONE = 410
@@ -51,7 +51,7 @@ class Carried(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Courier:
     webhooks: Webhooks
-    signing_keys: SigningKeys
+    metadata: Metadata
     encryption: KeyRing
     clock: Clock
 
@@ -79,7 +79,7 @@ class Courier:
 
     async def _secrets(self, caller: CallerId) -> list[Secret]:
         """The caller's keys: the one in use, then the one about to be. None without the first."""
-        keys = await self.signing_keys.find(caller)
+        keys = await self.metadata.get(SigningKeys, caller)
         if keys is None or keys.active is None:
             return []
         return [self._opened(caller, key) for key in (keys.active, keys.candidate) if key]

@@ -41,7 +41,7 @@ class Delete:
     async def job(self, caller: CallerId, job_id: JobId) -> None:
         """Delete a job with all its runs; one that is deleted stays so."""
         while True:
-            job = await self.metadata.job(job_id)
+            job = await self.metadata.get(Job, job_id)
             if job is None or job.caller != caller:
                 raise NotFound("No such job")
             if job.status is JobStatus.DELETED:
@@ -54,7 +54,7 @@ class Delete:
         """Delete one run; the job's latest is then the newest that is left."""
         while True:
             job = await own_job(self.metadata, caller, job_id)
-            run = await self.metadata.run(run_id)
+            run = await self.metadata.get(Run, run_id)
             if run is None or run.job_id != job.id:
                 raise NotFound("No such run")
             if run.status is RunStatus.DELETED:

@@ -29,11 +29,9 @@ from conveyor.domain.run import Run, RunStatus
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock
 from conveyor.ports.control_queue import DeadLetter, DeadLetters
-from conveyor.ports.exports import Exports
-from conveyor.ports.inputs import Inputs
-from conveyor.ports.metadata import Metadata
-from conveyor.ports.survey import Survey
+from conveyor.ports.metadata import Metadata, key_of
 from conveyor.ports.tasks import Tasks
+from conveyor.steps.shared.pagination import every
 
 PAGE = 100
 TRIES = 5
@@ -48,9 +46,6 @@ class Doctor:
     metadata: Metadata
     tasks: Tasks
     control_queue: DeadLetters
-    survey: Survey
-    inputs: Inputs
-    exports: Exports
     blobs: Blobs
     clock: Clock
     audit: Callable[[Job, RunId, bool], AsyncIterator[Progress | Finding]]
@@ -85,8 +80,8 @@ class Doctor:
             if _is_of(wanted, lost.job_id, lost.run_id):
                 yield _to_repair(lost, when)
         async for message in self._dead_letters():
-            run = await self.metadata.run(
-                RunId(message.payload.get("run_id", message.payload.get("id", "")))
+            run = await self.metadata.get(
+                Run, RunId(message.payload.get("run_id", message.payload.get("id", "")))
             )
             job_id = run.job_id if run else JobId(message.payload.get("id", "")) or None
             if _is_of(wanted, job_id, run.id if run else None):
@@ -107,48 +102,25 @@ class Doctor:
 
     async def _missing(self) -> Findings:
         """Objects that somebody counts on, and that are not there."""
-        async for batch in self._batches():
-            if await self._is_missing(batch.blob) and await self._still(batch):
+        async for batch in every(self.metadata, Batch):
+            # A batch that is gone by now was finished meanwhile, and its list with it.
+            if await self._is_missing(batch.blob) and await self.metadata.get(Batch, key_of(batch)):
                 yield _missing_list(batch.blob, batch.job_id, batch.run_id)
-        async for slot in self._slots():
-            if await self._is_missing(slot.blob) and await self.inputs.find(slot.id) == slot:
+        async for slot in every(self.metadata, FileInput):
+            is_over = slot_life.is_over(slot, self.clock.now())
+            is_missing = not is_over and await self._is_missing(slot.blob)
+            if is_missing and await self.metadata.get(FileInput, slot.id) == slot:
                 for job_id in slot.jobs or (None,):
                     yield _missing_list(slot.blob, job_id)
-        async for export in self._exports():
-            is_missing = await self._is_missing(export_blob(export))
-            if is_missing and await self.exports.find(export.id) == export:
+        async for export in every(self.metadata, Export):
+            is_missing = self._is_ready(export) and await self._is_missing(export_blob(export))
+            if is_missing and await self.metadata.get(Export, export.id) == export:
                 yield _missing_export(export)
 
-    async def _batches(self) -> AsyncIterator[Batch]:
-        after = ("", -1)
-        while page := await self.metadata.batches(limit=PAGE, after=after):
-            for batch in page:
-                yield batch
-            after = (page[-1].run_id, page[-1].first)
-
-    async def _still(self, batch: Batch) -> bool:
-        """Whether a batch is still to be written: else its list has done its service."""
-        near = await self.metadata.batches(limit=1, after=(batch.run_id, batch.first - 1))
-        return any((one.run_id, one.first) == (batch.run_id, batch.first) for one in near)
-
-    async def _slots(self) -> AsyncIterator[FileInput]:
-        """Those that a job reads, or may yet."""
-        after = ""
-        while page := await self.inputs.page(limit=PAGE, after=after):
-            for slot in page:
-                if not slot_life.is_over(slot, self.clock.now()):
-                    yield slot
-            after = page[-1].id
-
-    async def _exports(self) -> AsyncIterator[Export]:
-        """Those that their callers may fetch."""
-        after = ""
-        while page := await self.exports.page(limit=PAGE, after=after):
-            for export in page:
-                is_over = export_life.is_over(export, self.clock.now())
-                if export.status is ExportStatus.COMPLETED and not is_over:
-                    yield export
-            after = page[-1].id
+    def _is_ready(self, export: Export) -> bool:
+        """Whether the caller may fetch it."""
+        is_over = export_life.is_over(export, self.clock.now())
+        return export.status is ExportStatus.COMPLETED and not is_over
 
     async def _is_missing(self, key: str | None) -> bool:
         return key is not None and await self.blobs.length(key) is None
@@ -158,25 +130,22 @@ class Doctor:
         after = ""
         while page := await self.tasks.runs_held(limit=PAGE, after=after):
             for run_id in page:
-                run = await self.metadata.run(run_id)
-                if run and await self.metadata.job(run.job_id) is None:
+                run = await self.metadata.get(Run, run_id)
+                if run and await self.metadata.get(Job, run.job_id) is None:
                     yield _wrong("run_without_job", "its job is gone", run.job_id, run.id)
             after = page[-1]
 
     async def _jobs(self, wanted: Wanted) -> AsyncIterator[Job]:
         if wanted.job_id or wanted.run_id:
-            run = await self.metadata.run(wanted.run_id) if wanted.run_id else None
+            run = await self.metadata.get(Run, wanted.run_id) if wanted.run_id else None
             job_id = wanted.job_id or (run.job_id if run else None)
-            job = await self.metadata.job(job_id) if job_id else None
+            job = await self.metadata.get(Job, job_id) if job_id else None
             fits = not wanted.run_id or (run is not None and run.job_id == job_id)
             if job and fits:
                 yield job
             return
-        after = ""
-        while page := await self.survey.jobs(limit=PAGE, after=after):
-            for job in page:
-                yield job
-            after = page[-1].id
+        async for job in every(self.metadata, Job):
+            yield job
 
     async def _job(self, job: Job, wanted: Wanted) -> AsyncIterator[Event]:
         if job.status is JobStatus.DELETED:
@@ -194,7 +163,7 @@ class Doctor:
         """A job's runs, and what is wrong between it and them; read again while it moves."""
         for _ in range(TRIES):
             runs = await self._runs(job.id)
-            latest = await self.metadata.job(job.id)
+            latest = await self.metadata.get(Job, job.id)
             if latest is None or latest.status is JobStatus.DELETED:
                 return [], []
             if latest == job:

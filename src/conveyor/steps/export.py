@@ -17,14 +17,14 @@ from conveyor.domain.export import Export as Row
 from conveyor.domain.export import ExportStatus, Unmade, export_blob, export_message, files_of
 from conveyor.domain.ids import CallerId, ExportId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
-from conveyor.domain.run import RunStatus
+from conveyor.domain.run import Run, RunStatus
 from conveyor.errors import NotFound, Stale, StorageFull, Unavailable
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
-from conveyor.ports.exports import Exports
 from conveyor.ports.metadata import Metadata, Removed
 from conveyor.steps.shared.ownership import own_job, own_run
+from conveyor.steps.shared.pagination import every_of_run
 from conveyor.steps.shared.quotas import Check, Demand, unlimited
 
 PAGE = 100
@@ -47,7 +47,6 @@ class Download(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     metadata: Metadata
-    exports: Exports
     blobs: Blobs
     control_queue: ControlQueue
     clock: Clock
@@ -63,7 +62,7 @@ class Export:
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
         now = self.clock.now()
-        for begun in await self.exports.of_run(run.id):
+        async for begun in every_of_run(self.metadata, Row, run.id):
             if not (begun.has_ended or life.is_over(begun, now)):
                 return begun  # one at a time is enough: it is as good as another
         await self.quota(Demand(caller=caller, exports=1))
@@ -86,14 +85,14 @@ class Export:
     ) -> Row:
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
-        export = await self.exports.find(export_id)
+        export = await self.metadata.get(Row, export_id)
         if export is None or export.run_id != run.id or life.is_over(export, self.clock.now()):
             raise NotFound("No such export")
         return export
 
     async def open(self, export_id: ExportId) -> Download:
         """The file that a signed link names; the link is the authority."""
-        export = await self.exports.find(export_id)
+        export = await self.metadata.get(Row, export_id)
         if export is None or export.status is not ExportStatus.COMPLETED:
             raise NotFound("No such export")
         key = export_blob(export)
@@ -118,7 +117,7 @@ class Export:
 
     async def abandon(self, export_id: ExportId) -> None:
         """Give an export up that cannot be made."""
-        while (export := await self.exports.find(export_id)) and not export.has_ended:
+        while (export := await self.metadata.get(Row, export_id)) and not export.has_ended:
             with suppress(Stale):
                 await self.metadata.commit(life.failed(export, life.GAVE_UP))
                 _say(life.failed(export, life.GAVE_UP))
@@ -127,7 +126,7 @@ class Export:
 
     async def _claimed(self, export_id: ExportId) -> Row | None:
         """The export under a new claim, with nothing left of those before; None if it is over."""
-        while (export := await self.exports.find(export_id)) and not export.has_ended:
+        while (export := await self.metadata.get(Row, export_id)) and not export.has_ended:
             if life.is_over(export, self.clock.now()):
                 return None
             claimed = life.begun(export)
@@ -165,7 +164,7 @@ class Export:
 
     async def _tell(self, export: Row, move: Callable[[Row], Row]) -> bool:
         """Write how it ended, if this claim is still the one to say so."""
-        while await self._is_wanted(export) and (row := await self.exports.find(export.id)):
+        while await self._is_wanted(export) and (row := await self.metadata.get(Row, export.id)):
             ended = move(row)
             with suppress(Stale):
                 await self.metadata.commit(ended)
@@ -175,14 +174,14 @@ class Export:
 
     async def _is_wanted(self, export: Row) -> bool:
         """Whether this claim is to go on."""
-        row = await self.exports.find(export.id)
+        row = await self.metadata.get(Row, export.id)
         is_held = row is not None and not row.has_ended and row.claim_no == export.claim_no
         return is_held and await self._job_of(export) is not None
 
     async def _job_of(self, export: Row) -> Job | None:
         """The job, as long as somebody can have this export of it."""
-        job = await self.metadata.job(export.job_id)
-        run = await self.metadata.run(export.run_id)
+        job = await self.metadata.get(Job, export.job_id)
+        run = await self.metadata.get(Run, export.run_id)
         is_gone = (
             job is None
             or job.status is JobStatus.DELETED

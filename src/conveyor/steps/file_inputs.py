@@ -25,7 +25,6 @@ from conveyor.errors import (
 )
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock, Ids
-from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.steps.shared.quotas import Check, Demand, unlimited
 
@@ -37,7 +36,6 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileInputs:
     metadata: Metadata
-    inputs: Inputs
     blobs: Blobs
     clock: Clock
     ids: Ids
@@ -79,7 +77,7 @@ class FileInputs:
         log.info("input.filled", input_id=slot_id, bytes=length)
 
     async def _open_slot(self, slot_id: InputId) -> FileInput:
-        slot = await self.inputs.find(slot_id)
+        slot = await self.metadata.get(FileInput, slot_id)
         if slot is None or not life.is_open(slot, self.clock.now()):
             raise FileInputNotFound("No such slot: they last for a day")
         return slot
@@ -129,7 +127,7 @@ class FileInputs:
     async def _forget(self, slot_id: InputId, blob: str) -> None:
         """Remove a list that its slot does not name; what cannot be removed the sweeper finds."""
         try:
-            slot = await self.inputs.find(slot_id)
+            slot = await self.metadata.get(FileInput, slot_id)
             if slot is None or slot.blob != blob:
                 await self.blobs.delete([blob])
         except ConveyorError:

@@ -16,6 +16,7 @@ from enum import StrEnum
 import structlog
 
 from conveyor.domain import job as life
+from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import batch_of, ingest_message, run_of
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job
@@ -23,11 +24,9 @@ from conveyor.domain.pinned import PinnedList
 from conveyor.domain.run import Run, Trigger
 from conveyor.domain.schedule import PauseReason, ScheduleState, next_fire
 from conveyor.errors import InvalidArgument, Stale, Unavailable
-from conveyor.ports.api_keys import ApiKeys
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.timetable import Timetable
 from conveyor.steps.shared.ownership import latest_run
 
 BITE = 100
@@ -46,9 +45,7 @@ class Fired(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fire:
-    timetable: Timetable
     metadata: Metadata
-    api_keys: ApiKeys
     control_queue: ControlQueue
     clock: Clock
     ids: Ids
@@ -56,7 +53,7 @@ class Fire:
 
     async def step(self) -> int:
         """See to some of the jobs whose time has come, and say how many that were."""
-        due = await self.timetable.due(limit=BITE)
+        due = await self.metadata.due(Job, limit=BITE)
         return sum([await self._see_to(job) for job in due])
 
     async def _see_to(self, job: Job) -> int:
@@ -79,7 +76,7 @@ class Fire:
 
     async def _fire(self, job: Job) -> Fired:
         now = self.clock.now()
-        key = await self.api_keys.find(job.api_key_id) if job.api_key_id else None
+        key = await self.metadata.get(ApiKey, job.api_key_id) if job.api_key_id else None
         paused = life.pause_without_key(job, key, now)
         if paused is not job:
             await self.metadata.commit(paused)

@@ -21,7 +21,7 @@ import msgspec
 from conveyor.domain import run as life
 from conveyor.domain.batch import Batch
 from conveyor.domain.ids import RunId, TaskId, task_ids
-from conveyor.domain.job import JobStatus
+from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.listing import BEGINNING
 from conveyor.domain.listing import Piece as ListPiece
 from conveyor.domain.outbox import OutboxEvent
@@ -83,7 +83,7 @@ class Ingest:
 
         When the turn is over before it is finished, return it as far as it has come.
         """
-        batch = await self._find(run_id, first)
+        batch = await self.metadata.get(Batch, (run_id, first))
         try:
             if batch:
                 ending = await self._write(batch, turn)
@@ -98,7 +98,7 @@ class Ingest:
             await self._count_again(run_id)
             return None
         except NotFound:
-            if await self._find(run_id, first):
+            if await self.metadata.get(Batch, (run_id, first)):
                 raise
             return None  # another ingester is done, and has removed the list
         # For a batch that is gone too: whoever finished it may have died before this.
@@ -107,23 +107,23 @@ class Ingest:
 
     async def standing(self, run_id: RunId, first: int, version: int) -> tuple[bool, Batch | None]:
         """Whether a batch is over; and the batch, if it has come further than it was."""
-        batch = await self._find(run_id, first)
+        batch = await self.metadata.get(Batch, (run_id, first))
         was = max(version, FIRST_STORED)  # whoever made it sent its message under no version yet
         return batch is None, batch if batch and batch.version > was else None
 
     async def abandon(self, run_id: RunId, first: int) -> None:
         """Give a batch up that cannot be finished: its run is stopped with the rows it has."""
-        batch = await self._find(run_id, first)
+        batch = await self.metadata.get(Batch, (run_id, first))
         if batch is None:
             return  # there is nothing left of it to give up
         why = await self._why_given_up(batch)
-        while (run := await self.metadata.run(run_id)) and run.is_live:
+        while (run := await self.metadata.get(Run, run_id)) and run.is_live:
             stopped = life.explained(life.stop(run, self.clock.now()), why, is_cut=True)
             owed = self.owing.at_stop(stopped)
             with suppress(Stale):
                 await self.metadata.commit(stopped, *owed)
                 self.owing.announce(owed)
-        while batch := await self._find(run_id, first):
+        while batch := await self.metadata.get(Batch, (run_id, first)):
             with suppress(Stale):
                 await self._finish(Ending(batch, is_cut=True, why=why))
         await self._take_no_more(run_id)
@@ -138,7 +138,7 @@ class Ingest:
 
     async def _count_again(self, run_id: RunId) -> None:
         """Have a run that takes in nothing more say how many rows it has."""
-        while run := await self.metadata.run(run_id):
+        while run := await self.metadata.get(Run, run_id):
             if run.is_live or run.status is RunStatus.DELETED or await self._takes_in(run_id):
                 return
             rows = sum((await self.tasks.tally(run_id)).values())
@@ -148,14 +148,7 @@ class Ingest:
                 await self.metadata.commit(msgspec.structs.replace(run, total=rows))
 
     async def _takes_in(self, run_id: RunId) -> bool:
-        found = await self.metadata.batches(limit=1, after=(run_id, -1))
-        return any(batch.run_id == run_id for batch in found)
-
-    async def _find(self, run_id: RunId, first: int) -> Batch | None:
-        found = await self.metadata.batches(limit=1, after=(run_id, first - 1))
-        return next(
-            (batch for batch in found if (batch.run_id, batch.first) == (run_id, first)), None
-        )
+        return bool(await self.metadata.of_run(Batch, run_id, limit=1))
 
     async def _write(self, batch: Batch, turn: Turn) -> Ending:
         """Write rows until there are no more, the run no longer wants them, or the turn is over."""
@@ -173,7 +166,7 @@ class Ingest:
         return Ending(batch)
 
     async def _write_pinned(self, batch: Batch, pinned: PinnedList, turn: Turn) -> Ending:
-        job = await self.metadata.job(batch.job_id)
+        job = await self.metadata.get(Job, batch.job_id)
         params = load(job.params if job else None)
         while True:
             checking = pinned.strict and not batch.checked
@@ -228,12 +221,12 @@ class Ingest:
     async def _move(self, batch: Batch, ahead: Batch) -> Batch:
         """Store the watermark of a caller's list, and the run with the figures it stands for."""
         while True:
-            run = await self.metadata.run(batch.run_id)
+            run = await self.metadata.get(Run, batch.run_id)
             grown = [self._grown(run, ahead)] if run else []
             try:
                 await self.metadata.commit(ahead, *grown)
             except Stale:
-                if await self._find(batch.run_id, batch.first) != batch:
+                if await self.metadata.get(Batch, (batch.run_id, batch.first)) != batch:
                     raise
             else:
                 return msgspec.structs.replace(ahead, version=ahead.version + 1)
@@ -304,8 +297,8 @@ class Ingest:
         while True:
             # The run is read first, so that its version tells when the batch ended in between:
             # what is missing must be taken off the total once only.
-            run = await self.metadata.run(batch.run_id)
-            if await self._find(batch.run_id, batch.first) != batch:
+            run = await self.metadata.get(Run, batch.run_id)
+            if await self.metadata.get(Batch, (batch.run_id, batch.first)) != batch:
                 raise Stale(f"batch {batch.first} of {batch.run_id} has moved on")
             ended = await self._ended(run, ending)
             owed = self._owed(run, ended)
@@ -331,7 +324,7 @@ class Ingest:
 
     async def _is_pinned(self, batch: Batch) -> bool:
         """Whether the job keeps the list, to be read again."""
-        job = await self.metadata.job(batch.job_id)
+        job = await self.metadata.get(Job, batch.job_id)
         return bool(job and job.pinned and job.pinned.blob == batch.blob)
 
     async def _ended(self, run: Run | None, ending: Ending) -> list[Run]:
@@ -349,7 +342,7 @@ class Ingest:
         ended = life.explained(ended, ending.why, is_cut=ending.is_cut or missing > 0)
         if ending.is_cut and ending.why and ended.is_live:
             ended = life.stop(ended, now)
-        job = await self.metadata.job(batch.job_id)
+        job = await self.metadata.get(Job, batch.job_id)
         is_last = job is None or job.status is not JobStatus.OPEN
         return [life.latch(ended, now) if is_last else ended]
 
@@ -373,7 +366,7 @@ class Ingest:
         One whose account failed is: its caller will run it again. A stop cuts a list short, but
         not a copy, or the next rerun would have less to copy than there was.
         """
-        run = await self.metadata.run(batch.run_id)
+        run = await self.metadata.get(Run, batch.run_id)
         if run is None or run.status is RunStatus.DELETED:
             return False
         return run.status is not RunStatus.STOPPED or batch.source is not None

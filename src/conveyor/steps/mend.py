@@ -18,12 +18,12 @@ from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.deletion import TOMBSTONE_LIFE, Deletion, purge_message
 from conveyor.domain.export import Export, ExportStatus, export_message, files_of
 from conveyor.domain.ids import RunId
+from conveyor.domain.job import Job
 from conveyor.domain.run import Run
 from conveyor.errors import Stale
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock
 from conveyor.ports.control_queue import ControlQueue
-from conveyor.ports.exports import Exports
 from conveyor.ports.metadata import Metadata, Removed
 from conveyor.steps.check import YOUNG, Broken, Check, Entry, Found, Over
 
@@ -33,7 +33,6 @@ BITE = 1_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mend:
     metadata: Metadata
-    exports: Exports
     control_queue: ControlQueue
     blobs: Blobs
     clock: Clock
@@ -50,7 +49,7 @@ class Mend:
 
     async def _batches(self, after: str, limit: int) -> Sequence[Entry]:
         run_id, _, first = after.partition("/")
-        page = await self.metadata.batches(limit=limit, after=(run_id, int(first or -1)))
+        page = await self.metadata.page(Batch, limit=limit, after=(run_id, int(first or -1)))
         return [(f"{one.run_id}/{one.first}", partial(self._batch, one)) for one in page]
 
     async def _batch(self, batch: Batch, patient: bool) -> Found | None:
@@ -62,7 +61,7 @@ class Mend:
         return Broken(lost.unfinished_ingest(batch), partial(self._ingest_again, batch))
 
     async def _ingest_again(self, batch: Batch) -> int:
-        run = await self.metadata.run(batch.run_id)
+        run = await self.metadata.get(Run, batch.run_id)
         return int(
             await self.control_queue.send(ingest_message(batch, run.caller if run else None))
         )
@@ -72,7 +71,7 @@ class Mend:
         return await self.control_queue.is_live(message.kind, message.subject)
 
     async def _completions(self, after: str, limit: int) -> Sequence[Entry]:
-        page = await self.metadata.live(limit=limit, after=after)
+        page = await self.metadata.live_runs(limit=limit, after=after)
         return [(run.id, partial(self._completion, run)) for run, _ in page]
 
     async def _completion(self, run: Run, _patient: bool) -> Found | None:
@@ -84,7 +83,7 @@ class Mend:
         return int(await self.check(run_id))
 
     async def _deletions(self, after: str, limit: int) -> Sequence[Entry]:
-        page = await self.metadata.deletions(limit=limit, after=after)
+        page = await self.metadata.page(Deletion, limit=limit, after=after)
         return [(deletion.id, partial(self._deletion, deletion)) for deletion in page]
 
     async def _deletion(self, deletion: Deletion, patient: bool) -> Found | None:
@@ -104,22 +103,22 @@ class Mend:
             await self.metadata.commit(msgspec.structs.replace(deletion, sent_at=self.clock.now()))
         except Stale:
             return 0  # it has just been done, or another sweeper saw it too
-        job = await self.metadata.job(deletion.job_id)
+        job = await self.metadata.get(Job, deletion.job_id)
         return int(
             await self.control_queue.send(purge_message(deletion, job.caller if job else None))
         )
 
     async def _remove_tombstone(self, deletion: Deletion) -> int:
         if deletion.run_id:
-            stone = await self.metadata.run(deletion.run_id)
+            stone = await self.metadata.get(Run, deletion.run_id)
             await self.metadata.commit(Removed(deletion), *([Removed(stone)] if stone else []))
         else:
-            job = await self.metadata.job(deletion.job_id)
+            job = await self.metadata.get(Job, deletion.job_id)
             await self.metadata.commit(Removed(deletion), *([Removed(job)] if job else []))
         return 1
 
     async def _exports(self, after: str, limit: int) -> Sequence[Entry]:
-        page = await self.exports.page(limit=limit, after=after)
+        page = await self.metadata.page(Export, limit=limit, after=after)
         return [(export.id, partial(self._export, export)) for export in page]
 
     async def _export(self, export: Export, patient: bool) -> Found | None:

@@ -26,7 +26,6 @@ from conveyor.domain.webhook import Webhook, next_wait
 from conveyor.errors import Stale, Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata, Row
-from conveyor.ports.outbox import Outbox
 from conveyor.ports.webhooks import Webhooks
 from conveyor.steps.courier import Carried, Courier, Parcel
 
@@ -42,7 +41,6 @@ Outcome = Callable[[OutboxEvent, Delivery], OutboxEvent]
 @dataclass(slots=True, kw_only=True)
 class Notify:
     metadata: Metadata
-    outbox: Outbox
     webhooks: Webhooks
     clock: Clock
     courier: Courier
@@ -87,7 +85,7 @@ class Notify:
 
     async def round(self, group: asyncio.TaskGroup) -> int:
         """Begin what can begin of what is due, put off the rest; how much was due."""
-        due = await self.outbox.due(Channel.WEBHOOK, limit=PAGE)
+        due = await self.metadata.due(OutboxEvent, channel=Channel.WEBHOOK, limit=PAGE)
         begun: list[Turn] = []
         waiting: list[Turn] = []
         for event, webhook in await self._wanted(due):
@@ -127,7 +125,7 @@ class Notify:
 
     async def _webhook(self, event: OutboxEvent) -> Webhook | None:
         """Where it is wanted now, if it still is."""
-        return _in_use(await self.metadata.job(event.job_id))
+        return _in_use(await self.metadata.get(Job, event.job_id))
 
     async def _put_in_line(self, waiting: Sequence[Turn]) -> None:
         now = self.clock.now()
@@ -253,12 +251,12 @@ class Notify:
         event were new.
         """
         ended = life.failed(event, delivery, None)
-        job = await self.metadata.job(event.job_id)
+        job = await self.metadata.get(Job, event.job_id)
         while job and job.webhook == webhook:
             off = msgspec.structs.replace(webhook, disabled_at=self.clock.now())
             if await self._commit(msgspec.structs.replace(job, webhook=off), ended):
                 return True
-            before, job = job, await self.metadata.job(event.job_id)
+            before, job = job, await self.metadata.get(Job, event.job_id)
             if job == before:  # it is the event that somebody else has by now
                 await self._noted(event, delivery, partial(life.failed, again_at=None))
                 return False
@@ -273,7 +271,7 @@ class Notify:
         """
         now = event
         while not await self._commit(after(now, delivery)):
-            found = await self.outbox.find(event.id)
+            found = await self.metadata.get(OutboxEvent, (event.job_id, event.id))
             if found is None or found.status is not EventStatus.OWED:
                 return False
             now = found

@@ -220,7 +220,7 @@ class ProgressFeed:
 
     async def _run(self, run_id: RunId) -> Run | Unavailable | None:
         try:
-            return await self.metadata.run(run_id)
+            return await self.metadata.get(Run, run_id)
         except Unavailable as error:
             return error
 

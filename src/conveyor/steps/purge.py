@@ -15,28 +15,25 @@ import msgspec
 import structlog
 
 from conveyor.domain import job as life
-from conveyor.domain.batch import lists_of, pinned_key
+from conveyor.domain.batch import Batch, lists_of, pinned_key
 from conveyor.domain.deletion import Deletion
-from conveyor.domain.export import exports_of
-from conveyor.domain.file_input import is_over, let_go
+from conveyor.domain.export import Export, exports_of
+from conveyor.domain.file_input import FileInput, is_over, let_go
 from conveyor.domain.ids import InputId, JobId, RunId
+from conveyor.domain.job import Job
 from conveyor.domain.outbox import Channel, EventStatus, OutboxEvent
 from conveyor.domain.pinned_reader import reports_of
 from conveyor.errors import Stale
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock
-from conveyor.ports.exports import Exports
-from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata, Removed
-from conveyor.ports.outbox import Outbox
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
 from conveyor.steps.shared.turn import ENDLESS, Turn
 
 CHUNK = 1_000
 PAGE = 100
-SIBLINGS = 32  # ids that differ in their last character only
 
 log = structlog.get_logger()
 
@@ -44,9 +41,6 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purge:
     metadata: Metadata
-    inputs: Inputs
-    exports: Exports
-    outbox: Outbox
     tasks: Tasks
     work: Work
     bodies: Bodies
@@ -58,7 +52,7 @@ class Purge:
 
         Return False when the turn ended before everything was removed.
         """
-        deletion = await self._find(name)
+        deletion = await self.metadata.get(Deletion, name)
         if deletion is None or deletion.done_at:
             return True
         await self._drop_events(deletion)
@@ -75,10 +69,6 @@ class Purge:
         log.info("purge.done", job_id=deletion.job_id, run_id=deletion.run_id)
         return True
 
-    async def _find(self, name: str) -> Deletion | None:
-        near = await self.metadata.deletions(limit=SIBLINGS, after=name[:-1])
-        return next((one for one in near if one.id == name), None)
-
     async def _purge_job(self, job_id: JobId) -> AsyncGenerator[None, None]:
         """Purge a job, yielding after each chunk."""
         while runs := await self.metadata.runs(job_id, limit=PAGE, deleted=True):
@@ -87,7 +77,7 @@ class Purge:
                     yield
                 await self.metadata.commit(Removed(run))
                 yield
-        job = await self.metadata.job(job_id)
+        job = await self.metadata.get(Job, job_id)
         if job and job.pinned and job.pinned.input_id:
             await self._release_input(job.pinned.input_id, job_id)
         else:
@@ -99,7 +89,7 @@ class Purge:
         The input is released first: a job that names it at that moment is either seen here or
         finds that the input has changed. A crash in between leaves the input to the sweeper.
         """
-        while (slot := await self.inputs.find(slot_id)) and job_id in slot.jobs:
+        while (slot := await self.metadata.get(FileInput, slot_id)) and job_id in slot.jobs:
             free = let_go(slot, job_id)
             goes = is_over(free, self.clock.now())
             with suppress(Stale):
@@ -118,9 +108,9 @@ class Purge:
             yield
         # Rows before files: a file without its row is found below, whereas a row without its file
         # would show an export as ready that cannot be downloaded.
-        while exports := await self.exports.of_run(run_id):
+        while exports := await self.metadata.of_run(Export, run_id, limit=PAGE):
             with suppress(Stale):  # its worker has changed it meanwhile
-                await self.metadata.commit(*(Removed(export) for export in exports[:PAGE]))
+                await self.metadata.commit(*(Removed(export) for export in exports))
             yield
         for prefixes in (lists_of, reports_of, exports_of):
             while keys := await self.blobs.keys(prefixes(job_id, run_id), limit=CHUNK):
@@ -128,16 +118,12 @@ class Purge:
                 yield
 
     async def _drop_batches(self, run_id: RunId) -> None:
-        while batches := [
-            batch
-            for batch in await self.metadata.batches(limit=PAGE, after=(run_id, -1))
-            if batch.run_id == run_id
-        ]:
+        while batches := await self.metadata.of_run(Batch, run_id, limit=PAGE):
             await self.metadata.commit(*(Removed(batch) for batch in batches))
 
     async def _drop_events(self, deletion: Deletion) -> None:
         before = None
-        while page := await self.outbox.of_job(deletion.job_id, limit=PAGE, before=before):
+        while page := await self.metadata.events(deletion.job_id, limit=PAGE, before=before):
             gone = [
                 event
                 for event in page
@@ -148,7 +134,7 @@ class Purge:
             before = page[-1].id
 
     async def _leave_tombstone(self, deletion: Deletion) -> None:
-        job = None if deletion.run_id else await self.metadata.job(deletion.job_id)
+        job = None if deletion.run_id else await self.metadata.get(Job, deletion.job_id)
         done = msgspec.structs.replace(deletion, done_at=self.clock.now())
         await self.metadata.commit(done, *([life.tombstone(job)] if job else []))
 

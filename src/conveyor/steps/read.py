@@ -175,7 +175,7 @@ class Read:
 
     async def content_by_link(self, job_id: JobId, run_id: RunId, task_id: TaskId) -> Content:
         """The body that a signed link names; the link is the authority."""
-        job = await self.metadata.job(job_id)
+        job = await self.metadata.get(Job, job_id)
         if job is None or job.status is JobStatus.DELETED:
             raise NotFound("No such result")
         return self._open(job, await self._own_task(job, run_id, task_id))

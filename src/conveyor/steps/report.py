@@ -17,7 +17,7 @@ import structlog
 
 from conveyor.domain import report as life
 from conveyor.domain.ids import EventId
-from conveyor.domain.job import JobStatus
+from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.outbox import (
     Channel,
     Delivery,
@@ -32,7 +32,6 @@ from conveyor.errors import Stale, Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata, Removed
-from conveyor.ports.outbox import Outbox
 from conveyor.ports.step_functions import Answer, RetryLater, Sent, StepFunctions, TaskClosed
 
 # So many calls at a time: beats have places of their own, so that no rush of ends stops them.
@@ -46,7 +45,6 @@ log = structlog.get_logger()
 @dataclass(slots=True, kw_only=True)
 class Report:
     metadata: Metadata
-    outbox: Outbox
     encryption: KeyRing
     step_functions: StepFunctions
     clock: Clock
@@ -78,7 +76,9 @@ class Report:
         started = 0
         for channel, places in PLACES.items():
             free = places - taken[channel]
-            due = await self.outbox.due(channel, limit=places) if free else ()
+            due = (
+                await self.metadata.due(OutboxEvent, channel=channel, limit=places) if free else ()
+            )
             for event in [one for one in due if one.id not in self.under_way][:free]:
                 self.under_way[event.id] = channel
                 group.create_task(self._carry(event))
@@ -126,7 +126,7 @@ class Report:
         await self._record(self._judged(held, answer, delivery))
 
     async def _is_live(self, event: OutboxEvent) -> bool:
-        run = await self.metadata.run(event.run_id)
+        run = await self.metadata.get(Run, event.run_id)
         return run is not None and run.is_live
 
     async def _told(self, event: OutboxEvent) -> Answer:
@@ -204,10 +204,10 @@ class Report:
 
     async def _kept_run(self, event: OutboxEvent) -> Run | None:
         """The run of an event, unless it or its job is deleted."""
-        run = await self.metadata.run(event.run_id)
+        run = await self.metadata.get(Run, event.run_id)
         if run is None or run.status is RunStatus.DELETED:
             return None
-        job = await self.metadata.job(event.job_id)
+        job = await self.metadata.get(Job, event.job_id)
         return None if job is None or job.status is JobStatus.DELETED else run
 
 

@@ -135,8 +135,7 @@ class RerunJob:
             raise NoPriorRun("This job has no run to repeat")
         if run.is_live:
             raise RunNotTerminal(f"The run is {run.status}: stop it first, or wait for its end")
-        unfinished = await self.metadata.batches(limit=1, after=(run.id, -1))
-        if any(batch.run_id == run.id for batch in unfinished):
+        if await self.metadata.of_run(Batch, run.id, limit=1):
             raise RunNotTerminal("The run has ended, and its rows are being written: try again")
         return run
 
@@ -292,7 +291,7 @@ class RerunJob:
     async def _abandon(self, plan: Plan) -> None:
         """Clear rows that no run came of; what cannot be cleared now the sweeper finds."""
         try:
-            if plan.large or await self.metadata.run(plan.run_id):
+            if plan.large or await self.metadata.get(Run, plan.run_id):
                 return  # there are none; or it took effect, and only the word of it was lost
             while await self.tasks.discard(plan.run_id, limit=PAGE):
                 pass

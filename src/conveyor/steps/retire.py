@@ -16,7 +16,6 @@ from conveyor.domain.run import ENDED, Run
 from conveyor.errors import NotFound, RunHasDescendants
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.survey import Survey
 from conveyor.steps.check import Check, Entry, Found, Over
 
 MOST = 20  # runs of one job in one round: each delete looks at all the job's runs
@@ -27,7 +26,6 @@ DeleteRun = Callable[[CallerId, JobId, RunId], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retire:
-    survey: Survey
     metadata: Metadata
     clock: Clock
     run_life: timedelta  # zero: runs are kept
@@ -39,7 +37,7 @@ class Retire:
         return (Check(name="scheduled_runs", listing=self._jobs, long=True),)
 
     async def _jobs(self, after: str, limit: int) -> Sequence[Entry]:
-        page = await self.survey.jobs(limit=limit, after=after)
+        page = await self.metadata.page(Job, limit=limit, after=after)
         return [(job.id, partial(self._job, job)) for job in page]
 
     async def _job(self, job: Job, _patient: bool) -> Found | None:

@@ -190,25 +190,25 @@ class Roster:
         """Take no more of runs that gave nothing because they are over."""
         for run_id in silent:
             if not self.lanes[run_id].unsettled:
-                run = await self.metadata.run(run_id)
+                run = await self.metadata.get(Run, run_id)
                 if run is None or not run.is_live:
                     self.wake(run_id)
 
     async def _look_at(self, run_id: RunId) -> None:
-        run = await self.metadata.run(run_id)
+        run = await self.metadata.get(Run, run_id)
         if run is None or not run.is_live:
             await self._leave(run_id)
         elif lane := self.lanes.get(run_id):
             lane.run = run
             lane.resting_until = 0.0
             lane.idle = 0.0
-        elif job := await self.metadata.job(run.job_id):
+        elif job := await self.metadata.get(Job, run.job_id):
             self._join(run, job)
 
     async def _join_all(self, *, after: str) -> set[RunId]:
         """Serve every live run with an id above `after`, and say which they are."""
         live: set[RunId] = set()
-        while page := await self.metadata.live(limit=PAGE, after=after):
+        while page := await self.metadata.live_runs(limit=PAGE, after=after):
             for run, job in page:
                 live.add(run.id)
                 if lane := self.lanes.get(run.id):

@@ -14,7 +14,6 @@ from conveyor.errors import Stale
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.signing_keys import SigningKeys
 
 log = structlog.get_logger()
 
@@ -22,14 +21,13 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotate:
     metadata: Metadata
-    signing_keys: SigningKeys
     encryption: KeyRing
     clock: Clock
     ids: Ids
     secret: Callable[[], bytes]  # one that nobody can guess
 
     async def keys(self, caller: CallerId) -> Slots:
-        return await self.signing_keys.find(caller) or Slots(id=caller)
+        return await self.metadata.get(Slots, caller) or Slots(id=caller)
 
     async def begin(self, caller: CallerId) -> tuple[SigningKey, str]:
         """A new key and its secret: the first is in use at once, a later one is a candidate."""

@@ -16,20 +16,16 @@ from conveyor.domain.credentials import CredentialRow, RotationProgress, Rotatio
 from conveyor.domain.job import Job
 from conveyor.domain.outbox import OutboxEvent
 from conveyor.domain.run import Run
-from conveyor.domain.signing import SigningKeys as Slots
+from conveyor.domain.signing import SigningKeys
 from conveyor.errors import Conflict, Stale, Unavailable
-from conveyor.ports.api_keys import ApiKeys
 from conveyor.ports.encryption import KeyRing
-from conveyor.ports.metadata import Metadata
-from conveyor.ports.outbox import Outbox
-from conveyor.ports.signing_keys import SigningKeys
-from conveyor.ports.survey import Survey
+from conveyor.ports.metadata import Key, Metadata, key_of
 
 PAGE = 100
 
 log = structlog.get_logger()
 
-Page = Callable[[str], Awaitable[Sequence[CredentialRow]]]
+Page = Callable[[Key | None], Awaitable[Sequence[CredentialRow]]]
 
 
 @dataclass(slots=True)
@@ -43,10 +39,6 @@ class Tally:
 @dataclass(slots=True, kw_only=True)
 class RotateEncryption:
     metadata: Metadata
-    survey: Survey
-    signing_keys: SigningKeys
-    api_keys: ApiKeys
-    outbox: Outbox
     encryption: KeyRing
     settled: Callable[[], Awaitable[None]]  # until all writes that had begun have ended
     under_way: bool = False
@@ -84,22 +76,24 @@ class RotateEncryption:
 
     def _kinds(self) -> dict[str, Page]:
         return {
-            "jobs": lambda after: self.survey.jobs(limit=PAGE, after=after),
+            "jobs": lambda after: self.metadata.page(Job, limit=PAGE, after=after),
             "runs": self._live,
-            "signing_keys": lambda after: self.signing_keys.page(limit=PAGE, after=after),
-            "api_keys": lambda after: self.api_keys.page(limit=PAGE, after=after),
-            "events": lambda after: self.outbox.page(limit=PAGE, after=after),
+            "signing_keys": lambda after: self.metadata.page(SigningKeys, limit=PAGE, after=after),
+            "api_keys": lambda after: self.metadata.page(ApiKey, limit=PAGE, after=after),
+            "events": lambda after: self.metadata.page(OutboxEvent, limit=PAGE, after=after),
         }
 
-    async def _live(self, after: str) -> Sequence[Run]:
+    async def _live(self, after: Key | None) -> Sequence[Run]:
         """Runs whose token is still to be told; that of a run which has ended is with its event."""
-        return [run for run, _ in await self.metadata.live(limit=PAGE, after=after)]
+        live = await self.metadata.live_runs(limit=PAGE, after=str(after or ""))
+        return [run for run, _ in live]
 
     async def _each(self, kind: str, page: Page, tally: Tally) -> AsyncIterator[RotationProgress]:
-        after, examined, before = "", 0, tally.reencrypted
+        after: Key | None = None
+        examined, before = 0, tally.reencrypted
         while rows := await page(after):
             await self._together(rows, tally)
-            examined, after = examined + len(rows), rows[-1].id
+            examined, after = examined + len(rows), key_of(rows[-1])
             yield RotationProgress(kind, examined, tally.reencrypted - before)
 
     async def _together(self, rows: Sequence[CredentialRow], tally: Tally) -> None:
@@ -137,14 +131,4 @@ class RotateEncryption:
 
     async def _again(self, row: CredentialRow) -> CredentialRow | None:
         """The row as it is now; None when it is gone."""
-        match row:
-            case Job():
-                return await self.metadata.job(row.id)
-            case Run():
-                return await self.metadata.run(row.id)
-            case Slots():
-                return await self.signing_keys.find(row.id)
-            case ApiKey():
-                return await self.api_keys.find(row.id)
-            case OutboxEvent():
-                return await self.outbox.find(row.id)
+        return await self.metadata.get(type(row), key_of(row))

@@ -13,6 +13,8 @@ import structlog
 
 from conveyor.domain import run as run_life
 from conveyor.domain.ids import RunId
+from conveyor.domain.job import Job
+from conveyor.domain.run import Run
 from conveyor.domain.task import (
     AccountBlocked,
     Interrupted,
@@ -176,10 +178,10 @@ class Settle:
             return  # the claim's number is in the name: it is in nobody's way
 
     async def _fail_run(self, run_id: RunId, why: AccountBlocked) -> None:
-        while (run := await self.metadata.run(run_id)) and run.is_live:
+        while (run := await self.metadata.get(Run, run_id)) and run.is_live:
             failed = run_life.fail(run, why.reason, why.detail, self.clock.now())
             settled = (await self.tasks.counts([run_id]))[run_id]
-            owed = self.owing.at_end(await self.metadata.job(run.job_id), failed, settled)
+            owed = self.owing.at_end(await self.metadata.get(Job, run.job_id), failed, settled)
             try:
                 await self.metadata.commit(failed, *owed)
             except Stale:

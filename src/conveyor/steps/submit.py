@@ -53,7 +53,6 @@ from conveyor.ports.blobs import Blobs, as_stream
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.encryption import KeyRing
-from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks, new_tasks, portions
 from conveyor.ports.work import Work
@@ -91,7 +90,6 @@ class SubmitJob:
     work: Work
     blobs: Blobs
     control_queue: ControlQueue
-    inputs: Inputs
     encryption: KeyRing
     idempotency: Idempotency
     clock: Clock
@@ -145,7 +143,7 @@ class SubmitJob:
 
     async def _filled_slot(self, caller: CallerId, slot_id: InputId) -> FileInput:
         """The caller's slot, with its list whole in storage."""
-        slot = await self.inputs.find(slot_id)
+        slot = await self.metadata.get(FileInput, slot_id)
         if slot is None or slot.caller != caller or not is_open(slot, self.clock.now()):
             raise FileInputNotFound("No such file input: they last for a day")
         if slot.blob is None:
@@ -342,7 +340,7 @@ class SubmitJob:
     async def _abandon(self, draft: Draft) -> None:
         """Clear what a failed submission wrote; what cannot be cleared now the sweeper finds."""
         try:
-            if await self.metadata.job(draft.job.id):
+            if await self.metadata.get(Job, draft.job.id):
                 return  # it took effect, and only the word of it was lost
             if draft.staged and draft.slot is None:
                 await self.blobs.delete([draft.staged.blob])

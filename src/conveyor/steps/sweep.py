@@ -21,12 +21,12 @@ import structlog
 from conveyor.domain.finding import Lost
 from conveyor.domain.ids import JobId, RunId, ulid
 from conveyor.domain.lost import lapsed_lease
+from conveyor.domain.run import Run
 from conveyor.errors import Unavailable
-from conveyor.ports.answers import Answers
 from conveyor.ports.bodies import Bodies, BodyName
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.survey import Survey
+from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Work
 from conveyor.steps.check import Broken, Check, Found, Judge, Over, Walk
 
@@ -45,10 +45,9 @@ Count = Callable[[str, int], None]
 @dataclass(slots=True, kw_only=True)
 class Sweep:
     metadata: Metadata
-    answers: Answers
+    tasks: Tasks
     work: Work
     bodies: Bodies
-    survey: Survey
     clock: Clock
     checks: Sequence[Check]
     count: Count  # repairs, by action
@@ -83,8 +82,8 @@ class Sweep:
         comes by again, if it then still stands the same way.
         """
         overdue = OVERDUE if patient else -FOREVER
-        for held in await self.survey.lapsed(overdue=overdue, limit=BITE):
-            run = await self.metadata.run(held.run_id)
+        for held in await self.tasks.lapsed(overdue=overdue, limit=BITE):
+            run = await self.metadata.get(Run, held.run_id)
             job_id = run.job_id if run else None
             yield lapsed_lease(held.run_id, held.task_id, held.claim_no, job_id)
         for check in self.checks:
@@ -127,7 +126,7 @@ class Sweep:
         await self.clear_bodies(released)
 
     async def _clear_answers(self) -> None:
-        await self.answers.clear_expired(limit=BITE)
+        await self.metadata.clear_expired(limit=BITE)
 
     async def _go_through(self, check: Check, *, patient: bool) -> None:
         """Go on with a listing: to its end, or for a bite if it is a long one."""
@@ -184,7 +183,7 @@ class Sweep:
     async def _names(self, dead: Sequence[Held]) -> AsyncIterator[BodyName]:
         jobs: dict[RunId, JobId] = {}
         for held in dead:
-            if held.run_id not in jobs and (run := await self.metadata.run(held.run_id)):
+            if held.run_id not in jobs and (run := await self.metadata.get(Run, held.run_id)):
                 jobs[held.run_id] = run.job_id
             if held.run_id in jobs:
                 yield BodyName(jobs[held.run_id], held.run_id, held.task_id, held.claim_no)

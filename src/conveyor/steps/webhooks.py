@@ -19,12 +19,11 @@ from conveyor.domain import outbox as life
 from conveyor.domain.ids import CallerId, EventId, JobId
 from conveyor.domain.job import Job
 from conveyor.domain.outbox import Channel, OutboxEvent
+from conveyor.domain.signing import SigningKeys
 from conveyor.domain.webhook import Webhook
 from conveyor.errors import Conflict, NotFound, Overloaded, SigningRequiresActiveKey, Stale
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.outbox import Outbox
-from conveyor.ports.signing_keys import SigningKeys
 from conveyor.ports.webhooks import Webhooks
 from conveyor.steps.courier import Courier, Parcel
 from conveyor.steps.shared.ownership import latest_run, own_job
@@ -66,8 +65,6 @@ class Turns:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManageWebhooks:
     metadata: Metadata
-    outbox: Outbox
-    signing_keys: SigningKeys
     webhooks: Webhooks
     courier: Courier
     clock: Clock
@@ -79,7 +76,7 @@ class ManageWebhooks:
         """A webhook that can be delivered to, as things stand. Raises `InvalidArgument`."""
         await self.webhooks.check(url)
         if signature:
-            keys = await self.signing_keys.find(caller)
+            keys = await self.metadata.get(SigningKeys, caller)
             if keys is None or keys.active is None:
                 raise SigningRequiresActiveKey(
                     "There is no key to sign with", extras={"field": "webhook.signature"}
@@ -112,7 +109,7 @@ class ManageWebhooks:
         await own_job(self.metadata, caller, job_id)
         found: list[OutboxEvent] = []
         while len(found) <= limit:
-            page = await self.outbox.of_job(job_id, limit=limit + 1, before=before)
+            page = await self.metadata.events(job_id, limit=limit + 1, before=before)
             found += [event for event in page if event.channel is Channel.WEBHOOK]
             if len(page) <= limit:
                 break
@@ -123,8 +120,8 @@ class ManageWebhooks:
         """Have an event sent again, whatever came of it: now, and as if it were new."""
         while True:
             job = await own_job(self.metadata, caller, job_id)
-            event = await self.outbox.find(event_id)
-            if event is None or event.job_id != job.id or event.channel is not Channel.WEBHOOK:
+            event = await self.metadata.get(OutboxEvent, (job.id, event_id))
+            if event is None or event.channel is not Channel.WEBHOOK:
                 raise NotFound("No such event")
             if job.webhook is None or not job.webhook.is_on:
                 raise Conflict("The job has no webhook in use: set one first")

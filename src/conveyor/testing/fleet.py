@@ -15,7 +15,6 @@ from random import Random
 from typing import Any, TypeVar, cast
 
 from conveyor.adapters.crypto.key_ring import AesKeyRing
-from conveyor.adapters.memory.answers import MemoryAnswers
 from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.claims import MemoryClaims
 from conveyor.adapters.memory.coordination import MemoryCoordination
@@ -26,6 +25,7 @@ from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.adapters.queued.work import QueuedWork
 from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.domain.job import JobStatus
+from conveyor.domain.run import Run
 from conveyor.domain.task import Task, Throttled
 from conveyor.errors import Unavailable
 from conveyor.ports.queues import MOST_RECEIVES, TaskMessage
@@ -135,7 +135,7 @@ class Fleet:
             self.clock, habits=self.habits, most_receives=self.most_receives, seed=self.seed
         )
         self.rows = Rows(self.clock, LEASE)
-        self.metadata = MemoryMetadata(MemoryAnswers(self.clock))
+        self.metadata = MemoryMetadata(self.clock)
         self.coordination = CountedPermits(self.clock)
 
     async def submit(self, count: int) -> None:
@@ -168,7 +168,7 @@ class Fleet:
     async def drained(self, within: timedelta = LONG_ENOUGH) -> float:
         """Wait until the run is complete, and say when that was."""
         async with asyncio.timeout(within.total_seconds()):
-            while (run := await self.metadata.run(RUN)) and run.is_live:  # noqa: ASYNC110
+            while (run := await self.metadata.get(Run, RUN)) and run.is_live:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         return self.clock.monotonic()
 

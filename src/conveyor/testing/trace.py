@@ -106,13 +106,22 @@ class _Watched:
         if inspect.isasyncgenfunction(target):
             return lambda *given, **named: self._stream(name, target(*given, **named))
         if inspect.iscoroutinefunction(target):
-            return lambda *given, **named: self._trace.around(name, lambda: target(*given, **named))
+            return lambda *given, **named: self._trace.around(
+                _with_kind(name, given), lambda: target(*given, **named)
+            )
         return lambda *given, **named: self._trace.at_once(name, lambda: target(*given, **named))
 
     async def _stream(self, name: str, content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         await self._trace.around(name, _nothing)
         async for part in content:
             yield part
+
+
+def _with_kind(name: str, given: tuple[object, ...]) -> str:
+    """The name of a call; with the kind of row in brackets, where it takes one: a job's point read
+    is `metadata.get(Job)`.
+    """
+    return f"{name}({given[0].__name__})" if given and isinstance(given[0], type) else name
 
 
 async def _nothing() -> None:

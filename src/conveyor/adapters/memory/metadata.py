@@ -1,40 +1,42 @@
 """Metadata in memory."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, TypeVar
 
 import msgspec
 
-from conveyor.adapters.memory.answers import MemoryAnswers
-from conveyor.domain.api_key import ApiKey
-from conveyor.domain.batch import Batch
-from conveyor.domain.deletion import Deletion
 from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.idempotency import IdempotencyRecord
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
-from conveyor.domain.outbox import OutboxEvent
+from conveyor.domain.outbox import Channel, OutboxEvent
 from conveyor.domain.run import Run, RunStatus
-from conveyor.domain.signing import SigningKeys
 from conveyor.errors import KeyTaken, Stale
-from conveyor.ports.metadata import JOBS_BYTES, Change, Removed, Row
+from conveyor.ports.clock import Clock
+from conveyor.ports.metadata import (
+    LISTING_BYTES,
+    AnyRecord,
+    AnyRow,
+    Change,
+    DueRow,
+    Key,
+    Record,
+    Removed,
+    RowOfRun,
+    Usage,
+    key_of,
+)
+
+Listed = TypeVar("Listed", Job, Run, OutboxEvent)
 
 
 class MemoryMetadata:
-    def __init__(self, answers: MemoryAnswers) -> None:
-        self._answers = answers
-        self._jobs: dict[JobId, Job] = {}
-        self._runs: dict[RunId, Run] = {}
-        self._batches: dict[tuple[str, int], Batch] = {}
-        self._deletions: dict[str, Deletion] = {}
-        self.inputs: dict[str, FileInput] = {}
-        self.exports: dict[str, Export] = {}
-        self.events: dict[str, OutboxEvent] = {}
-        self.signing_keys: dict[str, SigningKeys] = {}
-        self.api_keys: dict[str, ApiKey] = {}
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tables: dict[type, dict[Key, Any]] = {}
 
     async def commit(self, *changes: Change) -> None:
         for change in changes:
@@ -44,11 +46,16 @@ class MemoryMetadata:
         for change in changes:
             self._write(change)
 
-    async def job(self, job_id: JobId) -> Job | None:
-        return self._jobs.get(job_id)
+    async def get(self, kind: type[AnyRecord], key: Key) -> AnyRecord | None:
+        found = self._table(kind).get(key)
+        return None if found is None or self._has_expired(found) else found
 
-    async def run(self, run_id: RunId) -> Run | None:
-        return self._runs.get(run_id)
+    async def page(
+        self, kind: type[AnyRow], *, limit: int, after: Key | None = None
+    ) -> Sequence[AnyRow]:
+        return within(
+            [row for row in self._all(kind) if after is None or _above(row, after)], limit
+        )
 
     async def jobs(
         self,
@@ -61,12 +68,12 @@ class MemoryMetadata:
     ) -> Sequence[tuple[Job, Run | None]]:
         asked = [
             job
-            for job in self._jobs.values()
+            for job in self._all(Job)
             if job.caller == caller and _is_asked_for(job, status, kind)
         ]
         return [
-            (job, self._runs.get(job.latest_run_id) if job.latest_run_id else None)
-            for job in within(_newest_first(asked, lambda job: job.id, before)[:limit])
+            (job, self._table(Run).get(job.latest_run_id) if job.latest_run_id else None)
+            for job in within(_newest_first(asked, before), limit)
         ]
 
     async def runs(
@@ -74,88 +81,116 @@ class MemoryMetadata:
     ) -> Sequence[Run]:
         runs = [
             run
-            for run in self._runs.values()
+            for run in self._all(Run)
             if run.job_id == job_id and (deleted or run.status is not RunStatus.DELETED)
         ]
-        return _newest_first(runs, lambda run: run.id, before)[:limit]
+        return within(_newest_first(runs, before), limit)
 
-    async def live(self, *, limit: int, after: str = "") -> Sequence[tuple[Run, Job]]:
-        live = sorted(run_id for run_id, run in self._runs.items() if run.is_live)
-        rest = [self._runs[run_id] for run_id in live if run_id > after][:limit]
-        jobs = within([self._jobs[run.job_id] for run in rest])
-        return list(zip(rest, jobs, strict=False))
+    async def live_runs(self, *, limit: int, after: str = "") -> Sequence[tuple[Run, Job]]:
+        live = [run for run in self._all(Run) if run.is_live and run.id > after]
+        jobs = within([self._table(Job)[run.job_id] for run in live], limit)
+        return list(zip(live, jobs, strict=False))
 
-    async def batches(self, *, limit: int, after: tuple[str, int] = ("", -1)) -> Sequence[Batch]:
-        rest = sorted(place for place in self._batches if place > after)
-        return [self._batches[place] for place in rest[:limit]]
+    async def events(
+        self, job_id: JobId, *, limit: int, before: str | None = None
+    ) -> Sequence[OutboxEvent]:
+        events = [event for event in self._all(OutboxEvent) if event.job_id == job_id]
+        return within(_newest_first(events, before), limit)
 
-    async def deletions(self, *, limit: int, after: str = "") -> Sequence[Deletion]:
-        rest = sorted(name for name in self._deletions if name > after)
-        return [self._deletions[name] for name in rest[:limit]]
+    async def of_run(
+        self, kind: type[RowOfRun], run_id: RunId, *, limit: int, after: Key | None = None
+    ) -> Sequence[RowOfRun]:
+        rows = [row for row in self._all(kind) if row.run_id == run_id]
+        return within([row for row in rows if after is None or _above(row, after)], limit)
 
-    def every_job(self) -> list[Job]:
-        return sorted(self._jobs.values(), key=lambda job: job.id)
+    async def due(
+        self, kind: type[DueRow], *, limit: int, channel: Channel | None = None
+    ) -> Sequence[DueRow]:
+        now = self._clock.now()
+        waiting = [
+            (moment, row.id, row)
+            for row in self._all(kind)
+            if (moment := _due_at(row, channel)) is not None and moment <= now
+        ]
+        return within([row for _, _, row in sorted(waiting, key=lambda one: one[:2])], limit)
+
+    async def usage(self, caller: CallerId) -> Usage:
+        return Usage(
+            live_runs=[run for run in self._all(Run) if run.caller == caller and run.is_live],
+            scheduled_jobs=sum(
+                job.caller == caller
+                and job.type is JobType.SCHEDULED
+                and job.status is not JobStatus.DELETED
+                for job in self._all(Job)
+            ),
+            unused_inputs=sum(
+                one.caller == caller and not one.jobs for one in self._all(FileInput)
+            ),
+            open_exports=sum(
+                one.caller == caller and not one.has_ended for one in self._all(Export)
+            ),
+        )
+
+    async def clear_expired(self, *, limit: int) -> int:
+        records = self._table(IdempotencyRecord)
+        expired = [key for key, record in records.items() if self._has_expired(record)][:limit]
+        for key in expired:
+            del records[key]
+        return len(expired)
+
+    def _table(self, kind: type) -> dict[Key, Any]:
+        return self._tables.setdefault(kind, {})
+
+    def _all(self, kind: type[AnyRow]) -> list[AnyRow]:
+        """All rows of a kind in order of key."""
+        return sorted(self._table(kind).values(), key=key_of)
+
+    def _has_expired(self, record: Record) -> bool:
+        return isinstance(record, IdempotencyRecord) and record.expires_at <= self._clock.now()
 
     def _check_key(self, change: Change) -> None:
         if not isinstance(change, IdempotencyRecord):
             return
-        if self._answers.standing(change.caller, change.key):
-            raise KeyTaken(f"the idempotency key {change.key!r} is taken")
+        standing = self._table(IdempotencyRecord).get(key_of(change))
+        if standing and not self._has_expired(standing):
+            raise KeyTaken(f"idempotency key {change.key!r} is taken")
 
     def _check_version(self, change: Change) -> None:
-        if isinstance(change, Removed | IdempotencyRecord):
+        if isinstance(change, IdempotencyRecord):
             return
-        stored = self._stored(change)
-        if change.version != (stored.version if stored else 0):
-            raise Stale(f"{type(change).__name__} moved on from version {change.version}")
-
-    def _stored(self, change: Row) -> Row | None:
-        return self._table(change).get(_place(change))
+        if isinstance(change, Removed) and not change.if_unchanged:
+            return
+        row = change.row if isinstance(change, Removed) else change
+        stored = self._table(type(row)).get(key_of(row))
+        if row.version != (stored.version if stored else 0):
+            raise Stale(f"{type(row).__name__} has changed since version {row.version}")
 
     def _write(self, change: Change) -> None:
         match change:
             case Removed(row):
-                self._table(row).pop(_place(row), None)
+                self._table(type(row)).pop(key_of(row), None)
             case IdempotencyRecord():
-                self._answers.keep(change)
+                self._table(IdempotencyRecord)[key_of(change)] = change
             case _:
-                raised = msgspec.structs.replace(change, version=change.version + 1)
-                self._table(change)[_place(change)] = raised
-
-    def _table(self, row: Row) -> dict[Any, Any]:
-        """Where rows of this kind are, by their place."""
-        match row:
-            case Job():
-                return self._jobs
-            case Run():
-                return self._runs
-            case Batch():
-                return self._batches
-            case Deletion():
-                return self._deletions
-            case FileInput():
-                return self.inputs
-            case Export():
-                return self.exports
-            case OutboxEvent():
-                return self.events
-            case SigningKeys():
-                return self.signing_keys
-            case ApiKey():
-                return self.api_keys
+                stored = msgspec.structs.replace(change, version=change.version + 1)
+                self._table(type(change))[key_of(change)] = stored
 
 
-_Listed = TypeVar("_Listed", Job, Run)
+def within(rows: Sequence[AnyRow], limit: int) -> Sequence[AnyRow]:
+    """The first rows, as many as a page may hold."""
+    used = list(accumulate(len(msgspec.json.encode(row)) for row in rows[:limit]))
+    return rows[: max(bisect_right(used, LISTING_BYTES), 1)] if used else []
 
 
-def within(jobs: Sequence[Job]) -> Sequence[Job]:
-    """The first jobs, as many as a page may hold."""
-    used = list(accumulate(len(msgspec.json.encode(job)) for job in jobs))
-    return jobs[: max(bisect_right(used, JOBS_BYTES), 1)]
+def _above(row: AnyRow, after: Any) -> bool:
+    key: Any = key_of(row)
+    return bool(key > after)
 
 
-def _place(row: Row) -> str | tuple[str, int]:
-    return (row.run_id, row.first) if isinstance(row, Batch) else row.id
+def _due_at(row: Job | OutboxEvent, channel: Channel | None) -> Any:
+    if isinstance(row, Job):
+        return row.fires_at
+    return row.due_at if row.channel is channel else None
 
 
 def _is_asked_for(job: Job, status: JobStatus | None, kind: JobType | None) -> bool:
@@ -163,8 +198,6 @@ def _is_asked_for(job: Job, status: JobStatus | None, kind: JobType | None) -> b
     return fits and (kind is None or job.type is kind)
 
 
-def _newest_first(
-    rows: Sequence[_Listed], name: Callable[[_Listed], str], before: str | None
-) -> list[_Listed]:
-    rest = [row for row in rows if before is None or name(row) < before]
-    return sorted(rest, key=name, reverse=True)
+def _newest_first(rows: Iterable[Listed], before: str | None) -> list[Listed]:
+    rest = [row for row in rows if before is None or row.id < before]
+    return sorted(rest, key=lambda row: row.id, reverse=True)

@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from itertools import islice
 
 from conveyor.adapters.memory.rows import Rows
 from conveyor.domain.counts import Counts
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import Attempt, Task, TaskStatus, as_listed, size_of
+from conveyor.domain.task import Attempt, Task, TaskStatus, as_listed, in_brief, size_of
 from conveyor.ports.tasks import PAGE_BYTES, NewTask, TaskPage
+from conveyor.ports.work import Held
 
 
 class MemoryTasks:
@@ -38,6 +40,20 @@ class MemoryTasks:
 
     async def history(self, run_id: RunId, task_id: TaskId) -> Sequence[Attempt]:
         return self._rows.history(run_id, task_id)
+
+    async def histories(
+        self, run_id: RunId, *, after: int, up_to: int
+    ) -> Mapping[TaskId, Sequence[Attempt]]:
+        return {
+            task.id: [in_brief(line) for line in lines]
+            for task in self._rows.of_run(run_id)
+            if after < task.index <= up_to
+            if (lines := self._rows.history(run_id, task.id))
+        }
+
+    async def lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
+        lapsed = self._rows.lapsed(overdue)[:limit]
+        return [Held(task.run_id, task.id, task.claim_no) for task in lapsed]
 
     async def counts(self, run_ids: Sequence[RunId]) -> Mapping[RunId, Counts]:
         return {run_id: self._rows.counts(run_id) for run_id in run_ids}

@@ -19,7 +19,7 @@ from functools import partial
 import apsw
 
 from conveyor.adapters.sqlite.database import Database
-from conveyor.adapters.sqlite.metadata import JOB, PAST_EVERY_ID, write_job
+from conveyor.adapters.sqlite.metadata import JOB, PAST_EVERY_ID
 from conveyor.adapters.sqlite.rows import Row, moment, stamp
 from conveyor.domain.job import after_clock_set_back
 from conveyor.ports.clock import SLEW, Clock
@@ -136,7 +136,7 @@ def _some_schedules(
         job = JOB.decode(doc)
         repaired = after_clock_set_back(job, moment(now))
         if repaired is not job:
-            write_job(repaired, connection, now)
+            JOB.write(connection, repaired)
     return (page[-1][0], page[-1][1]) if page else None
 
 

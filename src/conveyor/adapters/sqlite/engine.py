@@ -8,23 +8,14 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from conveyor.adapters.sqlite.answers import SqliteAnswers
-from conveyor.adapters.sqlite.api_keys import SqliteApiKeys
-from conveyor.adapters.sqlite.census import SqliteCensus
 from conveyor.adapters.sqlite.claims import SqliteClaims
 from conveyor.adapters.sqlite.control_queue import SqliteControlQueue
 from conveyor.adapters.sqlite.database import Database, Durability, open_database, visit_database
 from conveyor.adapters.sqlite.due_times import LAST_SEEN, SqliteDueTimes
-from conveyor.adapters.sqlite.exports import SqliteExports
-from conveyor.adapters.sqlite.inputs import SqliteInputs
 from conveyor.adapters.sqlite.metadata import SqliteMetadata
-from conveyor.adapters.sqlite.outbox import SqliteOutbox
 from conveyor.adapters.sqlite.rows import stamp
 from conveyor.adapters.sqlite.settling import ENDING
-from conveyor.adapters.sqlite.signing_keys import SqliteSigningKeys
-from conveyor.adapters.sqlite.survey import SqliteSurvey
 from conveyor.adapters.sqlite.tasks import SqliteTasks
-from conveyor.adapters.sqlite.timetable import SqliteTimetable
 from conveyor.adapters.sqlite.work import SqliteWork
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.work import Held
@@ -37,19 +28,10 @@ FREE = "UPDATE control_message SET due_at = ?1, held = 0 WHERE held = 1 AND due_
 class SqliteEngine(msgspec.Struct, frozen=True, kw_only=True):
     database: Database
     metadata: SqliteMetadata
-    answers: SqliteAnswers
-    inputs: SqliteInputs
-    exports: SqliteExports
-    outbox: SqliteOutbox
-    signing_keys: SqliteSigningKeys
-    api_keys: SqliteApiKeys
-    timetable: SqliteTimetable
     tasks: SqliteTasks
     work: SqliteWork
     claims: SqliteClaims
     control_queue: SqliteControlQueue
-    survey: SqliteSurvey
-    census: SqliteCensus
     due_times: SqliteDueTimes
     incarnation: int
     dead: Sequence[Held]  # claims that earlier incarnations died holding, and still hold
@@ -100,19 +82,10 @@ def _engine(  # noqa: PLR0917 - all of them parts of one thing
     return SqliteEngine(
         database=database,
         metadata=SqliteMetadata(database, clock),
-        answers=SqliteAnswers(database, clock),
-        inputs=SqliteInputs(database),
-        exports=SqliteExports(database),
-        outbox=SqliteOutbox(database, clock),
-        signing_keys=SqliteSigningKeys(database),
-        api_keys=SqliteApiKeys(database),
-        timetable=SqliteTimetable(database, clock),
         tasks=SqliteTasks(database, clock),
         work=work,
         claims=SqliteClaims(database, work),
         control_queue=SqliteControlQueue(database, clock, ids),
-        survey=SqliteSurvey(database, clock),
-        census=SqliteCensus(database),
         due_times=due_times,
         incarnation=due_times.incarnation,
         dead=dead,

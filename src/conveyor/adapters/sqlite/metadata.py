@@ -1,15 +1,16 @@
-"""Jobs, runs and what is owed to them in SQLite."""
+"""Metadata in SQLite: one table for each kind of row, with the whole row as JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from functools import singledispatch
+from functools import cached_property
+from typing import Any, Generic, cast
 
 import apsw
 import msgspec
 
-from conveyor.adapters.sqlite.answers import claim_key
 from conveyor.adapters.sqlite.database import Database
-from conveyor.adapters.sqlite.rows import stamp, within
+from conveyor.adapters.sqlite.rows import moment, stamp, within
 from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import Batch
 from conveyor.domain.deletion import Deletion
@@ -18,64 +19,142 @@ from conveyor.domain.file_input import FileInput
 from conveyor.domain.idempotency import IdempotencyRecord
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
-from conveyor.domain.outbox import OutboxEvent
+from conveyor.domain.outbox import Channel, OutboxEvent
 from conveyor.domain.run import Run
 from conveyor.domain.signing import SigningKeys
-from conveyor.errors import Stale
+from conveyor.errors import KeyTaken, Stale
 from conveyor.ports.clock import Clock
-from conveyor.ports.metadata import JOBS_BYTES, Change, Removed, Row
+from conveyor.ports.metadata import (
+    LISTING_BYTES,
+    AnyRecord,
+    AnyRow,
+    Change,
+    DueRow,
+    Key,
+    Removed,
+    Row,
+    RowOfRun,
+    Usage,
+    key_of,
+)
 
-JOB = msgspec.json.Decoder(Job)
-RUN = msgspec.json.Decoder(Run)
-BATCH = msgspec.json.Decoder(Batch)
-DELETION = msgspec.json.Decoder(Deletion)
+Values = tuple[str | int | bytes | None, ...]
+PAST_EVERY_ID = "~"
 
-INSERT_JOB = """
-INSERT INTO job (id, caller, type, status, run_id, fires_at, version, doc)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT DO NOTHING RETURNING 1
-"""
-UPDATE_JOB = """
-UPDATE job SET caller = ?2, type = ?3, status = ?4, run_id = ?5, fires_at = ?6, version = ?7, doc = ?8
- WHERE id = ?1 AND version = ?7 - 1 RETURNING 1
-"""
-INSERT_RUN = """
-INSERT INTO run (id, job_id, live, version, doc) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT DO NOTHING RETURNING 1
-"""
-UPDATE_RUN = """
-UPDATE run SET job_id = ?2, live = ?3, version = ?4, doc = ?5
- WHERE id = ?1 AND version = ?4 - 1 RETURNING 1
-"""
-INSERT_BATCH = """
-INSERT INTO batch (run_id, first, version, doc) VALUES (?, ?, ?, ?)
-ON CONFLICT DO NOTHING RETURNING 1
-"""
-UPDATE_BATCH = """
-UPDATE batch SET version = ?3, doc = ?4
- WHERE run_id = ?1 AND first = ?2 AND version = ?3 - 1 RETURNING 1
-"""
-INSERT_EVENT = """
-INSERT INTO event (id, job_id, channel, due_at, version, doc) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT DO NOTHING RETURNING 1
-"""
-UPDATE_EVENT = """
-UPDATE event SET job_id = ?2, channel = ?3, due_at = ?4, version = ?5, doc = ?6
- WHERE id = ?1 AND version = ?5 - 1 RETURNING 1
-"""
-Named = Deletion | FileInput | Export | SigningKeys | ApiKey
-NAMED: dict[type[Row], str] = {
-    Deletion: "deletion",
-    FileInput: "file_input",
-    Export: "export",
-    OutboxEvent: "event",
-    SigningKeys: "signing_keys",
-    ApiKey: "api_key",
+
+@dataclass(frozen=True)
+class Kind(Generic[AnyRow]):
+    """How rows of a kind are stored: a table with the key, the version, the whole row as JSON, and
+    the columns that queries need besides.
+    """
+
+    table: str
+    type: type[AnyRow]
+    key: tuple[str, ...] = ("id",)
+    columns: Mapping[str, Callable[[AnyRow], str | int | None]] = field(default_factory=dict)
+
+    @cached_property
+    def decode(self) -> Callable[[str], AnyRow]:
+        return msgspec.json.Decoder(self.type).decode
+
+    @cached_property
+    def select(self) -> str:
+        return f"SELECT doc FROM {self.table} WHERE {self._where}"
+
+    @cached_property
+    def page(self) -> str:
+        names, marks = ", ".join(self.key), ", ".join("?" for _ in self.key)
+        above = f"({names}) > ({marks})"
+        return f"SELECT doc FROM {self.table} WHERE {above} ORDER BY {names} LIMIT ?"
+
+    @cached_property
+    def insert(self) -> str:
+        names = (*self.key, *self.columns, "version", "doc")
+        return (
+            f"INSERT INTO {self.table} ({', '.join(names)}) VALUES ({', '.join('?' for _ in names)})"
+            " ON CONFLICT DO NOTHING RETURNING 1"
+        )
+
+    @cached_property
+    def update(self) -> str:
+        """Takes the values of `insert`."""
+        numbers = {name: number for number, name in enumerate((*self.columns, "version", "doc"))}
+        first = len(self.key) + 1
+        changes = ", ".join(f"{name} = ?{first + number}" for name, number in numbers.items())
+        before = f"version = ?{first + numbers['version']} - 1"
+        return f"UPDATE {self.table} SET {changes} WHERE {self._where} AND {before} RETURNING 1"
+
+    @cached_property
+    def delete(self) -> str:
+        return f"DELETE FROM {self.table} WHERE {self._where}"
+
+    @cached_property
+    def _where(self) -> str:
+        return " AND ".join(f"{name} = ?{number}" for number, name in enumerate(self.key, 1))
+
+    def write(self, connection: apsw.Connection, row: AnyRow) -> None:
+        stored = msgspec.structs.replace(row, version=row.version + 1)
+        columns = (value(row) for value in self.columns.values())
+        values = (*parts(key_of(row)), *columns, stored.version, _encoded(stored))
+        if (
+            connection.execute(self.update if row.version else self.insert, values).fetchone()
+            is None
+        ):
+            raise Stale(f"{self.table} {key_of(row)} has changed since version {row.version}")
+
+    def remove(self, connection: apsw.Connection, removed: Removed) -> None:
+        key, version = key_of(removed.row), removed.row.version
+        if not removed.if_unchanged:
+            connection.execute(self.delete, parts(key))
+            return
+        statement = f"{self.delete} AND version = ? RETURNING 1"
+        if connection.execute(statement, (*parts(key), version)).fetchone() is None:
+            raise Stale(f"{self.table} {key} has changed since version {version}")
+
+
+KINDS: Mapping[type, Kind[Any]] = {
+    kind.type: kind
+    for kind in cast(
+        "tuple[Kind[Any], ...]",
+        (
+            Kind(
+                "job",
+                Job,
+                columns={
+                    "caller": lambda job: job.caller,
+                    "type": lambda job: job.type,
+                    "status": lambda job: job.status,
+                    "run_id": lambda job: job.latest_run_id or "",
+                    "fires_at": lambda job: _stamped(job.fires_at),
+                },
+            ),
+            Kind(
+                "run",
+                Run,
+                columns={"job_id": lambda run: run.job_id, "live": lambda run: int(run.is_live)},
+            ),
+            Kind("batch", Batch, key=("run_id", "first")),
+            Kind("deletion", Deletion),
+            Kind("file_input", FileInput),
+            Kind("export", Export),
+            Kind(
+                "event",
+                OutboxEvent,
+                key=("job_id", "id"),
+                columns={
+                    "channel": lambda event: event.channel,
+                    "due_at": lambda event: _stamped(event.due_at),
+                },
+            ),
+            Kind("signing_keys", SigningKeys),
+            Kind("api_key", ApiKey),
+        ),
+    )
 }
-INSERT_NAMED = """
-INSERT INTO {} (id, version, doc) VALUES (?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1
-"""
-UPDATE_NAMED = "UPDATE {} SET version = ?2, doc = ?3 WHERE id = ?1 AND version = ?2 - 1 RETURNING 1"
+JOB: Kind[Job] = KINDS[Job]
+RUN: Kind[Run] = KINDS[Run]
+EVENT: Kind[OutboxEvent] = KINDS[OutboxEvent]
+
 JOBS = """
 SELECT job.doc, run.doc FROM job LEFT JOIN run ON run.id = job.run_id
  WHERE job.caller = ?1 AND job.id < ?2
@@ -87,13 +166,56 @@ RUNS = """
 SELECT doc FROM run WHERE job_id = ?1 AND id < ?2 AND (?3 OR doc ->> 'status' <> 'deleted')
  ORDER BY id DESC LIMIT ?4
 """
-LIVE = """
+LIVE_RUNS = """
 SELECT run.doc, job.doc FROM run INDEXED BY run_live JOIN job ON job.id = run.job_id
  WHERE run.live = 1 AND run.id > ? ORDER BY run.id LIMIT ?
 """
-BATCHES = "SELECT doc FROM batch WHERE (run_id, first) > (?, ?) ORDER BY run_id, first LIMIT ?"
-DELETIONS = "SELECT doc FROM deletion WHERE id > ? ORDER BY id LIMIT ?"
-PAST_EVERY_ID = "~"
+EVENTS = "SELECT doc FROM event WHERE job_id = ? AND id < ? ORDER BY id DESC LIMIT ?"
+# Each with the position before the first row.
+OF_RUN: Mapping[type[Batch | Export], tuple[str, str | int]] = {
+    Batch: ("SELECT doc FROM batch WHERE run_id = ? AND first > ? ORDER BY first LIMIT ?", -1),
+    Export: (
+        "SELECT doc FROM export WHERE doc ->> 'run_id' = ? AND id > ? ORDER BY id LIMIT ?",
+        "",
+    ),
+}
+DUE_JOBS = """
+SELECT doc FROM job INDEXED BY job_by_fire WHERE fires_at <= ? ORDER BY fires_at, id LIMIT ?
+"""
+DUE_EVENTS = """
+SELECT doc FROM event INDEXED BY event_due WHERE channel = ? AND due_at <= ?
+ ORDER BY due_at, id LIMIT ?
+"""
+# Over all live runs, which are few: an index by caller would cost every run two writes.
+LIVE_RUNS_OF_CALLER = """
+SELECT doc FROM run INDEXED BY run_live WHERE live = 1 AND doc ->> 'caller' = ? ORDER BY id
+"""
+SCHEDULED_JOBS = """
+SELECT count(*) FROM job INDEXED BY job_scheduled
+ WHERE caller = ? AND type = 'scheduled' AND status <> 'deleted'
+"""
+UNUSED_INPUTS = """
+SELECT count(*) FROM file_input INDEXED BY file_input_unused
+ WHERE doc ->> 'caller' = ? AND json_array_length(doc, '$.jobs') = 0
+"""
+OPEN_EXPORTS = """
+SELECT count(*) FROM export INDEXED BY export_open
+ WHERE doc ->> 'caller' = ? AND doc ->> 'status' IN ('pending', 'running')
+"""
+CLAIM_KEY = """
+INSERT INTO idempotency_record (caller, key, fingerprint, status, body, expires_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (caller, key) DO UPDATE SET
+       fingerprint = ?3, status = ?4, body = ?5, expires_at = ?6 WHERE expires_at <= ?7
+RETURNING 1
+"""
+IDEMPOTENCY_RECORD = """
+SELECT fingerprint, status, body, expires_at FROM idempotency_record
+ WHERE caller = ? AND key = ? AND expires_at > ?
+"""
+EXPIRED = """
+SELECT caller, key FROM idempotency_record INDEXED BY idempotency_record_by_expiry WHERE expires_at <= ? LIMIT ?
+"""
 
 
 class SqliteMetadata:
@@ -107,17 +229,25 @@ class SqliteMetadata:
 
         def operation(connection: apsw.Connection) -> None:
             for change in keys_first:
-                _write(change, connection, now)
+                write(connection, change, now)
 
         await self._database.write(operation)
 
-    async def job(self, job_id: JobId) -> Job | None:
-        doc = self._doc("SELECT doc FROM job WHERE id = ?", job_id)
-        return JOB.decode(doc) if doc else None
+    async def get(self, kind: type[AnyRecord], key: Key) -> AnyRecord | None:
+        if kind is IdempotencyRecord:
+            return cast("AnyRecord | None", self._idempotency_record(key))
+        stored = KINDS[kind]
+        found = self._database.peek(
+            lambda connection: connection.execute(stored.select, parts(key)).fetchone()
+        )
+        return stored.decode(found[0]) if found else None
 
-    async def run(self, run_id: RunId) -> Run | None:
-        doc = self._doc("SELECT doc FROM run WHERE id = ?", run_id)
-        return RUN.decode(doc) if doc else None
+    async def page(
+        self, kind: type[AnyRow], *, limit: int, after: Key | None = None
+    ) -> Sequence[AnyRow]:
+        stored: Kind[AnyRow] = KINDS[kind]
+        start = ("",) * len(stored.key) if after is None else parts(after)
+        return await self._listed(stored.decode, stored.page, (*start, limit))
 
     async def jobs(
         self,
@@ -132,7 +262,7 @@ class SqliteMetadata:
         return await self._database.read(
             lambda connection: [
                 (JOB.decode(job), RUN.decode(run) if run else None)
-                for job, run in within(connection.execute(JOBS, wanted), JOBS_BYTES)
+                for job, run in within(connection.execute(JOBS, wanted), LISTING_BYTES)
             ]
         )
 
@@ -140,113 +270,130 @@ class SqliteMetadata:
         self, job_id: JobId, *, limit: int, before: str | None = None, deleted: bool = False
     ) -> Sequence[Run]:
         wanted = (job_id, before or PAST_EVERY_ID, deleted, limit)
-        return await self._database.read(
-            lambda connection: [RUN.decode(doc) for (doc,) in connection.execute(RUNS, wanted)]
-        )
+        return await self._listed(RUN.decode, RUNS, wanted)
 
-    async def live(self, *, limit: int, after: str = "") -> Sequence[tuple[Run, Job]]:
+    async def live_runs(self, *, limit: int, after: str = "") -> Sequence[tuple[Run, Job]]:
         return await self._database.read(
             lambda connection: [
                 (RUN.decode(run), JOB.decode(job))
-                for run, job in within(connection.execute(LIVE, (after, limit)), JOBS_BYTES)
+                for run, job in within(connection.execute(LIVE_RUNS, (after, limit)), LISTING_BYTES)
             ]
         )
 
-    async def batches(self, *, limit: int, after: tuple[str, int] = ("", -1)) -> Sequence[Batch]:
+    async def events(
+        self, job_id: JobId, *, limit: int, before: str | None = None
+    ) -> Sequence[OutboxEvent]:
+        return await self._listed(EVENT.decode, EVENTS, (job_id, before or PAST_EVERY_ID, limit))
+
+    async def of_run(
+        self, kind: type[RowOfRun], run_id: RunId, *, limit: int, after: Key | None = None
+    ) -> Sequence[RowOfRun]:
+        stored: Kind[RowOfRun] = KINDS[kind]
+        query, first = OF_RUN[kind]
+        start = first if after is None else parts(after)[-1]
+        return await self._listed(stored.decode, query, (run_id, start, limit))
+
+    async def due(
+        self, kind: type[DueRow], *, limit: int, channel: Channel | None = None
+    ) -> Sequence[DueRow]:
+        stored: Kind[DueRow] = KINDS[kind]
+        latest = stamp(self._clock.now())
+        if kind is Job:
+            return await self._listed(stored.decode, DUE_JOBS, (latest, limit))
+        return await self._listed(stored.decode, DUE_EVENTS, (channel, latest, limit))
+
+    async def usage(self, caller: CallerId) -> Usage:
+        def operation(connection: apsw.Connection) -> Usage:
+            def count(query: str) -> int:
+                return int(connection.execute(query, (caller,)).get)
+
+            live = connection.execute(LIVE_RUNS_OF_CALLER, (caller,))
+            return Usage(
+                live_runs=[RUN.decode(doc) for (doc,) in live],
+                scheduled_jobs=count(SCHEDULED_JOBS),
+                unused_inputs=count(UNUSED_INPUTS),
+                open_exports=count(OPEN_EXPORTS),
+            )
+
+        return await self._database.read(operation)
+
+    async def clear_expired(self, *, limit: int) -> int:
+        wanted = (stamp(self._clock.now()), limit)
+        if not self._database.peek(lambda connection: _expired(connection, wanted)):
+            return 0  # the usual case, without a transaction
+        return await self._database.write(lambda connection: _clear(connection, wanted))
+
+    async def _listed(
+        self, decode: Callable[[str], AnyRow], query: str, values: Values
+    ) -> Sequence[AnyRow]:
         return await self._database.read(
             lambda connection: [
-                BATCH.decode(doc) for (doc,) in connection.execute(BATCHES, (*after, limit))
+                decode(doc) for (doc,) in within(connection.execute(query, values), LISTING_BYTES)
             ]
         )
 
-    async def deletions(self, *, limit: int, after: str = "") -> Sequence[Deletion]:
-        return await self._database.read(
-            lambda connection: [
-                DELETION.decode(doc) for (doc,) in connection.execute(DELETIONS, (after, limit))
-            ]
+    def _idempotency_record(self, key: Key) -> IdempotencyRecord | None:
+        caller, name = cast("tuple[CallerId, str]", key)
+        wanted = (caller, name, stamp(self._clock.now()))
+        row = self._database.peek(
+            lambda connection: connection.execute(IDEMPOTENCY_RECORD, wanted).fetchone()
+        )
+        if row is None:
+            return None
+        fingerprint, status, body, expires_at = row
+        return IdempotencyRecord(
+            caller=caller,
+            key=name,
+            fingerprint=fingerprint,
+            status=status,
+            body=body,
+            expires_at=moment(expires_at),
         )
 
-    def _doc(self, query: str, key: str) -> str | None:
-        row = self._database.peek(lambda connection: connection.execute(query, (key,)).fetchone())
-        return row[0] if row else None
+
+def write(connection: apsw.Connection, change: Change, now: int) -> None:
+    match change:
+        case Removed(row):
+            KINDS[type(row)].remove(connection, change)
+        case IdempotencyRecord():
+            _claim_key(connection, change, now)
+        case _ if type(change) in KINDS:
+            KINDS[type(change)].write(connection, change)
+        case _:
+            raise TypeError(f"not a change: {change!r}")
 
 
-@singledispatch
-def _write(change: Change, _connection: apsw.Connection, _now: int) -> None:
-    raise TypeError(f"not a change: {change!r}")
+def parts(key: Key) -> Values:
+    return key if isinstance(key, tuple) else (key,)
 
 
-@_write.register
-def write_job(job: Job, connection: apsw.Connection, _: int) -> None:
-    stored = msgspec.structs.replace(job, version=job.version + 1)
+def _claim_key(connection: apsw.Connection, record: IdempotencyRecord, now: int) -> None:
     row = (
-        *(job.id, job.caller, job.type, job.status, job.latest_run_id or ""),
-        *(_stamped(job.fires_at), stored.version, _doc_of(stored)),
+        record.caller,
+        record.key,
+        record.fingerprint,
+        record.status,
+        record.body,
+        stamp(record.expires_at),
+        now,
     )
-    _put(connection, UPDATE_JOB if job.version else INSERT_JOB, row, job.id)
+    if connection.execute(CLAIM_KEY, row).fetchone() is None:
+        raise KeyTaken(f"idempotency key {record.key!r} is taken")
 
 
-@_write.register
-def _write_run(run: Run, connection: apsw.Connection, _: int) -> None:
-    stored = msgspec.structs.replace(run, version=run.version + 1)
-    row = (run.id, run.job_id, int(run.is_live), stored.version)
-    _put(connection, UPDATE_RUN if run.version else INSERT_RUN, (*row, _doc_of(stored)), run.id)
+def _clear(connection: apsw.Connection, wanted: tuple[int, int]) -> int:
+    keys = _expired(connection, wanted)
+    connection.executemany("DELETE FROM idempotency_record WHERE caller = ? AND key = ?", keys)
+    return len(keys)
 
 
-@_write.register
-def _write_batch(batch: Batch, connection: apsw.Connection, _: int) -> None:
-    stored = msgspec.structs.replace(batch, version=batch.version + 1)
-    row = (batch.run_id, batch.first, stored.version, _doc_of(stored))
-    _put(connection, UPDATE_BATCH if batch.version else INSERT_BATCH, row, batch.run_id)
-
-
-@_write.register
-def _write_event(event: OutboxEvent, connection: apsw.Connection, _: int) -> None:
-    stored = msgspec.structs.replace(event, version=event.version + 1)
-    row = (event.id, event.job_id, event.channel, _stamped(event.due_at), stored.version)
-    statement = UPDATE_EVENT if event.version else INSERT_EVENT
-    _put(connection, statement, (*row, _doc_of(stored)), event.id)
-
-
-@_write.register(Named)
-def _write_named(named: Named, connection: apsw.Connection, _: int) -> None:
-    stored = msgspec.structs.replace(named, version=named.version + 1)
-    statement = (UPDATE_NAMED if named.version else INSERT_NAMED).format(NAMED[type(named)])
-    _put(connection, statement, (named.id, stored.version, _doc_of(stored)), named.id)
-
-
-@_write.register
-def _remove(removed: Removed, connection: apsw.Connection, _: int) -> None:
-    match removed.row:
-        case Job(id=name):
-            connection.execute("DELETE FROM job WHERE id = ?", (name,))
-        case Run(id=name):
-            connection.execute("DELETE FROM run WHERE id = ?", (name,))
-        case Batch(run_id=run_id, first=first):
-            key = (run_id, first)
-            connection.execute("DELETE FROM batch WHERE run_id = ? AND first = ?", key)
-        case named:
-            table = NAMED[type(named)]
-            connection.execute(f"DELETE FROM {table} WHERE id = ?", (named.id,))
-
-
-@_write.register
-def _write_idempotency_record(
-    record: IdempotencyRecord, connection: apsw.Connection, now: int
-) -> None:
-    claim_key(record, connection, now)
-
-
-def _put(
-    connection: apsw.Connection, statement: str, row: tuple[str | int | None, ...], name: str
-) -> None:
-    if connection.execute(statement, row).fetchone() is None:
-        raise Stale(f"{name} has moved on")
+def _expired(connection: apsw.Connection, wanted: tuple[int, int]) -> list[tuple[str, str]]:
+    return [(caller, key) for caller, key in connection.execute(EXPIRED, wanted)]
 
 
 def _stamped(moment: datetime | None) -> int | None:
     return None if moment is None else stamp(moment)
 
 
-def _doc_of(value: Row) -> str:
-    return msgspec.json.encode(value).decode()
+def _encoded(row: Row) -> str:
+    return msgspec.json.encode(row).decode()

@@ -18,6 +18,7 @@ CREATE TABLE job (
     fires_at INTEGER  -- when it runs next by itself
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX job_by_caller ON job (caller, id);
+CREATE INDEX job_scheduled ON job (caller) WHERE type = 'scheduled' AND status <> 'deleted';
 CREATE INDEX job_by_fire ON job (fires_at, id) WHERE fires_at IS NOT NULL;
 
 CREATE TABLE run (

@@ -1,6 +1,7 @@
 """Task rows in SQLite."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from functools import cache
 
 import apsw
@@ -26,10 +27,21 @@ from conveyor.adapters.sqlite.run_numbers import RunNumbers, find_run_no, make_r
 from conveyor.domain.counts import COLUMNS as COUNTED
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import RunId, TaskId, task_index
-from conveyor.domain.task import Attempt, Inherited, Task, TaskStatus
+from conveyor.domain.task import WORKER_LOST, Attempt, Inherited, Task, TaskStatus
 from conveyor.ports.clock import Clock
 from conveyor.ports.tasks import PAGE_BYTES, NewTask, TaskPage
+from conveyor.ports.work import Held
 
+LAPSED = """
+SELECT (SELECT run_id FROM run_no WHERE no = task.run_no), id, claim_no
+  FROM task INDEXED BY task_held WHERE status = 1 AND due_at <= ? LIMIT ?
+"""
+HISTORIES = """
+SELECT task.id, attempt, started_at, ended_at, CASE attempt.problem WHEN ?4 THEN ?4 END, credits,
+       nanos
+  FROM attempt JOIN task USING (run_no, idx)
+ WHERE run_no = ?1 AND idx > ?2 AND idx <= ?3 ORDER BY idx, attempt.claim_no
+"""
 ADD = """
 INSERT INTO task (run_no, idx, id, status, phase, due_at, claim_no, attempts, lost, created_at,
                   updated_at, url, method, external_id, metadata, params, body)
@@ -157,6 +169,25 @@ class SqliteTasks:
 
         # Not a point read: what a gateway said of a hundred attempts is some MB.
         return await self._database.read(operation)
+
+    async def histories(
+        self, run_id: RunId, *, after: int, up_to: int
+    ) -> Mapping[TaskId, Sequence[Attempt]]:
+        def operation(connection: apsw.Connection) -> dict[TaskId, list[Attempt]]:
+            run_no = find_run_no(connection, run_id)
+            found: dict[TaskId, list[Attempt]] = {}
+            values = (run_no, after, up_to, WORKER_LOST)
+            for task_id, *line in connection.execute(HISTORIES, values):
+                found.setdefault(task_id, []).append(line_of(tuple(line)))
+            return found
+
+        return await self._database.read(operation)
+
+    async def lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
+        latest = stamp(self._clock.now() - overdue)
+        return await self._database.read(
+            lambda connection: [Held(*row) for row in connection.execute(LAPSED, (latest, limit))]
+        )
 
     async def counts(self, run_ids: Sequence[RunId]) -> Mapping[RunId, Counts]:
         def operation(connection: apsw.Connection) -> dict[RunId, Counts]:

@@ -12,8 +12,8 @@ import msgspec
 from conveyor.domain.idempotency import IDEMPOTENCY_LIFE, IdempotencyRecord
 from conveyor.domain.ids import CallerId, KeyId
 from conveyor.errors import CallerFault, IdempotencyKeyConflict
-from conveyor.ports.answers import Answers
 from conveyor.ports.clock import Clock
+from conveyor.ports.metadata import Metadata
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class Idempotency:
     processes the transaction that claims the key decides.
     """
 
-    answers: Answers
+    metadata: Metadata
     clock: Clock
     under_way: set[tuple[CallerId, str]] = field(default_factory=set)
 
@@ -48,7 +48,7 @@ class Idempotency:
         """The first answer to a repeated call; a conflict when it is not a repetition."""
         if call.idempotency_key is None:
             return None
-        record = await self.answers.replay(call.caller, call.idempotency_key)
+        record = await self.metadata.get(IdempotencyRecord, (call.caller, call.idempotency_key))
         if record is None:
             return None
         if record.fingerprint != call.fingerprint:

@@ -11,7 +11,7 @@ from conveyor.ports.metadata import Metadata
 
 
 async def own_job(metadata: Metadata, caller: CallerId, job_id: JobId) -> Job:
-    job = await metadata.job(job_id)
+    job = await metadata.get(Job, job_id)
     if job is None or job.caller != caller or job.status is JobStatus.DELETED:
         raise NotFound("No such job")
     return job
@@ -19,7 +19,7 @@ async def own_job(metadata: Metadata, caller: CallerId, job_id: JobId) -> Job:
 
 async def own_run(metadata: Metadata, job: Job, run_id: RunId | None = None) -> Run:
     """A run of the job, its latest when none is named."""
-    run = await metadata.run(run_id) if run_id else await latest_run(metadata, job)
+    run = await metadata.get(Run, run_id) if run_id else await latest_run(metadata, job)
     if run is None or run.job_id != job.id or run.status is RunStatus.DELETED:
         raise NotFound("No such run")
     return run
@@ -27,4 +27,4 @@ async def own_run(metadata: Metadata, job: Job, run_id: RunId | None = None) -> 
 
 async def latest_run(metadata: Metadata, job: Job) -> Run | None:
     """The job's newest run, if it has one that is not deleted."""
-    return await metadata.run(job.latest_run_id) if job.latest_run_id else None
+    return await metadata.get(Run, job.latest_run_id) if job.latest_run_id else None

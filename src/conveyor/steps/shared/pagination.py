@@ -3,6 +3,11 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from conveyor.domain.ids import RunId
+from conveyor.ports.metadata import AnyRow, Metadata, RowOfRun, key_of
+
+PAGE = 100
+
 Row = TypeVar("Row")
 Key = TypeVar("Key")
 
@@ -30,3 +35,19 @@ async def rows(
     async for page in pages(read, start=start, key=key):
         for row in page:
             yield row
+
+
+def every(metadata: Metadata, kind: type[AnyRow]) -> AsyncIterator[AnyRow]:
+    """Yield all rows of a kind, as `Metadata.page` lists them."""
+    return rows(lambda after: metadata.page(kind, limit=PAGE, after=after), start=None, key=key_of)
+
+
+def every_of_run(
+    metadata: Metadata, kind: type[RowOfRun], run_id: RunId
+) -> AsyncIterator[RowOfRun]:
+    """Yield all rows of a kind that belong to a run, as `Metadata.of_run` lists them."""
+    return rows(
+        lambda after: metadata.of_run(kind, run_id, limit=PAGE, after=after),
+        start=None,
+        key=key_of,
+    )

@@ -15,7 +15,7 @@ import msgspec
 from conveyor.domain.ids import CallerId
 from conveyor.domain.run import Run, open_tasks
 from conveyor.errors import QuotaExceeded
-from conveyor.ports.census import Census
+from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 
 Name = TypeVar("Name", bound=str)
@@ -45,7 +45,7 @@ async def unlimited(_demand: Demand) -> None:
 class Quotas:
     """Limits on one caller; 0 is none."""
 
-    census: Census
+    metadata: Metadata
     tasks: Tasks
     active_jobs: int = 0
     scheduled_jobs: int = 0
@@ -55,22 +55,27 @@ class Quotas:
 
     async def check(self, demand: Demand) -> None:
         """Refuse with `QuotaExceeded` what would go past a limit."""
-        if self.scheduled_jobs and demand.scheduled:
-            used = await self.census.scheduled_jobs(demand.caller)
-            check_quota("scheduled_jobs", used, demand.scheduled, self.scheduled_jobs)
-        if self.upload_slots and demand.slots:
-            used = await self.census.open_slots(demand.caller)
-            check_quota("upload_slots", used, demand.slots, self.upload_slots)
-        if self.active_exports and demand.exports:
-            used = await self.census.open_exports(demand.caller)
-            check_quota("active_exports", used, demand.exports, self.active_exports)
-        if not (self.active_jobs and demand.jobs) and not (self.open_tasks and demand.tasks):
+        limits = {
+            "scheduled_jobs": (demand.scheduled, self.scheduled_jobs),
+            "upload_slots": (demand.slots, self.upload_slots),
+            "active_exports": (demand.exports, self.active_exports),
+            "active_jobs": (demand.jobs, self.active_jobs),
+            "open_tasks": (demand.tasks, self.open_tasks),
+        }
+        asked = {name: pair for name, pair in limits.items() if all(pair)}
+        if not asked:
             return
-        live = await self.census.live_runs(demand.caller)
-        if self.active_jobs and demand.jobs:
-            check_quota("active_jobs", len(live), demand.jobs, self.active_jobs)
-        if self.open_tasks and demand.tasks:
-            check_quota("open_tasks", await self._open(live), demand.tasks, self.open_tasks)
+        usage = await self.metadata.usage(demand.caller)
+        used = {
+            "scheduled_jobs": usage.scheduled_jobs,
+            "upload_slots": usage.unused_inputs,
+            "active_exports": usage.open_exports,
+            "active_jobs": len(usage.live_runs),
+        }
+        for name, (more, most) in asked.items():
+            # Open tasks are counted last, and only when they are limited: it takes a read of its own.
+            taken = await self._open(usage.live_runs) if name == "open_tasks" else used[name]
+            check_quota(name, taken, more, most)
 
     async def _open(self, live: Sequence[Run]) -> int:
         settled = await self.tasks.counts([run.id for run in live])

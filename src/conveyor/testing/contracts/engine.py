@@ -7,19 +7,10 @@ from datetime import timedelta
 from conveyor.domain.counts import Counts
 from conveyor.domain.ids import RunId
 from conveyor.domain.task import Attempt, SettleDecision, Task, as_claimed, as_listed
-from conveyor.ports.answers import Answers
-from conveyor.ports.api_keys import ApiKeys
-from conveyor.ports.census import Census
 from conveyor.ports.claims import Claims
 from conveyor.ports.control_queue import ControlQueue
-from conveyor.ports.exports import Exports
-from conveyor.ports.inputs import Inputs
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.outbox import Outbox
-from conveyor.ports.signing_keys import SigningKeys
-from conveyor.ports.survey import Survey
 from conveyor.ports.tasks import Tasks
-from conveyor.ports.timetable import Timetable
 from conveyor.ports.work import Work
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import RUN, held, ids_of, new_tasks, settlement
@@ -35,18 +26,9 @@ class Engine:
     """One engine, open, with the clock it was opened with."""
 
     metadata: Metadata
-    answers: Answers
-    inputs: Inputs
-    exports: Exports
-    outbox: Outbox
-    signing_keys: SigningKeys
-    api_keys: ApiKeys
-    timetable: Timetable
     tasks: Tasks
     work: Work
     control_queue: ControlQueue
-    survey: Survey
-    census: Census
     clock: FakeClock
     lease: timedelta
     ordered: bool  # gives the longest due first: an engine behind a queue cannot

@@ -8,10 +8,12 @@ import pytest
 
 from conveyor.domain import job as job_life
 from conveyor.domain import run as run_life
-from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.batch import Batch
+from conveyor.domain.export import Export
+from conveyor.domain.ids import CallerId, EventId, ExportId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.run import Run, RunStatus
-from conveyor.ports.metadata import JOBS_BYTES
+from conveyor.ports.metadata import LISTING_BYTES, Key, RowOfRun, key_of
 from conveyor.testing.clock import NOON, FakeIds
 from conveyor.testing.contracts.engine import Engine
 from conveyor.testing.factories import (
@@ -19,8 +21,11 @@ from conveyor.testing.factories import (
     JOB,
     OTHER_RUN,
     RUN,
+    a_batch,
     a_job,
     a_run,
+    an_event,
+    an_export,
     as_stored,
     new_ids,
 )
@@ -40,8 +45,8 @@ class ListingContract:
         assert [job.id for job, _ in listed] == [job.id for job in reversed(jobs)]
         assert all(run and run.id == job.latest_run_id for job, run in listed)
         assert listed[0] == (
-            await engine.metadata.job(jobs[2].id),
-            await engine.metadata.run(_run_of(jobs[2])),
+            await engine.metadata.get(Job, jobs[2].id),
+            await engine.metadata.get(Run, _run_of(jobs[2])),
         )
 
     async def test_a_job_is_listed_with_the_run_it_came_to_last(self, engine: Engine) -> None:
@@ -161,24 +166,24 @@ class ListingContract:
 
     async def test_changes_between_pages_hide_no_live_run(self, engine: Engine) -> None:
         jobs = await _given_jobs(engine, 4)
-        [(first, _)] = await engine.metadata.live(limit=1)
+        [(first, _)] = await engine.metadata.live_runs(limit=1)
         now = engine.clock.now()
         await engine.metadata.commit(run_life.stop(first, now))
         await engine.metadata.commit(a_run(id=RunId("7" * 26), job_id=jobs[0].id))
 
-        rest = await engine.metadata.live(limit=9, after=first.id)
+        rest = await engine.metadata.live_runs(limit=9, after=first.id)
 
         assert [run.id for run, _ in rest] == [job.latest_run_id for job in jobs[1:]] + ["7" * 26]
 
     async def test_jobs_are_listed_in_pages_of_bounded_size(self, engine: Engine) -> None:
         """Two fit into a page."""
-        large = "x" * (JOBS_BYTES * 2 // 5)
+        large = "x" * (LISTING_BYTES * 2 // 5)
         jobs = await _given_jobs(engine, 5, metadata=large)
         ids = [job.id for job in jobs]
 
         first = await engine.metadata.jobs(CALLER, limit=9)
-        live = await engine.metadata.live(limit=9)
-        every = await engine.survey.jobs(limit=9)
+        live = await engine.metadata.live_runs(limit=9)
+        every = await engine.metadata.page(Job, limit=9)
 
         assert [job.id for job, _ in first] == ids[:-3:-1]
         assert [job.id for _, job in live] == ids[:2]
@@ -186,9 +191,49 @@ class ListingContract:
         assert [job.id for _, job in await _live(engine, 9)] == ids
 
     async def test_a_job_larger_than_a_page_is_listed(self, engine: Engine) -> None:
-        jobs = await _given_jobs(engine, 2, metadata="x" * (2 * JOBS_BYTES))
+        jobs = await _given_jobs(engine, 2, metadata="x" * (2 * LISTING_BYTES))
 
         assert [job.id for _, job in await _live(engine, 9)] == [job.id for job in jobs]
+
+    async def test_a_jobs_events_come_newest_first_and_pages_join(self, engine: Engine) -> None:
+        names = [EventId(name) for name in new_ids(6)]
+        for number, name in enumerate(names):
+            other = number == 2
+            await engine.metadata.commit(
+                an_event(id=name, job_id=JobId("other") if other else JOB, due_at=None)
+            )
+
+        first = await engine.metadata.events(JOB, limit=2)
+        rest = await engine.metadata.events(JOB, limit=9, before=first[-1].id)
+
+        assert [event.id for event in [*first, *rest]] == [
+            name for number, name in reversed(list(enumerate(names))) if number != 2
+        ]
+
+    @pytest.mark.parametrize("size", [1, 2, 9])
+    async def test_the_exports_of_a_run_are_listed_in_pages(
+        self, engine: Engine, size: int
+    ) -> None:
+        names = [ExportId(name) for name in new_ids(5)]
+        runs = [RUN, OTHER_RUN, RUN, OTHER_RUN, RUN]
+        for name, run_id in zip(names, runs, strict=True):
+            await engine.metadata.commit(an_export(id=name, run_id=run_id))
+
+        assert [export.id for export in await _of_run(engine, Export, RUN, size)] == names[::2]
+        assert not await _of_run(engine, Export, RunId("another"), size)
+
+    @pytest.mark.parametrize("size", [1, 2, 9])
+    async def test_the_batches_of_a_run_are_listed_in_pages(
+        self, engine: Engine, size: int
+    ) -> None:
+        places = [(run_id, first) for run_id in (RUN, OTHER_RUN) for first in (0, 9, 10, 200)]
+        batches = [a_batch(run_id=run_id, first=first) for run_id, first in reversed(places)]
+        await engine.metadata.commit(*batches)
+
+        for run_id in (RUN, OTHER_RUN):
+            listed = await _of_run(engine, Batch, run_id, size)
+            assert [key_of(batch) for batch in listed] == [at for at in places if at[0] == run_id]
+        assert not await _of_run(engine, Batch, RunId("another"), size)
 
 
 def _run_of(job: Job) -> RunId:
@@ -215,7 +260,16 @@ async def _listed(engine: Engine, status: JobStatus | None) -> list[str]:
 async def _live(engine: Engine, size: int) -> Sequence[tuple[Run, Job]]:
     listed: list[tuple[Run, Job]] = []
     after = ""
-    while page := await engine.metadata.live(limit=size, after=after):
+    while page := await engine.metadata.live_runs(limit=size, after=after):
         listed += page
         after = page[-1][0].id
+    return listed
+
+
+async def _of_run(engine: Engine, kind: type[RowOfRun], run_id: RunId, size: int) -> list[RowOfRun]:
+    listed: list[RowOfRun] = []
+    after: Key | None = None
+    while page := await engine.metadata.of_run(kind, run_id, limit=size, after=after):
+        listed += page
+        after = key_of(listed[-1])
     return listed

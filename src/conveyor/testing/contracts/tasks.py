@@ -12,6 +12,7 @@ from conveyor.domain.task import FINAL, Task, TaskStatus, as_listed
 from conveyor.ports.tasks import NewTask, TaskPage
 from conveyor.testing.contracts.engine import Engine, claim, given_tasks, rows, settle, stored
 from conveyor.testing.contracts.heavy_rows import HeavyRowsContract
+from conveyor.testing.contracts.lapsed import LapsedContract
 from conveyor.testing.factories import (
     OTHER_RUN,
     RUN,
@@ -344,6 +345,7 @@ class TasksContract(
     CountingContract,
     DiscardingContract,
     HeavyRowsContract,
+    LapsedContract,
 ):
     """All that readers rely on. An engine passes by giving an `engine` fixture."""
 

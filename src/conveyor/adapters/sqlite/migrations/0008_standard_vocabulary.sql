@@ -50,3 +50,6 @@ CREATE INDEX idempotency_record_by_expiry ON idempotency_record (expires_at);
 -- A delete stores a deletion, which a purge message works off.
 ALTER TABLE scrub RENAME TO deletion;
 UPDATE control_message SET kind = 'purge' WHERE kind = 'scrub';
+
+-- What one caller has under way is read at once, its scheduled jobs among it.
+CREATE INDEX job_scheduled ON job (caller) WHERE type = 'scheduled' AND status <> 'deleted';

@@ -1,15 +1,11 @@
-"""What every engine must show to those who look after it, without being touched."""
+"""Overdue leases and histories, read without changing a task."""
 
 from datetime import timedelta
 
-import pytest
-
-from conveyor.domain import job as life
-from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.ids import RunId
 from conveyor.domain.task import SettleDecision, Task, TaskStatus, in_brief
-from conveyor.testing.clock import NOON, FakeIds
 from conveyor.testing.contracts.engine import Engine, claim, given_tasks, settle, stored
-from conveyor.testing.factories import OTHER_RUN, RUN, a_job, a_stored_body, held
+from conveyor.testing.factories import OTHER_RUN, RUN, a_stored_body, held
 
 OVERDUE = timedelta(seconds=30)
 A_MOMENT = timedelta(milliseconds=1)
@@ -17,48 +13,27 @@ DONE = SettleDecision(status=TaskStatus.SUCCESSFUL, charged=True, result=a_store
 AGAIN = SettleDecision(status=TaskStatus.PENDING, charged=True, problem="{}")
 
 
-class SurveyContract:
-    """An engine passes by giving an `engine` fixture."""
-
-    @pytest.mark.parametrize("size", [1, 2, 9])
-    async def test_every_job_of_every_caller_is_listed_in_order(
-        self, engine: Engine, size: int
-    ) -> None:
-        ids = FakeIds()
-        jobs = [
-            a_job(id=JobId(ids.new()), caller=CallerId(f"caller {number % 2}"))
-            for number in range(4)
-        ]
-        jobs.append(life.delete(a_job(id=JobId(ids.new())), NOON))
-        for job in reversed(jobs):
-            await engine.metadata.commit(job)
-        listed: list[str] = []
-        while page := await engine.survey.jobs(limit=size, after=listed[-1] if listed else ""):
-            listed += [job.id for job in page]
-            assert [await engine.metadata.job(job.id) for job in page] == list(page)
-
-        assert listed == sorted(job.id for job in jobs)
-
+class LapsedContract:
     async def test_a_lease_that_is_overdue_is_shown_and_left_alone(self, engine: Engine) -> None:
         await given_tasks(engine, 2)
         [task] = await claim(engine)
         engine.clock.advance(engine.lease + OVERDUE - A_MOMENT)
-        assert list(await engine.survey.lapsed(overdue=OVERDUE, limit=9)) == []
+        assert list(await engine.tasks.lapsed(overdue=OVERDUE, limit=9)) == []
         engine.clock.advance(A_MOMENT)
 
-        shown = list(await engine.survey.lapsed(overdue=OVERDUE, limit=9))
+        shown = list(await engine.tasks.lapsed(overdue=OVERDUE, limit=9))
 
         assert shown == [held(task)]
         assert (await stored(engine, task)).status is TaskStatus.PROCESSING
         assert list(await engine.work.release_lapsed(overdue=OVERDUE, limit=9)) == shown
-        assert list(await engine.survey.lapsed(overdue=OVERDUE, limit=9)) == []
+        assert list(await engine.tasks.lapsed(overdue=OVERDUE, limit=9)) == []
 
     async def test_no_more_leases_are_shown_than_asked_for(self, engine: Engine) -> None:
         await given_tasks(engine, 3)
         await claim(engine, 3)
         engine.clock.advance(engine.lease)
 
-        assert len(await engine.survey.lapsed(overdue=timedelta(), limit=2)) == 2
+        assert len(await engine.tasks.lapsed(overdue=timedelta(), limit=2)) == 2
 
     async def test_histories_of_many_tasks_are_those_of_each(self, engine: Engine) -> None:
         await given_tasks(engine, 6)
@@ -69,7 +44,7 @@ class SurveyContract:
         await _work_on(engine, RUN, 5, DONE)
         tasks = list((await engine.tasks.page(RUN, limit=9)).tasks)
 
-        found = await engine.survey.histories(RUN, after=0, up_to=4)
+        found = await engine.tasks.histories(RUN, after=0, up_to=4)
 
         expected = {
             task.id: [in_brief(line) for line in lines]
@@ -80,7 +55,7 @@ class SurveyContract:
         assert {name: list(lines) for name, lines in found.items()} == expected
 
     async def test_a_run_without_rows_has_no_histories(self, engine: Engine) -> None:
-        assert dict(await engine.survey.histories(RunId("nobody"), after=-1, up_to=9)) == {}
+        assert dict(await engine.tasks.histories(RunId("nobody"), after=-1, up_to=9)) == {}
 
 
 async def _work_on(engine: Engine, run_id: RunId, count: int, decision: SettleDecision) -> None:

@@ -1,4 +1,4 @@
-"""What every engine must tell of what a caller has under way."""
+"""What one caller has under way."""
 
 import msgspec
 import pytest
@@ -8,7 +8,7 @@ from conveyor.domain.file_input import used_by
 from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.run import Run, RunStatus
-from conveyor.ports.metadata import Removed
+from conveyor.ports.metadata import Removed, Usage
 from conveyor.testing.contracts.engine import Engine
 from conveyor.testing.factories import (
     CALLER,
@@ -23,14 +23,11 @@ from conveyor.testing.factories import (
 OTHER = CallerId("another")
 
 
-class CensusContract:
+class UsageContract:
     async def test_a_caller_without_anything_has_nothing(self, engine: Engine) -> None:
-        assert not await engine.census.live_runs(CALLER)
-        assert await engine.census.scheduled_jobs(CALLER) == 0
-        assert await engine.census.open_slots(CALLER) == 0
-        assert await engine.census.open_exports(CALLER) == 0
+        assert await engine.metadata.usage(CALLER) == Usage(live_runs=[])
 
-    async def test_open_slots_are_those_of_the_caller_that_no_job_uses(
+    async def test_unused_inputs_are_those_of_the_caller_that_no_job_uses(
         self, engine: Engine
     ) -> None:
         slot = msgspec.structs.replace(a_file_input(), blob="a list")
@@ -43,8 +40,8 @@ class CensusContract:
         await engine.metadata.commit(used_by(used, JobId("a job")))
         await engine.metadata.commit(Removed(as_stored(msgspec.structs.replace(slot, id=names[1]))))
 
-        assert await engine.census.open_slots(CALLER) == 1
-        assert await engine.census.open_slots(OTHER) == 1
+        assert (await engine.metadata.usage(CALLER)).unused_inputs == 1
+        assert (await engine.metadata.usage(OTHER)).unused_inputs == 1
 
     async def test_open_exports_are_those_of_the_caller_that_have_not_ended(
         self, engine: Engine
@@ -55,16 +52,16 @@ class CensusContract:
         foreign = msgspec.structs.replace(an_export(), id=ExportId("foreign"), caller=OTHER)
         await engine.metadata.commit(foreign)
 
-        assert await engine.census.open_exports(CALLER) == 2
-        assert await engine.census.open_exports(OTHER) == 1
+        assert (await engine.metadata.usage(CALLER)).open_exports == 2
+        assert (await engine.metadata.usage(OTHER)).open_exports == 1
 
     async def test_live_runs_are_those_of_the_caller_in_order(self, engine: Engine) -> None:
         names = new_ids(8)
         ours = [await _given_run(engine, *names[at : at + 2]) for at in (0, 2, 4)]
         await _given_run(engine, *names[6:], caller=OTHER)
 
-        assert list(await engine.census.live_runs(CALLER)) == ours
-        assert len(await engine.census.live_runs(OTHER)) == 1
+        assert list((await engine.metadata.usage(CALLER)).live_runs) == ours
+        assert len((await engine.metadata.usage(OTHER)).live_runs) == 1
 
     @pytest.mark.parametrize(
         "status", [RunStatus.COMPLETED, RunStatus.STOPPED, RunStatus.FAILED, RunStatus.DELETED]
@@ -74,7 +71,7 @@ class CensusContract:
     ) -> None:
         run = await _given_run(engine, *new_ids(2))
         await engine.metadata.commit(msgspec.structs.replace(run, status=status))
-        assert not await engine.census.live_runs(CALLER)
+        assert not (await engine.metadata.usage(CALLER)).live_runs
 
     async def test_scheduled_jobs_are_those_of_the_caller(self, engine: Engine) -> None:
         names = new_ids(4)
@@ -83,8 +80,8 @@ class CensusContract:
         await engine.metadata.commit(_scheduled(names[2], caller=OTHER))
         await engine.metadata.commit(a_job(id=JobId(names[3]), latest_run_id=None))
 
-        assert await engine.census.scheduled_jobs(CALLER) == 2
-        assert await engine.census.scheduled_jobs(OTHER) == 1
+        assert (await engine.metadata.usage(CALLER)).scheduled_jobs == 2
+        assert (await engine.metadata.usage(OTHER)).scheduled_jobs == 1
 
     async def test_a_deleted_job_does_not_count(self, engine: Engine) -> None:
         [first, second] = new_ids(2)
@@ -92,9 +89,9 @@ class CensusContract:
             await engine.metadata.commit(_scheduled(name))
         deleted = as_stored(_scheduled(first, status=JobStatus.DELETED))
         await engine.metadata.commit(deleted)
-        assert await engine.census.scheduled_jobs(CALLER) == 1
+        assert (await engine.metadata.usage(CALLER)).scheduled_jobs == 1
         await engine.metadata.commit(Removed(as_stored(_scheduled(second))))
-        assert await engine.census.scheduled_jobs(CALLER) == 0
+        assert (await engine.metadata.usage(CALLER)).scheduled_jobs == 0
 
 
 async def _given_run(engine: Engine, job: str, run: str, *, caller: CallerId = CALLER) -> Run:

@@ -1,5 +1,0 @@
-from conveyor.testing.contracts.census import CensusContract
-
-
-class TestCensus(CensusContract):
-    pass

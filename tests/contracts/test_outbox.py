@@ -1,5 +1,0 @@
-from conveyor.testing.contracts.outbox import OutboxContract
-
-
-class TestOutbox(OutboxContract):
-    pass

@@ -1,5 +1,0 @@
-from conveyor.testing.contracts.survey import SurveyContract
-
-
-class TestSurvey(SurveyContract):
-    pass

@@ -1,5 +1,0 @@
-from conveyor.testing.contracts.timetable import TimetableContract
-
-
-class TestTimetable(TimetableContract):
-    pass
