@@ -1,11 +1,13 @@
 """The seed of a run of the tests, the part of them that it runs, and the deaths it tried."""
 
 import re
+import signal
 from collections import Counter
 from zlib import crc32
 
 import pytest
 
+from tests.harness.warm_start import start_warm
 from tests.seed import REPEAT, choose_seed
 
 pytest_plugins = ["tests.emulators"]
@@ -17,6 +19,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     choose_seed()  # before the workers start: they inherit it
+    # A background job of a shell starts with SIGINT ignored, and so would the programs under test.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    start_warm()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -225,7 +225,11 @@ class World:
     async def start(self) -> None:
         """Open the folder as a new process does, repairs included."""
         settings = Settings(
-            data=str(self.folder), durability="process", lease=LEASE, sync_tasks=SYNC_TASKS
+            data=str(self.folder),
+            gateway="http://gateway.example",  # not https: each start would load certificates
+            durability="process",
+            lease=LEASE,
+            sync_tasks=SYNC_TASKS,
         )
         self.stack = AsyncExitStack()
         self.fate.dead = False
