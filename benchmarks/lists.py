@@ -9,9 +9,9 @@ import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 
-from conveyor.domain.list_packing import ListUnpacking
-from conveyor.domain.list_shape import ListKind, ListSpec
-from conveyor.domain.listing import read_list
+from conveyor.domain.task_list.decompress import ListDecompressor
+from conveyor.domain.task_list.reader import ListReader
+from conveyor.domain.task_list.spec import ListFormat, ListSpec
 
 COUNT = 500_000
 ROUNDS = 5
@@ -28,11 +28,11 @@ def main() -> None:
 
 def _lists() -> dict[str, Content]:
     urls = [f"https://example.com/{number}" for number in range(COUNT)]
-    table = ListSpec(kind=ListKind.CSV, header=True, url="url", external_id="id")
+    table = ListSpec(format=ListFormat.CSV, header=True, url="url", external_id="id")
     return {
-        "txt": (ListSpec(kind=ListKind.TXT), _lines(urls), _split),
+        "txt": (ListSpec(format=ListFormat.TXT), _lines(urls), _split),
         "ndjson": (
-            ListSpec(kind=ListKind.NDJSON),
+            ListSpec(format=ListFormat.NDJSON),
             _lines(f'{{"url": "{url}"}}' for url in urls),
             _json_loads,
         ),
@@ -72,7 +72,9 @@ def _taken(work: Callable[[], int]) -> float:
 
 
 def _read(spec: ListSpec, chunks: Iterator[bytes]) -> int:
-    return sum(len(piece.tasks) for piece in read_list(chunks, spec, {}))
+    reader = ListReader(spec, {})
+    count = sum(len(part.tasks) for chunk in chunks for part in reader.feed(chunk))
+    return count + sum(len(part.tasks) for part in reader.finish())
 
 
 def _chunks(raw: bytes) -> Iterator[bytes]:
@@ -80,9 +82,9 @@ def _chunks(raw: bytes) -> Iterator[bytes]:
 
 
 def _unpacked(packed: bytes) -> Iterator[bytes]:
-    stream = ListUnpacking()
+    stream = ListDecompressor()
     for chunk in _chunks(packed):
-        yield from stream.pieces(chunk)
+        yield from stream.decompress(chunk)
     yield from stream.finish()
 
 
@@ -101,7 +103,7 @@ def _csv_reader(raw: bytes) -> int:
 def _measure_memory() -> None:
     lines = (b"https://example.com/%d\n" % number for number in range(COUNT))
     tracemalloc.start()
-    _read(ListSpec(kind=ListKind.TXT), lines)
+    _read(ListSpec(format=ListFormat.TXT), lines)
     print(f"memory: {tracemalloc.get_traced_memory()[1] / 1e6:.1f} MB at most for {COUNT} rows")
     tracemalloc.stop()
 

@@ -52,10 +52,10 @@ def _measure(program: Program, api: httpx.Client, data: Path) -> None:
     idle = program.memory
     small, _ = _ingested(program, api, _sent(api, SMALL), SMALL, idle)
     started = time.perf_counter()
-    slot_id = _sent(api, COUNT)
+    file_input_id = _sent(api, COUNT)
     sent = COUNT / (time.perf_counter() - started)
-    accepted = [_accept_and_stop(api, slot_id) for _ in range(SUBMITS)]
-    rate, job_id = _ingested(program, api, slot_id, COUNT, idle)
+    accepted = [_accept_and_stop(api, file_input_id) for _ in range(SUBMITS)]
+    rate, job_id = _ingested(program, api, file_input_id, COUNT, idle)
     at_rest = _p99([_page(api, job_id, n * 997 % COUNT) for n in range(200)])
     _tell("sent and made, rows a second", f"{sent:,.0f}")
     _tell("accepted, median of 10", f"{median(accepted) * 1000:.1f} ms", "under 100 ms")
@@ -91,17 +91,17 @@ def _lines(count: int) -> Iterator[bytes]:
 
 
 def _sent(api: httpx.Client, count: int) -> str:
-    slot = api.post("/job_inputs", json={"type": "ndjson"}).raise_for_status().json()
-    upload = slot["upload"]
+    file_input = api.post("/job_inputs", json={"type": "ndjson"}).raise_for_status().json()
+    upload = file_input["upload"]
     httpx.put(
         upload["url"], content=_lines(count), headers=upload["headers"], timeout=600
     ).raise_for_status()
-    return str(slot["file_input_id"])
+    return str(file_input["file_input_id"])
 
 
-def _accept_and_stop(api: httpx.Client, slot_id: str) -> float:
+def _accept_and_stop(api: httpx.Client, file_input_id: str) -> float:
     started = time.perf_counter()
-    answer = api.post("/jobs", json={"file_input_id": slot_id})
+    answer = api.post("/jobs", json={"file_input_id": file_input_id})
     taken = time.perf_counter() - started
     assert answer.status_code == 202, answer.text
     job_id = answer.json()["job_id"]
@@ -112,12 +112,12 @@ def _accept_and_stop(api: httpx.Client, slot_id: str) -> float:
 
 
 def _ingested(
-    program: Program, api: httpx.Client, slot_id: str, count: int, idle: float
+    program: Program, api: httpx.Client, file_input_id: str, count: int, idle: float
 ) -> tuple[Rate, str]:
     """Take a list in, and read pages of it all the while."""
     with _watched(program, idle) as most:
         started = time.perf_counter()
-        job_id = str(api.post("/jobs", json={"file_input_id": slot_id}).json()["job_id"])
+        job_id = str(api.post("/jobs", json={"file_input_id": file_input_id}).json()["job_id"])
         api.post(f"/jobs/{job_id}/pause").raise_for_status()
         pages: list[float] = []
         while (run := _run(api, job_id))["ingest_status"] != "done":

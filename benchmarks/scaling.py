@@ -49,13 +49,13 @@ def _fresh() -> Iterator[tuple[Program, httpx.Client]]:
 
 
 def _listed(api: httpx.Client, count: int) -> str:
-    slot = api.post("/job_inputs", json={"type": "txt"}).raise_for_status().json()
-    upload = slot["upload"]
+    file_input = api.post("/job_inputs", json={"type": "txt"}).raise_for_status().json()
+    upload = file_input["upload"]
     lines = (b"https://ok.example/%d\n" % number for number in range(count))
     httpx.put(
         upload["url"], content=b"".join(lines), headers=upload["headers"], timeout=600
     ).raise_for_status()
-    answer = api.post("/jobs", json={"file_input_id": slot["file_input_id"]})
+    answer = api.post("/jobs", json={"file_input_id": file_input["file_input_id"]})
     return str(answer.raise_for_status().json()["job_id"])
 
 

@@ -20,6 +20,7 @@ from conveyor.steps.rerun import RerunJob
 from conveyor.steps.shared.idempotency import Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.quotas import Quotas
+from conveyor.steps.shared.sizes import Sizes
 from conveyor.steps.shared.standing import Standing
 from conveyor.steps.submit import SubmitJob, Vet
 from conveyor.telemetry import Metrics
@@ -35,6 +36,7 @@ def wire_handlers(
     exporting: Export,
     owing: Owing,
     vet: Vet,
+    sizes: Sizes,
     pump: Pump,
 ) -> Handlers:
     idempotency = Idempotency(metadata=engines.metadata, clock=engines.clock)
@@ -50,6 +52,7 @@ def wire_handlers(
             _wire_submit(settings, engines, idempotency, ingest, vet=vet, slices=slices),
             quota=quota,
             standing=standing.check,
+            sizes=sizes,
         ),
         additions=replace(
             _wire_add_tasks(settings, engines, idempotency, ingest, slices),
@@ -61,19 +64,24 @@ def wire_handlers(
             _wire_rerun(settings, engines, idempotency, ingest),
             quota=quota,
             standing=standing.check,
+            sizes=sizes,
         ),
         deleting=_wire_delete(engines, ingest, owing),
         exporting=replace(exporting, quota=quota),
-        read=Read(
-            metadata=engines.metadata,
-            tasks=engines.tasks,
-            bodies=engines.bodies,
-            blobs=engines.blobs,
-            coordination=engines.coordination,
-            clock=engines.clock,
-            waiting=pump.roster.waiting,
-        ),
+        read=_wire_read(engines, pump),
         progress=progress,
+    )
+
+
+def _wire_read(engines: Engines, pump: Pump) -> Read:
+    return Read(
+        metadata=engines.metadata,
+        tasks=engines.tasks,
+        bodies=engines.bodies,
+        blobs=engines.blobs,
+        coordination=engines.coordination,
+        clock=engines.clock,
+        waiting=pump.roster.waiting,
     )
 
 

@@ -7,13 +7,16 @@ from conveyor.domain.control_queue import SlotLimits
 from conveyor.domain.deletion import PURGE
 from conveyor.domain.export import EXPORT
 from conveyor.domain.ids import ExportId, RunId
-from conveyor.operating import Stores
+from conveyor.operating import Engines, Stores
 from conveyor.settings import Settings
+from conveyor.steps.complete import Complete
 from conveyor.steps.control import ControlWorker, Handler, WorkStatus
+from conveyor.steps.dispatch import Pump
 from conveyor.steps.export import Export
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.pack import Pack
 from conveyor.steps.purge import Purge
+from conveyor.steps.shared.sizes import Sizes
 from conveyor.steps.shared.turn import Turn
 
 # Slots of one process. An export keeps its slot for hours, so one caller has one of them.
@@ -46,6 +49,23 @@ def wire_export(settings: Settings, stores: Stores) -> Export:
         clock=stores.clock,
         ids=stores.ids,
         make=pack.write,
+    )
+
+
+def wire_ingest(
+    settings: Settings, engines: Engines, complete: Complete, pump: Pump, sizes: Sizes
+) -> Ingest:
+    return Ingest(
+        metadata=engines.metadata,
+        tasks=engines.tasks,
+        work=engines.work,
+        blobs=engines.blobs,
+        clock=engines.clock,
+        owing=complete.owing,
+        limits=settings.limits,
+        check=complete.check,
+        wake=pump.wake,
+        sizes=sizes,
     )
 
 

@@ -155,10 +155,10 @@ class NotFound(CallerFault):
 
 
 class FileInputNotFound(NotFound):
-    """There is no such slot for a list, it is over a day old, or it belongs to another caller."""
+    """There is no such file input, it has expired, or it belongs to another caller."""
 
     code, title = "file_input_not_found", "File input not found"
-    remedy = "Ask for a new slot with `POST /v1/job_inputs`, and send the list again."
+    remedy = "Create a new one with `POST /v1/job_inputs`, and upload the file again."
 
 
 class MethodNotAllowed(CallerFault):
@@ -239,21 +239,21 @@ class PartialRerunWindowExpired(Conflict):
 
 
 class FileInputNotUploaded(Conflict):
-    """A job names a slot whose list has not come, or did not come whole."""
+    """A job names a file input that was not uploaded, or not whole."""
 
     code, title = "file_input_not_uploaded", "File input not uploaded"
-    remedy = "PUT the list to the slot's `upload.url`, then submit again."
+    remedy = "PUT the file to its `upload.url`, then submit again."
 
 
 class FileInputAlreadyUploaded(Conflict):
-    """A slot takes one list, and has it."""
+    """A file input takes one upload, and has it."""
 
     code, title = "file_input_already_uploaded", "File input already uploaded"
-    remedy = "Use it as it is, or ask for a new slot with `POST /v1/job_inputs`."
+    remedy = "Use it as it is, or create a new one with `POST /v1/job_inputs`."
 
 
 class FileInputUnsupported(Conflict):
-    """A list from a slot is for closed jobs."""
+    """A file input requires a closed job."""
 
     code, title = "file_input_unsupported_for_job_type", "File input unsupported for job type"
     remedy = "Leave `status: open` out, or hand the tasks in with `POST /v1/jobs/{job}/tasks`."

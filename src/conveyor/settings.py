@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from conveyor.domain.ids import MOST_TASKS
-from conveyor.domain.json_slices import LONGEST_SHOWN, brief
+from conveyor.domain.json_errors import LONGEST_SHOWN, brief
 from conveyor.domain.params import HONOURED_BY_DIRECT
 from conveyor.domain.public_address import networks
 from conveyor.domain.submission import LEAST_TASK_BYTES, Limits
@@ -220,12 +220,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ge=1,
         ),
     ] = 10_000
-    list_bytes: Annotated[int, _about("Bytes of one list in a slot, as it is sent.", ge=1)] = (
-        2 * 1024**3
-    )
-    list_rows: Annotated[int, _about("Rows of one list in a slot.", ge=1, le=MOST_TASKS)] = (
-        10_000_000
-    )
+    list_bytes: Annotated[int, _about("Bytes of one file input, as sent.", ge=1)] = 2 * 1024**3
+    list_rows: Annotated[int, _about("Rows of one file input.", ge=1, le=MOST_TASKS)] = 10_000_000
     open_job_tasks: Annotated[int, _about("Tasks of an open job, over all additions.", ge=1)] = (
         10_000_000
     )
@@ -246,7 +242,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int, _about("Tasks of one caller still to be done; 0 is any number.", ge=0)
     ] = 0
     upload_slots: Annotated[
-        int, _about("Upload slots of one caller that no job uses yet; 0 is any number.", ge=0)
+        int, _about("File inputs of one caller that no job uses yet; 0 is any number.", ge=0)
     ] = 1_000
     active_exports: Annotated[
         int, _about("Exports of one caller that are not finished; 0 is any number.", ge=0)

@@ -40,7 +40,7 @@ from conveyor.api.connections import Connections
 from conveyor.api.handlers import Handlers
 from conveyor.api.operators import Operators
 from conveyor.api.rates import Rates
-from conveyor.attending import wire_control_worker, wire_export
+from conveyor.attending import wire_control_worker, wire_export, wire_ingest
 from conveyor.domain.ids import JobId
 from conveyor.domain.task import RetryPolicy
 from conveyor.errors import RefusedToStart, StorageFull, Unavailable
@@ -60,13 +60,13 @@ from conveyor.steps.delete import Delete
 from conveyor.steps.dispatch import Pump
 from conveyor.steps.doctor import LEAST_ROOM
 from conveyor.steps.fire import Fire
-from conveyor.steps.ingest import Ingest
 from conveyor.steps.lane import Pace
 from conveyor.steps.notify import Notify
 from conveyor.steps.progress import ROUND, ProgressFeed
 from conveyor.steps.report import Report
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
+from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
 from conveyor.steps.sweep import Sweep
 from conveyor.telemetry import MeteredGateway, MeteredTasks, MeteredWebhooks, MeteredWork, Metrics
 from conveyor.timekeeping import Timekeeper
@@ -266,7 +266,7 @@ def _open_bodies(settings: Settings, stack: AsyncExitStack, clock: Clock, *, syn
     return PackBodies(packs, files, packing=packing)
 
 
-def wire(settings: Settings, engines: Engines) -> Service:
+def wire(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> Service:
     """Steps over engines, and the doors over steps."""
     metrics = Metrics()
     _tell_build(settings, metrics)
@@ -276,7 +276,7 @@ def wire(settings: Settings, engines: Engines) -> Service:
     notifying = wire_notifying(settings, engines, metrics)
     complete = notifying.complete
     pump = _wire_pump(settings, engines, complete, metrics)
-    ingest = _wire_ingest(settings, engines, complete, pump)
+    ingest = wire_ingest(settings, engines, complete, pump, sizes)
     authenticate = wire_authenticate(engines)
     progress = _wire_progress(settings, engines, metrics, pump, authenticate)
     exporting = wire_export(settings, engines)
@@ -289,14 +289,14 @@ def wire(settings: Settings, engines: Engines) -> Service:
         exporting=exporting,
         owing=complete.owing,
         vet=notifying.vet,
+        sizes=sizes,
         pump=pump,
     )
     sweep = _wire_sweep(settings, engines, complete, metrics, handlers.deleting)
+    api_keys = wire_api_key_routes(settings, engines, encrypts).routes()
+    doctor = wire_doctor(settings, stores, sweep, running=True)
     operators = Operators(
-        doctor=wire_doctor(settings, stores, sweep, running=True),
-        control_queue=engines.control_queue,
-        token=new_token(),
-        others=wire_api_key_routes(settings, engines, encrypts).routes(),
+        doctor=doctor, control_queue=engines.control_queue, token=new_token(), others=api_keys
     )
     others = [notifying.handlers, wire_schedules(engines, handlers.read)]
     build = _wire_app(settings, engines, metrics, pump, wire_callers(settings, authenticate))
@@ -345,20 +345,6 @@ def _wire_sweep(
 ) -> Sweep:
     counts = (metrics.swept, metrics.cleared)
     return wire_sweep(settings, engines, complete, *counts, delete_run=delete.run)
-
-
-def _wire_ingest(settings: Settings, engines: Engines, complete: Complete, pump: Pump) -> Ingest:
-    return Ingest(
-        metadata=engines.metadata,
-        tasks=engines.tasks,
-        work=engines.work,
-        blobs=engines.blobs,
-        clock=engines.clock,
-        owing=complete.owing,
-        limits=settings.limits,
-        check=complete.check,
-        wake=pump.wake,
-    )
 
 
 def _wire_rates(settings: Settings, engines: Engines) -> Rates:

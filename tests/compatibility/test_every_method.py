@@ -160,8 +160,8 @@ def _lists(client: ZenRowsBatchClient, folder: Path) -> None:
     path = folder / "list.csv"
     path.write_bytes(CSV)
     fields: dict[str, int | str] = {"url": "url", "external_id": "id"}
-    slot = client.create_job_input({"type": "csv", "csv": {"fields": {"url": 0}}})
-    assert slot.upload.method == "PUT"
+    file_input = client.create_job_input({"type": "csv", "csv": {"fields": {"url": 0}}})
+    assert file_input.upload.method == "PUT"
     job = client.submit_regular(file_input_id=client.upload_csv(path, fields=fields, header=True))
     assert job.wait_for_ingest(timeout=60).job_id == job.job_id
     assert job.run.wait(**QUICK).stats.successful == 2

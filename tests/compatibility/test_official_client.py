@@ -478,10 +478,10 @@ def test_every_bad_task_is_named_and_nothing_is_created(client: ZenRowsBatchClie
 def test_a_csv_is_uploaded_and_submitted(client: ZenRowsBatchClient, tmp_path: Path) -> None:
     file = tmp_path / "list.csv"
     file.write_text("sku;link\nA1;https://ok.example/1\nA2;https://permanent.example/2\n")
-    slot_id = client.upload_csv(
+    file_input_id = client.upload_csv(
         file, fields={"url": "link", "external_id": "sku"}, header=True, delimiter=";"
     )
-    job = client.submit_regular(file_input_id=slot_id)
+    job = client.submit_regular(file_input_id=file_input_id)
     assert job.accepted_tasks == 2
     run = job.run.wait(timeout=60, poll_interval=0.05)
     assert (run.data.stats.successful, run.data.stats.failed) == (1, 1)
@@ -520,8 +520,8 @@ def test_what_is_wrong_with_a_file_input_has_its_code(
 ) -> None:
     file = tmp_path / "list.csv"
     file.write_text("https://ok.example/1\n")
-    slot_id = client.upload_csv(file, fields={"url": 0})
-    assert code_of(lambda: stranger.submit_regular(file_input_id=slot_id)) == (
+    file_input_id = client.upload_csv(file, fields={"url": 0})
+    assert code_of(lambda: stranger.submit_regular(file_input_id=file_input_id)) == (
         404,
         "file_input_not_found",
     )
@@ -530,5 +530,5 @@ def test_what_is_wrong_with_a_file_input_has_its_code(
         409,
         "file_input_not_uploaded",
     )
-    body = SubmitJobRequest.model_validate({"status": "open", "file_input_id": slot_id})
+    body = SubmitJobRequest.model_validate({"status": "open", "file_input_id": file_input_id})
     assert code_of(lambda: client.submit_job(body)) == (409, "file_input_unsupported_for_job_type")

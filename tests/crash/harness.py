@@ -17,17 +17,13 @@ from typing import Self
 import msgspec
 import structlog
 
-from conveyor.domain import pinned_reader
-from conveyor.domain.list_lines import ListLimits
 from conveyor.steps import (
     clear,
     delete,
     export,
-    ingest,
     notify,
     pack,
     purge,
-    rerun,
     rotate_encryption,
     sweep,
 )
@@ -65,9 +61,7 @@ def prepare() -> None:
     the children would otherwise each load anew; be quiet.
     """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    ingest.CHUNK_LINES = 4
-    pinned_reader.LIMITS = ListLimits(piece_lines=4)
-    rerun.PAGE = purge.CHUNK = sweep.BITE = clear.BITE = 4
+    purge.CHUNK = sweep.BITE = clear.BITE = 4
     delete.PAGE = purge.PAGE = sweep.PAGE = 2
     export.PAGE = pack.PAGE = notify.PAGE = rotate_encryption.PAGE = 2
     pack.LARGE = 30  # bytes: those of a page from large.example

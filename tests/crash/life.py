@@ -17,8 +17,10 @@ import apsw
 import msgspec
 from starlette.types import ASGIApp, Message
 
+from conveyor.domain.task_list.rows import ReaderLimits
 from conveyor.operating import Engines
 from conveyor.settings import Settings
+from conveyor.steps.shared.sizes import Sizes
 from conveyor.testing.clock import NOON, FakeClock, FakeIds
 from conveyor.testing.trace import watched
 from conveyor.wiring import Service, open_embedded, wire
@@ -29,6 +31,7 @@ from tests.crash.webhooks import ScriptedByHost
 
 SYNC_TASKS = 8  # from so many tasks on a call is answered 202
 MOST_ROUNDS = 60
+SIZES = Sizes(chunk_rows=4, reader=ReaderLimits(chunk_lines=4))  # so that ten rows are many
 REMEMBERED = timedelta(hours=23)  # for which the answer to a repeated call is surely kept
 BEGUN = "begun"
 PORTS = (
@@ -284,7 +287,7 @@ async def a_life(folder: Path, deaths: Deaths) -> AsyncIterator[Life]:
         )
         seen = {name: watched(getattr(raw, name), name, deaths) for name in PORTS}
         wired = msgspec.structs.replace(settings, step_functions="aws:")
-        service = wire(wired, replace(raw, **seen))
+        service = wire(wired, replace(raw, **seen), SIZES)
         service.pump.dice.seed(1)
         life = Life(
             deaths=deaths,

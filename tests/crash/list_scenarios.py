@@ -22,84 +22,86 @@ def urls(count: int, bad: tuple[int, ...] = ()) -> str:
     )
 
 
-async def filled_slot(life: Life, content: str) -> str:
-    slot = await life.call("slot", "POST", "/v1/job_inputs", {"type": "txt"})
-    link = slot["upload"]["url"].removeprefix(HOST)
+async def filled_file_input(life: Life, content: str) -> str:
+    file_input = await life.call("slot", "POST", "/v1/job_inputs", {"type": "txt"})
+    link = file_input["upload"]["url"].removeprefix(HOST)
     # 409 when the list came, and only the word of it was lost.
     assert (await life.call("send", "PUT", link, content)).status in {200, 409}
-    return str(slot["file_input_id"])
+    return str(file_input["file_input_id"])
 
 
-async def submit_list(life: Life, slot_id: str, **given: Any) -> Answer:
-    body = {"file_input_id": slot_id, **given}
+async def submit_list(life: Life, file_input_id: str, **given: Any) -> Answer:
+    body = {"file_input_id": file_input_id, **given}
     return await life.call("submit", "POST", "/v1/jobs", body, key="list")
 
 
-def _without_lost_slots(picture: Picture) -> Picture:
-    """A slot whose caller never heard of it is empty, and gone after a day."""
-    return picture | {"file_input": [slot for slot in picture["file_input"] if slot["blob"]]}
+def _without_lost_file_inputs(picture: Picture) -> Picture:
+    """A file input whose caller never heard of it is empty, and gone after a day."""
+    return picture | {
+        "file_input": [file_input for file_input in picture["file_input"] if file_input["blob"]]
+    }
 
 
-@scenario(_without_lost_slots)
-async def fill_a_slot(life: Life) -> None:
+@scenario(_without_lost_file_inputs)
+async def fill_a_file_input(life: Life) -> None:
     life.begin()
-    await filled_slot(life, urls(3))
+    await filled_file_input(life, urls(3))
 
 
-@scenario(_without_lost_slots)
-async def fill_a_slot_twice_at_once(life: Life) -> None:
-    slot = await life.call("slot", "POST", "/v1/job_inputs", {"type": "txt"})
-    link = slot["upload"]["url"].removeprefix(HOST)
+@scenario(_without_lost_file_inputs)
+async def fill_a_file_input_twice_at_once(life: Life) -> None:
+    file_input = await life.call("slot", "POST", "/v1/job_inputs", {"type": "txt"})
+    link = file_input["upload"]["url"].removeprefix(HOST)
     life.begin()
     life.deaths.after("blobs.put", 1, lambda: life.call("other", "PUT", link, urls(3)))
     assert (await life.call("send", "PUT", link, urls(3))).status in {200, 409}
 
 
-@scenario(_without_lost_slots)
+@scenario(_without_lost_file_inputs)
 async def submit_a_small_list(life: Life) -> None:
-    slot_id = await filled_slot(life, urls(3))
+    file_input_id = await filled_file_input(life, urls(3))
     life.begin()
-    assert (await submit_list(life, slot_id)).status == 201
+    assert (await submit_list(life, file_input_id)).status == 201
 
 
-@scenario(_without_lost_slots)
+@scenario(_without_lost_file_inputs)
 async def take_in_a_list_with_bad_rows(life: Life) -> None:
-    slot_id = await filled_slot(life, urls(ROWS, BAD))
+    file_input_id = await filled_file_input(life, urls(ROWS, BAD))
     life.begin()
-    job = await submit_list(life, slot_id)
+    job = await submit_list(life, file_input_id)
     assert (job.status, job["accepted_tasks"]) == (202, 0)
     await life.handle_messages()
     await life.drain()
 
 
-@scenario(_without_lost_slots)
+@scenario(_without_lost_file_inputs)
 async def take_in_a_list_that_must_be_whole(life: Life) -> None:
-    slot_id = await filled_slot(life, urls(ROWS))
-    await submit_list(life, slot_id, on_invalid="fail")
+    file_input_id = await filled_file_input(life, urls(ROWS))
+    await submit_list(life, file_input_id, on_invalid="fail")
     life.begin()
     await life.handle_messages()
 
 
-@scenario(_without_lost_slots)
+@scenario(_without_lost_file_inputs)
 async def refuse_a_list_that_must_be_whole(life: Life) -> None:
-    slot_id = await filled_slot(life, urls(ROWS, BAD))
-    await submit_list(life, slot_id, on_invalid="fail")
+    file_input_id = await filled_file_input(life, urls(ROWS, BAD))
+    await submit_list(life, file_input_id, on_invalid="fail")
     life.begin()
     await life.handle_messages()
 
 
-@scenario(_without_lost_slots)
+@scenario(_without_lost_file_inputs)
 async def end_a_list_of_too_many_rows(life: Life) -> None:
-    slot_id = await filled_slot(life, urls(30))
-    await submit_list(life, slot_id)
+    file_input_id = await filled_file_input(life, urls(30))
+    await submit_list(life, file_input_id)
     life.begin()
     await life.handle_messages()
 
 
-@scenario(_without_lost_slots)
+@scenario(_without_lost_file_inputs)
 async def read_a_list_again_after_a_stop(life: Life) -> None:
-    slot_id = await filled_slot(life, urls(ROWS, BAD))
-    job = await submit_list(life, slot_id)
+    file_input_id = await filled_file_input(life, urls(ROWS, BAD))
+    job = await submit_list(life, file_input_id)
     await on(life, job, "stop")
     await life.handle_messages()
     life.begin()
@@ -107,20 +109,20 @@ async def read_a_list_again_after_a_stop(life: Life) -> None:
     await life.handle_messages()
 
 
-@scenario(_without_lost_slots)
+@scenario(_without_lost_file_inputs)
 async def delete_a_job_and_leave_its_list_to_the_slot(life: Life) -> None:
-    slot_id = await filled_slot(life, urls(ROWS, BAD))
-    job = await submit_list(life, slot_id)
+    file_input_id = await filled_file_input(life, urls(ROWS, BAD))
+    job = await submit_list(life, file_input_id)
     await life.handle_messages()
     life.begin()
     await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
     await life.handle_messages()
 
 
-@scenario(_without_lost_slots)
+@scenario(_without_lost_file_inputs)
 async def delete_a_job_with_its_list(life: Life) -> None:
-    slot_id = await filled_slot(life, urls(ROWS, BAD))
-    job = await submit_list(life, slot_id)
+    file_input_id = await filled_file_input(life, urls(ROWS, BAD))
+    job = await submit_list(life, file_input_id)
     await life.handle_messages()
     life.advance(timedelta(hours=25))
     life.begin()
@@ -128,10 +130,10 @@ async def delete_a_job_with_its_list(life: Life) -> None:
     await life.handle_messages()
 
 
-@scenario(_without_lost_slots)
+@scenario(_without_lost_file_inputs)
 async def go_on_with_a_list_after_ten_deaths(life: Life) -> None:
-    slot_id = await filled_slot(life, urls(ROWS))
-    await submit_list(life, slot_id)
+    file_input_id = await filled_file_input(life, urls(ROWS))
+    await submit_list(life, file_input_id)
     if not life.is_past:
         _change(life, "UPDATE control_message SET deliveries = 10")
         _change(life, "UPDATE batch SET version = 5, doc = json_set(doc, '$.version', 5)")

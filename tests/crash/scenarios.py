@@ -13,7 +13,7 @@ import msgspec
 from conveyor.domain.export import EXPORT, EXPORT_LIFE, Export, export_blob
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId, TaskId
-from conveyor.domain.list_shape import ListKind, ListSpec
+from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.errors import NotFound, StorageFull, Unavailable
 from conveyor.ports.blobs import as_stream
 from conveyor.ports.bodies import Body, BodyName
@@ -506,15 +506,15 @@ async def _leave_objects(life: Life, soon: timedelta) -> None:
     """Lists and exports that are over, that nobody began, and that nothing refers to."""
     now, ids = life.raw.clock.now(), life.raw.ids
     old = now - timedelta(days=2)
-    caller, spec = CallerId("caller"), ListSpec(kind=ListKind.TXT)
+    caller, spec = CallerId("caller"), ListSpec(format=ListFormat.TXT)
     for jobs in ((), (JobId(ids.new()),)):
         name = InputId(ids.new())
-        slot = FileInput(
+        file_input = FileInput(
             id=name, caller=caller, spec=spec, created_at=old, blob=f"inputs/{name}/{ids.new()}",
             jobs=jobs,
         )  # fmt: skip
-        await _put(life, slot.blob or "")
-        await life.raw.metadata.commit(slot)
+        await _put(life, file_input.blob or "")
+        await life.raw.metadata.commit(file_input)
     for at in (old, now - EXPORT_LIFE + soon):
         export = Export(
             id=ExportId(ids.new()), job_id=JobId(ids.new()), run_id=RunId(ids.new()),

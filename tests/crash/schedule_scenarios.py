@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from tests.crash.life import Answer, Life
-from tests.crash.list_scenarios import filled_slot, submit_list, urls
+from tests.crash.list_scenarios import filled_file_input, submit_list, urls
 from tests.crash.scenarios import FULL, LARGE, on, pages, scenario, submit
 from tests.crash.snapshot import Picture
 
@@ -101,8 +101,8 @@ async def two_workers_fire_at_once(life: Life) -> None:
 
 @scenario(_checked)
 async def fire_a_list_that_lies_in_its_slot(life: Life) -> None:
-    slot_id = await filled_slot(life, urls(14, (3,)))
-    await submit_list(life, slot_id, type="scheduled", schedule=DAILY, on_invalid="skip")
+    file_input_id = await filled_file_input(life, urls(14, (3,)))
+    await submit_list(life, file_input_id, type="scheduled", schedule=DAILY, on_invalid="skip")
     life.advance(DAY)
     life.begin()
     await life.fire()

@@ -63,8 +63,8 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("rotate_encryption.py", "metadata.get(SigningKeys)"): READ_AGAIN,
     ("auth.py", "metadata.commit"): FOR_PEOPLE,
     ("auth.py", "encryption.decrypt"): ONLY_READ,
-    ("watch.py", "metadata.get(Run)"): ONLY_READ,
-    ("watch.py", "tasks.counts"): ONLY_READ,
+    ("progress.py", "metadata.get(Run)"): ONLY_READ,
+    ("progress.py", "tasks.counts"): ONLY_READ,
 }
 # Methods of ports that no scenario comes by.
 NOT_CALLED: dict[str, str] = {
@@ -114,7 +114,8 @@ def _methods() -> set[str]:
 
 def _protocol(port: str) -> type:
     module = importlib.import_module(f"conveyor.ports.{port}")
-    found: type = getattr(module, port.title().replace("_", ""))
+    name = {"encryption": "KeyRing"}.get(port, port.title().replace("_", ""))
+    found: type = getattr(module, name)
     return found
 
 

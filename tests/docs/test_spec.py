@@ -22,16 +22,11 @@ from conveyor.domain import (
     file_input,
     ids,
     job,
+    json_errors,
     json_slices,
-    list_lines,
-    list_packing,
-    list_rows,
-    list_shape,
-    list_spec,
     media,
     outbox,
     params,
-    pinned_reader,
     public_address,
     run,
     step_functions,
@@ -47,6 +42,7 @@ from conveyor.domain.export import EXPORT
 from conveyor.domain.failure import BY_CODE, BY_STATUS, AccountReason, FailureReason, Handling
 from conveyor.domain.json_slices import finish
 from conveyor.domain.notice import SCHEMA
+from conveyor.domain.task_list import decompress, reader, rows, spec
 from conveyor.steps.lane import Pace
 from conveyor.steps.shared.turn import TURN
 
@@ -180,6 +176,7 @@ def test_the_constants_are_the_codes() -> None:
     listed = {name: number(value) for name, value in column(fixed, "constant", "value").items()}
     modules = [
         submission,
+        json_errors,
         json_slices,
         task_bodies,
         params,
@@ -189,16 +186,22 @@ def test_the_constants_are_the_codes() -> None:
         counts,
         cursor,
         file_input,
-        pinned_reader,
+        reader,
         step_functions,
     ]
     assert listed == {
         f"{module.__name__.rpartition('.')[2]}.{name}": value
         for module in modules
         for name, value in _constants(module).items()
-        if not (module is submission and name in vars(json_slices))  # imported
-        if not (module is task_bodies and name in vars(json_slices))
+        if name not in _imported(module)
     }
+
+
+def _imported(module: ModuleType) -> set[str]:
+    """Constants that a module has from another one of them."""
+    sources = {json_slices: (json_errors,), submission: (json_errors, json_slices)}
+    sources[task_bodies] = sources[submission]
+    return {name for source in sources.get(module, ()) for name in vars(source)}
 
 
 def _constants(module: ModuleType) -> dict[str, int]:
@@ -268,20 +271,20 @@ def test_every_extension_of_the_code_is_listed() -> None:
     assert bounded <= names(submission.Submission)
 
 
-def test_the_kinds_reasons_and_fields_of_lists_are_the_codes() -> None:
-    kinds, reasons, fields, _, _ = tables("6.8 Staged lists")
-    assert column(kinds, "kind", "a row is").keys() == set(list_shape.ListKind)
-    assert column(reasons, "reason", "when").keys() == set(list_lines.LineReason)
-    assert column(fields, "field", "rule").keys() == names(list_spec.CsvForm)
-    assert all(f"`{name}`" in section("6.8 Staged lists") for name in names(list_rows.Position))
+def test_the_formats_reasons_and_fields_of_lists_are_the_codes() -> None:
+    kinds, reasons, fields, _, _ = tables("6.8 File inputs")
+    assert column(kinds, "format", "a row is").keys() == set(spec.ListFormat)
+    assert column(reasons, "reason", "when").keys() == set(rows.RowReason)
+    assert column(fields, "field", "rule").keys() == names(spec.CsvForm)
+    assert all(f"`{name}`" in section("6.8 File inputs") for name in names(rows.Position))
 
 
 def test_the_limits_of_lists_are_the_codes() -> None:
-    *_, settable, fixed = tables("6.8 Staged lists")
+    *_, settable, fixed = tables("6.8 File inputs")
     listed = {name: number(value) for name, value in column(settable, "limit", "default").items()}
-    assert listed == msgspec.structs.asdict(list_lines.ListLimits())
+    assert listed == msgspec.structs.asdict(rows.ReaderLimits())
     for name, value in column(fixed, "constant", "value").items():
-        module = {"list_lines": list_lines, "list_packing": list_packing}[name.partition(".")[0]]
+        module = {"rows": rows, "decompress": decompress}[name.partition(".")[0]]
         assert getattr(module, name.partition(".")[2]) == number(value)
 
 

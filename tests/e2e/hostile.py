@@ -90,10 +90,15 @@ def _submit_list(api: httpx.Client, kind: str, lines: Iterator[bytes] | list[byt
     answer = api.post("/job_inputs", json={"type": kind})
     if answer.status_code != 201:
         return None
-    slot = answer.json()
+    file_input = answer.json()
     content = gzip.compress(b"".join(lines), compresslevel=1, mtime=0)
-    httpx.put(slot["upload"]["url"], content=content, headers=slot["upload"]["headers"], timeout=60)
-    job = {"file_input_id": slot["file_input_id"], "max_inflight": 5}
+    httpx.put(
+        file_input["upload"]["url"],
+        content=content,
+        headers=file_input["upload"]["headers"],
+        timeout=60,
+    )
+    job = {"file_input_id": file_input["file_input_id"], "max_inflight": 5}
     answer = api.post("/jobs", json=job)
     return str(answer.json()["job_id"]) if answer.is_success else None
 

@@ -212,11 +212,11 @@ def test_parameters_it_cannot_honour_are_refused_by_name(
 
 def _check_list_refused(api: httpx.Client, tasks: list[dict[str, object]], choice: str) -> None:
     """The bad row of a list is refused with its line, or left out and reported."""
-    slot = api.post("/job_inputs", json={"type": "ndjson"}).raise_for_status().json()
+    file_input = api.post("/job_inputs", json={"type": "ndjson"}).raise_for_status().json()
     lines = b"".join(msgspec.json.encode(task) + b"\n" for task in tasks)
-    upload = slot["upload"]
+    upload = file_input["upload"]
     httpx.put(upload["url"], content=lines, headers=upload["headers"]).raise_for_status()
-    body = {"file_input_id": slot["file_input_id"], "on_invalid": choice}
+    body = {"file_input_id": file_input["file_input_id"], "on_invalid": choice}
     answer = api.post("/jobs", json=body)
     if choice == "fail":
         assert answer.status_code == 400

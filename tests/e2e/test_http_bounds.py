@@ -65,7 +65,7 @@ def test_deep_json_is_refused_wherever_it_stands(api: httpx.Client, depth: int, 
         f'{{"tasks":[{task % 1}],"metadata":{deep}}}',
     ):
         problem_of(api.post("/jobs", content=content), 400, "invalid_argument")
-    if depth < 10_000:  # more than a slot's form may have in bytes
+    if depth < 10_000:  # more than a file input's form may have in bytes
         problem_of(api.post("/job_inputs", content=deep), 400, "invalid_argument")
 
 

@@ -233,7 +233,7 @@ def test_upload_slots_that_no_job_uses_are_limited(gateway: Program, tmp_path: P
         assert (problem["quota"], problem["limit"], problem["used"]) == ("upload_slots", 2, 2)
         assert refused.headers["retry-after"] == "10"
         assert other.post("/job_inputs", json={"type": "txt"}).status_code == 201
-        # A slot that a job uses does not count any more.
+        # A file input that a job uses does not count any more.
         httpx.put(first["upload"]["url"], headers=first["upload"]["headers"], content=OK)
         used = api.post(
             "/jobs", json={"file_input_id": first["file_input_id"], "on_invalid": "skip"}

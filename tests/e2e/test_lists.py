@@ -24,15 +24,17 @@ TXT = {"type": "txt"}
 NDJSON = {"type": "ndjson"}
 
 
-def new_slot(api: httpx.Client, spec: dict[str, Any]) -> dict[str, Any]:
+def create_file_input(api: httpx.Client, spec: dict[str, Any]) -> dict[str, Any]:
     answer = api.post("/job_inputs", json=spec)
     assert answer.status_code == 201, answer.text
-    slot: dict[str, Any] = answer.json()
-    return slot
+    file_input: dict[str, Any] = answer.json()
+    return file_input
 
 
-def put(slot: dict[str, Any], content: bytes | Iterator[bytes], **headers: str) -> httpx.Response:
-    upload = slot["upload"]
+def put(
+    file_input: dict[str, Any], content: bytes | Iterator[bytes], **headers: str
+) -> httpx.Response:
+    upload = file_input["upload"]
     return httpx.request(
         upload["method"],
         upload["url"],
@@ -43,14 +45,14 @@ def put(slot: dict[str, Any], content: bytes | Iterator[bytes], **headers: str) 
 
 
 def sent(api: httpx.Client, spec: dict[str, Any], content: bytes, **headers: str) -> str:
-    slot = new_slot(api, spec)
-    answer = put(slot, content, **headers)
+    file_input = create_file_input(api, spec)
+    answer = put(file_input, content, **headers)
     assert answer.status_code == 200, answer.text
-    return str(slot["file_input_id"])
+    return str(file_input["file_input_id"])
 
 
-def submit(api: httpx.Client, slot_id: str, **given: Any) -> httpx.Response:
-    return api.post("/jobs", json={"file_input_id": slot_id, **given})
+def submit(api: httpx.Client, file_input_id: str, **given: Any) -> httpx.Response:
+    return api.post("/jobs", json={"file_input_id": file_input_id, **given})
 
 
 def report(api: httpx.Client, job_id: str) -> list[dict[str, Any]]:
@@ -137,26 +139,30 @@ def test_a_large_list_is_answered_at_once_and_scraped_to_its_end(
 
 
 def test_the_link_is_bound_to_its_slot_its_content_type_and_one_list(api: httpx.Client) -> None:
-    slot, other = new_slot(api, TXT), new_slot(api, TXT)
-    assert slot["upload"]["headers"] == {"Content-Type": "text/plain"}
-    wrong = put(slot, b"x", **{"Content-Type": "text/html"})
+    file_input, other = create_file_input(api, TXT), create_file_input(api, TXT)
+    assert file_input["upload"]["headers"] == {"Content-Type": "text/plain"}
+    wrong = put(file_input, b"x", **{"Content-Type": "text/html"})
     problem_of(wrong, 404, "not_found")
-    crossed = slot["upload"]["url"].replace(slot["file_input_id"], other["file_input_id"])
-    problem_of(put({"upload": {**slot["upload"], "url": crossed}}, b"x"), 404, "not_found")
-    assert put(slot, b"https://ok.example/1\n").status_code == 200
-    problem_of(put(slot, b"https://ok.example/2\n"), 409, "file_input_already_uploaded")
-    problem_of(api.put(slot["upload"]["url"].split("?")[0], content=b"x"), 404, "not_found")
+    crossed = file_input["upload"]["url"].replace(
+        file_input["file_input_id"], other["file_input_id"]
+    )
+    problem_of(put({"upload": {**file_input["upload"], "url": crossed}}, b"x"), 404, "not_found")
+    assert put(file_input, b"https://ok.example/1\n").status_code == 200
+    problem_of(put(file_input, b"https://ok.example/2\n"), 409, "file_input_already_uploaded")
+    problem_of(api.put(file_input["upload"]["url"].split("?")[0], content=b"x"), 404, "not_found")
 
 
 def test_a_slot_is_its_callers_alone_and_has_to_be_filled(
     api: httpx.Client, stranger: httpx.Client
 ) -> None:
-    slot_id = sent(api, TXT, urls(1))
-    problem_of(submit(stranger, slot_id), 404, "file_input_not_found")
+    file_input_id = sent(api, TXT, urls(1))
+    problem_of(submit(stranger, file_input_id), 404, "file_input_not_found")
     problem_of(submit(api, "01AAAAAAAAAAAAAAAAAAAAAAAA"), 404, "file_input_not_found")
-    empty = new_slot(api, TXT)["file_input_id"]
+    empty = create_file_input(api, TXT)["file_input_id"]
     problem_of(submit(api, empty), 409, "file_input_not_uploaded")
-    problem_of(submit(api, slot_id, status="open"), 409, "file_input_unsupported_for_job_type")
+    problem_of(
+        submit(api, file_input_id, status="open"), 409, "file_input_unsupported_for_job_type"
+    )
 
 
 @pytest.mark.parametrize(
@@ -235,8 +241,8 @@ def test_odd_but_sound_csv_is_read(api: httpx.Client, content: bytes, found: lis
 def test_on_invalid_fail_stops_a_large_list_before_anything_is_scraped(api: httpx.Client) -> None:
     lines = urls(MANY).splitlines()
     lines[-1] = b"nonsense"
-    slot_id = sent(api, TXT, b"\n".join(lines))
-    job_id = submit(api, slot_id, on_invalid="fail").json()["job_id"]
+    file_input_id = sent(api, TXT, b"\n".join(lines))
+    job_id = submit(api, file_input_id, on_invalid="fail").json()["job_id"]
     run = ended(api, job_id)
     assert (run["status"], run["stats"]["total"], run["ingest_errors"]) == ("stopped", 0, 1)
     assert run["ingest_error"].startswith("1 of the 30000 rows")
@@ -245,8 +251,8 @@ def test_on_invalid_fail_stops_a_large_list_before_anything_is_scraped(api: http
 
 
 def test_a_list_of_bad_rows_only_completes_and_says_why(api: httpx.Client) -> None:
-    slot_id = sent(api, TXT, b"nonsense\n" * MANY)
-    run = ended(api, submit(api, slot_id).json()["job_id"])
+    file_input_id = sent(api, TXT, b"nonsense\n" * MANY)
+    run = ended(api, submit(api, file_input_id).json()["job_id"])
     assert (run["status"], run["stats"]["total"], run["ingest_errors"]) == ("completed", 0, MANY)
     assert "None of the 30000 rows" in run["ingest_error"]
 
@@ -268,9 +274,9 @@ def test_a_list_that_is_too_large_is_refused_with_its_bound(
         service(data=tmp_path / "data", gateway=gateway.url, environ=environ) as program,
         client_of(program) as api,
     ):
-        slot = new_slot(api, TXT)
-        problem = problem_of(put(slot, b"x" * 1001), 413, "payload_too_large")
+        file_input = create_file_input(api, TXT)
+        problem = problem_of(put(file_input, b"x" * 1001), 413, "payload_too_large")
         assert "1000 bytes" in problem["detail"]
-        problem_of(put(slot, iter([b"x" * 900, b"x" * 900])), 413, "payload_too_large")
-        assert put(slot, b"https://ok.example/1\n").status_code == 200
+        problem_of(put(file_input, iter([b"x" * 900, b"x" * 900])), 413, "payload_too_large")
+        assert put(file_input, b"https://ok.example/1\n").status_code == 200
         assert not list((tmp_path / "data" / "blobs").rglob(".draft-*"))

@@ -93,7 +93,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 async def _given(stage: Stage, key: bytes, url: str) -> dict[str, str]:
-    """A stopped job of three tasks, a slot and an export; their ids and links."""
+    """A stopped job of three tasks, a file input and an export; their ids and links."""
     tasks = [{"url": f"{url}/{number}"} for number in range(3)]
     body = msgspec.json.encode({"tasks": tasks, "external_id": "an-id"})
     made = json.loads((await stage.ask("POST", "/v1/jobs", body=body, key=key)).body)
@@ -101,8 +101,8 @@ async def _given(stage: Stage, key: bytes, url: str) -> dict[str, str]:
     await stage.ask("POST", f"/v1/jobs/{job}/stop", key=key)
     page = await stage.ask("GET", f"/v1/jobs/{job}/results?limit=1", key=key)
     task = json.loads(page.body)["results"][0]["task_id"]
-    slot = await stage.ask("POST", "/v1/job_inputs", body=b'{"type":"txt"}', key=key)
-    link = urlsplit(json.loads(slot.body)["upload"]["url"])
+    file_input = await stage.ask("POST", "/v1/job_inputs", body=b'{"type":"txt"}', key=key)
+    link = urlsplit(json.loads(file_input.body)["upload"]["url"])
     export = await stage.ask("POST", f"/v1/jobs/{job}/runs/{run}/exports", key=key)
     return {
         "job": job,

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-PIECE = 3
-
 
 @pytest.fixture(autouse=True)
 def _silence() -> Iterator[None]:
@@ -16,9 +14,3 @@ def _silence() -> Iterator[None]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
     structlog.configure(**before)
-
-
-@pytest.fixture(autouse=True)
-def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that even short lists take several."""
-    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", PIECE)

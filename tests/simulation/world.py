@@ -26,6 +26,7 @@ from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.ports.work import Held
 from conveyor.settings import Settings
 from conveyor.steps.attempt import Assignment, Ended
+from conveyor.steps.shared.sizes import Sizes
 from conveyor.testing.clock import FakeClock
 from conveyor.wiring import Service, open_embedded, wire
 from tests.unit.kit import ClockIds
@@ -37,6 +38,7 @@ Document = dict[str, Any]
 
 LEASE = timedelta(seconds=30)
 SYNC_TASKS = 4
+SIZES = Sizes(chunk_rows=3)  # so that even short lists take several chunks
 PORTS = ("metadata", "answers", "tasks", "work", "control_queue", "bodies", "blobs")
 
 
@@ -236,7 +238,7 @@ class World:
         engines = await open_embedded(settings, self.stack, clock=self.clock, ids=self.ids)
         self.ports = replace(engines, gateway=self.gateway)
         self.watched = _watched(self.ports, self.fate)
-        self.service = wire(settings, self.watched)
+        self.service = wire(settings, self.watched, SIZES)
         await self.service.sweep.at_start(self.ports.dead)
 
     async def kill(self) -> None:

@@ -5,11 +5,12 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import msgspec
+import pytest
 
 from conveyor.adapters.crypto.key_ring import AesKeyRing
 from conveyor.adapters.memory.blobs import MemoryBlobs
@@ -69,6 +70,7 @@ from conveyor.steps.rotate import Rotate
 from conveyor.steps.settle import Settle
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
+from conveyor.steps.shared.sizes import DEFAULT_SIZES
 from conveyor.steps.submit import SubmitJob
 from conveyor.steps.sweep import Sweep
 from conveyor.steps.webhooks import ManageWebhooks
@@ -87,6 +89,7 @@ KEY = "the-caller's-own-key"
 LIMITS = Limits(sync_tasks=10, list_bytes=100_000, list_rows=1_000)
 A_PAGE = Fetched(content=b"page", format="html")
 SOON = 5.0  # seconds that something at work in this process may take at most
+SIZES = DEFAULT_SIZES  # of the steps of every house; `sized` changes them for a test
 
 
 class ClockIds:
@@ -177,8 +180,8 @@ class House:
 
     async def loose_lists(self) -> list[str]:
         """Lists that no job on record keeps."""
-        jobs = [job for job in await self.metadata.page(Job, limit=100) if job.pinned]
-        kept = {job.pinned.blob for job in jobs if job.pinned}
+        jobs = [job for job in await self.metadata.page(Job, limit=100) if job.source_list]
+        kept = {job.source_list.blob for job in jobs if job.source_list}
         return [key for key in await self.lists() if key not in kept]
 
     async def batches(self) -> list[Batch]:
@@ -226,6 +229,11 @@ class House:
         return bool(await self.bodies.discard([name]))
 
 
+def sized(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Give the steps of houses that are built from now on other sizes."""
+    monkeypatch.setattr("tests.unit.kit.SIZES", replace(SIZES, **changes))
+
+
 def a_house(
     *, limits: Limits = LIMITS, bodies: Bodies | None = None, export_bytes: int = GIB
 ) -> House:
@@ -264,6 +272,7 @@ def a_house(
         limits=limits,
         check=complete.check,
         wake=woken.append,
+        sizes=SIZES,
     )
 
     purge = Purge(
@@ -390,6 +399,7 @@ def a_house(
             slices=LoopSlices(clock=clock),
             vet=vet,
             wake=woken.append,
+            sizes=SIZES,
             takes_tokens=True,
         ),
         add_tasks=AddTasks(
@@ -424,6 +434,7 @@ def a_house(
             limits=limits,
             check=complete.check,
             wake=woken.append,
+            sizes=SIZES,
         ),
         delete=delete,
         report=Report(

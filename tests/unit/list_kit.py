@@ -1,16 +1,15 @@
-"""Reading lists in tests: whole, in chunks, and with small limits."""
+"""Reading lists in tests: whole, in parts, and with small limits."""
 
 from collections.abc import Iterable
 
-from conveyor.domain.list_lines import ListLimits
-from conveyor.domain.list_rows import Position
-from conveyor.domain.list_shape import ListKind, ListSpec
-from conveyor.domain.listing import BEGINNING, LIMITS, Piece, read_list
+from conveyor.domain.task_list.reader import LIMITS, START, Chunk, ListReader
+from conveyor.domain.task_list.rows import Position, ReaderLimits
+from conveyor.domain.task_list.spec import ListFormat, ListSpec
 
-TXT = ListSpec(kind=ListKind.TXT)
-NDJSON = ListSpec(kind=ListKind.NDJSON)
-CSV = ListSpec(kind=ListKind.CSV, url=0, external_id=1)
-NAMED = ListSpec(kind=ListKind.CSV, header=True, url="url", external_id="id")
+TXT = ListSpec(format=ListFormat.TXT)
+NDJSON = ListSpec(format=ListFormat.NDJSON)
+CSV = ListSpec(format=ListFormat.CSV, url=0, external_id=1)
+NAMED = ListSpec(format=ListFormat.CSV, header=True, url="url", external_id="id")
 
 Errors = list[tuple[int, int, str]]
 
@@ -18,16 +17,18 @@ Errors = list[tuple[int, int, str]]
 def read(
     raw: bytes | Iterable[bytes],
     spec: ListSpec,
-    position: Position = BEGINNING,
-    limits: ListLimits = LIMITS,
-) -> list[Piece]:
-    chunks = [raw] if isinstance(raw, bytes) else raw
-    return list(read_list(chunks, spec, {}, position, limits=limits))
+    position: Position = START,
+    limits: ReaderLimits = LIMITS,
+) -> list[Chunk]:
+    parts = [raw] if isinstance(raw, bytes) else raw
+    reader = ListReader(spec, {}, position, limits=limits)
+    found = [chunk for part in parts for chunk in reader.feed(part)]
+    return [*found, *reader.finish()]
 
 
-def urls(pieces: list[Piece]) -> list[tuple[int, str]]:
-    return [(ordinal, task.url) for piece in pieces for ordinal, task in piece.tasks]
+def urls(chunks: list[Chunk]) -> list[tuple[int, str]]:
+    return [(ordinal, task.url) for chunk in chunks for ordinal, task in chunk.tasks]
 
 
-def errors(pieces: list[Piece]) -> Errors:
-    return [(error.line, error.ordinal, error.reason) for piece in pieces for error in piece.errors]
+def errors(chunks: list[Chunk]) -> Errors:
+    return [(error.line, error.ordinal, error.reason) for chunk in chunks for error in chunk.errors]

@@ -8,17 +8,16 @@ import msgspec
 import pytest
 
 from conveyor.domain.ids import CallerId, InputId, JobId, RunId
-from conveyor.domain.list_lines import ListLimits
+from conveyor.domain.task_list.rows import ReaderLimits
 from conveyor.ports.blobs import as_stream
 from conveyor.steps.shared.idempotency import Answer, Call
-from tests.unit.kit import CALLER, KEY, House, ids_as_answer, ids_in
+from tests.unit.kit import CALLER, KEY, House, ids_as_answer, ids_in, sized
 
-PIECE = 4
+CHUNK_LINES = 4
 
 
-def small_pieces(monkeypatch: pytest.MonkeyPatch, lines: int = PIECE) -> None:
-    limits = ListLimits(piece_lines=lines)
-    monkeypatch.setattr("conveyor.domain.pinned_reader.LIMITS", limits)
+def small_chunks(monkeypatch: pytest.MonkeyPatch, lines: int = CHUNK_LINES) -> None:
+    sized(monkeypatch, reader=ReaderLimits(chunk_lines=lines))
 
 
 def urls(count: int, *, bad: Iterable[int] = ()) -> bytes:
@@ -28,9 +27,9 @@ def urls(count: int, *, bad: Iterable[int] = ()) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-async def a_slot(house: House, kind: str = "txt", **spec: object) -> InputId:
-    slot = await house.file_inputs.slot(CALLER, msgspec.json.encode({"type": kind, **spec}))
-    return slot.id
+async def a_file_input_id(house: House, kind: str = "txt", **spec: object) -> InputId:
+    file_input = await house.file_inputs.create(CALLER, msgspec.json.encode({"type": kind, **spec}))
+    return file_input.id
 
 
 async def sent(
@@ -41,28 +40,28 @@ async def sent(
     encodings: Iterable[str] = (),
     **spec: object,
 ) -> InputId:
-    """A slot with a list in it."""
-    slot_id = await a_slot(house, kind, **spec)
-    await house.file_inputs.fill(
-        slot_id, as_stream([content]), list(encodings), length=len(content)
+    """A file input with a list in it."""
+    file_input_id = await a_file_input_id(house, kind, **spec)
+    await house.file_inputs.upload(
+        file_input_id, as_stream([content]), list(encodings), length=len(content)
     )
-    return slot_id
+    return file_input_id
 
 
-async def submit_list(house: House, slot_id: InputId, **given: Any) -> Answer:
-    return await house.submit_job.submit(a_list_call(slot_id, **given), ids_as_answer)
+async def submit_list(house: House, input_id: InputId, /, **given: Any) -> Answer:
+    return await house.submit_job.submit(a_list_call(input_id, **given), ids_as_answer)
 
 
 async def submitted_list(house: House, content: bytes, **given: object) -> tuple[JobId, RunId]:
     """A job that reads a plain list, which is to be taken in later however short it is."""
-    slot_id = await sent(house, content)
-    return ids_in(await submit_list(house, slot_id, **{"on_invalid": "skip", **given}))
+    file_input_id = await sent(house, content)
+    return ids_in(await submit_list(house, file_input_id, **{"on_invalid": "skip", **given}))
 
 
 def a_list_call(
-    slot_id: InputId, *, key: str | None = None, caller: CallerId = CALLER, **given: Any
+    input_id: InputId, /, *, key: str | None = None, caller: CallerId = CALLER, **given: Any
 ) -> Call:
-    raw = msgspec.json.encode({"file_input_id": slot_id, **given})
+    raw = msgspec.json.encode({"file_input_id": input_id, **given})
     return Call(caller=caller, api_key=KEY, raw=raw, fingerprint=raw, idempotency_key=key)
 
 

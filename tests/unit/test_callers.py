@@ -304,10 +304,10 @@ def _without(answer: httpx.Response, ids: dict[str, str]) -> tuple[bytes, dict[s
 
 async def test_a_foreign_list_is_told_as_one_that_is_not_there(door: Door) -> None:
     mine, theirs = await door.create(caller="ann"), await door.create(caller="bob")
-    slot = (await door.ask("POST", "/v1/job_inputs", theirs, {"type": "txt"})).json()
+    file_input = (await door.ask("POST", "/v1/job_inputs", theirs, {"type": "txt"})).json()
     foreign, nothing = [
         await door.ask("POST", "/v1/jobs", mine, {"file_input_id": one})
-        for one in (slot["file_input_id"], NOT_THERE["job"])
+        for one in (file_input["file_input_id"], NOT_THERE["job"])
     ]
     assert foreign.content == nothing.content
     assert code(foreign) == (404, "file_input_not_found")

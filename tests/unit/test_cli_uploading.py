@@ -1,4 +1,4 @@
-"""Lists on their way to a slot: what is told of them, and what becomes of a broken connection."""
+"""Lists on their way to a file input: what is told of them, and what becomes of a broken connection."""
 
 import gzip
 import io
@@ -16,7 +16,7 @@ from conveyor.cli import sources
 from conveyor.cli.remote import Refused, Remote, Unreachable
 from conveyor.cli.sources import Source
 from conveyor.cli.uploading import NOTHING_SAID, Form, spec, upload
-from conveyor.domain.list_shape import ListKind
+from conveyor.domain.task_list.spec import ListFormat
 from conveyor.errors import RefusedToStart
 
 LIST = b"https://ok.example/\n" * 200_000
@@ -172,20 +172,20 @@ def test_a_file_that_changes_on_its_way_is_not_submitted(
 @pytest.mark.parametrize(
     ("name", "content", "kind", "packed"),
     [
-        ("a.csv", b"", ListKind.CSV, False),
-        ("a.CSV.GZ", b"", ListKind.CSV, True),
-        ("a.jsonl.zst", b"", ListKind.NDJSON, True),
-        ("a.ndjson.zstd", b"", ListKind.NDJSON, True),
-        ("a.txt", b"https://a.example", ListKind.TXT, False),
-        ("a.gz", b"", ListKind.TXT, True),
-        ("list", gzip.compress(b"https://a.example", mtime=0), ListKind.TXT, True),
-        ("list", gzip.compress(b"\xef\xbb\xbf {}", mtime=0), ListKind.NDJSON, True),
-        ("list", b"{}", ListKind.NDJSON, False),
-        ("list", b"\x1f\x8bnonsense", ListKind.TXT, True),
+        ("a.csv", b"", ListFormat.CSV, False),
+        ("a.CSV.GZ", b"", ListFormat.CSV, True),
+        ("a.jsonl.zst", b"", ListFormat.NDJSON, True),
+        ("a.ndjson.zstd", b"", ListFormat.NDJSON, True),
+        ("a.txt", b"https://a.example", ListFormat.TXT, False),
+        ("a.gz", b"", ListFormat.TXT, True),
+        ("list", gzip.compress(b"https://a.example", mtime=0), ListFormat.TXT, True),
+        ("list", gzip.compress(b"\xef\xbb\xbf {}", mtime=0), ListFormat.NDJSON, True),
+        ("list", b"{}", ListFormat.NDJSON, False),
+        ("list", b"\x1f\x8bnonsense", ListFormat.TXT, True),
     ],
 )
 def test_kind_and_packing_are_told_by_name_and_beginning(
-    tmp_path: Path, name: str, content: bytes, kind: ListKind, packed: bool
+    tmp_path: Path, name: str, content: bytes, kind: ListFormat, packed: bool
 ) -> None:
     (tmp_path / name).write_bytes(content)
     source = Source(str(tmp_path / name))

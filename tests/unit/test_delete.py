@@ -34,6 +34,7 @@ from tests.unit.kit import (
     an_assignment,
     away,
     ids_as_reply,
+    sized,
     survives,
 )
 
@@ -232,7 +233,7 @@ async def test_a_delete_and_a_settle(moment: Moment) -> None:
 async def test_a_delete_and_an_ingest(
     call: str, moment: Moment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", 10)
+    sized(monkeypatch, chunk_rows=10)
     house = a_house()
     job_id, run_id = await house.submit(LARGE)
     getattr(house.trace, moment)(call, 2, lambda: _delete_and_purge(house, job_id))

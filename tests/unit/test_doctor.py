@@ -11,7 +11,7 @@ from msgspec import structs
 from conveyor.domain.counts import Counts
 from conveyor.domain.export import Export, completed, export_blob
 from conveyor.domain.failure import FailureReason
-from conveyor.domain.file_input import SLOT_LIFE, FileInput, filled, list_blob, used_by
+from conveyor.domain.file_input import FILE_INPUT_LIFE, FileInput, upload_key, uploaded, used_by
 from conveyor.domain.finding import (
     Checked,
     Finding,
@@ -50,7 +50,7 @@ from tests.unit.kit import (
     ids_as_reply,
     survives,
 )
-from tests.unit.staging_kit import small_pieces, submitted_list, urls
+from tests.unit.staging_kit import small_chunks, submitted_list, urls
 
 NOTHING = Checked()
 A_DAY = timedelta(days=1)
@@ -85,13 +85,13 @@ def a_doctor(house: House, *, free: int = LEAST_ROOM, patient: bool = True) -> D
     )
 
 
-async def a_full_slot(house: House) -> FileInput:
-    slot = a_file_input(id=InputId(house.ids.new()), created_at=house.clock.now())
-    await house.metadata.commit(slot)
-    key = list_blob(slot, house.ids.new())
+async def a_full_file_input(house: House) -> FileInput:
+    file_input = a_file_input(id=InputId(house.ids.new()), created_at=house.clock.now())
+    await house.metadata.commit(file_input)
+    key = upload_key(file_input, house.ids.new())
     await house.blobs.put(key, as_stream([b"https://a.example/\n"]))
-    await house.metadata.commit(filled(structs.replace(slot, version=1), key, 19, ()))
-    kept = await house.metadata.get(FileInput, slot.id)
+    await house.metadata.commit(uploaded(structs.replace(file_input, version=1), key, 19, ()))
+    kept = await house.metadata.get(FileInput, file_input.id)
     assert kept is not None
     return kept
 
@@ -174,9 +174,9 @@ async def lose_export_message(house: House) -> None:
 
 async def hold_list(house: House) -> None:
     """A list that was kept for a job which is no more."""
-    slot = await a_full_slot(house)
-    await house.metadata.commit(used_by(slot, JobId(house.ids.new())))
-    house.clock.advance(SLOT_LIFE + YOUNG)
+    file_input = await a_full_file_input(house)
+    await house.metadata.commit(used_by(file_input, JobId(house.ids.new())))
+    house.clock.advance(FILE_INPUT_LIFE + YOUNG)
 
 
 async def leave_object(house: House, kind: str) -> None:
@@ -207,7 +207,7 @@ LOST: dict[str, Setting] = {
 async def test_a_list_whose_message_was_lost_is_told_by_how_far_it_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    small_pieces(monkeypatch)
+    small_chunks(monkeypatch)
     house = a_house()
     with away(house.trace, "control_queue.send", Unavailable("control queue away")):
         _, run_id = await submitted_list(house, urls(9))
@@ -587,17 +587,17 @@ def _writes(calls: list[str]) -> list[str]:
 
 async def test_a_list_that_a_job_may_read_again_and_that_is_gone_is_told() -> None:
     house = a_house()
-    slot = await a_full_slot(house)
+    file_input = await a_full_file_input(house)
     job_id, run_id = await house.submit(1)
     await house.drain(run_id, _page)
-    await house.metadata.commit(used_by(slot, job_id))
+    await house.metadata.commit(used_by(file_input, job_id))
     assert await codes(house) == []
 
-    await house.blobs.delete([str(slot.blob)])
+    await house.blobs.delete([str(file_input.blob)])
     [found] = await examined(house)
 
     assert (found.code, found.severity, found.job_id) == ("list_missing", Severity.WRONG, job_id)
-    assert str(slot.blob) in found.what
+    assert str(file_input.blob) in found.what
     assert await codes(house, Wanted(job_id=job_id)) == ["list_missing"]
     other, _ = await house.submit(1)
     assert await codes(house, Wanted(job_id=other)) == []

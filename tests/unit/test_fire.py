@@ -66,8 +66,8 @@ async def schedule(house: House, count: int = 3, given: object = HOURLY, **other
     return job_id
 
 
-async def schedule_list(house: House, slot_id: InputId) -> JobId:
-    answer = await submit_list(house, slot_id, type="scheduled", schedule=HOURLY)
+async def schedule_list(house: House, file_input_id: InputId) -> JobId:
+    answer = await submit_list(house, file_input_id, type="scheduled", schedule=HOURLY)
     assert answer.status == 201
     return ids_in(answer)[0]
 
@@ -109,8 +109,8 @@ async def test_a_scheduled_job_has_its_list_and_no_run(count: int) -> None:
         Schedule(rate=Rate(1, RateUnit.HOUR)), ScheduleState.ACTIVE,
     )  # fmt: skip
     assert job.next_fire_at == NOON + HOUR
-    assert job.pinned
-    assert (await house.lists(), job.pinned.count) == ([job.pinned.blob], count)
+    assert job.source_list
+    assert (await house.lists(), job.source_list.count) == ([job.source_list.blob], count)
     assert not await runs(house, job.id)
     assert not await house.batches()
     assert not await house.tasks.runs_held(limit=9)
@@ -402,11 +402,11 @@ async def test_a_list_that_is_gone_stops_its_run_and_says_why() -> None:
 
 async def test_a_small_list_of_a_slot_is_kept_by_the_job() -> None:
     house = a_house()
-    slot_id = await sent(house, urls(2))
-    job_id = await schedule_list(house, slot_id)
+    file_input_id = await sent(house, urls(2))
+    job_id = await schedule_list(house, file_input_id)
     house.clock.advance(3 * DAY)
     await house.sweep_later()
-    assert await house.metadata.get(FileInput, slot_id) is None
+    assert await house.metadata.get(FileInput, file_input_id) is None
     assert await house.fire.step() == 1
     run = await finish(house, job_id)
     assert (run.status, run.total) == (RunStatus.COMPLETED, 2)
@@ -414,8 +414,8 @@ async def test_a_small_list_of_a_slot_is_kept_by_the_job() -> None:
 
 async def test_a_long_list_stays_in_its_slot_for_as_long_as_the_job() -> None:
     house = a_house()
-    slot_id = await sent(house, urls(3 * LARGE))
-    job_id = await schedule_list(house, slot_id)
+    file_input_id = await sent(house, urls(3 * LARGE))
+    job_id = await schedule_list(house, file_input_id)
     for _ in range(2):
         house.clock.advance(40 * DAY)
         await house.sweep_later()
@@ -427,20 +427,20 @@ async def test_a_long_list_stays_in_its_slot_for_as_long_as_the_job() -> None:
     await house.handle_messages()
     house.clock.advance(40 * DAY)
     await house.sweep_later()
-    slot = await house.metadata.get(FileInput, slot_id)
-    assert slot
-    assert await house.lists() == [slot.blob]
+    file_input = await house.metadata.get(FileInput, file_input_id)
+    assert file_input
+    assert await house.lists() == [file_input.blob]
     await house.delete.job(CALLER, job_id)
     await house.handle_messages()
     assert not await house.lists()
     with pytest.raises(FileInputNotFound):
-        await submit_list(house, slot_id)
+        await submit_list(house, file_input_id)
 
 
 async def test_bad_rows_of_a_long_list_are_told_at_every_fire() -> None:
     house = a_house()
-    slot_id = await sent(house, urls(LARGE + 1, bad=[LARGE]))
-    job_id = await schedule_list(house, slot_id)
+    file_input_id = await sent(house, urls(LARGE + 1, bad=[LARGE]))
+    job_id = await schedule_list(house, file_input_id)
     for _ in range(2):
         await fire(house)
         run = await finish(house, job_id)
@@ -540,8 +540,8 @@ async def test_a_rerun_without_a_run_fires_from_the_list(count: int) -> None:
 
 async def test_a_long_list_of_a_slot_is_fired_by_hand_too() -> None:
     house = a_house()
-    slot_id = await sent(house, urls(2 * LARGE))
-    job_id = await schedule_list(house, slot_id)
+    file_input_id = await sent(house, urls(2 * LARGE))
+    job_id = await schedule_list(house, file_input_id)
     answer = await house.rerun_job.rerun(a_rerun(), job_id, None, figures_as_answer)
     assert answer.status == 202
     assert (await finish(house, job_id)).total == 2 * LARGE

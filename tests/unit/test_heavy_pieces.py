@@ -7,7 +7,7 @@ from conveyor.domain.submission import Limits
 from conveyor.domain.task import TaskSpec, size_of
 from conveyor.ports.blobs import as_stream
 from conveyor.ports.tasks import PAGE_BYTES, new_tasks, portions
-from conveyor.steps.list_pieces import staged_tasks
+from conveyor.steps.shared.list_chunks import stored_tasks
 from conveyor.testing.factories import RUN, a_task_spec
 from tests.unit.kit import CALLER, House, a_house
 
@@ -31,7 +31,7 @@ async def test_a_staged_list_of_large_tasks_is_read_in_small_pieces() -> None:
     specs = [LARGE] * 5 + [SMALL] * 5
     await blobs.put("list", as_stream(lines(specs)))
 
-    pieces = [piece async for piece in staged_tasks(blobs, "list", at_a_time=1_000)]
+    pieces = [piece async for piece in stored_tasks(blobs, "list", most=1_000)]
 
     assert [spec for read, _ in pieces for spec in read] == specs
     assert sum(length for _, length in pieces) == await blobs.length("list")

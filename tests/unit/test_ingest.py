@@ -25,6 +25,7 @@ from tests.unit.kit import (
     a_house,
     away,
     ids_as_reply,
+    sized,
 )
 
 A_LONG_TIME = timedelta(minutes=10)
@@ -41,7 +42,7 @@ WRITES = (
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", CHUNK)
+    sized(monkeypatch, chunk_rows=CHUNK)
 
 
 async def test_a_list_becomes_its_rows_in_order_with_the_ids_of_its_run() -> None:
@@ -414,7 +415,7 @@ async def _stop(house: House, job_id: JobId) -> None:
 async def test_a_list_that_cannot_be_finished_leaves_its_run_stopped_with_what_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", 4)
+    sized(monkeypatch, chunk_rows=4)
     house = a_house()
     _, run_id = await house.submit(20)
     house.trace.die_at("tasks.add", 3)
@@ -450,7 +451,7 @@ async def test_a_run_whose_account_fails_still_gets_all_its_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its caller did nothing wrong, and will run it again."""
-    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", 4)
+    sized(monkeypatch, chunk_rows=4)
     house = a_house()
     job_id, run_id = await house.submit(20)
 
@@ -473,7 +474,7 @@ async def test_a_run_whose_account_fails_still_gets_all_its_rows(
 async def test_rows_ahead_of_the_watermark_count_when_the_run_ends_there(
     copied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", 4)
+    sized(monkeypatch, chunk_rows=4)
     house = a_house()
     job_id, run_id = await house.submit(20)
     if copied:

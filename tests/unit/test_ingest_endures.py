@@ -10,16 +10,16 @@ from conveyor.domain.run import RunStatus
 from conveyor.errors import NotFound, Unavailable
 from conveyor.steps.control import LEASE, MOST_DELIVERIES
 from conveyor.testing.trace import Crash
-from tests.unit.kit import CALLER, House, a_call, a_house, away, ids_as_reply
-from tests.unit.staging_kit import packed, sent, small_pieces, submit_list, submitted_list, urls
+from tests.unit.kit import CALLER, House, a_call, a_house, away, ids_as_reply, sized
+from tests.unit.staging_kit import packed, sent, small_chunks, submit_list, submitted_list, urls
 
 ROWS = 100
 
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_pieces(monkeypatch)
-    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", 4)
+    small_chunks(monkeypatch)
+    sized(monkeypatch, chunk_rows=4)
 
 
 async def _die_on_the_way(house: House, nth: int) -> None:
@@ -70,9 +70,9 @@ async def test_the_reason_is_told_whoever_sees_the_stop_first() -> None:
 async def test_a_list_that_is_gone_is_told_to_be_submitted_again() -> None:
     house = a_house()
     job_id, run_id = await submitted_list(house, urls(ROWS))
-    pinned = (await house.job(job_id)).pinned
-    assert pinned
-    await house.blobs.delete([pinned.blob])
+    source_list = (await house.job(job_id)).source_list
+    assert source_list
+    await house.blobs.delete([source_list.blob])
     await house.handle_messages()
     run = await house.run(run_id)
     assert run.status is RunStatus.STOPPED
@@ -140,8 +140,7 @@ async def _given_up_copy(house: House, job_id: JobId) -> RunId:
 async def test_a_list_of_one_endless_line_is_looked_at_no_further_than_a_small_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("conveyor.steps.submit.SMALL_LIST", 10_000)
-    monkeypatch.setattr("conveyor.steps.submit.ANY_RATIO", 0)
+    sized(monkeypatch, small_file_bytes=10_000, probed_file_bytes=10_000)
     house = a_house()
     content = packed(b"https://ok.example/" + b"a" * 3_000_000)
     assert len(content) < 10_000

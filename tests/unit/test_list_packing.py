@@ -10,16 +10,16 @@ from collections.abc import Iterable
 
 import pytest
 
-from conveyor.domain.list_packing import (
+from conveyor.domain.task_list.decompress import (
     ANY_RATIO,
-    BITE,
     LARGEST_RATIO,
     MOST_PARTS,
-    ListUnpacking,
-    Packing,
-    packing_of,
+    STEP,
+    Compression,
+    ListDecompressor,
+    detect_compression,
 )
-from conveyor.domain.listing import ListReader
+from conveyor.domain.task_list.reader import ListReader
 from conveyor.errors import InvalidArgument, TooLarge
 from tests.unit.list_kit import TXT
 
@@ -40,9 +40,9 @@ MEBIBYTE = 1024 * 1024
 def unpacked(
     packed: bytes, step: int = 1_000_000, *, said: Iterable[str] = (), offset: int = 0
 ) -> bytes:
-    stream, pieces = ListUnpacking(said, offset=offset), list[bytes]()
+    stream, pieces = ListDecompressor(said, offset=offset), list[bytes]()
     for at in range(0, len(packed), step):
-        pieces.extend(stream.pieces(packed[at : at + step]))
+        pieces.extend(stream.decompress(packed[at : at + step]))
     return b"".join([*pieces, *stream.finish()])
 
 
@@ -52,7 +52,7 @@ def take_all(pieces: Iterable[object]) -> None:
 
 
 @pytest.mark.parametrize("packed", [LIST, GZIP, IN_PARTS, ZSTD, FRAMES, SKIPPED + ZSTD + SKIPPED])
-@pytest.mark.parametrize("step", [1, 7, BITE, 10_000_000])
+@pytest.mark.parametrize("step", [1, 7, STEP, 10_000_000])
 def test_a_list_is_unpacked_however_it_is_cut(packed: bytes, step: int) -> None:
     assert unpacked(packed, step) == LIST
 
@@ -79,22 +79,22 @@ def test_what_is_said_may_be_said(packed: bytes, said: str) -> None:
     ("packed", "said", "told"),
     [
         (LIST, "gzip", "says gzip"),
-        (LIST, "br", "not known"),
-        (GZIP, "gzip, gzip", "not known"),
+        (LIST, "br", "not supported"),
+        (GZIP, "gzip, gzip", "not supported"),
         (GZIP[:-1], "", "cut short"),
         (GZIP[:9], "", "cut short"),
         (GZIP[:-8] + bytes(8), "", "damaged"),
         (GZIP + LIST, "", "followed by something else"),
         (IN_PARTS[:-1], "", "cut short"),
         (GZIP + b"\x1f", "", "cut short"),
-        (gzip.compress(GZIP), "", "packed twice"),
+        (gzip.compress(GZIP), "", "is twice"),
         (ZSTD, "gzip", "says gzip"),
-        (ZSTD[:-1], "", "zstd, and cut short"),
+        (ZSTD[:-1], "", "zstd and was cut short"),
         (FRAMES[:-1], "", "cut short"),
         (ZSTD[:-9] + bytes(9), "", "damaged"),
         (ZSTD + LIST, "", "followed by something else"),
         (GZIP + ZSTD, "", "followed by something else"),
-        (gzip.compress(ZSTD), "", "packed twice"),
+        (gzip.compress(ZSTD), "", "is twice"),
         (lzma.compress(LIST), "", "xz"),
         (bz2.compress(LIST), "", "bzip2"),
         (b"PK\x03\x04" + LIST, "", "zip"),
@@ -110,17 +110,17 @@ def gigabyte(packer: "zlib._Compress | zstd.ZstdCompressor") -> bytes:
     return b"".join([*(packer.compress(zeros) for _ in range(1024)), packer.flush()])
 
 
-@pytest.mark.parametrize("packing", [Packing.GZIP, Packing.ZSTD])
+@pytest.mark.parametrize("packing", [Compression.GZIP, Compression.ZSTD])
 def test_a_gigabyte_of_zeros_in_a_megabyte_ends_soon_and_in_little_memory(
-    packing: Packing,
+    packing: Compression,
 ) -> None:
-    is_zstd = packing is Packing.ZSTD
+    is_zstd = packing is Compression.ZSTD
     packed = gigabyte(zstd.ZstdCompressor() if is_zstd else zlib.compressobj(9, wbits=31))
     assert len(packed) < 1.1 * MEBIBYTE
-    stream, reader = ListUnpacking(), ListReader(TXT, {})
+    stream, reader = ListDecompressor(), ListReader(TXT, {})
     tracemalloc.start()
     with pytest.raises(TooLarge, match=f"{LARGEST_RATIO} times its size"):
-        take_all(piece for part in stream.pieces(packed) for piece in reader.feed(part))
+        take_all(piece for part in stream.decompress(packed) for piece in reader.feed(part))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8 * MEBIBYTE
@@ -130,7 +130,7 @@ def test_a_list_that_repeats_itself_is_taken_while_it_is_not_large() -> None:
     raw = b"https://a.example/\n" * (ANY_RATIO // 19)
     packed = gzip.compress(raw)
     assert len(packed) * LARGEST_RATIO < len(raw)
-    assert sum(map(len, ListUnpacking().pieces(packed))) == len(raw)
+    assert sum(map(len, ListDecompressor().decompress(packed))) == len(raw)
 
 
 def test_a_frame_that_needs_much_memory_is_refused() -> None:
@@ -141,21 +141,23 @@ def test_a_frame_that_needs_much_memory_is_refused() -> None:
 
 
 def test_a_list_larger_than_allowed_is_refused() -> None:
-    stream = ListUnpacking(largest=len(LIST) - 1)
+    stream = ListDecompressor(largest=len(LIST) - 1)
     with pytest.raises(TooLarge):
-        list(stream.pieces(GZIP))
+        list(stream.decompress(GZIP))
 
 
 def test_as_many_parts_as_are_sane_are_taken() -> None:
-    stream = ListUnpacking()
+    stream = ListDecompressor()
     empty = gzip.compress(b"", mtime=0)
     with pytest.raises(InvalidArgument, match="too many parts"):
         take_all(
-            piece for _ in range(MOST_PARTS // 1000 + 1) for piece in stream.pieces(empty * 1000)
+            piece
+            for _ in range(MOST_PARTS // 1000 + 1)
+            for piece in stream.decompress(empty * 1000)
         )
 
 
 @pytest.mark.parametrize("packed", [GZIP, ZSTD, SKIPPED])
 def test_what_a_packed_list_begins_with_is_no_text(packed: bytes) -> None:
-    assert packing_of(packed) is not Packing.NONE
+    assert detect_compression(packed) is not Compression.NONE
     assert not packed[:4].decode(errors="replace").replace("\ufffd", "\0").isprintable()

@@ -5,8 +5,7 @@ import json
 import pytest
 from zenrows.batch.models import CreateJobInputRequest
 
-from conveyor.domain.list_shape import ListKind, ListSpec
-from conveyor.domain.list_spec import parse_spec
+from conveyor.domain.task_list.spec import ListFormat, ListSpec, parse_spec
 from conveyor.errors import InvalidArgument
 
 
@@ -15,13 +14,13 @@ def test_what_the_official_client_sends_is_taken() -> None:
         {"type": "csv", "csv": {"header": True, "fields": {"url": "link", "external_id": 2}}}
     )
     assert parse_spec(request.model_dump_json().encode()) == ListSpec(
-        kind=ListKind.CSV, header=True, url="link", external_id=2
+        format=ListFormat.CSV, header=True, url="link", external_id=2
     )
 
 
 @pytest.mark.parametrize("kind", ["ndjson", "txt"])
 def test_other_kinds_need_nothing_more(kind: str) -> None:
-    assert parse_spec(json.dumps({"type": kind}).encode()) == ListSpec(kind=ListKind(kind))
+    assert parse_spec(json.dumps({"type": kind}).encode()) == ListSpec(format=ListFormat(kind))
 
 
 URL = {"url": 0}
@@ -33,7 +32,7 @@ URL = {"url": 0}
         ({}, "type"),
         ({"type": "xml"}, "xml"),
         ({"type": "csv"}, "csv"),
-        ({"type": "txt", "csv": {"fields": URL}}, "`csv` does not go with"),
+        ({"type": "txt", "csv": {"fields": URL}}, "`csv` must be absent with"),
         ({"type": "csv", "csv": {}}, "fields"),
         ({"type": "csv", "csv": {"fields": {}}}, "url"),
         ({"type": "csv", "csv": {"fields": {"url": -1}}}, "`csv.fields.url`"),
@@ -45,7 +44,7 @@ URL = {"url": 0}
         ({"type": "csv", "csv": {"fields": URL, "delimiter": ";;"}}, "`csv.delimiter`"),
         ({"type": "csv", "csv": {"fields": URL, "delimiter": "\n"}}, "`csv.delimiter`"),
         ({"type": "csv", "csv": {"fields": URL, "quote": "\0"}}, "`csv.quote`"),
-        ({"type": "csv", "csv": {"fields": URL, "quote": ","}}, "differs from the delimiter"),
+        ({"type": "csv", "csv": {"fields": URL, "quote": ","}}, "must differ from the delimiter"),
         ({"type": "csv", "csv": {"fields": URL, "delimeter": ";"}}, "did you mean `delimiter`"),
         ({"type": "csv", "csv": {"fields": URL, "header": "yes"}}, "csv.header"),
     ],

@@ -7,10 +7,10 @@ import pytest
 
 from conveyor.domain import submission, task_bodies
 from conveyor.domain.json_slices import finish
-from conveyor.domain.list_lines import LONGEST_SHOWN, ListLimits
-from conveyor.domain.list_shape import ListKind, ListSpec
-from conveyor.domain.listing import ListReader
 from conveyor.domain.submission import Limits
+from conveyor.domain.task_list.reader import ListReader
+from conveyor.domain.task_list.rows import LONGEST_SHOWN, ReaderLimits
+from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.errors import InvalidArgument
 from tests.unit.list_kit import CSV, NAMED, NDJSON, TXT, Errors, errors, read, urls
 
@@ -21,7 +21,7 @@ Urls = list[tuple[int, str]]
 
 
 def csv_of(**fields: object) -> ListSpec:
-    return ListSpec(kind=ListKind.CSV, **fields)  # type: ignore[arg-type]
+    return ListSpec(format=ListFormat.CSV, **fields)  # type: ignore[arg-type]
 
 
 GOOD: dict[str, tuple[ListSpec, bytes, Urls]] = {
@@ -55,8 +55,8 @@ GOOD: dict[str, tuple[ListSpec, bytes, Urls]] = {
 @pytest.mark.parametrize(("spec", "raw", "expected"), GOOD.values(), ids=GOOD)
 @pytest.mark.parametrize("step", [1, 3, 1_000_000])
 def test_a_good_list_is_read(spec: ListSpec, raw: bytes, expected: Urls, step: int) -> None:
-    pieces = read([raw[at : at + step] for at in range(0, len(raw), step)], spec)
-    assert (urls(pieces), errors(pieces)) == (expected, [])
+    chunks = read([raw[at : at + step] for at in range(0, len(raw), step)], spec)
+    assert (urls(chunks), errors(chunks)) == (expected, [])
 
 
 LONG = b"x" * (10 * MEBIBYTE)
@@ -92,10 +92,10 @@ BAD: dict[str, tuple[ListSpec, bytes, Urls, Errors]] = {
 def test_a_bad_row_is_told_and_the_others_are_read(
     spec: ListSpec, raw: bytes, good: Urls, bad: Errors
 ) -> None:
-    pieces = read(raw, spec)
-    assert (urls(pieces), errors(pieces)) == (good, bad)
-    for piece in pieces:
-        assert all(len(error.value or "") <= LONGEST_SHOWN for error in piece.errors)
+    chunks = read(raw, spec)
+    assert (urls(chunks), errors(chunks)) == (good, bad)
+    for chunk in chunks:
+        assert all(len(error.value or "") <= LONGEST_SHOWN for error in chunk.errors)
 
 
 WRONG: dict[str, tuple[ListSpec, bytes, str]] = {
@@ -134,10 +134,10 @@ def test_lines_of_ndjson_are_whole_tasks() -> None:
         "body": {"a": ["é", 1]},
         "zenrows_params": {"premium_proxy": True},
     }
-    [piece] = read(json.dumps(task, ensure_ascii=False).encode(), NDJSON)
+    [chunk] = read(json.dumps(task, ensure_ascii=False).encode(), NDJSON)
     raw = json.dumps({"tasks": [task]}, ensure_ascii=False).encode()
     [spec] = finish(task_bodies.read_addition(raw, {}, submission.Limits())).specs
-    [(_, read_spec)] = piece.tasks
+    [(_, read_spec)] = chunk.tasks
     assert json.loads(read_spec.body or "") == json.loads(spec.body or "")
     assert read_spec.params == spec.params
     assert (read_spec.external_id, read_spec.metadata) == (spec.external_id, spec.metadata)
@@ -146,50 +146,50 @@ def test_lines_of_ndjson_are_whole_tasks() -> None:
 def test_tasks_are_judged_with_the_parameters_of_their_job() -> None:
     reader = ListReader(NDJSON, {"js_render": "true"})
     assert list(reader.feed(b'{"url":"%s","method":"POST"}' % A.encode())) == []
-    [piece] = reader.finish()
-    assert errors([piece]) == [(1, 0, "method_param_conflict")]
+    [chunk] = reader.finish()
+    assert errors([chunk]) == [(1, 0, "method_param_conflict")]
 
 
 def test_a_quote_that_is_never_closed_costs_its_own_line_only() -> None:
     rows = [f'"{A}{number}","{number}"' for number in range(5_000)]
     rows[700] = f'"{A},700'
-    pieces = read("\n".join(rows).encode(), CSV)
-    assert errors(pieces) == [(701, 700, "unterminated_quote")]
-    assert [ordinal for ordinal, _ in urls(pieces)] == [n for n in range(5_000) if n != 700]
+    chunks = read("\n".join(rows).encode(), CSV)
+    assert errors(chunks) == [(701, 700, "unterminated_quote")]
+    assert [ordinal for ordinal, _ in urls(chunks)] == [n for n in range(5_000) if n != 700]
 
 
 def test_a_quote_that_is_never_closed_costs_its_own_line_only_where_no_other_is() -> None:
     rows = [f"{A}{number},{number}" for number in range(100_000)]
     rows[700] = f'"{A},700'
-    pieces = read("\n".join(rows).encode(), CSV)
-    assert errors(pieces) == [(701, 700, "unterminated_quote")]
-    assert len(urls(pieces)) == 99_999
+    chunks = read("\n".join(rows).encode(), CSV)
+    assert errors(chunks) == [(701, 700, "unterminated_quote")]
+    assert len(urls(chunks)) == 99_999
 
 
 def test_a_row_of_many_lines_may_have_as_many_bytes_as_a_line() -> None:
-    limits = ListLimits(line_bytes=100, piece_lines=2)
+    limits = ReaderLimits(line_bytes=100, chunk_lines=2)
     fits, over = b"\n" * (100 - len(A) - 4), b"\n" * (101 - len(A) - 3)
     spec = csv_of(url=1)
     assert urls(read(b'"%s",%s\n' % (fits, A.encode()), spec, limits=limits)) == [(0, A)]
-    pieces = read(b'"%s",%s\n1,%s' % (over, A.encode(), B.encode()), spec, limits=limits)
-    assert errors(pieces)[0] == (1, 0, "unterminated_quote")
-    assert urls(pieces)[-1][1] == B
+    chunks = read(b'"%s",%s\n1,%s' % (over, A.encode(), B.encode()), spec, limits=limits)
+    assert errors(chunks)[0] == (1, 0, "unterminated_quote")
+    assert urls(chunks)[-1][1] == B
 
 
-@pytest.mark.parametrize("piece_lines", [1, 2, 2_000])
+@pytest.mark.parametrize("chunk_lines", [1, 2, 2_000])
 def test_what_a_bad_row_swallowed_is_read_line_by_line_in_later_pieces_too(
-    piece_lines: int,
+    chunk_lines: int,
 ) -> None:
-    limits = ListLimits(line_bytes=20, piece_lines=piece_lines)
-    pieces = read(b'"\n' + b'a",x,"\n' * 3 + b'a",y\n', CSV, limits=limits)
+    limits = ReaderLimits(line_bytes=20, chunk_lines=chunk_lines)
+    chunks = read(b'"\n' + b'a",x,"\n' * 3 + b'a",y\n', CSV, limits=limits)
     swallowed = [(line, line - 1, "unterminated_quote") for line in (1, 2, 3, 4)]
-    assert errors(pieces) == [*swallowed, (5, 4, "malformed_url")]
+    assert errors(chunks) == [*swallowed, (5, 4, "malformed_url")]
 
 
 def test_every_line_leaving_a_quote_open_takes_no_longer_than_reading_does() -> None:
     """Each of these lines opens a quote as the first of a row, and keeps it open as another."""
-    pieces = read(b'a",x,"\n' * 100_000, CSV)
-    assert len(errors(pieces)) == 100_000
+    chunks = read(b'a",x,"\n' * 100_000, CSV)
+    assert len(errors(chunks)) == 100_000
 
 
 def test_a_line_without_end_is_not_held() -> None:
@@ -235,7 +235,7 @@ def test_a_task_that_is_too_large_is_a_bad_row() -> None:
     large = json.dumps({"url": A, "zenrows_params": {"wait_for": "x" * 60_000}})
     reader = ListReader(NDJSON, {}, task_limits=Limits(task_bytes=50_000))
     list(reader.feed(f'{{"url":"{A}"}}\n{large}\n'.encode()))
-    [piece] = reader.finish()
-    assert errors([piece]) == [(2, 1, "task_too_large")]
-    assert urls([piece]) == [(0, A)]
+    [chunk] = reader.finish()
+    assert errors([chunk]) == [(2, 1, "task_too_large")]
+    assert urls([chunk]) == [(0, A)]
     assert errors(read(large.encode(), NDJSON)) == []

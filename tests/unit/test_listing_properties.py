@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from conveyor.domain import submission, task_bodies
 from conveyor.domain.json_slices import finish
-from conveyor.domain.list_lines import ListLimits
-from conveyor.domain.list_rows import Position
-from conveyor.domain.list_shape import ListKind, ListSpec
-from conveyor.domain.listing import Piece
+from conveyor.domain.task_list.reader import Chunk
+from conveyor.domain.task_list.rows import Position, ReaderLimits
+from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.errors import InvalidArgument
 from tests.unit.list_kit import CSV, NAMED, NDJSON, TXT, read, urls
 
@@ -26,17 +25,17 @@ CONTENT = st.lists(st.sampled_from(WORDS), max_size=60).map(b"".join)
 TABLES = st.lists(
     st.sampled_from([b",", b'"', b'""', b'","', b"\n", b"x", b'"\n', b'\n"', b"x,y\n"]), max_size=80
 ).map(b"".join)
-SPECS = st.sampled_from([TXT, NDJSON, CSV, NAMED, ListSpec(kind=ListKind.CSV, url=0)])
+SPECS = st.sampled_from([TXT, NDJSON, CSV, NAMED, ListSpec(format=ListFormat.CSV, url=0)])
 SMALL = st.builds(
-    ListLimits,
+    ReaderLimits,
     line_bytes=st.integers(4, 60),
-    piece_bytes=st.integers(1, 80),
-    piece_lines=st.integers(1, 6),
+    chunk_bytes=st.integers(1, 80),
+    chunk_lines=st.integers(1, 6),
 )
 CUTS = st.lists(st.integers(0, 400), max_size=12)
 
 
-def outcome(chunks: list[bytes], spec: ListSpec, limits: ListLimits) -> list[Piece] | str:
+def outcome(chunks: list[bytes], spec: ListSpec, limits: ReaderLimits) -> list[Chunk] | str:
     try:
         return read(chunks, spec, limits=limits)
     except InvalidArgument as error:
@@ -51,7 +50,7 @@ def cut(raw: bytes, cuts: list[int]) -> list[bytes]:
 @settings(max_examples=400)
 @given(st.one_of(CONTENT, TABLES), SPECS, SMALL, CUTS)
 def test_however_a_list_is_cut_into_chunks_its_pieces_are_the_same(
-    raw: bytes, spec: ListSpec, limits: ListLimits, cuts: list[int]
+    raw: bytes, spec: ListSpec, limits: ReaderLimits, cuts: list[int]
 ) -> None:
     whole = outcome([raw], spec, limits)
     assert outcome(cut(raw, cuts), spec, limits) == whole
@@ -61,32 +60,32 @@ def test_however_a_list_is_cut_into_chunks_its_pieces_are_the_same(
 @settings(max_examples=400)
 @given(st.one_of(CONTENT, TABLES), SPECS, SMALL)
 def test_whoever_has_a_position_goes_on_with_the_next_piece(
-    raw: bytes, spec: ListSpec, limits: ListLimits
+    raw: bytes, spec: ListSpec, limits: ReaderLimits
 ) -> None:
     whole = outcome([raw], spec, limits)
     if isinstance(whole, str):
         return
-    for number, piece in enumerate(whole, 1):
-        stored = msgspec.json.encode(piece.read)
+    for number, chunk in enumerate(whole, 1):
+        stored = msgspec.json.encode(chunk.position)
         position = msgspec.json.decode(stored, type=Position)
         assert len(stored) < 200
         rest = read(raw[position.offset :], spec, position, limits)
         assert rest == whole[number:]
-    assert not whole or whole[-1].read.offset == len(raw)
+    assert not whole or whole[-1].position.offset == len(raw)
 
 
 @settings(max_examples=200)
 @given(st.one_of(CONTENT, TABLES), SPECS, SMALL)
 def test_every_ordinal_is_a_task_or_an_error(
-    raw: bytes, spec: ListSpec, limits: ListLimits
+    raw: bytes, spec: ListSpec, limits: ReaderLimits
 ) -> None:
     whole = outcome([raw], spec, limits)
     if isinstance(whole, str):
         return
-    told = [ordinal for piece in whole for ordinal, _ in piece.tasks]
-    told += [error.ordinal for piece in whole for error in piece.errors]
+    told = [ordinal for chunk in whole for ordinal, _ in chunk.tasks]
+    told += [error.ordinal for chunk in whole for error in chunk.errors]
     assert sorted(told) == list(range(len(told)))
-    lines = [error.line for piece in whole for error in piece.errors]
+    lines = [error.line for chunk in whole for error in chunk.errors]
     assert lines == sorted(set(lines))
     assert all(1 <= line <= raw.count(b"\n") + 1 for line in lines)
 
@@ -117,10 +116,10 @@ def test_what_the_csv_module_writes_is_read(
     )
     writer.writerow(["note", "url", "rest"])
     writer.writerows((note, f"https://a.example/{number}", rest) for note, number, rest in rows)
-    spec = ListSpec(kind=ListKind.CSV, delimiter=delimiter, quote=quote, header=True, url="url")
-    pieces = read(out.getvalue().encode(), spec, limits=ListLimits(piece_lines=lines))
-    assert [error for piece in pieces for error in piece.errors] == []
-    assert [url for _, url in urls(pieces)] == [
+    spec = ListSpec(format=ListFormat.CSV, delimiter=delimiter, quote=quote, header=True, url="url")
+    chunks = read(out.getvalue().encode(), spec, limits=ReaderLimits(chunk_lines=lines))
+    assert [error for chunk in chunks for error in chunk.errors] == []
+    assert [url for _, url in urls(chunks)] == [
         f"https://a.example/{number}" for _, number, _ in rows
     ]
 
@@ -134,8 +133,10 @@ def test_what_the_csv_module_reads_is_read_the_same(raw: bytes, lines: int) -> N
         ]
     except csv.Error:
         return
-    pieces = read(raw, ListSpec(kind=ListKind.CSV, url=1), limits=ListLimits(piece_lines=lines))
-    told = [(error.ordinal, error.reason) for piece in pieces for error in piece.errors]
+    chunks = read(
+        raw, ListSpec(format=ListFormat.CSV, url=1), limits=ReaderLimits(chunk_lines=lines)
+    )
+    told = [(error.ordinal, error.reason) for chunk in chunks for error in chunk.errors]
     assert told == [
         (number, "malformed_url" if len(row) > 1 else "missing_column")
         for number, row in enumerate(rows)
@@ -174,9 +175,9 @@ def test_lines_of_ndjson_are_judged_as_the_tasks_of_a_submit(
     lines = [json.dumps(task, ensure_ascii=is_ascii, separators=(",", ":")) for task in tasks]
     if lines and lines[0].startswith("["):
         return
-    pieces = read("\n".join(lines).encode(), NDJSON)
-    got = {ordinal: spec for piece in pieces for ordinal, spec in piece.tasks}
-    got |= {error.ordinal: error.reason for piece in pieces for error in piece.errors}  # type: ignore[misc]
+    chunks = read("\n".join(lines).encode(), NDJSON)
+    got = {ordinal: spec for chunk in chunks for ordinal, spec in chunk.tasks}
+    got |= {error.ordinal: error.reason for chunk in chunks for error in chunk.errors}  # type: ignore[misc]
     assert list(map(got.get, range(len(lines)))) == [_inline(line) for line in lines]
 
 

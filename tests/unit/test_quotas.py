@@ -48,7 +48,7 @@ A_JOB = Demand(caller=CALLER, jobs=1, tasks=5)
         ("scheduled_jobs", 2, Demand(caller=CALLER, scheduled=1)),
         ("open_tasks", 35, A_JOB),
         ("open_tasks", 35, Demand(caller=CALLER, tasks=5)),
-        ("upload_slots", 4, Demand(caller=CALLER, slots=1)),
+        ("upload_slots", 4, Demand(caller=CALLER, file_inputs=1)),
         ("active_exports", 3, Demand(caller=CALLER, exports=1)),
     ],
 )

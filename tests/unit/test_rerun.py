@@ -41,6 +41,7 @@ from tests.unit.kit import (
     an_assignment,
     figures_as_answer,
     ids_as_reply,
+    sized,
     survives,
 )
 
@@ -208,7 +209,7 @@ async def test_what_settles_after_the_copy_is_the_older_runs_alone() -> None:
 async def test_a_row_that_settles_between_two_copies_of_it_is_counted_as_it_was_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", 10)
+    sized(monkeypatch, chunk_rows=10)
     house, job_id, first = await _stopped(LARGE, processing=1)
     [busy] = [row for row in await house.rows(first) if row.status is TaskStatus.PROCESSING]
     second, *_ = await house.rerun(job_id, "failed")
@@ -498,7 +499,7 @@ async def test_a_stopped_copy_is_copied_to_its_end(
     status: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the next rerun would have less to copy than there was."""
-    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", 10)
+    sized(monkeypatch, chunk_rows=10)
     house, job_id, _ = await _ended(LARGE)
 
     async def stop() -> None:

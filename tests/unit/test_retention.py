@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from conveyor.domain.batch import pinned_key
+from conveyor.domain.batch import source_list_key
 from conveyor.domain.export import (
     EXPORT_LIFE,
     Export,
@@ -15,18 +15,18 @@ from conveyor.domain.export import (
 )
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.file_input import (
-    SLOT_LIFE,
+    FILE_INPUT_LIFE,
     FileInput,
-    filled,
-    let_go,
-    list_blob,
+    released_by,
+    upload_key,
+    uploaded,
     used_by,
 )
 from conveyor.domain.ids import ExportId, InputId, JobId, RunId
-from conveyor.domain.list_shape import ListKind, ListSpec
 from conveyor.domain.outbox import Delivery, EventStatus, OutboxEvent, owed_again
 from conveyor.domain.run import RunStatus
 from conveyor.domain.task import Refused, Task, TaskStatus
+from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.errors import ResultExpired, Unavailable
 from conveyor.ports.blobs import as_stream
 from conveyor.steps import clear as clear_step
@@ -214,9 +214,9 @@ async def test_of_two_sweepers_one_asks_for_an_export() -> None:
 
 async def test_a_slot_that_no_job_uses_goes_with_its_list_after_a_day() -> None:
     house = a_house()
-    empty, full = await _slot(house), await _full_slot(house)
+    empty, full = await _slot(house), await _full_file_input(house)
 
-    house.clock.advance(SLOT_LIFE + YOUNG - A_MOMENT)
+    house.clock.advance(FILE_INPUT_LIFE + YOUNG - A_MOMENT)
     await house.sweep.step()
     assert not house.cleared
     assert await house.lists() == [full.blob]
@@ -232,17 +232,17 @@ async def test_a_slot_that_no_job_uses_goes_with_its_list_after_a_day() -> None:
 
 async def test_a_list_stays_for_as_long_as_a_job_may_read_it() -> None:
     house = a_house()
-    slot = await _full_slot(house)
+    file_input = await _full_file_input(house)
     job_id, _ = await house.submit(1)
-    await house.metadata.commit(used_by(slot, job_id))
+    await house.metadata.commit(used_by(file_input, job_id))
 
     house.clock.advance(timedelta(days=300))
     await house.sweep_twice()
     assert not house.cleared
-    assert await house.lists() == [slot.blob]
-    kept = await house.metadata.get(FileInput, slot.id)
+    assert await house.lists() == [file_input.blob]
+    kept = await house.metadata.get(FileInput, file_input.id)
     assert kept is not None
-    await house.metadata.commit(let_go(kept, job_id))
+    await house.metadata.commit(released_by(kept, job_id))
     await house.sweep.step()
 
     assert house.cleared == {"input": 1}
@@ -251,30 +251,30 @@ async def test_a_list_stays_for_as_long_as_a_job_may_read_it() -> None:
 
 async def test_a_list_is_let_go_of_for_jobs_that_are_no_more() -> None:
     house = a_house()
-    slot = await _full_slot(house)
+    file_input = await _full_file_input(house)
     lives, _ = await house.submit(1)
     gone = JobId(house.ids.new())
-    await house.metadata.commit(used_by(used_by(slot, lives), gone))
+    await house.metadata.commit(used_by(used_by(file_input, lives), gone))
 
-    house.clock.advance(SLOT_LIFE + YOUNG)
+    house.clock.advance(FILE_INPUT_LIFE + YOUNG)
     await house.sweep.step()
     assert not house.swept
     await house.sweep.step()
 
     assert house.swept == {"held_input": 1}
-    kept = await house.metadata.get(FileInput, slot.id)
+    kept = await house.metadata.get(FileInput, file_input.id)
     assert kept is not None
     assert kept.jobs == (lives,)
 
 
 async def test_a_list_of_a_job_that_is_being_cleared_is_its_deletions() -> None:
     house = a_house()
-    slot = await _full_slot(house)
+    file_input = await _full_file_input(house)
     job_id, _ = await house.submit(1)
-    await house.metadata.commit(used_by(slot, job_id))
+    await house.metadata.commit(used_by(file_input, job_id))
     await house.delete.job(CALLER, job_id)
 
-    house.clock.advance(SLOT_LIFE + YOUNG)
+    house.clock.advance(FILE_INPUT_LIFE + YOUNG)
     await house.sweep_twice()
     assert house.swept["held_input"] == 0
     await house.handle_messages()
@@ -288,16 +288,16 @@ async def test_a_list_of_a_job_that_is_being_cleared_is_its_deletions() -> None:
 
 async def test_an_object_that_nothing_refers_to_goes_in_the_second_sweep_when_old() -> None:
     house = a_house()
-    slot = await _full_slot(house)
+    file_input = await _full_file_input(house)
     job_id, run_id = await house.submit(1)
     export = await _export(house, job_id, run_id)
     gone = JobId(house.ids.new()), RunId(house.ids.new())
-    kept = [str(slot.blob), export_blob(export), f"reports/{job_id}/{run_id}/0.ndjson"]
+    kept = [str(file_input.blob), export_blob(export), f"reports/{job_id}/{run_id}/0.ndjson"]
     strays = {
-        "orphan_input": list_blob(slot, house.ids.new()),
+        "orphan_input": upload_key(file_input, house.ids.new()),
         "orphan_export": f"{exports_of(job_id, run_id)}{house.ids.new()}.1.zip",
         "orphan_report": f"reports/{gone[0]}/{gone[1]}/0.ndjson",
-        "orphan_pin": pinned_key(gone[0]),
+        "orphan_pin": source_list_key(gone[0]),
         "orphan_list": f"lists/{gone[0]}/{gone[1]}/0.ndjson",
     }
     not_ours = ["exports/.keep", "inputs/readme.txt", "lists/a/b/c", "reports/a/b/c/d"]
@@ -388,24 +388,24 @@ async def _move(house: House, export: Export) -> None:
 
 
 async def _slot(house: House) -> FileInput:
-    slot = FileInput(
+    file_input = FileInput(
         id=InputId(house.ids.new()),
         caller=CALLER,
-        spec=ListSpec(kind=ListKind.TXT),
+        spec=ListSpec(format=ListFormat.TXT),
         created_at=house.clock.now(),
     )
-    await house.metadata.commit(slot)
-    found = await house.metadata.get(FileInput, slot.id)
+    await house.metadata.commit(file_input)
+    found = await house.metadata.get(FileInput, file_input.id)
     assert found is not None
     return found
 
 
-async def _full_slot(house: House) -> FileInput:
-    slot = await _slot(house)
-    key = list_blob(slot, house.ids.new())
+async def _full_file_input(house: House) -> FileInput:
+    file_input = await _slot(house)
+    key = upload_key(file_input, house.ids.new())
     await house.blobs.put(key, as_stream([b"https://a.example/\n"]))
-    await house.metadata.commit(filled(slot, key, 19, ()))
-    found = await house.metadata.get(FileInput, slot.id)
+    await house.metadata.commit(uploaded(file_input, key, 19, ()))
+    found = await house.metadata.get(FileInput, file_input.id)
     assert found is not None
     return found
 

@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from conveyor.domain.file_input import SLOT_LIFE, FileInput
+from conveyor.domain.file_input import FILE_INPUT_LIFE, FileInput
 from conveyor.domain.ids import JobId, RunId, task_ids
 from conveyor.domain.job import Job
-from conveyor.domain.pinned_reader import BLANK_SHARE
 from conveyor.domain.run import IngestStatus, Run, RunStatus
 from conveyor.domain.submission import Limits
+from conveyor.domain.task_list.reader import BLANK_SHARE
 from conveyor.errors import InvalidArgument, NotFound, TooLarge, Unavailable
 from conveyor.steps.read import RunView
 from conveyor.steps.shared.turn import TURN
 from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import A_PAGE, CALLER, LIMITS, House, a_house, away, ids_in
 from tests.unit.staging_kit import (
-    PIECE,
+    CHUNK_LINES,
     packed,
     sent,
-    small_pieces,
+    small_chunks,
     submit_list,
     submitted_list,
     urls,
@@ -34,7 +34,7 @@ BAD = (2, 5, 6)
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_pieces(monkeypatch)
+    small_chunks(monkeypatch)
 
 
 async def report_of(house: House, job_id: JobId, run_id: RunId | None = None) -> list[Any]:
@@ -48,9 +48,9 @@ async def seen(house: House, job_id: JobId, run_id: RunId) -> RunView:
 
 async def test_a_small_list_is_a_submission_like_any_other() -> None:
     house = a_house()
-    slot_id = await sent(house, packed(urls(5)))
+    file_input_id = await sent(house, packed(urls(5)))
 
-    answer = await submit_list(house, slot_id)
+    answer = await submit_list(house, file_input_id)
 
     job_id, run_id = ids_in(answer)
     assert (answer.status, answer.body.split()[-1]) == (201, b"5")
@@ -58,7 +58,7 @@ async def test_a_small_list_is_a_submission_like_any_other() -> None:
     assert [row.spec.url for row in rows] == [f"https://ok.example/{n}" for n in range(5)]
     assert [row.id for row in rows] == [task_ids(run_id)(n) for n in range(5)]
     assert (await house.run(run_id)).ingest_status is None
-    assert (await house.job(job_id)).pinned is None
+    assert (await house.job(job_id)).source_list is None
 
 
 async def test_a_small_list_taken_asynchronously_is_counted_at_once() -> None:
@@ -73,9 +73,9 @@ async def test_a_small_list_taken_asynchronously_is_counted_at_once() -> None:
 
 async def test_a_small_list_with_bad_rows_is_refused_and_all_are_named() -> None:
     house = a_house()
-    slot_id = await sent(house, urls(8, bad=BAD))
+    file_input_id = await sent(house, urls(8, bad=BAD))
     with pytest.raises(InvalidArgument) as refused:
-        await submit_list(house, slot_id)
+        await submit_list(house, file_input_id)
     assert refused.value.extras["invalid_tasks"] == [
         {"index": n, "line": n + 1, "reason": "unsupported_scheme", "value": f"ftp://{n}"}
         for n in BAD
@@ -86,16 +86,16 @@ async def test_a_small_list_with_bad_rows_is_refused_and_all_are_named() -> None
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"# only a remark\n"])
 async def test_a_list_without_a_row_is_refused(content: bytes) -> None:
     house = a_house()
-    slot_id = await sent(house, content)
+    file_input_id = await sent(house, content)
     with pytest.raises(InvalidArgument, match="no row"):
-        await submit_list(house, slot_id)
+        await submit_list(house, file_input_id)
 
 
 async def test_a_large_list_is_answered_before_it_is_read_and_then_read_to_its_end() -> None:
     house = a_house()
-    slot_id = await sent(house, urls(3 * PIECE * LIMITS.sync_tasks, bad=BAD))
+    file_input_id = await sent(house, urls(3 * CHUNK_LINES * LIMITS.sync_tasks, bad=BAD))
 
-    answer = await submit_list(house, slot_id)
+    answer = await submit_list(house, file_input_id)
 
     _, run_id = ids_in(answer)
     assert (answer.status, answer.body.split()[-1]) == (202, b"0")
@@ -107,7 +107,7 @@ async def test_a_large_list_is_answered_before_it_is_read_and_then_read_to_its_e
         False,
     )
     await house.handle_messages()
-    count = 3 * PIECE * LIMITS.sync_tasks
+    count = 3 * CHUNK_LINES * LIMITS.sync_tasks
     run = await house.run(run_id)
     assert (run.total, run.ingest_status, run.last_batch_received, run.ingest_errors) == (
         count - len(BAD),
@@ -148,8 +148,8 @@ async def test_tasks_are_done_while_the_rest_still_comes_in_and_the_total_is_ahe
 
     run = await house.run(run_id)
     assert (run.total, await house.done(run_id), run.status) == (
-        2 * PIECE,
-        2 * PIECE,
+        2 * CHUNK_LINES,
+        2 * CHUNK_LINES,
         RunStatus.RUNNING,
     )
     await house.ingest.run(run_id, 0)
@@ -234,7 +234,7 @@ async def test_a_stop_cuts_the_list_and_a_full_rerun_reads_all_of_it() -> None:
     )
     assert run.total == len(await house.rows(run_id)) < COUNT - len(BAD)
 
-    house.clock.advance(SLOT_LIFE * 3)  # the list is kept for as long as the job
+    house.clock.advance(FILE_INPUT_LIFE * 3)  # the list is kept for as long as the job
     await house.sweep_later()
     again, retried, inherited = await house.rerun(job_id)
     await house.handle_messages()
@@ -252,7 +252,7 @@ async def test_a_partial_rerun_of_a_cut_run_copies_and_the_next_full_one_reads_t
     await house.handle_messages()
     copied, retried, inherited = await house.rerun(job_id, "successful")
     await house.handle_messages()
-    assert (retried, inherited) == (PIECE, 0)
+    assert (retried, inherited) == (CHUNK_LINES, 0)
     assert (await house.run(copied)).is_cut
     await house.lifecycle.stop(CALLER, job_id)
 
@@ -298,7 +298,7 @@ async def test_a_list_inline_is_read_again_as_well() -> None:
 async def test_a_strict_list_with_a_bad_row_has_nothing_scraped_and_says_why() -> None:
     house = a_house()
     job_id, run_id = await submitted_list(
-        house, urls(3 * PIECE * LIMITS.sync_tasks, bad=[40]), on_invalid="fail"
+        house, urls(3 * CHUNK_LINES * LIMITS.sync_tasks, bad=[40]), on_invalid="fail"
     )
     await house.handle_messages()
     run = await house.run(run_id)
@@ -311,7 +311,7 @@ async def test_a_strict_list_with_a_bad_row_has_nothing_scraped_and_says_why() -
 
 async def test_a_strict_list_without_a_bad_row_is_taken_whole() -> None:
     house = a_house()
-    count = 3 * PIECE * LIMITS.sync_tasks
+    count = 3 * CHUNK_LINES * LIMITS.sync_tasks
     _, run_id = await submitted_list(house, urls(count), on_invalid="fail")
     await house.handle_messages()
     run = await house.run(run_id)
@@ -349,12 +349,12 @@ async def test_a_list_cut_in_its_packing_stops_the_run_with_what_came_before() -
 
 
 async def test_a_list_of_too_many_rows_ends_there() -> None:
-    house = a_house(limits=Limits(sync_tasks=4, list_rows=3 * PIECE))
+    house = a_house(limits=Limits(sync_tasks=4, list_rows=3 * CHUNK_LINES))
     _, run_id = await submitted_list(house, urls(100))
     await house.handle_messages()
     run = await house.run(run_id)
-    assert (run.status, run.total) == (RunStatus.STOPPED, 3 * PIECE)
-    assert run.ingest_error == "The list has more than 12 rows"
+    assert (run.status, run.total) == (RunStatus.STOPPED, 3 * CHUNK_LINES)
+    assert run.ingest_error == "The list must have at most 12 rows, got more"
 
 
 async def test_what_is_wrong_with_the_whole_of_a_large_list_is_told_at_submit() -> None:
@@ -371,7 +371,7 @@ async def test_what_is_wrong_with_the_whole_of_a_large_list_is_told_at_submit() 
 async def test_only_so_many_bad_rows_are_told_and_all_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("conveyor.domain.pinned_reader.MOST_REPORTED", 6)
+    monkeypatch.setattr("conveyor.domain.task_list.reader.MOST_REPORTED", 6)
     monkeypatch.setattr("conveyor.steps.ingest.MOST_REPORTED", 6)
     house = a_house()
     job_id, run_id = await submitted_list(house, urls(40, bad=range(40)))
@@ -382,33 +382,33 @@ async def test_only_so_many_bad_rows_are_told_and_all_are_counted(
 
 async def test_a_deleted_job_leaves_nothing_and_the_list_goes_with_its_last_job() -> None:
     house = a_house()
-    slot_id = await sent(house, urls(COUNT, bad=BAD))
-    answers = [await submit_list(house, slot_id, on_invalid="skip") for _ in range(2)]
+    file_input_id = await sent(house, urls(COUNT, bad=BAD))
+    answers = [await submit_list(house, file_input_id, on_invalid="skip") for _ in range(2)]
     await house.handle_messages()
     [first, second] = [ids_in(answer)[0] for answer in answers]
-    house.clock.advance(SLOT_LIFE)
+    house.clock.advance(FILE_INPUT_LIFE)
 
     await house.delete.job(CALLER, first)
     await house.handle_messages()
-    slot = await house.metadata.get(FileInput, slot_id)
-    assert slot
-    assert slot.jobs == (second,)
+    file_input = await house.metadata.get(FileInput, file_input_id)
+    assert file_input
+    assert file_input.jobs == (second,)
     await house.delete.job(CALLER, second)
     await house.handle_messages()
 
     assert await house.lists() == []
-    assert await house.metadata.get(FileInput, slot_id) is None
+    assert await house.metadata.get(FileInput, file_input_id) is None
     with pytest.raises(NotFound):
         await house.read.bad_rows(CALLER, first, None)
 
 
 async def test_a_job_that_names_a_list_in_its_last_moment_keeps_it_from_a_purge() -> None:
     house = a_house()
-    slot_id = await sent(house, urls(COUNT))
-    first, _ = ids_in(await submit_list(house, slot_id, on_invalid="skip"))
+    file_input_id = await sent(house, urls(COUNT))
+    first, _ = ids_in(await submit_list(house, file_input_id, on_invalid="skip"))
     await house.handle_messages()
     await house.delete.job(CALLER, first)
-    house.clock.advance(SLOT_LIFE - timedelta(seconds=1))
+    house.clock.advance(FILE_INPUT_LIFE - timedelta(seconds=1))
     about_to_commit, may_commit = asyncio.Event(), asyncio.Event()
 
     async def hold() -> None:
@@ -416,7 +416,7 @@ async def test_a_job_that_names_a_list_in_its_last_moment_keeps_it_from_a_purge(
         await may_commit.wait()
 
     house.trace.before("metadata.commit", 1, hold)
-    submission = asyncio.create_task(submit_list(house, slot_id, on_invalid="skip"))
+    submission = asyncio.create_task(submit_list(house, file_input_id, on_invalid="skip"))
     await about_to_commit.wait()
     house.clock.advance(timedelta(seconds=2))
 
@@ -426,13 +426,13 @@ async def test_a_job_that_names_a_list_in_its_last_moment_keeps_it_from_a_purge(
 
     house.trace.after(
         "metadata.get(FileInput)", 1, commit
-    )  # the purge has seen the slot without it
+    )  # the purge has seen the file input without it
     await house.purge.run(first)
 
     second, run_id = ids_in(submission.result())
-    slot = await house.metadata.get(FileInput, slot_id)
-    assert slot
-    assert slot.jobs == (second,)
+    file_input = await house.metadata.get(FileInput, file_input_id)
+    assert file_input
+    assert file_input.jobs == (second,)
     await house.handle_messages()
     assert (await house.run(run_id)).total == COUNT
 
@@ -457,8 +457,8 @@ FEW = LIMITS.list_rows // BLANK_SHARE // 3  # times three lines
 
 async def _listed(house: House, kind: str, content: bytes) -> Run:
     given = {"csv": {"fields": {"url": 0}}} if kind == "csv" else {}
-    slot_id = await sent(house, content, kind, **given)
-    _, run_id = ids_in(await submit_list(house, slot_id, on_invalid="skip"))
+    file_input_id = await sent(house, content, kind, **given)
+    _, run_id = ids_in(await submit_list(house, file_input_id, on_invalid="skip"))
     await house.handle_messages()
     return await house.run(run_id)
 
@@ -477,13 +477,13 @@ async def test_a_list_of_too_many_blank_lines_and_comments_is_read_no_further(ki
     house = a_house()
     run = await _listed(house, kind, ROW[kind] * 20 + BLANKS[kind] * (FEW + 70) + ROW[kind])
     assert (run.status, run.total, run.is_cut) == (RunStatus.STOPPED, 20, True)
-    assert "304 blank lines and comments, and 20 rows, up to line 324" in (run.ingest_error or "")
+    assert "304 blank lines and comments and 20 rows up to line 324" in (run.ingest_error or "")
 
 
 async def test_blank_lines_are_counted_on_over_turns() -> None:
     house = a_house()
-    slot_id = await sent(house, b"\n" * 200)
-    _, run_id = ids_in(await submit_list(house, slot_id, on_invalid="skip"))
+    file_input_id = await sent(house, b"\n" * 200)
+    _, run_id = ids_in(await submit_list(house, file_input_id, on_invalid="skip"))
 
     async def take_long() -> None:
         house.clock.advance(TURN)

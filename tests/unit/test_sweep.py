@@ -30,6 +30,7 @@ from tests.unit.kit import (
     held,
     ids_as_answer,
     ids_as_reply,
+    sized,
 )
 
 A_MINUTE = timedelta(minutes=1)
@@ -164,7 +165,7 @@ async def test_a_message_that_was_never_sent_waits_for_no_clock_that_was_set_bac
 async def test_a_list_whose_watermark_moves_between_sweeps_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", 2)
+    sized(monkeypatch, chunk_rows=2)
     house = a_house()
     _, run_id = await house.submit(20)
     for _ in range(5):
@@ -417,7 +418,7 @@ async def test_a_sweep_cut_short_by_an_engine_is_made_up_for_by_the_next() -> No
 async def test_in_a_run_without_faults_the_sweeper_does_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", 5)
+    sized(monkeypatch, chunk_rows=5)
     house = a_house()
 
     async def time_passes() -> None:

@@ -9,11 +9,11 @@ from itertools import count
 import pytest
 
 from conveyor.domain.throttle import (
-    BEGINNING,
     FIRST_COOLING,
     LONGEST_COOLING,
     LONGEST_PATIENCE,
     PATIENCE,
+    START,
     Throttle,
 )
 
@@ -79,7 +79,7 @@ def test_an_account_is_used_to_its_limit_and_seldom_refuses(limit: int, latency:
     account = Account(limit, latency)
     account.run(60)
     settling_in = account.refused
-    assert settling_in <= max(limit, BEGINNING) + 20, "a burst, and no hammering"
+    assert settling_in <= max(limit, START) + 20, "a burst, and no hammering"
 
     account.run(600)
 
@@ -94,7 +94,7 @@ def test_an_account_whose_limit_is_told_is_never_asked_for_more() -> None:
     assert account.used / (600 * 200) >= 0.95
     small = Account(5, 1.0, tells=True)
     small.run(60)
-    assert small.refused <= BEGINNING
+    assert small.refused <= START
 
 
 def test_a_limit_that_was_raised_is_found() -> None:
@@ -118,10 +118,10 @@ def test_a_limit_that_was_lowered_is_found() -> None:
 
 def test_it_begins_low_and_doubles() -> None:
     throttle = Throttle(most=MOST)
-    assert throttle.room() == BEGINNING
-    for _ in range(BEGINNING):
+    assert throttle.room() == START
+    for _ in range(START):
         throttle.answered()
-    assert throttle.room() == 2 * BEGINNING
+    assert throttle.room() == 2 * START
     assert Throttle(most=3).room() == 3
 
 

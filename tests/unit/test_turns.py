@@ -12,13 +12,23 @@ from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.domain.batch import INGEST
 from conveyor.domain.control_queue import ControlMessage, ControlSlots, SlotLimits
 from conveyor.domain.ids import CallerId
-from conveyor.domain.list_packing import ListUnpacking
 from conveyor.domain.run import Run, RunStatus
+from conveyor.domain.task_list.decompress import ListDecompressor
 from conveyor.steps.control import MOST_DELIVERIES, ControlWorker, Handler
 from conveyor.steps.shared.turn import TURN, Turn
 from conveyor.testing.clock import FakeClock
-from tests.unit.kit import CALLER, STRANGER, House, a_call, a_house, ids_as_answer, ids_in, until
-from tests.unit.staging_kit import packed, small_pieces, submitted_list, urls
+from tests.unit.kit import (
+    CALLER,
+    STRANGER,
+    House,
+    a_call,
+    a_house,
+    ids_as_answer,
+    ids_in,
+    sized,
+    until,
+)
+from tests.unit.staging_kit import packed, small_chunks, submitted_list, urls
 
 ROWS = 40
 LIMITS = {"a kind": SlotLimits(slots=3, per_caller=2), "another": SlotLimits(slots=1, per_caller=1)}
@@ -26,8 +36,8 @@ LIMITS = {"a kind": SlotLimits(slots=3, per_caller=2), "another": SlotLimits(slo
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_pieces(monkeypatch)
-    monkeypatch.setattr("conveyor.steps.ingest.CHUNK_LINES", 4)
+    small_chunks(monkeypatch)
+    sized(monkeypatch, chunk_rows=4)
 
 
 def slow(house: House, call: str = "tasks.add") -> None:
@@ -104,25 +114,25 @@ async def test_the_turns_of_a_packed_list_take_at_most_twice_the_time_of_one_rea
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each turn unpacks the list from its start, and then lasts at least as long as that took."""
-    monkeypatch.setattr("conveyor.domain.list_packing.BITE", 16)
-    groups = [f"https://ok.example/{n:08x}{n * 7919:08x}\n" for n in range(400)]
-    content = packed("".join(groups).encode())
+    monkeypatch.setattr("conveyor.domain.task_list.decompress.STEP", 16)
+    lines = [f"https://ok.example/{n:08x}{n * 7919:08x}\n" for n in range(400)]
+    content = packed("".join(lines).encode())
 
     async def unpacked(lasting: timedelta) -> tuple[int, int]:
         """How many pieces are unpacked, each in half a second, and in how many turns."""
         house, count = a_house(), 0
 
-        def slowly(_: ListUnpacking, __: bytes) -> None:
+        def slowly(_: ListDecompressor, __: bytes) -> None:
             nonlocal count
             house.clock.advance(timedelta(seconds=0.5))
             count += 1
 
         _, run_id = await submitted_list(house, content)
         with monkeypatch.context() as patch:
-            patch.setattr(ListUnpacking, "_count", slowly)
+            patch.setattr(ListDecompressor, "_check", slowly)
             patch.setattr("conveyor.steps.control.Turn", partial(Turn, lasting=lasting))
             turns = await house.handle_messages()
-        assert (await house.run(run_id)).total == len(groups)
+        assert (await house.run(run_id)).total == len(lines)
         return count, turns
 
     once, turns = await unpacked(timedelta(hours=1))

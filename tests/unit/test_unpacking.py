@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from conveyor.domain.unpacking import MOST_MEMBERS, PIECE, Garbled, unpacking
+from conveyor.domain.content_coding import MOST_MEMBERS, PIECE, CorruptContent, decoder_for
 
 PAGE = b"".join(b"line %d\n" % number for number in range(20_000))
 BARE = zlib.compress(PAGE)[2:-4]
@@ -61,7 +61,7 @@ def test_a_piece_is_never_large_and_the_last_is_never_lost(size: int, step: int)
     ],
 )
 def test_what_is_not_whole_is_garbled(encoding: str, packed: bytes) -> None:
-    with pytest.raises(Garbled):
+    with pytest.raises(CorruptContent):
         unpacked(encoding, packed, 1000)
 
 
@@ -70,8 +70,8 @@ def test_as_many_members_as_are_sane_are_taken() -> None:
 
 
 def unpacked(encoding: str, packed: bytes, step: int) -> list[bytes]:
-    body, pieces = unpacking([encoding]), list[bytes]()
+    body, pieces = decoder_for([encoding]), list[bytes]()
     for at in range(0, len(packed), step):
-        pieces.extend(body.pieces(packed[at : at + step]))
+        pieces.extend(body.decode(packed[at : at + step]))
     body.finish()
     return pieces

@@ -226,7 +226,7 @@ def _linked_routes(handlers: Handlers) -> list[Route]:
     """Where signed links lead: they need no key."""
     return [
         Route("/_local/results/{job}/{run}/{task}", handlers.get_linked_content),
-        Route("/_local/inputs/{input}", handlers.fill_slot, methods=["PUT"]),
+        Route("/_local/inputs/{input}", handlers.upload_file_input, methods=["PUT"]),
         Route("/_local/exports/{export}", handlers.get_linked_export),
     ]
 

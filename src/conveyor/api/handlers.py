@@ -73,22 +73,22 @@ class Handlers:
         call = await take_call(request, scraper(request), self.limits.inline_bytes)
         return _answered(await self.submit.submit(call, wire.submitted))
 
-    async def new_slot(self, request: Request) -> Response:
+    async def create_file_input(self, request: Request) -> Response:
         caller = caller_of(request)
-        slot = await self.file_inputs.slot(caller, await read_body(request, LARGEST_FORM))
-        url, expires_at = self.links.to_slot(self._base(request), slot)
-        headers = {"Content-Type": CONTENT_TYPES_OF_LISTS[slot.spec.kind]}
+        file_input = await self.file_inputs.create(caller, await read_body(request, LARGEST_FORM))
+        url, expires_at = self.links.to_file_input(self._base(request), file_input)
+        headers = {"Content-Type": CONTENT_TYPES_OF_LISTS[file_input.spec.format]}
         upload = wire.WireUpload(url, headers, expires_at)
-        shown = wire.WireSlot(slot.id, upload, slot.expires_at)
+        shown = wire.WireFileInput(file_input.id, upload, file_input.expires_at)
         return Response(wire.encode(shown), 201, media_type=JSON)
 
-    async def fill_slot(self, request: Request) -> Response:
-        slot_id = InputId(request.path_params["input"])
+    async def upload_file_input(self, request: Request) -> Response:
+        file_input_id = InputId(request.path_params["input"])
         content_type = request.headers.get("content-type", "")
-        self.links.check_slot(slot_id, content_type, request.query_params)
+        self.links.check_file_input(file_input_id, content_type, request.query_params)
         declared = request.headers.get("content-length", "")
-        await self.file_inputs.fill(
-            slot_id,
+        await self.file_inputs.upload(
+            file_input_id,
             request.stream(),
             request.headers.getlist("content-encoding"),
             length=int(declared) if declared.isascii() and declared.isdigit() else None,

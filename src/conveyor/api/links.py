@@ -41,18 +41,22 @@ class Links:
     def check_export(self, export_id: ExportId, query: QueryParams) -> None:
         self._check(_export(export_id), query, "ask for the export again")
 
-    def to_slot(self, base: str, slot: FileInput) -> tuple[str, datetime]:
+    def to_file_input(self, base: str, file_input: FileInput) -> tuple[str, datetime]:
         """Where a list is to be put, as the content type its kind has, and until when."""
-        expires_at = min(self._in(UPLOAD_LIFE), slot.expires_at)
-        bound = CONTENT_TYPES[slot.spec.kind]
-        return self._link(base, _slot(slot.id), expires_at, bound), expires_at
+        expires_at = min(self._in(UPLOAD_LIFE), file_input.expires_at)
+        bound = CONTENT_TYPES[file_input.spec.format]
+        return self._link(base, _slot(file_input.id), expires_at, bound), expires_at
 
-    def check_slot(self, slot_id: InputId, content_type: str, query: QueryParams) -> None:
+    def check_file_input(
+        self, file_input_id: InputId, content_type: str, query: QueryParams
+    ) -> None:
         wrong = (
             f", or not for `Content-Type: {content_type}`: "
             "send it unaltered, with the `upload.headers` that came with it"
         )
-        self._check(_slot(slot_id), query, "ask for a new slot", bound=content_type, wrong=wrong)
+        self._check(
+            _slot(file_input_id), query, "ask for a new file input", bound=content_type, wrong=wrong
+        )
 
     def _in(self, life: timedelta) -> datetime:
         return self._clock.now() + life
@@ -87,5 +91,5 @@ def _export(export_id: ExportId) -> str:
     return f"/_local/exports/{export_id}"
 
 
-def _slot(slot_id: InputId) -> str:
-    return f"/_local/inputs/{slot_id}"
+def _slot(file_input_id: InputId) -> str:
+    return f"/_local/inputs/{file_input_id}"

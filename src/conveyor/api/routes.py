@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import msgspec
 
 from conveyor.api import events, webhooks, wire
-from conveyor.domain.list_spec import ListForm
 from conveyor.domain.schedule import Schedule, ScheduleTurn
 from conveyor.domain.submission import Addition, Submission
+from conveyor.domain.task_list.spec import ListForm
 from conveyor.domain.webhook import NewWebhook, WebhookSetting
 from conveyor.errors import (
     ApiKeyCapReached,
@@ -72,8 +72,8 @@ ROUTES: tuple[Route, ...] = (
         ),
     ),
     Route(
-        "POST", "/v1/job_inputs", "new_slot", "Get a slot for a list of tasks",
-        (201, 400, 401, 413, 429, 503), wire.WireSlot, ListForm,
+        "POST", "/v1/job_inputs", "create_file_input", "Get a file input for a list of tasks",
+        (201, 400, 401, 413, 429, 503), wire.WireFileInput, ListForm,
     ),
     Route(
         "GET", "/v1/jobs", "list_jobs", "List your jobs", (200, 400, 401, 503),

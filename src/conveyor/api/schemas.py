@@ -124,7 +124,7 @@ BOUNDS |= {
         ),
     },
 }
-# The ways to hand in tasks: in the body, later, or in a slot.
+# The ways to hand in tasks: in the body, later, or in a file input.
 SOURCES: list[Document] = [
     {
         "required": ["tasks"],
@@ -186,7 +186,7 @@ ABOUT = {
 EXAMPLES: dict[str, Document] = {
     "submit_job": {"status": "open", "tasks": [{"url": "https://example.com/"}]},
     "add_tasks": {"tasks": [{"url": "https://example.com/"}]},
-    "new_slot": {"type": "txt"},
+    "create_file_input": {"type": "txt"},
 }
 IDEMPOTENCY_KEY: Document = {"type": "string", "pattern": "^[!-~]{1,130}$"}
 

@@ -14,9 +14,9 @@ from conveyor.api.intake import LARGEST_FORM, read_body
 from conveyor.api.wire import encode, webhook_shown
 from conveyor.domain import cursor
 from conveyor.domain.ids import EventId, JobId
+from conveyor.domain.json_errors import message_of, suggestion
 from conveyor.domain.outbox import Delivery, OutboxEvent
 from conveyor.domain.signing import SigningKey
-from conveyor.domain.submission import nearest, plain
 from conveyor.domain.webhook import NewWebhook, WebhookSetting
 from conveyor.errors import InvalidArgument
 from conveyor.steps.rotate import Rotate
@@ -146,9 +146,9 @@ def _decoded(raw: bytes, kind: type[Body]) -> Body:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as fault:
-        raise InvalidArgument(plain(fault) + nearest(str(fault), kind)) from None
+        raise InvalidArgument(message_of(fault) + suggestion(str(fault), kind)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as odd:
-        raise InvalidArgument(f"The body is not valid JSON: {plain(odd)}") from None
+        raise InvalidArgument(f"The body is not valid JSON: {message_of(odd)}") from None
 
 
 def _tested(event_id: EventId, delivery: Delivery) -> WireTested:

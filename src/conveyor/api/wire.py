@@ -87,7 +87,7 @@ class WireUpload(msgspec.Struct):
     method: str = "PUT"
 
 
-class WireSlot(msgspec.Struct):
+class WireFileInput(msgspec.Struct):
     file_input_id: str
     upload: WireUpload
     expires_at: datetime

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from conveyor.cli.lists import STDIN, name_of
-from conveyor.domain.list_packing import ListUnpacking, Packing, packing_of
-from conveyor.domain.list_shape import ListKind
 from conveyor.domain.submission import Limits
+from conveyor.domain.task_list.decompress import Compression, ListDecompressor, detect_compression
+from conveyor.domain.task_list.spec import ListFormat
 from conveyor.errors import ConveyorError, RefusedToStart
 
 CHUNK = 256 * 1024
@@ -25,7 +25,7 @@ MOST_LINES = Limits().inline_tasks + 1  # CSV has a line more than tasks
 # A call has more bytes than its list: there is JSON around every task.
 MOST_BYTES = Limits().inline_bytes - 8 * 1024 * 1024
 PACKED = {".gz", ".gzip", ".zst", ".zstd"}
-KINDS = {".csv": ListKind.CSV, ".ndjson": ListKind.NDJSON, ".jsonl": ListKind.NDJSON}
+KINDS = {".csv": ListFormat.CSV, ".ndjson": ListFormat.NDJSON, ".jsonl": ListFormat.NDJSON}
 
 
 class Source:
@@ -55,16 +55,16 @@ class Source:
     @property
     def is_packed(self) -> bool:
         by_name = Path(self.file).suffix.lower() in PACKED
-        return by_name or packing_of(self.beginning) is not Packing.NONE
+        return by_name or detect_compression(self.beginning) is not Compression.NONE
 
     @property
-    def kind(self) -> ListKind:
+    def kind(self) -> ListFormat:
         """By its name; but where the first line is an object they all are, as `-` has no name."""
         path = Path(self.file)
         inner = Path(path.stem) if path.suffix.lower() in PACKED else path
         if found := KINDS.get(inner.suffix.lower()):
             return found
-        return ListKind.NDJSON if self.first_text().lstrip().startswith("{") else ListKind.TXT
+        return ListFormat.NDJSON if self.first_text().lstrip().startswith("{") else ListFormat.TXT
 
     def fits_a_call(self) -> bool:
         """Whether it is short enough to be handed in by one call. May look at all that a call has."""
@@ -98,9 +98,9 @@ class Source:
 
     def first_text(self) -> str:
         """The beginning, unpacked. What cannot be unpacked or read is for the service to tell."""
-        unpacked, unpacking = b"", ListUnpacking()
+        unpacked, unpacking = b"", ListDecompressor()
         with suppress(ConveyorError):  # it is cut short, if nothing else
-            for piece in chain(unpacking.pieces(self.beginning), unpacking.finish()):
+            for piece in chain(unpacking.decompress(self.beginning), unpacking.finish()):
                 unpacked += piece
                 if len(unpacked) > CHUNK:
                     break

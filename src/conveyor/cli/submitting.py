@@ -11,8 +11,8 @@ from conveyor.cli.reach import reach
 from conveyor.cli.remote import Remote, read
 from conveyor.cli.shapes import Added, Submitted
 from conveyor.cli.uploading import Form
-from conveyor.domain.list_shape import ListKind
 from conveyor.domain.submission import OnInvalid
+from conveyor.domain.task_list.spec import ListFormat
 
 File = Annotated[
     str,
@@ -28,7 +28,7 @@ Again = Annotated[
 BadLines = Annotated[
     OnInvalid | None, typer.Option(help="What bad lines do: be left out, or stop the run.")
 ]
-Kind = Annotated[ListKind | None, typer.Option("--type", help="What the list is [by its name].")]
+Kind = Annotated[ListFormat | None, typer.Option("--type", help="What the list is [by its name].")]
 UrlColumn = Annotated[str | None, typer.Option(help="Of CSV: the column with the URL [url].")]
 IdColumn = Annotated[
     str | None, typer.Option(help="Of CSV: the column with ids of your own [external_id].")

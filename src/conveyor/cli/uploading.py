@@ -20,7 +20,7 @@ from conveyor.cli.bars import Bar
 from conveyor.cli.remote import Remote, Unreachable, read
 from conveyor.cli.show import plain
 from conveyor.cli.sources import Source
-from conveyor.domain.list_shape import Column, ListKind
+from conveyor.domain.task_list.spec import Column, ListFormat
 from conveyor.errors import RefusedToStart
 
 TIMES_SENT = 2
@@ -30,7 +30,7 @@ TAB = {"tab", "\\t"}
 class Form(msgspec.Struct, frozen=True, kw_only=True):
     """What was said about a list; what was not, is told by its name and its first line."""
 
-    kind: ListKind | None = None
+    kind: ListFormat | None = None
     url_column: str | None = None
     id_column: str | None = None
     delimiter: str | None = None
@@ -82,7 +82,7 @@ def upload(remote: Remote, source: Source, form: Form, *, quiet: bool) -> str:
 def spec(source: Source, form: Form) -> dict[str, object]:
     """What the service is told about the list. A column that is not there is told at once."""
     kind = form.kind or source.kind
-    if kind is ListKind.CSV:
+    if kind is ListFormat.CSV:
         return {"type": kind, "csv": _csv(source, form)}
     if form != Form(kind=form.kind):
         raise RefusedToStart(

@@ -8,11 +8,11 @@ import msgspec
 from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job
-from conveyor.domain.list_rows import Position
-from conveyor.domain.listing import BEGINNING
-from conveyor.domain.pinned import PinnedList
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, Trigger
 from conveyor.domain.task import TaskSpec, TaskStatus
+from conveyor.domain.task_list.reader import START
+from conveyor.domain.task_list.rows import Position
+from conveyor.domain.task_list.spec import SourceList
 
 INGEST = "ingest"  # the message that finishes a batch
 LINES_AT_A_TIME = 5_000
@@ -20,13 +20,16 @@ BYTES_AT_A_TIME = 1024 * 1024
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows that are promised: their run's total already counts them.
+    """Rows that a run was promised: its total already counts them.
 
-    It is stored before its rows and removed after them, so whoever finds one finds unfinished
-    work, and can finish it. Line n of the staged list `blob` becomes the row with index
-    `first + n`; or each row of the run `source` is copied to the same index; or each good row of
-    the caller's list `pinned` becomes the one with its ordinal as index. How many those are is
-    not known: nothing is promised of them but what exists, and the run's total grows with it.
+    A batch is stored before its rows and removed after them, so that one on record is unfinished
+    work which any process can finish. Its rows come from one of three places:
+
+    - a stored list `blob`: line n becomes the row with index `first + n`;
+    - the run `source_run_id`: each of its rows is copied to the same index;
+    - the file input `source_list`: each good row becomes the task with its ordinal as index. How
+      many those are is not known in advance, so only rows that exist are counted, and the run's
+      total grows with them.
     """
 
     run_id: RunId
@@ -35,15 +38,15 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     created_at: datetime
     blob: str | None = None
-    source: RunId | None = None
-    statuses: tuple[TaskStatus, ...] | None = None  # of the rows to be done again; None: all
+    source_run_id: RunId | None = None
+    statuses: tuple[TaskStatus, ...] | None = None  # of rows that are scraped again; None: all
     inherited: Inheritance = NO_INHERITANCE  # by the rows that exist
     written: int = 0  # rows that exist
-    read: int = 0  # where to go on: bytes of the list, or indexes of the source
-    pinned: PinnedList | None = None
-    position: Position = BEGINNING  # where to go on in it
+    read: int = 0  # where to resume: bytes of the list, or indexes of the source run
+    source_list: SourceList | None = None
+    position: Position = START  # where to resume in it
     errors: int = 0  # bad rows before that
-    checked: bool = False  # a strict one: it has no bad row, and is being read once more
+    checked: bool = False  # a strict list was read once, has no bad row, and is read again
     version: int = 0
 
 
@@ -52,8 +55,8 @@ def list_key(job_id: JobId, run_id: RunId, name: str) -> str:
     return f"{lists_of(job_id, run_id)}{name}.ndjson"
 
 
-def pinned_key(job_id: JobId) -> str:
-    """Where a job keeps the list that it was submitted with."""
+def source_list_key(job_id: JobId) -> str:
+    """Where a job keeps the tasks that it was submitted with."""
     return f"pins/{job_id}.ndjson"
 
 
@@ -99,30 +102,34 @@ def ingest_payload(batch: Batch) -> dict[str, str]:
     return {**place, "version": str(batch.version)}
 
 
-def batch_of(pinned: PinnedList, job_id: JobId, run_id: RunId, now: datetime) -> Batch:
-    """A job's list on its way to be all the rows of a run."""
-    if pinned.spec is None:
+def batch_of(source_list: SourceList, job_id: JobId, run_id: RunId, now: datetime) -> Batch:
+    """The batch that makes a job's whole source list the rows of a run."""
+    if source_list.spec is None:
         return Batch(
             run_id=run_id,
             job_id=job_id,
             first=0,
-            count=pinned.count,
-            blob=pinned.blob,
+            count=source_list.count,
+            blob=source_list.blob,
             created_at=now,
         )
-    return Batch(run_id=run_id, job_id=job_id, first=0, count=0, pinned=pinned, created_at=now)
+    return Batch(
+        run_id=run_id, job_id=job_id, first=0, count=0, source_list=source_list, created_at=now
+    )
 
 
-def run_of(job: Job, pinned: PinnedList, run_id: RunId, trigger: Trigger, now: datetime) -> Run:
-    """A fresh run of a job's list, whose rows are to follow."""
+def run_of(
+    job: Job, source_list: SourceList, run_id: RunId, trigger: Trigger, now: datetime
+) -> Run:
+    """A new run of a job's source list, whose rows follow."""
     return Run(
         id=run_id,
         job_id=job.id,
         caller=job.caller,
         created_at=now,
         updated_at=now,
-        total=pinned.count,
-        next_index=pinned.count,
+        total=source_list.count,
+        next_index=source_list.count,
         sequence=job.runs + 1,
         trigger=trigger,
         ingest_status=IngestStatus.PENDING,

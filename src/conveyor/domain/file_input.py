@@ -1,7 +1,7 @@
-"""A slot for one list: asked for, filled once, read by the jobs that name it.
+"""A file input: an upload that a caller asks for, sends once, and names in jobs.
 
-The list is where its slot says, and stays there unchanged for as long as a job may read it again.
-A slot that no job uses is gone after a day.
+The file stays where its upload put it, unchanged, for as long as a job may read it again. A file
+input that no job uses expires after a day.
 """
 
 from collections.abc import Sequence
@@ -10,16 +10,15 @@ from datetime import datetime, timedelta
 import msgspec
 
 from conveyor.domain.ids import CallerId, InputId, JobId
-from conveyor.domain.list_shape import ListKind, ListSpec
-from conveyor.domain.pinned import PinnedList
+from conveyor.domain.task_list.spec import ListFormat, ListSpec, SourceList
 from conveyor.errors import FileInputAlreadyUploaded, IllegalMove
 
-SLOT_LIFE = timedelta(hours=24)
-MOST_JOBS = 1_000  # that read one list
+FILE_INPUT_LIFE = timedelta(hours=24)
+MOST_JOBS = 1_000  # that read one file input
 CONTENT_TYPES = {
-    ListKind.CSV: "text/csv",
-    ListKind.NDJSON: "application/x-ndjson",
-    ListKind.TXT: "text/plain",
+    ListFormat.CSV: "text/csv",
+    ListFormat.NDJSON: "application/x-ndjson",
+    ListFormat.TXT: "text/plain",
 }
 
 
@@ -28,60 +27,61 @@ class FileInput(msgspec.Struct, frozen=True, kw_only=True):
     caller: CallerId
     spec: ListSpec
     created_at: datetime
-    blob: str | None = None  # where the list is, once it has come
-    length: int = 0  # of the list as it was sent
-    encodings: tuple[str, ...] = ()  # what its `Content-Encoding` said
+    blob: str | None = None  # where the file is, once it was uploaded
+    length: int = 0  # of the file as it was sent
+    encodings: tuple[str, ...] = ()  # the values of its `Content-Encoding`
     jobs: tuple[JobId, ...] = ()  # that read it, and may do so again
     version: int = 0
 
     @property
     def expires_at(self) -> datetime:
-        return self.created_at + SLOT_LIFE
+        return self.created_at + FILE_INPUT_LIFE
 
 
-def is_open(slot: FileInput, now: datetime) -> bool:
-    """Whether it can still be filled, and named by a new job."""
-    return now < slot.expires_at
+def is_open(file_input: FileInput, now: datetime) -> bool:
+    """Whether it can still be uploaded to, and named by a new job."""
+    return now < file_input.expires_at
 
 
-def is_over(slot: FileInput, now: datetime) -> bool:
-    """Whether nobody can have a use for it any more."""
-    return not (slot.jobs or is_open(slot, now))
+def is_over(file_input: FileInput, now: datetime) -> bool:
+    """Whether it can be removed: no job reads it, and no new one can name it."""
+    return not (file_input.jobs or is_open(file_input, now))
 
 
-def filled(slot: FileInput, blob: str, length: int, encodings: Sequence[str]) -> FileInput:
-    if slot.blob is not None:
+def uploaded(file_input: FileInput, blob: str, length: int, encodings: Sequence[str]) -> FileInput:
+    if file_input.blob is not None:
         raise FileInputAlreadyUploaded(
-            "A slot takes one list, and this one has it; ask for another"
+            "A file input takes one file, and this one has it; create another"
         )
-    return msgspec.structs.replace(slot, blob=blob, length=length, encodings=tuple(encodings))
+    return msgspec.structs.replace(file_input, blob=blob, length=length, encodings=tuple(encodings))
 
 
-def used_by(slot: FileInput, job_id: JobId) -> FileInput:
-    if slot.blob is None:
-        raise IllegalMove(f"the list of {slot.id} has not come")
-    return msgspec.structs.replace(slot, jobs=(*slot.jobs, job_id))
+def used_by(file_input: FileInput, job_id: JobId) -> FileInput:
+    if file_input.blob is None:
+        raise IllegalMove(f"{file_input.id} was not uploaded")
+    return msgspec.structs.replace(file_input, jobs=(*file_input.jobs, job_id))
 
 
-def let_go(slot: FileInput, job_id: JobId) -> FileInput:
-    """The slot after a job that read it was deleted."""
-    return msgspec.structs.replace(slot, jobs=tuple(job for job in slot.jobs if job != job_id))
+def released_by(file_input: FileInput, job_id: JobId) -> FileInput:
+    """The file input after a job that read it was deleted."""
+    jobs = tuple(job for job in file_input.jobs if job != job_id)
+    return msgspec.structs.replace(file_input, jobs=jobs)
 
 
-def list_blob(slot: FileInput, nonce: str) -> str:
-    """Where a list on its way in is kept: two at the same time do not meet."""
-    return f"inputs/{slot.id}/{nonce}"
+def upload_key(file_input: FileInput, nonce: str) -> str:
+    """Where one upload is stored. Each has a nonce: two at the same time do not collide."""
+    return f"inputs/{file_input.id}/{nonce}"
 
 
-def pinned_input(slot: FileInput, *, packed: bool, strict: bool) -> PinnedList:
-    """The list of a slot, as a job keeps it."""
-    if slot.blob is None:
-        raise IllegalMove(f"the list of {slot.id} has not come")
-    return PinnedList(
-        blob=slot.blob,
-        spec=slot.spec,
-        encodings=slot.encodings,
-        packed=packed,
-        input_id=slot.id,
+def source_list_of(file_input: FileInput, *, compressed: bool, strict: bool) -> SourceList:
+    """The file as a job keeps it."""
+    if file_input.blob is None:
+        raise IllegalMove(f"{file_input.id} was not uploaded")
+    return SourceList(
+        blob=file_input.blob,
+        spec=file_input.spec,
+        encodings=file_input.encodings,
+        compressed=compressed,
+        file_input_id=file_input.id,
         strict=strict,
     )

@@ -10,8 +10,8 @@ import msgspec
 
 from conveyor.domain.api_key import ApiKey, KeyStatus, status
 from conveyor.domain.ids import CallerId, JobId, KeyId, RunId
-from conveyor.domain.pinned import PinnedList
 from conveyor.domain.schedule import PauseReason, Schedule, ScheduleState, next_fire
+from conveyor.domain.task_list.spec import SourceList
 from conveyor.domain.webhook import Webhook
 from conveyor.errors import IllegalMove, InvalidArgument
 
@@ -53,7 +53,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 3
     result_ttl_days: int = 14
     runs: int = 1  # runs there have ever been: the next one's sequence is one more
-    pinned: PinnedList | None = None  # the list its rows came from, where one is kept
+    source_list: SourceList | None = None  # the list its rows came from, where one is kept
     webhook: Webhook | None = None
     schedule: Schedule | None = None  # of a scheduled job
     schedule_state: ScheduleState = ScheduleState.ACTIVE

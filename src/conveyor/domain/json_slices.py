@@ -17,12 +17,12 @@ from typing import TypeVar
 
 import msgspec
 
+from conveyor.domain.json_errors import LONGEST_SHOWN, field_error
 from conveyor.errors import InvalidArgument
 
 SLICE_BYTES = 32 * 1024  # decoded at once, unless a single element is longer
 DEEPEST_JSON = 32
 MOST_MEMBERS = 100
-LONGEST_SHOWN = 80  # characters of a name or value that are compared or shown
 
 Result = TypeVar("Result")
 # A computation that yields wherever other work may run.
@@ -89,7 +89,7 @@ def cut(raw: bytes, name: str, *, most: int) -> Steps[Cut]:
         at = member.end()
         if names[-1] == name and raw.startswith(b"[", at):
             if slices:
-                raise fault_at(name, "must be given once, got two lists")
+                raise field_error(name, "must be given once, got two lists")
             slices = yield from _sliced(raw, at + 1, most)
             parts.append(raw[begin : at + 1])
             begin = slices[-1][1]
@@ -126,15 +126,6 @@ def is_deeper(raw: bytes, most: int) -> bool:
     return max(accumulate(map(STEP.__getitem__, brackets)), default=0) > most
 
 
-def brief(text: str, most: int = 300) -> str:
-    """A text of any length as one that can be compared and shown: its beginning and its end."""
-    return text if len(text) <= most else f"{text[: most * 2 // 3]}…{text[-most // 3 :]}"
-
-
-def fault_at(field: str, what: str) -> InvalidArgument:
-    return InvalidArgument(f"`{field}` {what}", extras={"field": field})
-
-
 def _sliced(raw: bytes, at: int, most: int) -> Steps[list[Span]]:
     """The slices of the list whose first element begins at `at`; the last ends with the list."""
     slices = list[Span]()
@@ -165,7 +156,7 @@ def _end_of_value(raw: bytes, at: int, most: int, name: str) -> int:
         return end
     _check_depth(raw, end)
     if at + most < len(raw):
-        raise fault_at(
+        raise field_error(
             name[:LONGEST_SHOWN], f"must have at most {most} bytes of JSON, got more than that"
         )
     if raw[end : end + 1] in {b"[", b"{"}:

@@ -32,7 +32,7 @@ def unfinished_ingest(batch: Batch) -> Lost:
 
 def _what_is_owed(batch: Batch) -> str:
     since = f"{batch.created_at:%Y-%m-%d %H:%M:%S}"
-    if batch.pinned:  # how many rows it has shows at its end
+    if batch.source_list:  # how many rows it has shows at its end
         return (
             f"its list is to be read since {since}, and is read up to line {batch.position.line:,}"
         )
@@ -75,11 +75,11 @@ def unfinished_export(export: Export) -> Lost:
     )
 
 
-def held_input(slot: FileInput, job_id: JobId) -> Lost:
+def held_input(file_input: FileInput, job_id: JobId) -> Lost:
     return Lost(
         action="held_input",
-        mark=f"slot {slot.id} {job_id}",
-        what=f"the list {slot.id} is kept for it, and there is no such job",
+        mark=f"slot {file_input.id} {job_id}",
+        what=f"the list {file_input.id} is kept for it, and there is no such job",
         job_id=job_id,
     )
 

@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from enum import StrEnum
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any
 
 import can_ada
 import msgspec
@@ -12,8 +11,8 @@ import msgspec
 from conveyor.domain import params as scraper_params
 from conveyor.domain import step_functions
 from conveyor.domain.job import JobStatus, JobType
-from conveyor.domain.json_slices import DEEPEST_JSON, LONGEST_SHOWN, brief, is_deeper
-from conveyor.domain.json_slices import fault_at as _at
+from conveyor.domain.json_errors import LONGEST_SHOWN, UNKNOWN_FIELD, brief, field_error
+from conveyor.domain.json_slices import DEEPEST_JSON, is_deeper
 from conveyor.domain.params import BadParam, Honoured, Params
 from conveyor.domain.schedule import Schedule, parse_schedule
 from conveyor.domain.step_functions import TaskToken
@@ -158,10 +157,10 @@ def job_params(body: Submission, limits: Limits) -> Params:
         scraper_params.check_honoured(params, limits.honoured)
     except BadParam as bad:
         where = f"zenrows_params.{bad.key[:LONGEST_SHOWN]}"
-        raise _at(where, f"is refused: {bad.reason}") from None
+        raise field_error(where, f"is refused: {bad.reason}") from None
     if (size := _params_size(params)) > limits.task_bytes:
         what = f"must have at most {limits.task_bytes} bytes together, got {size}"
-        raise _at("zenrows_params", what)
+        raise field_error("zenrows_params", what)
     return params
 
 
@@ -170,10 +169,12 @@ def job_schedule(body: Submission) -> Schedule | None:
     is_given = bytes(body.schedule) not in {b"", b"null"}
     if body.type is not JobType.SCHEDULED:
         if is_given:
-            raise _at("schedule", 'must come with `"type": "scheduled"`: a regular job has none')
+            raise field_error(
+                "schedule", 'must come with `"type": "scheduled"`: a regular job has none'
+            )
         return None
     if not is_given:
-        raise _at("schedule", "is required for a scheduled job")
+        raise field_error("schedule", "is required for a scheduled job")
     return parse_schedule(bytes(body.schedule), within="schedule")
 
 
@@ -348,26 +349,28 @@ def check_fields(
 def _check_schedule(body: Submission) -> None:
     is_scheduled = body.type is JobType.SCHEDULED
     if is_scheduled and body.status is JobStatus.OPEN:
-        raise _at(
+        raise field_error(
             "status", "is `closed` for a scheduled job: its tasks are all there from the start"
         )
     if is_scheduled and body.async_:
-        raise _at("async", "must not be true for a scheduled job, which has no rows until it fires")
+        raise field_error(
+            "async", "must not be true for a scheduled job, which has no rows until it fires"
+        )
     job_schedule(body)
 
 
 def _check_fields(body: Submission) -> None:
     if body.status is JobStatus.DELETED:
-        raise _at("status", "is `open` or `closed`")
+        raise field_error("status", "is `open` or `closed`")
     if body.external_id is not None and not EXTERNAL_ID.fullmatch(body.external_id):
-        raise _at("external_id", "is 1 to 128 of A-Z a-z 0-9 . _ -")
+        raise field_error("external_id", "is 1 to 128 of A-Z a-z 0-9 . _ -")
     if body.name is not None and len(body.name) > LONGEST_NAME:
-        raise _at("name", f"has at most {LONGEST_NAME} characters")
+        raise field_error("name", f"has at most {LONGEST_NAME} characters")
     if body.metadata:
         try:
             _accept_metadata(body.metadata)
         except Unfit as unfit:
-            raise _at("metadata", f"{unfit.reason}: {unfit.value}") from None
+            raise field_error("metadata", f"{unfit.reason}: {unfit.value}") from None
     if body.step_functions is not None:
         step_functions.check(body.step_functions, body.type)
 
@@ -381,7 +384,7 @@ def _check_extensions(body: Submission, limits: Limits) -> None:
     ):
         value = getattr(body, name)
         if value is not None and not lowest <= value <= highest:
-            raise _at(name, f"is a whole number from {lowest} to {highest}")
+            raise field_error(name, f"is a whole number from {lowest} to {highest}")
 
 
 def _check_tasks_given(body: Submission, *, has_tasks: bool) -> None:
@@ -389,16 +392,18 @@ def _check_tasks_given(body: Submission, *, has_tasks: bool) -> None:
         _check_list_given(body)
         return
     if body.on_invalid is not None:
-        raise _at("on_invalid", "goes with `file_input_id`: tasks in the body are all good or none")
+        raise field_error(
+            "on_invalid", "goes with `file_input_id`: tasks in the body are all good or none"
+        )
     if body.status is not JobStatus.OPEN and not has_tasks:
-        raise _at("tasks", "holds at least one task in a closed job")
+        raise field_error("tasks", "holds at least one task in a closed job")
 
 
 def _check_list_given(body: Submission) -> None:
     if body.tasks is not None:
-        raise _at("tasks", "and `file_input_id` are two ways: choose one")
+        raise field_error("tasks", "and `file_input_id` are two ways: choose one")
     if body.status is JobStatus.OPEN:
-        raise FileInputUnsupported("A list from a slot is for a closed job; this one is open")
+        raise FileInputUnsupported("`file_input_id` requires a closed job, and this one is open")
 
 
 def _checked_params(given: Mapping[str, object]) -> Params:
@@ -407,17 +412,10 @@ def _checked_params(given: Mapping[str, object]) -> Params:
     return params
 
 
-# What bytes that are no JSON raise; invalid UTF-8 shows only where a string is read.
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-
-UNKNOWN_FIELD = re.compile(
-    r"Object contains unknown field `(?P<name>.*?)`(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL
-)
 AT_FIELD = re.compile(r"at `\$\.(?P<name>\w+)")
 
 
-def name_fault(message: str) -> tuple[Reason, str | None]:
+def task_fault(message: str) -> tuple[Reason, str | None]:
     """The reason in a decoder's complaint about a task, and the field it names."""
     message = brief(message)
     if unknown := UNKNOWN_FIELD.search(message):
@@ -427,33 +425,3 @@ def name_fault(message: str) -> tuple[Reason, str | None]:
     if field := AT_FIELD.search(message):
         return WRONG_TYPE.get(field["name"], Reason.MALFORMED_TASK), None
     return Reason.MALFORMED_TASK, None
-
-
-def nearest(message: str, kind: type[msgspec.Struct]) -> str:
-    """A hint when a field is not known but one much like it is, in the same object."""
-    unknown = UNKNOWN_FIELD.search(brief(message))
-    owner = unknown and _struct_at(kind, unknown["path"] or "$")
-    if not (unknown and owner):
-        return ""
-    like = get_close_matches(unknown["name"][:LONGEST_SHOWN], owner.__struct_encode_fields__, n=1)
-    return f"; did you mean `{like[0]}`?" if like else ""
-
-
-def _struct_at(kind: type[msgspec.Struct], path: str) -> type[msgspec.Struct] | None:
-    """The type of the object at a decoder's path, where it is a type of ours."""
-    for name in path.split(".")[1:]:
-        hint = get_type_hints(kind).get(name)
-        kinds = [
-            one
-            for one in get_args(hint) or (hint,)
-            if isinstance(one, type) and issubclass(one, msgspec.Struct)
-        ]
-        if not kinds:
-            return None
-        [kind] = kinds
-    return kind
-
-
-def plain(error: Exception) -> str:
-    """A decoder's message without its own spelling of paths, and short whatever it quotes."""
-    return brief(str(error)).replace("`$.", "`").replace("`$`", "the body")

@@ -11,17 +11,21 @@ from typing import TypeVar
 import msgspec
 
 from conveyor.domain import json_slices
-from conveyor.domain.json_slices import (
+from conveyor.domain.json_errors import (
     LONGEST_SHOWN,
+    UNREADABLE,
+    field_error,
+    message_of,
+    suggestion,
+)
+from conveyor.domain.json_slices import (
     Cut,
     OverlongElement,
     Span,
     Steps,
-    fault_at,
 )
 from conveyor.domain.params import Params
 from conveyor.domain.submission import (
-    UNREADABLE,
     Addition,
     InvalidTask,
     Limits,
@@ -33,10 +37,8 @@ from conveyor.domain.submission import (
     check_fields,
     invalid_tasks,
     job_params,
-    name_fault,
-    nearest,
-    plain,
     sift,
+    task_fault,
 )
 from conveyor.domain.task import TaskSpec
 from conveyor.errors import CallerFault, InvalidArgument
@@ -89,7 +91,7 @@ def read_addition(raw: bytes, params: Params, limits: Limits) -> Steps[Added]:
     specs = yield from _accepted(raw, pieces.slices, params, limits, limits.tasks_per_add)
     body = _decode(pieces.frame, Addition)
     if not specs:
-        raise fault_at("tasks", "holds at least one task")
+        raise field_error("tasks", "holds at least one task")
     return Added(body, specs)
 
 
@@ -106,7 +108,7 @@ def _cut(raw: bytes, limits: Limits) -> Steps[Cut]:
     except OverlongElement as overlong:
         before = overlong.before
     except UNREADABLE as error:
-        raise _not_json(plain(error)) from None
+        raise _not_json(message_of(error)) from None
     else:
         return pieces
     index = 0
@@ -189,7 +191,7 @@ def _judged_one_by_one(
         except Unfit as unfit:
             bad.append(InvalidTask(index, unfit.reason, unfit.value))
         except msgspec.ValidationError as error:
-            bad.append(InvalidTask(index, *name_fault(str(error))))
+            bad.append(InvalidTask(index, *task_fault(str(error))))
         except UNREADABLE:
             bad.append(InvalidTask(index, Reason.MALFORMED_TASK))
     return specs, bad
@@ -210,7 +212,7 @@ def _elements(
         raise
     except UNREADABLE as error:
         # Bytes are counted from the start of the body, not of the slice in its brackets.
-        message = BYTE.sub(lambda found: f"(byte {int(found[1]) + start - 1})", plain(error))
+        message = BYTE.sub(lambda found: f"(byte {int(found[1]) + start - 1})", message_of(error))
         raise _not_json(message) from None
 
 
@@ -218,9 +220,9 @@ def _decode(raw: bytes, kind: type[Body]) -> Body:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(plain(error) + nearest(str(error), kind)) from None
+        raise InvalidArgument(message_of(error) + suggestion(str(error), kind)) from None
     except UNREADABLE as error:
-        raise _not_json(plain(error)) from None
+        raise _not_json(message_of(error)) from None
 
 
 def _not_json(why: str) -> InvalidArgument:
@@ -229,4 +231,4 @@ def _not_json(why: str) -> InvalidArgument:
 
 def _too_many(count: int, most: int, *, more: bool) -> InvalidArgument:
     got = f"{count} and more" if more else f"{count}"
-    return fault_at("tasks", f"holds at most {most} tasks in one call, got {got}")
+    return field_error("tasks", f"holds at most {most} tasks in one call, got {got}")

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from datetime import timedelta
 
-BEGINNING = 20  # calls of a key of which nothing is known
+START = 20  # calls of a key of which nothing is known
 EASING = 0.5  # seconds in which a burst of refusals counts as one
 PATIENCE = 200  # answers at the highest level known to be good, before one more is tried
 LONGEST_PATIENCE = 1_600  # when trying one more was refused again and again
@@ -28,7 +28,7 @@ class Throttle:
     """
 
     most: float
-    limit: float = float(BEGINNING)
+    limit: float = float(START)
     bound: float = math.inf  # as the gateway tells it
     under_way: int = 0
     runs: int = 0  # that share the key

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from conveyor.domain import file_input as slot_life
+from conveyor.domain import file_input as file_input_life
 from conveyor.domain import lost
 from conveyor.domain.batch import Batch
 from conveyor.domain.deletion import Deletion
@@ -148,21 +148,23 @@ class Clear:
 
     async def _inputs(self, after: str, limit: int) -> Sequence[Entry]:
         page = await self.metadata.page(FileInput, limit=limit, after=after)
-        return [(slot.id, partial(self._slot, slot)) for slot in page]
+        return [(file_input.id, partial(self._slot, file_input)) for file_input in page]
 
-    async def _slot(self, slot: FileInput, _patient: bool) -> Found | None:
+    async def _slot(self, file_input: FileInput, _patient: bool) -> Found | None:
         """A list that no job uses goes after its day; a job that is no more uses none.
 
         A little later: a job that came in the last moment has been recorded by then.
         """
         now = self.clock.now() - YOUNG
-        if slot_life.is_over(slot, now):
-            return Over("input", partial(self._remove_slot, slot))
-        if slot_life.is_open(slot, now):
+        if file_input_life.is_over(file_input, now):
+            return Over("input", partial(self._remove_slot, file_input))
+        if file_input_life.is_open(file_input, now):
             return None
-        for job_id in slot.jobs:
+        for job_id in file_input.jobs:
             if await self._is_forgotten(await self.metadata.get(Job, job_id)):
-                return Broken(lost.held_input(slot, job_id), partial(self._let_go, slot, job_id))
+                return Broken(
+                    lost.held_input(file_input, job_id), partial(self._let_go, file_input, job_id)
+                )
         return None
 
     async def _is_forgotten(self, job: Job | None) -> bool:
@@ -192,18 +194,18 @@ class Clear:
             return 0
         return 1
 
-    async def _let_go(self, slot: FileInput, job_id: JobId) -> int:
+    async def _let_go(self, file_input: FileInput, job_id: JobId) -> int:
         try:
-            await self.metadata.commit(slot_life.let_go(slot, job_id))
+            await self.metadata.commit(file_input_life.released_by(file_input, job_id))
         except Stale:
             return 0
         return 1
 
-    async def _remove_slot(self, slot: FileInput) -> int:
+    async def _remove_slot(self, file_input: FileInput) -> int:
         """The list first: whoever dies in between finds the row again."""
-        if slot.blob:
-            await self.blobs.delete([slot.blob])
-        await self.metadata.commit(Removed(slot))
+        if file_input.blob:
+            await self.blobs.delete([file_input.blob])
+        await self.metadata.commit(Removed(file_input))
         return 1
 
     async def _objects(
@@ -240,11 +242,11 @@ class Clear:
 
     async def _is_kept_by_a_job(self, parts: Sequence[str], key: str) -> bool:
         job = await self.metadata.get(Job, JobId(parts[-1].removesuffix(".ndjson")))
-        return bool(job and job.pinned and job.pinned.blob == key)
+        return bool(job and job.source_list and job.source_list.blob == key)
 
     async def _is_in_a_slot(self, parts: Sequence[str], key: str) -> bool:
-        slot = await self.metadata.get(FileInput, InputId(parts[1]))
-        return slot is not None and slot.blob == key
+        file_input = await self.metadata.get(FileInput, InputId(parts[1]))
+        return file_input is not None and file_input.blob == key
 
     async def _is_an_export(self, parts: Sequence[str], _key: str) -> bool:
         """Whether it is one on record, or a part of one that is being made."""

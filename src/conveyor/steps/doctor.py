@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from dataclasses import dataclass
 
 from conveyor.domain import export as export_life
-from conveyor.domain import file_input as slot_life
+from conveyor.domain import file_input as file_input_life
 from conveyor.domain.batch import Batch
 from conveyor.domain.export import Export, ExportStatus, export_blob
 from conveyor.domain.file_input import FileInput
@@ -106,12 +106,12 @@ class Doctor:
             # A batch that is gone by now was finished meanwhile, and its list with it.
             if await self._is_missing(batch.blob) and await self.metadata.get(Batch, key_of(batch)):
                 yield _missing_list(batch.blob, batch.job_id, batch.run_id)
-        async for slot in every(self.metadata, FileInput):
-            is_over = slot_life.is_over(slot, self.clock.now())
-            is_missing = not is_over and await self._is_missing(slot.blob)
-            if is_missing and await self.metadata.get(FileInput, slot.id) == slot:
-                for job_id in slot.jobs or (None,):
-                    yield _missing_list(slot.blob, job_id)
+        async for file_input in every(self.metadata, FileInput):
+            is_over = file_input_life.is_over(file_input, self.clock.now())
+            is_missing = not is_over and await self._is_missing(file_input.blob)
+            if is_missing and await self.metadata.get(FileInput, file_input.id) == file_input:
+                for job_id in file_input.jobs or (None,):
+                    yield _missing_list(file_input.blob, job_id)
         async for export in every(self.metadata, Export):
             is_missing = self._is_ready(export) and await self._is_missing(export_blob(export))
             if is_missing and await self.metadata.get(Export, export.id) == export:

@@ -1,7 +1,7 @@
-"""Stage: a slot for a list is given out, and the list is taken in, as a stream.
+"""File inputs: create one, and take its upload in as a stream.
 
-The list lies whole in storage before the slot says where it is. Of two that come at the same
-time for one slot, the first to be whole stays; each has a place of its own until then.
+The file is stored whole before the file input says where it is. Each upload is stored under a key
+of its own; of two at the same time, the first that is complete stays.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from datetime import timedelta
 import structlog
 
 from conveyor.domain import file_input as life
-from conveyor.domain.file_input import FileInput, list_blob
+from conveyor.domain.file_input import FileInput, upload_key
 from conveyor.domain.ids import CallerId, InputId
-from conveyor.domain.list_packing import said_packing
-from conveyor.domain.list_spec import parse_spec
+from conveyor.domain.task_list.decompress import declared_compression
+from conveyor.domain.task_list.spec import parse_spec
 from conveyor.errors import (
     ConveyorError,
     FileInputNotFound,
@@ -28,7 +28,7 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata
 from conveyor.steps.shared.quotas import Check, Demand, unlimited
 
-LONGEST_SILENCE = timedelta(seconds=60)  # of one who sends a list
+LONGEST_SILENCE = timedelta(seconds=60)  # between two parts of an upload
 
 log = structlog.get_logger()
 
@@ -42,93 +42,97 @@ class FileInputs:
     most_bytes: int
     quota: Check = unlimited
 
-    async def slot(self, caller: CallerId, raw: bytes) -> FileInput:
-        """Give out a slot for a list that is as the body says."""
+    async def create(self, caller: CallerId, raw: bytes) -> FileInput:
+        """Create a file input for a list as the body declares it."""
         spec = parse_spec(raw)
-        await self.quota(Demand(caller=caller, slots=1))
-        slot = FileInput(
+        await self.quota(Demand(caller=caller, file_inputs=1))
+        file_input = FileInput(
             id=InputId(self.ids.new()), caller=caller, spec=spec, created_at=self.clock.now()
         )
-        await self.metadata.commit(slot)
-        log.info("input.slot", input_id=slot.id, kind=spec.kind)
-        return slot
+        await self.metadata.commit(file_input)
+        log.info("file_input.created", file_input_id=file_input.id, format=spec.format)
+        return file_input
 
-    async def fill(
+    async def upload(
         self,
-        slot_id: InputId,
+        file_input_id: InputId,
         content: AsyncIterable[bytes],
         encodings: Sequence[str],
         *,
         length: int | None,
     ) -> None:
-        """Take a list in, whole or not at all."""
-        slot = await self._open_slot(slot_id)
-        blob = list_blob(slot, self.ids.new())
-        life.filled(slot, blob, 0, encodings)  # before anything is read
-        said_packing(encodings)
+        """Store the file, whole or not at all."""
+        file_input = await self._open(file_input_id)
+        blob = upload_key(file_input, self.ids.new())
+        # Whatever can be refused without reading the upload is refused before it is read.
+        life.uploaded(file_input, blob, 0, encodings)
+        declared_compression(encodings)
         if length is not None and length > self.most_bytes:
             raise self._too_large()
         try:
             length = await self.blobs.put(blob, self._bounded(content, length))
-            await self._pin(slot_id, blob, length, encodings)
+            await self._record(file_input_id, blob, length, encodings)
         except ConveyorError:
-            await self._forget(slot_id, blob)
+            await self._discard(file_input_id, blob)
             raise
-        log.info("input.filled", input_id=slot_id, bytes=length)
+        log.info("file_input.uploaded", file_input_id=file_input_id, bytes=length)
 
-    async def _open_slot(self, slot_id: InputId) -> FileInput:
-        slot = await self.metadata.get(FileInput, slot_id)
-        if slot is None or not life.is_open(slot, self.clock.now()):
-            raise FileInputNotFound("No such slot: they last for a day")
-        return slot
+    async def _open(self, file_input_id: InputId) -> FileInput:
+        file_input = await self.metadata.get(FileInput, file_input_id)
+        if file_input is None or not life.is_open(file_input, self.clock.now()):
+            raise FileInputNotFound("There is no such file input: they expire after a day")
+        return file_input
 
     async def _bounded(
         self, content: AsyncIterable[bytes], declared: int | None
     ) -> AsyncIterator[bytes]:
-        length, chunks = 0, aiter(content)
-        while chunk := await self._next(chunks):
-            length += len(chunk)
+        length, parts = 0, aiter(content)
+        while part := await self._next(parts):
+            length += len(part)
             if length > self.most_bytes:
                 raise self._too_large()
-            yield chunk
+            yield part
         if declared not in {None, length}:
             raise InvalidArgument(
-                f"{length} bytes came of the {declared} that were announced: the list was not taken"
+                f"The upload must have the {declared} bytes that `Content-Length` says, got "
+                f"{length}: nothing was stored"
             )
 
-    async def _next(self, chunks: AsyncIterator[bytes]) -> bytes:
-        """What comes next; nothing at the end."""
+    async def _next(self, parts: AsyncIterator[bytes]) -> bytes:
+        """The next part that is not empty; b"" at the end."""
         try:
             async with asyncio.timeout(LONGEST_SILENCE.total_seconds()):
-                while (chunk := await anext(chunks, None)) == b"":
+                while (part := await anext(parts, None)) == b"":
                     pass
         except TimeoutError:
             raise InvalidArgument(
-                f"Nothing came for {LONGEST_SILENCE.seconds} seconds: the list was not taken"
+                f"No bytes arrived for {LONGEST_SILENCE.seconds} seconds: nothing was stored"
             ) from None
-        return chunk or b""
+        return part or b""
 
     def _too_large(self) -> TooLarge:
         return TooLarge(
-            f"A list has at most {self.most_bytes} bytes as it is sent; pack it by gzip or zstd, "
-            "or send it in parts, each as a job of its own"
+            f"A file must have at most {self.most_bytes} bytes as sent; compress it with gzip or "
+            "zstd, or send it in parts, each as a job of its own"
         )
 
-    async def _pin(
-        self, slot_id: InputId, blob: str, length: int, encodings: Sequence[str]
+    async def _record(
+        self, file_input_id: InputId, blob: str, length: int, encodings: Sequence[str]
     ) -> None:
         while True:
-            slot = await self._open_slot(slot_id)
+            file_input = await self._open(file_input_id)
             try:
-                return await self.metadata.commit(life.filled(slot, blob, length, encodings))
+                return await self.metadata.commit(
+                    life.uploaded(file_input, blob, length, encodings)
+                )
             except Stale:
                 continue
 
-    async def _forget(self, slot_id: InputId, blob: str) -> None:
-        """Remove a list that its slot does not name; what cannot be removed the sweeper finds."""
+    async def _discard(self, file_input_id: InputId, blob: str) -> None:
+        """Remove an upload that its file input does not name; else the sweeper removes it."""
         try:
-            slot = await self.metadata.get(FileInput, slot_id)
-            if slot is None or slot.blob != blob:
+            file_input = await self.metadata.get(FileInput, file_input_id)
+            if file_input is None or file_input.blob != blob:
                 await self.blobs.delete([blob])
         except ConveyorError:
             return

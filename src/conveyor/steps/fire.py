@@ -20,9 +20,9 @@ from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import batch_of, ingest_message, run_of
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job
-from conveyor.domain.pinned import PinnedList
 from conveyor.domain.run import Run, Trigger
 from conveyor.domain.schedule import PauseReason, ScheduleState, next_fire
+from conveyor.domain.task_list.spec import SourceList
 from conveyor.errors import InvalidArgument, Stale, Unavailable
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
@@ -86,18 +86,18 @@ class Fire:
             next_at = _next(job, now)
         except InvalidArgument as error:
             return await self._pause(job, str(error), now)
-        if job.pinned is None:
+        if job.source_list is None:
             return await self._pause(job, "it has no list", now)
         last = await latest_run(self.metadata, job)
         if last and last.is_live:
             return await self._skip(job, last, next_at, now)
-        return await self._run(job, job.pinned, next_at, now)
+        return await self._run(job, job.source_list, next_at, now)
 
     async def _run(
-        self, job: Job, pinned: PinnedList, next_at: datetime | None, now: datetime
+        self, job: Job, source_list: SourceList, next_at: datetime | None, now: datetime
     ) -> Fired:
-        run = run_of(job, pinned, RunId(self.ids.new()), Trigger.SCHEDULED, now)
-        batch = batch_of(pinned, job.id, run.id, now)
+        run = run_of(job, source_list, RunId(self.ids.new()), Trigger.SCHEDULED, now)
+        batch = batch_of(source_list, job.id, run.id, now)
         await self.metadata.commit(life.fire(job, run.id, next_at, now), run, batch)
         log.info("schedule.fired", job_id=job.id, run_id=run.id, late=_late(job, now))
         with suppress(Unavailable):  # the batch is on record: the sweeper sends its message

@@ -1,7 +1,7 @@
-"""Ingest: a staged list, a caller's own, or an earlier run becomes rows, piece by piece, from
+"""Ingest: a staged list, a caller's own, or an earlier run becomes rows, chunk by chunk, from
 wherever the last ingester got to.
 
-For each piece: rows if absent, then the messages, then the watermark. After the last: the total
+For each chunk: rows if absent, then the messages, then the watermark. After the last: the total
 (absolute), the latch for a closed job, and the batch's removal, in one transaction; then the
 completion check. Two ingesters at once do no harm: rows are inserted if absent, and the
 watermark's version lets only one of them go on.
@@ -22,27 +22,31 @@ from conveyor.domain import run as life
 from conveyor.domain.batch import Batch
 from conveyor.domain.ids import RunId, TaskId, task_ids
 from conveyor.domain.job import Job, JobStatus
-from conveyor.domain.listing import BEGINNING
-from conveyor.domain.listing import Piece as ListPiece
 from conveyor.domain.outbox import OutboxEvent
 from conveyor.domain.params import load
-from conveyor.domain.pinned import PinnedList
-from conveyor.domain.pinned_reader import MOST_REPORTED, report, report_key
 from conveyor.domain.rerun import inherited
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, RunStatus
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import Task
+from conveyor.domain.task_list.reader import (
+    MOST_REPORTED,
+    START,
+    Chunk,
+    error_report,
+    error_report_key,
+)
+from conveyor.domain.task_list.spec import SourceList
 from conveyor.errors import InvalidArgument, NotFound, Stale, TooLarge
 from conveyor.ports.blobs import Blobs, as_stream
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata, Removed
 from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
 from conveyor.ports.work import Work
-from conveyor.steps.list_pieces import pieces_of, staged_tasks
 from conveyor.steps.owing import Owing
+from conveyor.steps.shared.list_chunks import file_chunks, stored_tasks
+from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
 from conveyor.steps.shared.turn import ENDLESS, Turn
 
-CHUNK_LINES = 2_000
 FIRST_STORED = 1
 LIST_GIVEN_UP = "Reading the list was given up; run the job again to read all of it"
 LIST_GONE = "The list is no longer in storage; submit it again"
@@ -50,8 +54,8 @@ COPY_GIVEN_UP = "Copying the earlier run was given up; run the job again to copy
 ADDED_GIVEN_UP = "Taking in added tasks was given up; hand in those that are missing as a new job"
 
 
-class Piece(msgspec.Struct, frozen=True):
-    """Rows to be written in one go, and where the next piece begins (`Batch.read`)."""
+class RowChunk(msgspec.Struct, frozen=True):
+    """Rows to be written in one go, and where the next chunk begins (`Batch.read`)."""
 
     rows: list[NewTask]
     read: int
@@ -77,6 +81,7 @@ class Ingest:
     limits: Limits
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
+    sizes: Sizes = DEFAULT_SIZES
 
     async def run(self, run_id: RunId, first: int, turn: Turn = ENDLESS) -> Batch | None:
         """Finish the batch that begins at an index, if it is unfinished.
@@ -129,12 +134,14 @@ class Ingest:
         await self._take_no_more(run_id)
 
     async def _why_given_up(self, batch: Batch) -> str:
-        if batch.source:
+        if batch.source_run_id:
             return COPY_GIVEN_UP
-        key = batch.pinned.blob if batch.pinned else batch.blob or ""
+        key = batch.source_list.blob if batch.source_list else batch.blob or ""
         if await self.blobs.length(key) is None:
             return LIST_GONE
-        return LIST_GIVEN_UP if batch.pinned or await self._is_pinned(batch) else ADDED_GIVEN_UP
+        return (
+            LIST_GIVEN_UP if batch.source_list or await self._is_pinned(batch) else ADDED_GIVEN_UP
+        )
 
     async def _count_again(self, run_id: RunId) -> None:
         """Have a run that takes in nothing more say how many rows it has."""
@@ -152,39 +159,41 @@ class Ingest:
 
     async def _write(self, batch: Batch, turn: Turn) -> Ending:
         """Write rows until there are no more, the run no longer wants them, or the turn is over."""
-        if batch.pinned:
-            return await self._write_pinned(batch, batch.pinned, turn)
-        async for piece in self._pieces(batch):
+        if batch.source_list:
+            return await self._write_pinned(batch, batch.source_list, turn)
+        async for chunk in self._chunks(batch):
             if not await self._is_wanted(batch):
                 return Ending(batch)
-            batch = await self._write_piece(batch, piece)
+            batch = await self._write_chunk(batch, chunk)
             self.wake(batch.run_id)
             if turn.is_over:
                 return Ending(batch, goes_on=True)
-        if batch.source and batch.written < batch.count and await self._is_wanted(batch):
-            raise InvalidArgument(f"rows of run {batch.source} are gone before they were copied")
+        if batch.source_run_id and batch.written < batch.count and await self._is_wanted(batch):
+            raise InvalidArgument(
+                f"rows of run {batch.source_run_id} are gone before they were copied"
+            )
         return Ending(batch)
 
-    async def _write_pinned(self, batch: Batch, pinned: PinnedList, turn: Turn) -> Ending:
+    async def _write_pinned(self, batch: Batch, source_list: SourceList, turn: Turn) -> Ending:
         job = await self.metadata.get(Job, batch.job_id)
         params = load(job.params if job else None)
         while True:
-            checking = pinned.strict and not batch.checked
-            left = pieces_of(
+            checking = source_list.strict and not batch.checked
+            left = file_chunks(
                 self.blobs,
-                pinned,
+                source_list,
                 params,
                 batch.position,
+                limits=self.sizes.reader,
                 task_limits=self.limits,
-                most_rows=self.limits.list_rows,
             )
             try:
-                async with left as pieces:
-                    async for piece in pieces:
+                async with left as chunks:
+                    async for chunk in chunks:
                         turn.begin()  # a packed list was unpacked from its start up to here
                         if not await self._is_wanted(batch):
                             return Ending(batch, is_cut=True)
-                        batch = await self._take(batch, piece, checking=checking)
+                        batch = await self._take(batch, chunk, checking=checking)
                         if turn.is_over:
                             return Ending(batch, goes_on=True)
             except (InvalidArgument, TooLarge) as fault:
@@ -194,25 +203,25 @@ class Ingest:
             if batch.errors:
                 return Ending(batch, is_cut=True, why=_why_refused(batch))
             batch = await self._move(
-                batch, msgspec.structs.replace(batch, checked=True, position=BEGINNING)
+                batch, msgspec.structs.replace(batch, checked=True, position=START)
             )
 
-    async def _take(self, batch: Batch, piece: ListPiece, *, checking: bool) -> Batch:
-        """Write what is good of a piece, tell what is bad, and move the watermark."""
+    async def _take(self, batch: Batch, chunk: Chunk, *, checking: bool) -> Batch:
+        """Write what is good of a chunk, tell what is bad, and move the watermark."""
         if not checking:
-            rows = await asyncio.to_thread(_rows, batch.run_id, piece)
+            rows = await asyncio.to_thread(_rows, batch.run_id, chunk)
             await self.tasks.add(batch.run_id, rows)
             await self.work.enqueue(batch.run_id, [row.id for row in rows])
-        if piece.errors and batch.errors < MOST_REPORTED:
-            key = report_key(batch.job_id, batch.run_id, piece)
-            await self.blobs.put(key, as_stream([report(piece.errors, batch.errors)]))
-        written = batch.written + (0 if checking else len(piece.tasks))
+        if chunk.errors and batch.errors < MOST_REPORTED:
+            key = error_report_key(batch.job_id, batch.run_id, chunk)
+            await self.blobs.put(key, as_stream([error_report(chunk.errors, batch.errors)]))
+        written = batch.written + (0 if checking else len(chunk.tasks))
         ahead = msgspec.structs.replace(
             batch,
             written=written,
             count=written,
-            position=piece.read,
-            errors=batch.errors + len(piece.errors),
+            position=chunk.position,
+            errors=batch.errors + len(chunk.errors),
         )
         batch = await self._move(batch, ahead)
         self.wake(batch.run_id)
@@ -235,54 +244,56 @@ class Ingest:
         next_index = max(run.next_index, batch.position.ordinal)
         return life.listed(run, batch.written, next_index, batch.errors, self.clock.now())
 
-    def _pieces(self, batch: Batch) -> AsyncIterator[Piece]:
-        if batch.source:
-            return self._copies(batch, batch.source)
+    def _chunks(self, batch: Batch) -> AsyncIterator[RowChunk]:
+        if batch.source_run_id:
+            return self._copies(batch, batch.source_run_id)
         return self._listed(batch, batch.blob or "")
 
-    async def _listed(self, batch: Batch, blob: str) -> AsyncIterator[Piece]:
+    async def _listed(self, batch: Batch, blob: str) -> AsyncIterator[RowChunk]:
         """What is left of a staged list."""
         first, read = batch.first + batch.written, batch.read
-        chunks = staged_tasks(self.blobs, blob, offset=read, at_a_time=CHUNK_LINES)
+        chunks = stored_tasks(self.blobs, blob, offset=read, most=self.sizes.chunk_rows)
         async for specs, length in chunks:
             read += length
-            yield Piece(new_tasks(batch.run_id, first, specs), read)
+            yield RowChunk(new_tasks(batch.run_id, first, specs), read)
             first += len(specs)
 
-    async def _copies(self, batch: Batch, source: RunId) -> AsyncIterator[Piece]:
+    async def _copies(self, batch: Batch, source: RunId) -> AsyncIterator[RowChunk]:
         """What is left of an earlier run's rows."""
         statuses = None if batch.statuses is None else frozenset(batch.statuses)
         after: int | None = batch.read - 1
         while after is not None:
-            page = await self.tasks.page(source, limit=CHUNK_LINES, after=after, whole=True)
+            page = await self.tasks.page(
+                source, limit=self.sizes.chunk_rows, after=after, whole=True
+            )
             if page.tasks:
                 rows = [copied(row, statuses) for row in page.tasks]
-                yield Piece(rows, page.tasks[-1].index + 1)
+                yield RowChunk(rows, page.tasks[-1].index + 1)
             after = page.cursor
 
-    async def _write_piece(self, batch: Batch, piece: Piece) -> Batch:
-        await self.tasks.add(batch.run_id, piece.rows)
-        fresh, taken_over = await self._told_apart(batch, piece)
+    async def _write_chunk(self, batch: Batch, chunk: RowChunk) -> Batch:
+        await self.tasks.add(batch.run_id, chunk.rows)
+        fresh, taken_over = await self._told_apart(batch, chunk)
         await self.work.enqueue(batch.run_id, fresh)
         ahead = msgspec.structs.replace(
             batch,
-            written=batch.written + len(piece.rows),
-            read=piece.read,
+            written=batch.written + len(chunk.rows),
+            read=chunk.read,
             inherited=batch.inherited + taken_over,
         )
         await self.metadata.commit(ahead)
         return msgspec.structs.replace(ahead, version=ahead.version + 1)
 
-    async def _told_apart(self, batch: Batch, piece: Piece) -> tuple[list[TaskId], Inheritance]:
-        """Which rows of a piece are to be done, and what the others bring.
+    async def _told_apart(self, batch: Batch, chunk: RowChunk) -> tuple[list[TaskId], Inheritance]:
+        """Which rows of a chunk are to be done, and what the others bring.
 
         By the rows as stored: what settled late in its own run may have been copied by an
         earlier ingester before it did.
         """
         if batch.statuses is None:
-            return [row.id for row in piece.rows], NO_INHERITANCE
-        fresh, taken_over, left = list[TaskId](), NO_INHERITANCE, len(piece.rows)
-        after: int | None = piece.rows[0].index - 1
+            return [row.id for row in chunk.rows], NO_INHERITANCE
+        fresh, taken_over, left = list[TaskId](), NO_INHERITANCE, len(chunk.rows)
+        after: int | None = chunk.rows[0].index - 1
         while after is not None and left:
             page = await self.tasks.page(batch.run_id, limit=left, after=after)
             fresh += [row.id for row in page.tasks if row.source_run_id is None]
@@ -325,7 +336,7 @@ class Ingest:
     async def _is_pinned(self, batch: Batch) -> bool:
         """Whether the job keeps the list, to be read again."""
         job = await self.metadata.get(Job, batch.job_id)
-        return bool(job and job.pinned and job.pinned.blob == batch.blob)
+        return bool(job and job.source_list and job.source_list.blob == batch.blob)
 
     async def _ended(self, run: Run | None, ending: Ending) -> list[Run]:
         if run is None:
@@ -336,7 +347,7 @@ class Ingest:
             less = msgspec.structs.replace(run, total=run.total - missing)
             return [less] if missing else []
         now = self.clock.now()
-        if batch.pinned:
+        if batch.source_list:
             run = self._grown(run, batch)
         ended = life.ingested(run, batch.first + batch.written, batch.inherited, now)
         ended = life.explained(ended, ending.why, is_cut=ending.is_cut or missing > 0)
@@ -351,8 +362,8 @@ class Ingest:
         and they may be done and counted by now.
         """
         after: int | None = _next(batch) - 1
-        while after is not None and (batch.pinned or batch.written < batch.count):
-            page = await self.tasks.page(batch.run_id, limit=CHUNK_LINES, after=after)
+        while after is not None and (batch.source_list or batch.written < batch.count):
+            page = await self.tasks.page(batch.run_id, limit=self.sizes.chunk_rows, after=after)
             end = batch.first + batch.count
             rows = [row for row in page.tasks if not batch.blob or row.index < end]
             if rows:
@@ -369,30 +380,30 @@ class Ingest:
         run = await self.metadata.get(Run, batch.run_id)
         if run is None or run.status is RunStatus.DELETED:
             return False
-        return run.status is not RunStatus.STOPPED or batch.source is not None
+        return run.status is not RunStatus.STOPPED or batch.source_run_id is not None
 
 
-def _rows(run_id: RunId, piece: ListPiece) -> list[NewTask]:
+def _rows(run_id: RunId, chunk: Chunk) -> list[NewTask]:
     task_id = task_ids(run_id)
-    return [NewTask(index, task_id(index), spec) for index, spec in piece.tasks]
+    return [NewTask(index, task_id(index), spec) for index, spec in chunk.tasks]
 
 
 def _next(batch: Batch) -> int:
     """The index of the first row that the watermark does not cover."""
-    if batch.pinned:
+    if batch.source_list:
         return batch.position.ordinal
-    return batch.read if batch.source else batch.first + batch.written
+    return batch.read if batch.source_run_id else batch.first + batch.written
 
 
 def _with_rows(batch: Batch, rows: Sequence[Task]) -> Batch:
     written, after = batch.written + len(rows), rows[-1].index + 1
-    if batch.pinned:
+    if batch.source_list:
         position = msgspec.structs.replace(batch.position, ordinal=after)
         return msgspec.structs.replace(batch, written=written, count=written, position=position)
     return msgspec.structs.replace(
         batch,
         written=written,
-        read=after if batch.source else batch.read,
+        read=after if batch.source_run_id else batch.read,
         inherited=batch.inherited + inherited(rows),
     )
 

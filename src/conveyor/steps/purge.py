@@ -15,14 +15,14 @@ import msgspec
 import structlog
 
 from conveyor.domain import job as life
-from conveyor.domain.batch import Batch, lists_of, pinned_key
+from conveyor.domain.batch import Batch, lists_of, source_list_key
 from conveyor.domain.deletion import Deletion
 from conveyor.domain.export import Export, exports_of
-from conveyor.domain.file_input import FileInput, is_over, let_go
+from conveyor.domain.file_input import FileInput, is_over, released_by
 from conveyor.domain.ids import InputId, JobId, RunId
 from conveyor.domain.job import Job
 from conveyor.domain.outbox import Channel, EventStatus, OutboxEvent
-from conveyor.domain.pinned_reader import reports_of
+from conveyor.domain.task_list.reader import error_reports
 from conveyor.errors import Stale
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
@@ -78,24 +78,26 @@ class Purge:
                 await self.metadata.commit(Removed(run))
                 yield
         job = await self.metadata.get(Job, job_id)
-        if job and job.pinned and job.pinned.input_id:
-            await self._release_input(job.pinned.input_id, job_id)
+        if job and job.source_list and job.source_list.file_input_id:
+            await self._release_input(job.source_list.file_input_id, job_id)
         else:
-            await self.blobs.delete([pinned_key(job_id)])
+            await self.blobs.delete([source_list_key(job_id)])
 
-    async def _release_input(self, slot_id: InputId, job_id: JobId) -> None:
+    async def _release_input(self, file_input_id: InputId, job_id: JobId) -> None:
         """Release a file input; the last job to release it removes it, once no other can name it.
 
         The input is released first: a job that names it at that moment is either seen here or
         finds that the input has changed. A crash in between leaves the input to the sweeper.
         """
-        while (slot := await self.metadata.get(FileInput, slot_id)) and job_id in slot.jobs:
-            free = let_go(slot, job_id)
+        while (
+            file_input := await self.metadata.get(FileInput, file_input_id)
+        ) and job_id in file_input.jobs:
+            free = released_by(file_input, job_id)
             goes = is_over(free, self.clock.now())
             with suppress(Stale):
                 await self.metadata.commit(free)
                 if goes:
-                    await self.blobs.delete([slot.blob] if slot.blob else [])
+                    await self.blobs.delete([file_input.blob] if file_input.blob else [])
                     await self.metadata.commit(Removed(free))
 
     async def _purge_run(self, job_id: JobId, run_id: RunId) -> AsyncGenerator[None, None]:
@@ -112,7 +114,7 @@ class Purge:
             with suppress(Stale):  # its worker has changed it meanwhile
                 await self.metadata.commit(*(Removed(export) for export in exports))
             yield
-        for prefixes in (lists_of, reports_of, exports_of):
+        for prefixes in (lists_of, error_reports, exports_of):
             while keys := await self.blobs.keys(prefixes(job_id, run_id), limit=CHUNK):
                 await self.blobs.delete(keys)
                 yield

@@ -11,9 +11,9 @@ from conveyor.domain import cursor
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_index
 from conveyor.domain.job import Job, JobStatus, JobType, next_run
-from conveyor.domain.pinned_reader import reports_of
 from conveyor.domain.run import IngestStatus, Run
 from conveyor.domain.task import Attempt, Task, TaskStatus, has_expired
+from conveyor.domain.task_list.reader import error_reports
 from conveyor.domain.waiting import Waiting
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
 from conveyor.ports.blobs import Blobs
@@ -86,7 +86,7 @@ class Read:
         """The rows of a run's list that are no tasks, as lines of JSON in the list's order."""
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
-        return self._reports(reports_of(job.id, run.id))
+        return self._reports(error_reports(job.id, run.id))
 
     async def _reports(self, prefix: str) -> AsyncIterator[bytes]:
         after = ""

@@ -19,10 +19,10 @@ from conveyor.domain.batch import Batch, batch_of, ingest_message, run_of
 from conveyor.domain.credentials import context
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import Job
-from conveyor.domain.pinned import PinnedList
 from conveyor.domain.rerun import Statuses, expected, inherited, is_too_late
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, Trigger, counts
 from conveyor.domain.submission import Limits
+from conveyor.domain.task_list.spec import SourceList
 from conveyor.errors import (
     CallerFault,
     ConveyorError,
@@ -41,13 +41,13 @@ from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
 from conveyor.ports.work import Work
-from conveyor.steps.list_pieces import staged_tasks
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
+from conveyor.steps.shared.list_chunks import stored_tasks
 from conveyor.steps.shared.ownership import latest_run, own_job
 from conveyor.steps.shared.quotas import Check, Demand, unlimited
+from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
 from conveyor.steps.shared.standing import CheckKey, any_key
 
-PAGE = 2_000
 RUNS = 100
 
 log = structlog.get_logger()
@@ -57,7 +57,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A rerun about to be made, and where its rows come from: a run, or the job's list."""
 
     job: Job
-    source: Run | PinnedList
+    source: Run | SourceList
     rerun_of: RunId | None
     run_id: RunId
     retried: int
@@ -99,6 +99,7 @@ class RerunJob:
     wake: Callable[[RunId], None]
     quota: Check = unlimited
     standing: CheckKey = any_key
+    sizes: Sizes = DEFAULT_SIZES
     under_way: set[JobId] = field(default_factory=set)
 
     async def rerun(
@@ -156,13 +157,15 @@ class RerunJob:
             raise
 
     async def _plan(self, job: Job, statuses: Statuses | None) -> Plan:
-        if job.schedule and job.pinned and job.latest_run_id is None and statuses is None:
-            is_small = job.pinned.spec is None and job.pinned.count < self.limits.sync_tasks
-            return self._from_list(job, job.pinned, None, large=not is_small)
+        if job.schedule and job.source_list and job.latest_run_id is None and statuses is None:
+            is_small = (
+                job.source_list.spec is None and job.source_list.count < self.limits.sync_tasks
+            )
+            return self._from_list(job, job.source_list, None, large=not is_small)
         source = await self._source(job)
         if source.is_cut and statuses is None:
-            if job.pinned:  # the last run was cut short of it
-                return self._from_list(job, job.pinned, source.id, large=True)
+            if job.source_list:  # the last run was cut short of it
+                return self._from_list(job, job.source_list, source.id, large=True)
             source = await self._whole_run(job) or source
         tally = await self.tasks.tally(source.id)
         settled = (await self.tasks.counts([source.id]))[source.id]
@@ -188,15 +191,15 @@ class RerunJob:
         return None
 
     def _from_list(
-        self, job: Job, pinned: PinnedList, rerun_of: RunId | None, *, large: bool
+        self, job: Job, source_list: SourceList, rerun_of: RunId | None, *, large: bool
     ) -> Plan:
         """All of the job's list."""
         return Plan(
             job=job,
-            source=pinned,
+            source=source_list,
             rerun_of=rerun_of,
             run_id=RunId(self.ids.new()),
-            retried=pinned.count,
+            retried=source_list.count,
             large=large,
         )
 
@@ -208,7 +211,7 @@ class RerunJob:
         return msgspec.structs.replace(plan, retried=retried, inherited=taken_over)
 
     def _check(self, plan: Plan) -> None:
-        if isinstance(plan.source, PinnedList):
+        if isinstance(plan.source, SourceList):
             return
         if not plan.retried:
             raise NoMatchingTasks(f"The last run has no tasks{_in(plan.statuses)}")
@@ -231,15 +234,19 @@ class RerunJob:
         return retried, taken_over
 
     async def _rows(self, plan: Plan) -> AsyncIterator[list[NewTask]]:
-        if isinstance(plan.source, PinnedList):
+        if isinstance(plan.source, SourceList):
             first = 0
-            async for specs, _ in staged_tasks(self.blobs, plan.source.blob, at_a_time=PAGE):
+            async for specs, _ in stored_tasks(
+                self.blobs, plan.source.blob, most=self.sizes.chunk_rows
+            ):
                 yield new_tasks(plan.run_id, first, specs)
                 first += len(specs)
             return
         after: int | None = -1
         while after is not None:
-            page = await self.tasks.page(plan.source.id, limit=PAGE, after=after, whole=True)
+            page = await self.tasks.page(
+                plan.source.id, limit=self.sizes.chunk_rows, after=after, whole=True
+            )
             yield [copied(row, plan.statuses) for row in page.tasks]
             after = page.cursor
 
@@ -266,7 +273,7 @@ class RerunJob:
 
     def _new_run(self, plan: Plan) -> Run:
         source, now = plan.source, self.clock.now()
-        if isinstance(source, PinnedList):
+        if isinstance(source, SourceList):
             run = run_of(plan.job, source, plan.run_id, Trigger.MANUAL, now)
         else:
             run = Run(
@@ -293,7 +300,7 @@ class RerunJob:
         try:
             if plan.large or await self.metadata.get(Run, plan.run_id):
                 return  # there are none; or it took effect, and only the word of it was lost
-            while await self.tasks.discard(plan.run_id, limit=PAGE):
+            while await self.tasks.discard(plan.run_id, limit=self.sizes.chunk_rows):
                 pass
         except ConveyorError:
             return
@@ -304,14 +311,14 @@ def _in(statuses: Statuses | None) -> str:
 
 
 def _batch(plan: Plan, run: Run) -> Batch:
-    if isinstance(plan.source, PinnedList):
+    if isinstance(plan.source, SourceList):
         return batch_of(plan.source, run.job_id, run.id, run.created_at)
     return Batch(
         run_id=run.id,
         job_id=run.job_id,
         first=0,
         count=run.total,
-        source=plan.source.id,
+        source_run_id=plan.source.id,
         statuses=None if plan.statuses is None else tuple(sorted(plan.statuses)),
         created_at=run.created_at,
     )

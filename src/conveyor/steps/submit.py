@@ -15,18 +15,26 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from conveyor.domain.batch import Batch, batch_of, ingest_message, lines, list_key, pinned_key
+from conveyor.domain.batch import (
+    Batch,
+    batch_of,
+    ingest_message,
+    lines,
+    list_key,
+    source_list_key,
+)
 from conveyor.domain.credentials import context
-from conveyor.domain.file_input import MOST_JOBS, FileInput, is_open, pinned_input, used_by
+from conveyor.domain.file_input import (
+    MOST_JOBS,
+    FileInput,
+    is_open,
+    source_list_of,
+    used_by,
+)
 from conveyor.domain.ids import CallerId, EventId, InputId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
-from conveyor.domain.list_packing import ANY_RATIO, Packing, packing_of
-from conveyor.domain.list_rows import LineError, invalid_rows
-from conveyor.domain.listing import Piece
 from conveyor.domain.outbox import OutboxEvent
 from conveyor.domain.params import dump, result_format
-from conveyor.domain.pinned import PinnedList
-from conveyor.domain.pinned_reader import LongList
 from conveyor.domain.run import IngestStatus, Run
 from conveyor.domain.schedule import first_fire
 from conveyor.domain.step_functions import beats_of, token_context, unconfigured
@@ -39,6 +47,10 @@ from conveyor.domain.submission import (
 )
 from conveyor.domain.task import TaskSpec
 from conveyor.domain.task_bodies import Submitted, read_submission
+from conveyor.domain.task_list.decompress import Compression, detect_compression
+from conveyor.domain.task_list.reader import Chunk, ReadEnough, invalid_rows
+from conveyor.domain.task_list.rows import RowError
+from conveyor.domain.task_list.spec import SourceList
 from conveyor.domain.webhook import NewWebhook, Webhook
 from conveyor.errors import (
     ConveyorError,
@@ -56,13 +68,12 @@ from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks, new_tasks, portions
 from conveyor.ports.work import Work
-from conveyor.steps.list_pieces import pieces_of
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
+from conveyor.steps.shared.list_chunks import file_chunks
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.quotas import Check, Demand, unlimited
+from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
 from conveyor.steps.shared.standing import CheckKey, any_key
-
-SMALL_LIST = 4 * 1024 * 1024  # bytes that are read before a submit is answered
 
 log = structlog.get_logger()
 
@@ -77,8 +88,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     run: Run | None  # of a scheduled job there is none yet
     specs: list[TaskSpec]
     large: bool  # its rows are to follow
-    staged: PinnedList | None = None  # the list its rows come from, now or at every fire
-    slot: FileInput | None = None  # which that list lies in
+    staged: SourceList | None = None  # the list its rows come from, now or at every fire
+    file_input: FileInput | None = None  # which that list lies in
     beats: OutboxEvent | None = None  # to the state that waits for its run
     ignored: tuple[str, ...] = ()  # fields of the body that are not known here
 
@@ -101,6 +112,7 @@ class SubmitJob:
     takes_tokens: bool = False  # of states that wait for a run
     quota: Check = unlimited
     standing: CheckKey = any_key
+    sizes: Sizes = DEFAULT_SIZES
 
     async def submit(self, call: Call, render: Render) -> Answer:
         """Store the submission and answer 201, or 202 when its rows will follow."""
@@ -128,11 +140,13 @@ class SubmitJob:
         webhook = await self.vet(call.caller, body.webhook) if body.webhook else None
         if body.file_input_id is None:
             return self._new_draft(call, body, specs, webhook)
-        slot = await self._filled_slot(call.caller, InputId(body.file_input_id))
-        pinned = await self._pinned(slot, body)
-        found = await self._small_list(slot, pinned, body)
+        file_input = await self._uploaded_file_input(call.caller, InputId(body.file_input_id))
+        source_list = await self._source_list(file_input, body)
+        found = await self._small_list(file_input, source_list, body)
         if found is None:
-            return self._new_draft(call, body, [], webhook, slot=slot, pinned=pinned)
+            return self._new_draft(
+                call, body, [], webhook, file_input=file_input, source_list=source_list
+            )
         return self._new_draft(call, body, found, webhook)
 
     async def _checked(self, call: Call) -> Submitted:
@@ -141,54 +155,60 @@ class SubmitJob:
             raise unconfigured()
         return given
 
-    async def _filled_slot(self, caller: CallerId, slot_id: InputId) -> FileInput:
-        """The caller's slot, with its list whole in storage."""
-        slot = await self.metadata.get(FileInput, slot_id)
-        if slot is None or slot.caller != caller or not is_open(slot, self.clock.now()):
-            raise FileInputNotFound("No such file input: they last for a day")
-        if slot.blob is None:
-            raise FileInputNotUploaded("The list has not been sent to its slot")
-        if len(slot.jobs) >= MOST_JOBS:
-            raise InvalidArgument(f"A list is for at most {MOST_JOBS} jobs: send it once more")
-        length = await self.blobs.length(slot.blob)
-        if length != slot.length or length > self.limits.list_bytes:
-            raise FileInputNotUploaded("The list is not as it was sent: send it to a new slot")
-        return slot
+    async def _uploaded_file_input(self, caller: CallerId, file_input_id: InputId) -> FileInput:
+        """The caller's file input, with its file whole in storage."""
+        found = await self.metadata.get(FileInput, file_input_id)
+        if found is None or found.caller != caller or not is_open(found, self.clock.now()):
+            raise FileInputNotFound("There is no such file input: they expire after a day")
+        if found.blob is None:
+            raise FileInputNotUploaded("The file was not uploaded")
+        if len(found.jobs) >= MOST_JOBS:
+            raise InvalidArgument(
+                f"A file input must be used by at most {MOST_JOBS} jobs: upload the file again"
+            )
+        length = await self.blobs.length(found.blob)
+        if length != found.length or length > self.limits.list_bytes:
+            raise FileInputNotUploaded(
+                "The file is not as it was uploaded: upload it to a new file input"
+            )
+        return found
 
-    async def _pinned(self, slot: FileInput, body: Submission) -> PinnedList:
-        async with aclosing(self.blobs.read(slot.blob or "")) as content:
-            packed = packing_of(await anext(content, b"")) is not Packing.NONE
-        return pinned_input(slot, packed=packed, strict=body.on_invalid is OnInvalid.FAIL)
+    async def _source_list(self, file_input: FileInput, body: Submission) -> SourceList:
+        async with aclosing(self.blobs.read(file_input.blob or "")) as content:
+            compressed = detect_compression(await anext(content, b"")) is not Compression.NONE
+        return source_list_of(
+            file_input, compressed=compressed, strict=body.on_invalid is OnInvalid.FAIL
+        )
 
     async def _small_list(
-        self, slot: FileInput, pinned: PinnedList, body: Submission
+        self, file_input: FileInput, source_list: SourceList, body: Submission
     ) -> list[TaskSpec] | None:
         """The tasks of a list that is cheap to read; None for one that is to be read later.
 
         The beginning of that one is read as well: a list that is wrong as a whole mostly shows
         it there, and is refused here and now.
         """
-        specs, errors = list[TaskSpec](), list[LineError]()
-        read = pieces_of(
+        specs, errors = list[TaskSpec](), list[RowError]()
+        read = file_chunks(
             self.blobs,
-            pinned,
+            source_list,
             job_params(body, self.limits),
             task_limits=self.limits,
-            most_rows=self.limits.list_rows,
-            enough=SMALL_LIST + ANY_RATIO,  # a bomb shows by then
+            limits=self.sizes.reader,
+            most_bytes=self.sizes.probed_file_bytes,
         )
-        with suppress(LongList):
-            async with read as pieces:
-                async for piece in pieces:
-                    if self._is_large(slot, body, piece):
+        with suppress(ReadEnough):
+            async with read as chunks:
+                async for chunk in chunks:
+                    if self._is_large(file_input, body, chunk):
                         return None
-                    specs += [spec for _, spec in piece.tasks]
-                    errors += piece.errors
+                    specs += [spec for _, spec in chunk.tasks]
+                    errors += chunk.errors
                 return self._whole(specs, errors, body)
         return None
 
     def _whole(
-        self, specs: list[TaskSpec], errors: list[LineError], body: Submission
+        self, specs: list[TaskSpec], errors: list[RowError], body: Submission
     ) -> list[TaskSpec] | None:
         if body.on_invalid is OnInvalid.SKIP:
             return None
@@ -198,11 +218,11 @@ class SubmitJob:
             raise InvalidArgument("There is no row in the list", extras={"field": "file_input_id"})
         return specs
 
-    def _is_large(self, slot: FileInput, body: Submission, piece: Piece) -> bool:
+    def _is_large(self, file_input: FileInput, body: Submission, chunk: Chunk) -> bool:
         return (
             body.on_invalid is OnInvalid.SKIP
-            or max(slot.length, piece.read.offset) > SMALL_LIST
-            or piece.read.ordinal >= self.limits.sync_tasks
+            or max(file_input.length, chunk.position.offset) > self.sizes.small_file_bytes
+            or chunk.position.ordinal >= self.limits.sync_tasks
         )
 
     def _new_draft(
@@ -212,28 +232,35 @@ class SubmitJob:
         specs: list[TaskSpec],
         webhook: Webhook | None,
         *,
-        slot: FileInput | None = None,
-        pinned: PinnedList | None = None,
+        file_input: FileInput | None = None,
+        source_list: SourceList | None = None,
     ) -> Draft:
-        large = bool(pinned or body.async_) or len(specs) >= self.limits.sync_tasks
+        large = bool(source_list or body.async_) or len(specs) >= self.limits.sync_tasks
         job_id, run_id = JobId(self.ids.new()), RunId(self.ids.new())
         job = self._new_job(call, body, job_id)
         is_kept = job.schedule or (large and job.status is not JobStatus.OPEN)
-        if is_kept and pinned is None:
-            pinned = PinnedList(blob=pinned_key(job_id), count=len(specs))
-        job = msgspec.structs.replace(job, pinned=pinned, webhook=webhook)
+        if is_kept and source_list is None:
+            source_list = SourceList(blob=source_list_key(job_id), count=len(specs))
+        job = msgspec.structs.replace(job, source_list=source_list, webhook=webhook)
         if job.schedule:
-            return Draft(job=job, run=None, specs=specs, large=False, staged=pinned, slot=slot)
+            return Draft(
+                job=job,
+                run=None,
+                specs=specs,
+                large=False,
+                staged=source_list,
+                file_input=file_input,
+            )
         job = msgspec.structs.replace(job, latest_run_id=run_id, runs=1)
         run, beats = self._awaited(self._new_run(job, run_id, len(specs), large=large), body)
-        staged = pinned or PinnedList(blob=list_key(job_id, run_id, "0"), count=len(specs))
+        staged = source_list or SourceList(blob=list_key(job_id, run_id, "0"), count=len(specs))
         return Draft(
             job=job,
             run=run,
             specs=specs,
             large=large,
             staged=staged if large else None,
-            slot=slot,
+            file_input=file_input,
             beats=beats,
         )
 
@@ -297,7 +324,7 @@ class SubmitJob:
         try:
             made, batches = await self._prepared(draft)
             claims = self.idempotency.claim(call, answer)
-            slots = [used_by(draft.slot, draft.job.id)] if draft.slot else []
+            slots = [used_by(draft.file_input, draft.job.id)] if draft.file_input else []
             beats = [draft.beats] if draft.beats else []
             await self.metadata.commit(draft.job, *made, *batches, *slots, *beats, *claims)
         except KeyTaken:
@@ -316,7 +343,7 @@ class SubmitJob:
     async def _prepared(self, draft: Draft) -> tuple[list[Run], list[Batch]]:
         """What is to be stored beside the job, with all that must be there before it."""
         run, staged = draft.run, draft.staged
-        if staged and draft.slot is None:
+        if staged and draft.file_input is None:
             await self.blobs.put(staged.blob, as_stream(lines(draft.specs)))
         if run is None:
             return [], []
@@ -342,7 +369,7 @@ class SubmitJob:
         try:
             if await self.metadata.get(Job, draft.job.id):
                 return  # it took effect, and only the word of it was lost
-            if draft.staged and draft.slot is None:
+            if draft.staged and draft.file_input is None:
                 await self.blobs.delete([draft.staged.blob])
             elif draft.run and not draft.staged:
                 while await self.tasks.discard(draft.run.id, limit=self.limits.sync_tasks):

@@ -26,7 +26,6 @@ from conveyor.domain.ids import (
     task_ids,
 )
 from conveyor.domain.job import Job, JobStatus
-from conveyor.domain.list_shape import ListKind, ListSpec
 from conveyor.domain.outbox import Channel, EventType, OutboxEvent
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.run import Run
@@ -40,6 +39,7 @@ from conveyor.domain.task import (
     TaskSpec,
     TaskStatus,
 )
+from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.ports.tasks import NewTask
 from conveyor.ports.work import Held
 from conveyor.testing.clock import NOON, FakeIds
@@ -122,8 +122,10 @@ def a_deletion(**changes: object) -> Deletion:
 
 
 def a_file_input(**changes: object) -> FileInput:
-    slot = FileInput(id=INPUT, caller=CALLER, spec=ListSpec(kind=ListKind.TXT), created_at=NOON)
-    return msgspec.structs.replace(slot, **changes)
+    file_input = FileInput(
+        id=INPUT, caller=CALLER, spec=ListSpec(format=ListFormat.TXT), created_at=NOON
+    )
+    return msgspec.structs.replace(file_input, **changes)
 
 
 def an_export(**changes: object) -> Export:

@@ -31,9 +31,9 @@ from conveyor.adapters.http.robots_txt import Robots
 from conveyor.adapters.http.spacing import Spacing
 from conveyor.domain import media
 from conveyor.domain.breaker import Sign
+from conveyor.domain.content_coding import CorruptContent
 from conveyor.domain.public_address import Reach
 from conveyor.domain.robots import LARGEST as LARGEST_ROBOTS
-from conveyor.domain.unpacking import Garbled
 from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
@@ -117,7 +117,7 @@ class DirectGateway:
         except Denied as denied:
             refusal = page_wire.synthesised(denied.code, denied.status, str(denied), sign=Sign.NONE)
             return page_wire.later(refusal, denied.wait)
-        except (BodyTooLarge, FellSilent, Cut, Garbled, Unsendable, Lost) as mishap:
+        except (BodyTooLarge, FellSilent, Cut, CorruptContent, Unsendable, Lost) as mishap:
             return page_wire.synthesised(*self._explained(mishap), sign=_sign(mishap))
         finally:
             limit.lift()
@@ -138,7 +138,7 @@ class DirectGateway:
             case FellSilent():
                 why = f"The site sent nothing for {self._silence:g} seconds, midway in its answer."
                 return "gateway_timeout", 504, why
-            case Cut() | Garbled():
+            case Cut() | CorruptContent():
                 why = "The site's answer was cut short or cannot be read."
                 return "gateway_garbled", 502, why
             case Unsendable():

@@ -15,9 +15,9 @@ from conveyor.adapters.http.page_wire import Unsendable
 from conveyor.adapters.http.pool import PORTS, Server
 from conveyor.adapters.http.requests import fields
 from conveyor.adapters.http.requests import request as request_of
+from conveyor.domain.content_coding import ACCEPTED
 from conveyor.domain.params import ASKS_FOR_NOTHING, HONOURED_BY_DIRECT, KNOWN
 from conveyor.domain.problem import phrase
-from conveyor.domain.unpacking import ACCEPTED
 from conveyor.ports.gateway import PageRequest, Refusal
 
 LONGEST_LANDING = 8192  # characters of what a redirect points to, with what it is told from

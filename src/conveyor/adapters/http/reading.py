@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from conveyor.adapters.http.exchange import Connection
-from conveyor.domain.unpacking import unpacking
+from conveyor.domain.content_coding import decoder_for
 from conveyor.ports.bodies import Spool
 
 SILENCE = timedelta(seconds=60)  # in the middle of an answer, once it has begun
@@ -83,11 +83,11 @@ class Inflow:
     Raises `FellSilent` when nothing comes for too long.
     """
 
-    __slots__ = ("_answer", "_came", "_most", "_pieces", "_silence", "_unpacking")
+    __slots__ = ("_answer", "_came", "_decoder", "_most", "_pieces", "_silence")
 
     def __init__(self, answer: Connection, *, most: int, silence: float) -> None:
         self._answer = answer
-        self._unpacking = unpacking([answer.header(CONTENT_ENCODING) or ""])
+        self._decoder = decoder_for([answer.header(CONTENT_ENCODING) or ""])
         self._most, self._silence = most, silence
         self._came = 0
         self._pieces: Iterator[bytes] = iter(())
@@ -96,9 +96,9 @@ class Inflow:
         while (piece := next(self._pieces, None)) is None:
             chunk = await self._chunk()
             if not chunk:
-                self._unpacking.finish()
+                self._decoder.finish()
                 return b""
-            self._pieces = iter(self._unpacking.pieces(chunk))
+            self._pieces = iter(self._decoder.decode(chunk))
         return piece
 
     async def _chunk(self) -> bytes:

@@ -8,8 +8,8 @@ from conveyor.adapters.http.exchange import Cut, FellSilent, Lost, Unconnected
 from conveyor.adapters.http.page_wire import Unsendable
 from conveyor.adapters.http.reading import BodyTooLarge
 from conveyor.adapters.http.remembered import Found, Remembered
+from conveyor.domain.content_coding import CorruptContent
 from conveyor.domain.robots import ALLOW_ALL, Rules, product, rules_for
-from conveyor.domain.unpacking import Garbled
 
 PATH = "/robots.txt"
 LIFE = 3_600.0  # seconds that rules are good for
@@ -56,7 +56,7 @@ class Robots:
                 status, text = await self._fetch(site)
         except Unconnected:
             raise  # nor could the page be had: that is told as it is, and not remembered
-        except (Lost, Cut, FellSilent, Garbled, BodyTooLarge, TimeoutError):
+        except (Lost, Cut, FellSilent, CorruptContent, BodyTooLarge, TimeoutError):
             return Found(None, AWAY, ROOM // MOST_SITES)
         except (Denied, Unsendable) as denied:
             if isinstance(denied, Denied) and denied.wait is not None:

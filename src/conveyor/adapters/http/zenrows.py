@@ -25,8 +25,8 @@ from conveyor.adapters.http.reading import (
 from conveyor.adapters.http.requests import fields
 from conveyor.adapters.http.requests import request as request_of
 from conveyor.domain.breaker import Sign
+from conveyor.domain.content_coding import ACCEPTED, CorruptContent
 from conveyor.domain.counts import NOTHING, Spend
-from conveyor.domain.unpacking import ACCEPTED, Garbled
 from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
@@ -112,7 +112,7 @@ class ZenrowsGateway:
         except FellSilent:
             why = f"The gateway sent nothing for {self._silence:g} seconds, midway in its answer."
             return told.refusal("gateway_timeout", 504, why, Sign.BROKEN)
-        except (Cut, Garbled):
+        except (Cut, CorruptContent):
             why = "The gateway's answer was cut short or cannot be read."
             return told.refusal("gateway_garbled", 502, why, Sign.BROKEN)
         except Unsendable:
@@ -137,7 +137,7 @@ class ZenrowsGateway:
                     return answer.status < 500
                 finally:
                     self._pool.give_back(answer)
-        except (TimeoutError, Lost, Cut, FellSilent, Garbled, BodyTooLarge):
+        except (TimeoutError, Lost, Cut, FellSilent, CorruptContent, BodyTooLarge):
             return False
 
     def _put(self, request: PageRequest) -> bytes:

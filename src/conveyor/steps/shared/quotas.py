@@ -30,7 +30,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int = 0  # that run now
     scheduled: int = 0
     tasks: int = 0
-    slots: int = 0
+    file_inputs: int = 0
     exports: int = 0
 
 
@@ -57,7 +57,7 @@ class Quotas:
         """Refuse with `QuotaExceeded` what would go past a limit."""
         limits = {
             "scheduled_jobs": (demand.scheduled, self.scheduled_jobs),
-            "upload_slots": (demand.slots, self.upload_slots),
+            "upload_slots": (demand.file_inputs, self.upload_slots),
             "active_exports": (demand.exports, self.active_exports),
             "active_jobs": (demand.jobs, self.active_jobs),
             "open_tasks": (demand.tasks, self.open_tasks),

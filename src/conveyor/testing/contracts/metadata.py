@@ -19,7 +19,6 @@ from conveyor.domain.file_input import FileInput
 from conveyor.domain.idempotency import IdempotencyRecord
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobType
-from conveyor.domain.list_shape import ListKind, ListSpec
 from conveyor.domain.outbox import Channel, Delivery, EventStatus, EventType, OutboxEvent
 from conveyor.domain.run import IngestStatus, Inheritance, Run, RunStatus, Trigger
 from conveyor.domain.schedule import (
@@ -30,6 +29,7 @@ from conveyor.domain.schedule import (
     Weekly,
 )
 from conveyor.domain.signing import SigningKey, SigningKeys
+from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.errors import KeyTaken, Stale
 from conveyor.ports.metadata import Change, Key, Metadata, Removed, Row, key_of
 from conveyor.testing.clock import NOON
@@ -406,7 +406,7 @@ RICH: Mapping[type[Row], Mapping[str, object]] = {
     Deletion: {"run_id": OTHER_RUN, "done_at": NOON + SECOND},
     FileInput: {
         "spec": ListSpec(
-            kind=ListKind.CSV, delimiter=";", quote="'", header=True, url="link", external_id=3
+            format=ListFormat.CSV, delimiter=";", quote="'", header=True, url="link", external_id=3
         ),
         "blob": "inputs/1",
         "length": 9,

@@ -30,15 +30,17 @@ class UsageContract:
     async def test_unused_inputs_are_those_of_the_caller_that_no_job_uses(
         self, engine: Engine
     ) -> None:
-        slot = msgspec.structs.replace(a_file_input(), blob="a list")
+        file_input = msgspec.structs.replace(a_file_input(), blob="a list")
         names = [InputId(name) for name in new_ids(4)]
         for name in names[:3]:
-            await engine.metadata.commit(msgspec.structs.replace(slot, id=name))
-        foreign = msgspec.structs.replace(slot, id=names[3], caller=OTHER)
+            await engine.metadata.commit(msgspec.structs.replace(file_input, id=name))
+        foreign = msgspec.structs.replace(file_input, id=names[3], caller=OTHER)
         await engine.metadata.commit(foreign)
-        used = as_stored(msgspec.structs.replace(slot, id=names[0]))
+        used = as_stored(msgspec.structs.replace(file_input, id=names[0]))
         await engine.metadata.commit(used_by(used, JobId("a job")))
-        await engine.metadata.commit(Removed(as_stored(msgspec.structs.replace(slot, id=names[1]))))
+        await engine.metadata.commit(
+            Removed(as_stored(msgspec.structs.replace(file_input, id=names[1])))
+        )
 
         assert (await engine.metadata.usage(CALLER)).unused_inputs == 1
         assert (await engine.metadata.usage(OTHER)).unused_inputs == 1

@@ -53,3 +53,41 @@ UPDATE control_message SET kind = 'purge' WHERE kind = 'scrub';
 
 -- What one caller has under way is read at once, its scheduled jobs among it.
 CREATE INDEX job_scheduled ON job (caller) WHERE type = 'scheduled' AND status <> 'deleted';
+
+-- File inputs and source lists: pinned -> source_list, kind -> format, packed -> compressed.
+UPDATE job SET doc = json_remove(
+    json_set(doc, '$.pinned.spec.format', doc ->> '$.pinned.spec.kind'), '$.pinned.spec.kind')
+ WHERE doc ->> '$.pinned.spec.kind' IS NOT NULL;
+UPDATE job SET doc = json_remove(
+    json_set(doc, '$.pinned.compressed', json('true')), '$.pinned.packed')
+ WHERE doc ->> '$.pinned.packed';
+UPDATE job SET doc = json_remove(
+    json_set(doc, '$.pinned.file_input_id', doc ->> '$.pinned.input_id'), '$.pinned.input_id')
+ WHERE doc ->> '$.pinned.input_id' IS NOT NULL;
+UPDATE job SET doc = json_remove(json_set(doc, '$.source_list', doc -> '$.pinned'), '$.pinned')
+ WHERE doc -> '$.pinned' IS NOT NULL;
+UPDATE batch SET doc = json_remove(
+    json_set(doc, '$.pinned.spec.format', doc ->> '$.pinned.spec.kind'), '$.pinned.spec.kind')
+ WHERE doc ->> '$.pinned.spec.kind' IS NOT NULL;
+UPDATE batch SET doc = json_remove(
+    json_set(doc, '$.pinned.compressed', json('true')), '$.pinned.packed')
+ WHERE doc ->> '$.pinned.packed';
+UPDATE batch SET doc = json_remove(
+    json_set(doc, '$.pinned.file_input_id', doc ->> '$.pinned.input_id'), '$.pinned.input_id')
+ WHERE doc ->> '$.pinned.input_id' IS NOT NULL;
+UPDATE batch SET doc = json_remove(json_set(doc, '$.source_list', doc -> '$.pinned'), '$.pinned')
+ WHERE doc -> '$.pinned' IS NOT NULL;
+UPDATE batch SET doc = json_remove(
+    json_set(doc, '$.source_run_id', doc ->> '$.source'), '$.source');
+UPDATE batch SET doc = json_remove(
+    json_set(doc, '$.position.columns', doc -> '$.position.places'), '$.position.places')
+ WHERE doc -> '$.position.places' IS NOT NULL;
+UPDATE batch SET doc = json_remove(
+    json_set(doc, '$.position.single_line_until', doc -> '$.position.flat_until'),
+    '$.position.flat_until')
+ WHERE doc -> '$.position.flat_until' IS NOT NULL;
+UPDATE batch SET doc = json_remove(
+    json_set(doc, '$.position.blank_lines', doc -> '$.position.blank'), '$.position.blank')
+ WHERE doc -> '$.position.blank' IS NOT NULL;
+UPDATE file_input SET doc = json_remove(
+    json_set(doc, '$.spec.format', doc ->> '$.spec.kind'), '$.spec.kind');

@@ -1,0 +1,1 @@
+"""Task lists in files: what a caller declares about one, and how the service reads it."""

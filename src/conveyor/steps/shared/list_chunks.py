@@ -1,0 +1,85 @@
+"""Task lists in blobs as streams: a file input in chunks of checked rows, a stored list in tasks."""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager
+
+import msgspec
+
+from conveyor.domain.params import Params
+from conveyor.domain.submission import Limits
+from conveyor.domain.task import TaskSpec
+from conveyor.domain.task_list.reader import LIMITS, START, Chunk, SourceListReader
+from conveyor.domain.task_list.rows import Position, ReaderLimits
+from conveyor.domain.task_list.spec import SourceList
+from conveyor.errors import InvalidArgument
+from conveyor.ports.blobs import Blobs
+from conveyor.ports.tasks import PAGE_BYTES
+
+SPECS = msgspec.json.Decoder(TaskSpec)
+
+
+@asynccontextmanager
+async def file_chunks(
+    blobs: Blobs,
+    source: SourceList,
+    params: Params,
+    position: Position = START,
+    *,
+    limits: ReaderLimits = LIMITS,
+    task_limits: Limits,
+    most_bytes: float = math.inf,
+) -> AsyncIterator[AsyncIterator[Chunk]]:
+    """The chunks of a file input from a position on; raises as `SourceListReader` does."""
+    reader = SourceListReader(
+        source, params, position, limits=limits, task_limits=task_limits, most_bytes=most_bytes
+    )
+    async with (
+        aclosing(blobs.read(source.blob, offset=reader.offset)) as content,
+        aclosing(_chunks(reader, content)) as chunks,
+    ):
+        yield chunks
+
+
+async def _chunks(
+    reader: SourceListReader, content: AsyncIterator[bytes]
+) -> AsyncGenerator[Chunk, None]:
+    async for part in content:
+        async for chunk in _in_threads(reader.feed(part)):
+            yield chunk
+    async for chunk in _in_threads(reader.finish()):
+        yield chunk
+
+
+async def _in_threads(chunks: Iterator[Chunk]) -> AsyncIterator[Chunk]:
+    """Compute each chunk in a thread: it takes tens of milliseconds, too long for the loop."""
+    while chunk := await asyncio.to_thread(next, chunks, None):
+        yield chunk
+
+
+async def stored_tasks(
+    blobs: Blobs, key: str, *, offset: int = 0, most: int
+) -> AsyncIterator[tuple[list[TaskSpec], int]]:
+    """The tasks of a stored list from an offset on, with the bytes they took.
+
+    Up to `most` at a time, and fewer where they are large.
+    """
+    rest, specs, length = b"", list[TaskSpec](), 0
+    async for part in blobs.read(key, offset=offset):
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            specs.append(_spec(line))
+            length += len(line) + 1
+            if len(specs) == most or length >= PAGE_BYTES:
+                yield specs, length
+                specs, length = [], 0
+    if specs:
+        yield specs, length
+
+
+def _spec(line: bytes) -> TaskSpec:
+    try:
+        return SPECS.decode(line)
+    except msgspec.DecodeError as error:
+        raise InvalidArgument(f"a stored list cannot be read: {error}") from error
