@@ -2,9 +2,10 @@
 running service is found by the notice it left in its folder.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import get_type_hints
 
 from conveyor import __version__
 from conveyor.adapters.files import room
@@ -74,6 +75,17 @@ class Engines(Stores):
     room: Callable[[], Awaitable[Room]]
     due_times: DueTimes
     dead: Sequence[Held]  # claims of processes known to be dead
+
+
+def ports(of: type[Engines] = Engines) -> Mapping[str, type]:
+    """Every port of `Engines` by its name: the one list that metrics, crash points and docs use."""
+    hints = get_type_hints(of)
+    return {
+        field.name: hints[field.name]
+        for field in fields(of)
+        if getattr(hints[field.name], "_is_protocol", False)
+        and hints[field.name].__module__.startswith("conveyor.ports.")
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,8 @@ DEAD = 77  # how a process ends that died where it was told to
 ASTRAY = 78  # it came to another call than the one it was to die at
 STEPS = str(Path(conveyor.__file__).parent / "steps")
 
+PAGING = "shared/pagination.py"  # it pages for a step: that step makes the call
+
 
 class When(StrEnum):
     BEFORE = "before"  # the call never happens
@@ -119,7 +121,8 @@ class Deaths(Trace):
 def _step(frame: FrameType | None) -> str:
     """The nearest file of a step that is on the way to this call."""
     while frame:
-        if frame.f_code.co_filename.startswith(STEPS):
-            return Path(frame.f_code.co_filename).name
+        path = frame.f_code.co_filename
+        if path.startswith(STEPS) and not path.endswith(PAGING):
+            return Path(path).name
         frame = frame.f_back
     return ""

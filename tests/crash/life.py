@@ -18,7 +18,7 @@ import msgspec
 from starlette.types import ASGIApp, Message
 
 from conveyor.domain.task_list.rows import ReaderLimits
-from conveyor.operating import Engines
+from conveyor.operating import Engines, ports
 from conveyor.settings import Settings
 from conveyor.steps.shared.sizes import Sizes
 from conveyor.testing.clock import NOON, FakeClock, FakeIds
@@ -34,10 +34,7 @@ MOST_ROUNDS = 60
 SIZES = Sizes(chunk_rows=4, reader=ReaderLimits(chunk_lines=4))  # so that ten rows are many
 REMEMBERED = timedelta(hours=23)  # for which the answer to a repeated call is surely kept
 BEGUN = "begun"
-PORTS = (
-    "metadata", "tasks", "work", "control_queue", "bodies",
-    "blobs", "coordination", "gateway", "webhooks", "encryption", "step_functions",
-)  # fmt: skip
+PORTS = ports().keys() - {"clock", "ids"}  # those keep nothing, and say nothing to anyone
 UNFINISHED = """
 SELECT 1 FROM task JOIN run_no ON run_no.no = task.run_no JOIN run ON run.id = run_no.run_id
  WHERE run_no.open = 1 AND run.live = 1 AND task.due_at IS NOT NULL
