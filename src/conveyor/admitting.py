@@ -1,4 +1,4 @@
-"""Who gets in, and what is kept for them under encrypt: keys, callers and the encryption key, wired."""
+"""Composition of authentication, API keys and encryption."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +12,6 @@ from conveyor.adapters.system.clock import SystemClock, SystemIds
 from conveyor.api.api_keys import ApiKeyRoutes
 from conveyor.api.auth import Callers, ForwardedKeys, OwnKeys
 from conveyor.errors import RefusedToStart, Unavailable
-from conveyor.fresh_seals import FreshSeals
 from conveyor.operating import Engines
 from conveyor.ports.encryption import KeyProvider
 from conveyor.settings import DIRECT, Auth, Settings
@@ -45,7 +44,7 @@ def check_callers(settings: Settings) -> None:
 
 
 async def open_key_ring(settings: Settings, *, any_provider: bool = False) -> AesKeyRing:
-    """The encrypt of a data folder; with `any_provider` also when its key is not kept as the settings say."""
+    """Open the key ring of a data folder; with `any_provider` also one the settings do not name."""
     files = KeyFiles(settings.folder, settings.encryption, _provider)
     try:
         keys = await files.load(any_provider=any_provider)
@@ -59,7 +58,7 @@ async def open_key_ring(settings: Settings, *, any_provider: bool = False) -> Ae
 def _provider(encryption: str) -> KeyProvider:
     if encryption == PLAIN:
         return PlainKeyProvider()
-    from conveyor.adapters.aws.kms import KmsKeyProvider  # noqa: PLC0415 - only where it is asked for
+    from conveyor.adapters.aws.kms import KmsKeyProvider  # noqa: PLC0415 - an extra
 
     return KmsKeyProvider(encryption.removeprefix(KMS))
 
@@ -82,8 +81,7 @@ def wire_callers(settings: Settings, authenticate: Authenticate) -> Callers:
     )
 
 
-def wire_api_key_routes(settings: Settings, engines: Engines, encrypts: FreshSeals) -> ApiKeyRoutes:
-    """The operators' door to keys, of a running service."""
+def wire_api_key_routes(settings: Settings, engines: Engines) -> ApiKeyRoutes:
     admin = ApiKeyAdmin(
         metadata=engines.metadata,
         encryption=engines.encryption,
@@ -95,7 +93,6 @@ def wire_api_key_routes(settings: Settings, engines: Engines, encrypts: FreshSea
     rotate_encryption = RotateEncryption(
         metadata=engines.metadata,
         encryption=engines.encryption,
-        settled=encrypts.settled,
     )
     return ApiKeyRoutes(admin=admin, rotate_encryption=rotate_encryption)
 
@@ -104,7 +101,7 @@ def wire_api_key_routes(settings: Settings, engines: Engines, encrypts: FreshSea
 async def api_keys_at_rest(
     settings: Settings, *, writable: bool, encrypts: bool = False
 ) -> AsyncIterator[ApiKeyAdmin]:
-    """The keys of a folder at rest. Its encryption key is opened only if something is to be encrypted."""
+    """Open the API keys of a folder at rest; its key ring only if something will be encrypted."""
     clock = SystemClock()
     ids = SystemIds(clock)
     async with visit_engine(settings.folder, clock=clock, ids=ids, writable=writable) as rows:
@@ -120,16 +117,11 @@ async def api_keys_at_rest(
 
 @asynccontextmanager
 async def rotate_at_rest(settings: Settings) -> AsyncIterator[RotateEncryption]:
-    """A folder at rest, to have its encryption key changed for one that is kept as the settings say."""
+    """Open a folder at rest to rotate its encryption key to the provider that the settings name."""
     clock = SystemClock()
     ids = SystemIds(clock)
     async with visit_engine(settings.folder, clock=clock, ids=ids, writable=True) as rows:
         yield RotateEncryption(
             metadata=rows.metadata,
             encryption=await open_key_ring(settings, any_provider=True),
-            settled=_nobody_writes,
         )
-
-
-async def _nobody_writes() -> None:
-    """The folder is at rest: all writes have ended."""

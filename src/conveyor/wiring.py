@@ -44,7 +44,6 @@ from conveyor.attending import wire_control_worker, wire_export, wire_ingest
 from conveyor.domain.ids import JobId
 from conveyor.domain.task import RetryPolicy
 from conveyor.errors import RefusedToStart, StorageFull, Unavailable
-from conveyor.fresh_seals import FreshSeals
 from conveyor.gateways import open_gateway
 from conveyor.notifying import open_webhooks, wire_notifying
 from conveyor.operating import PACKS, Engines, ports, wire_doctor, wire_sweep
@@ -263,8 +262,6 @@ def wire(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> 
     metrics = Metrics()
     _tell_build(settings, metrics)
     stores, engines = engines, _measured(engines, metrics, settings.slow_call)
-    encrypts = FreshSeals(engines.metadata, engines.encryption)
-    engines = replace(engines, metadata=encrypts.metadata)
     notifying = wire_notifying(settings, engines, metrics)
     complete = notifying.complete
     pump = _wire_pump(settings, engines, complete, metrics)
@@ -285,7 +282,7 @@ def wire(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> 
         pump=pump,
     )
     sweep = _wire_sweep(settings, engines, complete, metrics, handlers.deleting)
-    api_keys = wire_api_key_routes(settings, engines, encrypts).routes()
+    api_keys = wire_api_key_routes(settings, engines).routes()
     doctor = wire_doctor(settings, stores, sweep, running=True)
     operators = Operators(
         doctor=doctor, control_queue=engines.control_queue, token=new_token(), others=api_keys

@@ -18,7 +18,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "worker": {"errors"},
     "settings": {"errors", "domain"},
     "telemetry": {"errors", "domain", "ports"},
-    "fresh_seals": {"errors", "domain", "ports"},
     "timing": {"errors", "ports", "telemetry"},
     "vitals": {"errors", "domain", "ports", "telemetry", "worker"},
     "timekeeping": {"errors", "ports", "worker"},

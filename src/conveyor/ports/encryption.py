@@ -1,5 +1,6 @@
 """Encryption of stored credentials: a ring of keys, and where the keys come from."""
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 
@@ -18,8 +19,15 @@ class KeyRing(Protocol):
         """Return whether the current key encrypted it."""
         ...
 
+    def writing(self) -> AbstractContextManager[None]:
+        """Enclose everything from encrypting a secret to committing the row that holds it."""
+        ...
+
     async def rotate(self) -> None:
         """Make a new key the current one, and keep the old one for decryption.
+
+        Returns once every `writing()` block that began before has ended, so that nothing encrypted
+        with the old key is still on its way to a row.
 
         A rotation that was begun and not finished is continued with its new key. After a crash
         there is the old key, or there are both. `Unavailable` when no new key can be had.

@@ -1,7 +1,7 @@
-"""ApiKeyAdmin: keys are made, listed and revoked, for those who look after the service.
+"""Create, list and revoke API keys, for operators.
 
-Each is one write. Whoever dies after it, and before the key was shown, leaves a key that nobody
-has: it is in the list, and can be revoked.
+Each is one write. A crash after it and before the key was shown leaves a key whose secret is lost:
+it is in the list and can be revoked.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +22,7 @@ from conveyor.errors import Stale, Unavailable
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
+from conveyor.steps.shared.pagination import rows
 
 PAGE = 500
 
@@ -29,7 +30,7 @@ log = structlog.get_logger()
 
 
 class ApiKeyInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What operators see of a key."""
+    """An API key without its secret."""
 
     id: KeyId
     caller: CallerId
@@ -44,17 +45,17 @@ class ApiKeyInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreatedApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A new key: this is the only time it is told."""
+    """A new key with its secret, which is shown this one time."""
 
     key: str
     about: ApiKeyInfo
-    auth: str  # how the service tells callers: whether it asks for such keys at all
+    auth: str  # the service's mode of authentication: it may not ask for API keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKeyAdmin:
     metadata: Metadata
-    encryption: KeyRing | None  # None where no gateway key is going to be stored
+    encryption: KeyRing | None  # None where no gateway key will be stored
     clock: Clock
     ids: Ids
     new_secret: Callable[[], str]
@@ -74,65 +75,67 @@ class ApiKeyAdmin:
             name=wanted.name,
             scopes=wanted.scopes,
             expires_at=wanted.expires_at,
-            encrypted_gateway_key=self._encrypted(wanted.gateway_key, context(caller, key_id)),
         )
-        await self.metadata.commit(key)
+        key = await self._stored(key, wanted.gateway_key)
         log.info("key.created", key_id=key_id, caller=caller, scopes=" ".join(key.scopes))
-        return CreatedApiKey(key=text, about=self._shown(key), auth=self.auth)
+        return CreatedApiKey(key=text, about=self._info(key), auth=self.auth)
+
+    async def _stored(self, key: ApiKey, gateway_key: str | None) -> ApiKey:
+        if gateway_key is None:
+            await self.metadata.commit(key)
+            return key
+        if self.encryption is None:
+            raise Unavailable("the encryption key is not open, and a gateway key is to be stored")
+        with self.encryption.writing():
+            where = context(key.caller, key.id)
+            encrypted = self.encryption.encrypt(gateway_key, context=where)
+            key = msgspec.structs.replace(key, encrypted_gateway_key=encrypted)
+            await self.metadata.commit(key)
+            return key
 
     async def revoke(self, key_id: KeyId) -> ApiKeyInfo | None:
-        """The key, which opens nothing from now on; None when there is none of that id."""
+        """Revoke a key from the next request on; None when there is no such key."""
         while key := await self.metadata.get(ApiKey, key_id):
             if key.revoked_at:
                 await self._pause_schedules(key)
-                return self._shown(key)
+                return self._info(key)
             revoked = life.revoke(key, self.clock.now())
-            with suppress(Stale):  # it was used just now, and that was noted
+            with suppress(Stale):  # its last use was recorded meanwhile
                 await self.metadata.commit(revoked)
                 log.info("key.revoked", key_id=key_id, caller=key.caller)
                 await self._pause_schedules(revoked)
-                return self._shown(revoked)
+                return self._info(revoked)
         return None
 
     async def _pause_schedules(self, key: ApiKey) -> None:
-        """Pause what would fire under a revoked key. Whatever a crash leaves out is paused when it
+        """Pause schedules that fire under a revoked key. One that a crash left out is paused when it
         is due.
         """
-        before = None
-        while page := await self._scheduled(key.caller, before):
-            for job, _ in page:
-                if job.api_key_id == key.id:
-                    await self._pause_schedule(job, key)
-            before = page[-1][0].id
 
-    async def _scheduled(
-        self, caller: CallerId, before: str | None
-    ) -> Sequence[tuple[Job, Run | None]]:
-        kind = JobType.SCHEDULED
-        return await self.metadata.jobs(caller, limit=PAGE, before=before, kind=kind)
+        async def scheduled(before: str | None) -> Sequence[tuple[Job, Run | None]]:
+            return await self.metadata.jobs(
+                key.caller, limit=PAGE, before=before, kind=JobType.SCHEDULED
+            )
+
+        async for job, _ in rows(scheduled, start=None, key=lambda row: row[0].id):
+            if job.api_key_id == key.id:
+                await self._pause_schedule(job, key)
 
     async def _pause_schedule(self, job: Job, key: ApiKey) -> None:
         paused = pause_without_key(job, key, self.clock.now())
         if paused is job:
             return
-        with suppress(Stale):  # it changed this very moment: its next fire pauses it
+        with suppress(Stale):  # it changed meanwhile: its next fire pauses it
             await self.metadata.commit(paused)
             log.warning("schedule.paused", job_id=job.id, why=paused.pause_reason)
 
     async def page(self, *, limit: int, after: str = "") -> Sequence[ApiKeyInfo]:
-        """Keys in order of id, from above `after`: the oldest first."""
+        """Return keys in order of id, which is that of their age, from above `after`."""
         return [
-            self._shown(key) for key in await self.metadata.page(ApiKey, limit=limit, after=after)
+            self._info(key) for key in await self.metadata.page(ApiKey, limit=limit, after=after)
         ]
 
-    def _encrypted(self, gateway_key: str | None, where: str) -> bytes | None:
-        if gateway_key is None:
-            return None
-        if self.encryption is None:
-            raise Unavailable("the encryption key is not open, and a gateway key is to be stored")
-        return self.encryption.encrypt(gateway_key, context=where)
-
-    def _shown(self, key: ApiKey) -> ApiKeyInfo:
+    def _info(self, key: ApiKey) -> ApiKeyInfo:
         return ApiKeyInfo(
             id=key.id,
             caller=key.caller,

@@ -1,8 +1,7 @@
-"""Authenticate: whose key it is that a request bears, and when a key was last used.
+"""Authenticate: find the API key of a request, and record when each key was last used.
 
-Every request reads the key's row, so that a revoked one is refused from the next request on. Uses
-are noted in memory and written down by a loop of their own: no request waits for that, or fails
-by it.
+Every request reads the key's row, so a revoked key is refused from the next request on. Uses are
+collected in memory and written by a loop, so that no request waits for that write or fails with it.
 """
 
 import hmac
@@ -21,8 +20,8 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
 
-AT_MOST_EVERY = timedelta(minutes=1)  # a key's use is written down
-NOBODY = life.digest("")
+RECORD_EVERY = timedelta(minutes=1)  # of one key
+NO_KEY = life.digest("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,28 +29,28 @@ class Authenticate:
     metadata: Metadata
     encryption: KeyRing
     clock: Clock
-    uses: dict[KeyId, datetime] = field(default_factory=dict)  # not written down yet
+    uses: dict[KeyId, datetime] = field(default_factory=dict)  # to be written
 
     async def key(self, text: str) -> ApiKey | None:
-        """The key, if it was given out here and is good now."""
+        """Return the API key if it exists and is active."""
         key_id = life.id_in(text)
         found = await self.metadata.get(ApiKey, key_id) if key_id else None
-        # A key that is not there is compared as well: time does not tell which ids there are.
-        is_it = hmac.compare_digest(life.digest(text), found.digest if found else NOBODY)
+        # An unknown id costs a comparison too: response times do not tell which ids exist.
+        matches = hmac.compare_digest(life.digest(text), found.digest if found else NO_KEY)
         now = self.clock.now()
-        if found is None or not is_it or life.status(found, now) is not KeyStatus.ACTIVE:
+        if found is None or not matches or life.status(found, now) is not KeyStatus.ACTIVE:
             return None
-        if found.last_used_at is None or found.last_used_at + AT_MOST_EVERY <= now:
+        if found.last_used_at is None or found.last_used_at + RECORD_EVERY <= now:
             self.uses[found.id] = now
         return found
 
     async def is_good(self, key_id: KeyId) -> bool:
-        """Whether a key that was good before still is."""
+        """Return whether a key is still active."""
         found = await self.metadata.get(ApiKey, key_id)
         return found is not None and life.status(found, self.clock.now()) is KeyStatus.ACTIVE
 
     def gateway_key(self, key: ApiKey) -> str | None:
-        """The gateway key that was stored with it, if one was."""
+        """Return the gateway key that is stored with the API key, if any."""
         if key.encrypted_gateway_key is None:
             return None
         return self.encryption.decrypt(
@@ -59,17 +58,17 @@ class Authenticate:
         )
 
     async def step(self) -> int:
-        """Write down when keys were last used."""
+        """Write when keys were last used."""
         uses = dict(self.uses)
         for key_id, used_at in uses.items():
-            await self._note(key_id, used_at)
-            # What was used meanwhile is noted again by its next use.
+            await self._record(key_id, used_at)
+            # A use during this write is lost; the next use of the key records it again.
             self.uses.pop(key_id, None)
         return 0
 
-    async def _note(self, key_id: KeyId, used_at: datetime) -> None:
+    async def _record(self, key_id: KeyId, used_at: datetime) -> None:
         key = await self.metadata.get(ApiKey, key_id)
         if key is None or key.revoked_at:
             return
-        with suppress(Stale):  # somebody else noted it, or it was revoked
+        with suppress(Stale):  # recorded by another process, or revoked
             await self.metadata.commit(msgspec.structs.replace(key, last_used_at=used_at))

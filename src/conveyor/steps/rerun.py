@@ -252,17 +252,20 @@ class RerunJob:
 
     async def _store(self, call: Call, plan: Plan, render: Render) -> Answer:
         run = self._new_run(plan)
-        encrypted = self.encryption.encrypt(call.api_key, context=context(call.caller, plan.job.id))
-        job = msgspec.structs.replace(
-            job_life.run_again(plan.job, run.id, run.created_at),
-            encrypted_key=encrypted,
-            api_key_id=call.key_id,
-        )
-        told = Rerunning(job, run, plan.rerun_of, plan.retried, plan.taken_over)
-        answer = Answer(202 if plan.large else 201, render(told))
-        batches = [_batch(plan, run)] if plan.large else []
-        claims = self.idempotency.claim(call, answer)
-        await self.metadata.commit(job, run, *batches, *claims)
+        with self.encryption.writing():
+            encrypted = self.encryption.encrypt(
+                call.api_key, context=context(call.caller, plan.job.id)
+            )
+            job = msgspec.structs.replace(
+                job_life.run_again(plan.job, run.id, run.created_at),
+                encrypted_key=encrypted,
+                api_key_id=call.key_id,
+            )
+            told = Rerunning(job, run, plan.rerun_of, plan.retried, plan.taken_over)
+            answer = Answer(202 if plan.large else 201, render(told))
+            batches = [_batch(plan, run)] if plan.large else []
+            claims = self.idempotency.claim(call, answer)
+            await self.metadata.commit(job, run, *batches, *claims)
         log.info("run.again", job_id=job.id, run_id=run.id, tasks=plan.retried)
         with suppress(Unavailable):  # the run is on record: the sweeper does what is left undone
             for batch in batches:

@@ -63,7 +63,9 @@ class Reschedule:
                 job = self._under(job, key_id, gateway_key)
             return life.turn_schedule(job, state, at, now)
 
-        if await self._change(caller, job_id, changed):
+        with self.encryption.writing():
+            is_changed = await self._change(caller, job_id, changed)
+        if is_changed:
             log.info("schedule.turned", job_id=job_id, schedule_state=state)
 
     def _under(self, job: Job, key_id: KeyId | None, gateway_key: str | None) -> Job:

@@ -32,12 +32,15 @@ class Rotate:
     async def begin(self, caller: CallerId) -> tuple[SigningKey, str]:
         """A new key and its secret: the first is in use at once, a later one is a candidate."""
         kid, secret = self.ids.new(), b64encode(self.secret()).decode()
-        new = SigningKey(
-            kid=kid,
-            encrypted_secret=self.encryption.encrypt(secret, context=signing.context(caller, kid)),
-            created_at=self.clock.now(),
-        )
-        await self._change(caller, lambda keys: signing.rotated(keys, new))
+        with self.encryption.writing():
+            new = SigningKey(
+                kid=kid,
+                encrypted_secret=self.encryption.encrypt(
+                    secret, context=signing.context(caller, kid)
+                ),
+                created_at=self.clock.now(),
+            )
+            await self._change(caller, lambda keys: signing.rotated(keys, new))
         log.info("signing.begun", kid=kid)
         return new, secret
 

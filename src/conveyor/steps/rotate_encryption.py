@@ -1,8 +1,17 @@
-"""RotateEncryption: a new encryption key, and every stored credential encrypted with it.
+"""Rotate the encryption key: create a new one and re-encrypt every stored credential with it.
 
-First the new key is in the folder beside the old one, and encrypts from then on. Then row after row
-is written anew, each on condition that it has not moved. At last the old key goes. Whoever dies
-at any point leaves both keys, and rows that open with one of them: doing it again goes on.
+The new key is written beside the old one and becomes current. Then rows are rewritten page by page,
+each on condition that it has not changed, until a pass finds nothing under the old key. Only then
+is the old key deleted. After a crash at any point both keys are there and every credential can be
+decrypted with one of them; running the rotation again continues it.
+
+Nothing is written under the old key once the passes begin:
+
+| a credential is written by | why it cannot appear under the old key later |
+|---|---|
+| a step that encrypts it | it does so inside `KeyRing.writing()`, for which `rotate()` waits |
+| a step that read its row, or copies it to an event | it commits that row, which is stale by then |
+| a request that was cancelled in its commit | the engine has it behind it: see `_rotate` |
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -20,17 +29,18 @@ from conveyor.domain.signing import SigningKeys
 from conveyor.errors import Conflict, Stale, Unavailable
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Key, Metadata, key_of
+from conveyor.steps.shared.pagination import pages
 
 PAGE = 100
 
 log = structlog.get_logger()
 
-Page = Callable[[Key | None], Awaitable[Sequence[CredentialRow]]]
+Read = Callable[[Key | None], Awaitable[Sequence[CredentialRow]]]
 
 
 @dataclass(slots=True)
-class Tally:
-    """What was done so far."""
+class Pass:
+    """What one pass over all rows found."""
 
     reencrypted: int = 0
     unreadable: list[str] = field(default_factory=list)
@@ -40,95 +50,99 @@ class Tally:
 class RotateEncryption:
     metadata: Metadata
     encryption: KeyRing
-    settled: Callable[[], Awaitable[None]]  # until all writes that had begun have ended
-    under_way: bool = False
+    is_running: bool = False
 
     async def rotate(
         self, *, force: bool = False
     ) -> AsyncIterator[RotationProgress | RotationResult]:
-        """Change the key and tell how far it is; with `force` the old one goes in any case."""
-        if self.under_way:
-            raise Conflict("The encryption key is being changed already: wait for the end of that")
-        self.under_way = True
+        """Rotate the key and report progress; with `force` the old key is deleted in any case."""
+        if self.is_running:
+            raise Conflict("Another rotation of the encryption key is running: wait for its end")
+        self.is_running = True
         try:
             async for event in self._rotate(force=force):
                 yield event
         finally:
-            self.under_way = False
+            self.is_running = False
 
     async def _rotate(self, *, force: bool) -> AsyncIterator[RotationProgress | RotationResult]:
         await self.encryption.rotate()
-        # What was encrypted before and is on its way to its row is there when the rows are read.
-        await self.settled()
-        tally = Tally()
-        for kind, page in self._kinds().items():
-            async for event in self._each(kind, page, tally):
+        # A cancelled request leaves its `writing()` block while its commit may still be queued in
+        # the engine. The engine writes in order, so that commit is done when this one is.
+        await self.metadata.commit()
+        total = 0
+        while True:
+            found = Pass()
+            async for event in self._pass(found):
                 yield event
-        removed = force or not tally.unreadable
-        if removed:
+            total += found.reencrypted
+            if not found.reencrypted:
+                break
+        retired = force or not found.unreadable
+        counts = {"reencrypted": total, "unreadable": len(found.unreadable)}
+        if retired:
             await self.encryption.retire()
-        told = {"reencrypted": tally.reencrypted, "unreadable": len(tally.unreadable)}
-        if removed:
-            log.info("encryption.rotated", **told)
+            log.info("encryption.rotated", **counts)
         else:
-            log.error("encryption.unreadable", rows=tally.unreadable[:20], **told)
-        yield RotationResult(tally.reencrypted, tuple(tally.unreadable), removed)
+            log.error("encryption.unreadable", rows=found.unreadable[:20], **counts)
+        yield RotationResult(total, tuple(found.unreadable), retired)
 
-    def _kinds(self) -> dict[str, Page]:
+    async def _pass(self, found: Pass) -> AsyncIterator[RotationProgress]:
+        for kind, read in self._kinds().items():
+            examined, before = 0, found.reencrypted
+            async for rows in pages(read, start=None, key=key_of):
+                await self._rewrite(rows, found)
+                examined += len(rows)
+                yield RotationProgress(kind, examined, found.reencrypted - before)
+
+    def _kinds(self) -> dict[str, Read]:
+        # Runs come before events: a run that ends hands its token to an event.
         return {
             "jobs": lambda after: self.metadata.page(Job, limit=PAGE, after=after),
-            "runs": self._live,
+            "runs": self._live_runs,
             "signing_keys": lambda after: self.metadata.page(SigningKeys, limit=PAGE, after=after),
             "api_keys": lambda after: self.metadata.page(ApiKey, limit=PAGE, after=after),
             "events": lambda after: self.metadata.page(OutboxEvent, limit=PAGE, after=after),
         }
 
-    async def _live(self, after: Key | None) -> Sequence[Run]:
-        """Runs whose token is still to be told; that of a run which has ended is with its event."""
+    async def _live_runs(self, after: Key | None) -> Sequence[Run]:
         live = await self.metadata.live_runs(limit=PAGE, after=str(after or ""))
         return [run for run, _ in live]
 
-    async def _each(self, kind: str, page: Page, tally: Tally) -> AsyncIterator[RotationProgress]:
-        after: Key | None = None
-        examined, before = 0, tally.reencrypted
-        while rows := await page(after):
-            await self._together(rows, tally)
-            examined, after = examined + len(rows), key_of(rows[-1])
-            yield RotationProgress(kind, examined, tally.reencrypted - before)
-
-    async def _together(self, rows: Sequence[CredentialRow], tally: Tally) -> None:
-        """A page in one write; when one of its rows has moved on meanwhile, each by itself."""
-        fresh = [one for row in rows if (one := self._fresh(row, tally)) is not None]
+    async def _rewrite(self, rows: Sequence[CredentialRow], found: Pass) -> None:
+        """Rewrite a page in one commit; if a row has changed meanwhile, each row by itself."""
+        changed = [new for row in rows if (new := self._reencrypted(row, found)) is not None]
+        if not changed:
+            return
         try:
-            await self.metadata.commit(*fresh)
-            tally.reencrypted += len(fresh)
+            await self.metadata.commit(*changed)
+            found.reencrypted += len(changed)
         except Stale:
-            for row in fresh:
-                await self._alone(row, tally)
+            for row in changed:
+                await self._rewrite_one(row, found)
 
-    async def _alone(self, row: CredentialRow, tally: Tally) -> None:
-        while (found := await self._again(row)) and (fresh := self._fresh(found, tally)):
+    async def _rewrite_one(self, row: CredentialRow, found: Pass) -> None:
+        while (stored := await self._stored(row)) and (new := self._reencrypted(stored, found)):
             with suppress(Stale):
-                await self.metadata.commit(fresh)
-                tally.reencrypted += 1
+                await self.metadata.commit(new)
+                found.reencrypted += 1
                 return
 
-    def _fresh(self, row: CredentialRow, tally: Tally) -> CredentialRow | None:
-        """The row as it is to be; None when it needs no change, or cannot have one."""
+    def _reencrypted(self, row: CredentialRow, found: Pass) -> CredentialRow | None:
+        """Return the row under the current key; None when it is, or cannot be decrypted."""
         try:
-            fresh = reencrypted(row, self._turned)
+            new = reencrypted(row, self._under_current_key)
         except Unavailable:
-            tally.unreadable.append(row.id)
+            found.unreadable.append(row.id)
             return None
-        return None if fresh is row else fresh
+        return None if new is row else new
 
-    def _turned(self, encrypted: bytes, context: str) -> bytes:
+    def _under_current_key(self, encrypted: bytes, context: str) -> bytes:
         if self.encryption.is_current(encrypted):
             return encrypted
-        return self.encryption.encrypt(
-            self.encryption.decrypt(encrypted, context=context), context=context
-        )
+        secret = self.encryption.decrypt(encrypted, context=context)
+        return self.encryption.encrypt(secret, context=context)
 
-    async def _again(self, row: CredentialRow) -> CredentialRow | None:
-        """The row as it is now; None when it is gone."""
+    async def _stored(self, row: CredentialRow) -> CredentialRow | None:
+        """Read the row again; None when it was removed."""
         return await self.metadata.get(type(row), key_of(row))

@@ -116,7 +116,7 @@ class SubmitJob:
 
     async def submit(self, call: Call, render: Render) -> Answer:
         """Store the submission and answer 201, or 202 when its rows will follow."""
-        with self.idempotency.claiming(call):
+        with self.idempotency.claiming(call), self.encryption.writing():
             while True:
                 if known := await self.idempotency.find(call):
                     return known

@@ -1,9 +1,12 @@
 """Credentials encrypted with AES-256-GCM, and random secrets."""
 
+import asyncio
 import hashlib
 import os
 import secrets
 import string
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -28,6 +31,7 @@ class AesKeyRing:
 
     def __init__(self, *keys: bytes, files: KeyFiles | None = None) -> None:
         self._files = files
+        self._writers: set[asyncio.Event] = set()
         self._take(*keys)
 
     def encrypt(self, secret: str, *, context: str) -> bytes:
@@ -49,10 +53,22 @@ class AesKeyRing:
     def is_current(self, encrypted: bytes) -> bool:
         return encrypted.startswith(SECOND + self._current)
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        ended = asyncio.Event()
+        self._writers.add(ended)
+        try:
+            yield
+        finally:
+            self._writers.discard(ended)
+            ended.set()
+
     async def rotate(self) -> None:
         if self._files is None:
             raise Unavailable("the encryption key is in no file, and cannot be rotated")
         self._take(*await self._files.rotate())
+        for ended in [*self._writers]:
+            await ended.wait()
 
     async def retire(self) -> None:
         # From the folder only: a value that was read a moment ago can still be decrypted.
