@@ -1,41 +1,21 @@
-"""Settings: read once, at the start. Code defaults, then a TOML file, then CONVEYOR_* variables,
-then flags; an unknown name is answered with the nearest known one.
-"""
+"""Settings: read once, at the start. `settings_loader` merges their sources and checks them."""
 
-import math
-import os
 import re
-import tomllib
-from collections.abc import Mapping
 from datetime import timedelta
-from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, get_origin, get_type_hints
-from urllib.parse import urlsplit
+from typing import Annotated
 
 import msgspec
 
 from conveyor.domain.ids import MOST_TASKS
-from conveyor.domain.json_errors import LONGEST_SHOWN, brief
 from conveyor.domain.params import HONOURED_BY_DIRECT
-from conveyor.domain.public_address import networks
 from conveyor.domain.submission import LEAST_TASK_BYTES, Limits
-from conveyor.errors import RefusedToStart
 
-PREFIX = "CONVEYOR_"
-# Variables that are not settings.
-ELSEWHERE = {"CONVEYOR_ROLE", "CONVEYOR_CONFIG", "CONVEYOR_URL", "CONVEYOR_KEY"}
-DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.ASCII)
-UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=\?)\S+")
-ADDRESS = re.compile(r"https?://[^/\s]+(/\S*)?")
-LONGEST = timedelta(days=36_500)  # so that no date to come is beyond the calendar
 DIRECT = "direct:"  # in place of a gateway's URL
-AGENT = re.compile(r"[A-Za-z_-]+([/ ][ -~]*)?")
-KEY = re.compile(r"[\x21-\x7e]{1,512}")
-ENCRYPTION = re.compile(r"file:|kms:[A-Za-z0-9:/_-]{1,2048}", re.ASCII)
 MOST_TASK_BYTES = 1024 * 1024
+SECRET = {"api_keys", "gateway_key"}
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
@@ -302,189 +282,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def shown(settings: Settings) -> dict[str, str]:
-    """Every setting as text, without what is nobody's business."""
-    return {name: _shown(name, getattr(settings, name)) for name in Settings.__struct_fields__}
+    """Return every setting as text, with secrets masked."""
+    return {name: masked(name, getattr(settings, name)) for name in Settings.__struct_fields__}
 
 
-def _shown(name: str, value: object) -> str:
-    if name == "api_keys":
-        return f"*** ({len(value)})" if isinstance(value, tuple) and value else "-"
-    if name == "gateway_key":
+def masked(name: str, value: object) -> str:
+    if name == "api_keys" and isinstance(value, tuple):
+        return f"*** ({len(value)})" if value else "-"
+    if name in SECRET:
         return "***" if value else "-"
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "-"
     if isinstance(value, timedelta):
         return f"{value.total_seconds():g}s"
-    text = "-" if value in {None, ""} else str(value)
-    # An address may hold a password, or a key in its query.
+    text = "-" if value is None or value == "" else str(value)
+    return without_secrets(text)
+
+
+def without_secrets(text: str) -> str:
+    """Mask what may be secret in an address: a password, or a key in its query."""
     return IN_ADDRESS.sub("***", text) if "://" in text else text
-
-
-def load_settings(
-    flags: Mapping[str, object],
-    *,
-    file: str | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> Settings:
-    """Merge all sources and check the outcome; a flag that is None was not given."""
-    environ = os.environ if environ is None else environ
-    path = file or environ.get("CONVEYOR_CONFIG")
-    given = {
-        **(_from_file(Path(path)) if path else {}),
-        **_from_environ(environ),
-        **{name: value for name, value in flags.items() if value is not None},
-    }
-    _check_names(given)
-    try:
-        settings = msgspec.convert(_parsed(given), Settings, strict=False)
-    except msgspec.ValidationError as error:
-        raise RefusedToStart(f"settings: {str(error).replace('`$.', '`')}") from None
-    _check_choices(settings)
-    _check_addresses(settings)
-    _check_direct(settings)
-    _check_ports(settings)
-    _check_networks(settings)
-    _check_callers(settings)
-    _check_sizes(settings)
-    return settings
-
-
-def _from_file(path: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RefusedToStart(f"settings file {path}: {error}") from None
-
-
-def _from_environ(environ: Mapping[str, str]) -> dict[str, object]:
-    return {
-        name.removeprefix(PREFIX).lower(): value
-        for name, value in environ.items()
-        if name.startswith(PREFIX) and name not in ELSEWHERE
-    }
-
-
-def _check_names(given: Mapping[str, object]) -> None:
-    for name in given:
-        if name not in Settings.__struct_fields__:
-            like = get_close_matches(name[:LONGEST_SHOWN], Settings.__struct_fields__, n=1)
-            hint = f"; did you mean {like[0]!r}?" if like else ""
-            raise RefusedToStart(f"settings: {brief(name)!r} is not a setting{hint}")
-
-
-def _parsed(given: Mapping[str, object]) -> dict[str, object]:
-    """Texts of variables and files in the types of their fields."""
-    kinds = get_type_hints(Settings)
-    return {name: _value(name, value, kinds[name]) for name, value in given.items()}
-
-
-def _value(name: str, value: object, kind: object) -> object:
-    if kind is timedelta and not isinstance(value, timedelta):
-        return _duration(name, str(value))
-    if get_origin(kind) is tuple and isinstance(value, str):
-        return tuple(one for one in re.split(r"[,\s]+", value) if one)
-    return value
-
-
-def _duration(name: str, text: str) -> timedelta:
-    found = DURATION.fullmatch(text.strip())
-    seconds = float(found[1]) * UNITS[found[2] or "s"] if found else math.inf
-    if seconds > LONGEST.total_seconds():
-        raise RefusedToStart(f"settings: {name!r} is a duration such as 30s, 5m, 2h or 14d")
-    return timedelta(seconds=seconds)
-
-
-MAY_BE_ZERO = {
-    "direct_delay",
-    "grace",
-    "retry_first_delay",
-    "retry_longest_delay",
-    "scheduled_run_life",
-}
-CHOICES: dict[str, tuple[str, ...]] = {
-    "auth": tuple(Auth),
-    "durability": ("power", "process"),
-    "log_format": ("auto", "json", "console"),
-    "log_level": ("debug", "info", "warning", "error"),
-    "step_functions": ("aws:", ""),
-}
-
-
-def _check_choices(settings: Settings) -> None:
-    for name, choices in CHOICES.items():
-        if getattr(settings, name) not in {None, *choices}:
-            raise RefusedToStart(f"settings: {name!r} is one of {', '.join(choices)}")
-    for name in Settings.__struct_fields__:
-        value = getattr(settings, name)
-        if isinstance(value, timedelta) and value <= timedelta() and name not in MAY_BE_ZERO:
-            raise RefusedToStart(f"settings: {name!r} is longer than nothing")
-    if settings.renewal * 2 >= settings.lease:
-        raise RefusedToStart("settings: 'renewal' is less than half of 'lease'")
-
-
-def _check_addresses(settings: Settings) -> None:
-    if settings.gateway != DIRECT and not _is_address(settings.gateway):
-        raise RefusedToStart(f"settings: 'gateway' is an http or https URL, or {DIRECT}")
-    if settings.public_url is not None and not _is_address(settings.public_url):
-        raise RefusedToStart("settings: 'public_url' is an http or https URL")
-
-
-def _check_callers(settings: Settings) -> None:
-    """What is set for one way to tell callers means nothing, or a mistake, in another."""
-    if settings.api_keys and settings.mode is not Auth.FORWARD:
-        raise RefusedToStart(
-            f"settings: 'api_keys' are for auth = forward, and 'auth' is {settings.mode}: leave "
-            "them out, or set 'auth' to forward"
-        )
-    if settings.gateway_key and settings.mode is not Auth.KEYS:
-        raise RefusedToStart(
-            f"settings: 'gateway_key' is for auth = keys, and 'auth' is {settings.mode}: leave it "
-            "out, or set 'auth' to keys"
-        )
-    if settings.gateway_key and not KEY.fullmatch(settings.gateway_key):
-        raise RefusedToStart("settings: 'gateway_key' is 1 to 512 ASCII characters without spaces")
-    if not ENCRYPTION.fullmatch(settings.encryption):
-        raise RefusedToStart("settings: 'encryption' is file:, or kms: and the id or ARN of a key")
-
-
-def _check_sizes(settings: Settings) -> None:
-    if settings.task_bytes < LEAST_TASK_BYTES:
-        raise RefusedToStart(
-            f"settings: 'task_bytes' must be at least {LEAST_TASK_BYTES}, which is what the limits "
-            f"of a task's URL, external id, metadata, headers and body add up to, got "
-            f"{settings.task_bytes}"
-        )
-
-
-def _check_direct(settings: Settings) -> None:
-    """What `direct:` goes by."""
-    if not AGENT.fullmatch(settings.direct_user_agent):
-        raise RefusedToStart("settings: 'direct_user_agent' is a name such as MyBot/1.0 (+URL)")
-    if settings.direct_delay * 4 > settings.gateway_deadline:
-        raise RefusedToStart("settings: 'direct_delay' is at most a quarter of 'gateway_deadline'")
-
-
-def _check_ports(settings: Settings) -> None:
-    for name in ("direct_ports", "webhook_ports"):
-        ports = getattr(settings, name)
-        if not ports or not all(0 < port < 65_536 for port in ports):
-            raise RefusedToStart(f"settings: {name!r} are ports from 1 to 65535")
-
-
-def _check_networks(settings: Settings) -> None:
-    for name in ("direct_allow_private", "webhook_allow_private"):
-        try:
-            networks(getattr(settings, name))
-        except ValueError as odd:
-            raise RefusedToStart(
-                f"settings: {name!r} are networks such as 10.0.0.0/8: {odd}"
-            ) from None
-
-
-def _is_address(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        host, _ = (parts.hostname or "").encode("idna"), parts.port
-    except ValueError:
-        return False
-    return bool(host) and ADDRESS.fullmatch(text) is not None

@@ -17,6 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "adapters": {"errors", "domain", "ports"},
     "worker": {"errors"},
     "settings": {"errors", "domain"},
+    "settings_loader": {"errors", "domain", "settings"},
     "telemetry": {"errors", "domain", "ports"},
     "timing": {"errors", "ports", "telemetry"},
     "vitals": {"errors", "domain", "ports", "telemetry", "worker"},

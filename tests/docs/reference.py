@@ -9,7 +9,8 @@ import msgspec
 
 from conveyor import errors
 from conveyor.errors import CallerFault, ConveyorError, Unavailable
-from conveyor.settings import CHOICES, Settings
+from conveyor.settings import Settings
+from conveyor.settings_loader import CHOICES
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 ABOUT_SETTINGS = (

@@ -16,7 +16,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from conveyor.api.handlers import CONTENT_TYPES
 from conveyor.api.routes import ROUTES
 from conveyor.cli import main as cli
-from conveyor.settings import Settings, load_settings
+from conveyor.settings import Settings
+from conveyor.settings_loader import load_settings
 from conveyor.telemetry import SWEEPER_ACTIONS, Metrics
 from tests.docs import reference
 

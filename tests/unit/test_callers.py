@@ -22,7 +22,8 @@ from conveyor.domain.job import Job
 from conveyor.domain.submission import Addition
 from conveyor.errors import RefusedToStart
 from conveyor.operating import Engines
-from conveyor.settings import Auth, Settings, load_settings
+from conveyor.settings import Auth, Settings
+from conveyor.settings_loader import load_settings
 from conveyor.wiring import Service, open_embedded, wire
 
 TASKS = {"tasks": [{"url": "https://ok.example/1"}]}

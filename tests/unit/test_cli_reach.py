@@ -7,7 +7,8 @@ import pytest
 from conveyor.cli.reach import DEFAULT_URL, reach
 from conveyor.cli.remote import Remote
 from conveyor.errors import RefusedToStart
-from conveyor.settings import Settings, load_settings
+from conveyor.settings import Settings
+from conveyor.settings_loader import load_settings
 
 SECRET = "s3cret"
 

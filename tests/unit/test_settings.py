@@ -1,12 +1,15 @@
 """Settings: where they come from, which source wins, and what is refused with which words."""
 
+import re
 from datetime import timedelta
 from pathlib import Path
+from typing import cast, get_args, get_origin, get_type_hints
 
 import pytest
 
 from conveyor.errors import RefusedToStart
-from conveyor.settings import DIRECT, Settings, load_settings, shown
+from conveyor.settings import DIRECT, Settings, shown
+from conveyor.settings_loader import MAY_BE_ZERO, load_settings
 
 
 def test_nothing_given_is_the_defaults() -> None:
@@ -86,7 +89,7 @@ def test_a_duration_in_a_file_may_be_a_plain_number_of_seconds(tmp_path: Path) -
 
 @pytest.mark.parametrize("text", ["soon", "", "-1s", "1 week", "1e3", "s", "1s1s", "٣s"])
 def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(RefusedToStart, match="'grace' is a duration such as 30s"):
+    with pytest.raises(RefusedToStart, match="grace must be a duration such as 30s"):
         load_settings({}, environ={"CONVEYOR_GRACE": text})
 
 
@@ -151,9 +154,93 @@ def test_a_value_that_will_not_do_is_refused_by_name(name: str, value: str) -> N
 
 
 def test_a_lease_lasts_for_more_than_two_renewals() -> None:
-    with pytest.raises(RefusedToStart, match="'renewal' is less than half of 'lease'"):
+    with pytest.raises(
+        RefusedToStart, match=r"renewal must be less than half of lease \(20s\), got 10s"
+    ):
         load_settings({}, environ={"CONVEYOR_LEASE": "20s", "CONVEYOR_RENEWAL": "10s"})
     load_settings({}, environ={"CONVEYOR_LEASE": "21s", "CONVEYOR_RENEWAL": "10s"})
+
+
+# For each kind of setting a value that is none of it, as a variable or in a file.
+OF_WRONG_TYPE: dict[str, list[object]] = {
+    "int": ["much", "-1", "1.5", True, [1]],
+    "float": ["much", "-1", [1]],
+    "bool": ["perhaps", 7, []],
+    "timedelta": ["soon", "-1s", "99999999d"],
+    "str": [["one"], {"a": 1}],
+    "tuple": [["a", {"b": 1}], {"a": 1}, 7],
+}
+# Settings of the right type that no service can work with, or not together.
+CROSS_CHECKS: list[dict[str, object]] = [
+    {"port": "65536"},
+    {"concurrency": "0"},
+    {"task_bytes": "49805"},
+    {"task_bytes": str(2**21)},
+    {"list_rows": str(2**62)},
+    {"lease": "20s", "renewal": "10s"},
+    {"direct_delay": "11s", "gateway_deadline": "40s"},
+    {"gateway": "https://user:canary@"},
+    {"public_url": "example.com"},
+    {"auth": "open"},
+    {"api_keys": "canary", "auth": "dev"},
+    {"api_keys": "canary", "auth": "keys"},
+    {"gateway_key": "canary", "auth": "forward"},
+    {"gateway_key": "canary with a space", "auth": "keys"},
+    {"encryption": "vault:x"},
+    {"direct_user_agent": "7/1.0"},
+    {"direct_ports": ""},
+    {"webhook_ports": "0"},
+    {"direct_allow_private": "10.0.0.0/33"},
+    {"webhook_allow_private": "true"},
+    *(
+        cast("dict[str, object]", {name: "0"})
+        for name, kind in get_type_hints(Settings).items()
+        if kind is timedelta
+    ),
+    *(
+        cast("dict[str, object]", {name: "nonsense"})
+        for name in ("durability", "log_level", "log_format", "step_functions")
+    ),
+]
+REFUSAL = re.compile(r"settings: (\w+) must .+, got .+", re.DOTALL)
+
+
+def _kind(name: str) -> str:
+    kind = get_type_hints(Settings)[name]
+    is_optional = type(None) in get_args(kind)
+    base = get_args(kind)[0] if is_optional else kind
+    return str(getattr(get_origin(base) or base, "__name__", base))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({name: bad} for name in Settings.__struct_fields__ for bad in OF_WRONG_TYPE[_kind(name)]),
+        *CROSS_CHECKS,
+    ],
+    ids=str,
+)
+def test_every_refusal_says_what_must_hold_and_what_was_given(given: dict[str, object]) -> None:
+    if set(given) <= MAY_BE_ZERO and set(given.values()) == {"0"}:
+        load_settings(given, environ={})
+        return
+    with pytest.raises(RefusedToStart) as refused:
+        load_settings(given, environ={})
+    text = str(refused.value)
+    found = REFUSAL.fullmatch(text)
+    assert found, text
+    assert found[1] in given, text
+    assert "canary" not in text
+
+
+def test_a_refusal_never_shows_a_secret_nor_a_long_text() -> None:
+    for name in ("api_keys", "gateway_key"):
+        with pytest.raises(RefusedToStart, match=r"got \*\*\*") as refused:
+            load_settings({name: [{"canary": 1}]}, environ={})
+        assert "canary" not in str(refused.value)
+    with pytest.raises(RefusedToStart) as refused:
+        load_settings({"log_level": "x" * 10_000}, environ={})
+    assert len(str(refused.value)) < 500
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -190,12 +277,14 @@ def test_the_direct_gateway_is_chosen_by_its_name() -> None:
 
 def test_a_delay_that_no_page_could_wait_for_is_refused() -> None:
     load_settings({"direct_delay": "10s", "gateway_deadline": "40s"}, environ={})
-    with pytest.raises(RefusedToStart, match="'direct_delay' is at most a quarter"):
+    with pytest.raises(RefusedToStart, match="direct_delay must be at most a quarter"):
         load_settings({"direct_delay": "11s", "gateway_deadline": "40s"}, environ={})
 
 
 def test_neither_a_url_nor_direct_is_told_what_a_gateway_may_be() -> None:
-    with pytest.raises(RefusedToStart, match="'gateway' is an http or https URL, or direct:"):
+    with pytest.raises(
+        RefusedToStart, match="gateway must be an http or https URL, or direct:, got 'directly'"
+    ):
         load_settings({"gateway": "directly"}, environ={})
 
 
@@ -213,5 +302,5 @@ def _file(folder: Path, text: str, name: str = "conveyor.toml") -> str:
 
 def test_no_setting_refuses_what_the_contract_allows() -> None:
     assert load_settings({"task_bytes": 49_806}, environ={}).limits.task_bytes == 49_806
-    with pytest.raises(RefusedToStart, match=r"'task_bytes' must be at least 49806.*got 49805"):
+    with pytest.raises(RefusedToStart, match=r"task_bytes must be at least 49806.*got 49805"):
         load_settings({"task_bytes": 49_805}, environ={})

@@ -120,7 +120,7 @@ async def test_a_secret_is_encrypted_for_its_caller_and_its_key() -> None:
         == secret
     )
     for context in (f"{STRANGER}|signing|{key.kid}", f"{CALLER}|signing|{other.kid}"):
-        with pytest.raises(Exception, match="does not open"):
+        with pytest.raises(Exception, match="cannot be decrypted"):
             house.encryption.decrypt(key.encrypted_secret, context=context)
 
 

@@ -14,7 +14,8 @@ from conveyor.domain.api_key import NewKey, check, id_in
 from conveyor.domain.credentials import RotationProgress, RotationResult
 from conveyor.domain.ids import KeyId
 from conveyor.errors import ConveyorError, InvalidArgument, RefusedToStart
-from conveyor.settings import DURATION, UNITS, Auth, load_settings
+from conveyor.settings import Auth
+from conveyor.settings_loader import DURATION, UNITS, load_settings
 from conveyor.steps.api_keys import ApiKeyInfo
 
 LEFT_UNDONE = 1

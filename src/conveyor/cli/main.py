@@ -11,7 +11,8 @@ from conveyor import __version__
 from conveyor.cli import keys, operators, people
 from conveyor.cli.groups import GroupedCommands
 from conveyor.errors import ConveyorError, RefusedToStart
-from conveyor.settings import Settings, load_settings
+from conveyor.settings import Settings
+from conveyor.settings_loader import load_settings
 from conveyor.wiring import Role
 
 app = typer.Typer(

@@ -9,7 +9,8 @@ import typer
 from conveyor.cli import show
 from conveyor.errors import RefusedToStart
 from conveyor.ports.control_queue import DeadLetter
-from conveyor.settings import Settings, load_settings
+from conveyor.settings import Settings
+from conveyor.settings_loader import load_settings
 
 FOUND_WRONG = 1
 
