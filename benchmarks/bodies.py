@@ -15,12 +15,12 @@ from pathlib import Path
 import msgspec
 
 from conveyor.adapters.files.bodies import FileBodies
-from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.packs.bodies import PackBodies
 from conveyor.adapters.packs.store import open_packs
 from conveyor.adapters.system.clock import SystemClock
 from conveyor.domain.ids import JobId, RunId, task_ids
 from conveyor.ports.bodies import Bodies, Body, BodyName
+from conveyor.testing.memory.bodies import MemoryBodies
 
 SIZE = 20_480
 COUNT = {1: 300, 16: 1_600, 64: 1_920, 256: 2_048}

@@ -8,11 +8,11 @@ from pathlib import Path
 from unittest.mock import Mock
 
 from conveyor import ports as package
-from conveyor.adapters.memory.blobs import MemoryBlobs
 from conveyor.operating import Engines, ports
 from conveyor.ports.blobs import Blobs
 from conveyor.settings import Settings
 from conveyor.telemetry import Metrics
+from conveyor.testing.memory.blobs import MemoryBlobs
 from conveyor.wiring import _measured
 from tests.crash.life import PORTS as CRASH_POINTS
 

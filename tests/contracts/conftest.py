@@ -17,16 +17,9 @@ import pytest
 
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
-from conveyor.adapters.memory.blobs import MemoryBlobs
-from conveyor.adapters.memory.bodies import MemoryBodies
-from conveyor.adapters.memory.claims import MemoryClaims
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.coordination import MemoryCoordination
-from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.queues import CALM, NASTY, Habits, MemoryQueues
-from conveyor.adapters.memory.rows import Rows
-from conveyor.adapters.memory.tasks import MemoryTasks
-from conveyor.adapters.memory.work import MemoryWork
 from conveyor.adapters.packs.bodies import PackBodies
 from conveyor.adapters.packs.store import open_packs
 from conveyor.adapters.queued.work import QueuedWork
@@ -39,6 +32,13 @@ from conveyor.testing.clock import FakeClock, FakeIds
 from conveyor.testing.contracts.coordination import Permits
 from conveyor.testing.contracts.engine import Engine
 from conveyor.testing.contracts.queues import QueueBench
+from conveyor.testing.memory.blobs import MemoryBlobs
+from conveyor.testing.memory.bodies import MemoryBodies
+from conveyor.testing.memory.claims import MemoryClaims
+from conveyor.testing.memory.metadata import MemoryMetadata
+from conveyor.testing.memory.rows import Rows
+from conveyor.testing.memory.tasks import MemoryTasks
+from conveyor.testing.memory.work import MemoryWork
 
 LEASE = timedelta(seconds=60)
 SEED = 20260302

@@ -6,12 +6,8 @@ from random import Random
 
 import pytest
 
-from conveyor.adapters.memory.claims import MemoryClaims
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
-from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.queues import CALM, LONGEST_HIDING, NASTY, Habits, MemoryQueues
-from conveyor.adapters.memory.rows import Rows
-from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.adapters.queued.work import QueuedWork
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import MOST_LOST, SettleDecision, Settlement, Task
@@ -41,6 +37,10 @@ from conveyor.testing.factories import (
     to_retry,
     uncharged,
 )
+from conveyor.testing.memory.claims import MemoryClaims
+from conveyor.testing.memory.metadata import MemoryMetadata
+from conveyor.testing.memory.rows import Rows
+from conveyor.testing.memory.tasks import MemoryTasks
 
 LEASE = timedelta(seconds=60)
 SECOND = timedelta(seconds=1)

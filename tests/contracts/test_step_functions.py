@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from conveyor.adapters.aws.step_functions import AwsStepFunctions
-from conveyor.adapters.memory.step_functions import MemoryStepFunctions
 from conveyor.testing.contracts.step_functions import StepFunctionsContract, TokenBench
+from conveyor.testing.memory.step_functions import MemoryStepFunctions
 from tests.aws.endpoint import an_endpoint
 from tests.aws.state_machines import Waiting, a_machine
 from tests.emulators import Emulator

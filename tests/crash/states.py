@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from conveyor.adapters.memory.step_functions import CLOSED
 from conveyor.ports.step_functions import Answer, Sent
+from conveyor.testing.memory.step_functions import CLOSED
 
 
 class KeptStates:

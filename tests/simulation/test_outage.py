@@ -13,12 +13,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from conveyor.adapters.crypto.key_ring import AesKeyRing
-from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.coordination import MemoryCoordination
-from conveyor.adapters.memory.metadata import MemoryMetadata
-from conveyor.adapters.memory.rows import Rows
-from conveyor.adapters.memory.tasks import MemoryTasks
-from conveyor.adapters.memory.work import MemoryWork
 from conveyor.domain.breaker import Breaker, Sign
 from conveyor.domain.counts import Spend
 from conveyor.domain.ids import CallerId, JobId, RunId
@@ -37,6 +32,11 @@ from conveyor.steps.settle import Settle
 from conveyor.testing import time_lapse
 from conveyor.testing.clock import FakeIds
 from conveyor.testing.factories import a_job, a_run
+from conveyor.testing.memory.bodies import MemoryBodies
+from conveyor.testing.memory.metadata import MemoryMetadata
+from conveyor.testing.memory.rows import Rows
+from conveyor.testing.memory.tasks import MemoryTasks
+from conveyor.testing.memory.work import MemoryWork
 from conveyor.testing.time_lapse import LapseClock
 
 LEASE = timedelta(seconds=30)

@@ -13,15 +13,8 @@ import msgspec
 import pytest
 
 from conveyor.adapters.crypto.key_ring import AesKeyRing
-from conveyor.adapters.memory.blobs import MemoryBlobs
-from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.coordination import MemoryCoordination
-from conveyor.adapters.memory.metadata import MemoryMetadata
-from conveyor.adapters.memory.rows import Rows
-from conveyor.adapters.memory.step_functions import MemoryStepFunctions
-from conveyor.adapters.memory.tasks import MemoryTasks
-from conveyor.adapters.memory.work import MemoryWork
 from conveyor.attending import export_handler, ingest_handler, purge_handler
 from conveyor.domain.batch import INGEST, Batch
 from conveyor.domain.deletion import PURGE
@@ -75,6 +68,13 @@ from conveyor.steps.submit import SubmitJob
 from conveyor.steps.sweep import Sweep
 from conveyor.steps.webhooks import ManageWebhooks
 from conveyor.testing.clock import FakeClock
+from conveyor.testing.memory.blobs import MemoryBlobs
+from conveyor.testing.memory.bodies import MemoryBodies
+from conveyor.testing.memory.metadata import MemoryMetadata
+from conveyor.testing.memory.rows import Rows
+from conveyor.testing.memory.step_functions import MemoryStepFunctions
+from conveyor.testing.memory.tasks import MemoryTasks
+from conveyor.testing.memory.work import MemoryWork
 from conveyor.testing.trace import Crash, Trace, watched
 from conveyor.testing.webhooks import ScriptedWebhooks
 

@@ -1,6 +1,5 @@
 """New rows are written in pieces of bounded size, wherever they come from."""
 
-from conveyor.adapters.memory.blobs import MemoryBlobs
 from conveyor.domain.batch import lines
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.submission import Limits
@@ -9,6 +8,7 @@ from conveyor.ports.blobs import as_stream
 from conveyor.ports.tasks import PAGE_BYTES, new_tasks, portions
 from conveyor.steps.shared.list_chunks import stored_tasks
 from conveyor.testing.factories import RUN, a_task_spec
+from conveyor.testing.memory.blobs import MemoryBlobs
 from tests.unit.kit import CALLER, House, a_house
 
 SMALL = a_task_spec()

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from conveyor.adapters.crypto.key_ring import AesKeyRing, new_secret
-from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.domain.api_key import (
     EVERYTHING,
     FORM,
@@ -24,6 +23,7 @@ from conveyor.errors import InvalidArgument, Unavailable
 from conveyor.steps.api_keys import ApiKeyAdmin
 from conveyor.steps.auth import Authenticate
 from conveyor.testing.clock import NOON, FakeClock
+from conveyor.testing.memory.metadata import MemoryMetadata
 from conveyor.testing.trace import Trace, watched
 from tests.unit.kit import ClockIds
 

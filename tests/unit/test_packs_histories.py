@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from conveyor.adapters.files.bodies import FileBodies
-from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.packs.bodies import PackBodies
 from conveyor.adapters.packs.store import Packs
 from conveyor.ports.bodies import Bodies, Body, BodyName
+from conveyor.testing.memory.bodies import MemoryBodies
 from tests.unit.packs_kit import JOB, RUNS, a_name, a_page, opened, segments_of, told_by_warcio
 
 NAMES = st.builds(

@@ -3,9 +3,6 @@
 import msgspec
 import pytest
 
-from conveyor.adapters.memory.metadata import MemoryMetadata
-from conveyor.adapters.memory.rows import Rows
-from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.domain.counts import Counts
 from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId
 from conveyor.domain.job import JobType
@@ -14,6 +11,9 @@ from conveyor.errors import QuotaExceeded
 from conveyor.steps.shared.quotas import Demand, Quotas
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import CALLER, a_file_input, a_job, a_run, an_export, new_ids
+from conveyor.testing.memory.metadata import MemoryMetadata
+from conveyor.testing.memory.rows import Rows
+from conveyor.testing.memory.tasks import MemoryTasks
 from tests.unit.kit import LEASE
 
 OTHER = CallerId("another")

@@ -10,7 +10,6 @@ import pytest
 from conveyor import steps
 from conveyor.adapters.crypto.key_files import KeyFiles, PlainKeyProvider
 from conveyor.adapters.crypto.key_ring import AesKeyRing
-from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.domain import signing
 from conveyor.domain.api_key import ApiKey
 from conveyor.domain.credentials import (
@@ -32,6 +31,7 @@ from conveyor.steps import rotate_encryption as module
 from conveyor.steps.rotate_encryption import RotateEncryption
 from conveyor.testing.clock import NOON, FakeClock
 from conveyor.testing.factories import CALLER, a_job, a_run, an_api_key, an_event
+from conveyor.testing.memory.metadata import MemoryMetadata
 from conveyor.testing.trace import Crash, Moment, Trace, watched
 
 JOBS = 5

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.domain.counts import Spend
 from conveyor.domain.failure import BY_CODE, AccountReason, FailureReason, Handling, ruling
 from conveyor.domain.ids import RunId
@@ -21,6 +20,7 @@ from conveyor.steps.scrape import BLOCKED_WAIT, SHORTEST_WAIT, Scrape
 from conveyor.steps.shared.refusals import MOST_KINDS, Kind, Refusals
 from conveyor.testing import time_lapse
 from conveyor.testing.factories import a_job, a_problem, a_task, a_task_spec
+from conveyor.testing.memory.bodies import MemoryBodies
 from tests.unit.kit import KEY, an_assignment
 
 SPEND = Spend(credits=1, nanos=28)

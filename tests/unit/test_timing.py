@@ -8,14 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from conveyor.adapters.memory.blobs import MemoryBlobs
-from conveyor.adapters.memory.bodies import MemoryBodies
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.coordination import MemoryCoordination
-from conveyor.adapters.memory.metadata import MemoryMetadata
-from conveyor.adapters.memory.rows import Rows
-from conveyor.adapters.memory.tasks import MemoryTasks
-from conveyor.adapters.memory.work import MemoryWork
 from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.errors import NotFound, Unavailable
 from conveyor.ports.blobs import Blobs, as_stream
@@ -27,6 +21,12 @@ from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
 from conveyor.telemetry import Metrics
 from conveyor.testing.clock import FakeClock
+from conveyor.testing.memory.blobs import MemoryBlobs
+from conveyor.testing.memory.bodies import MemoryBodies
+from conveyor.testing.memory.metadata import MemoryMetadata
+from conveyor.testing.memory.rows import Rows
+from conveyor.testing.memory.tasks import MemoryTasks
+from conveyor.testing.memory.work import MemoryWork
 from conveyor.timing import timed
 
 NEVER = timedelta(hours=1)

@@ -11,13 +11,13 @@ from structlog.testing import capture_logs
 
 from conveyor.adapters.files import room as files_room
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
-from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.domain.batch import Batch
 from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import Unavailable
 from conveyor.telemetry import Metrics
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.contracts.control_queue import a_message
+from conveyor.testing.memory.metadata import MemoryMetadata
 from conveyor.vitals import REMEMBERED, Room, Vitals
 from tests.unit.gateway_kit import until
 

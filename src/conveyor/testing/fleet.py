@@ -15,13 +15,8 @@ from random import Random
 from typing import Any, TypeVar, cast
 
 from conveyor.adapters.crypto.key_ring import AesKeyRing
-from conveyor.adapters.memory.bodies import MemoryBodies
-from conveyor.adapters.memory.claims import MemoryClaims
 from conveyor.adapters.memory.coordination import MemoryCoordination
-from conveyor.adapters.memory.metadata import MemoryMetadata
 from conveyor.adapters.memory.queues import CALM, Habits, MemoryQueues
-from conveyor.adapters.memory.rows import Rows
-from conveyor.adapters.memory.tasks import MemoryTasks
 from conveyor.adapters.queued.work import QueuedWork
 from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.domain.job import JobStatus
@@ -38,6 +33,11 @@ from conveyor.steps.owing import Owing
 from conveyor.steps.settle import Settle
 from conveyor.testing.clock import FakeIds
 from conveyor.testing.factories import CALLER, JOB, RUN, a_job, a_run, ids_of, new_tasks
+from conveyor.testing.memory.bodies import MemoryBodies
+from conveyor.testing.memory.claims import MemoryClaims
+from conveyor.testing.memory.metadata import MemoryMetadata
+from conveyor.testing.memory.rows import Rows
+from conveyor.testing.memory.tasks import MemoryTasks
 from conveyor.testing.time_lapse import LapseClock
 
 P = TypeVar("P")

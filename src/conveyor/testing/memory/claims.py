@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from conveyor.adapters.memory.rows import Rows
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import Settlement, Task, as_listed
 from conveyor.ports.work import CLAIM_BYTES, Held
+from conveyor.testing.memory.rows import Rows
 
 
 class MemoryClaims:

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
 
-from conveyor.adapters.memory.rows import Rows
 from conveyor.domain.counts import Counts
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import Attempt, Task, TaskStatus, as_listed, in_brief, size_of
 from conveyor.ports.tasks import PAGE_BYTES, NewTask, TaskPage
 from conveyor.ports.work import Held
+from conveyor.testing.memory.rows import Rows
 
 
 class MemoryTasks:
