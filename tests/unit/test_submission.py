@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from typing import Any, get_type_hints
 
 import msgspec
 import pytest
@@ -11,19 +12,26 @@ from hypothesis import strategies as st
 from zenrows.batch.models import InvalidTask as ClientInvalidTask
 from zenrows.batch.models import Reason as ClientReason
 
+from conveyor.api.wire import WireJob, job_shown
 from conveyor.domain import submission, task_bodies
-from conveyor.domain.job import JobStatus, JobType
+from conveyor.domain.counts import ZERO
+from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.json_slices import finish
 from conveyor.domain.submission import (
+    BOUNDS,
+    CONVERTED,
     LARGEST_TASK_BODY,
     LONGEST_URL,
     Limits,
     Reason,
     Submission,
     TaskInput,
+    copied_fields,
 )
 from conveyor.domain.task import TaskSpec
 from conveyor.errors import CallerFault, InvalidArgument, TooLarge
+from conveyor.steps.read import JobView
+from conveyor.testing.factories import a_job
 
 LIMITS = Limits()
 URL = "https://a.example/"
@@ -820,3 +828,26 @@ def test_a_hint_is_a_field_of_the_object_at_fault() -> None:
     error = refusal(with_one_task(webhook={"ulr": "https://a.example/"}))
     assert "did you mean `url`?" in error.detail
     assert "did you mean" not in refusal(with_one_task(webhook={"tasks": 1})).detail
+
+
+def test_every_field_of_a_submission_is_stored_shown_and_bounded() -> None:
+    """A field that is added to the submission alone fails here, and in the table of SPEC 6.1."""
+    fields, stored = set(Submission.__struct_fields__), set(Job.__struct_fields__)
+    copied = fields - CONVERTED.keys()
+    assert fields >= CONVERTED.keys()
+    assert copied <= stored
+    assert {name for into in CONVERTED.values() for name in into} <= stored
+    hints = get_type_hints(Submission)
+    assert {name for name in fields if hints[name] == int | None} == BOUNDS.keys()
+
+    kept = {name for name in CONVERTED if name in stored} | {"zenrows_params"}
+    assert copied | kept <= set(WireJob.__struct_fields__)
+
+
+@pytest.mark.parametrize("name", sorted(set(Submission.__struct_fields__) - CONVERTED.keys()))
+def test_a_field_that_is_copied_reaches_the_job_and_its_caller(name: str) -> None:
+    value: Any = 7 if name in BOUNDS else "seven"
+    given = copied_fields(Submission(**{name: value}))
+    assert given == {name: value}
+    shown = job_shown(JobView(a_job(**given), None, ZERO))
+    assert getattr(shown, name) == value

@@ -338,7 +338,9 @@ def _choice(text: str | None, name: str, kind: type[Choice]) -> Choice | None:
         return kind(text)
     except ValueError:
         choices = ", ".join(kind)
-        raise InvalidArgument(f"`{name}` is one of {choices}", extras={"field": name}) from None
+        raise InvalidArgument(
+            f"`{name}` must be one of {choices}", extras={"field": name}
+        ) from None
 
 
 def _status_filter(text: str | None) -> frozenset[TaskStatus] | None:
@@ -346,6 +348,9 @@ def _status_filter(text: str | None) -> frozenset[TaskStatus] | None:
     names = (text or "all").split(",")
     if not STATUS_FILTERS.keys() >= set(names):
         choices = ", ".join(STATUS_FILTERS)
-        raise InvalidArgument(f"`status` is one of {choices}", extras={"field": "status"})
+        raise InvalidArgument(
+            f"`status` must be one or more of {choices}, separated by commas",
+            extras={"field": "status"},
+        )
     wanted = frozenset[TaskStatus]().union(*(STATUS_FILTERS[name] for name in names))
     return None if wanted == EVERY_STATUS else wanted

@@ -13,12 +13,12 @@ from conveyor.api.bounds import UNCOUNTED, Holding
 from conveyor.domain.ids import CallerId
 from conveyor.domain.json_errors import LONGEST_SHOWN
 from conveyor.domain.step_functions import TaskToken
-from conveyor.domain.submission import OnInvalid
+from conveyor.domain.submission import BOUNDS, OnInvalid
 from conveyor.errors import InvalidArgument, TooLarge, UnsupportedMediaType
 from conveyor.steps.shared.idempotency import Call
 
 PREFIX = "conveyor-"
-NUMBERS = {"max-inflight", "max-per-host", "retries", "result-ttl-days"}
+NUMBERS = {name.replace("_", "-") for name in BOUNDS}
 FLAGS = {"async"}
 CHOICES = {"on-invalid": set(OnInvalid)}
 TOKEN = "step-functions"  # noqa: S105 - the name of a header
@@ -65,14 +65,14 @@ async def _read(request: Request, most: int, take: Callable[[bytes], object]) ->
     declared = request.headers.get("content-length", "0")
     length = int(declared) if declared.isascii() and declared.isdigit() else 0
     if length > most:
-        raise TooLarge(f"The body has {declared} bytes; at most {most} are taken")
+        raise TooLarge(f"The body must have at most {most} bytes, got {declared}")
     _check_media_type(request)
     holding: Holding = request.scope[HOLDING]
     body, room = BytesIO(), 0
     async for piece in request.stream():
         reached = body.tell() + len(piece)
         if reached > most:
-            raise TooLarge(f"The body has more than the {most} bytes that are taken")
+            raise TooLarge(f"The body must have at most {most} bytes, got more")
         if reached > room:
             room = max(min(max(2 * room, UNCOUNTED), length or most), reached)
             await holding.reach(room)
@@ -85,14 +85,16 @@ def _check_media_type(request: Request) -> None:
     """Refuse what is plainly no JSON. What says nothing of itself is read as JSON."""
     packed = request.headers.get("content-encoding", "identity").strip().lower()
     if packed not in {"", "identity"}:
-        raise UnsupportedMediaType(f"Bodies are taken unpacked, not as `{packed[:40]}`")
+        raise UnsupportedMediaType(f"The body must not be compressed, got `{packed[:40]}`")
     given = request.headers.get("content-type", "")
     kind, _, rest = given.partition(";")
     if not JSON_TYPES.fullmatch(kind.strip()):
-        raise UnsupportedMediaType(f"`{kind.strip()[:80]}` is not JSON: send `application/json`")
+        raise UnsupportedMediaType(
+            f"`Content-Type` must be `application/json`, got `{kind.strip()[:80]}`"
+        )
     charset = CHARSET.search(rest)
     if charset and charset[1].lower() not in {"utf-8", "utf8", "us-ascii"}:
-        raise UnsupportedMediaType(f"JSON is taken in UTF-8, not in `{charset[1][:40]}`")
+        raise UnsupportedMediaType(f"The charset must be UTF-8, got `{charset[1][:40]}`")
 
 
 def _idempotency_key(request: Request) -> str | None:
@@ -105,7 +107,7 @@ def _idempotency_key(request: Request) -> str | None:
         key = re.sub(r"\\(.)", r"\1", quoted[1])
     if len(given) > 1 or not IDEMPOTENCY_KEY.fullmatch(key):
         raise InvalidArgument(
-            "`Idempotency-Key` is 1 to 128 printable characters without spaces, and sent once"
+            "`Idempotency-Key` must have 1 to 128 printable characters without spaces, and be sent once"
         )
     return key
 
@@ -129,7 +131,7 @@ def _value(name: str, text: str) -> object:
     if text in CHOICES.get(name, ()):
         return OnInvalid(text)
     if name in KNOWN:
-        raise InvalidArgument(f"`Conveyor-{name}: {text[:40]}` is not a value it takes")
+        raise InvalidArgument(f"`Conveyor-{name}` must have a valid value, got `{text[:40]}`")
     like = get_close_matches(name[:LONGEST_SHOWN], KNOWN, n=1)
     hint = f"; did you mean Conveyor-{like[0]}?" if like else ""
     raise InvalidArgument(f"`Conveyor-{name[:LONGEST_SHOWN]}` is not a known extension{hint}")

@@ -43,6 +43,6 @@ def limit(text: str | None, *, default: int, most: int) -> int:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
         raise InvalidArgument(
-            f"`limit` is a whole number from 1 to {most}", extras={"field": "limit"}
+            f"`limit` must be a whole number from 1 to {most}", extras={"field": "limit"}
         )
     return int(text)

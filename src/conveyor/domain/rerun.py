@@ -24,7 +24,8 @@ def parse_statuses(text: str | None) -> Statuses | None:
     except ValueError:
         choices = ", ".join(TaskStatus)
         raise InvalidArgument(
-            f"`status` is one or more of {choices}, with commas between", extras={"field": "status"}
+            f"`status` must be one or more of {choices}, separated by commas",
+            extras={"field": "status"},
         ) from None
 
 

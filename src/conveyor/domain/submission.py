@@ -137,6 +137,31 @@ class Submission(msgspec.Struct, kw_only=True):
     step_functions: TaskToken | None = None
 
 
+# How a job stores the fields that it does not store as they are given: the job's fields that hold
+# them, or none. Every other field is copied to the job's field of the same name, so that a new one
+# cannot be validated and then dropped.
+CONVERTED: dict[str, tuple[str, ...]] = {
+    "type": ("type",),
+    "status": ("status",),
+    "tasks": (),  # they become rows
+    "zenrows_params": ("params", "format"),
+    "metadata": ("metadata",),
+    "file_input_id": ("source_list",),
+    "on_invalid": ("source_list",),
+    "schedule": ("schedule", "next_fire_at"),
+    "webhook": ("webhook",),
+    "async_": (),  # it decides how the call is answered
+    "step_functions": (),  # the run holds the token
+}
+# Whole numbers of a job, and between what: the lowest, and the limit that is the highest.
+BOUNDS: dict[str, tuple[int, str]] = {
+    "max_inflight": (1, "most_inflight"),
+    "max_per_host": (1, "most_inflight"),
+    "retries": (0, "most_retries"),
+    "result_ttl_days": (1, "most_ttl_days"),
+}
+
+
 class Addition(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The body of an add-tasks call."""
 
@@ -162,6 +187,12 @@ def job_params(body: Submission, limits: Limits) -> Params:
         what = f"must have at most {limits.task_bytes} bytes together, got {size}"
         raise field_error("zenrows_params", what)
     return params
+
+
+def copied_fields(body: Submission) -> dict[str, Any]:
+    """The fields that a job stores as they are given; absent ones keep the job's defaults."""
+    names = [name for name in body.__struct_fields__ if name not in CONVERTED]
+    return {name: value for name in names if (value := getattr(body, name)) is not None}
 
 
 def job_schedule(body: Submission) -> Schedule | None:
@@ -350,7 +381,7 @@ def _check_schedule(body: Submission) -> None:
     is_scheduled = body.type is JobType.SCHEDULED
     if is_scheduled and body.status is JobStatus.OPEN:
         raise field_error(
-            "status", "is `closed` for a scheduled job: its tasks are all there from the start"
+            "status", "must be `closed` for a scheduled job: its tasks are all there from the start"
         )
     if is_scheduled and body.async_:
         raise field_error(
@@ -361,11 +392,13 @@ def _check_schedule(body: Submission) -> None:
 
 def _check_fields(body: Submission) -> None:
     if body.status is JobStatus.DELETED:
-        raise field_error("status", "is `open` or `closed`")
+        raise field_error("status", "must be `open` or `closed`, got `deleted`")
     if body.external_id is not None and not EXTERNAL_ID.fullmatch(body.external_id):
-        raise field_error("external_id", "is 1 to 128 of A-Z a-z 0-9 . _ -")
+        raise field_error("external_id", "must have 1 to 128 characters of A-Z a-z 0-9 . _ -")
     if body.name is not None and len(body.name) > LONGEST_NAME:
-        raise field_error("name", f"has at most {LONGEST_NAME} characters")
+        raise field_error(
+            "name", f"must have at most {LONGEST_NAME} characters, got {len(body.name)}"
+        )
     if body.metadata:
         try:
             _accept_metadata(body.metadata)
@@ -376,15 +409,12 @@ def _check_fields(body: Submission) -> None:
 
 
 def _check_extensions(body: Submission, limits: Limits) -> None:
-    for name, lowest, highest in (
-        ("max_inflight", 1, limits.most_inflight),
-        ("max_per_host", 1, limits.most_inflight),
-        ("retries", 0, limits.most_retries),
-        ("result_ttl_days", 1, limits.most_ttl_days),
-    ):
-        value = getattr(body, name)
+    for name, (lowest, limit) in BOUNDS.items():
+        value, highest = getattr(body, name), getattr(limits, limit)
         if value is not None and not lowest <= value <= highest:
-            raise field_error(name, f"is a whole number from {lowest} to {highest}")
+            raise field_error(
+                name, f"must be a whole number from {lowest} to {highest}, got {value}"
+            )
 
 
 def _check_tasks_given(body: Submission, *, has_tasks: bool) -> None:
@@ -393,15 +423,15 @@ def _check_tasks_given(body: Submission, *, has_tasks: bool) -> None:
         return
     if body.on_invalid is not None:
         raise field_error(
-            "on_invalid", "goes with `file_input_id`: tasks in the body are all good or none"
+            "on_invalid", "requires `file_input_id`: tasks in the body are accepted all or none"
         )
     if body.status is not JobStatus.OPEN and not has_tasks:
-        raise field_error("tasks", "holds at least one task in a closed job")
+        raise field_error("tasks", "must hold at least one task in a closed job")
 
 
 def _check_list_given(body: Submission) -> None:
     if body.tasks is not None:
-        raise field_error("tasks", "and `file_input_id` are two ways: choose one")
+        raise field_error("tasks", "must be absent with `file_input_id`")
     if body.status is JobStatus.OPEN:
         raise FileInputUnsupported("`file_input_id` requires a closed job, and this one is open")
 

@@ -91,7 +91,7 @@ def read_addition(raw: bytes, params: Params, limits: Limits) -> Steps[Added]:
     specs = yield from _accepted(raw, pieces.slices, params, limits, limits.tasks_per_add)
     body = _decode(pieces.frame, Addition)
     if not specs:
-        raise field_error("tasks", "holds at least one task")
+        raise field_error("tasks", "must hold at least one task")
     return Added(body, specs)
 
 
@@ -231,4 +231,4 @@ def _not_json(why: str) -> InvalidArgument:
 
 def _too_many(count: int, most: int, *, more: bool) -> InvalidArgument:
     got = f"{count} and more" if more else f"{count}"
-    return field_error("tasks", f"holds at most {most} tasks in one call, got {got}")
+    return field_error("tasks", f"must hold at most {most} tasks in one call, got {got}")

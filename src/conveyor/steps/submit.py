@@ -42,6 +42,7 @@ from conveyor.domain.submission import (
     Limits,
     OnInvalid,
     Submission,
+    copied_fields,
     job_params,
     job_schedule,
 )
@@ -278,11 +279,6 @@ class SubmitJob:
     def _new_job(self, call: Call, body: Submission, job_id: JobId) -> Job:
         params, schedule = job_params(body, self.limits), job_schedule(body)
         now = self.clock.now()
-        given = {
-            name: value
-            for name in ("max_inflight", "max_per_host", "retries", "result_ttl_days")
-            if (value := getattr(body, name)) is not None
-        }
         return Job(
             id=job_id,
             caller=call.caller,
@@ -298,12 +294,10 @@ class SubmitJob:
                 call.api_key, context=context(call.caller, job_id)
             ),
             params=dump(params),
-            name=body.name,
-            external_id=body.external_id,
             metadata=dump(body.metadata or {}),
             created_at=now,
             updated_at=now,
-            **given,
+            **copied_fields(body),
         )
 
     def _new_run(self, job: Job, run_id: RunId, count: int, *, large: bool) -> Run:
