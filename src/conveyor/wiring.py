@@ -47,6 +47,7 @@ from conveyor.errors import RefusedToStart, StorageFull, Unavailable
 from conveyor.gateways import open_gateway
 from conveyor.notifying import open_webhooks, wire_notifying
 from conveyor.operating import PACKS, Engines, ports, wire_doctor, wire_sweep
+from conveyor.port_metrics import timed
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock, Ids
 from conveyor.reporting import open_step_functions, wire_report
@@ -69,7 +70,6 @@ from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
 from conveyor.steps.sweep import Sweep
 from conveyor.telemetry import MeteredGateway, MeteredTasks, MeteredWebhooks, MeteredWork, Metrics
 from conveyor.timekeeping import Timekeeper
-from conveyor.timing import timed
 from conveyor.vitals import Room, Vitals
 from conveyor.worker import serve
 

@@ -19,7 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": {"errors", "domain"},
     "settings_loader": {"errors", "domain", "settings"},
     "telemetry": {"errors", "domain", "ports"},
-    "timing": {"errors", "ports", "telemetry"},
+    "port_metrics": {"errors", "domain", "ports", "telemetry"},
     "vitals": {"errors", "domain", "ports", "telemetry", "worker"},
     "timekeeping": {"errors", "ports", "worker"},
     "api": {"errors", "domain", "ports", "steps", "telemetry", "__version__"},

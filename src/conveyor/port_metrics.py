@@ -1,4 +1,4 @@
-"""Ports that are timed: one wrapper for all of them, so that no engine measures itself."""
+"""Metrics of ports: one wrapper times the calls of every engine."""
 
 import functools
 import inspect
@@ -23,6 +23,7 @@ from conveyor.telemetry import Metrics
 
 CONTENT = "content"  # what a method calls a stream that it takes in
 IDS = {"job_id", "run_id", "task_id"}
+IDS_OF = {"Job": "job_id", "Run": "run_id"}  # other keys may hold what a caller chose
 
 log = structlog.get_logger()
 
@@ -32,29 +33,29 @@ Ended = Callable[[float, tuple[object, ...], Mapping[str, object]], None]
 
 
 def timed(port: Port, name: str, metrics: Metrics, *, slow: timedelta) -> Port:
-    """The same port, its calls timed, and those over `slow` counted and logged.
+    """Return the port with every call timed; calls over `slow` are also counted and logged.
 
-    A stream is timed up to its first chunk: from there on it is as slow as its reader. Of one
-    that is taken in, the time is left out in which nothing came. Methods
-    that are neither awaited nor streams are passed on as they are.
+    A stream that is read is timed up to its first chunk: from there on it is as slow as its reader.
+    For a stream that is written, the time spent waiting for content is left out. Methods that are
+    neither coroutines nor streams are not timed.
     """
-    return cast("Port", _Timed(port, _Watch(name, metrics, slow.total_seconds())))
+    return cast("Port", _Timed(port, _CallTimer(name, metrics, slow.total_seconds())))
 
 
 class _Timed:
-    """A port with its methods wrapped. That is done once, here, so that a call costs little."""
+    """A port with its methods wrapped. They are wrapped once, here, so that a call costs little."""
 
-    def __init__(self, port: object, watch: "_Watch") -> None:
+    def __init__(self, port: object, timer: "_CallTimer") -> None:
         self._port = port
         for name, method in inspect.getmembers(port, inspect.ismethod):
             if not name.startswith("_"):
-                setattr(self, name, watch.wrapped(name, method))
+                setattr(self, name, timer.wrapped(name, method))
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._port, name)
 
 
-class _Watch:
+class _CallTimer:
     """Wraps the methods of one port."""
 
     def __init__(self, port: str, metrics: Metrics, slow: float) -> None:
@@ -92,7 +93,7 @@ class _Watch:
 
         @functools.wraps(method)
         async def call(key: str, content: AsyncIterable[bytes]) -> Value:
-            awaited = _Awaited(content)
+            awaited = _TimedContent(content)
             started = time.perf_counter()
             try:
                 return await method(key, awaited.content())
@@ -147,8 +148,8 @@ class _Watch:
         return ended
 
 
-class _Awaited:
-    """Content on its way in, and how long it let others wait for it."""
+class _TimedContent:
+    """Content that is being written, and the seconds spent waiting for it."""
 
     def __init__(self, content: AsyncIterable[bytes]) -> None:
         self._content = content
@@ -163,16 +164,20 @@ class _Awaited:
         began = time.perf_counter()
         try:
             return await anext(pieces, None)
-        finally:  # also when nothing comes because whoever was to send it is gone
+        finally:  # also when its sender is gone and nothing comes
             self.seconds += time.perf_counter() - began
 
 
 def _about(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Of a call's arguments the ids, and of what comes many at a time the number: no content."""
+    """What a log line may say of a call's arguments: ids, kinds, and how many; no content."""
     about: dict[str, object] = {}
     for name, value in arguments.items():
         if name in IDS:
             about[name] = value
+        elif isinstance(value, type):
+            about[name] = value.__name__
+        elif name == "key":
+            about |= {IDS_OF[kind]: value} if (kind := about.get("kind")) in IDS_OF else {}
         elif isinstance(value, ReceivedMessage):
             about["message_id"] = value.id
         elif isinstance(value, Sized) and not isinstance(value, str | bytes):

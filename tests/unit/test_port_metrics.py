@@ -10,8 +10,11 @@ from structlog.testing import capture_logs
 
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.coordination import MemoryCoordination
+from conveyor.domain.idempotency import IdempotencyRecord
 from conveyor.domain.ids import JobId, RunId, TaskId
+from conveyor.domain.job import Job
 from conveyor.errors import NotFound, Unavailable
+from conveyor.port_metrics import timed
 from conveyor.ports.blobs import Blobs, as_stream
 from conveyor.ports.bodies import Bodies, Body, BodyName
 from conveyor.ports.control_queue import ControlQueue, ReceivedMessage
@@ -21,13 +24,13 @@ from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
 from conveyor.telemetry import Metrics
 from conveyor.testing.clock import FakeClock
+from conveyor.testing.factories import JOB
 from conveyor.testing.memory.blobs import MemoryBlobs
 from conveyor.testing.memory.bodies import MemoryBodies
 from conveyor.testing.memory.metadata import MemoryMetadata
 from conveyor.testing.memory.rows import Rows
 from conveyor.testing.memory.tasks import MemoryTasks
 from conveyor.testing.memory.work import MemoryWork
-from conveyor.timing import timed
 
 NEVER = timedelta(hours=1)
 ALWAYS = timedelta()
@@ -186,6 +189,21 @@ async def test_bodies_and_blobs_work_as_before_when_timed() -> None:
     blobs = timed(MemoryBlobs(), "blobs", metrics, slow=NEVER)
     await blobs.put("a/b", as_stream([b"list"]))
     assert [chunk async for chunk in blobs.read("a/b", offset=1)] == [b"ist"]
+
+
+async def test_a_slow_point_read_is_told_with_its_kind_and_only_ids_of_ours() -> None:
+    metadata = timed(MemoryMetadata(FakeClock()), "metadata", Metrics(), slow=ALWAYS)
+    with capture_logs() as logs:
+        await metadata.get(Job, JOB)
+        await metadata.get(IdempotencyRecord, ("a caller", "a key of its own"))
+    told = [
+        {name: line[name] for name in line if name not in {"seconds", "log_level"}} for line in logs
+    ]
+    slow = {"event": "port.slow", "port": "metadata", "method": "get"}
+    assert told == [
+        {**slow, "kind": "Job", "job_id": JOB},
+        {**slow, "kind": "IdempotencyRecord"},
+    ]
 
 
 async def test_a_put_is_not_slow_because_its_content_is() -> None:
