@@ -5,7 +5,7 @@ receive, in simulated time. The plain worker receives first and then asks for a 
 is switched on for it in turn: a gate (receive nothing while as many as are allowed are under way
 in this process), a cool-down of a second after a message that found no permit, and bounces that
 hide such a message for 5 s and longer each time, instead of giving it back at once. It is one
-process with 50 workers, which is kind to its gate. Conveyor's pump is 50 processes.
+process with 50 workers, which is kind to its gate. Conveyor's dispatcher is 50 processes.
 """
 
 import asyncio
@@ -18,11 +18,12 @@ from itertools import product
 import msgspec
 import structlog
 
-from conveyor.domain import bounce
-from conveyor.domain.task import RetryPolicy, Throttled
+from conveyor.domain import concurrency
+from conveyor.domain.retry import RetryPolicy
+from conveyor.domain.task import Throttled
 from conveyor.ports.queues import TaskMessage
-from conveyor.steps.attempt import Assignment
-from conveyor.steps.lane import Pace, pace_over_queues
+from conveyor.steps.dispatch.config import DispatchConfig, config_over_queues
+from conveyor.steps.shared.attempt import Assignment
 from conveyor.testing import time_lapse
 from conveyor.testing.factories import JOB, RUN, a_task, ids_of, new_tasks
 from conveyor.testing.fleet import Fleet
@@ -88,11 +89,11 @@ def main() -> None:
         _show(f"conveyor, {WORKERS} processes", ours)
         kept = ours.received <= GOAL * TASKS and not ours.dead
         print(f"at most {GOAL} receives a message and none dead: {'yes' if kept else 'NO'}")
-    for name, pace in (
-        ("pace of a database", _of_a_database),
-        ("pace of a queue", pace_over_queues),
+    for name, config in (
+        ("config of a database", _of_a_database),
+        ("config of a queue", config_over_queues),
     ):
-        asked = time_lapse.run(_idle(pace))
+        asked = time_lapse.run(_idle(config))
         print(f"an idle run, {WORKERS} processes, {name}: {asked:.1f} receives a second")
 
 
@@ -185,16 +186,16 @@ class PlainProcess:
 
     async def _put_back(self, message: TaskMessage) -> None:
         self.cool_until = self.fleet.clock.monotonic() + COOL_DOWN
-        hidden = bounce.hiding(message.task_id, message.receives)
+        hidden = concurrency.hidden_for(message.task_id, message.receives)
         await asyncio.sleep(A_CALL)
         await self.fleet.queues.postpone(
             RUN, [message.receipt], delay=hidden if self.lines.bounce else timedelta()
         )
 
 
-async def _idle(pace: Callable[[int], Pace]) -> float:
+async def _idle(config: Callable[[int], DispatchConfig]) -> float:
     """Receives a second of an open run that has nothing to do."""
-    fleet = Fleet(cap=100, processes=WORKERS, is_closed=False, pace=pace)
+    fleet = Fleet(cap=100, processes=WORKERS, is_closed=False, config=config)
     await fleet.submit(1)
     async with fleet.at_work():
         await asyncio.sleep(60)
@@ -203,8 +204,8 @@ async def _idle(pace: Callable[[int], Pace]) -> float:
         return (fleet.queues.asked - before) / IDLE_FOR
 
 
-def _of_a_database(places: int) -> Pace:
-    return Pace(concurrency=places)
+def _of_a_database(places: int) -> DispatchConfig:
+    return DispatchConfig(concurrency=places)
 
 
 if __name__ == "__main__":

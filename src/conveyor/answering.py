@@ -8,7 +8,7 @@ from conveyor.operating import Engines
 from conveyor.settings import Settings
 from conveyor.steps.add_tasks import AddTasks
 from conveyor.steps.delete import Delete
-from conveyor.steps.dispatch import Pump
+from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.export import Export
 from conveyor.steps.file_inputs import FileInputs
 from conveyor.steps.ingest import Ingest
@@ -37,10 +37,10 @@ def wire_handlers(
     owing: Owing,
     vet: Vet,
     sizes: Sizes,
-    pump: Pump,
+    dispatcher: Dispatcher,
 ) -> Handlers:
     idempotency = Idempotency(metadata=engines.metadata, clock=engines.clock)
-    quota, standing = _wire_quotas(settings, engines).check, _wire_standing(engines, pump)
+    quota, standing = _wire_quotas(settings, engines).check, _wire_standing(engines, dispatcher)
     slices = LoopSlices(clock=engines.clock)
     return Handlers(
         links=Links(engines.link_secret, engines.clock, life=settings.result_url_life),
@@ -68,12 +68,12 @@ def wire_handlers(
         ),
         deleting=_wire_delete(engines, ingest, owing),
         exporting=replace(exporting, quota=quota),
-        read=_wire_read(engines, pump),
+        read=_wire_read(engines, dispatcher),
         progress=progress,
     )
 
 
-def _wire_read(engines: Engines, pump: Pump) -> Read:
+def _wire_read(engines: Engines, dispatcher: Dispatcher) -> Read:
     return Read(
         metadata=engines.metadata,
         tasks=engines.tasks,
@@ -81,17 +81,17 @@ def _wire_read(engines: Engines, pump: Pump) -> Read:
         blobs=engines.blobs,
         coordination=engines.coordination,
         clock=engines.clock,
-        waiting=pump.roster.waiting,
+        waiting=dispatcher.waiting,
     )
 
 
-def _wire_standing(engines: Engines, pump: Pump) -> Standing:
+def _wire_standing(engines: Engines, dispatcher: Dispatcher) -> Standing:
     return Standing(
         gateway=engines.gateway,
-        keys=pump.keys,
+        keys=dispatcher.refused_keys,
         encryption=engines.encryption,
         clock=engines.clock,
-        reopen=pump.roster.reopen,
+        reopen=dispatcher.discovery.reopen,
     )
 
 

@@ -11,7 +11,7 @@ from conveyor.operating import Engines, Stores
 from conveyor.settings import Settings
 from conveyor.steps.complete import Complete
 from conveyor.steps.control import ControlWorker, Handler, WorkStatus
-from conveyor.steps.dispatch import Pump
+from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.export import Export
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.pack import Pack
@@ -53,7 +53,7 @@ def wire_export(settings: Settings, stores: Stores) -> Export:
 
 
 def wire_ingest(
-    settings: Settings, engines: Engines, complete: Complete, pump: Pump, sizes: Sizes
+    settings: Settings, engines: Engines, complete: Complete, dispatcher: Dispatcher, sizes: Sizes
 ) -> Ingest:
     return Ingest(
         metadata=engines.metadata,
@@ -64,7 +64,7 @@ def wire_ingest(
         owing=complete.owing,
         limits=settings.limits,
         check=complete.check,
-        wake=pump.wake,
+        wake=dispatcher.wake,
         sizes=sizes,
     )
 

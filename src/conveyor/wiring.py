@@ -42,7 +42,7 @@ from conveyor.api.operators import Operators
 from conveyor.api.rates import Rates
 from conveyor.attending import wire_control_worker, wire_export, wire_ingest
 from conveyor.domain.ids import JobId
-from conveyor.domain.task import RetryPolicy
+from conveyor.domain.retry import RetryPolicy
 from conveyor.errors import RefusedToStart, StorageFull, Unavailable
 from conveyor.gateways import open_gateway
 from conveyor.notifying import open_webhooks, wire_notifying
@@ -57,10 +57,10 @@ from conveyor.steps.auth import Authenticate
 from conveyor.steps.complete import Complete
 from conveyor.steps.control import ControlWorker
 from conveyor.steps.delete import Delete
-from conveyor.steps.dispatch import Pump
+from conveyor.steps.dispatch.config import DispatchConfig
+from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.doctor import LEAST_ROOM
 from conveyor.steps.fire import Fire
-from conveyor.steps.lane import Pace
 from conveyor.steps.notify import Notify
 from conveyor.steps.progress import ROUND, ProgressFeed
 from conveyor.steps.report import Report
@@ -104,7 +104,7 @@ class Service:
 
     app: Front
     metrics: Metrics
-    pump: Pump
+    dispatcher: Dispatcher
     notify: Notify
     control_worker: ControlWorker
     report: Report
@@ -120,7 +120,7 @@ class Service:
     async def work(self, stopping: asyncio.Event) -> None:
         """Run every loop of a worker until told to stop."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.pump.run(stopping), name="pump")
+            group.create_task(self.dispatcher.run(stopping), name="dispatcher")
             loops = [
                 self.notify.run(stopping),
                 serve(self.sweep.step, stopping, idle=self.sweep_every, name="sweep"),
@@ -134,7 +134,7 @@ class Service:
             others = [group.create_task(loop) for loop in loops]
             await stopping.wait()
             # Whatever they are at can be cut off anywhere, and is done again at the next start.
-            await asyncio.wait(others, timeout=self.pump.pace.grace.total_seconds())
+            await asyncio.wait(others, timeout=self.dispatcher.config.grace.total_seconds())
             for other in others:
                 other.cancel()
 
@@ -206,6 +206,8 @@ async def open_embedded(
         open_engine(folder, clock=clock, ids=ids, lease=settings.lease, durability=durability)
     )
     _keep_private(folder)
+    blobs = FileBlobs(folder / "blobs", sync=sync)
+    blobs.sweep_drafts()
     return Engines(
         clock=clock,
         ids=ids,
@@ -214,7 +216,7 @@ async def open_embedded(
         work=rows.work,
         control_queue=rows.control_queue,
         bodies=_open_bodies(settings, stack, clock, sync=sync),
-        blobs=_open_blobs(folder / "blobs", sync=sync),
+        blobs=blobs,
         coordination=MemoryCoordination(clock, lease=settings.lease),
         gateway=await stack.enter_async_context(open_gateway(settings)),
         step_functions=await stack.enter_async_context(open_step_functions(settings)),
@@ -239,12 +241,6 @@ def _keep_private(folder: Path) -> None:
         )
 
 
-def _open_blobs(folder: Path, *, sync: bool) -> FileBlobs:
-    blobs = FileBlobs(folder, sync=sync)
-    blobs.sweep_drafts()
-    return blobs
-
-
 def _open_bodies(settings: Settings, stack: AsyncExitStack, clock: Clock, *, sync: bool) -> Bodies:
     """Where bodies are put from now on, and all that were put before, whichever way."""
     folder = settings.folder / "bodies"
@@ -260,14 +256,13 @@ def _open_bodies(settings: Settings, stack: AsyncExitStack, clock: Clock, *, syn
 def wire(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> Service:
     """Steps over engines, and the doors over steps."""
     metrics = Metrics()
-    _tell_build(settings, metrics)
     stores, engines = engines, _measured(engines, metrics, settings.slow_call)
     notifying = wire_notifying(settings, engines, metrics)
     complete = notifying.complete
-    pump = _wire_pump(settings, engines, complete, metrics)
-    ingest = wire_ingest(settings, engines, complete, pump, sizes)
+    dispatcher = _wire_dispatcher(settings, engines, complete, metrics)
+    ingest = wire_ingest(settings, engines, complete, dispatcher, sizes)
     authenticate = wire_authenticate(engines)
-    progress = _wire_progress(settings, engines, metrics, pump, authenticate)
+    progress = _wire_progress(settings, engines, metrics, dispatcher, authenticate)
     exporting = wire_export(settings, engines)
     handlers = wire_handlers(
         settings,
@@ -279,7 +274,7 @@ def wire(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> 
         owing=complete.owing,
         vet=notifying.vet,
         sizes=sizes,
-        pump=pump,
+        dispatcher=dispatcher,
     )
     sweep = _wire_sweep(settings, engines, complete, metrics, handlers.deleting)
     api_keys = wire_api_key_routes(settings, engines).routes()
@@ -288,11 +283,11 @@ def wire(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> 
         doctor=doctor, control_queue=engines.control_queue, token=new_token(), others=api_keys
     )
     others = [notifying.handlers, wire_schedules(engines, handlers.read)]
-    build = _wire_app(settings, engines, metrics, pump, wire_callers(settings, authenticate))
+    build = _wire_app(settings, engines, metrics, dispatcher, wire_callers(settings, authenticate))
     return Service(
         app=build(handlers, others, operators),
         metrics=metrics,
-        pump=pump,
+        dispatcher=dispatcher,
         notify=notifying.notify,
         control_worker=wire_control_worker(engines, ingest, exporting),
         report=wire_report(engines),
@@ -308,7 +303,7 @@ def wire(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> 
 
 
 def _wire_app(
-    settings: Settings, engines: Engines, metrics: Metrics, pump: Pump, callers: Callers
+    settings: Settings, engines: Engines, metrics: Metrics, dispatcher: Dispatcher, callers: Callers
 ) -> Callable[[Handlers, Sequence[object], Operators], Front]:
     """The application, but for those who serve its calls."""
 
@@ -317,7 +312,7 @@ def _wire_app(
             handlers,
             metrics,
             engines.ids,
-            _readiness(engines, pump),
+            _readiness(engines, dispatcher),
             operators,
             callers=callers,
             room=BodyRoom(settings.bodies_in_flight),
@@ -345,7 +340,11 @@ def _wire_rates(settings: Settings, engines: Engines) -> Rates:
 
 
 def _wire_progress(
-    settings: Settings, engines: Engines, metrics: Metrics, pump: Pump, authenticate: Authenticate
+    settings: Settings,
+    engines: Engines,
+    metrics: Metrics,
+    dispatcher: Dispatcher,
+    authenticate: Authenticate,
 ) -> ProgressFeed:
     progress = ProgressFeed(
         metadata=engines.metadata,
@@ -355,15 +354,10 @@ def _wire_progress(
         count=metrics.watch_reads.inc,
         is_good=authenticate.is_good,
         most=settings.event_listeners,
-        waiting=pump.roster.waiting,
+        waiting=dispatcher.waiting,
     )
     metrics.listeners.set_function(lambda: progress.listeners)
     return progress
-
-
-def _tell_build(settings: Settings, metrics: Metrics) -> None:
-    engine = urlsplit(settings.tasks).scheme
-    metrics.build.labels(__version__, engine, settings.durability).set(1)
 
 
 def _measured(engines: Engines, metrics: Metrics, slow: timedelta) -> Engines:
@@ -381,7 +375,9 @@ def _measured(engines: Engines, metrics: Metrics, slow: timedelta) -> Engines:
     )
 
 
-def _wire_pump(settings: Settings, engines: Engines, complete: Complete, metrics: Metrics) -> Pump:
+def _wire_dispatcher(
+    settings: Settings, engines: Engines, complete: Complete, metrics: Metrics
+) -> Dispatcher:
     scrape = Scrape(gateway=engines.gateway, bodies=engines.bodies)
     settle = Settle(
         metadata=engines.metadata,
@@ -391,11 +387,11 @@ def _wire_pump(settings: Settings, engines: Engines, complete: Complete, metrics
         clock=engines.clock,
         owing=complete.owing,
         check=complete.check,
-        # The pump settles, and settling wakes the pump.
-        wake=lambda run_id: pump.wake(run_id),  # noqa: PLW0108 - it is made below
-        same_key=lambda run_id: pump.roster.sharing_key(run_id),  # noqa: PLW0108 - the same
+        # The dispatcher settles, and settling wakes the dispatcher.
+        wake=lambda run_id: dispatcher.wake(run_id),  # noqa: PLW0108 - it is made below
+        same_key=lambda run_id: dispatcher.discovery.sharing_key(run_id),  # noqa: PLW0108 - the same
     )
-    pump = Pump(
+    dispatcher = Dispatcher(
         metadata=engines.metadata,
         work=engines.work,
         coordination=engines.coordination,
@@ -408,13 +404,16 @@ def _wire_pump(settings: Settings, engines: Engines, complete: Complete, metrics
         policy=RetryPolicy(
             first_delay=settings.retry_first_delay, longest_delay=settings.retry_longest_delay
         ),
-        pace=Pace(concurrency=settings.concurrency, renewal=settings.renewal, grace=settings.grace),
+        config=DispatchConfig(
+            concurrency=settings.concurrency, renewal=settings.renewal, grace=settings.grace
+        ),
     )
-    metrics.watch_gateway(pump.outage.waiting)
-    metrics.refused_keys.set_function(lambda: len(pump.keys.known))
-    metrics.inflight.set_function(lambda: len(pump.flights))
-    metrics.live_runs.set_function(lambda: sum(not one.gone for one in pump.lanes.values()))
-    return pump
+    metrics.build.labels(__version__, urlsplit(settings.tasks).scheme, settings.durability).set(1)
+    metrics.watch_gateway(dispatcher.health.waiting)
+    metrics.refused_keys.set_function(lambda: len(dispatcher.refused_keys.known))
+    metrics.inflight.set_function(lambda: len(dispatcher.inflight))
+    metrics.live_runs.set_function(lambda: sum(not one.is_gone for one in dispatcher.runs.values()))
+    return dispatcher
 
 
 def _wire_vitals(settings: Settings, engines: Engines, metrics: Metrics) -> Vitals:
@@ -441,12 +440,12 @@ async def _room(folder: Path) -> Room:
     return Room(*await files_room.disk(folder), await files_room.sizes(parts))
 
 
-def _readiness(engines: Engines, pump: Pump) -> Ready:
+def _readiness(engines: Engines, dispatcher: Dispatcher) -> Ready:
     """Ask each engine something small; one that cannot answer, or has no room, raises `Unavailable`."""
 
     async def ready() -> None:
         free = (await engines.room()).free
-        if free < LEAST_ROOM or pump.room.is_closed:
+        if free < LEAST_ROOM or dispatcher.storage.is_closed:
             raise StorageFull(
                 f"The disk of the data folder must have {LEAST_ROOM >> 20} MiB free and take every "
                 f"page, has {free >> 20} MiB: make room"

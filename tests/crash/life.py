@@ -4,7 +4,6 @@ A script is run from its top in every life. What the caller was answered in an e
 remembers, and does not ask again; what it was not it asks again, with the same key.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -169,19 +168,16 @@ class Life:
         await self.service.fire.step()
         self.deaths.step_is_over()
 
-    async def pump(self, *, meanwhile: Callable[[], Awaitable[object]] | None = None) -> None:
+    async def dispatch(self, *, meanwhile: Callable[[], Awaitable[object]] | None = None) -> None:
         """One round: take what is due, renew the leases, settle what came of it."""
         if self.is_past:
             return
-        pump = self.service.pump
+        dispatcher = self.service.dispatcher
         self.advance(timedelta(seconds=3))
-        await pump.roster.refresh()
-        async with asyncio.TaskGroup() as group:
-            await pump._feed(group)
-        await pump._renew()
+        await dispatcher.fetch_round()
         if meanwhile:
             await meanwhile()
-        await pump._settle_landed()
+        await dispatcher.settle_finished()
         self.deaths.step_is_over()
 
     async def drain(self) -> None:
@@ -191,8 +187,8 @@ class Life:
         for _ in range(MOST_ROUNDS):
             if not self.sees(UNFINISHED):
                 break
-            await self.pump()
-        await self.pump()
+            await self.dispatch()
+        await self.dispatch()
 
     async def report(self) -> None:
         """Tell the states that wait what is due to them."""
@@ -285,7 +281,7 @@ async def a_life(folder: Path, deaths: Deaths) -> AsyncIterator[Life]:
         seen = {name: watched(getattr(raw, name), name, deaths) for name in PORTS}
         wired = msgspec.structs.replace(settings, step_functions="aws:")
         service = wire(wired, replace(raw, **seen), SIZES)
-        service.pump.dice.seed(1)
+        service.dispatcher.dice.seed(1)
         life = Life(
             deaths=deaths,
             clock=clock,

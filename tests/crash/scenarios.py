@@ -227,7 +227,7 @@ async def settle_after_a_delete(life: Life) -> None:
         await life.handle_messages()
 
     life.begin()
-    await life.pump(meanwhile=delete)
+    await life.dispatch(meanwhile=delete)
     await delete()
 
 
@@ -237,11 +237,11 @@ async def settle_in_the_middle_of_a_purge(life: Life) -> None:
 
     async def delete() -> None:
         await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
-        life.deaths.before("tasks.discard", 1, life.service.pump._settle_landed)
+        life.deaths.before("tasks.discard", 1, life.service.dispatcher.settle_finished)
         await life.handle_messages()
 
     life.begin()
-    await life.pump(meanwhile=delete)
+    await life.dispatch(meanwhile=delete)
     await delete()
 
 
@@ -269,7 +269,7 @@ async def pause_and_resume(life: Life) -> None:
     job = await submit(life, pages(2))
     life.begin()
     await on(life, job, "pause")
-    await life.pump()
+    await life.dispatch()
     await on(life, job, "resume")
     await life.drain()
 
@@ -277,10 +277,10 @@ async def pause_and_resume(life: Life) -> None:
 @scenario()
 async def stop_a_run_with_a_page_in_flight(life: Life) -> None:
     job = await submit(life, pages(2), max_inflight=1)
-    await life.pump()
+    await life.dispatch()
     life.begin()
     await on(life, job, "stop")
-    await life.pump()
+    await life.dispatch()
 
 
 # Once more.
@@ -352,7 +352,7 @@ async def rerun_nothing(life: Life) -> None:
 async def delete_a_large_live_job(life: Life) -> None:
     job = await submit(life, pages(LARGE), max_inflight=5)
     await life.handle_messages()
-    await life.pump()
+    await life.dispatch()
     life.begin()
     assert (await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")).status == 202
     await life.handle_messages()

@@ -42,8 +42,9 @@ from conveyor.domain.export import EXPORT
 from conveyor.domain.failure import BY_CODE, BY_STATUS, AccountReason, FailureReason, Handling
 from conveyor.domain.json_slices import finish
 from conveyor.domain.notice import SCHEMA
+from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.task_list import decompress, reader, rows, spec
-from conveyor.steps.lane import Pace
+from conveyor.steps.dispatch.config import SETTLE_LOOPS, DispatchConfig
 from conveyor.steps.shared.turn import TURN
 
 TEXT = (Path(__file__).parents[2] / "SPEC.md").read_text(encoding="utf-8")
@@ -126,7 +127,7 @@ def test_the_diagrams_draw_the_moves(heading: str, moves: Moves) -> None:
 
 def test_the_figures_of_a_retry_are_those_of_the_policy() -> None:
     [table] = tables("3.4 Delay before a retry")
-    policy = msgspec.structs.asdict(task.RetryPolicy())
+    policy = msgspec.structs.asdict(RetryPolicy())
     written = {
         name: f"{value.total_seconds():.0f} s" if isinstance(value, timedelta) else str(value)
         for name, value in policy.items()
@@ -410,14 +411,14 @@ def test_every_table_is_whole() -> None:
             assert all(cell for row in table for cell in row.values()), heading
 
 
-def test_the_figures_of_the_pump_are_those_of_its_pace() -> None:
-    [table] = tables("11.1 The pump")
+def test_the_figures_of_the_dispatcher_are_those_of_its_config() -> None:
+    [table] = tables("11.1 The dispatcher")
     told = {row["figure"]: row["value"] for row in table}
-    pace = Pace()
-    assert told["claims under way at once"] == str(pace.feeders)
-    assert told["groups being settled at once"] == str(pace.settlers)
-    assert told["tasks worth a claim or a settle"].startswith(f"{pace.worthwhile}, on a queue 10,")
-    assert f"{pace.lead / timedelta(milliseconds=1):g} ms" in section("11.1 The pump")
+    config = DispatchConfig()
+    assert told["claims under way at once"] == str(config.claim_loops)
+    assert told["groups being settled at once"] == str(SETTLE_LOOPS)
+    assert told["tasks worth a claim or a settle"].startswith(f"{config.batch}, on a queue 10,")
+    assert f"{config.prefetch / timedelta(milliseconds=1):g} ms" in section("11.1 The dispatcher")
 
 
 # 11.10.

@@ -188,7 +188,9 @@ def test_every_event_that_is_named_exists() -> None:
             r"^\| ([a-z._]+) \| (?:debug|info|warning|error|critical) \|", SPEC, re.MULTILINE
         )
     )
-    groups = "http|job|run|task|tasks|gateway|control|sweeper|pump|settle|port|loop|sample|attempt"
+    groups = (
+        "http|job|run|task|tasks|gateway|control|sweeper|dispatcher|settle|port|loop|sample|attempt"
+    )
     named = set(re.findall(rf"`((?:{groups})\.[a-z_.]+)`", GUIDE))
     assert named
     assert named <= known

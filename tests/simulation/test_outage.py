@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from conveyor.adapters.crypto.key_ring import AesKeyRing
 from conveyor.adapters.memory.coordination import MemoryCoordination
-from conveyor.domain.breaker import Breaker, Sign
+from conveyor.domain.breaker import Breaker, HealthSignal
 from conveyor.domain.counts import Spend
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.problem import encoded, problem
@@ -25,7 +25,7 @@ from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.ports.tasks import new_tasks
 from conveyor.steps.complete import Complete
-from conveyor.steps.dispatch import Pump
+from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.owing import Owing
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
@@ -60,9 +60,9 @@ class Weather:
     """A gateway that can be taken away, in one way or another, or for some targets only."""
 
     clock: LapseClock
-    sign: Sign | None = None  # of every call, while the gateway is away
+    signal: HealthSignal | None = None  # of every call, while the gateway is away
     bad: Callable[[str], bool] = lambda _: False  # targets that it never serves
-    bad_sign: Sign = Sign.BROKEN  # of calls for those
+    bad_signal: HealthSignal = HealthSignal.BROKEN  # of calls for those
     calls: list[float] = field(default_factory=list)  # when each began
     hosts: list[str] = field(default_factory=list)
     breaker: Breaker | None = None
@@ -72,27 +72,27 @@ class Weather:
         self.calls.append(self.clock.monotonic())
         self.while_open += bool(self.breaker and self.breaker.is_open)
         self.hosts.append(request.url.split("/")[2])
-        if self.sign is Sign.UNREACHABLE:
-            return refusal(self.sign)
+        if self.signal is HealthSignal.UNREACHABLE:
+            return refusal(self.signal)
         if self.bad(request.url):
             await asyncio.sleep(0.01)
-            return refusal(self.bad_sign)
+            return refusal(self.bad_signal)
         await asyncio.sleep(A_PAGE_TAKES)
-        if self.sign:
-            return refusal(self.sign)
+        if self.signal:
+            return refusal(self.signal)
         return Page(content=request.url.encode(), spend=PRICE)
 
     async def check(self) -> bool:
         await asyncio.sleep(0.01)
-        return self.sign is None
+        return self.signal is None
 
     def since(self, moment: float) -> list[float]:
         return [at for at in self.calls if at >= moment]
 
 
-def refusal(sign: Sign) -> Refusal:
+def refusal(signal: HealthSignal) -> Refusal:
     text = encoded(problem(status=502, code="gateway_unreachable", detail="No answer."))
-    return Refusal(status=502, code="gateway_unreachable", problem=text, sign=sign)
+    return Refusal(status=502, code="gateway_unreachable", problem=text, signal=signal)
 
 
 class Service:
@@ -118,9 +118,9 @@ class Service:
             clock=self.clock,
             owing=owing,
             check=complete.check,
-            wake=lambda run_id: self.pump.wake(run_id),  # noqa: PLW0108 - there is none yet
+            wake=lambda run_id: self.dispatcher.wake(run_id),  # noqa: PLW0108 - there is none yet
         )
-        self.pump = Pump(
+        self.dispatcher = Dispatcher(
             metadata=self.metadata,
             work=work,
             coordination=self.coordination,
@@ -131,7 +131,7 @@ class Service:
             settle_final=settle.settle_final,
             check=self.weather.check,
         )
-        self.weather.breaker = self.pump.outage.breaker
+        self.weather.breaker = self.dispatcher.health.breaker
 
     async def submit(self, number: int, urls: list[str], *, retries: int = 3) -> RunId:
         """A run of these pages, of a caller of its own."""
@@ -155,7 +155,7 @@ class Service:
         )
         await self.tasks.add(run_id, new_tasks(run_id, 0, [TaskSpec(url=url) for url in urls]))
         await self.metadata.commit(job, run)
-        self.pump.wake(run_id)
+        self.dispatcher.wake(run_id)
         return run_id
 
     async def run(self, run_id: RunId) -> Run:
@@ -194,12 +194,12 @@ def logged() -> Iterator[list[MutableMapping[str, Any]]]:
 
 
 def lived(story: Callable[[Service], object]) -> None:
-    """A story of one service, told while its pump is at work."""
+    """A story of one service, told while its dispatcher is at work."""
 
     async def main() -> None:
         service, stopping = Service(), asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            group.create_task(service.pump.run(stopping))
+            group.create_task(service.dispatcher.run(stopping))
             try:
                 await story(service)  # type: ignore[misc]  # a coroutine
             finally:
@@ -225,12 +225,12 @@ def test_a_run_of_20000_tasks_outlives_an_hour_without_the_gateway() -> None:
     undisturbed = _undisturbed(urls)
 
     async def story(service: Service) -> None:
-        weather, breaker = service.weather, service.pump.outage.breaker
+        weather, breaker = service.weather, service.dispatcher.health.breaker
         run_id = await service.submit(1, urls)
         while service.rows.counts(run_id).done < 7_000:  # noqa: ASYNC110 - nothing tells it
             await asyncio.sleep(0.1)
 
-        weather.sign = Sign.UNREACHABLE
+        weather.signal = HealthSignal.UNREACHABLE
         began = service.clock.monotonic()
         await asyncio.sleep(1)
         opened = breaker.opened_at
@@ -238,12 +238,12 @@ def test_a_run_of_20000_tasks_outlives_an_hour_without_the_gateway() -> None:
         assert opened - began < 1
         with logged() as logs:
             await asyncio.sleep(HOUR - 1)
-        weather.sign = None
+        weather.signal = None
         lines = [line for line in logs if line["event"] == "gateway.unavailable"]
         assert 55 <= len(lines) <= 61
         assert len(logs) < 130  # and a line a minute of the calls that were refused
 
-        waiting = service.pump.roster.waiting(run_id)
+        waiting = service.dispatcher.waiting(run_id)
         assert waiting is not None
         assert waiting.reason is WaitReason.GATEWAY_UNAVAILABLE
         assert abs((service.clock.now() - waiting.since).total_seconds() - HOUR) < 2
@@ -255,7 +255,7 @@ def test_a_run_of_20000_tasks_outlives_an_hour_without_the_gateway() -> None:
         back = service.clock.monotonic()
         assert back - began < HOUR + 31
         assert 100 < weather.while_open <= 150
-        assert service.pump.roster.waiting(run_id) is None
+        assert service.dispatcher.waiting(run_id) is None
         await asyncio.sleep(1)
         assert len(weather.since(back)) >= 100  # `max_inflight` of them are under way again
 
@@ -269,26 +269,26 @@ def test_a_run_of_20000_tasks_outlives_an_hour_without_the_gateway() -> None:
 
 
 def test_resets_and_bare_errors_of_all_hosts_open_it_and_charge_nobody() -> None:
-    for sign in (Sign.BROKEN, Sign.UNEXPLAINED):
-        _outage_of(sign, pages(2_000))
+    for signal in (HealthSignal.BROKEN, HealthSignal.UNEXPLAINED):
+        _outage_of(signal, pages(2_000))
 
 
 def test_an_outage_is_the_gateways_own_when_few_hosts_are_in_play_too() -> None:
-    _outage_of(Sign.UNEXPLAINED, pages(2_000, hosts=2))
-    _outage_of(Sign.BROKEN, pages(2_000, hosts=1))
+    _outage_of(HealthSignal.UNEXPLAINED, pages(2_000, hosts=2))
+    _outage_of(HealthSignal.BROKEN, pages(2_000, hosts=1))
 
 
-def _outage_of(sign: Sign, urls: list[str]) -> None:
+def _outage_of(signal: HealthSignal, urls: list[str]) -> None:
     async def story(service: Service) -> None:
-        weather, breaker = service.weather, service.pump.outage.breaker
+        weather, breaker = service.weather, service.dispatcher.health.breaker
         run_id = await service.submit(1, urls, retries=0)
         await asyncio.sleep(5)
-        weather.sign = sign
+        weather.signal = signal
         await asyncio.sleep(15)
         assert breaker.is_open
         await asyncio.sleep(2 * HOUR)
         assert weather.while_open <= 300
-        weather.sign = None
+        weather.signal = None
         await service.ended(run_id, HOUR)
         assert {one.status for one in service.outcomes(run_id)} == {TaskStatus.SUCCESSFUL}
         assert {one.attempts for one in service.outcomes(run_id)} == {1}
@@ -320,7 +320,10 @@ def test_a_caller_whose_every_page_breaks_delays_nobody_and_its_run_ends() -> No
 
 def test_a_page_with_a_bare_error_fails_by_itself_while_others_succeed() -> None:
     async def story(service: Service) -> None:
-        service.weather.bad, service.weather.bad_sign = lambda url: "bad" in url, Sign.UNEXPLAINED
+        service.weather.bad, service.weather.bad_signal = (
+            lambda url: "bad" in url,
+            HealthSignal.UNEXPLAINED,
+        )
         poisoned = await service.submit(1, [*pages(50), "https://bad.example/"])
         for number in range(2, 10):  # another caller with a page now and then
             other = await service.submit(number, pages(1))
@@ -336,7 +339,10 @@ def test_a_page_with_a_bare_error_fails_by_itself_while_others_succeed() -> None
 
 def test_pages_with_bare_errors_and_nobody_beside_them_end_after_a_patience() -> None:
     async def story(service: Service) -> None:
-        service.weather.bad, service.weather.bad_sign = lambda url: "bad" in url, Sign.UNEXPLAINED
+        service.weather.bad, service.weather.bad_signal = (
+            lambda url: "bad" in url,
+            HealthSignal.UNEXPLAINED,
+        )
         bad = [f"https://bad{number}.example/" for number in range(20)]
         run_id = await service.submit(1, [*pages(50), *bad])
         await service.ended(run_id, HOUR)
@@ -361,7 +367,7 @@ def test_pages_that_break_at_the_end_of_a_list_do_not_keep_its_run_alive() -> No
 def test_probes_go_round_callers_and_hosts() -> None:
     async def story(service: Service) -> None:
         weather = service.weather
-        weather.sign = Sign.UNREACHABLE
+        weather.signal = HealthSignal.UNREACHABLE
         for number in (1, 2, 3):
             await service.submit(
                 number, [f"https://of{number}.host{n % 9}.example/" for n in range(90)]
@@ -379,15 +385,15 @@ def test_a_stop_in_the_middle_of_an_outage_gives_everything_back_uncharged() -> 
         service, stopping = Service(), asyncio.Event()
         run_id = await service.submit(1, pages(200), retries=0)
         async with asyncio.TaskGroup() as group:
-            group.create_task(service.pump.run(stopping))
+            group.create_task(service.dispatcher.run(stopping))
             await asyncio.sleep(0.7)
-            service.weather.sign = Sign.BROKEN
+            service.weather.signal = HealthSignal.BROKEN
             await asyncio.sleep(2)
-            assert service.pump.outage.doubtful
+            assert service.dispatcher.health.suspects
             stopping.set()
         outcomes = service.outcomes(run_id)
         assert {one.status for one in outcomes} == {TaskStatus.SUCCESSFUL, TaskStatus.PENDING}
-        assert not service.pump.flights
+        assert not service.dispatcher.inflight
 
     time_lapse.run(main())
 
@@ -399,28 +405,28 @@ def test_a_check_that_raises_is_no_answer_and_ends_nothing() -> None:
 
         run_id = await service.submit(1, pages(2_000), retries=0)
         await asyncio.sleep(5)
-        service.pump.outage.check = raises
-        service.weather.sign = Sign.BROKEN
+        service.dispatcher.health.check = raises
+        service.weather.signal = HealthSignal.BROKEN
         with logged() as logs:
             await asyncio.sleep(60)
-        assert service.pump.outage.breaker.is_open
+        assert service.dispatcher.health.breaker.is_open
         assert "step.bug" in {line["event"] for line in logs}
-        service.weather.sign = None
+        service.weather.signal = None
         await service.ended(run_id, HOUR)
         assert {one.status for one in service.outcomes(run_id)} == {TaskStatus.SUCCESSFUL}
 
     lived(story)
 
 
-def test_a_look_at_doubts_that_raises_does_not_end_the_pump() -> None:
+def test_a_look_at_doubts_that_raises_does_not_end_the_dispatcher() -> None:
     async def story(service: Service) -> None:
-        outage = service.pump.outage
-        outage.doubtful = None  # type: ignore[assignment]  # a bug of our own
-        outage.in_doubt.set()
+        outage = service.dispatcher.health
+        outage.suspects = None  # type: ignore[assignment]  # a bug of our own
+        outage.needs_check.set()
         with logged() as logs:
             await asyncio.sleep(2)
         assert [line for line in logs if line["event"] == "step.bug"]
-        outage.doubtful = []
+        outage.suspects = []
         run_id = await service.submit(1, pages(10))
         await service.ended(run_id, HOUR)
 
@@ -429,17 +435,17 @@ def test_a_look_at_doubts_that_raises_does_not_end_the_pump() -> None:
 
 def test_without_room_for_results_no_probe_is_made() -> None:
     async def story(service: Service) -> None:
-        weather, pump = service.weather, service.pump
+        weather, dispatcher = service.weather, service.dispatcher
         run_id = await service.submit(1, pages(500))
         await asyncio.sleep(1)
-        weather.sign = Sign.UNREACHABLE
+        weather.signal = HealthSignal.UNREACHABLE
         await asyncio.sleep(1)
-        assert pump.outage.breaker.is_open
-        pump.room.closed_until = service.clock.monotonic() + 300
+        assert dispatcher.health.breaker.is_open
+        dispatcher.storage.closed_until = service.clock.monotonic() + 300
         before = weather.while_open
         await asyncio.sleep(299)
         assert weather.while_open == before
-        weather.sign = None
+        weather.signal = None
         await service.ended(run_id, 60)
 
     lived(story)
@@ -450,9 +456,9 @@ def test_without_a_permit_no_task_is_claimed_for_a_probe() -> None:
         weather, coordination = service.weather, service.coordination
         run_id = await service.submit(1, pages(500))
         await asyncio.sleep(1)
-        weather.sign = Sign.UNREACHABLE
+        weather.signal = HealthSignal.UNREACHABLE
         await asyncio.sleep(1)
-        assert service.pump.outage.breaker.is_open
+        assert service.dispatcher.health.breaker.is_open
         job_id = (await service.run(run_id)).job_id
         permits = await coordination.reserve(job_id, want=100, cap=100)  # of another process
         assert len(permits) == 100
@@ -462,7 +468,7 @@ def test_without_a_permit_no_task_is_claimed_for_a_probe() -> None:
             await asyncio.sleep(LEASE.total_seconds() / 3)
             await coordination.renew({job_id: permits})
         assert _claims(service, run_id) == before
-        weather.sign = None
+        weather.signal = None
         await coordination.release(job_id, permits)
         await service.ended(run_id, 120)
 

@@ -19,13 +19,14 @@ import msgspec
 from conveyor.domain.counts import Spend
 from conveyor.domain.params import load
 from conveyor.domain.problem import encoded, problem
-from conveyor.domain.task import RetryPolicy, Task
+from conveyor.domain.retry import RetryPolicy
+from conveyor.domain.task import Task
 from conveyor.operating import Engines
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.ports.work import Held
 from conveyor.settings import Settings
-from conveyor.steps.attempt import Assignment, Ended
+from conveyor.steps.shared.attempt import Assignment, FinishedAttempt
 from conveyor.steps.shared.sizes import Sizes
 from conveyor.testing.clock import FakeClock
 from conveyor.wiring import Service, open_embedded, wire
@@ -288,7 +289,7 @@ class World:
         return answer
 
     async def claim(self, each: int) -> list[Task]:
-        """Take up to so many tasks of each live run that is not paused, as the pump would."""
+        """Take up to so many tasks of each live run that is not paused, as the dispatcher would."""
         ports = self.watched
         live = [one for one in await ports.metadata.live_runs(limit=100) if not one[0].is_paused]
         if not live:
@@ -308,7 +309,7 @@ class World:
                     policy=RetryPolicy(retries=job.retries),
                 )
                 self.flights.append(Flight(task, assignment))
-        await self.service.pump.settle_final([task for task in tasks if task.is_final])
+        await self.service.dispatcher.settle_final([task for task in tasks if task.is_final])
         return list(tasks)
 
     async def renew(self) -> None:
@@ -322,14 +323,14 @@ class World:
         ended = []
         for number, flight in enumerate(flights):
             self.gateway.told[flight.task.spec.url] = outcomes[number % len(outcomes)]
-            result = await self.service.pump.attempt(flight.task, flight.assignment)
-            ended.append(Ended(flight.task, flight.assignment, result))
+            result = await self.service.dispatcher.fetcher.attempt(flight.task, flight.assignment)
+            ended.append(FinishedAttempt(flight.task, flight.assignment, result))
         holding = {(one.task.run_id, one.task.id) for one in flights if not self._is_lost(one)}
         passed_on = [one.task for one in flights if (one.task.run_id, one.task.id) not in holding]
         before = [await self.ports.tasks.get(task.run_id, task.id) for task in passed_on]
         try:
             if ended:
-                await self.service.pump.settle(ended)
+                await self.service.dispatcher.settle(ended)
         except BaseException as error:
             if is_death(error):
                 self.garbage |= {f"{one.run_id}/{one.id}.{one.claim_no}" for one in passed_on}

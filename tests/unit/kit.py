@@ -23,9 +23,10 @@ from conveyor.domain.export import EXPORT, GIB
 from conveyor.domain.ids import CallerId, JobId, RunId, ulid
 from conveyor.domain.job import Job
 from conveyor.domain.rerun import parse_statuses
+from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.run import Run
 from conveyor.domain.submission import Limits
-from conveyor.domain.task import RetryPolicy, Task, TaskStatus
+from conveyor.domain.task import Task, TaskStatus
 from conveyor.domain.webhook import NewWebhook, Webhook
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies, BodyName
@@ -38,7 +39,6 @@ from conveyor.ports.tasks import Tasks
 from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Held, Work
 from conveyor.steps.add_tasks import AddTasks
-from conveyor.steps.attempt import Assignment, Ended, Fetched, Result
 from conveyor.steps.clear import Clear
 from conveyor.steps.complete import Complete
 from conveyor.steps.control import ControlWorker
@@ -61,6 +61,7 @@ from conveyor.steps.reschedule import Reschedule
 from conveyor.steps.retire import Retire
 from conveyor.steps.rotate import Rotate
 from conveyor.steps.settle import Settle
+from conveyor.steps.shared.attempt import Assignment, Fetched, FinishedAttempt, Result
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.sizes import DEFAULT_SIZES
@@ -213,7 +214,7 @@ class House:
         job = await self.job((await self.run(run_id)).job_id)
         while tasks := await self.work.claim({run_id: 100}):
             await self.settle.settle(
-                [Ended(task, an_assignment(job), result(task)) for task in tasks]
+                [FinishedAttempt(task, an_assignment(job), result(task)) for task in tasks]
             )
 
     async def check_counts(self, run_id: RunId) -> None:

@@ -10,7 +10,7 @@ from conveyor.domain.ids import RunId
 from conveyor.domain.run import RunStatus
 from conveyor.domain.task import Task
 from conveyor.errors import Unavailable
-from conveyor.steps.attempt import Fetched, Result
+from conveyor.steps.shared.attempt import Fetched, Result
 from conveyor.testing.factories import scraped, settlement
 from tests.unit.kit import CALLER, House, a_call, a_house, away, ids_as_reply
 

@@ -21,7 +21,7 @@ from conveyor.errors import (
     Unavailable,
 )
 from conveyor.ports.metadata import Removed
-from conveyor.steps.attempt import Ended, Result
+from conveyor.steps.shared.attempt import FinishedAttempt, Result
 from conveyor.testing.factories import a_job
 from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (
@@ -157,7 +157,7 @@ async def test_a_live_run_can_be_deleted() -> None:
     assert await house.work.claim({run_id: 5}) == []
     with pytest.raises(ConveyorError, match="takes no more tasks"):
         await house.add_tasks.add(a_call(1), job_id, ids_as_reply)
-    await house.settle.settle([Ended(task, an_assignment(job), A_PAGE)])
+    await house.settle.settle([FinishedAttempt(task, an_assignment(job), A_PAGE)])
     await house.handle_messages()
     assert list(await house.bodies.runs_held(limit=9)) == []
     await house.lifecycle.close(CALLER, job_id)
@@ -222,7 +222,9 @@ async def test_a_delete_and_a_settle(moment: Moment) -> None:
         tasks = await house.work.claim({run_id: 3})
         getattr(house.trace, moment)(name, 1, lambda h=house, j=job_id: _delete_and_purge(h, j))
 
-        await house.settle.settle([Ended(task, an_assignment(job), A_PAGE) for task in tasks])
+        await house.settle.settle(
+            [FinishedAttempt(task, an_assignment(job), A_PAGE) for task in tasks]
+        )
 
         assert list(await house.tasks.runs_held(limit=9)) == []
         assert list(await house.bodies.runs_held(limit=9)) == []

@@ -1,4 +1,4 @@
-"""The pump: never too much at once, nothing lost, nothing charged that was not an attempt."""
+"""The dispatcher: never too much at once, nothing lost, nothing charged that was not an attempt."""
 
 import asyncio
 import dataclasses
@@ -28,10 +28,9 @@ from conveyor.domain.task import (
 )
 from conveyor.domain.waiting import WaitReason
 from conveyor.errors import StorageFull, Unavailable
-from conveyor.steps import dispatch
-from conveyor.steps.attempt import NO_ROOM_WAIT, Assignment, Fetched, Result
-from conveyor.steps.dispatch import Pump
-from conveyor.steps.lane import Pace
+from conveyor.steps.dispatch.config import DispatchConfig
+from conveyor.steps.dispatch.dispatcher import Dispatcher
+from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, Fetched, Result
 from conveyor.testing.factories import a_run, scraped, settlement
 from tests.unit.kit import (
     A_PAGE,
@@ -57,26 +56,28 @@ AGES = timedelta(hours=1)
 SPEND = Spend(credits=5, nanos=700)
 
 
-def quick(**changes: object) -> Pace:
-    pace = {
+def quick(**changes: object) -> DispatchConfig:
+    config = {
         "refresh": timedelta(milliseconds=10),
         "resync": timedelta(milliseconds=20),
         "renewal": timedelta(milliseconds=5),
         "shortest_idle": timedelta(milliseconds=1),
         "longest_idle": timedelta(milliseconds=4),
-        "outage": timedelta(milliseconds=2),
+        "unavailable_wait": timedelta(milliseconds=2),
         "grace": timedelta(seconds=5),
     }
-    return Pace(**{**pace, **changes})  # type: ignore[arg-type]
+    return DispatchConfig(**{**config, **changes})  # type: ignore[arg-type]
 
 
-def a_pump(house: House, attempt: Attempt, pace: Pace | None = None) -> Pump:
-    """A pump over the house's engines."""
+def a_dispatcher(
+    house: House, attempt: Attempt, config: DispatchConfig | None = None
+) -> Dispatcher:
+    """A dispatcher over the house's engines."""
     settle = remade(
         house.settle,
-        same_key=lambda run_id: pump.roster.sharing_key(run_id),  # noqa: PLW0108 - made below
+        same_key=lambda run_id: dispatcher.discovery.sharing_key(run_id),  # noqa: PLW0108 - made below
     )
-    pump = Pump(
+    dispatcher = Dispatcher(
         metadata=house.metadata,
         work=house.work,
         coordination=house.coordination,
@@ -85,19 +86,19 @@ def a_pump(house: House, attempt: Attempt, pace: Pace | None = None) -> Pump:
         attempt=attempt,
         settle=settle.settle,
         settle_final=settle.settle_final,
-        pace=pace or quick(),
+        config=config or quick(),
         dice=Random(7),
     )
-    return pump
+    return dispatcher
 
 
 @asynccontextmanager
-async def running(*pumps: Pump) -> AsyncIterator[None]:
-    """Pumps at work; told to stop, and waited for, at the end."""
+async def running(*dispatchers: Dispatcher) -> AsyncIterator[None]:
+    """Dispatchers at work; told to stop, and waited for, at the end."""
     stopping = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        for pump in pumps:
-            group.create_task(pump.run(stopping))
+        for dispatcher in dispatchers:
+            group.create_task(dispatcher.run(stopping))
         try:
             yield
         finally:
@@ -108,7 +109,7 @@ async def test_every_task_of_a_run_is_done_and_the_run_completes() -> None:
     house, gateway = a_house(), ScriptedAttempts()
     _, run_id = await house.submit(9)
 
-    async with running(a_pump(house, gateway.attempt)):
+    async with running(a_dispatcher(house, gateway.attempt)):
         await _completed(house, run_id)
 
     assert len(gateway.started) == 9
@@ -116,7 +117,9 @@ async def test_every_task_of_a_run_is_done_and_the_run_completes() -> None:
     assert await house.coordination.held((await house.run(run_id)).job_id) == 0
 
 
-async def test_no_more_of_a_job_are_in_flight_than_it_allows_though_two_pumps_serve_it() -> None:
+async def test_no_more_of_a_job_are_in_flight_than_it_allows_though_two_dispatchers_serve_it() -> (
+    None
+):
     house = a_house(limits=Limits())
     one, other, both = ScriptedAttempts(), ScriptedAttempts(), ScriptedAttempts(is_open=False)
 
@@ -128,8 +131,10 @@ async def test_no_more_of_a_job_are_in_flight_than_it_allows_though_two_pumps_se
         return attempt
 
     _, run_id = await house.submit(200, max_inflight=3)
-    pumps = [a_pump(house, through(gateway), quick(concurrency=2)) for gateway in (one, other)]
-    async with running(*pumps):
+    dispatchers = [
+        a_dispatcher(house, through(gateway), quick(concurrency=2)) for gateway in (one, other)
+    ]
+    async with running(*dispatchers):
         await until(lambda: one.started and other.started and len(both.started) == 3)
         both.gate.set()
         await _completed(house, run_id)
@@ -139,12 +144,12 @@ async def test_no_more_of_a_job_are_in_flight_than_it_allows_though_two_pumps_se
     await house.check_counts(run_id)
 
 
-async def test_what_one_pump_holds_the_other_may_not_take() -> None:
+async def test_what_one_dispatcher_holds_the_other_may_not_take() -> None:
     house, gateway = a_house(), ScriptedAttempts(is_open=False)
     job_id, run_id = await house.submit(9, max_inflight=4)
-    pumps = [a_pump(house, gateway.attempt) for _ in range(2)]
+    dispatchers = [a_dispatcher(house, gateway.attempt) for _ in range(2)]
 
-    async with running(*pumps):
+    async with running(*dispatchers):
         await until(lambda: len(gateway.started) == 4)
         await _rounds(house)
         assert len(gateway.started) == await house.coordination.held(job_id) == 4
@@ -159,7 +164,7 @@ async def test_a_process_has_no_more_in_flight_over_all_its_runs_than_its_concur
     runs = [(await house.submit(9))[1] for _ in range(3)]
 
     # One place in five is kept for callers that come late.
-    async with running(a_pump(house, gateway.attempt, quick(concurrency=5))):
+    async with running(a_dispatcher(house, gateway.attempt, quick(concurrency=5))):
         await until(lambda: len(gateway.started) == 4)
         await _rounds(house)
         assert gateway.inflight.total() == 4
@@ -173,7 +178,7 @@ async def test_places_are_shared_fairly_between_callers_however_many_runs_each_h
     greedy = [(await house.submit(9))[1] for _ in range(5)]
     modest = await _submit_as(house, STRANGER, 9)
 
-    async with running(a_pump(house, gateway.attempt, quick(concurrency=8))):
+    async with running(a_dispatcher(house, gateway.attempt, quick(concurrency=8))):
         await until(lambda: len(gateway.started) == 8)
         assert gateway.inflight[modest] == 4
         assert sum(gateway.inflight[run_id] for run_id in greedy) == 4
@@ -191,13 +196,15 @@ async def test_as_one_task_ends_the_next_begins_without_waiting_for_the_slowest(
         return await gateway.attempt(task, assignment)
 
     _, run_id = await house.submit(9, max_inflight=2)
-    async with running(a_pump(house, attempt)):
+    async with running(a_dispatcher(house, attempt)):
         await until(lambda: len(gateway.started) == 8)
         slow.set()
         await _completed(house, run_id)
 
 
-async def test_a_run_that_was_throttled_cools_down_even_when_somebody_wakes_the_pump() -> None:
+async def test_a_run_that_was_throttled_cools_down_even_when_somebody_wakes_the_dispatcher() -> (
+    None
+):
     house = a_house()
     tried: Counter[RunId] = Counter()
 
@@ -206,11 +213,11 @@ async def test_a_run_that_was_throttled_cools_down_even_when_somebody_wakes_the_
         return Throttled(AGES) if task.run_id == throttled else A_PAGE
 
     _, throttled = await house.submit(5, max_inflight=1)
-    pump = a_pump(house, attempt)
-    async with running(pump):
-        await until(lambda: tried[throttled] == 1 and not pump.flights)
+    dispatcher = a_dispatcher(house, attempt)
+    async with running(dispatcher):
+        await until(lambda: tried[throttled] == 1 and not dispatcher.inflight)
         for _ in range(3):
-            pump.wake(throttled)
+            dispatcher.wake(throttled)
             other = await _submit_with_key(house, "another-key", 1)
             await _completed(house, other)
 
@@ -227,9 +234,9 @@ async def test_a_run_goes_on_after_its_cool_down_and_the_wait_is_not_an_attempt(
         return Throttled(timedelta(milliseconds=20)) if len(tried) == 1 else A_PAGE
 
     _, run_id = await house.submit(1)
-    pump = a_pump(house, attempt)
-    async with running(pump):
-        await until(lambda: tried and not pump.flights)
+    dispatcher = a_dispatcher(house, attempt)
+    async with running(dispatcher):
+        await until(lambda: tried and not dispatcher.inflight)
         house.clock.advance(timedelta(seconds=1))
         await _completed(house, run_id)
 
@@ -245,10 +252,10 @@ async def test_a_run_whose_account_is_blocked_fails_and_its_tasks_are_not_burnt(
         return AccountBlocked(AccountReason.INSUFFICIENT_CREDITS, "no credits left")
 
     _, blocked = await house.submit(9, max_inflight=2)
-    pump = a_pump(house, attempt)
-    async with running(pump):
+    dispatcher = a_dispatcher(house, attempt)
+    async with running(dispatcher):
         await until(lambda: tried)
-        await until(lambda: not pump.lanes)
+        await until(lambda: not dispatcher.runs)
 
     run = await house.run(blocked)
     assert run.status is RunStatus.FAILED
@@ -261,20 +268,20 @@ async def test_a_run_whose_account_is_blocked_fails_and_its_tasks_are_not_burnt(
 async def test_a_stopped_run_gives_nothing_more_and_what_is_in_flight_counts() -> None:
     house, gateway = a_house(), ScriptedAttempts(is_open=False)
     job_id, run_id = await house.submit(9, max_inflight=4)
-    pump = a_pump(house, gateway.attempt)
+    dispatcher = a_dispatcher(house, gateway.attempt)
 
-    async with running(pump):
+    async with running(dispatcher):
         await until(lambda: len(gateway.started) == 4)
         await house.lifecycle.stop(CALLER, job_id)
-        await until(lambda: pump.lanes[run_id].gone)
+        await until(lambda: dispatcher.runs[run_id].is_gone)
         gateway.gate.set()
-        await until(lambda: not pump.lanes)
+        await until(lambda: not dispatcher.runs)
 
     assert len(gateway.started) == 4
     assert await house.done(run_id) == 4
 
 
-async def test_a_run_made_by_another_process_is_found_however_busy_the_pump_is() -> None:
+async def test_a_run_made_by_another_process_is_found_however_busy_the_dispatcher_is() -> None:
     house = a_house(limits=Limits())
     busy = True
 
@@ -283,7 +290,7 @@ async def test_a_run_made_by_another_process_is_found_however_busy_the_pump_is()
         return Interrupted() if task.run_id == endless and busy else A_PAGE
 
     _, endless = await house.submit(9)
-    async with running(a_pump(house, attempt, quick(resync=AGES))):
+    async with running(a_dispatcher(house, attempt, quick(resync=AGES))):
         await _rounds(house)
         _, other = await house.submit(3)
         await _completed(house, other)
@@ -291,53 +298,53 @@ async def test_a_run_made_by_another_process_is_found_however_busy_the_pump_is()
         await _completed(house, endless)
 
 
-async def test_a_new_run_is_taken_up_at_once_when_the_pump_is_woken() -> None:
+async def test_a_new_run_is_taken_up_at_once_when_the_dispatcher_is_woken() -> None:
     house, gateway = a_house(), ScriptedAttempts()
-    pump = a_pump(house, gateway.attempt, quick(refresh=AGES, resync=AGES))
+    dispatcher = a_dispatcher(house, gateway.attempt, quick(refresh=AGES, resync=AGES))
 
-    async with running(pump):
+    async with running(dispatcher):
         await until(lambda: house.trace.of("metadata.live_runs"))
         _, run_id = await house.submit(3)
-        pump.wake(run_id)
+        dispatcher.wake(run_id)
         await _completed(house, run_id)
-        pump.wake(run_id)
-        await until(lambda: not pump.lanes)
+        dispatcher.wake(run_id)
+        await until(lambda: not dispatcher.runs)
 
 
-async def test_a_run_with_new_tasks_is_looked_at_at_once_when_the_pump_is_woken() -> None:
+async def test_a_run_with_new_tasks_is_looked_at_at_once_when_the_dispatcher_is_woken() -> None:
     house, gateway = a_house(), ScriptedAttempts()
     job_id, run_id = await house.submit(1, status="open")
-    pump = a_pump(
+    dispatcher = a_dispatcher(
         house,
         gateway.attempt,
         quick(refresh=AGES, resync=AGES, shortest_idle=AGES, longest_idle=AGES),
     )
 
-    async with running(pump):
-        await until(lambda: gateway.started and not pump.flights)
+    async with running(dispatcher):
+        await until(lambda: gateway.started and not dispatcher.inflight)
         await house.add_tasks.add(a_call(2, first=1), job_id, _no_words)
-        pump.wake(run_id)
+        dispatcher.wake(run_id)
         await until(lambda: len(gateway.started) == 3)
 
 
 async def test_waking_for_a_run_that_is_not_there_does_nothing() -> None:
     house, gateway = a_house(), ScriptedAttempts()
-    pump = a_pump(house, gateway.attempt)
+    dispatcher = a_dispatcher(house, gateway.attempt)
     await house.metadata.commit(a_run())
 
     for run_id in (a_run().id, RunId(house.ids.new())):
-        await pump.roster._look_at(run_id)
+        await dispatcher.discovery.look_at(run_id)
 
-    assert not pump.lanes
+    assert not dispatcher.runs
 
 
 async def test_a_run_whose_key_cannot_be_opened_is_left_alone() -> None:
     house, gateway = a_house(), ScriptedAttempts()
-    pump = a_pump(house, gateway.attempt)
-    pump.roster.encryption = AesKeyRing(b"another key of thirty-two bytes!")
+    dispatcher = a_dispatcher(house, gateway.attempt)
+    dispatcher.discovery.encryption = AesKeyRing(b"another key of thirty-two bytes!")
     _, run_id = await house.submit(3)
 
-    async with running(pump):
+    async with running(dispatcher):
         await _rounds(house)
 
     assert not gateway.started
@@ -348,7 +355,7 @@ async def test_the_leases_of_a_task_that_takes_long_are_renewed() -> None:
     house, gateway = a_house(), ScriptedAttempts(is_open=False)
     job_id, run_id = await house.submit(1, max_inflight=2)
 
-    async with running(a_pump(house, gateway.attempt)):
+    async with running(a_dispatcher(house, gateway.attempt)):
         await until(lambda: gateway.started)
         for _ in range(6):
             house.clock.advance(LEASE * 0.6)
@@ -365,13 +372,13 @@ async def test_the_leases_of_a_task_that_takes_long_are_renewed() -> None:
 async def test_an_attempt_whose_lease_went_to_another_worker_is_cancelled() -> None:
     house, gateway = a_house(), ScriptedAttempts(is_open=False)
     _, run_id = await house.submit(1, max_inflight=1)
-    pump = a_pump(house, gateway.attempt)
+    dispatcher = a_dispatcher(house, gateway.attempt)
 
-    async with running(pump):
+    async with running(dispatcher):
         await until(lambda: gateway.started)
         house.clock.advance(LEASE)
         [taken] = await house.work.claim({run_id: 1})
-        await until(lambda: gateway.cancelled and not pump.flights)
+        await until(lambda: gateway.cancelled and not dispatcher.inflight)
         assert list(await house.work.renew([held(taken)])) == []
         assert await house.work.settle([settlement(taken, scraped())]) == [True]
         assert await house.complete.check(run_id)
@@ -379,19 +386,19 @@ async def test_an_attempt_whose_lease_went_to_another_worker_is_cancelled() -> N
     assert await house.done(run_id) == 1
 
 
-async def test_a_pump_that_slept_through_its_own_lease_takes_its_task_anew() -> None:
+async def test_a_dispatcher_that_slept_through_its_own_lease_takes_its_task_anew() -> None:
     house, gateway = a_house(), ScriptedAttempts(is_open=False)
     job_id, run_id = await house.submit(1, max_inflight=2)
-    pump = a_pump(house, gateway.attempt, quick(renewal=AGES))
+    dispatcher = a_dispatcher(house, gateway.attempt, quick(renewal=AGES))
 
-    async with running(pump):
+    async with running(dispatcher):
         await until(lambda: gateway.started)
         house.clock.advance(LEASE)
         await until(lambda: len(gateway.started) == 2 and gateway.cancelled)
         assert gateway.cancelled == gateway.started[:1]
         gateway.gate.set()
         await _completed(house, run_id)
-        await until(lambda: not pump.flights)
+        await until(lambda: not dispatcher.inflight)
 
     [task] = await house.rows(run_id)
     assert (task.claim_no, task.lost, task.status) == (2, 1, TaskStatus.SUCCESSFUL)
@@ -401,14 +408,14 @@ async def test_a_pump_that_slept_through_its_own_lease_takes_its_task_anew() -> 
 async def test_a_permit_released_during_a_renewal_is_not_taken_anew() -> None:
     house, gateway = a_house(), ScriptedAttempts(is_open=False)
     job_id, run_id = await house.submit(1)
-    pump = a_pump(house, gateway.attempt)
+    dispatcher = a_dispatcher(house, gateway.attempt)
 
     async def end_the_flight() -> None:
         gateway.gate.set()
-        await until(lambda: not pump.flights)
+        await until(lambda: not dispatcher.inflight)
 
     house.trace.after("work.renew", 1, end_the_flight)
-    async with running(pump):
+    async with running(dispatcher):
         await _completed(house, run_id)
         await until(lambda: house.trace.of("coordination.renew"))
     assert await house.coordination.held(job_id) == 0
@@ -417,14 +424,14 @@ async def test_a_permit_released_during_a_renewal_is_not_taken_anew() -> None:
 async def test_a_claim_that_settled_during_a_renewal_is_not_taken_for_lost() -> None:
     house, gateway = a_house(), ScriptedAttempts(is_open=False)
     _, run_id = await house.submit(1)
-    pump = a_pump(house, gateway.attempt)
+    dispatcher = a_dispatcher(house, gateway.attempt)
 
     async def end_the_flight() -> None:
         gateway.gate.set()
-        await until(lambda: not pump.flights)
+        await until(lambda: not dispatcher.inflight)
 
     house.trace.before("work.renew", 1, end_the_flight)
-    async with running(pump):
+    async with running(dispatcher):
         await _completed(house, run_id)
 
     assert not gateway.cancelled
@@ -435,7 +442,7 @@ async def test_a_stop_lets_running_tasks_end_within_the_grace() -> None:
     house, gateway = a_house(), ScriptedAttempts(is_open=False)
     _, run_id = await house.submit(9, max_inflight=3)
 
-    async with running(a_pump(house, gateway.attempt)):
+    async with running(a_dispatcher(house, gateway.attempt)):
         await until(lambda: len(gateway.started) == 3)
         asyncio.get_running_loop().call_later(0.01, gateway.gate.set)
 
@@ -448,7 +455,7 @@ async def test_a_stop_hands_back_uncharged_what_does_not_end_within_the_grace() 
     job_id, run_id = await house.submit(3)
     grace = timedelta(milliseconds=20)
 
-    async with running(a_pump(house, gateway.attempt, quick(grace=grace))):
+    async with running(a_dispatcher(house, gateway.attempt, quick(grace=grace))):
         await until(lambda: len(gateway.started) == 3)
 
     assert len(gateway.cancelled) == 3
@@ -470,7 +477,9 @@ async def test_a_stop_in_the_middle_of_a_claim_strands_no_task() -> None:
         await answered.wait()
 
     house.trace.after("work.claim", 1, answer_late)
-    async with running(a_pump(house, gateway.attempt, quick(grace=timedelta(milliseconds=20)))):
+    async with running(
+        a_dispatcher(house, gateway.attempt, quick(grace=timedelta(milliseconds=20)))
+    ):
         await claimed.wait()
         asyncio.get_running_loop().call_later(0.01, answered.set)
 
@@ -481,16 +490,16 @@ async def test_a_stop_in_the_middle_of_a_claim_strands_no_task() -> None:
 async def test_a_stop_does_not_wait_for_ever_for_an_engine_that_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dispatch, "LAST_WORDS", timedelta(milliseconds=20))
+    monkeypatch.setattr("conveyor.steps.dispatch.dispatcher.STOP_WAIT", timedelta(milliseconds=20))
     house, gateway = a_house(), ScriptedAttempts()
     _, run_id = await house.submit(1)
-    pump = a_pump(house, gateway.attempt)
+    dispatcher = a_dispatcher(house, gateway.attempt)
 
     with away(house.trace, "work.settle", Unavailable("work away")):
-        async with running(pump):
+        async with running(dispatcher):
             await until(lambda: gateway.started)
 
-    assert len(pump.flights) == 1
+    assert len(dispatcher.inflight) == 1
     assert await house.done(run_id) == 0
 
 
@@ -513,16 +522,18 @@ async def test_a_stop_does_not_wait_for_ever_for_an_engine_that_is_away(
 async def test_an_engine_that_is_away_for_a_while_is_survived(call: str) -> None:
     house, gateway = a_house(), ScriptedAttempts()
     _, run_id = await house.submit(9, max_inflight=3)
-    pump = a_pump(house, gateway.attempt)
+    dispatcher = a_dispatcher(house, gateway.attempt)
 
-    async with running(pump):
+    async with running(dispatcher):
         with away(house.trace, call, Unavailable(f"{call} away")):
-            pump.wake(run_id)
+            dispatcher.wake(run_id)
             gateway.gate.clear()
             await _calls(house, "metadata.live_runs", 3)
             gateway.gate.set()
             await _calls(house, "metadata.live_runs", 3)
-        pump.room.learn(stored=True)  # the pause after a body without room is not tested here
+        dispatcher.storage.learn(
+            stored=True
+        )  # the pause after a body without room is not tested here
         house.clock.advance(LEASE)
         await _completed(house, run_id)
 
@@ -538,7 +549,7 @@ async def test_a_bug_that_one_page_brings_out_ends_that_page_and_no_other() -> N
             raise ZeroDivisionError
         return A_PAGE
 
-    async with running(a_pump(house, attempt)):
+    async with running(a_dispatcher(house, attempt)):
         await _completed(house, run_id)
 
     good, bad, too = await house.rows(run_id)
@@ -551,11 +562,11 @@ async def test_a_caller_that_comes_late_finds_a_place_however_much_another_holds
     house, gateway = a_house(), ScriptedAttempts(is_open=False)
     greedy = [(await house.submit(9))[1] for _ in range(3)]
 
-    pump = a_pump(house, gateway.attempt, quick(concurrency=10))
-    async with running(pump):
+    dispatcher = a_dispatcher(house, gateway.attempt, quick(concurrency=10))
+    async with running(dispatcher):
         await until(lambda: len(gateway.started) == 8)
         modest = await _submit_as(house, STRANGER, 9)
-        pump.wake(modest)
+        dispatcher.wake(modest)
         await until(lambda: gateway.inflight[modest] == 2)
         assert sum(gateway.inflight[run_id] for run_id in greedy) == 8
         gateway.gate.set()
@@ -566,7 +577,7 @@ async def test_a_caller_that_comes_late_finds_a_place_however_much_another_holds
 async def test_a_key_that_is_refused_is_driven_less_hard_and_comes_to_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("conveyor.domain.throttle.EASING", 0.0)
+    monkeypatch.setattr("conveyor.domain.concurrency.BURST", 0.0)
     house, most, under_way = a_house(), 0, 0
     _, run_id = await house.submit(9)
 
@@ -580,11 +591,11 @@ async def test_a_key_that_is_refused_is_driven_less_hard_and_comes_to_its_end(
         finally:
             under_way -= 1
 
-    pump = a_pump(house, attempt)
-    async with running(pump):
+    dispatcher = a_dispatcher(house, attempt)
+    async with running(dispatcher):
         await _completed(house, run_id)
-        [throttle] = pump.roster.throttles.values()
-        assert throttle.limit < most
+        [key] = dispatcher.discovery.keys.values()
+        assert key.limiter.limit < most
 
     assert {task.attempts for task in await house.rows(run_id)} == {1}
 
@@ -592,11 +603,11 @@ async def test_a_key_that_is_refused_is_driven_less_hard_and_comes_to_its_end(
 async def test_without_room_for_results_no_more_pages_are_asked_for() -> None:
     house, gateway = a_house(), ScriptedAttempts()
     await house.submit(9, max_inflight=2)
-    pump = a_pump(house, gateway.attempt)
+    dispatcher = a_dispatcher(house, gateway.attempt)
     with away(house.trace, "bodies.put_many", StorageFull("no room")):
-        async with running(pump):
-            await until(lambda: pump.room.is_doubtful)
-            await until(lambda: not pump.flights)
+        async with running(dispatcher):
+            await until(lambda: dispatcher.storage.is_probing)
+            await until(lambda: not dispatcher.inflight)
             asked = len(gateway.started)
             await _rounds(house)
             assert len(gateway.started) == asked < 9
@@ -605,27 +616,27 @@ async def test_without_room_for_results_no_more_pages_are_asked_for() -> None:
 async def test_a_single_page_is_tried_until_one_can_be_stored() -> None:
     house, gateway = a_house(), ScriptedAttempts()
     _, run_id = await house.submit(9, max_inflight=4)
-    pump = a_pump(house, gateway.attempt, quick(lead=LEASE))
-    async with running(pump):
+    dispatcher = a_dispatcher(house, gateway.attempt, quick(prefetch=LEASE))
+    async with running(dispatcher):
         with away(house.trace, "bodies.put_many", StorageFull("no room")):
-            await until(lambda: pump.room.is_doubtful)
+            await until(lambda: dispatcher.storage.is_probing)
             for _ in range(3):
-                await until(lambda: not pump.flights)
+                await until(lambda: not dispatcher.inflight)
                 asked = len(gateway.started)
-                house.clock.advance(NO_ROOM_WAIT)
+                house.clock.advance(STORAGE_FULL_WAIT)
                 while len(gateway.started) == asked:
                     house.clock.advance(timedelta(milliseconds=1))
                     await asyncio.sleep(0.001)
-                await until(lambda: not pump.flights)
+                await until(lambda: not dispatcher.inflight)
                 assert len(gateway.started) == asked + 1
-            waiting = pump.roster.waiting(run_id)
+            waiting = dispatcher.waiting(run_id)
             assert waiting is not None
             assert waiting.reason is WaitReason.STORAGE_FULL
         for _ in range(3):  # for the trial, for the tasks that went back, and for those gathered
-            house.clock.advance(NO_ROOM_WAIT)
+            house.clock.advance(STORAGE_FULL_WAIT)
             await _rounds(house)
         await _completed(house, run_id)
-        assert pump.roster.waiting(run_id) is None
+        assert dispatcher.waiting(run_id) is None
     await house.check_counts(run_id)
 
 
@@ -634,7 +645,7 @@ async def test_a_task_that_turns_out_final_when_claimed_leads_to_the_completion_
     _, run_id = await house.submit(1)
     await _lose_workers(house, run_id)
 
-    async with running(a_pump(house, gateway.attempt)):
+    async with running(a_dispatcher(house, gateway.attempt)):
         await _completed(house, run_id)
         await until(lambda: house.trace.of("work.ack"))
 
@@ -653,7 +664,7 @@ async def test_the_others_of_a_claim_are_started_though_the_check_of_a_final_one
     house.trace.forget()
     house.trace.before("tasks.counts", 1, _be_away)
 
-    async with running(a_pump(house, gateway.attempt)):
+    async with running(a_dispatcher(house, gateway.attempt)):
         await until(lambda: gateway.started)
         await house.lifecycle.close(CALLER, job.id)
         await _completed(house, run_id)
@@ -672,7 +683,7 @@ async def _completed(house: House, run_id: RunId) -> None:
 
 
 async def _rounds(house: House) -> None:
-    """Long enough for a pump to have taken more, had it wanted to."""
+    """Long enough for a dispatcher to have taken more, had it wanted to."""
     await _calls(house, "metadata.live_runs", 4)
 
 
@@ -690,7 +701,7 @@ async def test_a_key_that_was_throttled_is_left_alone_by_all_its_runs() -> None:
         tried.append(task.run_id)
         return Throttled(AGES)
 
-    async with running(a_pump(house, attempt, quick(concurrency=1))):
+    async with running(a_dispatcher(house, attempt, quick(concurrency=1))):
         await until(lambda: tried)
         await _rounds(house)
 
@@ -710,12 +721,12 @@ async def test_a_key_that_is_left_alone_keeps_no_permits_from_others() -> None:
         return Throttled(timedelta(seconds=4))
 
     job_id, _ = await house.submit(5, max_inflight=5)
-    pump = a_pump(house, attempt)
-    async with running(pump):
-        await until(lambda: len(refused) == 2 and len(pump.flights) == 3)
+    dispatcher = a_dispatcher(house, attempt)
+    async with running(dispatcher):
+        await until(lambda: len(refused) == 2 and len(dispatcher.inflight) == 3)
         assert await house.coordination.held(job_id) == 5  # two of them for next pages
         gate.set()
-        await until(lambda: not pump.flights)
+        await until(lambda: not dispatcher.inflight)
         async with asyncio.timeout(SOON):
             while await house.coordination.held(job_id):  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.001)
@@ -729,10 +740,10 @@ async def test_an_account_that_is_refused_fails_all_runs_of_its_key_together() -
         tried.append(task.run_id)
         return AccountBlocked(AccountReason.INSUFFICIENT_CREDITS, "no credits left")
 
-    pump = a_pump(house, attempt, quick(concurrency=1))
-    async with running(pump):
+    dispatcher = a_dispatcher(house, attempt, quick(concurrency=1))
+    async with running(dispatcher):
         await until(lambda: tried)
-        await until(lambda: not pump.lanes)
+        await until(lambda: not dispatcher.runs)
 
     assert len(tried) == 1
     ends = {
@@ -758,25 +769,25 @@ async def test_a_late_refusal_of_an_account_that_has_paid_since_fails_no_run(
             await gates[task.run_id].wait()
         return A_PAGE
 
-    pump = a_pump(house, attempt)
-    async with running(pump):
+    dispatcher = a_dispatcher(house, attempt)
+    async with running(dispatcher):
         await until(lambda: tried[old])
         if is_probed:
-            pump.roster.reopen(pump.lanes[old].digest)
+            dispatcher.discovery.reopen(dispatcher.runs[old].key.digest)
         else:
             _, served = await house.submit(1)
-            pump.wake(served)
+            dispatcher.wake(served)
             await _completed(house, served)
         _, waiting = await house.submit(1)
         gates[waiting] = asyncio.Event()
-        pump.wake(waiting)
+        dispatcher.wake(waiting)
         await until(lambda: tried[waiting])
         paid.set()
         await until(lambda: tried[old] == 2)
         gates[waiting].set()
         await _completed(house, old)
         await _completed(house, waiting)
-        assert not pump.keys.known
+        assert not dispatcher.refused_keys.known
 
     [row] = await house.rows(old)
     assert (row.status, row.attempts) == (TaskStatus.SUCCESSFUL, 1)
@@ -797,27 +808,27 @@ async def test_a_refusal_of_an_account_counts_though_an_older_call_is_served_bef
             return A_PAGE
         return AccountBlocked(AccountReason.INSUFFICIENT_CREDITS, "no credits left")
 
-    pump = a_pump(house, attempt)
-    async with running(pump):
+    dispatcher = a_dispatcher(house, attempt)
+    async with running(dispatcher):
         await until(lambda: len(started) == 2)
         older, younger = started
         gates[older].set()
         await _completed(house, older)
         gates[younger].set()
-        await until(lambda: pump.keys.known)
-        await until(lambda: not pump.lanes)
+        await until(lambda: dispatcher.refused_keys.known)
+        await until(lambda: not dispatcher.runs)
     assert (await house.run(younger)).status is RunStatus.FAILED
 
 
 async def test_what_is_kept_of_a_key_names_no_key_and_goes_when_no_run_uses_it() -> None:
     house, gateway = a_house(), ScriptedAttempts()
     _, run_id = await house.submit(3)
-    pump = a_pump(house, gateway.attempt)
-    async with running(pump):
-        await until(lambda: pump.roster.throttles)
-        assert KEY not in str(list(pump.roster.throttles))
+    dispatcher = a_dispatcher(house, gateway.attempt)
+    async with running(dispatcher):
+        await until(lambda: dispatcher.discovery.keys)
+        assert KEY not in str(list(dispatcher.discovery.keys))
         await _completed(house, run_id)
-        await until(lambda: not pump.roster.throttles)
+        await until(lambda: not dispatcher.discovery.keys)
 
 
 async def test_a_limit_that_the_gateway_tells_is_kept() -> None:
@@ -833,7 +844,7 @@ async def test_a_limit_that_the_gateway_tells_is_kept() -> None:
         under_way -= 1
         return Fetched(content=b"page", format="html", limit=3)
 
-    async with running(a_pump(house, attempt)):
+    async with running(a_dispatcher(house, attempt)):
         await _completed(house, run_id)
     assert 0 < most <= 3
 
@@ -843,8 +854,8 @@ async def test_a_host_is_not_asked_for_more_pages_at_once_than_its_job_allows() 
     hosts = ["a.example"] * 6 + ["b.example"] * 3
     tasks = [{"url": f"https://{host}/{number}"} for number, host in enumerate(hosts)]
     _, run_id = await house.submit(0, tasks=tasks, max_per_host=2)
-    pump = a_pump(house, gateway.attempt)
-    async with running(pump):
+    dispatcher = a_dispatcher(house, gateway.attempt)
+    async with running(dispatcher):
         await until(lambda: len(gateway.started) == 4)
         await _rounds(house)
         begun = Counter(str(task.spec.url)[8:17] for task in gateway.started)
@@ -859,16 +870,16 @@ async def test_pages_that_wait_for_their_host_are_handed_back_when_the_run_or_th
 ):
     house, gateway = a_house(), ScriptedAttempts(is_open=False)
     job_id, stopped = await house.submit(5, max_per_host=1)
-    pump = a_pump(house, gateway.attempt)
-    async with running(pump):
-        await until(lambda: len(gateway.started) == 1 and len(pump.flights) == 5)
+    dispatcher = a_dispatcher(house, gateway.attempt)
+    async with running(dispatcher):
+        await until(lambda: len(gateway.started) == 1 and len(dispatcher.inflight) == 5)
         await house.lifecycle.stop(CALLER, job_id)
-        pump.wake(stopped)
-        await until(lambda: len(pump.flights) == 1)
+        dispatcher.wake(stopped)
+        await until(lambda: len(dispatcher.inflight) == 1)
         _, going = await house.submit(5, max_per_host=1)
-        pump.wake(going)
-        await until(lambda: len(gateway.started) == 2 and len(pump.flights) == 6)
-    assert not pump.flights
+        dispatcher.wake(going)
+        await until(lambda: len(gateway.started) == 2 and len(dispatcher.inflight) == 6)
+    assert not dispatcher.inflight
     rows = [*await house.rows(stopped), *await house.rows(going)]
     assert {row.status for row in rows} == {TaskStatus.PENDING}
     assert {row.attempts for row in rows} == {0}
@@ -903,12 +914,12 @@ async def _be_away() -> None:
 async def test_a_paused_run_gives_nothing_until_it_is_resumed() -> None:
     house, gateway = a_house(), ScriptedAttempts()
     job_id, run_id = await house.submit(3)
-    pump = a_pump(house, gateway.attempt)
-    pausing = dataclasses.replace(house.lifecycle, wake=pump.wake)
+    dispatcher = a_dispatcher(house, gateway.attempt)
+    pausing = dataclasses.replace(house.lifecycle, wake=dispatcher.wake)
     await pausing.set_pause(CALLER, job_id, PauseState.PAUSED)
 
-    async with running(pump):
-        await until(lambda: run_id in pump.lanes)
+    async with running(dispatcher):
+        await until(lambda: run_id in dispatcher.runs)
         assert not house.trace.of("work.claim")
         assert not gateway.started
         await pausing.set_pause(CALLER, job_id, PauseState.ACTIVE)
@@ -920,15 +931,15 @@ async def test_a_paused_run_gives_nothing_until_it_is_resumed() -> None:
 async def test_a_pause_lets_what_is_running_finish() -> None:
     house, gateway = a_house(), ScriptedAttempts(is_open=False)
     job_id, run_id = await house.submit(3, max_inflight=2)
-    pump = a_pump(house, gateway.attempt)
-    pausing = dataclasses.replace(house.lifecycle, wake=pump.wake)
+    dispatcher = a_dispatcher(house, gateway.attempt)
+    pausing = dataclasses.replace(house.lifecycle, wake=dispatcher.wake)
 
-    async with running(pump):
+    async with running(dispatcher):
         await until(lambda: len(gateway.started) == 2)
         await pausing.set_pause(CALLER, job_id, PauseState.PAUSED)
-        await until(lambda: pump.lanes[run_id].run.is_paused)
+        await until(lambda: dispatcher.runs[run_id].run.is_paused)
         gateway.gate.set()
-        await until(lambda: not pump.flights)
+        await until(lambda: not dispatcher.inflight)
         assert await house.done(run_id) == 2
 
     assert len(gateway.started) == 2

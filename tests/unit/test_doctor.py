@@ -30,10 +30,10 @@ from conveyor.ports.blobs import as_stream
 from conveyor.ports.bodies import Body
 from conveyor.steps import audit as audit_step
 from conveyor.steps import sweep as sweep_step
-from conveyor.steps.attempt import Ended, Result
 from conveyor.steps.audit import Audit
 from conveyor.steps.check import YOUNG
 from conveyor.steps.doctor import LEAST_ROOM, Doctor
+from conveyor.steps.shared.attempt import FinishedAttempt, Result
 from conveyor.testing.factories import a_file_input, an_export
 from conveyor.testing.trace import Crash
 from tests.unit.kit import (
@@ -569,7 +569,9 @@ async def _settle_some(house: House, run_id: RunId, count: int) -> int:
     job = await house.job((await house.run(run_id)).job_id)
     tasks = await house.work.claim({run_id: count})
     if tasks:
-        await house.settle.settle([Ended(task, an_assignment(job), A_PAGE) for task in tasks])
+        await house.settle.settle(
+            [FinishedAttempt(task, an_assignment(job), A_PAGE) for task in tasks]
+        )
     return len(tasks)
 
 

@@ -25,8 +25,8 @@ from conveyor.domain.ids import ExportId, JobId, RunId
 from conveyor.domain.task import Refused, Task
 from conveyor.errors import IllegalMove, NotFound, StorageFull, Unavailable
 from conveyor.steps import pack
-from conveyor.steps.attempt import Ended, Fetched, Result
 from conveyor.steps.control import LEASE, LONGEST_DELAY, MOST_DELIVERIES
+from conveyor.steps.shared.attempt import Fetched, FinishedAttempt, Result
 from conveyor.testing.factories import a_problem, an_export
 from tests.unit.kit import (
     CALLER,
@@ -458,7 +458,9 @@ async def _settle(
     """Settle the first tasks of a run only."""
     job = await house.job((await house.run(run_id)).job_id)
     tasks = await house.work.claim({run_id: count})
-    await house.settle.settle([Ended(task, an_assignment(job), result(task)) for task in tasks])
+    await house.settle.settle(
+        [FinishedAttempt(task, an_assignment(job), result(task)) for task in tasks]
+    )
 
 
 async def _made(house: House, job_id: JobId, run_id: RunId) -> Export:

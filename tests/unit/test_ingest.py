@@ -15,7 +15,7 @@ from conveyor.domain.ids import JobId, RunId, task_ids
 from conveyor.domain.run import IngestStatus, RunStatus
 from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import NotFound, StorageFull, Unavailable
-from conveyor.steps.attempt import Fetched, Result
+from conveyor.steps.shared.attempt import Fetched, Result
 from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (
     A_PAGE,

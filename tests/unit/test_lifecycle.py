@@ -12,7 +12,7 @@ from conveyor.domain.job import JobStatus
 from conveyor.domain.run import IngestStatus, PauseState, RunStatus
 from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import Conflict, NotFound, RunNotStoppable, Unavailable
-from conveyor.steps.attempt import Fetched, Result
+from conveyor.steps.shared.attempt import Fetched, Result
 from conveyor.testing.factories import scraped, settlement
 from tests.unit.kit import CALLER, STRANGER, House, a_call, a_house, away, ids_as_reply
 

@@ -16,8 +16,8 @@ from conveyor.domain.progress import Progress, gone
 from conveyor.domain.run import PauseState
 from conveyor.domain.waiting import Waiting, WaitReason
 from conveyor.errors import NotFound, QuotaExceeded, Unavailable
-from conveyor.steps.attempt import Ended
 from conveyor.steps.progress import HEARTBEAT, ROUND, News, ProgressFeed
+from conveyor.steps.shared.attempt import FinishedAttempt
 from conveyor.testing.clock import NOON
 from conveyor.testing.factories import a_run
 from tests.unit.kit import A_PAGE, CALLER, STRANGER, a_house, an_assignment
@@ -76,7 +76,9 @@ class Watched:
         house = self.house
         job = await house.job((await house.run(run_id)).job_id)
         tasks = await house.work.claim({run_id: count})
-        await house.settle.settle([Ended(task, an_assignment(job), A_PAGE) for task in tasks])
+        await house.settle.settle(
+            [FinishedAttempt(task, an_assignment(job), A_PAGE) for task in tasks]
+        )
 
 
 async def heard(news: News) -> list[bytes | None]:

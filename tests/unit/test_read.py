@@ -15,8 +15,8 @@ from conveyor.domain.task import Refused, Task, TaskStatus
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
 from conveyor.ports.metadata import LISTING_BYTES
 from conveyor.ports.tasks import PAGE_BYTES, new_tasks
-from conveyor.steps.attempt import Ended, Fetched, Result
 from conveyor.steps.read import HOT, Content, ResultPart
+from conveyor.steps.shared.attempt import Fetched, FinishedAttempt, Result
 from conveyor.testing.factories import a_problem, a_run, a_task_spec
 from tests.unit.kit import A_PAGE, CALLER, STRANGER, House, a_house, an_assignment, away
 
@@ -276,7 +276,7 @@ async def test_nobody_sees_older_counts_after_newer_ones() -> None:
     await house.read.job(CALLER, job_id)
     [task] = await house.work.claim({run_id: 1})
     assignment = an_assignment(await house.job(job_id))
-    await house.settle.settle([Ended(task, assignment, A_PAGE)])
+    await house.settle.settle([FinishedAttempt(task, assignment, A_PAGE)])
 
     [listed], _ = await house.read.runs(CALLER, job_id, limit=9, before=None)
     assert listed.settled.successful == 1

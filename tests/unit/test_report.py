@@ -18,8 +18,8 @@ from conveyor.domain.task import Task
 from conveyor.errors import Unavailable
 from conveyor.ports.step_functions import Answer, RetryLater, Sent, TaskClosed
 from conveyor.steps import report
-from conveyor.steps.attempt import Result
 from conveyor.steps.report import PLACES
+from conveyor.steps.shared.attempt import Result
 from tests.unit.kit import A_PAGE, CALLER, House, a_house, survives, until
 
 TOKEN = "a-token-of-mine"

@@ -25,8 +25,8 @@ from conveyor.errors import (
     RunNotTerminal,
     Unavailable,
 )
-from conveyor.steps.attempt import Ended, Result
 from conveyor.steps.rerun import RerunJob
+from conveyor.steps.shared.attempt import FinishedAttempt, Result
 from conveyor.steps.shared.idempotency import Answer, Idempotency
 from conveyor.testing.factories import a_run, a_task
 from conveyor.testing.trace import Crash, Moment
@@ -199,7 +199,7 @@ async def test_what_settles_after_the_copy_is_the_older_runs_alone() -> None:
     second, *_ = await house.rerun(job_id)
     job = await house.job(job_id)
 
-    await house.settle.settle([Ended(busy, an_assignment(job), A_PAGE)])
+    await house.settle.settle([FinishedAttempt(busy, an_assignment(job), A_PAGE)])
 
     assert [row.id for row in await house.rows(first) if row.result and row.index == busy.index]
     assert all(row.result is None for row in await house.rows(second))
@@ -217,7 +217,7 @@ async def test_a_row_that_settles_between_two_copies_of_it_is_counted_as_it_was_
     with pytest.raises(Crash):
         await house.ingest.run(second, 0)
     job = await house.job(job_id)
-    await house.settle.settle([Ended(busy, an_assignment(job), A_PAGE)])
+    await house.settle.settle([FinishedAttempt(busy, an_assignment(job), A_PAGE)])
 
     await house.handle_messages()
 
@@ -634,7 +634,10 @@ async def _stopped(count: int, *, processing: int = 0) -> tuple[House, JobId, Ru
     job = await house.job(job_id)
     failed, done, *_ = await house.work.claim({run_id: 2 + processing})
     await house.settle.settle(
-        [Ended(failed, an_assignment(job), A_REFUSAL), Ended(done, an_assignment(job), A_PAGE)]
+        [
+            FinishedAttempt(failed, an_assignment(job), A_REFUSAL),
+            FinishedAttempt(done, an_assignment(job), A_PAGE),
+        ]
     )
     await house.lifecycle.stop(CALLER, job_id)
     return house, job_id, run_id

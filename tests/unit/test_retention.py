@@ -30,8 +30,8 @@ from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.errors import ResultExpired, Unavailable
 from conveyor.ports.blobs import as_stream
 from conveyor.steps import clear as clear_step
-from conveyor.steps.attempt import Result
 from conveyor.steps.check import YOUNG
+from conveyor.steps.shared.attempt import Result
 from conveyor.testing.factories import an_event
 from tests.unit.kit import A_PAGE, BODY_LIFE, CALLER, House, a_house, away
 

@@ -8,7 +8,7 @@ from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.task import Refused, Task
 from conveyor.steps import retire
-from conveyor.steps.attempt import Result
+from conveyor.steps.shared.attempt import Result
 from tests.unit.kit import A_PAGE, RUN_LIFE, House, a_call, a_house, ids_as_answer, ids_in
 
 HOUR = timedelta(hours=1)

@@ -15,8 +15,8 @@ from conveyor.domain.params import dump
 from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
-from conveyor.steps.attempt import NO_ROOM_WAIT, Assignment, Fetched, Result
 from conveyor.steps.scrape import BLOCKED_WAIT, SHORTEST_WAIT, Scrape
+from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, Fetched, Result
 from conveyor.steps.shared.refusals import MOST_KINDS, Kind, Refusals
 from conveyor.testing import time_lapse
 from conveyor.testing.factories import a_job, a_problem, a_task, a_task_spec
@@ -230,9 +230,9 @@ async def test_tasks_that_wait_part_ways() -> None:
 
 
 async def test_a_page_that_finds_no_room_to_spool_is_no_attempt_and_its_cost_counts() -> None:
-    refusal = Refusal(status=503, code="storage_full", problem="{}", spend=SPEND, no_room=True)
+    refusal = Refusal(status=503, code="storage_full", problem="{}", spend=SPEND, storage_full=True)
     result, _ = await _attempt(refusal)
-    assert result == Interrupted(NO_ROOM_WAIT, SPEND, no_room=True)
+    assert result == Interrupted(STORAGE_FULL_WAIT, SPEND, storage_full=True)
 
 
 async def _attempt(

@@ -101,6 +101,6 @@ async def test_a_service_without_room_for_pages_is_not_ready(tmp_path: Path) -> 
         full = await api.get("/readyz")
         assert (full.status_code, full.json()["code"]) == (503, "storage_full")
         free += 1
-        service.pump.room.learn(stored=False)
+        service.dispatcher.storage.learn(stored=False)
         assert (await api.get("/readyz")).status_code == 503
         assert (await api.get("/healthz")).status_code == 200

@@ -12,20 +12,20 @@ from conveyor.domain.counts import Counts, Spend
 from conveyor.domain.failure import AccountReason, FailureReason
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job
+from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.run import RunStatus
 from conveyor.domain.task import (
     AccountBlocked,
     Interrupted,
     Outcome,
     Refused,
-    RetryPolicy,
     Task,
     TaskStatus,
     Throttled,
 )
 from conveyor.errors import StorageFull, Unavailable
 from conveyor.ports.bodies import Spool
-from conveyor.steps.attempt import NO_ROOM_WAIT, Ended, Fetched, Result
+from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Fetched, FinishedAttempt, Result
 from conveyor.testing.factories import a_problem, scraped, settlement
 from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (
@@ -97,7 +97,7 @@ async def test_a_retry_beyond_the_last_is_a_failure() -> None:
     house, job, [task] = await _claimed(1)
     policy = RetryPolicy(retries=0)
 
-    ended = Ended(task, an_assignment(job, policy), a_refusal(retryable=True))
+    ended = FinishedAttempt(task, an_assignment(job, policy), a_refusal(retryable=True))
     await house.settle.settle([ended])
 
     assert (await house.run(task.run_id)).status is RunStatus.COMPLETED
@@ -206,16 +206,18 @@ async def test_pages_there_is_no_room_for_go_back_uncharged_and_leave_nothing(
 
     rows = await house.rows(_run_of(job))
     assert {(row.status, row.attempts, row.lost) for row in rows} == {(TaskStatus.PENDING, 0, 0)}
-    assert rows[0].due_at == rows[1].due_at == house.clock.now() + NO_ROOM_WAIT
+    assert rows[0].due_at == rows[1].due_at == house.clock.now() + STORAGE_FULL_WAIT
     assert _files(tmp_path) == []
 
 
 async def test_what_a_page_cost_that_found_no_room_counts_and_dispatch_pauses() -> None:
     house, job, tasks = await _claimed(2)
-    unspooled = Interrupted(NO_ROOM_WAIT, SPEND, no_room=True)
+    unspooled = Interrupted(STORAGE_FULL_WAIT, SPEND, storage_full=True)
 
     assignment = an_assignment(job)
-    stored = await house.settle.settle([Ended(task, assignment, unspooled) for task in tasks])
+    stored = await house.settle.settle(
+        [FinishedAttempt(task, assignment, unspooled) for task in tasks]
+    )
 
     assert stored is False
     assert (await house.tasks.counts([_run_of(job)]))[_run_of(job)].spend == Spend(
@@ -251,7 +253,7 @@ async def test_pages_that_went_back_are_kept_when_there_is_room_again() -> None:
     with away(house.trace, "bodies.put_many", StorageFull("no room")):
         await _settle(house, job, *[(task, PAGE) for task in tasks])
 
-    house.clock.advance(NO_ROOM_WAIT)
+    house.clock.advance(STORAGE_FULL_WAIT)
     await house.drain(_run_of(job), lambda _: PAGE)
 
     assert (await house.run(_run_of(job))).status is RunStatus.COMPLETED
@@ -372,7 +374,9 @@ async def _claimed(
 
 
 async def _settle(house: House, job: Job, *ended: tuple[Task, Result]) -> None:
-    await house.settle.settle([Ended(task, an_assignment(job), result) for task, result in ended])
+    await house.settle.settle(
+        [FinishedAttempt(task, an_assignment(job), result) for task, result in ended]
+    )
 
 
 async def _spooled(house: House, content: bytes) -> Spool:

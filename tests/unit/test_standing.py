@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from conveyor.domain.breaker import Sign
+from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.refused_key import FRESH, MOST_KEPT, RefusedKeys, digest_of
 from conveyor.errors import (
@@ -26,7 +26,9 @@ from tests.unit.kit import KEY, a_house
 
 NO_CREDITS = Refusal(status=402, code="AUTH004", problem="{}")
 NO_HOST = Refusal(status=404, code="RESP007", problem="{}")
-AWAY = Refusal(status=502, code="gateway_unreachable", problem="{}", sign=Sign.UNREACHABLE)
+AWAY = Refusal(
+    status=502, code="gateway_unreachable", problem="{}", signal=HealthSignal.UNREACHABLE
+)
 DIGEST = digest_of(KEY)
 
 

@@ -26,7 +26,7 @@ from conveyor.domain.submission import Limits
 from conveyor.domain.task import AccountBlocked, Task
 from conveyor.domain.task_bodies import read_submission
 from conveyor.errors import InvalidArgument, RunNotStoppable, StorageFull, Unavailable
-from conveyor.steps.attempt import Result
+from conveyor.steps.shared.attempt import Result
 from conveyor.testing.factories import a_job, a_run
 from conveyor.testing.trace import Crash
 from tests.unit.kit import (

@@ -18,7 +18,7 @@ from conveyor.errors import (
     StorageFull,
     Unavailable,
 )
-from conveyor.steps.attempt import Fetched
+from conveyor.steps.shared.attempt import Fetched
 from conveyor.steps.shared.idempotency import Answer, Idempotency
 from conveyor.steps.submit import SubmitJob
 from conveyor.testing.factories import an_idempotency_record

@@ -9,15 +9,16 @@ import pytest
 
 from conveyor.domain.batch import list_key
 from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.run import IngestStatus, RunStatus
-from conveyor.domain.task import MOST_LOST, RetryPolicy, Scraped, Task, TaskStatus, decide
+from conveyor.domain.task import MOST_LOST, Scraped, Task, TaskStatus, decide
 from conveyor.errors import Unavailable
 from conveyor.ports.blobs import as_stream
 from conveyor.ports.bodies import Body
 from conveyor.ports.work import Held
 from conveyor.steps import sweep as sweep_step
-from conveyor.steps.attempt import Fetched, Result
 from conveyor.steps.check import YOUNG
+from conveyor.steps.shared.attempt import Fetched, Result
 from conveyor.testing.factories import a_stored_body, settlement
 from conveyor.testing.trace import Crash
 from tests.unit.kit import (

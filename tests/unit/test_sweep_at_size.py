@@ -18,9 +18,9 @@ from conveyor.ports.bodies import Body, BodyName
 from conveyor.steps import check as check_step
 from conveyor.steps import clear as clear_step
 from conveyor.steps import sweep as sweep_step
-from conveyor.steps.attempt import Result
 from conveyor.steps.check import YOUNG, Broken, Check, Entry, Found, Over, Walk
 from conveyor.steps.mend import Mend
+from conveyor.steps.shared.attempt import Result
 from conveyor.steps.sweep import Sweep
 from conveyor.testing.trace import Crash
 from tests.unit.kit import A_PAGE, BODY_LIFE, House, a_call, a_house, away, ids_as_answer

@@ -7,34 +7,36 @@ from contextlib import aclosing
 import pytest
 
 from conveyor.adapters.system.clock import SteadyClock
-from conveyor.domain.breaker import Sign
+from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.failure import AccountReason, FailureReason
 from conveyor.domain.ids import KeyId
 from conveyor.domain.refused_key import digest_of
 from conveyor.domain.task import Refused, Task
 from conveyor.domain.waiting import WaitReason
-from conveyor.steps.attempt import Assignment, Result
-from conveyor.steps.dispatch import Pump
+from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.progress import ProgressFeed
+from conveyor.steps.shared.attempt import Assignment, Result
 from tests.unit.kit import CALLER, KEY, House, a_house, until
-from tests.unit.test_dispatch import a_pump, running
+from tests.unit.test_dispatch import a_dispatcher, running
 
 LONG = 3600.0  # seconds
-Prepare = Callable[[Pump], None]
+Prepare = Callable[[Dispatcher], None]
 
 
 async def _unreachable(_task: Task, _: Assignment) -> Result:
-    return Refused("{}", FailureReason.OTHER, retryable=True, sign=Sign.UNREACHABLE)
+    return Refused("{}", FailureReason.OTHER, retryable=True, signal=HealthSignal.UNREACHABLE)
 
 
-def _with_gateway_away(pump: Pump) -> None:
+def _with_gateway_away(dispatcher: Dispatcher) -> None:
     """Its first call opens the breaker."""
 
 
-def _with_refused_key(pump: Pump) -> None:
-    clock = pump.clock
+def _with_refused_key(dispatcher: Dispatcher) -> None:
+    clock = dispatcher.clock
     reason = AccountReason.INSUFFICIENT_CREDITS
-    pump.keys.refuse(digest_of(KEY), reason, "no credits", clock.monotonic(), clock.now())
+    dispatcher.refused_keys.refuse(
+        digest_of(KEY), reason, "no credits", clock.monotonic(), clock.now()
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,36 +51,36 @@ async def test_a_wait_that_does_not_change_is_one_event(
 ) -> None:
     house, clock = a_house(), SteadyClock()
     job_id, run_id = await house.submit(3)
-    pump = a_pump(house, _unreachable)
-    pump.clock = pump.outage.clock = pump.roster.clock = clock
-    prepare(pump)
-    watch = _watch(house, pump)
+    dispatcher = a_dispatcher(house, _unreachable)
+    dispatcher.clock = dispatcher.health.clock = dispatcher.discovery.clock = clock
+    prepare(dispatcher)
+    watch = _watch(house, dispatcher)
 
-    async with running(pump):
-        await until(lambda: pump.roster.waiting(run_id))
-        pump.outage.breaker.next_probe_at += LONG  # nothing changes from here on
-        await until(lambda: not pump.flights)
-        first = pump.roster.waiting(run_id)
+    async with running(dispatcher):
+        await until(lambda: dispatcher.waiting(run_id))
+        dispatcher.health.breaker.next_probe_at += LONG  # nothing changes from here on
+        await until(lambda: not dispatcher.inflight)
+        first = dispatcher.waiting(run_id)
         assert first is not None
         assert (first.reason, first.next_attempt_at is None) == (reason, False)
         async with aclosing(await watch.listen(CALLER, job_id, None, seen=None)) as news:
             await anext(news)
             for _ in range(20):
                 await asyncio.sleep(0.001)
-                assert pump.roster.waiting(run_id) == first
+                assert dispatcher.waiting(run_id) == first
                 await watch.step()
             assert watch.posts[run_id].turn == 1
 
 
-def _watch(house: House, pump: Pump) -> ProgressFeed:
+def _watch(house: House, dispatcher: Dispatcher) -> ProgressFeed:
     return ProgressFeed(
         metadata=house.metadata,
         tasks=house.tasks,
-        clock=pump.clock,
+        clock=dispatcher.clock,
         render=lambda progress: str(progress.waiting).encode(),
         count=lambda _: None,
         is_good=_every_key,
-        waiting=pump.roster.waiting,
+        waiting=dispatcher.waiting,
     )
 
 

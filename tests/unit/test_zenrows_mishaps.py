@@ -288,7 +288,7 @@ class TestMishaps:
         spools = Spools(fails_after=MIB)
         answer = await fetched(gateway, "https://big.example/", spools)
         assert isinstance(answer, Refusal)
-        assert (answer.code, answer.no_room) == ("storage_full", True)
+        assert (answer.code, answer.storage_full) == ("storage_full", True)
         assert answer.spend == Spend(credits=1, nanos=100_000)
         assert spools.given[0].discarded
         await until(lambda: mock.in_flight == 0)

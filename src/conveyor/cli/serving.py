@@ -91,7 +91,7 @@ class _Signals:
     @property
     def _under_way(self) -> dict[str, int]:
         """Pages that are being fetched: what a stop waits for, and an end pays for again."""
-        return {"pages_in_flight": len(self.service.pump.flights) if self.service else 0}
+        return {"pages_in_flight": len(self.service.dispatcher.inflight) if self.service else 0}
 
 
 def _listen(settings: Settings) -> socket.socket:

@@ -1,9 +1,9 @@
 """The circuit breaker of the gateway: when to stop calling it, and how to find out that it is back.
 
-Every call leaves a sign about the gateway. Signs of failure are told apart by how surely the gateway
+Every call leaves a signal about the gateway. Signs of failure are told apart by how surely the gateway
 is to blame, for a target that makes the gateway fail must not stop the work of others:
 
-| sign | means | opens the breaker |
+| signal | means | opens the breaker |
 |---|---|---|
 | unreachable | no connection: refused, no address, connect timeout | at once |
 | unexplained | a 5xx without the gateway's problem document | after a window without a success, from five hosts, or from all when fewer than five are in play |
@@ -12,7 +12,7 @@ is to blame, for a target that makes the gateway fail must not stop the work of 
 | alive | any other answer | never: it closes the breaker |
 | none | says nothing about the gateway | never |
 
-While the breaker is open no task starts but single probes, further and further apart. The first sign
+While the breaker is open no task starts but single probes, further and further apart. The first signal
 of life closes it.
 
 A host whose call failed before another host's successful call began is at fault: its failures are
@@ -27,7 +27,7 @@ from enum import Enum, StrEnum
 WINDOW = 5.0  # seconds without a success before failures are the gateway's
 FEWEST_HOSTS = 5  # target hosts that must fail, so that none of them is to blame
 EVIDENCE_LIFE = 300.0  # seconds after which a failure says nothing about now
-VOUCHED_FOR = 60.0  # seconds for which the gateway is trusted after it answered for itself
+CONFIRMED_FOR = 60.0  # seconds for which the gateway is trusted after it answered for itself
 FIRST_INTERVAL = 1.0  # seconds between the opening and the first probe; doubles with each probe
 LONGEST_INTERVAL = 30.0
 NEWCOMER = 1.0  # seconds after the last probe when a caller that was not probed with is
@@ -36,7 +36,7 @@ PATIENCE = 600.0  # seconds of unexplained errors before the gateway's own answe
 MOST_REMEMBERED = 1_000  # hosts and callers
 
 
-class Sign(StrEnum):
+class HealthSignal(StrEnum):
     """What a call tells about the gateway."""
 
     ALIVE = "alive"
@@ -47,11 +47,11 @@ class Sign(StrEnum):
     NONE = "none"
 
 
-DOUBTFUL = frozenset({Sign.BROKEN, Sign.UNCONNECTED})  # a target may be to blame
-FAILURES = DOUBTFUL | {Sign.UNREACHABLE, Sign.UNEXPLAINED}
+AMBIGUOUS = frozenset({HealthSignal.BROKEN, HealthSignal.UNCONNECTED})  # a target may be to blame
+FAILURES = AMBIGUOUS | {HealthSignal.UNREACHABLE, HealthSignal.UNEXPLAINED}
 
 
-class Finding(Enum):
+class Diagnosis(Enum):
     """What the failures so far ask for."""
 
     NOTHING = "nothing"
@@ -64,34 +64,36 @@ class Breaker:
     """The state of one gateway, small enough to be shared between processes."""
 
     opened_at: float | None = None
-    cause: Sign = Sign.NONE  # of the opening
+    cause: HealthSignal = HealthSignal.NONE  # of the opening
     next_probe_at: float = 0.0
     interval: float = FIRST_INTERVAL
     last_probe_at: float = 0.0
-    failing: dict[str, tuple[Sign, float]] = field(default_factory=dict)  # host, since a success
+    failing: dict[str, tuple[HealthSignal, float]] = field(
+        default_factory=dict
+    )  # host, since a success
     failing_since: float = 0.0
     at_fault: dict[str, float] = field(default_factory=dict)  # host, until when
-    vouched_until: float = 0.0
+    healthy_until: float = 0.0
     probed: dict[str, float] = field(default_factory=dict)  # callers and hosts, in this outage
 
     @property
     def is_open(self) -> bool:
         return self.opened_at is not None
 
-    def failed(self, now: float, sign: Sign, host: str) -> bool:
+    def failed(self, now: float, signal: HealthSignal, host: str) -> bool:
         """Note a failed call. False when it is surely the task's own failure."""
-        if sign is Sign.UNREACHABLE:
-            self.open(now, sign)
+        if signal is HealthSignal.UNREACHABLE:
+            self.open(now, signal)
         elif now < self.at_fault.get(host, 0.0):
-            self._blame(host, now)
+            self._mark_at_fault(host, now)
             return False
-        elif sign in DOUBTFUL and now < self.vouched_until:
+        elif signal in AMBIGUOUS and now < self.healthy_until:
             return False
         else:
             if not self.failing:
                 self.failing_since = now
             if host in self.failing or len(self.failing) < MOST_REMEMBERED:
-                self.failing[host] = sign, now
+                self.failing[host] = signal, now
         return True
 
     def answered(self, host: str, begun: float) -> None:
@@ -102,36 +104,36 @@ class Breaker:
         """
         for other, (_, failed_at) in self.failing.items():
             if other != host and failed_at < begun:
-                self._blame(other, begun)
+                self._mark_at_fault(other, begun)
         self.at_fault.pop(host, None)
-        self._works()
+        self._close()
 
-    def judged(self, now: float, hosts_in_play: int) -> Finding:
+    def diagnose(self, now: float, hosts_in_play: int) -> Diagnosis:
         """What follows from the failures, once no call has succeeded for a window."""
         fresh = {host: one for host, one in self.failing.items() if now - one[1] < EVIDENCE_LIFE}
         self.failing = fresh
         if self.is_open or not fresh or now - self.failing_since < WINDOW:
-            return Finding.NOTHING
-        unexplained = sum(sign is Sign.UNEXPLAINED for sign, _ in fresh.values())
+            return Diagnosis.NOTHING
+        unexplained = sum(signal is HealthSignal.UNEXPLAINED for signal, _ in fresh.values())
         if unexplained >= FEWEST_HOSTS or (unexplained and hosts_in_play < FEWEST_HOSTS):
-            return Finding.OPEN
-        broken = any(sign is Sign.BROKEN for sign, _ in fresh.values())
-        return Finding.ASK if broken or len(fresh) >= FEWEST_HOSTS else Finding.NOTHING
+            return Diagnosis.OPEN
+        broken = any(signal is HealthSignal.BROKEN for signal, _ in fresh.values())
+        return Diagnosis.ASK if broken or len(fresh) >= FEWEST_HOSTS else Diagnosis.NOTHING
 
-    def is_worth_asking(self, now: float, sign: Sign) -> bool:
+    def is_worth_asking(self, now: float, signal: HealthSignal) -> bool:
         """Whether a probe that failed is a reason to ask the gateway itself."""
         waited = now - self.opened_at if self.opened_at is not None else 0.0
-        return sign in DOUBTFUL or waited >= PATIENCE
+        return signal in AMBIGUOUS or waited >= PATIENCE
 
-    def vouch(self, now: float) -> None:
+    def confirm_healthy(self, now: float) -> None:
         """The gateway answered a request of its own: what breaks are calls for some targets."""
-        self.vouched_until = now + VOUCHED_FOR
+        self.healthy_until = now + CONFIRMED_FOR
         if self.opened_at is not None and now - self.opened_at >= PATIENCE:
             for host in self.failing:
-                self._blame(host, now)
-        self._works()
+                self._mark_at_fault(host, now)
+        self._close()
 
-    def open(self, now: float, cause: Sign) -> None:
+    def open(self, now: float, cause: HealthSignal) -> None:
         if self.is_open:
             return
         self.opened_at, self.cause = now, cause
@@ -146,7 +148,7 @@ class Breaker:
         """
         if now >= self.next_probe_at:
             return True
-        is_new = self.cause is not Sign.UNREACHABLE and caller not in self.probed
+        is_new = self.cause is not HealthSignal.UNREACHABLE and caller not in self.probed
         return is_new and now >= self.last_probe_at + NEWCOMER
 
     def probe(self, now: float, caller: str, host: str) -> None:
@@ -158,14 +160,14 @@ class Breaker:
             self.probed.clear()
         self.probed[caller] = self.probed[host] = now
 
-    def _blame(self, host: str, now: float) -> None:
+    def _mark_at_fault(self, host: str, now: float) -> None:
         self.at_fault.pop(host, None)
         self.at_fault[host] = now + AT_FAULT_FOR
         if len(self.at_fault) > MOST_REMEMBERED:
             del self.at_fault[next(iter(self.at_fault))]  # of the oldest failure
 
-    def _works(self) -> None:
+    def _close(self) -> None:
         self.failing.clear()
         if self.is_open:
-            self.opened_at, self.cause = None, Sign.NONE
+            self.opened_at, self.cause = None, HealthSignal.NONE
             self.probed.clear()

@@ -9,15 +9,15 @@ writes for an older claim writes nothing. Nothing here reads a clock or touches 
 
 from datetime import datetime, timedelta
 from enum import StrEnum
-from zlib import crc32
 
 import msgspec
 
-from conveyor.domain.breaker import Sign
+from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.counts import NOTHING, Counts, Spend
 from conveyor.domain.failure import AccountReason, FailureReason
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.problem import encoded, problem
+from conveyor.domain.retry import RetryPolicy
 from conveyor.errors import IllegalMove, Stale
 
 MOST_LOST = 10  # workers that may die over a task before it is taken to be the cause
@@ -151,7 +151,7 @@ class Refused(msgspec.Struct, frozen=True):
     retryable: bool
     spend: Spend = NOTHING
     wait: timedelta = timedelta()
-    sign: Sign = Sign.ALIVE  # what the call told about the gateway
+    signal: HealthSignal = HealthSignal.ALIVE  # what the call told about the gateway
 
 
 class Throttled(msgspec.Struct, frozen=True):
@@ -164,12 +164,12 @@ class Throttled(msgspec.Struct, frozen=True):
 class Interrupted(msgspec.Struct, frozen=True):
     """The worker had to stop, or could not keep the result: not an attempt, but maybe paid for.
 
-    With `no_room` there was no place to store the page, so the next ones would be lost as well.
+    With `storage_full` there was no place to store the page, so the next ones would be lost as well.
     """
 
     wait: timedelta = timedelta()
     spend: Spend = NOTHING
-    no_room: bool = False
+    storage_full: bool = False
 
 
 class AccountBlocked(msgspec.Struct, frozen=True):
@@ -181,23 +181,6 @@ class AccountBlocked(msgspec.Struct, frozen=True):
 
 
 Outcome = Scraped | Refused | Throttled | Interrupted | AccountBlocked
-
-
-class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    retries: int = 3  # after the first attempt
-    first_delay: timedelta = timedelta(seconds=1)
-    factor: int = 8  # with the first delay of 1 s: 1 s, 8 s, 64 s
-    longest_delay: timedelta = timedelta(minutes=5)
-
-    def delay(self, task: Task) -> timedelta:
-        """Growing, capped, and spread by up to a half so that retries do not march in step.
-
-        The spread is drawn from the task itself: same task, same attempt, same delay.
-        """
-        growth: int = self.factor ** min(task.attempts, 10)  # bounded: no overflow
-        base = min(self.first_delay * growth, self.longest_delay)
-        spread = crc32(f"{task.id}/{task.attempts}".encode()) / 2**32
-        return base * (1 - spread / 2)
 
 
 class SettleDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -252,7 +235,7 @@ def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> SettleDecision:
             return SettleDecision(
                 status=TaskStatus.PENDING,
                 charged=True,
-                delay=max(policy.delay(task), wait),
+                delay=max(policy.delay(task.id, task.attempts), wait),
                 problem=text,
                 reason=reason,
                 spend=spend,

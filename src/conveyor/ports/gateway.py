@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from conveyor.domain.breaker import Sign
+from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.ports.bodies import Spool
 
@@ -31,12 +31,14 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     spend: Spend = NOTHING
     gateway_request_id: str | None = None  # what the gateway itself calls the call
     limit: int | None = None  # of calls at once, as the gateway tells it for the key
-    sign: Sign = Sign.ALIVE  # none for a 5xx that the caller asked for: it may be the gateway's own
+    signal: HealthSignal = (
+        HealthSignal.ALIVE
+    )  # none for a 5xx that the caller asked for: it may be the gateway's own
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """Anything but content. `problem` is whole, with the gateway's id of the call if there is one;
-    `code` and `status` say what to make of it. With `no_room` a page came, and could not be stored.
+    `code` and `status` say what to make of it. With `storage_full` a page came, and could not be stored.
     """
 
     status: int
@@ -45,8 +47,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     retry_after: timedelta | None = None
     spend: Spend = NOTHING
     gateway_request_id: str | None = None
-    no_room: bool = False
-    sign: Sign = Sign.ALIVE
+    storage_full: bool = False
+    signal: HealthSignal = HealthSignal.ALIVE
 
 
 class Gateway(Protocol):
@@ -56,7 +58,7 @@ class Gateway(Protocol):
         body over the cap `body_too_large`, a request that cannot be put on the wire
         `request_unsendable`, a page that the spool has no room for `storage_full` with what the
         page cost. Content past a few hundred kilobytes goes to a spool, so memory does
-        not grow with the page. Spools of pages not returned are discarded. The `sign` of an answer
+        not grow with the page. Spools of pages not returned are discarded. The `signal` of an answer
         says what it tells about the gateway itself.
         """
         ...

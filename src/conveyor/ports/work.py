@@ -1,4 +1,4 @@
-"""What the pump sees of an engine: take tasks, keep them, settle them."""
+"""What the dispatcher sees of an engine: take tasks, keep them, settle them."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -81,7 +81,7 @@ class Work(Protocol):
 
         As the domain's `release`, with its history line and, for a task failed by it, its
         count. Tasks of closed runs are freed too: they are nobody's, though no one may claim
-        them. Gives the claims that ended so. For the sweeper: a pump that is alive takes
+        them. Gives the claims that ended so. For the sweeper: a dispatcher that is alive takes
         lapsed claims over by itself. A negative `overdue` ends leases that still run, for who
         knows that their holders are dead.
         """

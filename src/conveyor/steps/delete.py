@@ -1,4 +1,4 @@
-"""Delete: a job or a run is gone for callers and pumps at once; a message clears it away.
+"""Delete: a job or a run is gone for callers and dispatchers at once; a message clears it away.
 
 One transaction marks it deleted and stores what is owed: the deletion. Every change of a job's runs
 raises the job's version, so a delete and a rerun at the same time cannot both have their way.

@@ -22,7 +22,7 @@ from conveyor.domain.task import (
 )
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
-from conveyor.steps.attempt import NO_ROOM_WAIT, Assignment, Fetched, Result
+from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, Fetched, Result
 from conveyor.steps.shared.refusals import Kind, Refusals
 
 SHORTEST_WAIT = timedelta(seconds=1)
@@ -58,15 +58,15 @@ class Scrape:
                     content_type=answer.content_type,
                     spend=answer.spend,
                     limit=answer.limit,
-                    sign=answer.sign,
+                    signal=answer.signal,
                 )
             case Refusal():  # pragma: no branch - the last of the union
                 return self._judge(task, request, answer)
 
     def _judge(self, task: Task, request: PageRequest, refusal: Refusal) -> Outcome:
         """What a refusal is to the task, by the rulings of the domain."""
-        if refusal.no_room:
-            return Interrupted(NO_ROOM_WAIT, refusal.spend, no_room=True)
+        if refusal.storage_full:
+            return Interrupted(STORAGE_FULL_WAIT, refusal.spend, storage_full=True)
         rule = ruling(refusal.status, refusal.code)
         if rule.handling is Handling.POSTPONE:
             log.debug("gateway.postponed", code=refusal.code, **_ids(task, request, refusal))
@@ -82,7 +82,7 @@ class Scrape:
                 retryable = rule.handling is Handling.RETRY
                 wait = refusal.retry_after or timedelta()
                 return Refused(
-                    refusal.problem, rule.reason, retryable, refusal.spend, wait, refusal.sign
+                    refusal.problem, rule.reason, retryable, refusal.spend, wait, refusal.signal
                 )
 
 

@@ -31,8 +31,8 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Work
-from conveyor.steps.attempt import NO_ROOM_WAIT, Ended, Fetched
 from conveyor.steps.owing import Owing
+from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Fetched, FinishedAttempt
 
 log = structlog.get_logger()
 
@@ -50,7 +50,7 @@ class Settle:
     same_key: Callable[[RunId], Collection[RunId]] = lambda _: ()  # runs that this process serves
     outage: timedelta = timedelta(seconds=1)  # between tries while an engine is away
 
-    async def settle(self, ended: Sequence[Ended]) -> bool | None:
+    async def settle(self, ended: Sequence[FinishedAttempt]) -> bool | None:
         """Settle attempts that are over, however long the engines make it wait.
 
         Their leases are renewed meanwhile; should one lapse, its claim is void and so is this.
@@ -60,7 +60,7 @@ class Settle:
         await self._insist(lambda again: self._record(ended, outcomes, again=again))
         await self._insist(lambda _: self._follow_up(ended, outcomes))
         await self._ack([one.task for one in ended])
-        if any(isinstance(one, Interrupted) and one.no_room for one in outcomes):
+        if any(isinstance(one, Interrupted) and one.storage_full for one in outcomes):
             return False
         return True if any(isinstance(one, Scraped) for one in outcomes) else None
 
@@ -88,7 +88,7 @@ class Settle:
                 log.warning("settle.unavailable", why=str(error))
                 await asyncio.sleep(self.outage.total_seconds())
 
-    async def _keep(self, ended: Sequence[Ended]) -> list[Outcome]:
+    async def _keep(self, ended: Sequence[FinishedAttempt]) -> list[Outcome]:
         """Keep the bodies of fetched pages. Pages there is no room for go back, uncharged."""
         fetched = [one for one in ended if isinstance(one.result, Fetched)]
         try:
@@ -103,7 +103,7 @@ class Settle:
         ]
 
     async def _record(
-        self, ended: Sequence[Ended], outcomes: Sequence[Outcome], *, again: bool
+        self, ended: Sequence[FinishedAttempt], outcomes: Sequence[Outcome], *, again: bool
     ) -> None:
         """Write decisions, history and counts."""
         settlements = [
@@ -121,7 +121,9 @@ class Settle:
         if dropped and not again:
             await self._drop(dropped)
 
-    async def _follow_up(self, ended: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
+    async def _follow_up(
+        self, ended: Sequence[FinishedAttempt], outcomes: Sequence[Outcome]
+    ) -> None:
         """Fail all runs whose account cannot go on, and complete those that are done."""
         blocked: dict[RunId, AccountBlocked] = {
             one.task.run_id: outcome
@@ -153,7 +155,7 @@ class Settle:
             return error
         return None
 
-    async def _store(self, fetched: Sequence[Ended]) -> list[StoredBody]:
+    async def _store(self, fetched: Sequence[FinishedAttempt]) -> list[StoredBody]:
         pages = [one.result for one in fetched if isinstance(one.result, Fetched)]
         if not pages:
             return []
@@ -161,13 +163,13 @@ class Settle:
         kept = await self.bodies.put_many(bodies)
         return [_stored(one, page) for one, page in zip(kept, pages, strict=True)]
 
-    async def _drop(self, dropped: Sequence[Ended]) -> None:
+    async def _drop(self, dropped: Sequence[FinishedAttempt]) -> None:
         for one in dropped:
             ids = {"run_id": one.task.run_id, "task_id": one.task.id}
             log.warning("task.settle.dropped", claim_no=one.task.claim_no, **ids)
         await self._discard(dropped)
 
-    async def _discard(self, ended: Sequence[Ended]) -> None:
+    async def _discard(self, ended: Sequence[FinishedAttempt]) -> None:
         """Remove what bodies these claims may have left: nobody will refer to them."""
         for one in ended:
             if isinstance(one.result, Fetched) and not isinstance(one.result.content, bytes):
@@ -192,7 +194,7 @@ class Settle:
         self.wake(run_id)
 
 
-def _name(ended: Ended) -> BodyName:
+def _name(ended: FinishedAttempt) -> BodyName:
     task = ended.task
     return BodyName(ended.assignment.job_id, task.run_id, task.id, task.claim_no)
 
@@ -200,7 +202,7 @@ def _name(ended: Ended) -> BodyName:
 def _outcome(page: Fetched, stored: Iterator[StoredBody]) -> Outcome:
     body = next(stored, None)
     if body is None:
-        return Interrupted(NO_ROOM_WAIT, page.spend, no_room=True)
+        return Interrupted(STORAGE_FULL_WAIT, page.spend, storage_full=True)
     return Scraped(body, page.spend)
 
 

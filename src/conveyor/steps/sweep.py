@@ -30,7 +30,9 @@ from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Work
 from conveyor.steps.check import Broken, Check, Found, Judge, Over, Walk
 
-OVERDUE = timedelta(seconds=30)  # past the end of a lease: a live pump would have taken it over
+OVERDUE = timedelta(
+    seconds=30
+)  # past the end of a lease: a live dispatcher would have taken it over
 FOREVER = timedelta(days=36_500)  # longer than any lease
 RECENT = timedelta(days=1)  # what the dead left is mostly of their last day
 PAGE = 500

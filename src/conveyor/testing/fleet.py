@@ -1,6 +1,6 @@
 """Many processes that serve one run over one message queue, in time that passes as fast as it can.
 
-Each has a pump and a `QueuedWork` of its own; rows, queue, permits and the gateway they share. All
+Each has a dispatcher and a `QueuedWork` of its own; rows, queue, permits and the gateway they share. All
 calls of engines take some milliseconds, so that the processes get in each other's way.
 """
 
@@ -25,12 +25,12 @@ from conveyor.domain.task import Task, Throttled
 from conveyor.errors import Unavailable
 from conveyor.ports.queues import MOST_RECEIVES, TaskMessage
 from conveyor.ports.work import Work
-from conveyor.steps.attempt import Assignment, Fetched, Result
 from conveyor.steps.complete import Complete
-from conveyor.steps.dispatch import Pump
-from conveyor.steps.lane import Pace, pace_over_queues
+from conveyor.steps.dispatch.config import DispatchConfig, config_over_queues
+from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.owing import Owing
 from conveyor.steps.settle import Settle
+from conveyor.steps.shared.attempt import Assignment, Fetched, Result
 from conveyor.testing.clock import FakeIds
 from conveyor.testing.factories import CALLER, JOB, RUN, a_job, a_run, ids_of, new_tasks
 from conveyor.testing.memory.bodies import MemoryBodies
@@ -113,7 +113,7 @@ class Fleet:
     cap: int = 5
     processes: int = 50
     places: int = 50  # for tasks in each process
-    pace: Callable[[int], Pace] = pace_over_queues
+    config: Callable[[int], DispatchConfig] = config_over_queues
     habits: Habits = CALM
     most_receives: int = MOST_RECEIVES
     seed: int = 1
@@ -153,15 +153,15 @@ class Fleet:
         await self.metadata.commit(job, run)
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncIterator[list[Pump]]:
+    async def at_work(self) -> AsyncIterator[list[Dispatcher]]:
         """All processes, told to stop and waited for at the end."""
-        pumps = [self._pump(number) for number in range(self.processes)]
+        dispatchers = [self._dispatcher(number) for number in range(self.processes)]
         stopping = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            for pump in pumps:
-                group.create_task(pump.run(stopping))
+            for dispatcher in dispatchers:
+                group.create_task(dispatcher.run(stopping))
             try:
-                yield pumps
+                yield dispatchers
             finally:
                 stopping.set()
 
@@ -178,7 +178,7 @@ class Fleet:
     def receives_a_message(self) -> float:
         return self.queues.received.total() / len(self.rows.of_run(RUN))
 
-    def _pump(self, number: int) -> Pump:
+    def _dispatcher(self, number: int) -> Dispatcher:
         dice = _dice(self.seed * 1_000 + number)
         queues = _far_away(self.queues, dice)
         claims = _far_away(_Claims(self), dice)
@@ -196,9 +196,9 @@ class Fleet:
             clock=self.clock,
             owing=owing,
             check=complete.check,
-            wake=lambda run_id: pump.wake(run_id),  # noqa: PLW0108 - there is none yet
+            wake=lambda run_id: dispatcher.wake(run_id),  # noqa: PLW0108 - there is none yet
         )
-        pump = Pump(
+        dispatcher = Dispatcher(
             metadata=self.metadata,
             work=work,
             coordination=_far_away(self.coordination, dice),
@@ -207,10 +207,10 @@ class Fleet:
             attempt=self.gateway.attempt,
             settle=settle.settle,
             settle_final=settle.settle_final,
-            pace=self.pace(self.places),
+            config=self.config(self.places),
             dice=dice,
         )
-        return pump
+        return dispatcher
 
 
 class _Claims(MemoryClaims):

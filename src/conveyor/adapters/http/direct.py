@@ -30,7 +30,7 @@ from conveyor.adapters.http.reading import (
 from conveyor.adapters.http.robots_txt import Robots
 from conveyor.adapters.http.spacing import Spacing
 from conveyor.domain import media
-from conveyor.domain.breaker import Sign
+from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.content_coding import CorruptContent
 from conveyor.domain.public_address import Reach
 from conveyor.domain.robots import LARGEST as LARGEST_ROBOTS
@@ -111,14 +111,16 @@ class DirectGateway:
             if not limit.is_why():
                 raise
             why = f"The site did not finish its answer within {self._deadline:g} seconds."
-            return page_wire.synthesised("gateway_timeout", 504, why, sign=Sign.NONE)
+            return page_wire.synthesised("gateway_timeout", 504, why, signal=HealthSignal.NONE)
         except Unavailable:  # the spool has no room
-            return replace(page_wire.synthesised(*page_wire.NO_ROOM), no_room=True)
+            return replace(page_wire.synthesised(*page_wire.NO_ROOM), storage_full=True)
         except Denied as denied:
-            refusal = page_wire.synthesised(denied.code, denied.status, str(denied), sign=Sign.NONE)
+            refusal = page_wire.synthesised(
+                denied.code, denied.status, str(denied), signal=HealthSignal.NONE
+            )
             return page_wire.later(refusal, denied.wait)
         except (BodyTooLarge, FellSilent, Cut, CorruptContent, Unsendable, Lost) as mishap:
-            return page_wire.synthesised(*self._explained(mishap), sign=_sign(mishap))
+            return page_wire.synthesised(*self._explained(mishap), signal=_signal(mishap))
         finally:
             limit.lift()
 
@@ -203,15 +205,15 @@ class DirectGateway:
         raise _too_many()
 
 
-def _sign(mishap: Exception) -> Sign:
+def _signal(mishap: Exception) -> HealthSignal:
     """What a mishap tells about the network here: only without a connection it may be down."""
     match mishap:
         case Unconnected():
-            return Sign.UNCONNECTED
+            return HealthSignal.UNCONNECTED
         case Unsendable():
-            return Sign.NONE
+            return HealthSignal.NONE
         case _:
-            return Sign.ALIVE
+            return HealthSignal.ALIVE
 
 
 def _is_allowed(request: PageRequest, answer: Connection) -> bool:

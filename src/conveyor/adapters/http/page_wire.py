@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
-from conveyor.domain.breaker import Sign
+from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.domain.params import HEADERS, Params, load
 from conveyor.domain.problem import encoded, problem
@@ -89,7 +89,7 @@ def synthesised(
     *,
     charged: Spend = NOTHING,
     named: str | None = None,
-    sign: Sign = Sign.ALIVE,
+    signal: HealthSignal = HealthSignal.ALIVE,
 ) -> Refusal:
     """A refusal in our words."""
     document = problem(status=status, code=code, detail=detail, gateway_request_id=named)
@@ -99,7 +99,7 @@ def synthesised(
         problem=encoded(document),
         spend=charged,
         gateway_request_id=named,
-        sign=sign,
+        signal=signal,
     )
 
 

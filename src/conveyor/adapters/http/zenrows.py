@@ -24,7 +24,7 @@ from conveyor.adapters.http.reading import (
 )
 from conveyor.adapters.http.requests import fields
 from conveyor.adapters.http.requests import request as request_of
-from conveyor.domain.breaker import Sign
+from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.content_coding import ACCEPTED, CorruptContent
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.errors import Unavailable
@@ -103,25 +103,27 @@ class ZenrowsGateway:
             if not limit.is_why():
                 raise
             why = f"The gateway did not finish its answer within {self._deadline:g} seconds."
-            return told.refusal("gateway_timeout", 504, why, Sign.BROKEN)
+            return told.refusal("gateway_timeout", 504, why, HealthSignal.BROKEN)
         except Unavailable:  # the spool has no room; what the page cost is spent all the same
-            return replace(told.refusal(*page_wire.NO_ROOM), no_room=True)
+            return replace(told.refusal(*page_wire.NO_ROOM), storage_full=True)
         except BodyTooLarge:
             why = f"The page is larger than {self._largest} bytes."
             return told.refusal("body_too_large", 413, why)
         except FellSilent:
             why = f"The gateway sent nothing for {self._silence:g} seconds, midway in its answer."
-            return told.refusal("gateway_timeout", 504, why, Sign.BROKEN)
+            return told.refusal("gateway_timeout", 504, why, HealthSignal.BROKEN)
         except (Cut, CorruptContent):
             why = "The gateway's answer was cut short or cannot be read."
-            return told.refusal("gateway_garbled", 502, why, Sign.BROKEN)
+            return told.refusal("gateway_garbled", 502, why, HealthSignal.BROKEN)
         except Unsendable:
             why = "The request cannot be put into HTTP: look at its URL, headers and body."
-            return page_wire.synthesised("request_unsendable", 400, why, sign=Sign.NONE)
+            return page_wire.synthesised("request_unsendable", 400, why, signal=HealthSignal.NONE)
         except Lost as lost:
             why = f"The gateway gave no answer: {lost}."
-            sign = Sign.UNREACHABLE if isinstance(lost, Unconnected) else Sign.BROKEN
-            return told.refusal("gateway_unreachable", 502, why, sign)
+            signal = (
+                HealthSignal.UNREACHABLE if isinstance(lost, Unconnected) else HealthSignal.BROKEN
+            )
+            return told.refusal("gateway_unreachable", 502, why, signal)
         finally:
             limit.lift()
 
@@ -178,15 +180,15 @@ class ZenrowsGateway:
         document = wire.gateway_problem(body[:LARGEST_PROBLEM])
         if document is not None:
             refusal = wire.refusal(document, answer.status, request.key, named=told.named)
-            sign = Sign.BROKEN
+            signal = HealthSignal.BROKEN
         elif allowed:
             return told.page(body, answer.status)
         else:
             refusal = wire.wordless(body, answer.status, request.key, named=told.named)
-            sign = Sign.UNEXPLAINED
-        sign = sign if answer.status >= 500 else Sign.ALIVE
+            signal = HealthSignal.UNEXPLAINED
+        signal = signal if answer.status >= 500 else HealthSignal.ALIVE
         wait = page_wire.retry_after(answer.header(RETRY_AFTER), answer.header(DATE))
-        return replace(refusal, retry_after=wait, spend=told.charged, sign=sign)
+        return replace(refusal, retry_after=wait, spend=told.charged, signal=signal)
 
 
 class Told(NamedTuple):
@@ -198,16 +200,18 @@ class Told(NamedTuple):
 
     def page(self, content: bytes | Spool, status: int = 200) -> Page:
         return Page(
-            sign=Sign.NONE if status >= 500 else Sign.ALIVE,
+            signal=HealthSignal.NONE if status >= 500 else HealthSignal.ALIVE,
             content=content,
             spend=self.charged,
             gateway_request_id=self.named,
             limit=self.limit,
         )
 
-    def refusal(self, code: str, status: int, why: str, sign: Sign = Sign.ALIVE) -> Refusal:
+    def refusal(
+        self, code: str, status: int, why: str, signal: HealthSignal = HealthSignal.ALIVE
+    ) -> Refusal:
         return page_wire.synthesised(
-            code, status, why, charged=self.charged, named=self.named, sign=sign
+            code, status, why, charged=self.charged, named=self.named, signal=signal
         )
 
 

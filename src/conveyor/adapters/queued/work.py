@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from conveyor.adapters.queued.receipts import FinalReceipts, Receipt
-from conveyor.domain import bounce
+from conveyor.domain import concurrency
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import FINAL, Settlement, Task, size_of
 from conveyor.errors import Unavailable
@@ -188,12 +188,12 @@ class QueuedWork:
         now = self._clock.now()
         if task.due_at and task.due_at > now:
             return task.due_at - now
-        return bounce.hiding(task.id, bounce.in_vain(task, message.receives))
+        return concurrency.hidden_for(task.id, concurrency.futile_receives(task, message.receives))
 
     async def _bounce(self, run_id: RunId, messages: Iterable[TaskMessage]) -> None:
         """Hide messages whose tasks could not be read."""
         waits = [
-            (bounce.hiding(message.task_id, message.receives), message.receipt)
+            (concurrency.hidden_for(message.task_id, message.receives), message.receipt)
             for message in messages
         ]
         await self._postpone(run_id, waits)
@@ -244,7 +244,7 @@ def _grouped(pairs: Iterable[tuple[_Key, _Item]]) -> dict[_Key, list[_Item]]:
 
 
 def _receipt_of(task: Task, message: TaskMessage) -> Receipt:
-    return Receipt(message.receipt, bounce.in_vain(task, message.receives))
+    return Receipt(message.receipt, concurrency.futile_receives(task, message.receives))
 
 
 def _hiding(ending: Settlement, receipt: Receipt) -> timedelta:
@@ -255,7 +255,7 @@ def _hiding(ending: Settlement, receipt: Receipt) -> timedelta:
     decision = ending.decision
     if decision.charged or not decision.delay:
         return decision.delay
-    return max(decision.delay, bounce.hiding(ending.task_id, receipt.in_vain))
+    return max(decision.delay, concurrency.hidden_for(ending.task_id, receipt.in_vain))
 
 
 def _held(ending: Settlement) -> Held:

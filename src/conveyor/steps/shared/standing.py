@@ -15,7 +15,7 @@ from datetime import timedelta
 
 import structlog
 
-from conveyor.domain.breaker import FAILURES, Sign
+from conveyor.domain.breaker import FAILURES, HealthSignal
 from conveyor.domain.credentials import context
 from conveyor.domain.failure import AccountReason, Handling, ruling
 from conveyor.domain.job import Job
@@ -96,7 +96,7 @@ class Standing:
         except TimeoutError:
             answer = Page(content=b"")
         match answer:
-            case Refusal(sign=sign) if sign in FAILURES or sign is Sign.NONE:
+            case Refusal(signal=signal) if signal in FAILURES or signal is HealthSignal.NONE:
                 return  # the gateway is away: that says nothing about the key
             case Refusal(status=status, code=code):
                 rule = ruling(status, code)

@@ -65,7 +65,7 @@ async def given_claim(engine: Engine) -> Task:
 async def claim(engine: Engine, want: int = 1, run_id: RunId = RUN) -> list[Task]:
     """What there is to do, up to `want`: asked for again, since a claim may come back short.
 
-    Final tasks are acked as they come, which is all that a pump has to do for them.
+    Final tasks are acked as they come, which is all that a dispatcher has to do for them.
     """
     taken: list[Task] = []
     for _ in range(TRIES):

@@ -9,4 +9,4 @@ from conveyor.testing.contracts.settling import SettlingContract
 class WorkContract(
     ClaimingContract, SettlingContract, AckingContract, LeasingContract, ReleasingContract
 ):
-    """All that the pump relies on. An engine passes by giving an `engine` fixture."""
+    """All that the dispatcher relies on. An engine passes by giving an `engine` fixture."""

@@ -8,13 +8,13 @@ from itertools import count
 
 import pytest
 
-from conveyor.domain.throttle import (
-    FIRST_COOLING,
-    LONGEST_COOLING,
-    LONGEST_PATIENCE,
-    PATIENCE,
-    START,
-    Throttle,
+from conveyor.domain.concurrency import (
+    FIRST_COOL_DOWN,
+    FIRST_LIMIT,
+    LONGEST_COOL_DOWN,
+    LONGEST_PROBE_AFTER,
+    PROBE_AFTER,
+    ConcurrencyLimiter,
 )
 
 MOST = 500
@@ -29,7 +29,7 @@ class Account:
 
     limit: int
     latency: float
-    throttle: Throttle = field(default_factory=lambda: Throttle(most=MOST))
+    limiter: ConcurrencyLimiter = field(default_factory=lambda: ConcurrencyLimiter(ceiling=MOST))
     dice: random.Random = field(default_factory=lambda: random.Random(1))
     now: float = 0.0
     active: int = 0
@@ -44,7 +44,7 @@ class Account:
         self.used = 0.0
         numbers, ends = count(), self._ends
         while self.now < end:
-            while self.throttle.room() > 0:
+            while self.limiter.room() > 0:
                 heapq.heappush(ends, self._call(next(numbers)))
             at, _, was_let_in = heapq.heappop(ends)
             self.used += self.active * (min(at, end) - self.now)
@@ -54,7 +54,7 @@ class Account:
     _ends: list[tuple[float, int, bool]] = field(default_factory=list)
 
     def _call(self, number: int) -> tuple[float, int, bool]:
-        self.throttle.under_way += 1
+        self.limiter.under_way += 1
         self.calls += 1
         if self.active < self.limit:
             self.active += 1
@@ -63,14 +63,14 @@ class Account:
         return self.now + 0.05, number, False
 
     def _hang_up(self, *, was_let_in: bool) -> None:
-        self.throttle.under_way -= 1
+        self.limiter.under_way -= 1
         if was_let_in:
             self.active -= 1
-            self.throttle.answered()
+            self.limiter.succeeded()
             if self.tells:
-                self.throttle.told(self.limit)
+                self.limiter.advertise(self.limit)
         else:
-            self.throttle.refused(self.now)
+            self.limiter.refused(self.now)
 
 
 @pytest.mark.parametrize("latency", [0.2, 1.0, 5.0])
@@ -79,7 +79,7 @@ def test_an_account_is_used_to_its_limit_and_seldom_refuses(limit: int, latency:
     account = Account(limit, latency)
     account.run(60)
     settling_in = account.refused
-    assert settling_in <= max(limit, START) + 20, "a burst, and no hammering"
+    assert settling_in <= max(limit, FIRST_LIMIT) + 20, "a burst, and no hammering"
 
     account.run(600)
 
@@ -94,7 +94,7 @@ def test_an_account_whose_limit_is_told_is_never_asked_for_more() -> None:
     assert account.used / (600 * 200) >= 0.95
     small = Account(5, 1.0, tells=True)
     small.run(60)
-    assert small.refused <= START
+    assert small.refused <= FIRST_LIMIT
 
 
 def test_a_limit_that_was_raised_is_found() -> None:
@@ -117,95 +117,95 @@ def test_a_limit_that_was_lowered_is_found() -> None:
 
 
 def test_it_begins_low_and_doubles() -> None:
-    throttle = Throttle(most=MOST)
-    assert throttle.room() == START
-    for _ in range(START):
-        throttle.answered()
-    assert throttle.room() == 2 * START
-    assert Throttle(most=3).room() == 3
+    limiter = ConcurrencyLimiter(ceiling=MOST)
+    assert limiter.room() == FIRST_LIMIT
+    for _ in range(FIRST_LIMIT):
+        limiter.succeeded()
+    assert limiter.room() == 2 * FIRST_LIMIT
+    assert ConcurrencyLimiter(ceiling=3).room() == 3
 
 
 def test_it_never_goes_below_one() -> None:
-    throttle = Throttle(most=MOST)
+    limiter = ConcurrencyLimiter(ceiling=MOST)
     for second in range(50):
-        throttle.refused(float(second))
-    assert throttle.room() == 1
+        limiter.refused(float(second))
+    assert limiter.room() == 1
 
 
 def test_a_try_that_is_refused_goes_back_by_one_and_waits_longer() -> None:
-    throttle = Throttle(most=MOST, under_way=10)
-    throttle.refused(0.0)
-    assert throttle.limit == 10
-    for _ in range(PATIENCE):
-        throttle.answered()
-    assert (throttle.limit, throttle.is_trying) == (11, True)
-    throttle.refused(1.0)
-    assert (throttle.limit, throttle.is_trying, throttle.patience) == (10, False, 2 * PATIENCE)
+    limiter = ConcurrencyLimiter(ceiling=MOST, under_way=10)
+    limiter.refused(0.0)
+    assert limiter.limit == 10
+    for _ in range(PROBE_AFTER):
+        limiter.succeeded()
+    assert (limiter.limit, limiter.is_probing) == (11, True)
+    limiter.refused(1.0)
+    assert (limiter.limit, limiter.is_probing, limiter.probe_after) == (10, False, 2 * PROBE_AFTER)
     for second in range(2, 9):
-        for _ in range(throttle.patience):
-            throttle.answered()
-        throttle.refused(float(second))
-    assert (throttle.limit, throttle.patience) == (10, LONGEST_PATIENCE)
+        for _ in range(limiter.probe_after):
+            limiter.succeeded()
+        limiter.refused(float(second))
+    assert (limiter.limit, limiter.probe_after) == (10, LONGEST_PROBE_AFTER)
 
 
 def test_a_closed_key_is_tried_with_a_single_call() -> None:
-    throttle = Throttle(most=MOST)
-    throttle.close(10.0, timedelta(seconds=30))
-    throttle.close(10.0, timedelta(seconds=5))
-    assert (throttle.closed_until, throttle.room()) == (40.0, 1)
-    throttle.under_way += 1
-    assert throttle.room() == 0
-    throttle.under_way -= 1
-    throttle.answered()
-    assert throttle.room() > 1
+    limiter = ConcurrencyLimiter(ceiling=MOST)
+    limiter.close(10.0, timedelta(seconds=30))
+    limiter.close(10.0, timedelta(seconds=5))
+    assert (limiter.closed_until, limiter.room()) == (40.0, 1)
+    limiter.under_way += 1
+    assert limiter.room() == 0
+    limiter.under_way -= 1
+    limiter.succeeded()
+    assert limiter.room() > 1
 
 
 def test_a_key_that_lets_in_not_a_single_call_is_left_alone_for_longer_each_time() -> None:
-    throttle, now, waits = Throttle(most=MOST), 0.0, []
+    limiter, now, waits = ConcurrencyLimiter(ceiling=MOST), 0.0, []
     for _ in range(9):
-        throttle.refused(now)
-        assert throttle.room() == 1
-        waits.append(throttle.closed_until - now)
-        now = throttle.closed_until
+        limiter.refused(now)
+        assert limiter.room() == 1
+        waits.append(limiter.closed_until - now)
+        now = limiter.closed_until
 
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert (waits[0], waits[-1]) == (
-        FIRST_COOLING.total_seconds(),
-        LONGEST_COOLING.total_seconds(),
+        FIRST_COOL_DOWN.total_seconds(),
+        LONGEST_COOL_DOWN.total_seconds(),
     )
 
 
 def test_a_refusal_at_a_quiet_moment_says_nothing_of_the_limit() -> None:
     """Others use the account then: once it lets calls in, it is found out anew, and soon."""
-    told, untold = Throttle(most=MOST), Throttle(most=MOST)
-    for throttle in (told, untold):
-        throttle.refused(0.0)
-        assert throttle.room() == 1
-    told.answered()
-    told.told(100)
+    told, untold = ConcurrencyLimiter(ceiling=MOST), ConcurrencyLimiter(ceiling=MOST)
+    for limiter in (told, untold):
+        limiter.refused(0.0)
+        assert limiter.room() == 1
+    told.succeeded()
+    told.advertise(100)
     for _ in range(50):
-        untold.answered()
+        untold.succeeded()
     assert (told.room(), untold.room()) == (100, 51)
 
 
 def test_a_call_refused_beside_others_closes_nothing() -> None:
-    throttle = Throttle(most=MOST, under_way=1)
-    throttle.refused(5.0)
-    assert (throttle.closed_until, throttle.is_half_open, throttle.limit) == (0.0, False, 1)
+    limiter = ConcurrencyLimiter(ceiling=MOST, under_way=1)
+    limiter.refused(5.0)
+    assert (limiter.closed_until, limiter.is_half_open, limiter.limit) == (0.0, False, 1)
 
 
 def test_each_call_that_is_let_in_halves_the_next_cool_down() -> None:
-    throttle = Throttle(most=MOST)
+    limiter = ConcurrencyLimiter(ceiling=MOST)
     for _ in range(4):
-        throttle.refused(0.0)
-    assert throttle.closed_until == 8
-    throttle.answered()
-    throttle.answered()
+        limiter.refused(0.0)
+    assert limiter.closed_until == 8
+    limiter.succeeded()
+    limiter.succeeded()
 
-    throttle.refused(100.0)
+    limiter.refused(100.0)
 
-    assert throttle.closed_until == 104
+    assert limiter.closed_until == 104
     for _ in range(9):
-        throttle.answered()
-    throttle.refused(200.0)
-    assert throttle.closed_until == 201
+        limiter.succeeded()
+    limiter.refused(200.0)
+    assert limiter.closed_until == 201

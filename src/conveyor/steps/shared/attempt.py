@@ -7,18 +7,19 @@ from datetime import timedelta
 
 import msgspec
 
-from conveyor.domain.breaker import Sign
+from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.domain.ids import JobId
 from conveyor.domain.params import Params
 from conveyor.domain.problem import encoded, problem
-from conveyor.domain.task import Outcome, RetryPolicy, Task
+from conveyor.domain.retry import RetryPolicy
+from conveyor.domain.task import Outcome, Task
 from conveyor.ports.bodies import Spool
 
 INTERNAL = encoded(
     problem(status=500, code="internal", detail="Something went wrong here with this page.")
 )
-NO_ROOM_WAIT = timedelta(seconds=5)  # for which no page is asked for when one found no room
+STORAGE_FULL_WAIT = timedelta(seconds=5)  # for which no page is asked for when one found no room
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,13 +40,13 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str | None = None  # where the gateway hands on what the site said
     spend: Spend = NOTHING
     limit: int | None = None  # of calls at once, as the gateway tells it for the key
-    sign: Sign = Sign.ALIVE
+    signal: HealthSignal = HealthSignal.ALIVE
 
 
 Result = Fetched | Outcome
 
 
-class Ended(msgspec.Struct, frozen=True):
+class FinishedAttempt(msgspec.Struct, frozen=True):
     """An attempt that is over, and not settled yet."""
 
     task: Task

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from conveyor.adapters.http.direct import DirectGateway
-from conveyor.domain.breaker import Sign
+from conveyor.domain.breaker import HealthSignal
 from conveyor.ports.gateway import Page, PageRequest
 from conveyor.testing.mock_gateway import MockGateway
 from conveyor.testing.programs import free_port
@@ -47,37 +47,37 @@ def full_server() -> Iterator[int]:
 
 class TestZenrows:
     @pytest.mark.parametrize(
-        ("target", "params", "sign"),
+        ("target", "params", "signal"),
         [
-            ("ok.example/", {}, Sign.ALIVE),
-            ("status.example/?code=404", ORIGINAL, Sign.ALIVE),
-            ("status.example/?code=503", ORIGINAL, Sign.NONE),
-            ("status.example/?code=404", {}, Sign.ALIVE),
-            ("status.example/?code=500", {}, Sign.UNEXPLAINED),
-            ("status.example/?code=503", {}, Sign.UNEXPLAINED),
-            ("permanent.example/", {}, Sign.ALIVE),
-            ("blocked.example/", {}, Sign.ALIVE),
-            ("busy.example/", {}, Sign.ALIVE),
-            ("nocredits.example/", {}, Sign.ALIVE),
-            ("badkey.example/", {}, Sign.ALIVE),
-            ("flaky.example/", {}, Sign.ALIVE),
-            ("big.example/?size=3000000", {}, Sign.ALIVE),  # larger than what is taken
-            ("unparsed.example/", {}, Sign.BROKEN),
-            ("timedout.example/", {}, Sign.BROKEN),
-            ("unparsed.example/", ORIGINAL, Sign.BROKEN),
-            ("dropped.example/", {}, Sign.BROKEN),
-            ("rubbish.example/", {}, Sign.BROKEN),
-            ("cut.example/", {}, Sign.BROKEN),
-            ("truncated.example/", {}, Sign.BROKEN),
-            ("encoded.example/", {}, Sign.BROKEN),
+            ("ok.example/", {}, HealthSignal.ALIVE),
+            ("status.example/?code=404", ORIGINAL, HealthSignal.ALIVE),
+            ("status.example/?code=503", ORIGINAL, HealthSignal.NONE),
+            ("status.example/?code=404", {}, HealthSignal.ALIVE),
+            ("status.example/?code=500", {}, HealthSignal.UNEXPLAINED),
+            ("status.example/?code=503", {}, HealthSignal.UNEXPLAINED),
+            ("permanent.example/", {}, HealthSignal.ALIVE),
+            ("blocked.example/", {}, HealthSignal.ALIVE),
+            ("busy.example/", {}, HealthSignal.ALIVE),
+            ("nocredits.example/", {}, HealthSignal.ALIVE),
+            ("badkey.example/", {}, HealthSignal.ALIVE),
+            ("flaky.example/", {}, HealthSignal.ALIVE),
+            ("big.example/?size=3000000", {}, HealthSignal.ALIVE),  # larger than what is taken
+            ("unparsed.example/", {}, HealthSignal.BROKEN),
+            ("timedout.example/", {}, HealthSignal.BROKEN),
+            ("unparsed.example/", ORIGINAL, HealthSignal.BROKEN),
+            ("dropped.example/", {}, HealthSignal.BROKEN),
+            ("rubbish.example/", {}, HealthSignal.BROKEN),
+            ("cut.example/", {}, HealthSignal.BROKEN),
+            ("truncated.example/", {}, HealthSignal.BROKEN),
+            ("encoded.example/", {}, HealthSignal.BROKEN),
         ],
     )
     async def test_an_answer_of_the_gateway(
-        self, target: str, params: dict[str, str], sign: Sign
+        self, target: str, params: dict[str, str], signal: HealthSignal
     ) -> None:
         async with MockGateway() as mock, opened(mock.url, largest_body=MIB) as gateway:
             answer = await gateway_kit.fetched(gateway, f"https://{target}", params=params)
-        assert answer.sign is sign, answer
+        assert answer.signal is signal, answer
 
     @pytest.mark.parametrize(
         ("target", "limit"), [("hang.example/", "deadline"), ("stuck.example/", "silence")]
@@ -85,24 +85,24 @@ class TestZenrows:
     async def test_an_answer_that_does_not_come_or_stops(self, target: str, limit: str) -> None:
         async with MockGateway() as mock, opened(mock.url, **{limit: SHORT}) as gateway:
             answer = await gateway_kit.fetched(gateway, f"https://{target}")
-        assert answer.sign is Sign.BROKEN
+        assert answer.signal is HealthSignal.BROKEN
 
     async def test_a_reset(self) -> None:
         async with playing(reset) as stage, opened(stage.url) as gateway:
             answer = await gateway_kit.fetched(gateway, "https://ok.example/")
-        assert answer.sign is Sign.BROKEN
+        assert answer.signal is HealthSignal.BROKEN
 
     async def test_a_request_that_cannot_be_sent(self) -> None:
         request = PageRequest(url="https://ok.example/", key=KEY, headers={"X-A": "1\r\nX-B: 2"})
         async with MockGateway() as mock, opened(mock.url) as gateway:
-            assert (await gateway.fetch(request, Spools())).sign is Sign.NONE
+            assert (await gateway.fetch(request, Spools())).signal is HealthSignal.NONE
 
     async def test_no_room_for_the_page_is_not_the_gateways_fault(self) -> None:
         async with MockGateway() as mock, opened(mock.url) as gateway:
             answer = await gateway_kit.fetched(
                 gateway, "https://big.example/", Spools(fails_after=MIB)
             )
-        assert answer.sign is Sign.ALIVE
+        assert answer.signal is HealthSignal.ALIVE
 
     async def test_no_connection(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("conveyor.adapters.http.pool.LAST_ADDRESS", SHORT.total_seconds())
@@ -110,7 +110,7 @@ class TestZenrows:
             for server in (f"127.0.0.1:{free_port()}", "gateway.invalid", f"127.0.0.1:{full}"):
                 async with opened(f"http://{server}/v1/") as gateway:
                     answer = await gateway_kit.fetched(gateway, "https://ok.example/")
-                assert answer.sign is Sign.UNREACHABLE, server
+                assert answer.signal is HealthSignal.UNREACHABLE, server
 
     async def test_a_check_of_a_gateway_that_works(self) -> None:
         async with MockGateway() as mock, opened(mock.url) as gateway:
@@ -139,33 +139,36 @@ class TestZenrows:
 
 class TestDirect:
     @pytest.mark.parametrize(
-        ("play", "sign"),
+        ("play", "signal"),
         [
-            (saying(OK), Sign.ALIVE),
-            (saying(said("404 Not Found")), Sign.ALIVE),
-            (saying(said("500 Oops")), Sign.ALIVE),
-            (saying(said("429 Busy", "Retry-After: 9")), Sign.ALIVE),
-            (reset, Sign.ALIVE),  # somebody was there to do it
-            (reset_at_once, Sign.ALIVE),
-            (saying_last(NO_HTTP), Sign.ALIVE),
-            (saying_last(sized(9) + b"some"), Sign.ALIVE),
-            (saying(sized(9) + b"some"), Sign.ALIVE),  # and then nothing
-            (going_on(sized(9 * MIB), b"x" * 65_536), Sign.ALIVE),  # larger than what is taken
+            (saying(OK), HealthSignal.ALIVE),
+            (saying(said("404 Not Found")), HealthSignal.ALIVE),
+            (saying(said("500 Oops")), HealthSignal.ALIVE),
+            (saying(said("429 Busy", "Retry-After: 9")), HealthSignal.ALIVE),
+            (reset, HealthSignal.ALIVE),  # somebody was there to do it
+            (reset_at_once, HealthSignal.ALIVE),
+            (saying_last(NO_HTTP), HealthSignal.ALIVE),
+            (saying_last(sized(9) + b"some"), HealthSignal.ALIVE),
+            (saying(sized(9) + b"some"), HealthSignal.ALIVE),  # and then nothing
+            (
+                going_on(sized(9 * MIB), b"x" * 65_536),
+                HealthSignal.ALIVE,
+            ),  # larger than what is taken
         ],
     )
-    async def test_an_answer_of_a_site(self, play: Play, sign: Sign) -> None:
+    async def test_an_answer_of_a_site(self, play: Play, signal: HealthSignal) -> None:
         async with (
             playing(play) as stage,
             opened_directly(stage.url, silence=SHORT, largest_body=MIB) as gateway,
         ):
-            assert (await gateway_kit.fetched(gateway, stage.url)).sign is sign
+            assert (await gateway_kit.fetched(gateway, stage.url)).signal is signal
 
     async def test_a_site_that_does_not_answer_within_the_deadline(self) -> None:
         async with (
             playing(saying(b"")) as stage,
             opened_directly(stage.url, deadline=SHORT) as gateway,
         ):
-            assert (await gateway_kit.fetched(gateway, stage.url)).sign is Sign.NONE
+            assert (await gateway_kit.fetched(gateway, stage.url)).signal is HealthSignal.NONE
 
     async def test_no_connection_to_a_site(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("conveyor.adapters.http.origins.LAST_ADDRESS", SHORT.total_seconds())
@@ -174,18 +177,18 @@ class TestDirect:
                 url = f"http://127.0.0.1:{port}/"
                 async with opened_directly(url) as gateway:
                     answer = await gateway_kit.fetched(gateway, url)
-                assert answer.sign is Sign.UNCONNECTED
+                assert answer.signal is HealthSignal.UNCONNECTED
 
     async def test_a_host_without_an_address(self) -> None:
         async with site() as here, visiting(here, resolve=Names(gone_example=[[]])) as gateway:
             answer = await fetched(gateway, here.url(host="gone.example"))
-        assert answer.sign is Sign.UNCONNECTED
+        assert answer.signal is HealthSignal.UNCONNECTED
 
     async def test_an_address_that_is_not_allowed(self) -> None:
         names = Names(inner_example=[["10.0.0.1"]])
         async with site() as here, visiting(here, resolve=names) as gateway:
             answer = await fetched(gateway, here.url(host="inner.example"))
-        assert answer.sign is Sign.NONE
+        assert answer.signal is HealthSignal.NONE
 
     async def test_a_check_needs_a_site_that_answered_before(self) -> None:
         async with site() as here, visiting(here) as gateway:
@@ -213,7 +216,7 @@ class TestDirect:
             gateway._ports |= {other.port}
             assert isinstance(await fetched(gateway, other.url()), Page)
             answer = await fetched(gateway, f"http://a.example:{port}/")
-            assert answer.sign is Sign.UNCONNECTED
+            assert answer.signal is HealthSignal.UNCONNECTED
             assert await gateway.check()
 
 

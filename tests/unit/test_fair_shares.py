@@ -10,27 +10,27 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from conveyor.domain.concurrency import Demand, fair_shares, leaves_reserve
 from conveyor.domain.ids import CallerId, RunId
-from conveyor.domain.pacing import Want, leaves_enough, share
 
 CALLERS = [CallerId(name) for name in ("ann", "bob", "cid", "dan")]
 
 wants = st.dictionaries(
     st.text("abcdefgh", min_size=1, max_size=2).map(RunId),
-    st.builds(Want, st.sampled_from(CALLERS), st.integers(0, 30)),
+    st.builds(Demand, st.sampled_from(CALLERS), st.integers(0, 30)),
     max_size=12,
 )
 free = st.integers(0, 200)
 
 
-def by_caller(asked: Mapping[RunId, Want], granted: Mapping[RunId, int]) -> Counter[CallerId]:
+def by_caller(asked: Mapping[RunId, Demand], granted: Mapping[RunId, int]) -> Counter[CallerId]:
     places: Counter[CallerId] = Counter()
     for run_id, want in asked.items():
         places[want.caller] += granted.get(run_id, 0)
     return places
 
 
-def asked_by_caller(asked: Mapping[RunId, Want]) -> Counter[CallerId]:
+def asked_by_caller(asked: Mapping[RunId, Demand]) -> Counter[CallerId]:
     return by_caller(asked, {run_id: want.tasks for run_id, want in asked.items()})
 
 
@@ -47,70 +47,72 @@ def is_level(asked: Mapping[Key, int], granted: Mapping[Key, int]) -> bool:
     )
 
 
-def of_runs(*amounts: tuple[str, int]) -> dict[RunId, Want]:
+def of_runs(*amounts: tuple[str, int]) -> dict[RunId, Demand]:
     """Runs named after their callers: "ann1" is one of ann's."""
     return {
-        RunId(f"{caller}{n}"): Want(CallerId(caller), tasks)
+        RunId(f"{caller}{n}"): Demand(CallerId(caller), tasks)
         for n, (caller, tasks) in enumerate(amounts, 1)
     }
 
 
 @given(asked=wants, free=free)
-def test_nobody_gets_more_than_was_asked_for(asked: dict[RunId, Want], free: int) -> None:
-    granted = share(asked, free)
+def test_nobody_gets_more_than_was_asked_for(asked: dict[RunId, Demand], free: int) -> None:
+    granted = fair_shares(asked, free)
     assert granted.keys() <= asked.keys()
     assert all(places <= asked[run_id].tasks for run_id, places in granted.items())
 
 
 @given(asked=wants, free=free)
-def test_every_free_place_is_used_that_somebody_wants(asked: dict[RunId, Want], free: int) -> None:
+def test_every_free_place_is_used_that_somebody_wants(
+    asked: dict[RunId, Demand], free: int
+) -> None:
     wanted = sum(want.tasks for want in asked.values())
-    assert sum(share(asked, free).values()) == min(wanted, free)
+    assert sum(fair_shares(asked, free).values()) == min(wanted, free)
 
 
 @given(asked=wants, free=free)
 @example(asked=of_runs(("ann", 1), ("bob", 1), ("cid", 1)), free=1)
 def test_callers_who_want_more_differ_by_one_place_at_most(
-    asked: dict[RunId, Want], free: int
+    asked: dict[RunId, Demand], free: int
 ) -> None:
-    assert is_level(asked_by_caller(asked), by_caller(asked, share(asked, free)))
+    assert is_level(asked_by_caller(asked), by_caller(asked, fair_shares(asked, free)))
 
 
 @given(asked=wants, free=free)
 def test_a_callers_runs_that_want_more_differ_by_one_place_at_most(
-    asked: dict[RunId, Want], free: int
+    asked: dict[RunId, Demand], free: int
 ) -> None:
-    granted = share(asked, free)
+    granted = fair_shares(asked, free)
     for caller in CALLERS:
         runs = {run_id: want.tasks for run_id, want in asked.items() if want.caller == caller}
         assert is_level(runs, granted)
 
 
 @given(asked=wants, free=free)
-def test_only_runs_that_got_something_are_named(asked: dict[RunId, Want], free: int) -> None:
-    assert all(places > 0 for places in share(asked, free).values())
+def test_only_runs_that_got_something_are_named(asked: dict[RunId, Demand], free: int) -> None:
+    assert all(places > 0 for places in fair_shares(asked, free).values())
 
 
 @given(asked=wants, free=free)
-def test_one_place_more_takes_from_no_caller(asked: dict[RunId, Want], free: int) -> None:
-    fewer, more = (by_caller(asked, share(asked, places)) for places in (free, free + 1))
+def test_one_place_more_takes_from_no_caller(asked: dict[RunId, Demand], free: int) -> None:
+    fewer, more = (by_caller(asked, fair_shares(asked, places)) for places in (free, free + 1))
     assert all(more[caller] >= places for caller, places in fewer.items())
 
 
 @given(asked=wants, free=free)
 def test_the_same_wants_in_the_same_order_share_the_same(
-    asked: dict[RunId, Want], free: int
+    asked: dict[RunId, Demand], free: int
 ) -> None:
-    assert share(asked, free) == share(dict(asked), free)
+    assert fair_shares(asked, free) == fair_shares(dict(asked), free)
 
 
 @given(asked=wants, free=free, seed=st.integers(0, 1000))
 def test_the_order_moves_no_caller_by_more_than_one_place(
-    asked: dict[RunId, Want], free: int, seed: int
+    asked: dict[RunId, Demand], free: int, seed: int
 ) -> None:
     items = list(asked.items())
     mixed = dict(random.Random(seed).sample(items, len(items)))
-    one, other = (by_caller(asked, share(order, free)) for order in (asked, mixed))
+    one, other = (by_caller(asked, fair_shares(order, free)) for order in (asked, mixed))
     assert all(abs(one[caller] - other[caller]) <= 1 for caller in CALLERS)
 
 
@@ -119,7 +121,7 @@ def test_over_all_orders_the_remainder_is_fair() -> None:
     places: Counter[CallerId] = Counter()
     for order in permutations(amounts):
         asked = of_runs(*order)
-        places += by_caller(asked, share(asked, 4))
+        places += by_caller(asked, fair_shares(asked, 4))
 
     assert places == {"ann": 8, "bob": 8, "cid": 8}
 
@@ -143,31 +145,33 @@ def test_over_all_orders_the_remainder_is_fair() -> None:
         (of_runs(("bob", 5), ("ann", 5)), 3, {"bob1": 2, "ann2": 1}),
     ],
 )  # fmt: skip
-def test_shares_by_example(asked: dict[RunId, Want], free: int, granted: dict[RunId, int]) -> None:
-    assert share(asked, free) == granted
+def test_shares_by_example(
+    asked: dict[RunId, Demand], free: int, granted: dict[RunId, int]
+) -> None:
+    assert fair_shares(asked, free) == granted
 
 
 @given(asked=wants)
-def test_with_room_for_all_everybody_gets_all(asked: dict[RunId, Want]) -> None:
+def test_with_room_for_all_everybody_gets_all(asked: dict[RunId, Demand]) -> None:
     room = sum(want.tasks for want in asked.values())
-    assert share(asked, room) == {
+    assert fair_shares(asked, room) == {
         run_id: want.tasks for run_id, want in asked.items() if want.tasks
     }
 
 
 def test_whoever_holds_least_catches_up() -> None:
     ann, bob = CALLERS[:2]
-    asked = {RunId("a"): Want(ann, 50), RunId("b"): Want(bob, 50)}
+    asked = {RunId("a"): Demand(ann, 50), RunId("b"): Demand(bob, 50)}
 
-    assert share(asked, 10, held={ann: 30}) == {RunId("b"): 10}
-    assert share(asked, 10, held={ann: 4}) == {RunId("a"): 3, RunId("b"): 7}
+    assert fair_shares(asked, 10, held={ann: 30}) == {RunId("b"): 10}
+    assert fair_shares(asked, 10, held={ann: 4}) == {RunId("a"): 3, RunId("b"): 7}
 
 
 @given(wants, free, st.dictionaries(st.sampled_from(CALLERS), st.integers(0, 40)))
 def test_what_is_held_takes_nothing_from_what_is_free(
-    asked: dict[RunId, Want], places: int, held: dict[CallerId, int]
+    asked: dict[RunId, Demand], places: int, held: dict[CallerId, int]
 ) -> None:
-    granted = share(asked, places, held=held)
+    granted = fair_shares(asked, places, held=held)
     wanted = sum(want.tasks for want in asked.values())
     assert sum(granted.values()) == min(places, wanted)
     assert all(granted[run_id] <= asked[run_id].tasks for run_id in granted)
@@ -175,20 +179,20 @@ def test_what_is_held_takes_nothing_from_what_is_free(
 
 @given(wants, free, st.dictionaries(st.sampled_from(CALLERS), st.integers(0, 40)))
 def test_with_a_reserve_whoever_gets_a_place_leaves_enough_of_them(
-    asked: dict[RunId, Want], places: int, held: dict[CallerId, int]
+    asked: dict[RunId, Demand], places: int, held: dict[CallerId, int]
 ) -> None:
-    got = by_caller(asked, share(asked, places, held=held, reserve=True))
-    spare = places - got.total()
-    assert all(n == 0 or leaves_enough(held.get(who, 0) + n, spare) for who, n in got.items())
+    got = by_caller(asked, fair_shares(asked, places, held=held, reserve=True))
+    free_left = places - got.total()
+    assert all(n == 0 or leaves_reserve(held.get(who, 0) + n, free_left) for who, n in got.items())
 
 
 @pytest.mark.parametrize("places", [1, 4, 5, 10, 500])
 def test_callers_who_want_everything_leave_a_place_for_one_more(places: int) -> None:
     held: dict[CallerId, int] = {}
     for caller in CALLERS[:2]:
-        asked = {RunId(caller): Want(caller, 1_000)}
+        asked = {RunId(caller): Demand(caller, 1_000)}
         for _ in range(3):  # asking again gets no more
-            got = share(asked, places - sum(held.values()), held=held, reserve=True)
+            got = fair_shares(asked, places - sum(held.values()), held=held, reserve=True)
             held[caller] = held.get(caller, 0) + sum(got.values())
 
     left = places - sum(held.values())
@@ -196,4 +200,4 @@ def test_callers_who_want_everything_leave_a_place_for_one_more(places: int) -> 
     assert left == (places // 5) // 5
     if left:
         late = CALLERS[2]
-        assert share({RunId(late): Want(late, 1)}, left, held=held, reserve=True)
+        assert fair_shares({RunId(late): Demand(late, 1)}, left, held=held, reserve=True)

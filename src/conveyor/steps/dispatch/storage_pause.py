@@ -1,7 +1,7 @@
-"""Whether there is room for results, as the pages that were stored tell it.
+"""The pause of dispatch while there is no room to store results.
 
-Not a station of its own: dispatch works by it. A page that found no room was paid for in vain, so
-no more are asked for in the next 5 s, and then a single one every 5 s until one was stored.
+A page that cannot be stored was paid for in vain. After one, no page is fetched for 5 s, then a single
+one every 5 s until one was stored.
 """
 
 from dataclasses import dataclass
@@ -9,27 +9,28 @@ from datetime import datetime, timedelta
 
 from conveyor.domain.waiting import Waiting, WaitReason
 from conveyor.ports.clock import Clock
-from conveyor.steps.attempt import NO_ROOM_WAIT
+from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT
 
 
 @dataclass(slots=True, kw_only=True)
-class ResultsRoom:
+class StoragePause:
     clock: Clock
-    since: datetime | None = None  # when a page first found no room; none was stored since
+    since: datetime | None = None  # when a page could not be stored; none was stored since
     since_monotonic: float = 0.0
     closed_until: float = 0.0
 
     @property
     def is_closed(self) -> bool:
+        """Whether no page at all may be fetched."""
         return self.closed_until > self.clock.monotonic()
 
     @property
-    def is_doubtful(self) -> bool:
-        """Whether to ask for a single page only, to see whether it can be stored."""
+    def is_probing(self) -> bool:
+        """Whether only single pages may be fetched, to see whether they can be stored."""
         return self.since is not None
 
     def learn(self, *, stored: bool | None) -> None:
-        """Take up whether there was room for all pages of a group; None if it had no page."""
+        """Take up whether all pages of a group could be stored; None if it had no page."""
         if stored:
             self.since, self.closed_until = None, 0.0
         elif stored is False:
@@ -38,13 +39,17 @@ class ResultsRoom:
             self.close()
 
     def close(self) -> None:
-        self.closed_until = self.clock.monotonic() + NO_ROOM_WAIT.total_seconds()
+        self.closed_until = self.clock.monotonic() + STORAGE_FULL_WAIT.total_seconds()
+
+    def reopen(self) -> None:
+        """End the wait: the page that was to be tried was not fetched."""
+        self.closed_until = 0.0
 
     def waiting(self) -> Waiting | None:
-        """What is told to callers until a page was stored."""
+        """What callers see until a page was stored."""
         if self.since is None:
             return None
-        # Both dates follow from the first, so that they are the same at every reading.
+        # Computed from the first date, so that listeners see the same values at every reading.
         next_attempt_at = self.since + timedelta(seconds=self.closed_until - self.since_monotonic)
         return Waiting(
             reason=WaitReason.STORAGE_FULL,

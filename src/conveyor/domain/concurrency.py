@@ -1,0 +1,239 @@
+"""How much runs at once: fair shares of a process, the calls of an API key, bounced messages.
+
+Three rules that keep work within what others allow. `fair_shares` divides the places of a process
+between callers and their runs. `ConcurrencyLimiter` learns how many calls an API key may have under
+way. `hidden_for` says how long a queue message stays hidden that was received in vain.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import msgspec
+
+from conveyor.domain.ids import CallerId, RunId, TaskId
+from conveyor.domain.retry import backoff, spread
+from conveyor.domain.task import Task
+
+# Fair shares.
+
+RESERVE = 5  # each caller leaves one in so many of the places that other callers do not hold
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """How many tasks of a run could start now."""
+
+    caller: CallerId
+    tasks: int
+
+
+def leaves_reserve(held: int, free: int) -> bool:
+    """Whether a caller that holds so many places leaves enough free for callers that come later.
+
+    Each caller leaves a fifth of the places that others do not hold: alone it leaves 100 of 500. A
+    second caller may take 80 of those and leaves 20. So a caller that comes late finds a place even
+    when the others want all of them and give none back.
+    """
+    return free >= (held + free) // RESERVE
+
+
+def fair_shares(
+    demands: Mapping[RunId, Demand],
+    free: int,
+    *,
+    held: Mapping[CallerId, int] | None = None,
+    reserve: bool = False,
+) -> dict[RunId, int]:
+    """Divide free places so that callers hold equally many, then divide a caller's between its runs.
+
+    Places that callers hold already count, so a caller that comes late catches up as places become
+    free. With `reserve` every caller leaves some (`leaves_reserve`). No run gets more than its
+    demand. The order of `demands` breaks ties: the caller shuffles it, so that the remainder is fair
+    over time.
+    """
+    by_caller: dict[CallerId, dict[RunId, int]] = defaultdict(dict)
+    for run_id, demand in demands.items():
+        by_caller[demand.caller][run_id] = demand.tasks
+    totals = {caller: sum(runs.values()) for caller, runs in by_caller.items()}
+    shares: dict[RunId, int] = {}
+    for caller, places in _level(totals, held or {}, free, reserve=reserve).items():
+        shares |= _level(by_caller[caller], {}, places)
+    return {run_id: places for run_id, places in shares.items() if places}
+
+
+K = TypeVar("K", CallerId, RunId)
+
+
+def _level(
+    demands: Mapping[K, int], held: Mapping[K, int], free: int, *, reserve: bool = False
+) -> dict[K, int]:
+    """Water-filling: raise every share equally until it meets its demand or the total is spent."""
+
+    def fits(level: int, left: int) -> bool:
+        return left >= 0 and (not reserve or leaves_reserve(level, left))
+
+    low, high = 0, max((held.get(key, 0) + amount for key, amount in demands.items()), default=0)
+    while low < high:  # binary search for the highest level that fits
+        middle = (low + high + 1) // 2
+        if fits(middle, free - sum(_filled(demands, held, middle).values())):
+            low = middle
+        else:
+            high = middle - 1
+    shares = _filled(demands, held, low)
+    left = free - sum(shares.values())
+    # The next level does not fit for all, but it may for some: the first ones get one more.
+    for key, more in _filled(demands, held, low + 1).items():
+        if more > shares[key] and fits(low + 1, left - 1):
+            shares[key] += 1
+            left -= 1
+    return shares
+
+
+def _filled(demands: Mapping[K, int], held: Mapping[K, int], level: int) -> dict[K, int]:
+    return {key: min(amount, max(level - held.get(key, 0), 0)) for key, amount in demands.items()}
+
+
+# Calls of an API key.
+
+FIRST_LIMIT = 20  # calls of a key of which nothing is known
+BURST = 0.5  # seconds in which refusals after a refused probe count as one
+PROBE_AFTER = 200  # successes at the highest level known to be good, before one more is tried
+LONGEST_PROBE_AFTER = 1_600  # when one more was refused again and again
+FIRST_COOL_DOWN = timedelta(seconds=1)  # of a key that not even a single call is let in for
+LONGEST_COOL_DOWN = timedelta(minutes=1)
+ACCOUNT_COOL_DOWN = timedelta(seconds=30)  # of a key that the gateway refuses altogether
+
+
+@dataclass(slots=True)
+class ConcurrencyLimiter:
+    """How many calls an API key may have under way in this process, over all its jobs.
+
+    The limit is learned as in TCP's congestion control:
+
+    | phase | while | the limit |
+    |---|---|---|
+    | slow start | no refusal is known | one more for each success: it doubles with each round of calls |
+    | avoidance | below the refused level | one more for each round of calls |
+    | steady | just below the refused level | unchanged; after `probe_after` successes one more is probed |
+    | cool-down | a lone call was refused | no call for a while, then single calls |
+
+    A refusal cuts the limit to what is still under way: of a burst that was too large so many were
+    let in. A refused probe goes back by one and doubles the wait for the next probe. A limit that the
+    gateway advertises is taken at its word. A refusal while no other call is under way means that
+    other users exhaust the account: it says nothing about the limit, so the key cools down.
+
+    | invariant | kept by |
+    |---|---|
+    | 1 <= limit <= min(ceiling, advertised) | every method |
+    | `under_way` counts calls and claims about to become calls | `ActiveRun` |
+    | limit < refused_level, but for the probe | `refused`, `succeeded` |
+    """
+
+    ceiling: float
+    limit: float = float(FIRST_LIMIT)
+    advertised: float = math.inf  # by the gateway
+    under_way: int = 0
+    runs: int = 0  # active runs that share the key
+    burst_until: float = 0.0
+    refused_level: float | None = None  # the lowest level known to be too much
+    successes: int = 0  # since the level was reached
+    probe_after: int = PROBE_AFTER
+    is_probing: bool = False  # the limit is one more than is known to be good
+    lone_refusals: int = 0  # refusals of single calls, less the successes since
+    served_from: float = -math.inf  # when the latest call began that the account did not refuse
+    closed_until: float = 0.0  # no call begins before then
+    is_half_open: bool = False  # closed lately: one call at a time until one succeeds
+
+    def __post_init__(self) -> None:
+        self.limit = min(self.limit, self.ceiling)
+
+    def room(self) -> int:
+        """How many more calls may begin."""
+        return (1 if self.is_half_open else int(self.limit)) - self.under_way
+
+    @property
+    def is_contended(self) -> bool:
+        """Whether one more call of a run is one less of another."""
+        return self.runs > 1 and self.room() <= 1
+
+    def advertise(self, limit: int) -> None:
+        """Take up the limit that the gateway names."""
+        self.advertised = max(float(limit), 1.0)
+        highest = min(self.ceiling, self.advertised)
+        self.limit = highest if self.refused_level is None else min(self.limit, highest)
+
+    def refused(self, now: float) -> None:
+        """A call was one too many; it is no longer under way."""
+        self.successes = 0
+        if not self.under_way:
+            self._cool_down(now)
+            self.limit, self.refused_level, self.is_probing = 1.0, None, False
+        elif self.is_probing:
+            self.is_probing = False
+            self.probe_after = min(self.probe_after * 2, LONGEST_PROBE_AFTER)
+            self.burst_until = now + BURST
+            self.limit = max(self.limit - 1, 1.0)
+        elif now >= self.burst_until or self.limit > self.under_way:
+            self.limit = max(min(self.limit, float(self.under_way)), 1.0)
+            self.refused_level = self.limit + 1
+
+    def succeeded(self) -> None:
+        """A call was let in and answered."""
+        self.is_half_open = False
+        self.lone_refusals = max(self.lone_refusals - 1, 0)
+        highest = min(self.ceiling, self.advertised)
+        if self.refused_level is None:
+            self.limit = min(self.limit + 1, highest)
+            return
+        if self.limit + 1 < self.refused_level:
+            self.limit = min(self.limit + 1 / self.limit, highest)
+            return
+        self.successes += 1
+        if self.is_probing and self.successes > 2 * self.limit:
+            # More than a round of calls was let in: the level that was refused no longer is.
+            self.is_probing = False
+            self.refused_level = None
+            self.probe_after = PROBE_AFTER
+        elif (
+            self.successes >= self.probe_after and not self.is_probing and self.limit + 1 <= highest
+        ):
+            self.is_probing = True
+            self.successes = 0
+            self.limit = float(int(self.limit) + 1)
+
+    def close(self, now: float, wait: timedelta) -> None:
+        """Begin no call for a while, then single calls until one succeeds."""
+        self.closed_until = max(self.closed_until, now + wait.total_seconds())
+        self.is_half_open = True
+
+    def _cool_down(self, now: float) -> None:
+        self.lone_refusals += 1
+        wait = backoff(self.lone_refusals, first=FIRST_COOL_DOWN, longest=LONGEST_COOL_DOWN)
+        self.close(now, wait)
+
+
+# Bounced messages.
+
+SHORTEST_HIDING = timedelta(seconds=5)
+LONGEST_HIDING = timedelta(minutes=5)
+
+
+def futile_receives(task: Task, receives: int) -> int:
+    """How many receives of a task's message were no attempt, assuming the present one is none.
+
+    A message that replaced another starts to count again, so this may be too few; never below 1.
+    """
+    return max(receives - task.attempts - task.lost, 1)
+
+
+def hidden_for(task_id: TaskId, times: int) -> timedelta:
+    """How long a message stays hidden after so many receives in vain: 5 s, doubling up to 5 min.
+
+    Queues count receives and give up on a message that has too many. Up to a quarter is taken off,
+    so that messages which bounced together return apart.
+    """
+    base = backoff(times, first=SHORTEST_HIDING, longest=LONGEST_HIDING)
+    return base * (1 - spread(f"{task_id}/{times}") / 4)

@@ -1,0 +1,330 @@
+"""A live run as this process serves it: the one owner of what changes while it is served.
+
+A task of a run passes through these states. Each arrow is a method of `ActiveRun`, which changes all
+counters that the move concerns; no other module changes them.
+
+    expect -> accept -+-> give_permit -> (waits for its host) -> began -> finish -> settled
+                      +-> prefetch.tasks -> give_permit ...
+                      +-> hand_back -> settled
+
+| invariant | kept by |
+|---|---|
+| `pending` and `prefetch.pending` are the tasks of claims that the engine has not answered | `expect`, `unexpect` |
+| `unsettled` is the number of tasks claimed and not settled | `accept`, `settled` |
+| `calls` is the number of tasks that have a permit and are not finished | `give_permit`, `finish`, `hand_back` |
+| the key's `under_way` is the calls that began, and `pending`, over all runs of the key | `expect`, `unexpect`, `began`, `finish` |
+| a permit belongs to one call or is in `idle_permits` | `give_permit`, `keep_permit`, `take_idle_permits` |
+| a run with pending or unsettled tasks stays in the map | `is_served`, which `Discovery` asks |
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import NamedTuple
+
+from conveyor.domain.breaker import FAILURES, HealthSignal
+from conveyor.domain.concurrency import (
+    ACCOUNT_COOL_DOWN,
+    LONGEST_COOL_DOWN,
+    ConcurrencyLimiter,
+)
+from conveyor.domain.ids import RunId
+from conveyor.domain.job import Job
+from conveyor.domain.refused_key import RefusedKeys
+from conveyor.domain.run import Run
+from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
+from conveyor.ports.clock import Clock
+from conveyor.steps.dispatch.prefetch import Prefetch
+from conveyor.steps.shared.attempt import Assignment, Fetched, Result
+
+SHORT_WAIT = timedelta(seconds=5)  # a longer one means more than too many calls at once
+
+
+class ClaimGrant(NamedTuple):
+    """What is about to be claimed of a run."""
+
+    calls: int  # to start at once, each with a permit
+    prefetch: int
+
+
+@dataclass(slots=True, eq=False)
+class InFlight:
+    """A task that this process has claimed and not settled."""
+
+    task: Task
+    run: "ActiveRun"
+    group: asyncio.TaskGroup
+    permit: str | None = None  # none before its call starts, and once the next call has it
+    worker: asyncio.Task[None] | None = None  # none until its call begins
+    began_at: float = 0.0  # when its call did
+    # Finished or handed back. Its worker may be busy with the next task by now, and must not be
+    # cancelled for this one.
+    is_finished: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyState:
+    """What this process knows of an API key. Runs that use the same key share it."""
+
+    digest: str
+    limiter: ConcurrencyLimiter
+    refused_keys: RefusedKeys
+    clock: Clock
+
+    def learn(self, result: Result, now: float, began_at: float) -> Result:
+        """Take up what a call says about its key, and return the result that must be settled.
+
+        A refusal of the account says nothing if a call that began later was served: the account has
+        paid since, and the task goes back uncharged.
+        """
+        limiter = self.limiter
+        match result:
+            case AccountBlocked(spend=spend) if began_at < limiter.served_from:
+                return Interrupted(spend=spend)
+            case AccountBlocked(reason, detail):
+                self.refused_keys.refuse(self.digest, reason, detail, now, self.clock.now())
+                limiter.close(now, ACCOUNT_COOL_DOWN)
+                return result
+            case Interrupted():
+                return result
+            case Refused(signal=signal) if signal in FAILURES:
+                return result
+            case Refused(signal=HealthSignal.NONE):  # the call may not have reached the gateway
+                limiter.succeeded()
+                return result
+            case Throttled(wait):
+                limiter.refused(now)
+                if wait > SHORT_WAIT:
+                    limiter.close(now, min(wait, LONGEST_COOL_DOWN))
+            case Fetched(limit=int(limit)):
+                limiter.succeeded()
+                limiter.advertise(limit)
+            case _:
+                limiter.succeeded()
+        limiter.served_from = max(limiter.served_from, began_at)
+        self.refused_keys.serve(self.digest, began_at)
+        return result
+
+
+@dataclass(slots=True)
+class HostSlots:
+    """The calls of a run to each host, at most `most` at a time; no limit if that is None."""
+
+    most: int | None
+    calls: Counter[str] = field(default_factory=Counter)  # under way, by host
+    waiting: dict[str, list[InFlight]] = field(default_factory=dict)
+
+    def take(self, one: InFlight) -> bool:
+        """Take a slot of the task's host. If there is none the task waits for one."""
+        if self.most is None:
+            return True
+        host = host_of(one.task.spec.url)
+        if self.calls[host] >= self.most:
+            self.waiting.setdefault(host, []).append(one)
+            return False
+        self.calls[host] += 1
+        return True
+
+    def pass_on(self, one: InFlight) -> InFlight | None:
+        """Give the slot of a finished call to the next task that waits for its host."""
+        if self.most is None:
+            return None
+        host = host_of(one.task.spec.url)
+        if waiting := self.waiting.get(host):
+            return waiting.pop(0)
+        self.waiting.pop(host, None)
+        self.calls[host] -= 1
+        if not self.calls[host]:
+            del self.calls[host]
+        return None
+
+    def remove(self, one: InFlight) -> None:
+        self.waiting[host_of(one.task.spec.url)].remove(one)
+
+    def take_all(self) -> list[InFlight]:
+        waiting, self.waiting = self.waiting, {}
+        return [one for tasks in waiting.values() for one in tasks]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ActiveRun:
+    run: Run
+    job: Job
+    assignment: Assignment
+    key: KeyState
+    claim_size: int  # tasks that make a claim worth its round trip
+    prefetch: Prefetch
+    hosts: HostSlots
+    pending: int = 0  # calls to start of claims that are under way
+    calls: int = 0
+    unsettled: int = 0
+    idle_permits: list[str] = field(default_factory=list)  # for the next calls
+    small_claims_at: float = 0.0  # until then only claims of `claim_size` are made
+    permits_wait_until: float = 0.0  # a few permits wait for more
+    idle_until: float = 0.0  # nothing was due
+    idle: float = 0.0  # seconds of the last idling; doubles
+    is_gone: bool = False  # no longer live: nothing new starts
+    probed_at: float = 0.0  # when a task of it was last a probe of the gateway
+
+    # What the run could use.
+
+    @property
+    def id(self) -> RunId:
+        return self.run.id
+
+    @property
+    def is_open(self) -> bool:
+        return not self.is_gone and not self.run.is_paused
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a claim or a task of the run is still under way here."""
+        return bool(self.unsettled or self.pending or self.prefetch.pending)
+
+    @property
+    def places(self) -> int:
+        """Places of the process that the run has. Prefetched tasks have none."""
+        return self.unsettled - len(self.prefetch.tasks)
+
+    def room(self) -> int:
+        """How many more calls may start, by the run's own cap and that of its key."""
+        if not self.is_open:
+            return 0
+        return min(self.job.max_inflight - self.calls - self.pending, self.key.limiter.room())
+
+    def demand(self) -> int:
+        """How many tasks to claim, to start at once and to prefetch."""
+        if not self.is_open:
+            return 0
+        return max(self.room(), 0) + self.prefetch.room(self.calls)
+
+    def may_start(self, now: float) -> bool:
+        return self.is_open and self.key.limiter.closed_until <= now
+
+    # When the next claim is worth it.
+
+    def ready_at(self) -> float:
+        waits = (self.key.limiter.closed_until, self.idle_until, self.permits_wait_until)
+        if self.demand() < self.claim_size:
+            return max(*waits, self.small_claims_at)
+        return max(waits)
+
+    def is_ready(self, now: float) -> bool:
+        # The first comparison alone rules out most of thousands of idle runs.
+        return self.idle_until <= now and self.ready_at() <= now
+
+    def is_worth_a_claim(self, tasks: int, now: float, permit_wait: timedelta) -> bool:
+        """Whether to claim so many tasks now. Fewer than a batch wait once for more permits."""
+        if tasks < self.claim_size and not self.permits_wait_until:
+            self.permits_wait_until = now + permit_wait.total_seconds()
+        if tasks < self.claim_size and now < self.permits_wait_until:
+            return False
+        self.permits_wait_until = 0.0
+        return True
+
+    def rest(self, now: float, *, shortest: timedelta, longest: timedelta) -> None:
+        """Claim nothing for a while: nothing is due, or there is no permit. Doubles each time."""
+        self.idle = min(max(self.idle * 2, shortest.total_seconds()), longest.total_seconds())
+        self.idle_until = now + self.idle
+
+    def wake(self, run: Run) -> None:
+        """Look for tasks at once: the run has changed."""
+        self.run = run
+        self.idle_until = self.idle = 0.0
+
+    # The moves of a task.
+
+    def expect(self, calls: int, prefetch: int) -> ClaimGrant:
+        """Count what is about to be claimed. Runs of one key share its limit, so it counts there."""
+        self.pending += calls
+        self.key.limiter.under_way += calls
+        self.prefetch.pending += prefetch
+        return ClaimGrant(calls, prefetch)
+
+    def unexpect(self, grant: ClaimGrant) -> None:
+        """The claim was answered or has failed: what it gave is counted as accepted by now."""
+        self.pending -= grant.calls
+        self.key.limiter.under_way -= grant.calls
+        self.prefetch.pending -= grant.prefetch
+
+    def accept(self, task: Task, group: asyncio.TaskGroup) -> InFlight:
+        self.unsettled += 1
+        return InFlight(task, self, group)
+
+    def give_permit(self, one: InFlight) -> bool:
+        """Give a task an idle permit; False if it must wait for others of its host all the same."""
+        one.permit = self.idle_permits.pop()
+        self.calls += 1
+        return self.hosts.take(one)
+
+    def began(self, one: InFlight, now: float) -> None:
+        self.key.limiter.under_way += 1
+        one.began_at = now
+
+    def finish(self, one: InFlight, result: Result, now: float) -> Result:
+        """Count a call that is over, and return its result as it must be settled."""
+        self.calls -= 1
+        self.key.limiter.under_way -= 1
+        self.prefetch.count_finished(now)
+        one.is_finished = True
+        result = self.key.learn(result, now, one.began_at)
+        if isinstance(result, AccountBlocked):
+            self.is_gone = True
+        return result
+
+    def keep_permit(self, one: InFlight, now: float) -> bool:
+        """Keep the permit of a finished call for the next one, if there may be one."""
+        if one.permit is None or self.is_gone or self.key.limiter.closed_until > now:
+            return False
+        self.idle_permits.append(one.permit)
+        one.permit = None
+        return True
+
+    def next_prefetched(self) -> InFlight | None:
+        """The prefetched task that may follow a call that finished.
+
+        None if the key has no room, or another run of the key waits for it: the next claim round
+        shares it fairly.
+        """
+        limiter = self.key.limiter
+        if self.prefetch.tasks and limiter.room() > 0 and not limiter.is_contended:
+            return self.prefetch.tasks.popleft()
+        return None
+
+    def hand_back(self, one: InFlight) -> None:
+        """Give up a task whose call has not begun."""
+        if one.permit:
+            self.calls -= 1
+        one.is_finished = True
+
+    def withdraw(self, one: InFlight) -> None:
+        """Remove a task from where it waits: for a permit, or for its host."""
+        if one.permit is None:
+            self.prefetch.tasks.remove(one)
+        else:
+            self.hosts.remove(one)
+
+    def withdraw_all(self) -> list[InFlight]:
+        """Remove all tasks that wait for a permit or for their host."""
+        return [*self.prefetch.take_all(), *self.hosts.take_all()]
+
+    def settled(self) -> None:
+        self.unsettled -= 1
+
+    # Permits.
+
+    def free_permits(self, grant_calls: int) -> int:
+        """Idle permits that a claim may use: those of other pending claims are not free."""
+        return max(len(self.idle_permits) - (self.pending - grant_calls), 0)
+
+    def take_idle_permits(self, *, keep: int = 0) -> Sequence[str]:
+        """Take the idle permits out, but for the first `keep`."""
+        self.idle_permits, taken = self.idle_permits[:keep], self.idle_permits[keep:]
+        return taken
+
+
+def host_of(url: str) -> str:
+    """The host of a URL in stored form, with its port."""
+    return url.split("/", 3)[2].rpartition("@")[2]

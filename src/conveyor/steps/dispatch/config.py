@@ -1,0 +1,42 @@
+"""The figures that a dispatcher works by."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+SETTLE_LOOPS = 3  # groups being settled at once: one writes bodies while another commits
+BATCH_WAIT = timedelta(milliseconds=5)  # for which a claim or a settle waits to become a batch
+IDLE_RUNS = 500  # more idle runs are each asked less often, so that all of them cost no more
+PROBE_CHOICE = 20  # tasks claimed for a probe of the gateway, to find one of another host
+
+
+@dataclass(slots=True, kw_only=True)
+class DispatchConfig:
+    concurrency: int = 500  # tasks started and not settled in this process, over all runs
+    refresh: timedelta = timedelta(seconds=1)  # between looks for new live runs
+    resync: timedelta = timedelta(seconds=30)  # between reads of all live runs
+    renewal: timedelta = timedelta(seconds=10)  # of leases and permits, well within a lease
+    batch: int = 50  # tasks that make a claim or a settle worth its round trip
+    permit_wait: timedelta = timedelta()  # for which a few permits wait for more, before a claim
+    shortest_idle: timedelta = timedelta(milliseconds=20)  # of a run with nothing due
+    longest_idle: timedelta = timedelta(milliseconds=500)
+    unavailable_wait: timedelta = timedelta(seconds=1)  # until an engine is tried again
+    claim_loops: int = 3  # claims at once: one waits for the engine while another starts tasks
+    # As many tasks are prefetched as a run is likely to start within this time.
+    prefetch: timedelta = timedelta(milliseconds=40)
+    grace: timedelta = timedelta(seconds=20)  # for running tasks when the program stops
+
+    @property
+    def probe_choice(self) -> int:
+        """Tasks to claim for a probe. Without prefetch there is no place for those not chosen."""
+        return PROBE_CHOICE if self.prefetch else 1
+
+
+def config_over_queues(concurrency: int) -> DispatchConfig:
+    """For queues that charge for each call: full batches, few empty receives, no prefetch."""
+    return DispatchConfig(
+        concurrency=concurrency,
+        batch=10,
+        permit_wait=timedelta(milliseconds=50),
+        longest_idle=timedelta(seconds=5),
+        prefetch=timedelta(),
+    )

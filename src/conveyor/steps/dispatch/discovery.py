@@ -1,0 +1,230 @@
+"""Discovery: the map of live runs that this process serves.
+
+| source | read | finds |
+|---|---|---|
+| `wake` | at once | runs that this process has changed |
+| new live runs | every second, by ids of the last minute | runs of other processes |
+| all live runs | every 30 s | everything else: pauses, runs that ended elsewhere |
+
+| invariant | kept by |
+|---|---|
+| a run leaves the map only when no claim and no task of it is under way | `_leave`, by `ActiveRun.is_served` |
+| runs of one API key share one `KeyState`; its `runs` is how many there are | `_join`, `_leave` |
+| what is known of a key is dropped once no run uses it and its wait is over | `_drop_unused_keys` |
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+
+import structlog
+from msgspec.structs import replace
+
+from conveyor.domain.concurrency import ACCOUNT_COOL_DOWN, ConcurrencyLimiter
+from conveyor.domain.credentials import context
+from conveyor.domain.ids import CallerId, RunId, ulid
+from conveyor.domain.job import Job
+from conveyor.domain.params import load
+from conveyor.domain.refused_key import RefusedKeys, digest_of
+from conveyor.domain.retry import RetryPolicy
+from conveyor.domain.run import Run
+from conveyor.domain.waiting import Waiting, WaitReason
+from conveyor.errors import Unavailable
+from conveyor.ports.clock import Clock
+from conveyor.ports.encryption import KeyRing
+from conveyor.ports.metadata import Metadata
+from conveyor.steps.dispatch.active_run import ActiveRun, HostSlots, KeyState
+from conveyor.steps.dispatch.config import IDLE_RUNS, DispatchConfig
+from conveyor.steps.dispatch.permits import Permits
+from conveyor.steps.dispatch.prefetch import Prefetch
+from conveyor.steps.shared.attempt import Assignment
+
+PAGE = 1000
+OVERLAP = timedelta(minutes=1)  # between looks for new runs, for clocks that disagree
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Discovery:
+    metadata: Metadata
+    encryption: KeyRing
+    clock: Clock
+    policy: RetryPolicy
+    config: DispatchConfig
+    refused_keys: RefusedKeys
+    permits: Permits
+    runs: dict[RunId, ActiveRun] = field(default_factory=dict)
+    keys: dict[str, KeyState] = field(default_factory=dict)  # by digest of the API key
+    changed: set[RunId] = field(default_factory=set)  # in this process, and not read since
+    woken: asyncio.Event = field(default_factory=asyncio.Event)  # a run was added to `changed`
+    refresh_at: float = 0.0
+    resync_at: float = 0.0
+
+    def wake(self, run_id: RunId) -> None:
+        self.changed.add(run_id)
+        self.woken.set()
+
+    async def refresh(self) -> None:
+        """Read the live runs that have changed, and those of other processes when it is time."""
+        changed, self.changed = self.changed, set()
+        for run_id in changed:
+            await self.look_at(run_id)
+        now = self.clock.monotonic()
+        if now >= self.resync_at:
+            live = await self._join_all(after="")
+            for run_id in self.runs.keys() - live:
+                await self._leave(run_id)
+            self._drop_unused_keys(now)
+            self.resync_at = now + self.config.resync.total_seconds()
+        elif now >= self.refresh_at:
+            # Ids begin with their time. The overlap finds runs of clocks that are somewhat behind.
+            recent = self.clock.now() - OVERLAP
+            await self._join_all(after=ulid(int(recent.timestamp() * 1000), 0))
+        else:
+            return
+        self.refresh_at = now + self.config.refresh.total_seconds()
+
+    async def look_at(self, run_id: RunId) -> None:
+        """Read one run, and serve it if it is live."""
+        run = await self.metadata.get(Run, run_id)
+        if run is None or not run.is_live:
+            await self._leave(run_id)
+        elif active := self.runs.get(run_id):
+            active.wake(run)
+        elif job := await self.metadata.get(Job, run.job_id):
+            self._join(run, job)
+
+    async def leave_ended(self, silent: Iterable[ActiveRun]) -> None:
+        """Look at runs that gave no task: those that are over leave the map."""
+        for active in silent:
+            if not active.unsettled:
+                run = await self.metadata.get(Run, active.id)
+                if run is None or not run.is_live:
+                    self.wake(active.id)
+
+    def ready(self, dice: Random) -> list[ActiveRun]:
+        """The runs to claim tasks of now, shuffled so that ties are broken fairly."""
+        now = self.clock.monotonic()
+        ready = [run for run in self.runs.values() if run.is_ready(now) and run.demand()]
+        dice.shuffle(ready)
+        return ready
+
+    def held(self) -> dict[CallerId, int]:
+        """How many places each caller has, or is about to have."""
+        held: dict[CallerId, int] = defaultdict(int)
+        for run in self.runs.values():
+            held[run.run.caller] += run.places + run.pending
+        return held
+
+    def rest(self, runs: Iterable[ActiveRun]) -> None:
+        """Leave runs alone for a while that have nothing due, or no permit."""
+        now = self.clock.monotonic()
+        longest = self.config.longest_idle * max(len(self.runs) / IDLE_RUNS, 1.0)
+        for run in runs:
+            run.rest(now, shortest=self.config.shortest_idle, longest=longest)
+
+    # API keys.
+
+    def refused(self, active: ActiveRun) -> Waiting | None:
+        """What callers see of a run that waits because its API key is refused."""
+        refused = self.refused_keys.get(active.key.digest)
+        if refused is None:
+            return None
+        # Computed from the date of the refusal: the same at every reading.
+        closed_until = active.key.limiter.closed_until
+        next_attempt_at = refused.since + timedelta(seconds=closed_until - refused.since_monotonic)
+        return Waiting(
+            reason=WaitReason.API_KEY_REFUSED,
+            since=refused.since,
+            next_attempt_at=next_attempt_at if closed_until > self.clock.monotonic() else None,
+            detail=refused.detail,
+        )
+
+    def sharing_key(self, run_id: RunId) -> list[RunId]:
+        """The live runs that use the same API key."""
+        active = self.runs.get(run_id)
+        return [one.id for one in self.runs.values() if active and one.key is active.key]
+
+    def reopen(self, digest: str) -> None:
+        """The gateway serves a key again: use it at once, beginning with a single call."""
+        if key := self.keys.get(digest):
+            key.limiter.closed_until = 0.0
+            key.limiter.served_from = self.clock.monotonic()
+
+    def _drop_unused_keys(self, now: float) -> None:
+        self.keys = {
+            digest: key
+            for digest, key in self.keys.items()
+            if key.limiter.runs or key.limiter.closed_until > now
+        }
+
+    # Joining and leaving.
+
+    async def _join_all(self, *, after: str) -> set[RunId]:
+        """Serve every live run with an id above `after`; return their ids."""
+        live: set[RunId] = set()
+        while page := await self.metadata.live_runs(limit=PAGE, after=after):
+            for run, job in page:
+                live.add(run.id)
+                if active := self.runs.get(run.id):
+                    active.run = run
+                else:
+                    self._join(run, job)
+            after = page[-1][0].id
+        return live
+
+    def _join(self, run: Run, job: Job) -> None:
+        try:
+            secret = context(job.caller, job.id)
+            api_key = self.encryption.decrypt(job.encrypted_key, context=secret)
+        except Unavailable as error:
+            log.critical("run.key.unreadable", job_id=job.id, run_id=run.id, why=str(error))
+            return
+        assignment = Assignment(
+            job_id=job.id,
+            key=api_key,
+            params=load(job.params),
+            format=job.format,
+            policy=replace(self.policy, retries=job.retries),
+        )
+        self.runs[run.id] = ActiveRun(
+            run=run,
+            job=job,
+            assignment=assignment,
+            key=self._key(digest_of(api_key)),
+            claim_size=min(self.config.batch, (job.max_inflight + 1) // 2),
+            prefetch=Prefetch(horizon=self.config.prefetch),
+            hosts=HostSlots(job.max_per_host),
+        )
+
+    def _key(self, digest: str) -> KeyState:
+        """The state of a key that one more run uses."""
+        key = self.keys.get(digest)
+        if key is None:
+            limiter = ConcurrencyLimiter(ceiling=self.config.concurrency)
+            key = KeyState(
+                digest=digest, limiter=limiter, refused_keys=self.refused_keys, clock=self.clock
+            )
+            self.keys[digest] = key
+        key.limiter.runs += 1
+        if refused := self.refused_keys.get(digest):
+            # A schedule may fire while its key is refused: the first call of its run is the next
+            # attempt, a cool-down after the last refusal.
+            now = self.clock.monotonic()
+            key.limiter.close(now, timedelta(seconds=refused.refused_at - now) + ACCOUNT_COOL_DOWN)
+        return key
+
+    async def _leave(self, run_id: RunId) -> None:
+        """Start nothing more of a run; drop it when its last task is settled."""
+        active = self.runs.get(run_id)
+        if active is None:
+            return
+        active.is_gone = True
+        await self.permits.release_idle(active)
+        if not active.is_served:
+            active.key.limiter.runs -= 1
+            del self.runs[run_id]

@@ -1,0 +1,451 @@
+"""The dispatcher: the loops that take tasks, fetch their pages and settle the results.
+
+    discover --> claim --> fetch --> settle
+      runs       permits   calls     bodies, rows, counts
+
+- **Discover** keeps the map of live runs (`Discovery`).
+- **Claim**, in several loops: divide the free places fairly between the runs that are ready, reserve
+  permits, claim as many tasks in one call, start them. A loop that took nothing rests until
+  `capacity_changed`, or until a resting run is ready again.
+- **Fetch**: one coroutine for each call (`Fetcher`).
+- **Settle**, in several loops: write everything that has finished as one group.
+- **Renew**: one timer renews all leases and permits.
+
+| invariant | kept by |
+|---|---|
+| tasks started and not settled are at most `concurrency`; prefetched ones are not started | `_free` |
+| a permit is reserved before a task is claimed for it; what is left over is released | `_claim_tasks` |
+| what a round is about to claim counts for its run, key and caller until the engine has answered | `_claim` |
+| while the breaker is open only probes start; while storage is full only single pages | `_claim_round` |
+| no claim is cancelled half-way: at the stop the claim loops end first, then calls, then settling | `run` |
+"""
+
+import asyncio
+import math
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from datetime import timedelta
+
+import structlog
+
+from conveyor.domain.concurrency import Demand, fair_shares
+from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.refused_key import RefusedKeys
+from conveyor.domain.retry import RetryPolicy
+from conveyor.domain.task import Task
+from conveyor.domain.waiting import Waiting
+from conveyor.errors import Unavailable
+from conveyor.ports.clock import Clock
+from conveyor.ports.coordination import Coordination
+from conveyor.ports.encryption import KeyRing
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.work import Held, Work
+from conveyor.steps.dispatch.active_run import ActiveRun, ClaimGrant, InFlight, host_of
+from conveyor.steps.dispatch.config import BATCH_WAIT, SETTLE_LOOPS, DispatchConfig
+from conveyor.steps.dispatch.discovery import Discovery
+from conveyor.steps.dispatch.fetcher import Fetcher
+from conveyor.steps.dispatch.gateway_health import (
+    CHECK_EVERY,
+    GatewayHealth,
+    never_answers,
+)
+from conveyor.steps.dispatch.permits import Permits
+from conveyor.steps.dispatch.storage_pause import StoragePause
+from conveyor.steps.shared.attempt import Assignment, FinishedAttempt, Result
+
+DEFAULT_POLICY = RetryPolicy()
+STOP_WAIT = timedelta(seconds=5)  # for the engines to answer when the program stops
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Dispatcher:
+    metadata: InitVar[Metadata]
+    coordination: InitVar[Coordination]
+    encryption: InitVar[KeyRing]
+    work: Work
+    clock: Clock
+    attempt: InitVar[Callable[[Task, Assignment], Awaitable[Result]]]
+    settle: Callable[[Sequence[FinishedAttempt]], Awaitable[bool | None]]  # whether all was stored
+    settle_final: Callable[[Sequence[Task]], Awaitable[None]]
+    check: InitVar[Callable[[], Awaitable[bool]]] = never_answers  # the gateway for itself
+    policy: InitVar[RetryPolicy] = DEFAULT_POLICY
+    config: DispatchConfig = field(default_factory=DispatchConfig)
+    refused_keys: RefusedKeys = field(default_factory=RefusedKeys)
+    dice: random.Random = field(default_factory=random.Random)
+    permits: Permits = field(init=False)
+    discovery: Discovery = field(init=False)
+    health: GatewayHealth = field(init=False)
+    storage: StoragePause = field(init=False)
+    fetcher: Fetcher = field(init=False)
+
+    def __post_init__(  # noqa: PLR0917 - the init-only fields, in their order
+        self,
+        metadata: Metadata,
+        coordination: Coordination,
+        encryption: KeyRing,
+        attempt: Callable[[Task, Assignment], Awaitable[Result]],
+        check: Callable[[], Awaitable[bool]],
+        policy: RetryPolicy,
+    ) -> None:
+        self.permits = Permits(coordination=coordination)
+        self.storage = StoragePause(clock=self.clock)
+        self.health = GatewayHealth(
+            clock=self.clock, check=check, on_open=self._hand_back_all_waiting
+        )
+        self.discovery = Discovery(
+            metadata=metadata,
+            encryption=encryption,
+            clock=self.clock,
+            policy=policy,
+            config=self.config,
+            refused_keys=self.refused_keys,
+            permits=self.permits,
+        )
+        self.fetcher = Fetcher(
+            clock=self.clock,
+            attempt=attempt,
+            concurrency=self.config.concurrency,
+            health=self.health,
+            storage=self.storage,
+        )
+
+    @property
+    def inflight(self) -> Mapping[tuple[RunId, TaskId], InFlight]:
+        return self.fetcher.inflight
+
+    @property
+    def runs(self) -> dict[RunId, ActiveRun]:
+        return self.discovery.runs
+
+    def wake(self, run_id: RunId) -> None:
+        """A run is new, has new tasks or has ended: look at it now rather than soon."""
+        self.discovery.wake(run_id)
+
+    def waiting(self, run_id: RunId) -> Waiting | None:
+        """What a live run waits for, if it waits for something other than its own tasks."""
+        run = self.runs.get(run_id)
+        if run is None or not run.is_open:
+            return None
+        return self.discovery.refused(run) or self.health.waiting() or self.storage.waiting()
+
+    async def round(self) -> None:
+        """Take what is due, fetch it to its end, renew the leases and settle: without the loops."""
+        await self.fetch_round()
+        await self.settle_finished()
+
+    async def fetch_round(self) -> None:
+        """The first half of a round: what was fetched is finished and not settled."""
+        await self.discovery.refresh()
+        async with asyncio.TaskGroup() as group:
+            await self._claim_round(group)
+        await self.renew()
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Serve live runs until `stopping`, then finish what is in flight within the grace."""
+        async with asyncio.TaskGroup() as group:
+            claiming = [
+                group.create_task(
+                    self._claim_loop(stopping, group), name=f"dispatch claim {number}"
+                )
+                for number in range(self.config.claim_loops)
+            ]
+            others = [
+                group.create_task(self._discover_loop(), name="dispatch discover"),
+                group.create_task(self._renew_loop(), name="dispatch renew"),
+                group.create_task(self._health_loop(), name="dispatch health"),
+                *(
+                    group.create_task(self._settle_loop(), name=f"dispatch settle {number}")
+                    for number in range(SETTLE_LOOPS)
+                ),
+            ]
+            await stopping.wait()
+            self.fetcher.capacity_changed.set()
+            # A claim is not cut off in its middle: no worker would know of its tasks.
+            await asyncio.wait(claiming, timeout=STOP_WAIT.total_seconds())
+            for loop in claiming:
+                loop.cancel()
+            await self._wind_down()
+            for loop in others:
+                loop.cancel()
+
+    # Discover.
+
+    async def _discover_loop(self) -> None:
+        while True:
+            self.discovery.woken.clear()
+            try:
+                await self.discovery.refresh()
+            except Unavailable as error:
+                log.warning("dispatch.discover.unavailable", why=str(error))
+                await asyncio.sleep(self.config.unavailable_wait.total_seconds())
+                continue
+            for run in self.runs.values():
+                if not run.is_open:
+                    self.fetcher.hand_back_waiting(run)
+            self.fetcher.capacity_changed.set()
+            await self._wait_for(self.discovery.woken, self.discovery.refresh_at)
+
+    # Claim.
+
+    async def _claim_loop(self, stopping: asyncio.Event, group: asyncio.TaskGroup) -> None:
+        while not stopping.is_set():
+            self.fetcher.capacity_changed.clear()
+            try:
+                took = await self._claim_round(group)
+            except Unavailable as error:
+                log.warning("dispatch.unavailable", why=str(error))
+                await asyncio.sleep(self.config.unavailable_wait.total_seconds())
+                continue
+            if not took:
+                await self._rest()
+
+    async def _claim_round(self, group: asyncio.TaskGroup) -> int:
+        """Claim as many tasks as there are places for and start them; return how many."""
+        if self.storage.is_closed:
+            return 0
+        if self.health.is_open:
+            return await self._probe(group)
+        free = self._free()
+        if free <= 0:
+            return 0
+        ready = self.discovery.ready(self.dice)
+        if self.storage.is_probing:
+            return await self._try_one(group, ready)
+        demands = {
+            run.id: Demand(run.run.caller, room) for run in ready if (room := run.room()) > 0
+        }
+        shares = fair_shares(demands, free, held=self.discovery.held(), reserve=True)
+        self.fetcher.unserved = frozenset(
+            run_id for run_id, demand in demands.items() if shares.get(run_id, 0) < demand.tasks
+        )
+        return await self._claim(group, _granted(ready, shares))
+
+    async def _probe(self, group: asyncio.TaskGroup) -> int:
+        """Start a single task while the breaker is open, if one is due."""
+        run = self.health.run_to_probe(self.runs.values(), self.clock.monotonic())
+        if run is None:
+            return 0
+        self.health.probing = run.id
+        try:
+            return await self._claim(group, {run: run.expect(1, self.config.probe_choice - 1)})
+        finally:
+            if self.health.probing:  # nothing was due, or there is no permit: another run is next
+                self.health.probing = None
+                self.discovery.rest([run])
+
+    async def _try_one(self, group: asyncio.TaskGroup, ready: Sequence[ActiveRun]) -> int:
+        """Start a single task, to find out whether its page can be stored."""
+        run = next((one for one in ready if one.room() > 0), None)
+        if run is None:
+            return 0
+        self.storage.close()  # to the other claim loops
+        took = await self._claim(group, {run: run.expect(1, 0)})
+        if not took:
+            self.storage.reopen()
+        return took
+
+    async def _claim(self, group: asyncio.TaskGroup, grants: Mapping[ActiveRun, ClaimGrant]) -> int:
+        try:
+            permits = await self.permits.reserve(grants)
+            asked = self._start_prefetched(permits, grants)
+            return await self._claim_tasks(group, asked, permits, grants) if asked else 0
+        finally:
+            for run, grant in grants.items():
+                run.unexpect(grant)
+
+    def _start_prefetched(
+        self, permits: dict[ActiveRun, int], grants: Mapping[ActiveRun, ClaimGrant]
+    ) -> dict[ActiveRun, int]:
+        """Use permits for prefetched tasks first; return how many tasks of each run to claim.
+
+        Runs with too few permits for a claim wait a moment for more, and runs without any rest.
+        """
+        now = self.clock.monotonic()
+        asked: dict[ActiveRun, int] = {}
+        for run, have in list(permits.items()):
+            prefetch = grants[run].prefetch
+            if not have and (not prefetch or self.health.is_open):
+                self.discovery.rest([run])
+                continue
+            waiting = (
+                min(have, len(run.prefetch.tasks), len(run.idle_permits)) if run.is_open else 0
+            )
+            for _ in range(waiting):
+                self.fetcher.start_call(run.prefetch.tasks.popleft())
+            permits[run] = have - waiting
+            wanted = permits[run] + prefetch
+            if wanted and run.is_worth_a_claim(wanted, now, self.config.permit_wait):
+                asked[run] = wanted
+        return asked
+
+    async def _claim_tasks(
+        self,
+        group: asyncio.TaskGroup,
+        asked: Mapping[ActiveRun, int],
+        permits: Mapping[ActiveRun, int],
+        grants: Mapping[ActiveRun, ClaimGrant],
+    ) -> int:
+        started: Counter[ActiveRun] = Counter()
+        try:
+            tasks = await self.work.claim({run.id: wanted for run, wanted in asked.items()})
+            for task in self.health.in_order(tasks):
+                if not task.is_final:
+                    run = self.runs[task.run_id]
+                    started[run] += 1
+                    self.fetcher.start(group, run, task, has_permit=started[run] <= permits[run])
+            await self.settle_final([task for task in tasks if task.is_final])
+        finally:
+            short = {run: grants[run] for run, wanted in asked.items() if started[run] < wanted}
+            await self.permits.give_back(short)
+        self._pace(asked, short)
+        await self.discovery.leave_ended(run for run in asked if not started[run])
+        return len(tasks)
+
+    def _pace(self, asked: Iterable[ActiveRun], short: Mapping[ActiveRun, ClaimGrant]) -> None:
+        """Runs that gave fewer tasks than asked for have nothing more due: they rest."""
+        small_claims_at = self.clock.monotonic() + BATCH_WAIT.total_seconds()
+        for run in asked:
+            run.small_claims_at = small_claims_at
+            if run not in short:
+                run.idle = 0.0
+        self.discovery.rest(short)
+
+    def _free(self) -> int:
+        """Places for tasks to start. Prefetched ones have none; those being claimed do."""
+        waiting = sum(len(run.prefetch.tasks) - run.pending for run in self.runs.values())
+        return self.config.concurrency - len(self.inflight) + waiting
+
+    # Settle.
+
+    async def _settle_loop(self) -> None:
+        while True:
+            await self.fetcher.any_finished.wait()
+            if len(self.fetcher.finished) < self.config.batch < len(self.inflight):
+                await asyncio.sleep(BATCH_WAIT.total_seconds())  # more will finish
+            self.fetcher.any_finished.clear()
+            await self.settle_finished()
+
+    async def settle_finished(self) -> None:
+        """Settle everything that has finished, as one group."""
+        finished, self.fetcher.finished = self.fetcher.finished, []
+        if not finished:
+            return
+        stored = await self.settle(
+            [FinishedAttempt(one.task, one.run.assignment, result) for one, result in finished]
+        )
+        self.storage.learn(stored=stored)
+        if stored is False:
+            self._hand_back_all_waiting()
+        await self._settled([one for one, _ in finished])
+        self.fetcher.capacity_changed.set()
+
+    async def _settled(self, settled: Sequence[InFlight]) -> None:
+        """Drop settled tasks, and release permits that nothing here can use."""
+        self.fetcher.settled(settled)
+        now = self.clock.monotonic()
+        resting = [
+            run
+            for run in self.runs.values()
+            if run.idle_permits and run.is_open and not self.fetcher.may_start(run, now)
+        ]
+        await self.permits.release_after(settled, resting)
+
+    async def _health_loop(self) -> None:
+        """Judge failed calls that may be the gateway's fault."""
+        while True:
+            await self.health.needs_check.wait()
+            await asyncio.sleep(CHECK_EVERY.total_seconds())
+            hosts = {host_of(one.task.spec.url) for one in self.inflight.values()}
+            try:
+                self.fetcher.settle_soon(await self.health.examine(len(hosts)))
+            except Exception:
+                log.exception("step.bug", step="gateway health")  # the next check may succeed
+            self.fetcher.capacity_changed.set()
+
+    # Renew.
+
+    async def _renew_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.renewal.total_seconds())
+            try:
+                await self.renew()
+            except Unavailable as error:
+                log.warning("dispatch.renew.unavailable", why=str(error))
+
+    async def renew(self) -> None:
+        """Renew the leases and permits of all that is in flight; drop claims that are lost."""
+        inflight = list(self.inflight.values())
+        if not inflight:
+            return
+        held = [Held(one.task.run_id, one.task.id, one.task.claim_no) for one in inflight]
+        for lost in await self.work.renew(held):
+            self.fetcher.drop_lost(lost)
+        # Of what is in flight now: a permit that was released meanwhile would be taken again, for
+        # no call.
+        await self.permits.renew(self.runs.values(), self.inflight.values())
+
+    # Rest and stop.
+
+    async def _rest(self) -> None:
+        """Wait until there may be capacity, or a resting run is ready again."""
+        now = self.clock.monotonic()
+        latest = now + self.config.refresh.total_seconds()
+        await self._wait_for(self.fetcher.capacity_changed, min(latest, self._next_ready(now)))
+
+    async def _wait_for(self, event: asyncio.Event, until: float) -> None:
+        try:
+            async with asyncio.timeout(max(until - self.clock.monotonic(), 0.0)):
+                await event.wait()
+        except TimeoutError:
+            return
+
+    def _next_ready(self, now: float) -> float:
+        """When a resting run is ready again, if there is a place for it."""
+        if self._free() <= 0:
+            return math.inf
+        if self.storage.closed_until > now:
+            return self.storage.closed_until
+        if self.health.is_open and self.health.breaker.next_probe_at > now:
+            return self.health.breaker.next_probe_at
+        resting = (run.ready_at() for run in self.runs.values() if run.demand())
+        return min((moment for moment in resting if moment > now), default=math.inf)
+
+    async def _wind_down(self) -> None:
+        """Let calls finish within the grace, hand back the rest, settle everything."""
+        self._hand_back_all_waiting()
+        self.fetcher.settle_soon(self.health.stop())
+        workers = [one.worker for one in self.inflight.values() if one.worker]
+        if workers:
+            await asyncio.wait(workers, timeout=self.config.grace.total_seconds())
+        for worker in workers:
+            worker.cancel()
+        try:
+            async with asyncio.timeout(STOP_WAIT.total_seconds()):
+                while self.inflight:
+                    self.fetcher.capacity_changed.clear()
+                    await self.fetcher.capacity_changed.wait()
+        except TimeoutError:
+            log.warning("dispatch.stopped.unsettled", tasks=len(self.inflight))
+        for run in self.runs.values():
+            await self.permits.release_idle(run)
+
+    def _hand_back_all_waiting(self) -> None:
+        for run in self.runs.values():
+            self.fetcher.hand_back_waiting(run)
+
+
+def _granted(
+    ready: Iterable[ActiveRun], shares: Mapping[RunId, int]
+) -> dict[ActiveRun, ClaimGrant]:
+    """What to claim of each run. Runs of one key share what is left of its limit, in order."""
+    grants: dict[ActiveRun, ClaimGrant] = {}
+    for run in ready:
+        calls = max(min(shares.get(run.id, 0), run.room()), 0)
+        prefetch = run.prefetch.room(run.calls) if run.is_open else 0
+        if calls or prefetch:
+            grants[run] = run.expect(calls, prefetch)
+    return grants
