@@ -13,12 +13,12 @@ from conveyor.steps.export import Export
 from conveyor.steps.file_inputs import FileInputs
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.lifecycle import Lifecycle
-from conveyor.steps.owing import Owing
 from conveyor.steps.progress import ProgressFeed
 from conveyor.steps.read import Read
 from conveyor.steps.rerun import RerunJob
 from conveyor.steps.shared.idempotency import Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
+from conveyor.steps.shared.owing import Owing
 from conveyor.steps.shared.quotas import Quotas
 from conveyor.steps.shared.sizes import Sizes
 from conveyor.steps.shared.standing import Standing

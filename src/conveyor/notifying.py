@@ -18,8 +18,8 @@ from conveyor.settings import Settings
 from conveyor.steps.complete import Complete
 from conveyor.steps.courier import Courier
 from conveyor.steps.notify import Notify
-from conveyor.steps.owing import Owing
 from conveyor.steps.rotate import Rotate
+from conveyor.steps.shared.owing import Owing
 from conveyor.steps.webhooks import ManageWebhooks
 from conveyor.telemetry import Metrics
 

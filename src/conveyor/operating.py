@@ -37,8 +37,8 @@ from conveyor.steps.clear import Clear
 from conveyor.steps.complete import Complete
 from conveyor.steps.doctor import Doctor
 from conveyor.steps.mend import Mend
-from conveyor.steps.owing import Owing
 from conveyor.steps.retire import DeleteRun, Retire
+from conveyor.steps.shared.owing import Owing
 from conveyor.steps.sweep import Count, Sweep
 from conveyor.timekeeping import DueTimes
 from conveyor.vitals import Room

@@ -26,9 +26,9 @@ from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.ports.tasks import new_tasks
 from conveyor.steps.complete import Complete
 from conveyor.steps.dispatch.dispatcher import Dispatcher
-from conveyor.steps.owing import Owing
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
+from conveyor.steps.shared.owing import Owing
 from conveyor.testing import time_lapse
 from conveyor.testing.clock import FakeIds
 from conveyor.testing.factories import a_job, a_run

@@ -51,7 +51,6 @@ from conveyor.steps.ingest import Ingest
 from conveyor.steps.lifecycle import Lifecycle
 from conveyor.steps.mend import Mend
 from conveyor.steps.notify import Notify
-from conveyor.steps.owing import Owing
 from conveyor.steps.pack import Pack
 from conveyor.steps.purge import Purge
 from conveyor.steps.read import Read
@@ -64,6 +63,7 @@ from conveyor.steps.settle import Settle
 from conveyor.steps.shared.attempt import Assignment, Fetched, FinishedAttempt, Result
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
+from conveyor.steps.shared.owing import Owing
 from conveyor.steps.shared.sizes import DEFAULT_SIZES
 from conveyor.steps.submit import SubmitJob
 from conveyor.steps.sweep import Sweep

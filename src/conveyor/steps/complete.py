@@ -13,7 +13,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
-from conveyor.steps.owing import Owing
+from conveyor.steps.shared.owing import Owing
 
 log = structlog.get_logger()
 

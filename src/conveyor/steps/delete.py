@@ -21,7 +21,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
-from conveyor.steps.owing import Owing
+from conveyor.steps.shared.owing import Owing
 from conveyor.steps.shared.ownership import latest_run, own_job
 
 PAGE = 100

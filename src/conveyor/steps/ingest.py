@@ -42,8 +42,8 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata, Removed
 from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
 from conveyor.ports.work import Work
-from conveyor.steps.owing import Owing
 from conveyor.steps.shared.list_chunks import file_chunks, stored_tasks
+from conveyor.steps.shared.owing import Owing
 from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
 from conveyor.steps.shared.turn import ENDLESS, Turn
 

@@ -17,7 +17,7 @@ from conveyor.errors import Conflict, RunNotStoppable, Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
-from conveyor.steps.owing import Owing
+from conveyor.steps.shared.owing import Owing
 from conveyor.steps.shared.ownership import latest_run, own_job
 from conveyor.steps.shared.standing import CheckJob, any_job
 

@@ -31,8 +31,8 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Work
-from conveyor.steps.owing import Owing
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Fetched, FinishedAttempt
+from conveyor.steps.shared.owing import Owing
 
 log = structlog.get_logger()
 

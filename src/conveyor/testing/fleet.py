@@ -28,9 +28,9 @@ from conveyor.ports.work import Work
 from conveyor.steps.complete import Complete
 from conveyor.steps.dispatch.config import DispatchConfig, config_over_queues
 from conveyor.steps.dispatch.dispatcher import Dispatcher
-from conveyor.steps.owing import Owing
 from conveyor.steps.settle import Settle
 from conveyor.steps.shared.attempt import Assignment, Fetched, Result
+from conveyor.steps.shared.owing import Owing
 from conveyor.testing.clock import FakeIds
 from conveyor.testing.factories import CALLER, JOB, RUN, a_job, a_run, ids_of, new_tasks
 from conveyor.testing.memory.bodies import MemoryBodies

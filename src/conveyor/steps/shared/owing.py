@@ -1,6 +1,6 @@
 """What is owed to the outside when a run ends: written in the commit that ends it, sent afterwards.
 
-Not a station of its own: the steps that end runs share it.
+The steps that end runs share it.
 """
 
 from collections.abc import Callable, Sequence
