@@ -33,6 +33,8 @@ RowOfRun = TypeVar("RowOfRun", Batch, Export)
 # Bytes that the records of one page take, unless the first alone is larger: a job with large
 # parameters and metadata has a record of 100 KB, one of an older version 500 KB and more.
 LISTING_BYTES = 4 * 1024 * 1024
+# Changes of one commit: engines whose transactions are small must keep it too.
+MOST_CHANGES = 25
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -67,6 +69,15 @@ def key_of(record: Record) -> Key:
             return record.id
 
 
+def check_changes(changes: Sequence[Change]) -> None:
+    """Refuse a commit that not every engine could make; it is a bug of the step."""
+    if len(changes) > MOST_CHANGES:
+        raise ValueError(f"a commit must have at most {MOST_CHANGES} changes, got {len(changes)}")
+    records = [change.row if isinstance(change, Removed) else change for change in changes]
+    if len({(type(record), key_of(record)) for record in records}) < len(records):
+        raise ValueError("a commit must change each record once")
+
+
 class Metadata(Protocol):
     """The record of jobs, runs and what belongs to them. Each call is one atomic step.
 
@@ -83,7 +94,7 @@ class Metadata(Protocol):
     """
 
     async def commit(self, *changes: Change) -> None:
-        """Write all the changes, or none.
+        """Write all the changes, or none: at most `MOST_CHANGES`, and no record twice.
 
         A row of version 0 is new and must not exist. A row of version n replaces the stored row
         of version n, and is stored as version n + 1. `Removed` removes its row, if it is there.

@@ -25,7 +25,7 @@ from conveyor.domain.outbox import Channel, Delivery, EventStatus, OutboxEvent
 from conveyor.domain.webhook import Webhook, next_wait
 from conveyor.errors import Stale, Unavailable
 from conveyor.ports.clock import Clock
-from conveyor.ports.metadata import Metadata, Row
+from conveyor.ports.metadata import MOST_CHANGES, Metadata, Row
 from conveyor.ports.webhooks import Webhooks
 from conveyor.steps.courier import Carried, Courier, Parcel
 
@@ -152,15 +152,19 @@ class Notify:
             self.lines.give_back(host, event.caller)
 
     async def _written(self, changed: Sequence[Turn]) -> list[Turn]:
-        """Write all at once if nobody else has moved one, else each by itself; those that took."""
-        if not changed:
-            return []
-        if not await self._commit(*(event for _, event in changed)):
-            changed = [turn for turn in changed if await self._commit(turn[1])]
-        return [
-            (host, msgspec.structs.replace(event, version=event.version + 1))
-            for host, event in changed
-        ]
+        """Write many at once; where another sender has changed one, each by itself. Return those
+        that were written.
+        """
+        written: list[Turn] = []
+        for start in range(0, len(changed), MOST_CHANGES):
+            some = changed[start : start + MOST_CHANGES]
+            if not await self._commit(*(event for _, event in some)):
+                some = [turn for turn in some if await self._commit(turn[1])]
+            written += [
+                (host, msgspec.structs.replace(event, version=event.version + 1))
+                for host, event in some
+            ]
+        return written
 
     async def _commit(self, *rows: Row) -> bool:
         try:

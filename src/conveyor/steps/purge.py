@@ -27,7 +27,7 @@ from conveyor.errors import Stale
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock
-from conveyor.ports.metadata import Metadata, Removed
+from conveyor.ports.metadata import MOST_CHANGES, Metadata, Removed
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
 from conveyor.steps.shared.turn import ENDLESS, Turn
@@ -110,7 +110,7 @@ class Purge:
             yield
         # Rows before files: a file without its row is found below, whereas a row without its file
         # would show an export as ready that cannot be downloaded.
-        while exports := await self.metadata.of_run(Export, run_id, limit=PAGE):
+        while exports := await self.metadata.of_run(Export, run_id, limit=MOST_CHANGES):
             with suppress(Stale):  # its worker has changed it meanwhile
                 await self.metadata.commit(*(Removed(export) for export in exports))
             yield
@@ -120,12 +120,14 @@ class Purge:
                 yield
 
     async def _drop_batches(self, run_id: RunId) -> None:
-        while batches := await self.metadata.of_run(Batch, run_id, limit=PAGE):
+        while batches := await self.metadata.of_run(Batch, run_id, limit=MOST_CHANGES):
             await self.metadata.commit(*(Removed(batch) for batch in batches))
 
     async def _drop_events(self, deletion: Deletion) -> None:
         before = None
-        while page := await self.metadata.events(deletion.job_id, limit=PAGE, before=before):
+        while page := await self.metadata.events(
+            deletion.job_id, limit=MOST_CHANGES, before=before
+        ):
             gone = [
                 event
                 for event in page

@@ -28,10 +28,10 @@ from conveyor.domain.run import Run
 from conveyor.domain.signing import SigningKeys
 from conveyor.errors import Conflict, Stale, Unavailable
 from conveyor.ports.encryption import KeyRing
-from conveyor.ports.metadata import Key, Metadata, key_of
+from conveyor.ports.metadata import MOST_CHANGES, Key, Metadata, key_of
 from conveyor.steps.shared.pagination import pages
 
-PAGE = 100
+PAGE = MOST_CHANGES  # a page is rewritten in one commit
 
 log = structlog.get_logger()
 

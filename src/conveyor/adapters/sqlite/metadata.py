@@ -35,6 +35,7 @@ from conveyor.ports.metadata import (
     Row,
     RowOfRun,
     Usage,
+    check_changes,
     key_of,
 )
 
@@ -224,6 +225,7 @@ class SqliteMetadata:
         self._clock = clock
 
     async def commit(self, *changes: Change) -> None:
+        check_changes(changes)
         now = stamp(self._clock.now())
         keys_first = sorted(changes, key=lambda change: not isinstance(change, IdempotencyRecord))
 

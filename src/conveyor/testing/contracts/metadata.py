@@ -31,7 +31,7 @@ from conveyor.domain.schedule import (
 from conveyor.domain.signing import SigningKey, SigningKeys
 from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.errors import KeyTaken, Stale
-from conveyor.ports.metadata import Change, Key, Metadata, Removed, Row, key_of
+from conveyor.ports.metadata import MOST_CHANGES, Change, Key, Metadata, Removed, Row, key_of
 from conveyor.testing.clock import NOON
 from conveyor.testing.contracts.due import DueContract
 from conveyor.testing.contracts.engine import TICK, Engine
@@ -252,6 +252,22 @@ class CommittingContract:
     async def test_removing_what_is_gone_does_no_harm(self, engine: Engine) -> None:
         await engine.metadata.commit(a_job(), Removed(a_batch()))
         assert await engine.metadata.get(Job, JOB) == a_job(version=1)
+
+    async def test_a_commit_is_bounded(self, engine: Engine) -> None:
+        batches = [a_batch(first=number) for number in range(MOST_CHANGES + 1)]
+
+        with pytest.raises(ValueError, match=f"at most {MOST_CHANGES} changes"):
+            await engine.metadata.commit(*batches)
+        assert not await engine.metadata.page(Batch, limit=9)
+
+        await engine.metadata.commit(*batches[:-1])
+        assert len(await engine.metadata.page(Batch, limit=99)) == MOST_CHANGES
+
+    @pytest.mark.parametrize("again", [a_run(total=2), Removed(a_run())])
+    async def test_a_commit_changes_a_record_once(self, engine: Engine, again: Change) -> None:
+        with pytest.raises(ValueError, match="once"):
+            await engine.metadata.commit(a_run(), again)
+        assert await engine.metadata.get(Run, RUN) is None
 
     async def test_committing_nothing_is_fine(self, engine: Engine) -> None:
         await engine.metadata.commit()

@@ -27,6 +27,7 @@ from conveyor.ports.metadata import (
     Removed,
     RowOfRun,
     Usage,
+    check_changes,
     key_of,
 )
 
@@ -39,6 +40,7 @@ class MemoryMetadata:
         self._tables: dict[type, dict[Key, Any]] = {}
 
     async def commit(self, *changes: Change) -> None:
+        check_changes(changes)
         for change in changes:
             self._check_key(change)
         for change in changes:
