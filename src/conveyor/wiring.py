@@ -95,7 +95,7 @@ log = structlog.get_logger()
 class Role(StrEnum):
     API = "api"
     WORKER = "worker"
-    DEV = "dev"
+    SERVE = "serve"  # both in one process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,10 +167,10 @@ def check_role(role: Role, settings: Settings) -> None:
             )
         if getattr(settings, kind) != f"{scheme}:":
             raise RefusedToStart(f"{kind}: {scheme!r} takes no address; its place is in --data")
-        if role is not Role.DEV and scheme in OF_ONE_PROCESS:
+        if role is not Role.SERVE and scheme in OF_ONE_PROCESS:
             raise RefusedToStart(
                 f"`conveyor {role}` shares its state with other processes, and {kind} is on "
-                f"{scheme!r}, which belongs to one process: use `conveyor dev`, which runs "
+                f"{scheme!r}, which belongs to one process: use `conveyor serve`, which runs "
                 "every role in one process on the embedded engines"
             )
     check_callers(settings)

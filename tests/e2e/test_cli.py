@@ -32,12 +32,14 @@ def test_the_version_is_told() -> None:
 def test_without_a_command_or_a_role_there_is_help() -> None:
     told = _run()
     assert told.returncode == 2
-    for command in ("dev", "api", "worker", "mock-gateway", "demo"):
+    for command in ("serve", "dev", "api", "worker", "mock-gateway", "demo"):
         assert command in told.stdout
 
 
 def test_a_role_that_is_none_is_refused() -> None:
-    _assert_refused(_run(environ={"CONVEYOR_ROLE": "nonsense"}), "api, worker or dev", "nonsense")
+    _assert_refused(
+        _run(environ={"CONVEYOR_ROLE": "nonsense"}), "api, worker, serve or dev", "nonsense"
+    )
 
 
 def test_the_role_can_come_from_the_environment(
@@ -59,7 +61,7 @@ def test_a_role_of_its_own_refuses_state_that_one_process_holds(
     role: str, *, by_variable: bool
 ) -> None:
     told = _run(environ={"CONVEYOR_ROLE": role}) if by_variable else _run(role)
-    _assert_refused(told, f"conveyor {role}", "'sqlite'", "conveyor dev")
+    _assert_refused(told, f"conveyor {role}", "'sqlite'", "conveyor serve")
 
 
 def test_an_open_address_without_keys_is_refused(tmp_path: Path) -> None:

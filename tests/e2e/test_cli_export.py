@@ -97,7 +97,7 @@ def test_an_export_that_is_gone_says_what_to_do(export: Export, job: str, tmp_pa
     assert "leave --resume out" in told.stderr
     assert list(tmp_path.iterdir()) == []
     told = export(job, "--resume", "../../x", "--out", "all.zip", code=1)
-    assert "makes no file name" in told.stderr
+    assert "cannot be used as a file name" in told.stderr
 
 
 def test_an_export_over_the_bound_says_what_to_do(

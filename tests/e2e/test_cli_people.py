@@ -20,6 +20,13 @@ SECRET = "an-api-key"
 OK = "https://ok.example/"
 SLOW = "https://slow.example/?ms=1000&page="
 SCRIPT = Path(sys.executable).with_name("conveyor")
+# A background job ignores the signal, and so do the programs that it starts.
+HEEDS_CTRL_C = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from conveyor.cli.main import main
+main()
+"""
 PERMANENT = "https://permanent.example/"
 
 Told = subprocess.CompletedProcess[str]
@@ -139,7 +146,7 @@ def test_bad_tasks_are_named_by_their_lines(run: Run, tmp_path: Path) -> None:
         (["submit", "-", "--retries", "many"], OK, ["--retries"]),
         (["submit"], "", ["FILE"]),
         (["add", "some-job", "-"], "", ["no URL"]),
-        (["results", "some-job", "--out", "x", "--ndjson"], "", ["choose one"]),
+        (["results", "some-job", "--out", "x", "--ndjson"], "", ["not both"]),
         (["jobs", "--limit", "0"], "", ["--limit"]),
         (["jobs", "--url", "localhost"], "", ["http://127.0.0.1:8080/v1"]),
         (["jobs", "--config", "nowhere.toml"], "", ["nowhere.toml"]),
@@ -213,7 +220,7 @@ def test_a_batch_that_is_refused_says_from_where_to_go_on(run: Run) -> None:
     given = "".join(f"{SLOW}{number}\n" for number in range(10_000)) + "nonsense\n"
     told = run("add", job_id, "-", given=given, code=1)
     assert "line 10001: malformed_url" in told.stderr
-    assert "the 10,000 tasks before line 10001 are in" in told.stderr
+    assert "the 10,000 tasks before line 10001 are accepted" in told.stderr
     run("stop", job_id)
 
 
@@ -470,13 +477,39 @@ def test_a_reader_that_leaves_is_no_traceback(environ: dict[str, str], run: Run)
     assert "Traceback" not in told.stderr
 
 
+@pytest.mark.parametrize(
+    ("redirect", "word"),
+    [
+        ("> /dev/full", "cannot write to standard output: No space left on device"),
+        (">&-", "cannot write to standard output: Bad file descriptor"),
+        ("> /dev/full 2>&-", ""),
+        ("2>&-", ""),
+        ("<&-", ""),
+    ],
+)
+@pytest.mark.parametrize("arguments", ["results {job} --ndjson", "results {job}", "status {job}"])
+def test_an_output_that_cannot_be_written_is_a_clean_error(
+    environ: dict[str, str], run: Run, redirect: str, word: str, arguments: str
+) -> None:
+    job_id = run("submit", "-", "--follow", given=OK).stdout.split()[0]
+    command = f"'{sys.executable}' -m conveyor {arguments.format(job=job_id)} {redirect}"
+    told = subprocess.run(
+        command, shell=True, capture_output=True, text=True, check=False, timeout=60, env=environ
+    )
+    assert told.returncode == (1 if ">" in redirect and redirect != "2>&-" else 0)
+    assert word in told.stderr
+    assert "Traceback" not in told.stderr
+    assert "Exception ignored" not in told.stderr
+    assert bool(told.stdout) is (told.returncode == 0)
+
+
 def test_help_groups_the_commands(run: Run) -> None:
     told = run("--help").stdout
     for heading in (
         "Jobs:",
         "Live runs:",
         "Running a service:",
-        "Looking after it:",
+        "Administration:",
         "Trying it out:",
     ):
         assert heading in told
@@ -528,7 +561,7 @@ def _rows(api: httpx.Client, job_id: str) -> list[dict[str, Any]]:
 
 def _started(arguments: list[str], environ: dict[str, str]) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "conveyor", *arguments],
+        [sys.executable, "-c", HEEDS_CTRL_C, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -243,6 +243,7 @@ def test_a_run_that_waits_says_for_what_and_since_when(environ: dict[str, str]) 
         + [_document({**A_JOB, "latest_run": done})],
         "/v1/jobs?limit=20": _document({"jobs": [{**A_JOB, "latest_run": held}]}),
         "/v1/jobs/j/runs/r": [_document(held)] * 9 + [_document(done)],
+        "/v1/jobs/j/runs/r/events": NO_EVENTS,
     }
     since = f"{(now - timedelta(seconds=90)).astimezone():%H:%M}"
     with _scripted(table, environ):
@@ -262,11 +263,12 @@ def test_a_run_whose_tasks_wait_for_retries_says_so(environ: dict[str, str]) -> 
         {"task_id": f"t{number}", "run_id": "r", "url": OK, "status": "pending"}
         for number in range(2)
     ]
-    attempt = {"attempt": 1, "started_at": "", "ended_at": "", "error": {"code": "RESP002"}}
+    attempt = {"attempt": 1, "started_at": NOW, "ended_at": NOW, "error": {"code": "RESP002"}}
     at = "/v1/jobs/j/runs/r"
     table: dict[str, Answer | list[Answer]] = {
         "/v1/jobs/j": _document({**A_JOB, "latest_run": run}),
         at: _document(run),
+        f"{at}/events": NO_EVENTS,
         f"{at}/results?status=processing&limit=100": _document({"results": rows}),
         f"{at}/tasks/t0/history": _document({"events": [attempt]}),
     }
@@ -341,7 +343,8 @@ def _submit(api: httpx.Client, *, count: int = 1, **fields: str) -> str:
     return str(api.post("/jobs", json=body).raise_for_status().json()["job_id"])
 
 
-A_JOB = {"job_id": "j", "status": "closed", "created_at": ""}
+NOW = "2026-03-02T12:00:00Z"
+A_JOB = {"job_id": "j", "status": "closed", "created_at": NOW}
 
 
 def _run_of(**fields: object) -> dict[str, object]:
@@ -350,6 +353,9 @@ def _run_of(**fields: object) -> dict[str, object]:
 
 def _document(body: object) -> Answer:
     return 200, {"Connection": "close"}, json.dumps(body).encode()
+
+
+NO_EVENTS: Answer = (404, {"Connection": "close"}, b"{}")
 
 
 @contextmanager
@@ -401,7 +407,8 @@ def _at_terminal(
 
 # A session's leader takes up the terminal as its own, so that Ctrl-C on it becomes a signal.
 _AT_THE_TERMINAL = """
-import fcntl, sys, termios
+import fcntl, signal, sys, termios
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from conveyor.cli.main import main
 sys.argv[0] = "conveyor"

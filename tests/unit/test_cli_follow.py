@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -9,9 +10,9 @@ from typing import ClassVar
 import pytest
 import typer
 
-from conveyor.cli import follow, people, submitting
-from conveyor.cli.remote import Refused
-from conveyor.cli.shapes import Run, Stats
+from conveyor.cli import follow, jobs, output, submit
+from conveyor.cli.hints import Advised, explained
+from conveyor.client import NotFound, Run, Stats
 from tests.unit.answers_kit import Answer, Answers, served
 
 JOB, RUN = "/v1/jobs/j", "/v1/jobs/j/runs/r"
@@ -34,6 +35,7 @@ def answers() -> type[Answers]:
 def url(answers: type[Answers], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(follow, "POLL", 0.001)
+    answers.table[f"{RUN}/events"] = GONE  # a service without events
     with served(answers) as url:
         yield url
 
@@ -42,9 +44,9 @@ def test_a_job_without_a_run_is_told_and_not_waited_for(
     answers: type[Answers], url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers.table[JOB] = _job(None)
-    people.status("j", url=url)
+    jobs.status("j", url=url)
     assert "run_status\tno run\n" in capsys.readouterr().out
-    assert _code(lambda: people.status("j", follow=True, url=url)) == 3
+    assert _code(lambda: jobs.status("j", follow=True, url=url)) == 3
     told = capsys.readouterr()
     assert told.out == ""
     assert "job j has no run" in told.err
@@ -90,7 +92,7 @@ def test_the_end_is_told_by_the_job_while_the_run_is_its_latest(
 ) -> None:
     answers.table[JOB] = [_job("r", "running"), _job("r", "completed")]
     answers.table[RUN] = [_run("r", "running"), _run("r", "completed")]
-    people.status("j", follow=True, url=url)
+    jobs.status("j", follow=True, url=url)
     told = capsys.readouterr().out
     assert told.startswith("job\tj\njob_status\tclosed\nrun\tr\nrun_status\tcompleted\n")
 
@@ -100,16 +102,17 @@ def test_a_job_that_is_deleted_at_the_end_is_told_by_its_run(
 ) -> None:
     answers.table[JOB] = [_job("r", "running"), GONE]
     answers.table[RUN] = _run("r", "completed")
-    people.status("j", follow=True, url=url)
+    jobs.status("j", follow=True, url=url)
     assert capsys.readouterr().out.startswith("job\tj\nrun\tr\nrun_status\tcompleted\n")
 
 
 def test_a_run_that_is_not_there_says_how_to_find_one(answers: type[Answers], url: str) -> None:
     answers.table |= {JOB: GONE, RUN: GONE}
-    with pytest.raises(Refused, match="`conveyor runs j` lists"):
-        people.delete("j", run="r", yes=True, url=url)
-    with pytest.raises(Refused, match="`conveyor jobs` lists"):
-        people.delete("j", yes=True, url=url)
+    with pytest.raises(Advised, match="`conveyor runs j` lists"):
+        jobs.delete("j", run="r", yes=True, url=url)
+    with pytest.raises(NotFound) as error:
+        jobs.delete("j", yes=True, url=url)
+    assert "`conveyor jobs` lists" in explained(error.value)
 
 
 def _followed(
@@ -119,13 +122,13 @@ def _followed(
     if command == "submit":
         (folder / "urls").write_text("https://a.example\n")
         answers.table["/v1/jobs"] = _answer({**made, "accepted_tasks": 1})
-        submitting.submit(str(folder / "urls"), follow=True, url=url, as_json=as_json)
+        submit.submit(str(folder / "urls"), follow=True, url=url, as_json=as_json)
     elif command == "rerun":
         answer = _answer({**made, "retried_tasks": 1, "inherited_tasks": 0})
         answers.table[f"{JOB}/rerun"] = answer
-        people.rerun("j", follow=True, url=url, as_json=as_json)
+        jobs.rerun("j", follow=True, url=url, as_json=as_json)
     else:
-        people.status("j", follow=True, url=url, as_json=as_json)
+        jobs.status("j", follow=True, url=url, as_json=as_json)
 
 
 def _code(command: Callable[[], None]) -> int:
@@ -135,7 +138,7 @@ def _code(command: Callable[[], None]) -> int:
 
 
 def _job(run_id: str | None, status: str = "") -> Answer:
-    job: dict[str, object] = {"job_id": "j", "status": "closed", "created_at": ""}
+    job: dict[str, object] = {"job_id": "j", "status": "closed"}
     if run_id:
         job["latest_run"] = {"run_id": run_id, "status": status}
     return _answer(job)
@@ -153,9 +156,10 @@ def test_the_mean_rate_of_a_rerun_leaves_out_what_it_inherited() -> None:
     run = Run(
         run_id="r",
         status="completed",
-        created_at="2026-03-02T12:00:00Z",
-        updated_at="2026-03-02T12:00:10Z",
+        created_at=datetime(2026, 3, 2, 12, tzinfo=UTC),
+        updated_at=datetime(2026, 3, 2, 12, 0, 10, tzinfo=UTC),
         stats=Stats(total=3_002, completed=3_002),
         inherited_tasks=3_000,
     )
-    assert (run.done_here, run.mean_rate) == (2, 0.2)
+    assert (output.done_here(run), output.mean_rate(run, timedelta(seconds=10))) == (2, 0.2)
+    assert output.elapsed(run) == timedelta(seconds=10)

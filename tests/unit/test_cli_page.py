@@ -8,8 +8,8 @@ import pytest
 import typer
 
 from conveyor.cli import main
-from conveyor.cli.groups import GROUPS
-from conveyor.cli.people import COMMANDS
+from conveyor.cli.jobs import COMMANDS
+from conveyor.cli.main import GROUPS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 NAMES = [command.__name__ for command in COMMANDS]
@@ -57,7 +57,7 @@ def test_each_command_has_its_section_an_example_and_all_options(name: str) -> N
 @pytest.mark.parametrize("name", NAMES)
 def test_each_command_takes_the_shared_options(name: str) -> None:
     assert _options(name) >= SHARED
-    assert _named(_section("Which service, and who you are")) == SHARED
+    assert _named(_section("Service and key")) == SHARED
 
 
 def test_no_option_is_named_that_no_command_has() -> None:

@@ -1,9 +1,18 @@
 """Progress bars: drawn on stderr, and only where stderr is a terminal."""
 
 import sys
+from typing import Self
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 
 class Bar(Progress):
@@ -23,3 +32,38 @@ class Bar(Progress):
             transient=transient,
             disable=hidden or not sys.stderr.isatty(),
         )
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
+
+class UploadBar(Bar):
+    """Bytes sent, their rate and the time left; the length of a stream is not known."""
+
+    def __init__(self, length: int | None, *, hidden: bool) -> None:
+        left = () if length is None else (TextColumn("left:"), TimeRemainingColumn())
+        super().__init__(
+            TextColumn("uploading"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            *left,
+            hidden=hidden,
+        )
+        self._task = self.add_task("uploading", total=length)
+
+    def sent(self, count: int) -> None:
+        self.advance(self._task, count)
+
+
+class DownloadBar(Bar):
+    """While the service makes the file, a bar without end; then the bytes received."""
+
+    def __init__(self, *, hidden: bool) -> None:
+        columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        super().__init__(TextColumn("{task.description}"), *columns, hidden=hidden)
+        self._task = self.add_task("making the file", total=None)
+
+    def received(self, done: int, total: int | None) -> None:
+        self.update(self._task, description="downloading", completed=done, total=total)

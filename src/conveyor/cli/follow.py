@@ -1,112 +1,167 @@
-"""Following a run to its end, with a live board where there is a terminal."""
+"""Following a run to its end, with a live bar where there is a terminal."""
 
+import threading
 import time
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
 
 import msgspec
+import typer
 from rich.console import RenderableType
-from rich.progress import (
-    BarColumn,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from conveyor.cli import output
 from conveyor.cli.bars import Bar
-from conveyor.cli.remote import Refused, Remote, Unreachable, read
-from conveyor.cli.shapes import History, Job, Result, Results, Run, Stats
-from conveyor.cli.show import duration, plain
+from conveyor.cli.connect import OUTAGE, Service
+from conveyor.cli.output import plain
+from conveyor.client import (
+    ClientError,
+    Conveyor,
+    Job,
+    NotFound,
+    Outage,
+    Progress,
+    Refused,
+    Result,
+    Run,
+    Stats,
+)
+from conveyor.client.shapes import ResultRows
+from conveyor.client.transport import Query, decoded
 from conveyor.errors import ConveyorError
 
-POLL = 0.5  # seconds
-PATIENCE = 60.0  # seconds without a service: long enough for a restart of it
-STANDSTILL = 3.0  # seconds without a task done, from which it is asked why, as often again
-SAMPLE = 100  # unfinished tasks that are looked at for it
+POLL = 0.5  # seconds, with a service that has no events
+STANDSTILL = 3.0  # seconds without a finished task after which the command looks for the reason
+SAMPLE = 100  # unfinished tasks that it looks at for that
 
 
 class Gone(ConveyorError):
     """There is no run to follow, or there is none any more."""
 
 
-class Ended(msgspec.Struct, frozen=True):
-    """The run at its end, and the document that tells of it."""
+class FollowedRun(msgspec.Struct, frozen=True):
+    """The run at its end, and the document that shows it."""
 
     run: Run
     raw: bytes
     job: Job | None  # what the document is of, unless the job has another run by now
 
 
-def follow(remote: Remote, job_id: str, run_id: str | None, *, quiet: bool) -> Ended:
-    """Ask until that run is over, or the job's latest where none is named; `Gone` if it is deleted.
+def follow_and_exit(service: Service, job_id: str, run: Run | None, *, as_json: bool) -> None:
+    """Follow that run, or the job's latest; print it at its end, and exit by its status."""
+    try:
+        ended = follow(service, job_id, run.run_id if run else None, quiet=as_json)
+    except Gone as error:
+        output.complain(str(error))
+        raise typer.Exit(output.ENDED_OTHERWISE) from None
+    if as_json:
+        output.json_line(ended.raw)
+    else:
+        of_job = output.job_facts(ended.job) if ended.job else []
+        output.facts([("job", job_id), *of_job, *output.run_facts(ended.run)])
+        output.point_at_errors(job_id, ended.run)
+    output.exit_as(ended.run)
 
-    One that is named comes from a service that was reached, which may be away for a while; else
-    the first call tells at once that the URL is a wrong one.
+
+def how_to_follow(job_id: str) -> str:
+    return f"The run goes on. Follow it again with: conveyor status {plain(job_id)} --follow"
+
+
+def follow(service: Service, job_id: str, run_id: str | None, *, quiet: bool) -> FollowedRun:
+    """Wait for the end of that run, or of the job's latest; `Gone` if it is deleted.
+
+    The first call reports a service that cannot be reached. From then on an outage is waited out.
     """
-    run_id = run_id or latest(remote, job_id)
-    parts = ("jobs", job_id, "runs", run_id)
-    with _Board(hidden=quiet) as board:
-        standstill = _Standstill(remote, parts)
-        while True:
-            raw = _of_run(remote, *parts, trouble=board.warn)
-            run = read(raw, Run)
-            board.show(run, _held_up(run) or ("" if board.disable else standstill.cause(run)))
-            if run.has_ended:
-                break
-            time.sleep(POLL)
-    return _told(remote, job_id, raw)
+    with service.client() as first:
+        run_id = run_id or latest_run_id(first, job_id)
+        with (
+            _Board(hidden=quiet) as board,
+            service.patient_client(board.show_outage) as client,
+            _Standstill(first, board, job_id, run_id),
+        ):
+            try:
+                for state in client.progress(job_id, run_id=run_id, poll_every=POLL):
+                    board.show(state)
+                raw = client.request("GET", "jobs", job_id, "runs", run_id)
+            except NotFound:
+                raise Gone(
+                    f"run {plain(run_id)} was deleted before its end was seen\n"
+                    f"  `conveyor runs {plain(job_id)}` lists the runs that are left"
+                ) from None
+            board.show_end(decoded(raw, Run))
+            return _with_job(client, job_id, raw)
 
 
-def _held_up(run: Run) -> str:
-    """What the service itself says about a run that makes no progress, or that is over."""
-    if run.is_paused:
-        return "Paused: nothing new is started until the run is resumed"
-    if run.waiting:
-        detail = f" ({plain(run.waiting.detail)})" if run.waiting.detail else ""
-        return f"Waiting {plain(run.waiting.told(datetime.now(UTC)))}{detail}"
-    if run.elapsed is None:
-        return ""
-    rate = f", {run.mean_rate:.1f}/s on average" if run.mean_rate else ""
-    return f"{run.done_here} tasks in {duration(run.elapsed)}{rate}"
+def latest_run_id(client: Conveyor, job_id: str) -> str:
+    job = client.job(job_id)
+    if job.latest_run is None:
+        why = (
+            f"it runs next at {output.moment(job.next_scheduled_run)}"
+            if job.next_scheduled_run
+            else "all are deleted"
+        )
+        raise Gone(f"job {plain(job_id)} has no run: {why}, and there is nothing to follow")
+    return job.latest_run.run_id
 
 
-class _Standstill:
-    """Finds out why a run that is neither paused nor waiting gets no further.
+def _with_job(client: Conveyor, job_id: str, raw: bytes) -> FollowedRun:
+    """Shown by the job's own document while its latest run is this one."""
+    run = decoded(raw, Run)
+    try:
+        of_job = client.request("GET", "jobs", job_id)
+    except Refused:
+        return FollowedRun(run, raw, None)
+    job = decoded(of_job, Job)
+    if job.latest_run and job.latest_run.run_id == run.run_id:
+        return FollowedRun(job.latest_run, of_job, job)
+    return FollowedRun(run, raw, None)
 
-    A run does not tell how many of its tasks wait for a retry. So when nothing was done for a
-    while, some unfinished tasks are looked at: if none is in flight and the first has failed
-    before, the run waits for retries.
+
+class _Standstill(threading.Thread):
+    """Finds out why a run that is neither paused nor waiting makes no progress.
+
+    A run does not say how many of its tasks wait for a retry. So when no task was finished for a
+    while, this looks at some unfinished ones: if none is in flight and the first has failed
+    before, the run waits for retries. In a thread, as the command waits for events meanwhile.
     """
 
-    def __init__(self, remote: Remote, parts: tuple[str, ...]) -> None:
-        self._remote, self._parts = remote, parts
-        self._completed = -1
-        self._asked = 0.0
-        self._cause = ""
+    def __init__(self, client: Conveyor, board: "_Board", job_id: str, run_id: str) -> None:
+        super().__init__(daemon=True)
+        self._client, self._board = client, board
+        self._job_id, self._run_id = job_id, run_id
+        self._stopping = threading.Event()
 
-    def cause(self, run: Run) -> str:
-        now = time.monotonic()
-        if run.stats.completed != self._completed:
-            self._completed, self._asked, self._cause = run.stats.completed, now, ""
-        elif now - self._asked >= STANDSTILL and run.status == "running":
-            self._asked = now
-            self._cause = self._look()
-        return self._cause
+    def __enter__(self) -> None:
+        if not self._board.disable:
+            self.start()
 
-    def _look(self) -> str:
-        results, history = (*self._parts, "results"), (*self._parts, "tasks")
-        try:
-            page = read(self._remote.get(*results, status="processing", limit=SAMPLE), Results)
-            rows = [read(bytes(raw), Result) for raw in page.results]
-            if not rows or any(row.status != "pending" for row in rows):
-                return ""
-            told = self._remote.get(*history, rows[0].task_id, "history")
-            attempts = read(told, History).events
-        except (Refused, Unreachable):
-            return ""  # the next question about the run tells
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+
+    def run(self) -> None:
+        completed, since = -1, 0.0
+        while not self._stopping.wait(POLL):
+            state, now = self._board.state, time.monotonic()
+            if state is None or state.stats.completed != completed:
+                completed, since = (state.stats.completed if state else -1), now
+                self._board.cause = ""
+            elif now - since >= STANDSTILL and state.status == "running":
+                since = now
+                # The service may be away, or the command about to end.
+                with suppress(ClientError, RuntimeError):
+                    self._board.cause = self._cause()
+
+    def _cause(self) -> str:
+        query: Query = {"status": "processing", "limit": SAMPLE}
+        parts = ("jobs", self._job_id, "runs", self._run_id, "results")
+        page = decoded(self._client.request("GET", *parts, query=query), ResultRows)
+        rows = [decoded(raw, Result) for raw in page.results]
+        if not rows or any(row.status != "pending" for row in rows):
+            return ""
+        attempts = self._client.history(self._job_id, rows[0].task_id, run_id=self._run_id)
         if not attempts or attempts[-1].error is None:
             return ""
         number = f"{len(rows)}{' or more' if page.next_cursor else ''}"
@@ -114,66 +169,8 @@ class _Standstill:
         return f"Waiting for retries: {number} tasks, the first one failed last with {code}"
 
 
-def latest(remote: Remote, job_id: str) -> str:
-    job = read(remote.get("jobs", job_id), Job)
-    if job.latest_run is None:
-        why = (
-            f"it runs next at {plain(job.next_scheduled_run)}"
-            if job.schedule
-            else "all are deleted"
-        )
-        raise Gone(f"job {plain(job_id)} has no run: {why}, and there is nothing to follow")
-    return job.latest_run.run_id
-
-
-def _of_run(remote: Remote, *parts: str, trouble: Callable[[str], None]) -> bytes:
-    try:
-        return ask_patiently(remote, *parts, trouble=trouble)
-    except Refused as error:
-        if error.problem.status != 404:
-            raise
-        raise Gone(
-            f"run {plain(parts[-1])} was deleted before it was seen to end\n"
-            f"  `conveyor runs {plain(parts[1])}` lists the runs that are left"
-        ) from None
-
-
-def _told(remote: Remote, job_id: str, raw: bytes) -> Ended:
-    """By the job's own document while its latest run is this one."""
-    run = read(raw, Run)
-    try:
-        of_job = ask_patiently(remote, "jobs", job_id)
-    except Refused:
-        return Ended(run, raw, None)
-    job = read(of_job, Job)
-    return Ended(job.run, of_job, job) if job.run.run_id == run.run_id else Ended(run, raw, None)
-
-
-def ask_patiently(
-    remote: Remote, *parts: str, trouble: Callable[[str], None] = lambda _: None
-) -> bytes:
-    """Ask through an outage of up to `PATIENCE`; `trouble` is told how it stands, each time."""
-    began = time.monotonic()
-    while True:
-        try:
-            return remote.get(*parts)
-        except (Unreachable, Refused) as error:
-            lasting = isinstance(error, Refused) and error.problem.status < 500
-            away = time.monotonic() - began
-            if lasting or away > PATIENCE:
-                raise
-            reason = str(error).partition("\n")[0]
-            trouble(f"Service unreachable for {away:.0f} s, {PATIENCE:.0f} s at most: {reason}")
-        time.sleep(POLL)
-
-
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:.0f}/s" if task.speed else "", style="cyan")
-
-
 class _Done(ProgressColumn):
-    """Of how many; while the list is read there is no telling, only how many have come in."""
+    """Of how many; while the list is read, of how many so far."""
 
     def render(self, task: Task) -> Text:
         if task.total is None:
@@ -181,20 +178,35 @@ class _Done(ProgressColumn):
         return Text(f"{int(task.completed)}/{int(task.total)}", style="progress.download")
 
 
-class _Left(TimeRemainingColumn):
+class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
-        return Text() if task.total is None else Text("left: ") + super().render(task)
+        rate = task.fields["rate"]
+        return Text(f"{rate:.0f}/s" if rate else "", style="cyan")
+
+
+class _Left(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        if task.total is None:
+            return Text()
+        eta = task.fields["eta"]
+        left = "-:--:--" if eta is None else str(timedelta(seconds=round(eta)))
+        return Text.assemble("left: ", (left, "progress.remaining"))
 
 
 class _Board(Bar):
-    """A bar with rate, time gone and time left; under it what has come of the tasks so far, and
-    what holds the run up.
+    """A bar with rate, time gone and time left; below it the outcomes of the tasks so far, and
+    what keeps the run from making progress.
 
-    While the list is still read, the bar has no end.
+    While the service still reads the list, the bar has no end. The last line is made anew with
+    every refresh: it counts seconds, and events come only when something has changed.
     """
 
     def __init__(self, *, hidden: bool) -> None:
-        self._tally, self._note = Text(), Text()
+        self.state: Progress | None = None
+        self.cause = ""
+        self._run: Run | None = None
+        self._outage: Outage | None = None
+        self._outage_seen = 0.0
         super().__init__(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -205,40 +217,76 @@ class _Board(Bar):
             hidden=hidden,
         )
 
-    def warn(self, trouble: str) -> None:
-        self._note = Text(trouble, style="yellow")
+    def show(self, state: Progress) -> None:
+        self.state = state
+        status = output.shown_status(_as_run(state))
+        self._move(status, state.stats, growing=output.is_growing(_as_run(state)))
 
-    def show(self, run: Run, note: str) -> None:
-        stats = run.stats
-        self._tally = _tally(stats)
-        self._note = Text(note, style="" if run.has_ended else "yellow")
-        total, so_far = (None, stats.total) if run.is_growing else (stats.total, 0)
-        said = f"{run.shown_status}, list coming in" if run.is_growing else run.shown_status
+    def show_end(self, run: Run) -> None:
+        self._run = run
+        self._move(run.status, run.stats, growing=False)
+
+    def show_outage(self, outage: Outage | None) -> None:
+        self._outage, self._outage_seen = outage, time.monotonic()
+
+    def _move(self, status: str, stats: Stats, *, growing: bool) -> None:
+        shown: dict[str, Any] = {
+            "description": f"{status}, list coming in" if growing else status,
+            "total": None if growing else stats.total,
+            "completed": stats.completed,
+            "so_far": stats.total,
+            "rate": self.state.rate if self.state else None,
+            "eta": self.state.eta_seconds if self.state and not self._run else 0,
+        }
         if not self.tasks:
-            self.add_task(said, total=total, completed=stats.completed, so_far=so_far)
-        self.update(
-            self.tasks[0].id,
-            description=said,
-            total=total,
-            completed=stats.completed,
-            so_far=so_far,
-        )
+            self.add_task(**shown)
+        self.update(self.tasks[0].id, **shown)
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield from super().get_renderables()
-        yield self._tally
-        if self._note:
-            yield self._note
+        if self.state:
+            yield _tally(self.state.stats)
+        if note := self._note():
+            yield Text(note, style="" if self._run else "yellow")
+
+    def _note(self) -> str:
+        if self._outage:
+            away = self._outage.seconds + time.monotonic() - self._outage_seen
+            reason = plain(self._outage.error)
+            return f"Service unreachable for {away:.0f} s, {OUTAGE:.0f} s at most: {reason}"
+        if self._run:
+            return _summary(self._run)
+        if self.state is None:
+            return ""
+        if self.state.pause_state == "paused" and not self.state.has_ended:
+            return "Paused: nothing new is started until the run is resumed"
+        if waiting := self.state.waiting:
+            detail = f" ({plain(waiting.detail)})" if waiting.detail else ""
+            return f"Waiting {plain(output.waiting_in_words(waiting))}{detail}"
+        return self.cause
+
+
+def _summary(run: Run) -> str:
+    taken = output.elapsed(run)
+    if taken is None:
+        return ""
+    rate = f", {output.mean_rate(run, taken):.1f}/s on average" if taken else ""
+    return f"{output.done_here(run)} tasks in {output.duration(taken)}{rate}"
+
+
+def _as_run(state: Progress) -> Run:
+    return Run(
+        run_id=state.run_id,
+        status=state.status,
+        pause_state=state.pause_state,
+        waiting=state.waiting,
+        ingest_status=state.ingest_status,
+    )
 
 
 def _tally(stats: Stats) -> Text:
     failed = f"{stats.failed} failed"
     if stats.failure_reasons:
-        failed += ": " + reasons(stats)
+        by_number = sorted(stats.failure_reasons.items(), key=lambda pair: -pair[1])
+        failed += ": " + ", ".join(f"{plain(reason)} {number}" for reason, number in by_number)
     return Text.assemble((f"{stats.successful} successful", "green"), "  ", (failed, "red"))
-
-
-def reasons(stats: Stats) -> str:
-    """Failures by reason, the most frequent first."""
-    by_number = sorted(stats.failure_reasons.items(), key=lambda pair: -pair[1])
-    return ", ".join(f"{reason} {number}" for reason, number in by_number)

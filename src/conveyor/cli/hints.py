@@ -1,35 +1,59 @@
-"""What to do next, for every refusal: in the words of the command line where it has some."""
+"""What to do next, for every refusal: in terms of the command line where it has some."""
 
 from collections.abc import Iterator
 
+from conveyor.cli.output import plain
+from conveyor.client import Refused, Unreachable
 from conveyor.errors import ConveyorError
 
 BY_CODE = {
-    "invalid_argument": "mend what is named and run the command again; --help tells what it takes",
+    "invalid_argument": "correct what is named and repeat the command; see --help",
     "job_not_open": "submit them as a new job; `conveyor submit --open` makes one that can grow",
     "run_not_terminal": "`conveyor status JOB --follow` waits for its end, `conveyor stop JOB` "
     "ends it; while rows are being written, try again in a moment",
     "run_has_descendants": "delete the newer run first, or the whole job; "
     "`conveyor runs JOB` lists them",
-    "no_prior_run": "its runs are deleted: submit the list as a new job",
-    "no_matching_tasks": "there is nothing to do again; leave --status out to repeat all tasks",
-    "partial_rerun_window_expired": "leave --status out: all tasks are scraped anew then",
-    "idempotency_key_conflict": "for another list take another --idempotency-key; "
+    "no_prior_run": "all its runs are deleted: submit the list as a new job",
+    "no_matching_tasks": "no task has that status; leave --status out to repeat all tasks",
+    "partial_rerun_window_expired": "leave --status out: then all tasks are scraped again",
+    "idempotency_key_conflict": "use another --idempotency-key for another list; "
     "for the same one, try again in a moment",
-    "method_not_allowed": "the base URL given by --url ends in /v1; is it this API's?",
+    "method_not_allowed": "check --url: the base URL must end in /v1",
     "subscription_inactive": "renew the subscription of the key, or use a key that the gateway "
-    "accepts, then run the command again",
-    "storage_full": "tell the operator; run the command again when there is room",
+    "accepts, then repeat the command",
+    "storage_full": "tell the operator; repeat the command when there is disk space",
 }
 BY_STATUS = {
     401: "give your API key with --key, CONVEYOR_KEY, or `key` in ~/.config/conveyor/cli.toml",
-    403: "use a key that may write, and that pages can be asked for with; `conveyor keys create` "
-    "makes one",
-    404: "`conveyor jobs` lists what this key can see; the base URL given by --url ends in /v1",
-    413: "pack the list by gzip or zstd, or split it into smaller ones",
-    429: "wait a while, or hand in less",
+    403: "use a key that may write, and that the gateway accepts; `conveyor keys create` makes one",
+    404: "`conveyor jobs` lists the jobs of this key; check --url, the base URL must end in /v1",
+    413: "compress the list by gzip or zstd, or split it into smaller ones",
+    429: "wait a while, or submit less",
     503: "try again in a few seconds",
 }
+NOT_RUNNING = "is it running? start one with `conveyor dev`, or name another with --url"
+
+
+class Advised(ConveyorError):
+    """A refusal, with advice of the command itself."""
+
+    def __init__(self, error: Refused, advice: str | None) -> None:
+        super().__init__(explained(error, advice))
+
+
+def explained(error: ConveyorError, advice: str | None = None) -> str:
+    """An error as it is printed: what happened, and below it what to do."""
+    if isinstance(error, Refused):
+        said = plain(error.problem.detail or error.problem.title or "Refused")
+        which = f"{error.status} {plain(error.code)}".rstrip()
+        if error.request_id and error.status >= 500:  # by it the operator finds the cause
+            which += f", request id {plain(error.request_id)}"
+        advice = advice or hint(error.status, error.code)
+        return f"{said} ({which})" + (f"\n  {advice}" if advice else "")
+    if isinstance(error, Unreachable):
+        is_absent = str(error).startswith("cannot reach")
+        return str(error) + (f"\n  {NOT_RUNNING}" if is_absent else "")
+    return str(error)
 
 
 def hint(status: int, code: str) -> str | None:
@@ -44,7 +68,7 @@ def _remedy(status: int, code: str) -> str | None:
 
 
 def _kinds(root: type[ConveyorError]) -> Iterator[type[ConveyorError]]:
-    """The error and those below it that the wire knows: not the kinds a door adds for itself."""
+    """The error and those below it that the API returns: not the kinds that other modules add."""
     yield root
     for kind in root.__subclasses__():
         if kind.__module__ == root.__module__:

@@ -1,31 +1,30 @@
-"""Commands for keys: who may call the service, and what its stored credentials are encrypted with."""
+"""`conveyor keys`: API keys, and the key that stored credentials are encrypted with."""
 
 import os
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from conveyor.cli import show
-from conveyor.cli.operators import Config, Data, Json
-from conveyor.domain.api_key import NewKey, check, id_in
-from conveyor.domain.credentials import RotationProgress, RotationResult
-from conveyor.domain.ids import KeyId
+from conveyor.cli import output
+from conveyor.cli.operators import Config, Data, Json, admin_of
 from conveyor.errors import ConveyorError, InvalidArgument, RefusedToStart
-from conveyor.settings import Auth
-from conveyor.settings_loader import DURATION, UNITS, load_settings
-from conveyor.steps.api_keys import ApiKeyInfo
+
+if TYPE_CHECKING:
+    from conveyor.domain.api_key import NewKey
+    from conveyor.domain.credentials import RotationProgress, RotationResult
+    from conveyor.steps.api_keys import ApiKeyInfo
 
 LEFT_UNDONE = 1
 NOT_DECRYPTED = (
-    "these do not open with the keys at hand, so the old key was kept: put the right "
-    "encryption.key back and run the command again, or give them up with --force: "
+    "these cannot be decrypted with the keys at hand, so the old key was kept: put the right "
+    "encryption.key back and repeat the command, or give them up with --force: "
 )
 
 keys = typer.Typer(
-    help="Keys that callers send: make, list or revoke them; change the encryption key.",
+    help="API keys: create, list or revoke them; rotate the encryption key.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -38,29 +37,31 @@ def register(app: typer.Typer) -> None:
 @keys.command()
 def create(  # noqa: PLR0917 - a command's parameters are its flags
     caller: Annotated[
-        str | None, typer.Option(help="Whose key it is; several may be one caller's [a new one].")
+        str | None,
+        typer.Option(help="The caller it belongs to; a caller may have several [a new one]."),
     ] = None,
-    name: Annotated[str, typer.Option(help="What you call it.")] = "",
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="It may read, and change nothing.")
-    ] = False,
+    name: Annotated[str, typer.Option(help="A name for the key.")] = "",
+    read_only: Annotated[bool, typer.Option("--read-only", help="Allow reading only.")] = False,
     expires: Annotated[
-        str | None, typer.Option(help="When: after 12h or 90d, or on 2027-01-31 [never].")
+        str | None, typer.Option(help="After 12h or 90d, or on 2027-01-31 [never].")
     ] = None,
     gateway_key: Annotated[
         bool,
-        typer.Option("--gateway-key", help="Store a gateway key with it: asked for, or on stdin."),
+        typer.Option(
+            "--gateway-key", help="Store a gateway key with it: from a prompt, or from stdin."
+        ),
     ] = False,
     gateway_key_from_env: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Store the gateway key that this variable holds."),
+        typer.Option(metavar="NAME", help="Store the gateway key from this environment variable."),
     ] = None,
     config: Config = None,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Make a key and show it, this one time."""
-    from conveyor.cli.key_desk import key_desk  # noqa: PLC0415 - commands load what they need
+    """Create an API key and print it. It cannot be shown again."""
+    from conveyor.domain.api_key import NewKey  # noqa: PLC0415 - see `admin_of`
+    from conveyor.settings import Auth  # noqa: PLC0415
 
     wanted = NewKey(
         caller=caller,
@@ -70,27 +71,25 @@ def create(  # noqa: PLR0917 - a command's parameters are its flags
         gateway_key=_gateway_key(gateway_key_from_env, ask=gateway_key),
     )
     _check(wanted)
-    created = key_desk(load_settings({"data": data}, file=config)).create(wanted)
+    created = admin_of(config, data).create_key(wanted)
     if as_json:
-        show.raw(msgspec.json.encode(created))
+        output.json_line(msgspec.json.encode(created))
         return
-    show.facts([("key", created.key), *_facts(created.about)])
-    show.aside("Keep the key now: it is not shown again, and nobody can look it up.")
+    output.facts([("key", created.key), *_facts(created.about)])
+    output.note("Store the key now: it cannot be shown again.")
     if created.auth != Auth.KEYS:
-        show.aside(
-            f"The service's `auth` is {created.auth}: it asks for such keys when it is keys."
+        output.note(
+            f"The service does not check these keys yet: its `auth` is {created.auth}, not keys."
         )
 
 
 @keys.command("list")
 def list_(*, config: Config = None, data: Data = None, as_json: Json = False) -> None:
     """List all keys, without their secrets."""
-    from conveyor.cli.key_desk import key_desk  # noqa: PLC0415
-
-    found = key_desk(load_settings({"data": data}, file=config)).keys()
+    found = admin_of(config, data).keys()
     if as_json:
         for key in found:
-            show.raw(msgspec.json.encode(key))
+            output.json_line(msgspec.json.encode(key))
         return
     heads = ("key", "caller", "name", "status", "may", "gateway key", "expires", "last used")
     rows = [
@@ -101,9 +100,9 @@ def list_(*, config: Config = None, data: Data = None, as_json: Json = False) ->
         )
         for key in found
     ]
-    show.table(heads, rows)
+    output.table(heads, rows)
     if not rows:
-        show.aside("There are none yet: `conveyor keys create` makes one.")
+        output.note("There are no keys yet: `conveyor keys create` creates one.")
 
 
 @keys.command()
@@ -114,30 +113,31 @@ def revoke(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Let keys open nothing any more, from the next request on."""
-    from conveyor.cli.key_desk import key_desk  # noqa: PLC0415
+    """Revoke API keys. The service refuses them from the next request on."""
+    from conveyor.domain.api_key import id_in  # noqa: PLC0415
+    from conveyor.domain.ids import KeyId  # noqa: PLC0415
 
-    desk = key_desk(load_settings({"data": data}, file=config))
+    admin = admin_of(config, data)
     missing = []
     for one in named:
-        # Whoever pastes the whole key means that key.
-        revoked = desk.revoke(id_in(one) or KeyId(one))
+        # A whole key is taken for its id: that is what people have at hand.
+        revoked = admin.revoke_key(id_in(one) or KeyId(one))
         if revoked is None:
             missing.append(one)
         elif as_json:
-            show.raw(msgspec.json.encode(revoked))
+            output.json_line(msgspec.json.encode(revoked))
         else:
-            show.tabbed([("revoked", revoked.id, revoked.caller)])
+            output.tabbed([("revoked", revoked.id, revoked.caller)])
     if missing:
-        shown = ", ".join(map(show.plain, missing))
-        raise RefusedToStart(f"no such key: {shown}; `conveyor keys list` lists those there are")
+        shown = ", ".join(map(output.plain, missing))
+        raise RefusedToStart(f"no such key: {shown}; `conveyor keys list` lists all keys")
 
 
 @keys.command("rotate-encryption")
 def rotate_encryption_key(
     *,
     force: Annotated[
-        bool, typer.Option("--force", help="Give up credentials that do not open.")
+        bool, typer.Option("--force", help="Give up credentials that cannot be decrypted.")
     ] = False,
     config: Config = None,
     data: Data = None,
@@ -145,43 +145,49 @@ def rotate_encryption_key(
 ) -> None:
     """Encrypt all stored credentials with a new key, and delete the old one.
 
-    May be stopped at any moment, and run again.
+    May be interrupted at any time and repeated.
     """
-    from conveyor.cli.key_desk import key_desk  # noqa: PLC0415
+    from conveyor.domain.credentials import RotationResult  # noqa: PLC0415
 
     ended: list[RotationResult] = []
 
-    def tell(event: RotationProgress | RotationResult) -> None:
+    def show(event: "RotationProgress | RotationResult") -> None:
         if as_json:
-            show.raw(msgspec.json.encode(event))
-        elif isinstance(event, RotationProgress):
-            show.aside(
-                f"{event.kind}: {event.examined} looked at, {event.reencrypted} re-encrypted"
-            )
+            output.json_line(msgspec.json.encode(event))
         if isinstance(event, RotationResult):
             ended.append(event)
+        elif not as_json:
+            output.note(
+                f"{event.kind}: {event.examined} examined, {event.reencrypted} re-encrypted"
+            )
 
-    with show.interruptible("Both keys are kept. Go on with: conveyor keys rotate-encryption"):
-        key_desk(load_settings({"data": data}, file=config)).rotate(tell, force=force)
+    with output.interruptible("Both keys are kept. Go on with: conveyor keys rotate-encryption"):
+        admin_of(config, data).rotate_encryption(show, force=force)
     if not ended:
-        raise ConveyorError("it was stopped before the end; both keys are kept: run it again")
+        raise ConveyorError(
+            "the rotation was stopped before the end; both keys are kept: repeat the command"
+        )
     [rotated] = ended
     if not as_json:
-        show.facts([("re-encrypted", rotated.reencrypted), ("unreadable", len(rotated.unreadable))])
+        output.facts(
+            [("re-encrypted", rotated.reencrypted), ("unreadable", len(rotated.unreadable))]
+        )
     if not rotated.old_key_removed:
-        named = ", ".join(map(show.plain, rotated.unreadable[:20]))
-        print(f"conveyor: {NOT_DECRYPTED}{named}", file=sys.stderr)
+        named = ", ".join(map(output.plain, rotated.unreadable[:20]))
+        output.complain(f"{NOT_DECRYPTED}{named}")
         raise typer.Exit(LEFT_UNDONE)
 
 
-def _check(wanted: NewKey) -> None:
+def _check(wanted: "NewKey") -> None:
+    from conveyor.domain.api_key import check  # noqa: PLC0415
+
     try:
         check(wanted, datetime.now(UTC))
     except InvalidArgument as error:
         raise RefusedToStart(error.detail) from None
 
 
-def _facts(key: ApiKeyInfo) -> list[tuple[str, object]]:
+def _facts(key: "ApiKeyInfo") -> list[tuple[str, object]]:
     return [
         ("id", key.id),
         ("caller", key.caller),
@@ -197,11 +203,13 @@ def _when(moment: datetime | None) -> str:
 
 
 def _gateway_key(variable: str | None, *, ask: bool) -> str | None:
-    """Never an argument: those are seen by everybody on the machine."""
+    """Not as an argument: every user of the machine can see those."""
     if variable is not None:
         found = os.environ.get(variable)
         if not found:
-            raise RefusedToStart(f"--gateway-key-from-env: there is nothing in {variable}")
+            raise RefusedToStart(
+                f"--gateway-key-from-env: the variable {variable} must not be empty"
+            )
         return found
     if not ask:
         return None
@@ -212,6 +220,8 @@ def _gateway_key(variable: str | None, *, ask: bool) -> str | None:
 
 
 def _moment(text: str) -> datetime:
+    from conveyor.settings_loader import DURATION, UNITS  # noqa: PLC0415
+
     now = datetime.now(UTC)
     try:
         if found := DURATION.fullmatch(text):
@@ -219,6 +229,6 @@ def _moment(text: str) -> datetime:
         moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise RefusedToStart(
-            "--expires is a duration such as 12h or 90d, or a day such as 2027-01-31"
+            f"--expires must be a duration like 12h or 90d, or a day like 2027-01-31, got {text!r}"
         ) from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

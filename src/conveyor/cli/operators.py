@@ -1,16 +1,17 @@
-"""Commands for those who look after a service: is all well, and what was given up."""
+"""Operators' commands for a data folder: `conveyor doctor` and `conveyor dlq`."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from conveyor.cli import show
+from conveyor.cli import output
 from conveyor.errors import RefusedToStart
-from conveyor.ports.control_queue import DeadLetter
-from conveyor.settings import Settings
-from conveyor.settings_loader import load_settings
+
+if TYPE_CHECKING:
+    from conveyor.cli.admin import Admin
+    from conveyor.ports.control_queue import DeadLetter
 
 FOUND_WRONG = 1
 
@@ -34,6 +35,14 @@ def register(app: typer.Typer) -> None:
     app.add_typer(dlq, name="dlq")
 
 
+def admin_of(config: str | None, data: str | None) -> "Admin":
+    # Loaded here: other commands need neither the engines nor the settings.
+    from conveyor.cli.admin import open_admin  # noqa: PLC0415
+    from conveyor.settings_loader import load_settings  # noqa: PLC0415
+
+    return open_admin(load_settings({"data": data}, file=config))
+
+
 def doctor(
     *,
     job: Annotated[str | None, typer.Option(help="Only this job.")] = None,
@@ -45,39 +54,23 @@ def doctor(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Check the accounts of all jobs, or of one, and tell what is stuck. Changes nothing.
+    """Check all jobs, or one, for inconsistencies and stuck work. Changes nothing.
 
-    Ends with 0 when all is well, or the sweeper will see to it; with 1 when something is wrong.
+    Exits with 0 if all is well or the sweeper will repair it, with 1 if something is wrong.
     """
-    from conveyor.cli.desk import desk  # noqa: PLC0415 - commands load what they need
-    from conveyor.cli.doctoring import Report  # noqa: PLC0415
-    from conveyor.cli.holder import OutOfReach  # noqa: PLC0415
-    from conveyor.domain.finding import Wanted  # noqa: PLC0415
-    from conveyor.domain.ids import JobId, RunId  # noqa: PLC0415
+    from conveyor.cli.doctor import print_report  # noqa: PLC0415 - loads rich and the domain
 
-    wanted = Wanted(
-        job_id=JobId(job) if job else None,
-        run_id=RunId(run) if run else None,
-        bodies=not no_bodies,
-    )
-    at = desk(_settings(config, data))
-    with Report(as_json=as_json) as report:
-        at.examine(wanted, report.tell)
-    if not report.ended:
-        raise OutOfReach("the doctor was stopped before the end: ask again")
-    if report.wrong:
+    if print_report(admin_of(config, data), job, run, bodies=not no_bodies, as_json=as_json):
         raise typer.Exit(FOUND_WRONG)
 
 
 @dlq.command("list")
 def list_(*, config: Config = None, data: Data = None, as_json: Json = False) -> None:
     """List the dead letters."""
-    from conveyor.cli.desk import desk  # noqa: PLC0415
-
-    dead = desk(_settings(config, data)).dead_letters()
+    dead = admin_of(config, data).dead_letters()
     if as_json:
         for message in dead:
-            show.raw(msgspec.json.encode(message))
+            output.json_line(msgspec.json.encode(message))
         return
     rows = [
         (
@@ -89,7 +82,7 @@ def list_(*, config: Config = None, data: Data = None, as_json: Json = False) ->
         )
         for message in dead
     ]
-    show.table(("id", "kind", "payload", "dead since", "reason"), rows)
+    output.table(("id", "kind", "payload", "dead since", "reason"), rows)
 
 
 @dlq.command("show")
@@ -101,17 +94,15 @@ def show_(
     as_json: Json = False,
 ) -> None:
     """Show one dead letter."""
-    from conveyor.cli.desk import desk  # noqa: PLC0415
-
-    found = desk(_settings(config, data)).find(message)
+    found = admin_of(config, data).find_dead_letter(message)
     if found is None:
         raise _unknown([message])
     if as_json:
-        show.raw(msgspec.json.encode(found))
+        output.json_line(msgspec.json.encode(found))
         return
     payload = [(name, value) for name, value in found.payload.items()]
     end = [("dead since", found.dead_lettered_at), ("reason", found.reason)]
-    show.facts([("id", found.id), ("kind", found.kind), *payload, *end])
+    output.facts([("id", found.id), ("kind", found.kind), *payload, *end])
 
 
 @dlq.command()
@@ -124,12 +115,10 @@ def redrive(
     as_json: Json = False,
 ) -> None:
     """Redrive dead letters: put them back on the control queue."""
-    from conveyor.cli.desk import desk  # noqa: PLC0415
-
-    at = desk(_settings(config, data))
+    admin = admin_of(config, data)
     _each(
-        _chosen(ids, at.dead_letters, everything=everything),
-        at.redrive,
+        _chosen(ids, admin.dead_letters, everything=everything),
+        admin.redrive,
         "redriven",
         as_json=as_json,
     )
@@ -146,21 +135,15 @@ def drop(
     as_json: Json = False,
 ) -> None:
     """Delete dead letters for good. Their work is not done."""
-    from conveyor.cli.desk import desk  # noqa: PLC0415
-
-    at = desk(_settings(config, data))
-    chosen = _chosen(ids, at.dead_letters, everything=everything)
+    admin = admin_of(config, data)
+    chosen = _chosen(ids, admin.dead_letters, everything=everything)
     if chosen and not yes:
         typer.confirm(f"Delete {len(chosen)} dead letters for good?", abort=True, err=True)
-    _each(chosen, at.drop, "dropped", as_json=as_json)
-
-
-def _settings(config: str | None, data: str | None) -> Settings:
-    return load_settings({"data": data}, file=config)
+    _each(chosen, admin.drop, "dropped", as_json=as_json)
 
 
 def _chosen(
-    named: list[str] | None, dead: Callable[[], Iterator[DeadLetter]], *, everything: bool
+    named: list[str] | None, dead: Callable[[], Iterator["DeadLetter"]], *, everything: bool
 ) -> list[str]:
     if bool(named) == everything:
         raise RefusedToStart("name the dead letters, or pass --all")
@@ -168,21 +151,21 @@ def _chosen(
 
 
 def _each(ids: list[str], act: Callable[[str], bool], done: str, *, as_json: bool) -> None:
-    """Act on all of them, also when some are not there; those are told at the end."""
+    """Act on all of them, even when some do not exist; those are named at the end."""
     missing = []
     for one in ids:
         found = act(one)
         missing += [] if found else [one]
         if as_json:
-            show.raw(msgspec.json.encode({"id": one, done: found}))
+            output.json_line(msgspec.json.encode({"id": one, done: found}))
         elif found:
-            show.tabbed([(done, one)])
+            output.tabbed([(done, one)])
     if missing:
         raise _unknown(missing)
 
 
 def _unknown(ids: list[str]) -> RefusedToStart:
-    named = ", ".join(map(show.plain, ids))
+    named = ", ".join(map(output.plain, ids))
     return RefusedToStart(f"no such dead letter: {named}; `conveyor dlq list` lists them")
 
 

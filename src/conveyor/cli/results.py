@@ -1,38 +1,38 @@
-"""Results of a job: listed, streamed as rows, or saved as files."""
+"""The results of a job: listed, printed as rows, or saved as files."""
 
-import hashlib
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import TextIO
 
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from conveyor.cli import show
+from conveyor.cli import output
 from conveyor.cli.bars import Bar
-from conveyor.cli.remote import Page, Remote, Unreachable, read
-from conveyor.cli.shapes import Job, Result, Results
+from conveyor.cli.connect import Service
+from conveyor.cli.output import plain
+from conveyor.client import Conveyor, Result, Unreachable
+from conveyor.client.shapes import ResultRows
+from conveyor.client.transport import decoded
 from conveyor.domain.media import extension
 from conveyor.errors import ConveyorError, RefusedToStart
 
-PAGE = 1000
 FIRST_ROWS = 100
-LISTING = "results.ndjson"
+INDEX = "results.ndjson"
 MARK = ".conveyor-job"  # names the job whose results a folder holds
 SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 HEADS = ("task", "status", "url", "type or error")
 
 
-class Unsaved(ConveyorError):
-    """The disk would not take it."""
+class NotSaved(ConveyorError):
+    """The disk did not take it."""
 
 
-class Saved(msgspec.Struct):
-    """What became of the bodies."""
+class SavedPages(msgspec.Struct):
+    """How many pages were saved, and why others were not."""
 
     folder: str
     saved: int = 0
@@ -40,135 +40,132 @@ class Saved(msgspec.Struct):
     without_page: int = 0
 
 
-def listed(remote: Remote, job_id: str, status: str | None) -> None:
-    """Every row on a pipe; on a terminal the first ones, and how to get at the rest."""
-    if not show.on_terminal():
-        show.tabbed(_columns(row) for row in rows_of(remote, job_id, status))
-        return
-    raw = remote.get("jobs", job_id, "results", status=status, limit=FIRST_ROWS)
-    page = read(raw, Results)
-    show.table(HEADS, [_columns(row) for row in page.results])
-    if page.next_cursor:
-        show.aside(f"These are the first {FIRST_ROWS}: --ndjson prints every row, --out saves all")
+class Listing:
+    """The results of the latest run of a job, of one status or of all."""
 
+    def __init__(self, service: Service, job: str, status: str | None) -> None:
+        self.service, self.job, self.status = service, job, status
 
-def as_one_document(remote: Remote, job_id: str, status: str | None) -> None:
-    """The API's listing as if it were one page, written as it comes."""
-    rows = rows_of(remote, job_id, status)
-    first = list(islice(rows, 1))  # before anything is written: the listing may be refused
-    sys.stdout.write('{"results":[')
-    for number, row in enumerate(chain(first, rows)):
-        sys.stdout.write(("," if number else "") + bytes(row).decode())
-    sys.stdout.write('],"next_cursor":null}\n')
+    def print_table(self) -> None:
+        """Every row on a pipe; on a terminal the first ones, and how to get the rest."""
+        with self.service.client() as client:
+            if not output.on_terminal():
+                output.tabbed(_columns(row) for row in self.rows(client))
+                return
+            query = {"status": self.status, "limit": FIRST_ROWS}
+            raw = client.request("GET", "jobs", self.job, "results", query=query)
+        page = decoded(raw, ResultRows)
+        output.table(HEADS, [_columns(row) for row in page.results])
+        if page.next_cursor:
+            output.note(
+                f"These are the first {FIRST_ROWS}: --ndjson prints every row, --out saves all"
+            )
 
+    def print_document(self) -> None:
+        """The API's listing as if it were one page, written row by row."""
+        with self.service.client() as client:
+            rows = self.rows(client)
+            first = list(islice(rows, 1))  # before anything is written: the call may be refused
+            sys.stdout.write('{"results":[')
+            for number, row in enumerate(chain(first, rows)):
+                sys.stdout.write(("," if number else "") + row.decode())
+            sys.stdout.write('],"next_cursor":null}\n')
 
-def as_lines(remote: Remote, job_id: str, status: str | None) -> None:
-    with _bar(_total(remote, job_id, status), hidden=show.on_terminal()) as bar:
-        for row in rows_of(remote, job_id, status):
-            _write(sys.stdout, row)
-            bar.advance(bar.tasks[0].id)
-
-
-def save(
-    remote: Remote, job_id: str, status: str | None, folder: Path, *, quiet: bool = False
-) -> Saved:
-    """Each body as a file of its task's name, and all rows beside them; what is whole stays."""
-    done, total = Saved(str(folder)), _total(remote, job_id, status)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _take_up(folder, job_id)
+    def print_lines(self) -> None:
+        total = self._total()
         with (
-            _bar(total, hidden=quiet) as bar,
-            (folder / LISTING).open("w", encoding="utf-8") as index,
+            self.service.patient_client() as client,
+            _bar(total, hidden=output.on_terminal()) as bar,
         ):
-            for row in rows_of(remote, job_id, status):
-                _write(index, row)
-                _save_one(remote, job_id, read(bytes(row), Result), done)
+            for row in self.rows(client):
+                sys.stdout.write(row.decode() + "\n")
                 bar.advance(bar.tasks[0].id)
-    except OSError as error:
-        raise Unsaved(f"{error.filename or folder}: {error.strerror}") from None
-    return done
+
+    def save(self, folder: Path, *, quiet: bool = False) -> SavedPages:
+        """Each page as a file named after its task, and all rows beside them."""
+        done, total = SavedPages(str(folder)), self._total()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _claim(folder, self.job)
+            with (
+                self.service.patient_client() as client,
+                _bar(total, hidden=quiet) as bar,
+                (folder / INDEX).open("w", encoding="utf-8") as index,
+            ):
+                for row in self.rows(client):
+                    index.write(row.decode() + "\n")
+                    self._save_one(client, decoded(row, Result), done)
+                    bar.advance(bar.tasks[0].id)
+        except OSError as error:
+            raise NotSaved(f"{error.filename or folder}: {error.strerror}") from None
+        return done
+
+    def rows(self, client: Conveyor) -> Iterator[bytes]:
+        return client.result_rows(self.job, status=self.status)
+
+    def _save_one(self, client: Conveyor, row: Result, done: SavedPages) -> None:
+        if not row.has_body:
+            done.without_page += 1
+            return
+        result = msgspec.structs.replace(row, job_id=self.job)
+        file = _file(Path(done.folder), row)
+        if client.is_saved(result, file):
+            done.already_there += 1
+            return
+        client.save(result, file)
+        done.saved += 1
+
+    def _total(self) -> int | None:
+        """How many rows there are, where the numbers of the run say so."""
+        with self.service.client() as client:
+            run = client.job(self.job).latest_run
+        if run is None:
+            return None
+        known: dict[str | None, int] = {None: run.stats.total, "all": run.stats.total}
+        known |= {"successful": run.stats.successful, "failed": run.stats.failed}
+        return known.get(self.status)
 
 
-def _take_up(folder: Path, job_id: str) -> None:
-    """Mark the folder as this job's. One with another job's results is refused: the listing would
-    be overwritten, and nobody could tell whose pages are whose.
+def save_and_print(listing: Listing, folder: Path, *, as_json: bool) -> None:
+    with output.interruptible("The saved pages are whole. Repeat the command for the rest."):
+        done = listing.save(folder, quiet=as_json)
+    if as_json:
+        output.json_line(msgspec.json.encode(done))
+    else:
+        output.facts(list(msgspec.structs.asdict(done).items()))
+    with listing.service.client() as client:
+        run = client.job(listing.job).latest_run
+    if run and not run.has_ended:
+        output.note("The run has not ended: repeat the command for the rest.")
+
+
+def _claim(folder: Path, job_id: str) -> None:
+    """Mark the folder as this job's. One with another job's results is refused: the index would
+    be overwritten, and the pages of both would be mixed.
     """
     mark = folder / MARK
-    if not (folder / LISTING).exists():
+    if not (folder / INDEX).exists():
         with suppress(FileExistsError), mark.open("x", encoding="utf-8") as file:
             file.write(job_id)
     known = mark.read_text(encoding="utf-8", errors="replace")[:100] if mark.exists() else ""
     if known != job_id:
-        whose = f"job {show.plain(known)}" if known else "an unknown job"
+        whose = f"job {plain(known)}" if known else "an unknown job"
         raise RefusedToStart(
             f"{folder} holds the results of {whose}: --out must name a folder of its own for job "
-            f"{show.plain(job_id)}; choose another, or remove {LISTING} and {MARK} from this one"
+            f"{plain(job_id)}; choose another, or remove {INDEX} and {MARK} from this one"
         )
 
 
-def rows_of(remote: Remote, job_id: str, status: str | None) -> Iterator[msgspec.Raw]:
-    """All rows of one run as they came, page by page: of the latest when the first was asked for."""
-    cursor: str | None = None
-    of_run: tuple[str, ...] = ()
-    while True:
-        parts = ("jobs", job_id, *of_run, "results")
-        page = read(remote.get(*parts, status=status, limit=PAGE, cursor=cursor), Results)
-        yield from page.results
-        cursor = page.next_cursor
-        if cursor is None:
-            return
-        if page.results and not of_run:  # a rerun between two pages has rows of its own
-            of_run = ("runs", read(bytes(page.results[0]), Result).run_id)
-
-
-def _save_one(remote: Remote, job_id: str, row: Result, done: Saved) -> None:
-    if row.result_url is None:
-        done.without_page += 1
-        return
-    # By its own path and not by its link: the link may name a host that only others can reach.
-    parts = ("jobs", job_id, "runs", row.run_id, "tasks", row.task_id, "content")
-    file = _file(Path(done.folder), row)
-    if file.exists() and _is_whole(file, remote.head(*parts)):
-        done.already_there += 1
-        return
-    unfinished = file.with_name(f"{file.name}.part")
-    with unfinished.open("wb") as into:
-        remote.save(*parts, into=into)
-    unfinished.replace(file)
-    done.saved += 1
-
-
 def _file(folder: Path, row: Result) -> Path:
-    """Where a body goes; the name comes from afar and must not lead out of the folder."""
+    """Where a page goes; the name comes from the service and must not lead out of the folder."""
     if not SAFE_NAME.fullmatch(row.task_id):
-        raise Unreachable(f"a task is named {show.plain(row.task_id)!r}, which makes no file name")
+        raise Unreachable(f"the task id {plain(row.task_id)!r} cannot be used as a file name")
     return folder / f"{row.task_id}.{extension(row.type, row.content_type)}"
 
 
-def _is_whole(file: Path, page: Page) -> bool:
-    """By its checksum, or by its length where there is none; a rerun has files of the same name."""
-    if page.length != file.stat().st_size:
-        return False
-    with file.open("rb") as content:
-        return page.checksum in {None, hashlib.file_digest(content, "sha256").hexdigest()}
-
-
-def _write(sink: TextIO, row: msgspec.Raw) -> None:
-    sink.write(bytes(row).decode() + "\n")
-
-
-def _columns(raw: msgspec.Raw) -> tuple[str, str, str, str]:
-    row = read(bytes(raw), Result)
+def _columns(raw: bytes | msgspec.Raw) -> tuple[str, str, str, str]:
+    row = decoded(raw, Result)
     return row.task_id, row.status, row.url, row.error.code if row.error else row.type
-
-
-def _total(remote: Remote, job_id: str, status: str | None) -> int | None:
-    """How many rows are to come, where the job's numbers tell."""
-    stats = read(remote.get("jobs", job_id), Job).run.stats
-    known = {None: stats.total, "all": stats.total}
-    known |= {"successful": stats.successful, "failed": stats.failed}
-    return known.get(status)
 
 
 def _bar(total: int | None, *, hidden: bool) -> Bar:

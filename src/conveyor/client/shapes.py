@@ -52,6 +52,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     job_id: str = ""
     run_sequence: int = 1
+    trigger: str = ""
     stats: Stats = Stats()
     pause_state: str = "active"
     ingest_status: str | None = None
@@ -100,6 +101,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     accepted_tasks: int
+    latest_run: Run | None = None
     idempotency_key: str = ""  # submitting the same with it again is the same job
 
 

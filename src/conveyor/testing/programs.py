@@ -73,9 +73,9 @@ def service(
     environ: Mapping[str, str] | None = None,
     log: Path | None = None,
 ) -> Iterator[Program]:
-    """`conveyor dev` on a free port; `url` is the base URL clients take."""
+    """`conveyor serve` on a free port; `url` is the base URL clients take."""
     port = port or free_port()
-    command = ["dev", "--port", str(port), "--data", str(data), "--gateway", gateway, *flags]
+    command = ["serve", "--port", str(port), "--data", str(data), "--gateway", gateway, *flags]
     base = f"http://127.0.0.1:{port}/v1"
     with program(command, base, environ=environ, log=log) as one:
         yield one

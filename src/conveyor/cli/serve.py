@@ -1,4 +1,4 @@
-"""Running the service in a terminal: from settings to a served port, and an orderly stop."""
+"""Running a service: from settings to a served port, and an orderly stop."""
 
 import asyncio
 import contextlib
@@ -39,8 +39,9 @@ def run(coroutine: Coroutine[object, object, None]) -> None:
         uvloop.run(coroutine)
 
 
-async def serve_role(role: Role, settings: Settings, *, mock_gateway: bool = False) -> None:
+async def serve_role(name: str, settings: Settings, *, mock_gateway: bool = False) -> None:
     """Serve until SIGINT or SIGTERM."""
+    role = Role(name)
     check_role(role, settings)
     async with AsyncExitStack() as stack:
         if mock_gateway:

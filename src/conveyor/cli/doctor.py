@@ -1,4 +1,4 @@
-"""What `conveyor doctor` prints: findings as they come, a bar while rows are read, a summary."""
+"""`conveyor doctor`: findings as they come, a bar while rows are read, a summary."""
 
 from contextlib import ExitStack
 
@@ -7,16 +7,32 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from conveyor.cli import show
+from conveyor.cli import output
+from conveyor.cli.admin import Admin, OutOfReach
 from conveyor.cli.bars import Bar
 from conveyor.domain import finding
-from conveyor.domain.finding import Checked, Event, Finding, Severity, Surroundings
+from conveyor.domain.finding import Checked, Event, Finding, Severity, Surroundings, Wanted
+from conveyor.domain.ids import JobId, RunId
 
 STYLES = {Severity.WRONG: "bold red", Severity.REPAIR: "yellow", Severity.NOTE: "cyan"}
 
 
+def print_report(
+    admin: Admin, job: str | None, run: str | None, *, bodies: bool, as_json: bool
+) -> bool:
+    """Examine a data folder and print what is found; whether something is wrong."""
+    wanted = Wanted(
+        job_id=JobId(job) if job else None, run_id=RunId(run) if run else None, bodies=bodies
+    )
+    with Report(as_json=as_json) as report:
+        admin.examine(wanted, report.show)
+    if not report.ended:
+        raise OutOfReach("the doctor was stopped before the end: repeat the command")
+    return report.wrong > 0
+
+
 class Report(ExitStack):
-    """Tells events in the form that is asked for; afterwards it knows how many were bad."""
+    """Prints events in the form that is asked for, and counts what is wrong."""
 
     def __init__(self, *, as_json: bool) -> None:
         super().__init__()
@@ -33,14 +49,14 @@ class Report(ExitStack):
         )
         self.enter_context(self._bar)
 
-    def tell(self, event: Event) -> None:
+    def show(self, event: Event) -> None:
         if isinstance(event, finding.Progress):
             self._move(event)
             return
         self.ended = isinstance(event, Checked)
         self.wrong += isinstance(event, Finding) and event.severity is Severity.WRONG
         if self._as_json:
-            show.raw(msgspec.json.encode(event))
+            output.json_line(msgspec.json.encode(event))
             return
         self._bar.stop()  # it would run into the text
         _print(event)
@@ -60,30 +76,30 @@ class Report(ExitStack):
 def _print(event: Surroundings | Finding | Checked) -> None:
     match event:
         case Surroundings():
-            _tell_surroundings(event)
+            _print_surroundings(event)
         case Finding():
-            _tell_finding(event)
+            _print_finding(event)
         case Checked():
-            _tell_summary(event)
+            _print_summary(event)
 
 
-def _tell_surroundings(about: Surroundings) -> None:
-    where = "of a running service" if about.running else "at rest"
+def _print_surroundings(about: Surroundings) -> None:
+    where = "of a running service" if about.running else "offline"
     room = f"{about.free / 2**30:,.1f} of {about.size / 2**30:,.1f} GiB free"
     pairs = [("version", about.version), ("data", f"{about.folder} ({where}), {room}")]
     settings = [(f"setting {name}", value) for name, value in about.settings.items()]
-    show.facts([*pairs, *settings])
+    output.facts([*pairs, *settings])
 
 
-def _tell_finding(found: Finding) -> None:
-    if not show.on_terminal():
+def _print_finding(found: Finding) -> None:
+    if not output.on_terminal():
         place = (found.job_id or "-", found.run_id or "-", found.task_id or "-")
-        show.tabbed([(found.severity, found.code, *place, found.what, found.advice)])
+        output.tabbed([(found.severity, found.code, *place, found.what, found.advice)])
         return
     text = Text()
     text.append(f"{found.severity} ", STYLES[found.severity])
-    text.append(f"{found.code}  {show.plain(_place(found))}\n", "bold")
-    text.append(f"  {show.plain(found.what)}\n  {show.plain(found.advice)}")
+    text.append(f"{found.code}  {output.plain(_place(found))}\n", "bold")
+    text.append(f"  {output.plain(found.what)}\n  {output.plain(found.advice)}")
     Console().print(text)
 
 
@@ -92,5 +108,5 @@ def _place(found: Finding) -> str:
     return " ".join(f"{kind} {name}" for kind, name in named if name)
 
 
-def _tell_summary(checked: Checked) -> None:
-    show.facts(list(msgspec.structs.asdict(checked).items()))
+def _print_summary(checked: Checked) -> None:
+    output.facts(list(msgspec.structs.asdict(checked).items()))

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.cli.lists import Listed, open_list
+from conveyor.cli import submit
+from conveyor.cli.task_files import MOST_BYTES, MOST_TASKS, ListedTask, open_list
+from conveyor.domain.submission import Limits
 from conveyor.errors import RefusedToStart
 
 
@@ -15,12 +17,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_limits_of_a_call_are_the_services_own() -> None:
+    assert (Limits().inline_tasks, Limits().tasks_per_add) == (MOST_TASKS, submit.MOST_ADDED)
+    assert Limits().inline_bytes - 8 * 1024 * 1024 == MOST_BYTES
+
+
 def test_lines_are_urls_but_for_blank_ones_and_comments(folder: Path) -> None:
     text = "# news\nhttps://a.example/#top\n\n   https://b.example  \r\n  # no\nhttps://c.example"
     assert _tasks(folder / "urls.txt", text) == [
-        Listed(2, {"url": "https://a.example/#top"}),
-        Listed(4, {"url": "https://b.example"}),
-        Listed(6, {"url": "https://c.example"}),
+        ListedTask(2, {"url": "https://a.example/#top"}),
+        ListedTask(4, {"url": "https://b.example"}),
+        ListedTask(6, {"url": "https://c.example"}),
     ]
 
 
@@ -30,16 +37,16 @@ def test_ndjson_lines_are_tasks_with_all_they_bear(folder: Path, ending: str) ->
         '{"url": "https://a.example", "body": {"x": [1.5, null]}}\n\n{"url": "https://b.example"}'
     )
     assert _tasks(folder / f"tasks.{ending}", text) == [
-        Listed(1, {"url": "https://a.example", "body": {"x": [1.5, None]}}),
-        Listed(3, {"url": "https://b.example"}),
+        ListedTask(1, {"url": "https://a.example", "body": {"x": [1.5, None]}}),
+        ListedTask(3, {"url": "https://b.example"}),
     ]
 
 
 def test_csv_has_a_header_and_may_bear_ids_of_ones_own(folder: Path) -> None:
     text = '\ufeffexternal_id,url,note\nA-1,"https://a.example/?q=1,2",x\n\n,https://b.example,\n'
     assert _tasks(folder / "tasks.csv", text) == [
-        Listed(2, {"url": "https://a.example/?q=1,2", "external_id": "A-1"}),
-        Listed(4, {"url": "https://b.example"}),
+        ListedTask(2, {"url": "https://a.example/?q=1,2", "external_id": "A-1"}),
+        ListedTask(4, {"url": "https://b.example"}),
     ]
 
 
@@ -63,12 +70,16 @@ def test_standard_input_is_lines_or_ndjson(
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.ndjson", b'{"url": "https://a.example"}\n{"url"', ["a.ndjson, line 2", "not a task"]),
-        ("a.ndjson", b'["https://a.example"]', ["line 1", "not a task"]),
-        ("a.ndjson", b'{"link": "https://a.example"}', ["line 1", "no `url`"]),
+        (
+            "a.ndjson",
+            b'{"url": "https://a.example"}\n{"url"',
+            ["a.ndjson, line 2", "must be a task"],
+        ),
+        ("a.ndjson", b'["https://a.example"]', ["line 1", "must be a task"]),
+        ("a.ndjson", b'{"link": "https://a.example"}', ["line 1", "must have a `url`"]),
         ("a.csv", b"", ["a.csv", "is empty"]),
         ("a.csv", b"link,id\nx,1\n", ["no column is named `url`", "link, id"]),
-        ("a.csv", b"url,id\nhttps://a.example,1\n,2\n", ["line 3", "`url` is empty"]),
+        ("a.csv", b"url,id\nhttps://a.example,1\n,2\n", ["line 3", "`url` must not be empty"]),
         ("a.csv", b"url\n" + b"a" * 200_000, ["line", "limit"]),
         ("a.txt", b"\xff\xfe\x00h", ["a.txt", "UTF-8"]),
         ("a.ndjson", b'{"url": "\xff"}', ["a.ndjson", "UTF-8"]),
@@ -87,7 +98,7 @@ def test_what_is_no_list_is_refused_with_its_place(
         assert word in str(refusal.value)
 
 
-def _tasks(file: Path, text: str) -> list[Listed]:
+def _tasks(file: Path, text: str) -> list[ListedTask]:
     file.write_bytes(text.encode())
     with open_list(str(file)) as source:
         return list(source)

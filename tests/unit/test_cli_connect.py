@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.cli.reach import DEFAULT_URL, reach
-from conveyor.cli.remote import Remote
+from conveyor.cli.connect import DEFAULT_URL, Service, connect
 from conveyor.errors import RefusedToStart
 from conveyor.settings import Settings
 from conveyor.settings_loader import load_settings
@@ -20,7 +19,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_without_a_word_it_is_the_local_service_and_no_key() -> None:
-    assert _of(reach(None, None, None, environ={})) == (DEFAULT_URL, None)
+    assert _of(connect(None, None, None, environ={})) == (DEFAULT_URL, None)
 
 
 def test_a_file_yields_to_variables_and_variables_to_flags(home: Path) -> None:
@@ -29,12 +28,12 @@ def test_a_file_yields_to_variables_and_variables_to_flags(home: Path) -> None:
     kept.write_text('url = "http://of-file/v1"\nkey = "of-file"\n')
     environ = {"CONVEYOR_URL": "http://of-variable/v1/", "CONVEYOR_KEY": "of-variable"}
     empty = {"CONVEYOR_URL": "", "CONVEYOR_KEY": ""}
-    assert _of(reach(None, None, None, environ=empty)) == ("http://of-file/v1", "of-file")
-    assert _of(reach(None, None, None, environ=environ)) == (
+    assert _of(connect(None, None, None, environ=empty)) == ("http://of-file/v1", "of-file")
+    assert _of(connect(None, None, None, environ=environ)) == (
         "http://of-variable/v1",
         "of-variable",
     )
-    assert _of(reach("http://of-flag", "of-flag", None, environ=environ)) == (
+    assert _of(connect("http://of-flag", "of-flag", None, environ=environ)) == (
         "http://of-flag",
         "of-flag",
     )
@@ -43,17 +42,17 @@ def test_a_file_yields_to_variables_and_variables_to_flags(home: Path) -> None:
 def test_a_named_file_is_the_only_one_read(home: Path) -> None:
     other = home / "other.toml"
     other.write_text('key = "of-other"\n')
-    assert _of(reach(None, None, str(other), environ={})) == (DEFAULT_URL, "of-other")
+    assert _of(connect(None, None, str(other), environ={})) == (DEFAULT_URL, "of-other")
 
 
 @pytest.mark.parametrize(
     ("content", "word"),
     [
         (None, "no such file"),
-        ('ky = "s3cret"', "'ky' is none of key, url"),
-        ("key = 1", "'key' is a text"),
-        ('key = "s3cret', "is not TOML"),
-        ("key = s3cret", "is not TOML"),
+        ('ky = "s3cret"', "keys must be key or url, got 'ky'"),
+        ("key = 1", "'key' must be a string"),
+        ('key = "s3cret', "must be TOML"),
+        ("key = s3cret", "must be TOML"),
     ],
 )
 def test_a_file_that_will_not_do_is_refused(home: Path, content: str | None, word: str) -> None:
@@ -61,7 +60,7 @@ def test_a_file_that_will_not_do_is_refused(home: Path, content: str | None, wor
     if content is not None:
         file.write_text(content)
     with pytest.raises(RefusedToStart, match=word) as refusal:
-        reach(None, None, str(file), environ={})
+        connect(None, None, str(file), environ={})
     assert SECRET not in str(refusal.value)
 
 
@@ -71,20 +70,20 @@ def test_a_file_that_will_not_do_is_refused(home: Path, content: str | None, wor
      "http://x:99999/v1", "http://x y/v1"],
 )  # fmt: skip
 def test_a_base_url_that_is_none_is_refused_and_not_repeated(url: str) -> None:
-    with pytest.raises(RefusedToStart, match="a base URL is like") as refusal:
-        reach(url, None, None, environ={})
+    with pytest.raises(RefusedToStart, match="base URL must be like") as refusal:
+        connect(url, None, None, environ={})
     assert SECRET not in str(refusal.value)
 
 
 @pytest.mark.parametrize("url", ["http://[::1]:8080/v1", "https://a.example", "http://a:1/b/v1/"])
 def test_a_base_url_may_have_any_host_port_and_path(url: str) -> None:
-    assert reach(url, None, None, environ={}).base == url.rstrip("/")
+    assert connect(url, None, None, environ={}).url == url.rstrip("/")
 
 
 @pytest.mark.parametrize("key", ["s3cret\n", "s3cret\r\nX: y", "s3cret\u2026", "s3cret" * 100])
 def test_a_key_that_no_header_can_carry_is_refused_and_not_repeated(key: str) -> None:
     with pytest.raises(RefusedToStart, match="printable") as refusal:
-        reach(None, key, None, environ={})
+        connect(None, key, None, environ={})
     assert SECRET not in str(refusal.value)
 
 
@@ -93,5 +92,5 @@ def test_the_variables_of_the_commands_are_no_settings_of_the_service() -> None:
     assert load_settings({}, environ=environ) == Settings()
 
 
-def _of(remote: Remote) -> tuple[str, str | None]:
-    return remote.base, remote._headers.get("X-API-Key")
+def _of(service: Service) -> tuple[str, str | None]:
+    return service.url, service.key

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from conveyor.cli.bad_rows import _tell_what_is_not_told
-from conveyor.cli.shapes import Run
+from conveyor.cli.ingest_errors import note_rest
+from conveyor.client import Run
 
 
 @pytest.mark.parametrize(
@@ -16,12 +16,12 @@ from conveyor.cli.shapes import Run
         (
             Run(run_id="r", status="completed", ingest_errors=200_000),
             100_000,
-            "These are the first of 200,000: no more are told one by one.\n",
+            "These are the first of 200,000: the rest is only counted.\n",
         ),
         (
             Run(run_id="r", status="running", ingest_status="pending", ingest_errors=9),
             7,
-            "7 so far: the list is still read.\n",
+            "7 so far: the service is still reading the list.\n",
         ),
         (
             Run(run_id="r", status="stopped", ingest_error="It is cut\x1b short"),
@@ -30,7 +30,7 @@ from conveyor.cli.shapes import Run
         ),
     ],
 )
-def test_what_the_report_does_not_tell_is_told_beside_it(
+def test_a_note_says_what_the_report_leaves_out(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     run: Run,
@@ -38,5 +38,5 @@ def test_what_the_report_does_not_tell_is_told_beside_it(
     words: str,
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    _tell_what_is_not_told(run, told)
+    note_rest(run, told)
     assert capsys.readouterr().err == words

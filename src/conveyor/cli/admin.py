@@ -1,0 +1,266 @@
+"""Administration of a data folder: by the service that runs on it, or offline when none does.
+
+A running service holds the folder. Operators' commands then call its operator API, by the address
+and token in the file that it left in the folder.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from conveyor.admitting import api_keys_at_rest, rotate_at_rest
+from conveyor.api.api_keys import RotationFailed
+from conveyor.client import Patience, Refused, Unreachable
+from conveyor.client.synchronous import HttpNetwork, drive
+from conveyor.client.transport import Query, Transport, path_of
+from conveyor.domain.api_key import NewKey
+from conveyor.domain.credentials import RotationProgress, RotationResult
+from conveyor.domain.finding import Event, Wanted
+from conveyor.domain.ids import KeyId
+from conveyor.errors import ConveyorError, RefusedToStart
+from conveyor.operating import Address, notice, open_at_rest, owner
+from conveyor.ports.control_queue import DeadLetter, DeadLetters
+from conveyor.settings import Settings
+from conveyor.steps.api_keys import ApiKeyAdmin, ApiKeyInfo, CreatedApiKey
+from conveyor.telemetry import set_up_logs
+
+PAGE = 500
+TIMEOUT = 120.0  # seconds without a byte
+FINDING = msgspec.json.Decoder(Event)
+ROTATION = msgspec.json.Decoder(RotationProgress | RotationResult | RotationFailed)
+
+T = TypeVar("T")
+OnFinding = Callable[[Event], None]
+OnRotation = Callable[[RotationProgress | RotationResult], None]
+
+
+class OutOfReach(ConveyorError):
+    """The folder is held by a process that cannot be asked."""
+
+
+class NotRotated(ConveyorError):
+    """The rotation of the encryption key was not completed."""
+
+
+class Admin(Protocol):
+    """What operators' commands do to a data folder."""
+
+    def examine(self, wanted: Wanted, on_event: OnFinding) -> None: ...
+
+    def dead_letters(self) -> Iterator[DeadLetter]: ...
+
+    def find_dead_letter(self, message_id: str) -> DeadLetter | None: ...
+
+    def redrive(self, message_id: str) -> bool: ...
+
+    def drop(self, message_id: str) -> bool: ...
+
+    def create_key(self, wanted: NewKey) -> CreatedApiKey: ...
+
+    def keys(self) -> Iterator[ApiKeyInfo]: ...
+
+    def revoke_key(self, key_id: KeyId) -> ApiKeyInfo | None: ...
+
+    def rotate_encryption(self, on_event: OnRotation, *, force: bool) -> None: ...
+
+
+def open_admin(settings: Settings) -> Admin:
+    """The service that holds the folder, or the folder itself."""
+    process = owner(settings)
+    if process is None:
+        set_up_logs("warning", json=not sys.stderr.isatty())
+        return OfflineAdmin(settings)
+    found = notice(settings)
+    if found is None:
+        raise OutOfReach(
+            f"process {process} holds the data folder {settings.folder} and has no operator API: it "
+            "is another `conveyor` command, or a service that is starting or stopping; try again "
+            "when it is done"
+        )
+    return ServiceAdmin(found, process)
+
+
+class OfflineAdmin:
+    """Opens the folder for each call."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def examine(self, wanted: Wanted, on_event: OnFinding) -> None:
+        async def examine() -> None:
+            async with open_at_rest(self._settings) as opened:
+                async for event in opened.doctor.examine(wanted):
+                    on_event(event)
+
+        asyncio.run(examine())
+
+    def dead_letters(self) -> Iterator[DeadLetter]:
+        async def listed(control_queue: DeadLetters) -> list[DeadLetter]:
+            return [message async for message in _all_dead_letters(control_queue)]
+
+        yield from self._on_dead_letters(listed)
+
+    def find_dead_letter(self, message_id: str) -> DeadLetter | None:
+        return self._on_dead_letters(lambda queue: queue.find_dead_letter(message_id))
+
+    def redrive(self, message_id: str) -> bool:
+        return self._on_dead_letters(lambda queue: queue.redrive(message_id), writable=True)
+
+    def drop(self, message_id: str) -> bool:
+        return self._on_dead_letters(lambda queue: queue.drop(message_id), writable=True)
+
+    def create_key(self, wanted: NewKey) -> CreatedApiKey:
+        encrypts = wanted.gateway_key is not None
+        return self._on_keys(lambda keys: keys.create(wanted), writable=True, encrypts=encrypts)
+
+    def keys(self) -> Iterator[ApiKeyInfo]:
+        async def listed(keys: ApiKeyAdmin) -> list[ApiKeyInfo]:
+            found = list[ApiKeyInfo]()
+            while page := await keys.page(limit=PAGE, after=found[-1].id if found else ""):
+                found += page
+            return found
+
+        yield from self._on_keys(listed)
+
+    def revoke_key(self, key_id: KeyId) -> ApiKeyInfo | None:
+        return self._on_keys(lambda keys: keys.revoke(key_id), writable=True)
+
+    def rotate_encryption(self, on_event: OnRotation, *, force: bool) -> None:
+        async def rotate() -> None:
+            async with rotate_at_rest(self._settings) as rotation:
+                async for event in rotation.rotate(force=force):
+                    on_event(event)
+
+        asyncio.run(rotate())
+
+    def _on_dead_letters(
+        self, act: Callable[[DeadLetters], Coroutine[object, object, T]], *, writable: bool = False
+    ) -> T:
+        async def opened() -> T:
+            async with open_at_rest(self._settings, writable=writable) as folder:
+                return await act(folder.control_queue)
+
+        return asyncio.run(opened())
+
+    def _on_keys(
+        self,
+        act: Callable[[ApiKeyAdmin], Awaitable[T]],
+        *,
+        writable: bool = False,
+        encrypts: bool = False,
+    ) -> T:
+        async def opened() -> T:
+            async with api_keys_at_rest(
+                self._settings, writable=writable, encrypts=encrypts
+            ) as keys:
+                return await act(keys)
+
+        return asyncio.run(opened())
+
+
+async def _all_dead_letters(control_queue: DeadLetters) -> AsyncIterator[DeadLetter]:
+    after = ""
+    while page := await control_queue.dead_letters(limit=PAGE, after=after):
+        for message in page:
+            yield message
+        after = page[-1].id
+
+
+class ServiceAdmin:
+    """Calls the operator API of the service that holds the folder."""
+
+    def __init__(self, found: Address, process: str) -> None:
+        self._url, self._process = found.url, process
+        self._headers = {"Authorization": f"Bearer {found.token}"}
+        network = HttpNetwork(found.url)
+        once = Patience(attempts=1)
+        base = f"{found.url}/operator"
+        self._transport = Transport(base, None, network, timeout=TIMEOUT, patience=once)
+
+    def examine(self, wanted: Wanted, on_event: OnFinding) -> None:
+        query = {"job": wanted.job_id, "run": wanted.run_id, "bodies": str(wanted.bodies).lower()}
+        for event in self._lines("GET", "doctor", query=query, decoder=FINDING):
+            on_event(event)
+
+    def dead_letters(self) -> Iterator[DeadLetter]:
+        after = ""
+        while page := self._call("GET", "dlq", query={"after": after}, kind=list[DeadLetter]):
+            yield from page
+            after = page[-1].id
+
+    def find_dead_letter(self, message_id: str) -> DeadLetter | None:
+        return self._call("GET", "dlq", message_id, kind=DeadLetter | None)  # type: ignore[arg-type]
+
+    def redrive(self, message_id: str) -> bool:
+        return self._call("POST", "dlq", message_id, "redrive", kind=bool)
+
+    def drop(self, message_id: str) -> bool:
+        return self._call("DELETE", "dlq", message_id, kind=bool)
+
+    def create_key(self, wanted: NewKey) -> CreatedApiKey:
+        return self._call("POST", "keys", body=msgspec.json.encode(wanted), kind=CreatedApiKey)
+
+    def keys(self) -> Iterator[ApiKeyInfo]:
+        after = ""
+        while page := self._call("GET", "keys", query={"after": after}, kind=list[ApiKeyInfo]):
+            yield from page
+            after = page[-1].id
+
+    def revoke_key(self, key_id: KeyId) -> ApiKeyInfo | None:
+        return self._call("DELETE", "keys", key_id, kind=ApiKeyInfo | None)  # type: ignore[arg-type]
+
+    def rotate_encryption(self, on_event: OnRotation, *, force: bool) -> None:
+        query = {"force": str(force).lower()}
+        for event in self._lines("POST", "encryption", "rotate", query=query, decoder=ROTATION):
+            if isinstance(event, RotationFailed):
+                raise NotRotated(f"{event.why}; both keys are kept: repeat the command")
+            on_event(event)
+
+    def _call(
+        self,
+        method: str,
+        *path: str,
+        kind: type[T],
+        query: Query | None = None,
+        body: bytes | None = None,
+    ) -> T:
+        target = path_of(*path, query=query)
+        with self._errors("does not answer"):
+            raw = drive(self._transport.call_once(method, target, body, self._headers))
+            return msgspec.json.decode(raw, type=kind)
+
+    def _lines(
+        self, method: str, *path: str, query: Query, decoder: msgspec.json.Decoder[T]
+    ) -> Iterator[T]:
+        """A response of many lines, as they come."""
+        target = path_of(*path, query=query)
+        with self._errors("did not answer to the end"):
+            response = self._transport.response(method, target, headers=self._headers)
+            lines = drive(response.__aenter__()).lines()
+            try:
+                while line := drive(anext(lines, b"")):
+                    yield decoder.decode(line)
+            finally:
+                drive(response.__aexit__(None, None, None))
+
+    @contextmanager
+    def _errors(self, how: str) -> Iterator[None]:
+        try:
+            yield
+        except Refused as error:
+            if error.status == 400:
+                raise RefusedToStart(error.detail) from None
+            raise self._out_of_reach(f"refuses ({error.status})") from None
+        except (Unreachable, msgspec.MsgspecError):
+            raise self._out_of_reach(how) from None
+
+    def _out_of_reach(self, how: str) -> OutOfReach:
+        return OutOfReach(
+            f"process {self._process} holds the data folder, and {self._url}, its address in "
+            f"operator.json, {how}: it may be starting or stopping; try again in a moment, and if "
+            "that does not help stop that process and repeat the command"
+        )

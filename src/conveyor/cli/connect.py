@@ -1,0 +1,138 @@
+"""Which service a command calls, and as whom: flags, then variables, then a TOML file."""
+
+import inspect
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Concatenate, ParamSpec, get_type_hints
+
+import msgspec
+import typer
+
+from conveyor.client import Conveyor, Patience
+from conveyor.client.transport import OnOutage
+from conveyor.errors import RefusedToStart
+
+P = ParamSpec("P")
+
+DEFAULT_URL = "http://127.0.0.1:8080/v1"
+DEFAULT_FILE = "~/.config/conveyor/cli.toml"
+KNOWN = {"url", "key"}
+ADDRESS = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[^/?#@:\s]+)(:\d{1,5})?(/[^?#\s]*)?", re.ASCII)
+API_KEY = re.compile(r"[\x20-\x7e]{1,512}")
+OUTAGE = 60.0  # seconds without a service that long commands wait out: a restart takes less
+ONCE = Patience(attempts=1)
+PATIENT = Patience(attempts=10_000, within=OUTAGE, first=0.25, longest=1.0)
+
+JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
+TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The task's id.")]
+Url = Annotated[
+    str | None, typer.Option(help="Base URL of the service, or CONVEYOR_URL [local port 8080].")
+]
+Key = Annotated[str | None, typer.Option(help="API key; better in CONVEYOR_KEY or the file.")]
+ConfigFile = Annotated[
+    str | None, typer.Option(help="TOML file with `url` and `key` [~/.config/conveyor/cli.toml].")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the API's JSON.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Wait until the run has ended.")]
+
+
+class Service(msgspec.Struct, frozen=True):
+    """A base URL and a key."""
+
+    url: str
+    key: str | None
+
+    def client(self) -> Conveyor:
+        """A client that reports the first failure: the URL may be wrong."""
+        return Conveyor(self.url, self.key, patience=ONCE)
+
+    def patient_client(self, on_outage: OnOutage | None = None) -> Conveyor:
+        """A client that waits out a restart, for a service that has answered before."""
+        return Conveyor(self.url, self.key, patience=PATIENT, on_outage=on_outage)
+
+
+def with_service(command: Callable[Concatenate[Service, P], None]) -> Callable[..., None]:
+    """Replace the first parameter of a command by the options that select the service."""
+
+    @wraps(command)
+    def call(
+        *args: Any,
+        url: str | None = None,
+        key: str | None = None,
+        config: str | None = None,
+        **given: Any,
+    ) -> None:
+        command(connect(url, key, config), *args, **given)
+
+    hints = get_type_hints(command, include_extras=True)
+    own = list(inspect.signature(command).parameters.values())[1:]
+    shared = {"url": Url, "key": Key, "config": ConfigFile}
+    parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own] + [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in shared.items()
+    ]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+def connect(
+    url: str | None,
+    key: str | None,
+    file: str | None,
+    *,
+    environ: Mapping[str, str] | None = None,
+) -> Service:
+    environ = os.environ if environ is None else environ
+    kept = _from_file(file)
+    base = url or environ.get("CONVEYOR_URL") or kept.get("url") or DEFAULT_URL
+    secret = key or environ.get("CONVEYOR_KEY") or kept.get("key")
+    return Service(_checked_url(base), _checked_key(secret))
+
+
+def _from_file(file: str | None) -> dict[str, str]:
+    path = Path(file or DEFAULT_FILE).expanduser()
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if file is None:
+            return {}
+        raise RefusedToStart(f"{path}: there is no such file") from None
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RefusedToStart(f"{path}: {_why(error)}") from None
+    return _checked(path, found)
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with the file, without quoting it: it may hold a key."""
+    if isinstance(error, OSError):
+        return error.strerror or "cannot be read"
+    return 'must be TOML in UTF-8, with lines such as url = "https://…/v1"'
+
+
+def _checked(path: Path, found: Mapping[str, object]) -> dict[str, str]:
+    for name, value in found.items():
+        if name not in KNOWN:
+            raise RefusedToStart(f"{path}: keys must be {' or '.join(sorted(KNOWN))}, got {name!r}")
+        if not isinstance(value, str):
+            raise RefusedToStart(f"{path}: {name!r} must be a string in quotes")
+    return {name: str(value) for name, value in found.items()}
+
+
+def _checked_url(url: str) -> str:
+    found = ADDRESS.fullmatch(url)
+    if not found or int((found[2] or ":0")[1:]) > 65_535:
+        # Not quoted: a URL may hold a password.
+        raise RefusedToStart(f"the base URL must be like {DEFAULT_URL}; see --url and CONVEYOR_URL")
+    return url.rstrip("/")
+
+
+def _checked_key(key: str | None) -> str | None:
+    # Checked here: the HTTP library would quote a key that it cannot send.
+    if key and not API_KEY.fullmatch(key):
+        raise RefusedToStart("the API key must be 1 to 512 printable ASCII characters")
+    return key or None

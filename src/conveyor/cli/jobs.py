@@ -1,0 +1,294 @@
+"""Commands for the jobs of a service: list, watch, run again, stop and delete them."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from conveyor.cli import output
+from conveyor.cli.connect import Follow, JobId, Json, Service, TaskId, with_service
+from conveyor.cli.export import export
+from conveyor.cli.hints import Advised
+from conveyor.cli.ingest_errors import errors
+from conveyor.cli.output import plain
+from conveyor.cli.submit import add, submit
+from conveyor.client import Conveyor, Job, NotFound, Rerun, Run
+from conveyor.client.shapes import History
+from conveyor.client.transport import decoded
+from conveyor.errors import RefusedToStart
+
+PAGE = 100  # jobs or runs
+
+Listed = Annotated[int, typer.Option(min=1, help="How many at most.")]
+
+
+class JobRows(msgspec.Struct, frozen=True):
+    """A page of jobs as they came; the rows are decoded one by one where they are shown."""
+
+    jobs: list[msgspec.Raw]
+    next_cursor: str | None = None
+
+
+class RunRows(msgspec.Struct, frozen=True):
+    runs: list[msgspec.Raw]
+    next_cursor: str | None = None
+
+
+def register(app: typer.Typer) -> None:
+    for command in COMMANDS:
+        app.command()(command)
+
+
+@with_service
+def close(service: Service, job: JobId, *, as_json: Json = False) -> None:
+    """Close an open job: no more tasks can be added."""
+    with service.client() as client:
+        output.print_job(client.request("POST", "jobs", job, "close"), as_json=as_json)
+
+
+@with_service
+def jobs(
+    service: Service,
+    *,
+    status: Annotated[str | None, typer.Option(help="open, closed or deleted.")] = None,
+    limit: Listed = 20,
+    as_json: Json = False,
+) -> None:
+    """List your jobs, the newest first."""
+    found = JobRows([])
+    with service.client() as client:
+        while len(found.jobs) < limit:
+            most = min(limit - len(found.jobs), PAGE)
+            query = {"status": status, "limit": most, "cursor": found.next_cursor}
+            page = decoded(client.request("GET", "jobs", query=query), JobRows)
+            found = JobRows(found.jobs + page.jobs, page.next_cursor)
+            if found.next_cursor is None:
+                break
+    if as_json:
+        output.json_line(msgspec.json.encode(found))
+        return
+    heads = ("job", "name", "status", "run", "done", "total", "failed", "created")
+    output.table(heads, [_job_row(decoded(raw, Job)) for raw in found.jobs])
+
+
+def _job_row(job: Job) -> tuple[object, ...]:
+    head = (job.job_id, job.name, job.status, output.shown_status(job.latest_run))
+    return (*head, *_numbers(job.latest_run), output.seconds_of(job.created_at))
+
+
+def _numbers(run: Run | None) -> tuple[int, int, int]:
+    return (run.stats.completed, run.stats.total, run.stats.failed) if run else (0, 0, 0)
+
+
+@with_service
+def runs(service: Service, job: JobId, *, limit: Listed = 20, as_json: Json = False) -> None:
+    """List the runs of a job, the newest first."""
+    with service.client() as client:
+        found = list_runs(client, job, limit)
+    if as_json:
+        output.json_line(msgspec.json.encode(found))
+        return
+    heads = ("run", "no.", "status", "trigger", "done", "total", "failed", "created")
+    output.table(heads, [_run_row(decoded(raw, Run)) for raw in found.runs])
+
+
+def list_runs(client: Conveyor, job: str, limit: int) -> RunRows:
+    """Up to `limit` runs, over as many pages as that takes."""
+    found = RunRows([])
+    while len(found.runs) < limit:
+        query = {"limit": min(limit - len(found.runs), PAGE), "cursor": found.next_cursor}
+        page = decoded(client.request("GET", "jobs", job, "runs", query=query), RunRows)
+        found = RunRows(found.runs + page.runs, page.next_cursor)
+        if found.next_cursor is None:
+            break
+    return found
+
+
+def _run_row(run: Run) -> tuple[object, ...]:
+    head = (run.run_id, run.run_sequence, output.shown_status(run), run.trigger)
+    return (*head, *_numbers(run), output.seconds_of(run.created_at))
+
+
+@with_service
+def status(service: Service, job: JobId, *, follow: Follow = False, as_json: Json = False) -> None:
+    """Show the progress of a job; with --follow, until its run has ended.
+
+    Exits with 0, or with 3 if the run ended otherwise than completed, or was deleted.
+    """
+    if follow:
+        from conveyor.cli.follow import follow_and_exit, how_to_follow  # noqa: PLC0415 - loads rich
+
+        with output.interruptible(how_to_follow(job)):
+            follow_and_exit(service, job, None, as_json=as_json)
+        return
+    with service.client() as client:
+        run = output.print_job(client.request("GET", "jobs", job), as_json=as_json)
+    output.exit_as(run)
+
+
+@with_service
+def results(
+    service: Service,
+    job: JobId,
+    *,
+    status: Annotated[
+        str | None, typer.Option(help="successful, failed or processing; several with commas.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Save every page as a file in this folder.")
+    ] = None,
+    ndjson: Annotated[bool, typer.Option("--ndjson", help="Print every row as JSON.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List results, or save the pages."""
+    from conveyor.cli.results import Listing, save_and_print  # noqa: PLC0415 - loads rich
+
+    if out and ndjson:
+        raise RefusedToStart("use either --out or --ndjson, not both")
+    listing = Listing(service, job, status)
+    if out:
+        save_and_print(listing, out, as_json=as_json)
+    elif ndjson:
+        listing.print_lines()
+    elif as_json:
+        listing.print_document()
+    else:
+        listing.print_table()
+
+
+@with_service
+def history(service: Service, job: JobId, task: TaskId, *, as_json: Json = False) -> None:
+    """List the attempts at a task."""
+    with service.client() as client:
+        raw = client.request("GET", "jobs", job, "tasks", task, "history")
+    if as_json:
+        output.json_line(raw)
+        return
+    rows = [
+        (
+            *(one.attempt, output.moment(one.started_at), output.moment(one.ended_at)),
+            one.error.code if one.error else "ok",
+        )
+        for one in decoded(raw, History).events
+    ]
+    output.table(("attempt", "started", "ended", "outcome"), rows)
+
+
+@with_service
+def pause(service: Service, job: JobId, *, as_json: Json = False) -> None:
+    """Pause the live run: tasks in flight finish, no others are started."""
+    _change_run(service, job, "pause", as_json=as_json)
+
+
+@with_service
+def resume(service: Service, job: JobId, *, as_json: Json = False) -> None:
+    """Resume a paused run."""
+    _change_run(service, job, "resume", as_json=as_json)
+
+
+@with_service
+def stop(service: Service, job: JobId, *, as_json: Json = False) -> None:
+    """Stop the live run for good; its results are kept."""
+    _change_run(service, job, "stop", as_json=as_json)
+
+
+def _change_run(service: Service, job: str, action: str, *, as_json: bool) -> None:
+    with service.client() as client:
+        output.print_run(client.request("POST", "jobs", job, action), as_json=as_json)
+
+
+@with_service
+def rerun(
+    service: Service,
+    job: JobId,
+    *,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            help="Only tasks that are pending, processing, successful or failed, with commas "
+            "between; the results of the others are inherited [all tasks]."
+        ),
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Repeating the command with the same key makes no new run.")
+    ] = None,
+    follow: Follow = False,
+    as_json: Json = False,
+) -> None:
+    """Run a job again: all its tasks, or some with --status."""
+    with service.client() as client:
+        raw = client.request(
+            *("POST", "jobs", job, "rerun"),
+            query={"status": status},
+            idempotency_key=idempotency_key,
+        )
+    if not follow:
+        _print_rerun(raw, as_json=as_json)
+        return
+    from conveyor.cli.follow import follow_and_exit, how_to_follow  # noqa: PLC0415 - loads rich
+
+    with output.interruptible(how_to_follow(job)):
+        _print_rerun(raw, as_json=as_json)
+        follow_and_exit(service, job, decoded(raw, Rerun).latest_run, as_json=as_json)
+
+
+def _print_rerun(raw: bytes, *, as_json: bool) -> None:
+    if as_json:
+        output.json_line(raw)
+        return
+    made = decoded(raw, Rerun)
+    output.facts(
+        [
+            ("job", made.job_id),
+            ("run", made.latest_run.run_id if made.latest_run else ""),
+            ("retried_tasks", made.retried_tasks),
+            ("inherited_tasks", made.inherited_tasks),
+        ]
+    )
+
+
+@with_service
+def delete(
+    service: Service,
+    job: JobId,
+    *,
+    run: Annotated[str | None, typer.Option(help="Delete this run only.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete a job with all its runs and pages, or one run."""
+    what = f"run {plain(run)}" if run else f"job {plain(job)}"
+    if not yes:
+        _confirm(f"Delete {what} with all its pages?")
+    with service.client() as client:
+        _delete(client, job, run)
+    if as_json:
+        output.json_line(msgspec.json.encode({"deleted": run or job}))
+    else:
+        output.note(f"Deleted {what}; the service removes its results in the background.")
+
+
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise RefusedToStart("there is no terminal to ask on: give --yes to delete without asking")
+    typer.confirm(question, abort=True, err=True)
+
+
+def _delete(client: Conveyor, job: str, run: str | None) -> None:
+    if run is None:
+        client.delete(job)
+        return
+    try:
+        client.delete_run(job, run)
+    except NotFound as error:
+        advice = f"`conveyor runs {plain(job)}` lists the runs of the job"
+        raise Advised(error, advice) from None
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (
+    submit, add, close, jobs, runs, status, results, export, history, errors,
+    rerun, delete, pause, resume, stop,
+)  # fmt: skip

@@ -1,0 +1,390 @@
+"""`conveyor submit` and `conveyor add`: a list from a file, in one call, in many, or uploaded."""
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Annotated, BinaryIO, Literal, cast
+
+import msgspec
+import typer
+
+from conveyor.cli import output
+from conveyor.cli.connect import Follow, JobId, Json, Service, with_service
+from conveyor.cli.hints import Advised, explained
+from conveyor.cli.output import plain
+from conveyor.cli.task_files import MOST_TASKS, ListedTask, ListFile, list_name, open_list
+from conveyor.client import Added, Conveyor, Patience, Refused, Submitted, Unreachable
+from conveyor.client.shapes import Column
+from conveyor.client.transport import decoded
+from conveyor.errors import ConveyorError, IdempotencyKeyConflict, RefusedToStart
+
+MOST_ADDED = 10_000
+MOST_NAMED = 10
+TIMES_SENT = 2
+TAB = {"tab", "\\t"}
+
+File = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="Lines of URLs; or tasks, in .ndjson or .jsonl; or .csv with a `url` column; "
+        "- for standard input. `submit` also takes them compressed, as .gz or .zst.",
+    ),
+]
+Again = Annotated[
+    str | None,
+    typer.Option(help="Repeating the command with the same key and list makes no new job."),
+]
+BadLines = Annotated[
+    Literal["skip", "fail"] | None,
+    typer.Option(help="What to do about bad lines: skip them, or fail the run."),
+]
+Kind = Annotated[
+    Literal["csv", "ndjson", "txt"] | None,
+    typer.Option("--type", help="The format of the list [by the name of the file]."),
+]
+UrlColumn = Annotated[str | None, typer.Option(help="Of CSV: the column with the URL [url].")]
+IdColumn = Annotated[
+    str | None, typer.Option(help="Of CSV: the column with ids of your own [external_id].")
+]
+Delimiter = Annotated[
+    str | None, typer.Option(help="Of CSV: the character between columns, or `tab` [,].")
+]
+NoHeader = Annotated[
+    bool, typer.Option("--no-header", help="Of CSV: there is no header; columns count from 0.")
+]
+
+
+class PartlyRefused(ConveyorError):
+    """The list was refused, or a part of it; names the lines, and what is accepted already."""
+
+
+class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the options say about a list; the rest follows from its name and its first line."""
+
+    type: str | None = None
+    url_column: str | None = None
+    id_column: str | None = None
+    delimiter: str | None = None
+    no_header: bool = False
+
+    @property
+    def is_given(self) -> bool:
+        return self != ListOptions()
+
+
+class UploadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the service must read an uploaded list."""
+
+    type: str
+    header: bool = True
+    delimiter: str = ","
+    url_column: Column | None = None
+    id_column: Column | None = None
+
+
+@with_service
+def submit(
+    service: Service,
+    file: File,
+    *,
+    param: Annotated[
+        list[str] | None, typer.Option(help="A scraper parameter, name=value; repeatable.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="A name for the job.")] = None,
+    external_id: Annotated[str | None, typer.Option(help="An id of your own.")] = None,
+    max_inflight: Annotated[int | None, typer.Option(help="Tasks at a time [100].")] = None,
+    retries: Annotated[int | None, typer.Option(help="After the first attempt [3].")] = None,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Keep the job open for `conveyor add`.")
+    ] = False,
+    idempotency_key: Again = None,
+    on_invalid: BadLines = None,
+    type_: Kind = None,
+    url_column: UrlColumn = None,
+    id_column: IdColumn = None,
+    delimiter: Delimiter = None,
+    no_header: NoHeader = False,
+    follow: Follow = False,
+    as_json: Json = False,
+) -> None:
+    """Submit a list of URLs as a job. A list that is too long for one call is uploaded."""
+    fields: dict[str, object] = {
+        "zenrows_params": parameters(param or []),
+        "name": name,
+        "external_id": external_id,
+        "max_inflight": max_inflight,
+        "retries": retries,
+        "status": "open" if open_ else None,
+        "on_invalid": on_invalid,
+    }
+    given = {name: value for name, value in fields.items() if value is not None}
+    form = ListOptions(
+        type=type_,
+        url_column=url_column,
+        id_column=id_column,
+        delimiter=delimiter,
+        no_header=no_header,
+    )
+    key = _checked_key(idempotency_key)
+    raw = _submitted(service, file, given, form, key, quiet=as_json)
+    _print_and_follow(service, raw, file, as_json=as_json, follow=follow)
+
+
+def _submitted(
+    service: Service,
+    file: str,
+    given: dict[str, object],
+    form: ListOptions,
+    key: str,
+    *,
+    quiet: bool,
+) -> bytes:
+    with output.interruptible("Nothing was submitted."):
+        source = ListFile(file)
+        by_call = not (source.is_compressed or form.is_given or "on_invalid" in given)
+        listed = _all_for_a_call(source) if by_call else None
+        if listed is not None:
+            given["tasks"] = _tasks(listed, file, may_be_empty=_is_open(given))
+        elif _is_open(given):
+            raise RefusedToStart(_NOT_OPEN.format(source.name))
+        else:
+            given["file_input_id"] = upload(service, source, form, quiet=quiet)
+    try:
+        with service.client() as client:
+            return client.request("POST", "jobs", body=given, idempotency_key=key)
+    except Refused as error:
+        if listed is None and error.code == IdempotencyKeyConflict.code:
+            raise Advised(error, _LIST_OF_ITS_OWN) from None
+        raise _naming_lines(error, file, listed or [], accepted=0) from None
+
+
+_NOT_OPEN = (
+    "{}: an open job must begin with one call: at most "
+    f"{MOST_TASKS:,} tasks, not compressed, without options about the list\n"
+    "  leave --open out to upload the list, however long it is; or submit --open a short one, and "
+    "add the rest with `conveyor add`"
+)
+_LIST_OF_ITS_OWN = (
+    "each upload is a list of its own, even of the same file: `conveyor jobs` shows whether the job "
+    "of this key exists; for another one use another --idempotency-key"
+)
+
+
+def _all_for_a_call(source: ListFile) -> list[ListedTask] | None:
+    """The tasks of a list; None when there are more than a call takes."""
+    if not source.fits_a_call():
+        return None
+    with open_list(source.file, source.held()) as tasks:
+        listed = list(islice(tasks, MOST_TASKS + 1))
+    return listed if len(listed) <= MOST_TASKS else None
+
+
+def _tasks(
+    listed: Sequence[ListedTask], file: str, *, may_be_empty: bool
+) -> list[dict[str, object]]:
+    if not (listed or may_be_empty):
+        raise RefusedToStart(f"{list_name(file)}: there is no URL in it")
+    return [one.task for one in listed]
+
+
+def _is_open(given: Mapping[str, object]) -> bool:
+    return given.get("status") == "open"
+
+
+def parameters(given: Sequence[str]) -> dict[str, object] | None:
+    """`--param name=value`, as often as it was given."""
+    found: dict[str, object] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise RefusedToStart(f"--param must be name=value, like js_render=true, got {text!r}")
+        found[name] = _headers(value) if name == "custom_headers" else value
+    return found or None
+
+
+def _headers(text: str) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.MsgspecError:
+        raise RefusedToStart(
+            '--param custom_headers= must be a JSON object of strings, like {"Referer": "…"}'
+        ) from None
+
+
+def _checked_key(key: str | None) -> str:
+    """A key even where none was given: the call may be repeated when a connection breaks."""
+    if key is not None and not (key.isascii() and key.isprintable() and " " not in key and key):
+        raise RefusedToStart(
+            "--idempotency-key must be 1 to 128 printable characters without spaces"
+        )
+    return key or str(uuid.uuid4())
+
+
+def _print_and_follow(
+    service: Service, raw: bytes, file: str, *, as_json: bool, follow: bool
+) -> None:
+    made = decoded(raw, Submitted)
+    if not follow:
+        _print_submitted(made, raw, file, as_json=as_json)
+        if not as_json:
+            output.note(f"Follow it with: conveyor status {plain(made.job_id)} --follow")
+        return
+    from conveyor.cli.follow import follow_and_exit, how_to_follow  # noqa: PLC0415 - loads rich
+
+    with output.interruptible(how_to_follow(made.job_id)):
+        _print_submitted(made, raw, file, as_json=as_json)
+        follow_and_exit(service, made.job_id, made.latest_run, as_json=as_json)
+
+
+def _print_submitted(made: Submitted, raw: bytes, file: str, *, as_json: bool) -> None:
+    """On a pipe the id alone, for a variable of a script."""
+    if as_json:
+        output.json_line(raw)
+    elif output.on_terminal():
+        what = f"{made.accepted_tasks:,} tasks" if made.accepted_tasks else plain(list_name(file))
+        print(f"Submitted {what} as job {plain(made.job_id)}")
+    else:
+        print(plain(made.job_id), flush=True)
+
+
+# Uploads.
+
+
+def upload(service: Service, source: ListFile, form: ListOptions, *, quiet: bool) -> str:
+    """Upload a list; its file input id. A file is sent once more when the connection breaks."""
+    from conveyor.cli.bars import UploadBar  # noqa: PLC0415 - loads rich
+
+    options = msgspec.structs.asdict(upload_options(source, form))
+    patience = Patience(attempts=TIMES_SENT, first=0.1)
+    file = source.file if source.is_repeatable else cast("BinaryIO", source.stream())
+    try:
+        with (
+            Conveyor(service.url, service.key, patience=patience) as client,
+            UploadBar(source.length, hidden=quiet) as bar,
+        ):
+            return client.upload(file, **options, on_sent=bar.sent)
+    except Unreachable as error:
+        raise Unreachable(
+            f"{source.name}: the upload was cut: {plain(error)}\n"
+            "  nothing was submitted; repeat the command. A list compressed by gzip or zstd is "
+            "sent faster"
+        ) from None
+    except OSError as error:
+        raise RefusedToStart(f"{source.name}: {error.strerror}; nothing was submitted") from None
+    except ValueError as error:
+        raise RefusedToStart(f"{source.name}: {error}; nothing was submitted") from None
+
+
+def upload_options(source: ListFile, form: ListOptions) -> UploadOptions:
+    """What the service is told about the list. A missing column is reported before the upload."""
+    kind = form.type or source.kind
+    if kind == "csv":
+        return _csv_options(source, form)
+    if form != ListOptions(type=form.type):
+        raise RefusedToStart(
+            f"{source.name}: this list is taken for {kind}, and only CSV has columns; give --type csv"
+        )
+    return UploadOptions(type=kind)
+
+
+def _csv_options(source: ListFile, form: ListOptions) -> UploadOptions:
+    delimiter = "\t" if form.delimiter in TAB else form.delimiter or ","
+    if len(delimiter) != 1 or delimiter in '\r\n"':
+        raise RefusedToStart(f"--delimiter must be one character or `tab`, got {form.delimiter!r}")
+    if form.no_header:
+        return UploadOptions(
+            type="csv",
+            header=False,
+            delimiter=delimiter,
+            url_column=_index("--url-column", form.url_column or "0"),
+            id_column=None if form.id_column is None else _index("--id-column", form.id_column),
+        )
+    names = source.columns(delimiter)
+    id_column = form.id_column or ("external_id" if names and "external_id" in names else None)
+    url_column = form.url_column or "url"
+    for name in (url_column, id_column):
+        if names is not None and name is not None and name not in names:
+            raise RefusedToStart(
+                f"{source.name}: no column is named `{name}`, only {plain(', '.join(names))}\n"
+                "  see --url-column, --id-column, --delimiter and --no-header"
+            )
+    return UploadOptions(
+        type="csv", delimiter=delimiter, url_column=url_column, id_column=id_column
+    )
+
+
+def _index(option: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise RefusedToStart(f"{option} with --no-header must be a number from 0, got {text!r}")
+    return int(text)
+
+
+# Adding to an open job.
+
+
+@with_service
+def add(
+    service: Service,
+    job: JobId,
+    file: File,
+    *,
+    last_batch: Annotated[
+        bool, typer.Option("--last-batch", help="Close the job after these.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Add tasks to an open job."""
+    accepted = 0
+    with service.client() as client, open_list(file) as source:
+        for batch, is_last in _batches(source):
+            body: dict[str, object] = {"tasks": [one.task for one in batch]}
+            if last_batch and is_last:
+                body["last_batch"] = True
+            try:
+                raw = client.request(
+                    *("POST", "jobs", job, "tasks"), body=body, idempotency_key=str(uuid.uuid4())
+                )
+            except Refused as error:
+                raise _naming_lines(error, file, batch, accepted=accepted) from None
+            accepted += decoded(raw, Added).accepted_tasks
+            if as_json:
+                output.json_line(raw)
+    if not accepted:
+        raise RefusedToStart(f"{list_name(file)}: there is no URL in it")
+    if not as_json:
+        output.facts([("accepted_tasks", accepted)])
+
+
+def _batches(source: Iterable[ListedTask]) -> Iterator[tuple[list[ListedTask], bool]]:
+    """Batches as large as a call takes, each with whether it is the last."""
+    rest = iter(source)
+    batch = list(islice(rest, MOST_ADDED))
+    while batch:
+        following = list(islice(rest, MOST_ADDED))
+        yield batch, not following
+        batch = following
+
+
+def _naming_lines(
+    error: Refused, file: str, listed: Sequence[ListedTask], *, accepted: int
+) -> ConveyorError:
+    lines = [explained(error), *_faults(error, file, listed)]
+    if accepted:
+        lines.append(
+            f"  the {accepted:,} tasks before line {listed[0].line} are accepted: go on from there"
+        )
+    return PartlyRefused("\n".join(lines))
+
+
+def _faults(error: Refused, file: str, listed: Sequence[ListedTask]) -> Iterator[str]:
+    for fault in error.invalid_tasks[:MOST_NAMED]:
+        line = fault.line
+        if line is None:
+            with suppress(IndexError):
+                line = listed[fault.index].line if fault.index >= 0 else None
+        if line is not None:
+            yield plain(f"  {list_name(file)}, line {line}: {fault.reason} {fault.value}").rstrip()
+    if (more := len(error.invalid_tasks) - MOST_NAMED) > 0:
+        yield f"  and {more:,} more"

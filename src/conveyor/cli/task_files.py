@@ -1,0 +1,249 @@
+"""Lists of tasks in files: lines of URLs, NDJSON of tasks, or CSV with a `url` column.
+
+A `ListFile` is looked at as far as it takes to tell whether the list fits into one call. Of a
+stream, such as standard input, what was looked at is held; a file is opened again.
+"""
+
+import csv
+import io
+import stat
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import chain, islice
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+import msgspec
+
+from conveyor.errors import ConveyorError, RefusedToStart
+
+STDIN = "-"
+ENCODING = "utf-8-sig"  # spreadsheets put a byte order mark before their first column
+CHUNK = 256 * 1024
+MOST_TASKS = 100_000  # of a call that submits
+MOST_LINES = MOST_TASKS + 1  # CSV has a header
+# A call of 64 MiB, less the JSON around every task.
+MOST_BYTES = 56 * 1024 * 1024
+COMPRESSED = {".gz", ".gzip", ".zst", ".zstd"}
+MAGIC = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # of gzip and zstd
+KINDS = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson"}
+
+
+class ListedTask(msgspec.Struct, frozen=True):
+    """A task, and its line in the file."""
+
+    line: int
+    task: dict[str, object]
+
+
+def list_name(file: str) -> str:
+    return "standard input" if file == STDIN else file
+
+
+class ListFile:
+    """A file, or a stream that can be read once; its bytes as they are, compressed or not."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.name = list_name(file)
+        self.length: int | None = None  # unknown for a stream
+        self._stream: BinaryIO | None = None
+        self._held: deque[bytes] = deque()
+        try:
+            if file == STDIN:
+                self._stream = sys.stdin.buffer
+            elif not stat.S_ISREG((about := Path(file).stat()).st_mode):
+                self._stream = Path(file).open("rb")  # noqa: SIM115 - a pipe: open to the end
+            else:
+                self.length = about.st_size
+            self.beginning = next(self._looked_at(), b"")
+        except OSError as error:
+            raise RefusedToStart(f"{self.name}: {error.strerror}") from None
+
+    @property
+    def is_repeatable(self) -> bool:
+        return self._stream is None
+
+    @property
+    def is_compressed(self) -> bool:
+        return Path(self.file).suffix.lower() in COMPRESSED or self.beginning.startswith(MAGIC)
+
+    @property
+    def kind(self) -> str:
+        """By its name; a list without one is NDJSON if its first line is an object."""
+        path = Path(self.file)
+        inner = Path(path.stem) if path.suffix.lower() in COMPRESSED else path
+        if found := KINDS.get(inner.suffix.lower()):
+            return found
+        return "ndjson" if self.first_text().lstrip().startswith("{") else "txt"
+
+    def fits_a_call(self) -> bool:
+        """Whether it is short enough for one call. May look at as much as a call takes."""
+        if self.length is not None and self.length > MOST_BYTES:
+            return False
+        lines = size = 0
+        for chunk in self._looked_at():
+            lines, size = lines + chunk.count(b"\n"), size + len(chunk)
+            if lines > MOST_LINES or size > MOST_BYTES:
+                return False
+        return True
+
+    def stream(self) -> "_Rest":
+        """The whole list from its start, for an upload; once."""
+        return _Rest(self._chunks())
+
+    def _chunks(self) -> Iterator[bytes]:
+        while self._held:
+            yield self._held.popleft()
+        yield from self._fresh()
+
+    def held(self) -> bytes | None:
+        """What is held of a stream, all of it once it was found to fit; of a file nothing."""
+        return None if self.is_repeatable else b"".join(self._held)
+
+    def columns(self, delimiter: str) -> list[str] | None:
+        """The names in the first line of CSV; None where its beginning does not show them."""
+        first, _, _ = self.first_text().partition("\n")
+        try:
+            [names] = csv.reader([first.rstrip("\r")], delimiter=delimiter, strict=True)
+        except (csv.Error, ValueError):  # a name in quotes may run over the line's end
+            return None
+        return [name.strip() for name in names]
+
+    def first_text(self) -> str:
+        """The beginning, decompressed. The service reports what cannot be decompressed or read."""
+        text = _decompressed(self.beginning) if self.is_compressed else self.beginning
+        return text.decode(ENCODING, errors="replace")
+
+    def _looked_at(self) -> Iterator[bytes]:
+        """From the start; what comes of a stream is held."""
+        yield from list(self._held)
+        for chunk in self._fresh():
+            if self._stream:
+                self._held.append(chunk)
+            yield chunk
+
+    def _fresh(self) -> Iterator[bytes]:
+        if self._stream:
+            yield from _read(self._stream)
+            return
+        with Path(self.file).open("rb") as content:
+            yield from _read(content)
+
+
+class _Rest(io.RawIOBase):
+    """Chunks as a file that can be read once; a read gives one chunk."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, _size: int = -1) -> bytes:
+        return next(self._chunks, b"")
+
+
+def _read(content: BinaryIO) -> Iterator[bytes]:
+    while chunk := content.read(CHUNK):
+        yield chunk
+
+
+def _decompressed(beginning: bytes) -> bytes:
+    from conveyor.domain.task_list.decompress import ListDecompressor  # noqa: PLC0415 - for few lists only
+
+    text, decompressor = b"", ListDecompressor()
+    with suppress(ConveyorError):  # it is cut short, if nothing else
+        for chunk in chain(decompressor.decompress(beginning), decompressor.finish()):
+            text += chunk
+            if len(text) > CHUNK:
+                break
+    return text
+
+
+@contextmanager
+def open_list(file: str, held: bytes | None = None) -> Iterator[Iterator[ListedTask]]:
+    """The tasks of a file one by one; a bad line ends the command, which names it.
+
+    `held` is the whole list, where it was read before.
+    """
+    name = list_name(file)
+    try:
+        with _opened(file, held) as source:
+            yield _tasks(source, name, Path(file).suffix.lower())
+    except OSError as error:
+        raise RefusedToStart(f"{name}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise RefusedToStart(f"{name}: must be text in UTF-8") from None
+
+
+def _opened(file: str, held: bytes | None) -> TextIO:
+    if held is not None:
+        return io.TextIOWrapper(io.BytesIO(held), encoding=ENCODING, newline="")
+    if file == STDIN:
+        return io.TextIOWrapper(sys.stdin.buffer, encoding=ENCODING, newline="")
+    return Path(file).open(encoding=ENCODING, newline="")
+
+
+def _tasks(source: TextIO, name: str, suffix: str) -> Iterator[ListedTask]:
+    if suffix == ".csv":
+        return _of_csv(source, name)
+    if KINDS.get(suffix) == "ndjson":
+        return _of_ndjson(source, name)
+    return _of_lines(source, name)
+
+
+def _of_lines(source: TextIO, name: str) -> Iterator[ListedTask]:
+    """URLs; but where the first line is an object they all are: a pipe has no name to tell."""
+    first = list(islice(source, 1))
+    lines = chain(first, source)
+    if first and first[0].lstrip().startswith("{"):
+        return _of_ndjson(lines, name)
+    return (
+        ListedTask(number, {"url": url})
+        for number, line in enumerate(lines, 1)
+        if (url := line.strip()) and not url.startswith("#")
+    )
+
+
+def _of_ndjson(lines: Iterable[str], name: str) -> Iterator[ListedTask]:
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield ListedTask(number, _task(line, f"{name}, line {number}"))
+
+
+def _task(line: str, where: str) -> dict[str, object]:
+    try:
+        task: dict[str, object] = msgspec.json.decode(line, type=dict[str, object])
+    except msgspec.MsgspecError:
+        raise RefusedToStart(f'{where}: must be a task such as {{"url": "https://…"}}') from None
+    if "url" not in task:
+        raise RefusedToStart(f"{where}: the task must have a `url`")
+    return task
+
+
+def _of_csv(source: TextIO, name: str) -> Iterator[ListedTask]:
+    rows = csv.DictReader(source)
+    try:
+        _check_columns(rows.fieldnames, name)
+        for row in rows:
+            yield _listed(row, rows.line_num, name)
+    except csv.Error as error:
+        raise RefusedToStart(f"{name}, line {rows.line_num}: {error}") from None
+
+
+def _check_columns(columns: Iterable[str] | None, name: str) -> None:
+    if columns is None:
+        raise RefusedToStart(f"{name}: is empty; its first line must name the columns")
+    if "url" not in columns:
+        raise RefusedToStart(f"{name}: no column is named `url`, only {', '.join(columns)}")
+
+
+def _listed(row: dict[str, str], line: int, name: str) -> ListedTask:
+    url, external_id = (row.get("url") or "").strip(), (row.get("external_id") or "").strip()
+    if not url:
+        raise RefusedToStart(f"{name}, line {line}: the `url` must not be empty")
+    task: dict[str, object] = {"url": url}
+    return ListedTask(line, task | {"external_id": external_id} if external_id else task)

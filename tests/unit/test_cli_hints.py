@@ -1,0 +1,60 @@
+"""What a refusal tells on the command line: what happened, and what to do."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from conveyor.cli.connect import Service
+from conveyor.cli.hints import explained
+from conveyor.client import Unreachable
+from conveyor.client.errors import Problem, Refused, refusal
+from conveyor.errors import CallerFault, ConveyorError, Unavailable
+
+
+def _below(root: type[ConveyorError]) -> Iterator[type[ConveyorError]]:
+    yield root
+    for kind in root.__subclasses__():
+        yield from _below(kind)
+
+
+def _refused(status: int, code: str, detail: str = "So") -> str:
+    return explained(Refused(Problem(status=status, code=code, detail=detail)))
+
+
+@pytest.mark.parametrize("kind", list(_below(CallerFault)) + list(_below(Unavailable)))
+def test_every_refusal_says_what_to_do(kind: type[CallerFault | Unavailable]) -> None:
+    status = getattr(kind, "status", 503)
+    said, *advice = _refused(status, kind.code).splitlines()
+    assert said == f"So ({status} {kind.code})"
+    assert len(advice) == 1
+    assert len(advice[0].strip()) > 10
+
+
+def test_a_refusal_cannot_steer_the_terminal() -> None:
+    told = _refused(404, "not_found", "No\x1b[31m such job")
+    assert "such job (404 not_found)" in told
+    assert "conveyor jobs" in told
+    assert "\x1b" not in told
+
+
+def test_a_refusal_without_words_of_the_commands_has_those_of_the_error() -> None:
+    assert "run the job again; a longer `result_ttl_days`" in _refused(410, "result_expired")
+    assert _refused(418, "teapot") == "So (418 teapot)"
+
+
+def test_a_fault_of_the_service_is_told_with_its_request_id() -> None:
+    problem = b'{"code": "internal", "detail": "It broke"}'
+    told = explained(refusal(500, problem, {"X-Request-ID": "abc"}))
+    assert told.startswith("It broke (500 internal, request id abc)\n  repeat")
+
+
+def test_a_service_that_is_not_there_says_how_to_start_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    with (
+        Service(f"http://127.0.0.1:{port}/v1", None).client() as client,
+        pytest.raises(Unreachable) as error,
+    ):
+        client.job("j")
+    assert "is it running" in explained(error.value)

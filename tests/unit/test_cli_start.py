@@ -1,0 +1,30 @@
+"""What a command loads: `conveyor jobs` is a client, and must start like one."""
+
+import json
+import os
+import subprocess
+import sys
+
+# Of the server, its engines and the asynchronous client.
+ABSENT = {"aiohttp", "apsw", "asyncio", "cryptography", "rich", "starlette", "uvicorn"}
+MOST_MODULES = 350  # 312 on Python 3.11; 733 when commands loaded the server
+LISTED = """
+import json, sys
+from conveyor.cli.main import main
+sys.argv = ["conveyor", "jobs", "--url", "http://127.0.0.1:1/v1"]
+try:
+    main()
+except SystemExit as end:
+    assert end.code == 1, end.code
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_a_command_loads_no_server_and_few_modules() -> None:
+    environ = {name: value for name, value in os.environ.items() if "CONVEYOR" not in name}
+    told = subprocess.run(
+        [sys.executable, "-c", LISTED], capture_output=True, text=True, check=True, env=environ
+    )
+    loaded = json.loads(told.stdout)
+    assert ABSENT & {name.partition(".")[0] for name in loaded} == set()
+    assert len(loaded) <= MOST_MODULES
