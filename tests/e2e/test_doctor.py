@@ -362,7 +362,7 @@ def test_a_notice_that_leads_nowhere_is_told(tmp_path: Path) -> None:
             assert f"process {pid} holds" in told.stderr
             assert "try again" in told.stderr
         notice.unlink()
-        assert "takes no questions" in _conveyor("doctor", "--data", str(tmp_path), code=1).stderr
+        assert "has no operator API" in _conveyor("doctor", "--data", str(tmp_path), code=1).stderr
 
 
 def test_a_folder_without_data_is_refused_and_stays_empty(tmp_path: Path) -> None:
