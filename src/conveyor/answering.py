@@ -1,5 +1,6 @@
 """What callers ask for: the steps behind each call of the API."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from conveyor.api.handlers import Handlers
@@ -18,7 +19,6 @@ from conveyor.steps.read import Read
 from conveyor.steps.rerun import RerunJob
 from conveyor.steps.shared.idempotency import Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
-from conveyor.steps.shared.owing import Owing
 from conveyor.steps.shared.quotas import Quotas
 from conveyor.steps.shared.sizes import Sizes
 from conveyor.steps.shared.standing import Standing
@@ -34,7 +34,7 @@ def wire_handlers(
     progress: ProgressFeed,
     *,
     exporting: Export,
-    owing: Owing,
+    wake_sender: Callable[[], None],
     vet: Vet,
     sizes: Sizes,
     dispatcher: Dispatcher,
@@ -59,14 +59,14 @@ def wire_handlers(
             quota=quota,
             standing=standing.check_job,
         ),
-        lifecycle=_wire_lifecycle(engines, ingest, owing, standing),
+        lifecycle=_wire_lifecycle(engines, ingest, wake_sender, standing),
         reruns=replace(
             _wire_rerun(settings, engines, idempotency, ingest),
             quota=quota,
             standing=standing.check,
             sizes=sizes,
         ),
-        deleting=_wire_delete(engines, ingest, owing),
+        deleting=_wire_delete(engines, ingest, wake_sender),
         exporting=replace(exporting, quota=quota),
         read=_wire_read(engines, dispatcher),
         progress=progress,
@@ -96,15 +96,16 @@ def _wire_standing(engines: Engines, dispatcher: Dispatcher) -> Standing:
 
 
 def _wire_lifecycle(
-    engines: Engines, ingest: Ingest, owing: Owing, standing: Standing
+    engines: Engines, ingest: Ingest, wake_sender: Callable[[], None], standing: Standing
 ) -> Lifecycle:
     return Lifecycle(
         metadata=engines.metadata,
         work=engines.work,
         clock=engines.clock,
-        owing=owing,
+        ids=engines.ids,
         check=ingest.check,
         wake=ingest.wake,
+        wake_sender=wake_sender,
         standing=standing.check_job,
     )
 
@@ -197,12 +198,13 @@ def _wire_rerun(
     )
 
 
-def _wire_delete(engines: Engines, ingest: Ingest, owing: Owing) -> Delete:
+def _wire_delete(engines: Engines, ingest: Ingest, wake_sender: Callable[[], None]) -> Delete:
     return Delete(
         metadata=engines.metadata,
         work=engines.work,
         control_queue=engines.control_queue,
         clock=engines.clock,
-        owing=owing,
+        ids=engines.ids,
         wake=ingest.wake,
+        wake_sender=wake_sender,
     )

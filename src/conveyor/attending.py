@@ -61,10 +61,11 @@ def wire_ingest(
         work=engines.work,
         blobs=engines.blobs,
         clock=engines.clock,
-        owing=complete.owing,
+        ids=engines.ids,
         limits=settings.limits,
         check=complete.check,
         wake=dispatcher.wake,
+        wake_sender=complete.wake_sender,
         sizes=sizes,
     )
 

@@ -38,7 +38,6 @@ from conveyor.steps.complete import Complete
 from conveyor.steps.doctor import Doctor
 from conveyor.steps.mend import Mend
 from conveyor.steps.retire import DeleteRun, Retire
-from conveyor.steps.shared.owing import Owing
 from conveyor.steps.sweep import Count, Sweep
 from conveyor.timekeeping import DueTimes
 from conveyor.vitals import Room
@@ -135,13 +134,7 @@ async def open_at_rest(settings: Settings, *, writable: bool = False) -> AsyncIt
             bodies=PackBodies(packs, FileBodies(folder / "bodies")),
             blobs=FileBlobs(folder / "blobs"),
         )
-        complete = Complete(
-            metadata=rows.metadata,
-            tasks=rows.tasks,
-            work=rows.work,
-            clock=clock,
-            owing=Owing(ids=ids),
-        )
+        complete = wire_complete(stores, _wake_nothing)
         sweep = wire_sweep(
             settings,
             stores,
@@ -152,6 +145,17 @@ async def open_at_rest(settings: Settings, *, writable: bool = False) -> AsyncIt
         )
         doctor = wire_doctor(settings, stores, sweep, running=False)
         yield AtRest(doctor=doctor, control_queue=rows.control_queue)
+
+
+def wire_complete(stores: Stores, wake_sender: Callable[[], None]) -> Complete:
+    return Complete(
+        metadata=stores.metadata,
+        tasks=stores.tasks,
+        work=stores.work,
+        clock=stores.clock,
+        ids=stores.ids,
+        wake_sender=wake_sender,
+    )
 
 
 def wire_sweep(
@@ -231,6 +235,10 @@ def wire_doctor(settings: Settings, stores: Stores, sweep: Sweep, *, running: bo
         lost=lost,
         surroundings=surroundings,
     )
+
+
+def _wake_nothing() -> None:
+    """No sender runs beside a folder at rest."""
 
 
 def _count_nothing(_what: str, _times: int) -> None:

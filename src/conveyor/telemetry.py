@@ -24,12 +24,13 @@ from prometheus_client import (
 from conveyor.domain.counts import NANO, NOTHING
 from conveyor.domain.failure import BY_CODE, FailureReason
 from conveyor.domain.ids import RunId
+from conveyor.domain.outbox import DeliveryResult
 from conveyor.domain.task import Settlement, Task, TaskStatus
 from conveyor.domain.waiting import Waiting
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
 from conveyor.ports.tasks import NewTask, TaskPage, Tasks
-from conveyor.ports.webhooks import Reply, Webhooks
+from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Work
 
 SECRET = re.compile(r"(?i)(apikey|api_key|x-api-key|authorization|signature)=[^&\s\"']+")
@@ -342,22 +343,22 @@ class MeteredGateway:
 
 
 class MeteredWebhooks:
-    """Times deliveries to webhooks, and counts what came of them."""
+    """Times requests to webhooks, and counts their results."""
 
     def __init__(self, webhooks: Webhooks, metrics: Metrics) -> None:
         self._webhooks = webhooks
         self._metrics = metrics
         self.check = webhooks.check
-        self.host = webhooks.host
+        self.origin = webhooks.origin
 
-    async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> Reply:
+    async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> DeliveryResult:
         started = time.perf_counter()
-        reply = await self._webhooks.post(url, headers, content)
+        result = await self._webhooks.post(url, headers, content)
         self._metrics.delivery.observe(time.perf_counter() - started)
-        outcome = (reply.error or DELIVERED).partition(":")[0]
+        outcome = (result.error or DELIVERED).partition(":")[0]
         known = outcome if outcome in DELIVERY_OUTCOMES else OTHER
         self._metrics.deliveries.labels(known).inc()
-        return reply
+        return result
 
 
 def set_up_logs(level: str, *, json: bool) -> None:

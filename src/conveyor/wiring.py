@@ -46,24 +46,23 @@ from conveyor.domain.retry import RetryPolicy
 from conveyor.errors import RefusedToStart, StorageFull, Unavailable
 from conveyor.gateways import open_gateway
 from conveyor.notifying import open_webhooks, wire_notifying
-from conveyor.operating import PACKS, Engines, ports, wire_doctor, wire_sweep
+from conveyor.operating import PACKS, Engines, ports, wire_complete, wire_doctor, wire_sweep
 from conveyor.port_metrics import timed
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock, Ids
-from conveyor.reporting import open_step_functions, wire_report
+from conveyor.reporting import open_step_functions
 from conveyor.scheduling import FIRE_IDLE, wire_fire, wire_schedules
 from conveyor.settings import Settings
 from conveyor.steps.auth import Authenticate
 from conveyor.steps.complete import Complete
 from conveyor.steps.control import ControlWorker
 from conveyor.steps.delete import Delete
+from conveyor.steps.deliver.sender import OutboxSender
 from conveyor.steps.dispatch.config import DispatchConfig
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.doctor import LEAST_ROOM
 from conveyor.steps.fire import Fire
-from conveyor.steps.notify import Notify
 from conveyor.steps.progress import ROUND, ProgressFeed
-from conveyor.steps.report import Report
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
 from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
@@ -105,9 +104,8 @@ class Service:
     app: Front
     metrics: Metrics
     dispatcher: Dispatcher
-    notify: Notify
+    deliver: OutboxSender
     control_worker: ControlWorker
-    report: Report
     fire: Fire
     sweep: Sweep
     sweep_every: timedelta
@@ -122,9 +120,8 @@ class Service:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.dispatcher.run(stopping), name="dispatcher")
             loops = [
-                self.notify.run(stopping),
+                self.deliver.run(stopping),
                 serve(self.sweep.step, stopping, idle=self.sweep_every, name="sweep"),
-                self.report.run(stopping),
                 serve(self.fire.step, stopping, idle=FIRE_IDLE, name="fire"),
                 *(
                     serve(self.control_worker.step, stopping, idle=CONTROL_IDLE, name="control")
@@ -258,7 +255,7 @@ def wire(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> 
     metrics = Metrics()
     stores, engines = engines, _measured(engines, metrics, settings.slow_call)
     notifying = wire_notifying(settings, engines, metrics)
-    complete = notifying.complete
+    complete = wire_complete(engines, notifying.deliver.wake)
     dispatcher = _wire_dispatcher(settings, engines, complete, metrics)
     ingest = wire_ingest(settings, engines, complete, dispatcher, sizes)
     authenticate = wire_authenticate(engines)
@@ -271,7 +268,7 @@ def wire(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> 
         ingest,
         progress,
         exporting=exporting,
-        owing=complete.owing,
+        wake_sender=notifying.deliver.wake,
         vet=notifying.vet,
         sizes=sizes,
         dispatcher=dispatcher,
@@ -288,9 +285,8 @@ def wire(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> 
         app=build(handlers, others, operators),
         metrics=metrics,
         dispatcher=dispatcher,
-        notify=notifying.notify,
+        deliver=notifying.deliver,
         control_worker=wire_control_worker(engines, ingest, exporting),
-        report=wire_report(engines),
         fire=wire_fire(engines, metrics),
         sweep=sweep,
         sweep_every=settings.sweep_every,
@@ -385,8 +381,9 @@ def _wire_dispatcher(
         work=engines.work,
         bodies=engines.bodies,
         clock=engines.clock,
-        owing=complete.owing,
+        ids=engines.ids,
         check=complete.check,
+        wake_sender=complete.wake_sender,
         # The dispatcher settles, and settling wakes the dispatcher.
         wake=lambda run_id: dispatcher.wake(run_id),  # noqa: PLW0108 - it is made below
         same_key=lambda run_id: dispatcher.discovery.sharing_key(run_id),  # noqa: PLW0108 - the same

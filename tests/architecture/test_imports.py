@@ -32,7 +32,7 @@ STANDARD_AND_PURE = {
     "base64", "collections", "csv", "dataclasses", "datetime", "difflib", "enum", "functools", "hashlib", "hmac", "http", "ipaddress", "itertools", "math", "re", "struct", "sys", "typing", "zlib", "zoneinfo",
 }  # fmt: skip
 # Parts of a step that still lie beside it; they move into the package of their step.
-PARTS_OF_STEPS = {"check", "courier", "owing"}  # fmt: skip
+PARTS_OF_STEPS = {"check"}
 # Only these know every part.
 KNOW_ALL = {
     "wiring",

@@ -139,13 +139,13 @@ def test_a_state_that_timed_out_is_left_alone(
 
 
 def _tried(data: Path) -> dict[str, Any] | None:
-    events = [one for one in _events(data) if one["channel"] == Channel.TASK_TOKEN]
+    events = [one for one in _events(data) if one["channel"] == Channel.STEP_FUNCTIONS]
     return next((one for one in events if one["deliveries"]), None)
 
 
 def _over(data: Path) -> dict[str, Any] | None:
     """The event for a task token, once it is not owed any more."""
-    events = [one for one in _events(data) if one["channel"] == Channel.TASK_TOKEN]
+    events = [one for one in _events(data) if one["channel"] == Channel.STEP_FUNCTIONS]
     return next((one for one in events if one["due_at"] is None), None)
 
 
@@ -170,22 +170,23 @@ async def test_heartbeats_keep_a_state_waiting_that_would_time_out_without(
     machine = a_machine(moto, HeartbeatSeconds=2)
     kept, left = machine.start(), machine.start()
     house = a_house()
-    async with AwsStepFunctions(threads=4) as house.report.step_functions:
+    async with AwsStepFunctions(threads=4) as connected:
+        house.connect(connected)
         _, run_id = await house.submit(
             3, step_functions={"task_token": kept.token, "heartbeat_seconds": 30}
         )
         began = time.monotonic()
         while time.monotonic() - began < 5:
             house.clock.advance(timedelta(seconds=30))
-            assert await house.report.step() == 1
+            assert await house.callback_sender.step() == 1
             until(_later(0.5))
         assert left.outcome()["by_name"] == "States.Timeout"
         assert kept.is_waiting
 
         await house.drain(run_id, lambda _task: A_PAGE)
-        await house.report.step()
+        await house.callback_sender.step()
         assert kept.outcome()["next_state_saw"]["run_id"] == run_id
-        assert not isinstance(await house.report.step_functions.heartbeat(left.token), Sent)
+        assert not isinstance(await connected.heartbeat(left.token), Sent)
 
 
 async def test_beats_end_when_the_state_is_over(
@@ -196,10 +197,11 @@ async def test_beats_end_when_the_state_is_over(
     waiting = a_machine(aws, TimeoutSeconds=2, HeartbeatSeconds=1).start()
     house = a_house()
     await house.submit(3, step_functions={"task_token": waiting.token, "heartbeat_seconds": 30})
-    async with AwsStepFunctions(threads=4) as house.report.step_functions:
+    async with AwsStepFunctions(threads=4) as connected:
+        house.connect(connected)
         waiting.outcome()
         house.clock.advance(timedelta(seconds=30))
-        await house.report.step()
+        await house.callback_sender.step()
         [event] = await house.metadata.page(OutboxEvent, limit=9)
         assert event.status is EventStatus.DROPPED or aws.name == "moto_server"
         assert event.deliveries[-1].error
@@ -277,9 +279,10 @@ async def test_in_any_weather_every_state_hears_of_its_own_end_once(
         else:
             await house.drain(run_id, lambda _task: A_PAGE)
     endpoint.weather = bad_weather(seed)
-    async with AwsStepFunctions(threads=4) as house.report.step_functions:
+    async with AwsStepFunctions(threads=4) as connected:
+        house.connect(connected)
         for _ in range(200):
-            await house.report.step()
+            await house.callback_sender.step()
             house.clock.advance(timedelta(minutes=1))
             if not await _due(house):
                 break

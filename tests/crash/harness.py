@@ -21,12 +21,12 @@ from conveyor.steps import (
     clear,
     delete,
     export,
-    notify,
     pack,
     purge,
     rotate_encryption,
     sweep,
 )
+from conveyor.steps.deliver import sender
 from tests.crash.deaths import ASTRAY, DEAD, Crossing, Deaths, Point, When
 from tests.crash.every_scenario import SCENARIOS
 from tests.crash.life import a_life
@@ -63,7 +63,7 @@ def prepare() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     purge.CHUNK = sweep.BITE = clear.BITE = 4
     delete.PAGE = purge.PAGE = sweep.PAGE = 2
-    export.PAGE = pack.PAGE = notify.PAGE = rotate_encryption.PAGE = 2
+    export.PAGE = pack.PAGE = sender.PAGE = rotate_encryption.PAGE = 2
     pack.LARGE = 30  # bytes: those of a page from large.example
     pack.AHEAD = 0  # one call after another, so that each has the same number in every life
     with _folder() as folder:

@@ -40,12 +40,10 @@ SELECT 1 FROM task JOIN run_no ON run_no.no = task.run_no JOIN run ON run.id = r
    AND coalesce(run.doc ->> 'pause_state', 'active') = 'active' LIMIT 1
 """
 
-# Ends that states are to be told of, and heartbeats of runs that are over.
-OWED = "SELECT 1 FROM event WHERE due_at IS NOT NULL AND channel = 'webhook' LIMIT 1"
-UNTOLD = """
-SELECT 1 FROM event LEFT JOIN run ON run.id = event.doc ->> 'run_id'
- WHERE due_at IS NOT NULL
-   AND (channel = 'task_token' OR channel = 'heartbeat' AND run.live IS NOT 1) LIMIT 1
+# Events to send. Heartbeats of live runs are not among them: they never end.
+OWED = """
+SELECT 1 FROM outbox_event LEFT JOIN run ON run.id = outbox_event.doc ->> 'run_id'
+ WHERE due_at IS NOT NULL AND (channel <> 'heartbeat' OR run.live IS NOT 1) LIMIT 1
 """
 
 
@@ -190,18 +188,11 @@ class Life:
             await self.dispatch()
         await self.dispatch()
 
-    async def report(self) -> None:
-        """Tell the states that wait what is due to them."""
+    async def deliver(self) -> None:
+        """Send the events of the outbox that are due."""
         if self.is_past:
             return
-        await self.service.report.step()
-        self.deaths.step_is_over()
-
-    async def notify(self) -> None:
-        """Send what is due to webhooks."""
-        if self.is_past:
-            return
-        while await self.service.notify.step():
+        while await self.service.deliver.step():
             pass
         self.deaths.step_is_over()
 
@@ -218,12 +209,9 @@ class Life:
                 await self.handle_messages()
             elif self.sees(UNFINISHED):
                 await self.drain()
-            elif self.sees(UNTOLD):
-                self.advance(timedelta(minutes=1))
-                await self.report()
             elif self.sees(OWED):
                 self.advance(timedelta(minutes=1))
-                await self.notify()
+                await self.deliver()
             else:
                 return
         raise AssertionError("it does not come to rest")
@@ -306,7 +294,7 @@ def _tried(data: Path, url: str) -> tuple[int, int]:
 
 def _told(data: Path, event_id: str) -> int:
     connection = apsw.Connection(str(data / "conveyor.db"), flags=apsw.SQLITE_OPEN_READONLY)
-    query = "SELECT json_array_length(doc, '$.deliveries') FROM event WHERE id = ?"
+    query = "SELECT json_array_length(doc, '$.deliveries') FROM outbox_event WHERE id = ?"
     [(attempts,)] = connection.execute(query, (event_id,))
     connection.close()
     return int(str(attempts))

@@ -61,7 +61,7 @@ def _rows(connection: apsw.Connection, bodies: Bodies) -> Picture:
             "deletion",
             "file_input",
             "export",
-            "event",
+            "outbox_event",
             "signing_keys",
         )
     }

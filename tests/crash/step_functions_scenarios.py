@@ -21,9 +21,9 @@ def _however_often(picture: Picture) -> Picture:
             for name, value in event.items()
             if name not in {"deliveries", "tries"}
         }
-        for event in picture["event"]
+        for event in picture["outbox_event"]
     ]
-    return picture | {"event": events}
+    return picture | {"outbox_event": events}
 
 
 async def _awaited(life: Life, count: int = 2, *, beats: bool = False) -> Answer:
@@ -33,7 +33,7 @@ async def _awaited(life: Life, count: int = 2, *, beats: bool = False) -> Answer
 
 async def _told(life: Life, outcome: str) -> None:
     """The state hears of it in this life, or was told in an earlier one."""
-    await life.report()
+    await life.deliver()
     await life.rest()
     assert life.states.outcome(TOKEN) == outcome
 
@@ -78,9 +78,9 @@ async def keep_a_state_waiting_and_let_it_go(life: Life) -> None:
     life.begin()
     job = await _awaited(life, beats=True)
     life.advance(timedelta(seconds=BEAT))
-    await life.report()
+    await life.deliver()
     await on(life, job, "stop")
-    await life.report()
+    await life.deliver()
     life.advance(timedelta(seconds=BEAT))
     await _told(life, "RunStopped")
 
@@ -92,7 +92,7 @@ async def keep_a_state_waiting_that_has_gone_on(life: Life) -> None:
         await life.raw.step_functions.fail(TOKEN, error="another", cause="")
     life.begin()
     life.advance(timedelta(seconds=BEAT))
-    await life.report()
+    await life.deliver()
     await life.drain()
     await _told(life, "another")
 

@@ -56,7 +56,7 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("doctor.py", "tasks.runs_held"): ONLY_READ,
     ("export.py", "blobs.read"): ONLY_READ,
     ("fire.py", "metadata.get(ApiKey)"): NOTHING_YET,
-    ("notify.py", "metadata.get(OutboxEvent)"): FOR_THE_RECORD,
+    ("sender.py", "metadata.get(OutboxEvent)"): FOR_THE_RECORD,
     ("progress.py", "metadata.get(Run)"): ONLY_READ,
     ("progress.py", "tasks.counts"): ONLY_READ,
     ("quotas.py", "tasks.counts"): ONLY_READ,

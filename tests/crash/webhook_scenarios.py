@@ -32,30 +32,30 @@ async def _event(life: Life, job: Answer) -> str:
 async def tell_a_webhook_of_a_completed_run(life: Life) -> None:
     life.begin()
     await _ended(life)
-    await life.notify()
+    await life.deliver()
 
 
 @scenario()
 async def tell_a_webhook_of_a_failed_run(life: Life) -> None:
     life.begin()
     await _ended(life, kind="blocked", count=1)
-    await life.notify()
+    await life.deliver()
 
 
 @scenario()
 async def tell_a_webhook_that_takes_the_second_attempt(life: Life) -> None:
     await _ended(life, {"url": "https://flaky.example/in"})
     life.begin()
-    await life.notify()
+    await life.deliver()
     life.advance(timedelta(minutes=1))
-    await life.notify()
+    await life.deliver()
 
 
 @scenario()
 async def tell_a_webhook_that_is_gone(life: Life) -> None:
     await _ended(life, {"url": "https://gone.example/in"})
     life.begin()
-    await life.notify()
+    await life.deliver()
 
 
 @scenario()
@@ -65,7 +65,7 @@ async def tell_one_receiver_of_many_ends(life: Life) -> None:
         assert job.status == 201
     await life.drain()
     life.begin()
-    await life.notify()
+    await life.deliver()
 
 
 @scenario()
@@ -73,7 +73,7 @@ async def clear_a_webhook_with_something_owed(life: Life) -> None:
     job = await _ended(life)
     life.begin()
     await life.call("clear", "DELETE", f"/v1/jobs/{job['job_id']}/webhook")
-    await life.notify()
+    await life.deliver()
 
 
 @scenario()
@@ -84,13 +84,13 @@ async def set_a_webhook_of_a_live_run(life: Life) -> None:
     answer = await life.call("set", "PUT", f"/v1/jobs/{job['job_id']}/webhook", body)
     assert answer.status == 200
     await life.drain()
-    await life.notify()
+    await life.deliver()
 
 
 @scenario()
 async def deliver_an_event_again(life: Life) -> None:
     job = await _ended(life)
-    await life.notify()
+    await life.deliver()
     life.begin()
     again = f"webhook/deliveries/{await _event(life, job)}/redeliver"
     assert (await on(life, job, again, label="again")).status == 202
@@ -111,13 +111,13 @@ async def tell_with_a_signature(life: Life) -> None:
     hook = {"url": "https://ok.example/in", "signature": True}
     assert (await life.call("test", "POST", "/v1/webhook/test", hook)).status == 200
     await _ended(life, hook)
-    await life.notify()
+    await life.deliver()
 
 
 @scenario()
 async def delete_a_job_whose_webhook_was_told(life: Life) -> None:
     job = await _ended(life)
-    await life.notify()
+    await life.deliver()
     life.begin()
     await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
     await life.handle_messages()
@@ -126,7 +126,7 @@ async def delete_a_job_whose_webhook_was_told(life: Life) -> None:
 @scenario()
 async def sweep_events_that_are_over(life: Life) -> None:
     await _ended(life)
-    await life.notify()
+    await life.deliver()
     life.advance(timedelta(days=31))
     life.begin()
     await life.sweep()

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from conveyor.domain.outbox import DeliveryResult
 from conveyor.domain.webhook import WebhookRules
-from conveyor.ports.webhooks import Reply
+from conveyor.testing.webhooks import GONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +17,13 @@ class ScriptedByHost:
     async def check(self, url: str) -> None:
         WebhookRules().target(url)
 
-    def host(self, url: str) -> str:
-        return WebhookRules().target(url).host
+    def origin(self, url: str) -> str:
+        return WebhookRules().target(url).origin
 
-    async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> Reply:
-        kind, _, _ = self.host(url).partition(".")
+    async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> DeliveryResult:
+        kind, _, _ = self.origin(url).partition(".")
         if kind == "gone":
-            return Reply(status=410, error="http_4xx:410")
+            return GONE
         if kind == "flaky" and not self.attempts(headers["X-ZenRows-Event-Id"]):
-            return Reply(status=503, error="http_5xx:503")
-        return Reply(status=204)
+            return DeliveryResult(status_code=503, error="http_5xx:503")
+        return DeliveryResult(status_code=204)

@@ -41,9 +41,10 @@ from conveyor.domain.deletion import PURGE
 from conveyor.domain.export import EXPORT
 from conveyor.domain.failure import BY_CODE, BY_STATUS, AccountReason, FailureReason, Handling
 from conveyor.domain.json_slices import finish
-from conveyor.domain.notice import SCHEMA
+from conveyor.domain.outbox import Channel
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.task_list import decompress, reader, rows, spec
+from conveyor.domain.webhook import SCHEMA
 from conveyor.steps.dispatch.config import SETTLE_LOOPS, DispatchConfig
 from conveyor.steps.shared.turn import TURN
 
@@ -442,20 +443,19 @@ def test_the_waits_between_attempts_are_the_codes() -> None:
 
 def test_the_bounds_of_webhooks_are_the_codes() -> None:
     text = section(WEBHOOKS)
-    poor = int(delivery_queue.PLACES * delivery_queue.POOR_SHARE)
     for said in (
         f"`{SCHEMA}`",
-        f"the latest {outbox.MOST_DELIVERIES} of each event",
+        f"the latest {outbox.KEPT_DELIVERIES[Channel.WEBHOOK]} of each event",
         (
-            f"{delivery_queue.PLACES} deliveries are under way at a time in a process, "
-            f"{delivery_queue.PLACES_OF_ONE} to one host, "
-            f"{delivery_queue.PLACES_OF_CALLER} of one caller, and {poor} to hosts"
+            f"{delivery_queue.PLACES} deliveries are in flight at a time in a process, "
+            f"{delivery_queue.PER_ORIGIN} to one receiver (a host and port), "
+            f"{delivery_queue.PER_CALLER} of one caller, and {delivery_queue.UNHEALTHY} to receivers"
         ),
         f"after more than {delivery_queue.LATE:.0f} s",
-        f"({delivery_queue.MOST_IN_LINE:,} events at most over all)",
+        f"({delivery_queue.MOST_WAITING:,} events at most in all lines)",
         (
-            f"at least {delivery_queue.SHORTEST_WAIT.total_seconds():.0f} s and at most "
-            f"{delivery_queue.LONGEST_WAIT.total_seconds() / 60:.0f} min"
+            f"at least {delivery_queue.SHORTEST_DELAY.total_seconds():.0f} s and at most "
+            f"{delivery_queue.LONGEST_DELAY.total_seconds() / 60:.0f} min"
         ),
         f"at most {webhook.LONGEST_WAIT.total_seconds() / 3600:.0f} hours",
         (

@@ -16,6 +16,7 @@ import pytest
 from conveyor.adapters.http import lookup, webhooks
 from conveyor.adapters.http.lookup import Resolve
 from conveyor.adapters.http.webhooks import LARGEST_ANSWER, HttpWebhooks
+from conveyor.domain.outbox import DeliveryResult
 from conveyor.domain.public_address import Reach
 from conveyor.domain.webhook import WebhookRules
 from conveyor.errors import (
@@ -24,8 +25,8 @@ from conveyor.errors import (
     InvalidArgument,
     Overloaded,
 )
-from conveyor.ports.webhooks import Reply
 from conveyor.testing.clock import NOON
+from conveyor.testing.webhooks import GONE
 from tests.certificates import Authority
 from tests.gateway.site import HERE, Names
 from tests.gateway.stage import CHUNKED, UNTIL_CLOSE, Line, Play, Stage, playing
@@ -47,7 +48,7 @@ class Receiver:
     webhooks: HttpWebhooks
     port: int
 
-    async def post(self, path: str = "/in?a=b", host: str = HOST) -> Reply:
+    async def post(self, path: str = "/in?a=b", host: str = HOST) -> DeliveryResult:
         url = f"https://{host}:{self.port}{path}"
         return await self.webhooks.post(url, HEADERS, BODY)
 
@@ -101,7 +102,7 @@ async def test_a_delivery_is_one_request_on_a_connection_of_its_own(authority: A
 
     async with receiving(play, authority.server(HOST)) as receiver:
         for _ in range(2):
-            assert await receiver.post() == Reply(status=200)
+            assert await receiver.post() == DeliveryResult(status_code=200)
         assert receiver.stage.opened == 2
 
     head, body = heard[0].split(b"\r\n\r\n", 1)
@@ -118,18 +119,20 @@ async def test_a_delivery_is_one_request_on_a_connection_of_its_own(authority: A
 @pytest.mark.parametrize(
     ("said", "reply"),
     [
-        (status("204 No Content"), Reply(status=204)),
-        (status("299 Whatever"), Reply(status=299)),
-        (status("404 Not Found"), Reply(status=404, error="http_4xx:404")),
-        (status("410 Gone"), Reply(status=410, error="http_4xx:410")),
-        (status("500 Oh"), Reply(status=500, error="http_5xx:500")),
+        (status("204 No Content"), DeliveryResult(status_code=204)),
+        (status("299 Whatever"), DeliveryResult(status_code=299)),
+        (status("404 Not Found"), DeliveryResult(status_code=404, error="http_4xx:404")),
+        (status("410 Gone"), GONE),
+        (status("500 Oh"), DeliveryResult(status_code=500, error="http_5xx:500")),
         (
             status("429 Slow down", "Retry-After: 90"),
-            Reply(status=429, error="http_4xx:429", retry_after=timedelta(seconds=90)),
+            DeliveryResult(
+                status_code=429, error="http_4xx:429", retry_after=timedelta(seconds=90)
+            ),
         ),
         (
             status("503 Later", "Retry-After: 9999999999"),
-            Reply(status=503, error="http_5xx:503", retry_after=timedelta(hours=24)),
+            DeliveryResult(status_code=503, error="http_5xx:503", retry_after=timedelta(hours=24)),
         ),
         (
             status(
@@ -137,15 +140,15 @@ async def test_a_delivery_is_one_request_on_a_connection_of_its_own(authority: A
                 f"Date: {format_datetime(NOON, usegmt=True)}",
                 f"Retry-After: {format_datetime(NOON + timedelta(hours=2), usegmt=True)}",
             ),
-            Reply(status=503, error="http_5xx:503", retry_after=timedelta(hours=2)),
+            DeliveryResult(status_code=503, error="http_5xx:503", retry_after=timedelta(hours=2)),
         ),
         (
             status("503 Later", "Retry-After: soon"),
-            Reply(status=503, error="http_5xx:503"),
+            DeliveryResult(status_code=503, error="http_5xx:503"),
         ),
     ],
 )
-async def test_the_status_decides(authority: Authority, said: bytes, reply: Reply) -> None:
+async def test_the_status_decides(authority: Authority, said: bytes, reply: DeliveryResult) -> None:
     async with receiving(answering(said), authority.server(HOST)) as receiver:
         assert await receiver.post() == reply
 
@@ -154,7 +157,7 @@ async def test_the_status_decides(authority: Authority, said: bytes, reply: Repl
 async def test_a_redirect_is_a_failure_and_not_followed(authority: Authority, code: int) -> None:
     said = status(f"{code} Elsewhere", f"Location: https://{HOST}/other")
     async with receiving(answering(said), authority.server(HOST)) as receiver:
-        assert await receiver.post() == Reply(status=code, error=f"http_3xx:{code}")
+        assert await receiver.post() == DeliveryResult(status_code=code, error=f"http_3xx:{code}")
         assert receiver.stage.opened == 1
 
 
@@ -163,7 +166,7 @@ async def test_a_receiver_that_does_not_answer_in_time_is_cut_off(authority: Aut
         await line.gone()
 
     async with receiving(play, authority.server(HOST), timeout=SHORT) as receiver:
-        assert await receiver.post() == Reply(error="timeout")
+        assert await receiver.post() == DeliveryResult(error="timeout")
         await _until_over(receiver)
 
 
@@ -174,7 +177,7 @@ async def test_headers_that_come_a_byte_at_a_time_are_cut_off(authority: Authori
             await asyncio.sleep(0.01)
 
     async with receiving(play, authority.server(HOST), timeout=SHORT) as receiver:
-        assert await receiver.post() == Reply(error="timeout")
+        assert await receiver.post() == DeliveryResult(error="timeout")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +196,7 @@ async def test_a_body_that_drips_holds_nobody_up(
 
     async with receiving(play, authority.server(HOST)) as receiver:
         started = asyncio.get_running_loop().time()
-        assert await receiver.post() == Reply(status=200)
+        assert await receiver.post() == DeliveryResult(status_code=200)
         assert asyncio.get_running_loop().time() - started < 5
 
 
@@ -212,7 +215,7 @@ async def test_of_a_huge_answer_a_little_is_read(
 
     async with receiving(play, authority.server(HOST)) as receiver:
         async with asyncio.timeout(10):
-            assert await receiver.post() == Reply(status=200)
+            assert await receiver.post() == DeliveryResult(status_code=200)
         await _until_over(receiver)
     assert sent < 16 * 1024**2  # what is in the buffers of the network
 
@@ -225,14 +228,14 @@ async def test_what_is_no_http_is_told_as_such(authority: Authority, said: bytes
 
     async with receiving(play, authority.server(HOST)) as receiver:
         reply = await receiver.post()
-    assert reply.status is None
+    assert reply.status_code is None
     assert (reply.error or "").startswith("transport_error:")
 
 
 async def test_a_body_is_not_unpacked(authority: Authority) -> None:
     said = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nxxxx"
     async with receiving(answering(said), authority.server(HOST)) as receiver:
-        assert await receiver.post() == Reply(status=200)
+        assert await receiver.post() == DeliveryResult(status_code=200)
 
 
 async def test_an_answer_at_the_last_moment_counts(authority: Authority) -> None:
@@ -242,7 +245,7 @@ async def test_an_answer_at_the_last_moment_counts(authority: Authority) -> None
         await line.gone()
 
     async with receiving(play, authority.server(HOST), timeout=SHORT) as receiver:
-        assert await receiver.post() == Reply(status=200)
+        assert await receiver.post() == DeliveryResult(status_code=200)
 
 
 async def test_nobody_there(authority: Authority) -> None:
@@ -251,12 +254,12 @@ async def test_nobody_there(authority: Authority) -> None:
     rules = WebhookRules(ports=(receiver.port,))
     async with HttpWebhooks(rules, timeout=LONG, reach=THIS_MACHINE, resolve=Names()) as left:
         reply = await left.post(f"https://{HOST}:{receiver.port}/", HEADERS, BODY)
-    assert reply == Reply(error="transport_error:Connection refused")
+    assert reply == DeliveryResult(error="transport_error:Connection refused")
 
 
 async def test_a_server_of_another_name_is_not_told(authority: Authority) -> None:
     async with receiving(answering(TAKEN), authority.server("other.example")) as receiver:
-        assert await receiver.post() == Reply(
+        assert await receiver.post() == DeliveryResult(
             error="transport_error:no safe connection could be made"
         )
 
@@ -266,7 +269,7 @@ async def test_a_server_that_nobody_vouches_for_is_not_told(
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
     async with receiving(answering(TAKEN), authority.server(HOST)) as receiver:
-        assert await receiver.post() == Reply(
+        assert await receiver.post() == DeliveryResult(
             error="transport_error:no safe connection could be made"
         )
 
@@ -277,7 +280,7 @@ async def test_no_proxy_of_the_environment_is_used(
 ) -> None:
     monkeypatch.setenv(name, "http://127.0.0.1:1")
     async with receiving(answering(TAKEN), authority.server(HOST)) as receiver:
-        assert await receiver.post() == Reply(status=200)
+        assert await receiver.post() == DeliveryResult(status_code=200)
 
 
 async def test_http_is_spoken_where_it_is_allowed() -> None:
@@ -287,7 +290,7 @@ async def test_http_is_spoken_where_it_is_allowed() -> None:
         async with HttpWebhooks(rules, timeout=LONG, reach=THIS_MACHINE, resolve=Names()) as sender:
             url = f"http://{HOST}:{port}/"
             await sender.check(url)
-            assert await sender.post(url, HEADERS, BODY) == Reply(status=200)
+            assert await sender.post(url, HEADERS, BODY) == DeliveryResult(status_code=200)
 
 
 class TestWhereTheyGo:
@@ -319,7 +322,7 @@ class TestWhereTheyGo:
         async with receiving(answering(TAKEN), safety, reach=Reach(), resolve=names) as receiver:
             with pytest.raises(CallbackUrlUnresolvable):
                 await receiver.webhooks.check(f"https://{HOST}:{receiver.port}/")
-            assert not (await receiver.post()).is_taken
+            assert (await receiver.post()).error
             assert receiver.stage.opened == 0
 
     async def test_a_name_that_means_another_address_later_leads_nowhere(
@@ -338,13 +341,13 @@ class TestWhereTheyGo:
         """Nobody asks a third time, between the check and the connection."""
         names = Names(hooks_example=[[HERE], ["192.0.2.1"]])
         async with receiving(answering(TAKEN), authority.server(HOST), resolve=names) as receiver:
-            assert await receiver.post() == Reply(status=200)
+            assert await receiver.post() == DeliveryResult(status_code=200)
         assert names.asked == [HOST]
 
     async def test_a_network_can_be_opened(self, authority: Authority) -> None:
         async with receiving(answering(TAKEN), authority.server(HERE)) as receiver:
             await receiver.webhooks.check(f"https://{HERE}:{receiver.port}/")
-            assert await receiver.post(host=HERE) == Reply(status=200)
+            assert await receiver.post(host=HERE) == DeliveryResult(status_code=200)
 
     async def test_a_name_without_an_address_is_refused(self, authority: Authority) -> None:
         names = Names(hooks_example=[[]])
@@ -367,7 +370,7 @@ class TestWhereTheyGo:
         async with receiving(answering(TAKEN), safety, resolve=never, timeout=SHORT) as receiver:
             with pytest.raises(CallbackUrlUnresolvable, match="within a second"):
                 await receiver.webhooks.check(f"https://{HOST}:{receiver.port}/")
-            assert await receiver.post() == Reply(error="timeout")
+            assert await receiver.post() == DeliveryResult(error="timeout")
 
     async def test_a_name_is_not_refused_because_others_take_long_to_find(
         self, monkeypatch: pytest.MonkeyPatch
@@ -400,7 +403,7 @@ class TestWhereTheyGo:
         async with receiving(answering(TAKEN), authority.server(HOST)) as receiver:
             for url in (f"http://{HOST}:{receiver.port}/", f"https://{HOST}/", "nonsense"):
                 reply = await receiver.webhooks.post(url, HEADERS, BODY)
-                assert reply == Reply(error="transport_error:the URL is not allowed")
+                assert reply == DeliveryResult(error="transport_error:the URL is not allowed")
             with pytest.raises(CallbackUrlMustBeHttps):
                 await receiver.webhooks.check(f"http://{HOST}:{receiver.port}/")
             with pytest.raises(InvalidArgument):

@@ -28,7 +28,6 @@ from conveyor.steps.complete import Complete
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
-from conveyor.steps.shared.owing import Owing
 from conveyor.testing import time_lapse
 from conveyor.testing.clock import FakeIds
 from conveyor.testing.factories import a_job, a_run
@@ -106,9 +105,14 @@ class Service:
         self.encryption = AesKeyRing(bytes(32))
         self.tasks = MemoryTasks(self.rows)
         self.coordination = MemoryCoordination(self.clock, lease=LEASE)
-        work, bodies, owing = MemoryWork(self.rows), MemoryBodies(), Owing(ids=FakeIds())
+        work, bodies = MemoryWork(self.rows), MemoryBodies()
         complete = Complete(
-            metadata=self.metadata, tasks=self.tasks, work=work, clock=self.clock, owing=owing
+            metadata=self.metadata,
+            tasks=self.tasks,
+            work=work,
+            clock=self.clock,
+            ids=FakeIds(),
+            wake_sender=lambda: None,
         )
         settle = Settle(
             metadata=self.metadata,
@@ -116,8 +120,9 @@ class Service:
             work=work,
             bodies=bodies,
             clock=self.clock,
-            owing=owing,
+            ids=complete.ids,
             check=complete.check,
+            wake_sender=complete.wake_sender,
             wake=lambda run_id: self.dispatcher.wake(run_id),  # noqa: PLW0108 - there is none yet
         )
         self.dispatcher = Dispatcher(

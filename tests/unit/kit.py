@@ -22,6 +22,7 @@ from conveyor.domain.delivery_queue import DeliveryQueue
 from conveyor.domain.export import EXPORT, GIB
 from conveyor.domain.ids import CallerId, JobId, RunId, ulid
 from conveyor.domain.job import Job
+from conveyor.domain.outbox import Channel
 from conveyor.domain.rerun import parse_statuses
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.run import Run
@@ -42,32 +43,30 @@ from conveyor.steps.add_tasks import AddTasks
 from conveyor.steps.clear import Clear
 from conveyor.steps.complete import Complete
 from conveyor.steps.control import ControlWorker
-from conveyor.steps.courier import Courier
 from conveyor.steps.delete import Delete
+from conveyor.steps.deliver.channels import StepFunctionsChannel, WebhookChannel, callback_queue
+from conveyor.steps.deliver.sender import ChannelSender, OutboxSender
 from conveyor.steps.export import Export
 from conveyor.steps.file_inputs import FileInputs
 from conveyor.steps.fire import Fire
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.lifecycle import Lifecycle
 from conveyor.steps.mend import Mend
-from conveyor.steps.notify import Notify
 from conveyor.steps.pack import Pack
 from conveyor.steps.purge import Purge
 from conveyor.steps.read import Read
-from conveyor.steps.report import Report
 from conveyor.steps.rerun import RerunJob, Rerunning
 from conveyor.steps.reschedule import Reschedule
 from conveyor.steps.retire import Retire
-from conveyor.steps.rotate import Rotate
 from conveyor.steps.settle import Settle
 from conveyor.steps.shared.attempt import Assignment, Fetched, FinishedAttempt, Result
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
-from conveyor.steps.shared.owing import Owing
 from conveyor.steps.shared.sizes import DEFAULT_SIZES
+from conveyor.steps.shared.webhook_sender import WebhookSender
 from conveyor.steps.submit import SubmitJob
 from conveyor.steps.sweep import Sweep
-from conveyor.steps.webhooks import ManageWebhooks
+from conveyor.steps.webhooks import ManageWebhooks, RotateSigningKeys
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.memory.blobs import MemoryBlobs
 from conveyor.testing.memory.bodies import MemoryBodies
@@ -135,10 +134,12 @@ class House:
     delete: Delete
     purge: Purge
     exporting: Export
-    report: Report
-    subscribe: ManageWebhooks
-    rotate: Rotate
-    notify: Notify
+    callbacks: StepFunctionsChannel
+    heartbeats: StepFunctionsChannel
+    callback_sender: OutboxSender  # for ends of runs and heartbeats
+    manage_webhooks: ManageWebhooks
+    rotate: RotateSigningKeys
+    webhook_sender: ChannelSender[Webhook]
     told: ScriptedWebhooks
     fire: Fire
     rescheduling: Reschedule
@@ -146,7 +147,7 @@ class House:
     swept: Counter[str] = field(default_factory=Counter)
     cleared: Counter[str] = field(default_factory=Counter)
     woken: list[RunId] = field(default_factory=list)
-    announced: list[datetime] = field(default_factory=list)  # when something came to be owed
+    sender_woken: list[datetime] = field(default_factory=list)  # when events were committed
 
     async def submit(self, count: int = 3, **given: Any) -> tuple[JobId, RunId]:
         """A job of so many tasks, as a caller gets one; its ids."""
@@ -225,6 +226,10 @@ class House:
         assert counts.successful == tally.get(TaskStatus.SUCCESSFUL, 0)
         assert counts.failed == tally.get(TaskStatus.FAILED, 0)
 
+    def connect(self, step_functions: StepFunctions) -> None:
+        """Send callbacks and heartbeats there from now on."""
+        self.callbacks.step_functions = self.heartbeats.step_functions = step_functions
+
     async def has_body(self, name: BodyName) -> bool:
         """Whether a claim's body is there; if it is, this removes it."""
         return bool(await self.bodies.discard([name]))
@@ -245,7 +250,10 @@ def a_house(
     swept: Counter[str] = Counter()
     cleared: Counter[str] = Counter()
     woken: list[RunId] = []
-    announced: list[datetime] = []
+    sender_woken: list[datetime] = []
+
+    def wake_sender() -> None:
+        sender_woken.append(clock.now())
 
     def port(port: P, name: str) -> P:
         return watched(port, name, trace)
@@ -261,15 +269,17 @@ def a_house(
     kept: Bodies = port(bodies or MemoryBodies(), "bodies")
     coordination: Coordination = port(MemoryCoordination(clock, lease=LEASE), "coordination")
 
-    owing = Owing(ids=ids, wake=lambda: announced.append(clock.now()))
-    complete = Complete(metadata=metadata, tasks=tasks, work=work, clock=clock, owing=owing)
+    complete = Complete(
+        metadata=metadata, tasks=tasks, work=work, clock=clock, ids=ids, wake_sender=wake_sender
+    )
     ingest = Ingest(
         metadata=metadata,
         tasks=tasks,
         work=work,
         blobs=blobs,
         clock=clock,
-        owing=owing,
+        ids=ids,
+        wake_sender=wake_sender,
         limits=limits,
         check=complete.check,
         wake=woken.append,
@@ -306,7 +316,8 @@ def a_house(
         work=work,
         control_queue=control_queue,
         clock=clock,
-        owing=owing,
+        ids=ids,
+        wake_sender=wake_sender,
         wake=woken.append,
     )
     retire = Retire(
@@ -328,18 +339,23 @@ def a_house(
     idempotency = Idempotency(metadata=metadata, clock=clock)
     told = ScriptedWebhooks()
     webhooks: Webhooks = port(told, "webhooks")
-    courier = Courier(webhooks=webhooks, metadata=metadata, encryption=encryption, clock=clock)
-    subscribe = ManageWebhooks(
+    sender = WebhookSender(webhooks=webhooks, metadata=metadata, encryption=encryption, clock=clock)
+    callbacks, heartbeats = (
+        StepFunctionsChannel(
+            metadata=metadata, clock=clock, encryption=encryption, step_functions=tokens, name=name
+        )
+        for name in (Channel.STEP_FUNCTIONS, Channel.HEARTBEAT)
+    )
+    manage_webhooks = ManageWebhooks(
         metadata=metadata,
-        webhooks=webhooks,
-        courier=courier,
+        sender=sender,
         clock=clock,
         ids=ids,
-        wake=lambda: announced.append(clock.now()),
+        wake_sender=wake_sender,
     )
 
     async def vet(caller: CallerId, asked: NewWebhook) -> Webhook:
-        return await subscribe.vet(caller, asked.url, signature=bool(asked.signature))
+        return await manage_webhooks.vet(caller, asked.url, signature=bool(asked.signature))
 
     return House(
         clock=clock,
@@ -358,25 +374,17 @@ def a_house(
         swept=swept,
         cleared=cleared,
         woken=woken,
-        announced=announced,
+        sender_woken=sender_woken,
         told=told,
-        subscribe=subscribe,
-        rotate=Rotate(
+        manage_webhooks=manage_webhooks,
+        rotate=RotateSigningKeys(
             metadata=metadata,
             encryption=encryption,
             clock=clock,
             ids=ids,
             secret=lambda: bytes(range(32)),
         ),
-        notify=Notify(
-            metadata=metadata,
-            webhooks=webhooks,
-            clock=clock,
-            courier=courier,
-            lines=DeliveryQueue(lambda: 0.5),
-            lease=LEASE,
-            idle=timedelta(milliseconds=5),
-        ),
+        webhook_sender=a_webhook_sender(metadata, clock, sender),
         complete=complete,
         ingest=ingest,
         file_inputs=FileInputs(
@@ -418,7 +426,8 @@ def a_house(
             metadata=metadata,
             work=work,
             clock=clock,
-            owing=owing,
+            ids=ids,
+            wake_sender=wake_sender,
             check=complete.check,
             wake=woken.append,
         ),
@@ -438,11 +447,19 @@ def a_house(
             sizes=SIZES,
         ),
         delete=delete,
-        report=Report(
-            metadata=metadata,
-            encryption=encryption,
-            step_functions=tokens,
-            clock=clock,
+        callbacks=callbacks,
+        heartbeats=heartbeats,
+        callback_sender=OutboxSender(
+            [
+                ChannelSender(
+                    metadata=metadata,
+                    clock=clock,
+                    channel=channel,
+                    queue=callback_queue(channel.name),
+                    idle=timedelta(milliseconds=5),
+                )
+                for channel in (callbacks, heartbeats)
+            ]
         ),
         purge=purge,
         exporting=exporting,
@@ -460,7 +477,8 @@ def a_house(
             work=work,
             bodies=kept,
             clock=clock,
-            owing=owing,
+            ids=ids,
+            wake_sender=wake_sender,
             check=complete.check,
             wake=woken.append,
             outage=timedelta(milliseconds=1),
@@ -492,6 +510,22 @@ def a_house(
             count=lambda action, times: swept.update({action: times}),
             cleared=lambda kind, times: cleared.update({kind: times}),
         ),
+    )
+
+
+def a_webhook_sender(
+    metadata: Metadata, clock: Clock, sender: WebhookSender
+) -> ChannelSender[Webhook]:
+    """The sender of one process; more of them compete for the same events."""
+    chance = lambda: 0.5  # noqa: E731
+    return ChannelSender(
+        metadata=metadata,
+        clock=clock,
+        channel=WebhookChannel(
+            metadata=metadata, clock=clock, sender=sender, chance=chance, lasting=LEASE
+        ),
+        queue=DeliveryQueue(chance=chance),
+        idle=timedelta(milliseconds=5),
     )
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from conveyor.domain.delivery_queue import (
     LATE,
-    MOST_IN_LINE,
-    MOST_KNOWN,
+    MOST_REMEMBERED,
+    MOST_WAITING,
+    PER_CALLER,
+    PER_ORIGIN,
     PLACES,
-    PLACES_OF_CALLER,
-    PLACES_OF_ONE,
     DeliveryQueue,
     Receiver,
 )
@@ -25,50 +25,50 @@ OTHER = CallerId("another")
 
 
 def test_one_receiver_has_two_places_and_the_rest_are_for_others() -> None:
-    lines = _lines()
-    assert [lines.begin("slow", CALLER) for _ in range(4)] == [True, True, False, False]
+    queue = _queue()
+    assert [queue.begin("slow", CALLER) for _ in range(4)] == [True, True, False, False]
     assert all(
-        lines.begin(f"other{number}", _caller(number)) for number in range(PLACES - PLACES_OF_ONE)
+        queue.begin(f"other{number}", _caller(number)) for number in range(PLACES - PER_ORIGIN)
     )
-    assert not lines.begin("one-too-many", OTHER)
-    assert lines.under_way == PLACES
+    assert not queue.begin("one-too-many", OTHER)
+    assert queue.in_flight == PLACES
 
 
 def test_a_line_is_worked_off_in_order_as_places_come_free() -> None:
-    lines, [first, second, third] = _lines(), _events(3)
-    lines.begin("slow", CALLER)
-    lines.begin("slow", CALLER)
+    queue, [first, second, third] = _queue(), _events(3)
+    queue.begin("slow", CALLER)
+    queue.begin("slow", CALLER)
     for event in (first, second, third):
-        lines.join("slow", event)
+        queue.add("slow", event)
 
-    assert lines.next() is None
-    lines.end("slow", CALLER, seconds=0.1, well=True)
-    assert lines.next() == ("slow", first)
-    assert lines.next() is None
-    lines.end("slow", CALLER, seconds=0.1, well=True)
-    lines.end("slow", CALLER, seconds=0.1, well=True)
-    assert [lines.next(), lines.next(), lines.next()] == [("slow", second), ("slow", third), None]
-    assert lines.waiting == 0
+    assert queue.next() is None
+    queue.end("slow", CALLER, seconds=0.1, succeeded=True)
+    assert queue.next() == ("slow", first)
+    assert queue.next() is None
+    queue.end("slow", CALLER, seconds=0.1, succeeded=True)
+    queue.end("slow", CALLER, seconds=0.1, succeeded=True)
+    assert [queue.next(), queue.next(), queue.next()] == [("slow", second), ("slow", third), None]
+    assert queue.waiting == 0
 
 
 def test_nobody_overtakes_a_line() -> None:
-    lines, [first] = _lines(), _events(1)
-    lines.begin("slow", CALLER)
-    lines.join("slow", first)
-    assert not lines.begin("slow", CALLER)
+    queue, [first] = _queue(), _events(1)
+    queue.begin("slow", CALLER)
+    queue.add("slow", first)
+    assert not queue.begin("slow", CALLER)
 
 
 def test_lines_take_turns() -> None:
-    lines, events = _lines(places=2), _events(6)
-    assert lines.begin("x", CALLER)
-    assert lines.begin("y", CALLER)
+    queue, events = _queue(places=2), _events(6)
+    assert queue.begin("x", CALLER)
+    assert queue.begin("y", CALLER)
     for host, event in zip("aabbcc", events, strict=True):
-        lines.join(host, event)
+        queue.add(host, event)
 
     served: list[str] = []
     for _ in range(6):
-        lines.end(served[-1] if served else "x", CALLER, seconds=0.1, well=True)
-        turn = lines.next()
+        queue.end(served[-1] if served else "x", CALLER, seconds=0.1, succeeded=True)
+        turn = queue.next()
         assert turn is not None
         served.append(turn[0])
 
@@ -76,41 +76,41 @@ def test_lines_take_turns() -> None:
 
 
 def test_any_number_of_dead_receivers_leaves_places_for_the_others() -> None:
-    lines = _lines()
+    queue = _queue()
     dead = [f"dead{number}" for number in range(100)]
     for host in dead:
-        assert lines.begin(host, CALLER)
-        lines.end(host, CALLER, seconds=15.0, well=False)
+        assert queue.begin(host, CALLER)
+        queue.end(host, CALLER, seconds=15.0, succeeded=False)
 
-    begun = sum(lines.begin(host, _caller(number)) for number, host in enumerate(dead * 2))
+    begun = sum(queue.begin(host, _caller(number)) for number, host in enumerate(dead * 2))
     assert begun == 30
-    assert all(lines.begin(f"well{number}", _caller(number)) for number in range(PLACES - begun))
+    assert all(queue.begin(f"well{number}", _caller(number)) for number in range(PLACES - begun))
 
 
 def test_one_caller_leaves_places_for_the_others_however_many_hosts_it_names() -> None:
-    lines = _lines()
-    begun = sum(lines.begin(f"tarpit{number}", CALLER) for number in range(1000))
-    assert begun == PLACES_OF_CALLER
+    queue = _queue()
+    begun = sum(queue.begin(f"tarpit{number}", CALLER) for number in range(1000))
+    assert begun == PER_CALLER
     for number, event in enumerate(_events(1000)):
-        lines.join(f"tarpit{number}", event)
-    assert lines.next() is None
-    assert all(lines.begin(f"well{number}", OTHER) for number in range(PLACES_OF_CALLER))
-    lines.end("tarpit0", CALLER, seconds=15.0, well=False)
-    assert lines.next() is not None
+        queue.add(f"tarpit{number}", event)
+    assert queue.next() is None
+    assert all(queue.begin(f"well{number}", OTHER) for number in range(PER_CALLER))
+    queue.end("tarpit0", CALLER, seconds=15.0, succeeded=False)
+    assert queue.next() is not None
 
 
 def test_callers_take_turns_before_their_receivers_do() -> None:
-    lines, events = _lines(places=1), _events(9)
-    assert lines.begin("x", OTHER)
+    queue, events = _queue(places=1), _events(9)
+    assert queue.begin("x", OTHER)
     for number, event in enumerate(events[:6]):
-        lines.join(f"many{number}", event)
+        queue.add(f"many{number}", event)
     for event in events[6:]:
-        lines.join("one", msgspec.structs.replace(event, caller=OTHER))
+        queue.add("one", msgspec.structs.replace(event, caller=OTHER))
 
     served, last = [], ("x", OTHER)
     for _ in range(6):
-        lines.end(*last, seconds=0.1, well=True)
-        turn = lines.next()
+        queue.end(*last, seconds=0.1, succeeded=True)
+        turn = queue.next()
         assert turn is not None
         served.append(turn[0])
         last = turn[0], turn[1].caller
@@ -119,111 +119,111 @@ def test_callers_take_turns_before_their_receivers_do() -> None:
 
 
 def test_a_caller_without_a_place_does_not_keep_others_from_its_receivers() -> None:
-    lines, [event] = _lines(), _events(1)
-    for number in range(PLACES_OF_CALLER):
-        lines.begin(f"tarpit{number}", CALLER)
-    lines.join("shared", event)
-    assert lines.next() is None
-    assert lines.begin("shared", OTHER)
+    queue, [event] = _queue(), _events(1)
+    for number in range(PER_CALLER):
+        queue.begin(f"tarpit{number}", CALLER)
+    queue.add("shared", event)
+    assert queue.next() is None
+    assert queue.begin("shared", OTHER)
 
 
 def test_a_receiver_that_is_well_again_leaves_the_lines_of_the_poor() -> None:
-    lines, [event] = _lines(places=1), _events(1)
-    lines.begin("mending", CALLER)
-    lines.join("mending", event)
-    lines.end("mending", CALLER, seconds=15.0, well=False)
-    assert lines.next() == ("mending", event)
-    lines.join("mending", event)
-    lines.end("mending", CALLER, seconds=0.1, well=True)
-    assert lines.next() == ("mending", event)
-    assert (lines.under_way, lines.waiting, lines._poor_under_way) == (1, 0, 0)
+    queue, [event] = _queue(places=1), _events(1)
+    queue.begin("mending", CALLER)
+    queue.add("mending", event)
+    queue.end("mending", CALLER, seconds=15.0, succeeded=False)
+    assert queue.next() == ("mending", event)
+    queue.add("mending", event)
+    queue.end("mending", CALLER, seconds=0.1, succeeded=True)
+    assert queue.next() == ("mending", event)
+    assert (queue.in_flight, queue.waiting, queue._unhealthy_in_flight) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("busy", ["all", "the caller's", "those of the poor"])
 def test_to_find_that_nobody_has_a_turn_takes_no_walk_past_the_lines(busy: str) -> None:
-    lines = _lines()
+    queue = _queue()
     for number in range(PLACES):
         one = _caller(number) if busy != "the caller's" else CALLER
         host = f"busy{number}"
         if busy == "those of the poor":
-            lines.begin(host, one)
-            lines.end(host, one, seconds=15.0, well=False)
-        lines.begin(host, one)
-    for number, event in enumerate(_events(MOST_IN_LINE)):
+            queue.begin(host, one)
+            queue.end(host, one, seconds=15.0, succeeded=False)
+        queue.begin(host, one)
+    for number, event in enumerate(_events(MOST_WAITING)):
         host = f"host{number}"
         if busy == "those of the poor":
-            lines._receiver(host).is_poor = True
-        lines.join(host, event)
-    looked_at = _CountedKnown(lines._known)
-    lines._known = looked_at
+            queue._receiver(host).is_healthy = False
+        queue.add(host, event)
+    looked_at = _CountedReceivers(queue._receivers)
+    queue._receivers = looked_at
 
-    assert lines.next() is None
+    assert queue.next() is None
     assert looked_at.count <= PLACES
 
 
 def test_a_receiver_that_answers_late_is_poor_until_it_answers_well() -> None:
-    lines = _lines(places=1)
-    lines.begin("slow", CALLER)
-    lines.end("slow", CALLER, seconds=LATE + 1, well=True)
-    assert lines.begin("slow", CALLER)  # there is room for one
-    lines.end("slow", CALLER, seconds=0.1, well=True)
-    assert lines.begin("slow", CALLER)
+    queue = _queue(places=1)
+    queue.begin("slow", CALLER)
+    queue.end("slow", CALLER, seconds=LATE + 1, succeeded=True)
+    assert queue.begin("slow", CALLER)  # there is room for one
+    queue.end("slow", CALLER, seconds=0.1, succeeded=True)
+    assert queue.begin("slow", CALLER)
 
 
 def test_a_line_is_put_off_for_about_as_long_as_it_takes() -> None:
-    lines = _lines()
-    assert lines.wait("new") == timedelta(seconds=5) * 1.25
+    queue = _queue()
+    assert queue.delay("new") == timedelta(seconds=5) * 1.25
     for _ in range(30):
-        lines.begin("slow", CALLER)
-        lines.end("slow", CALLER, seconds=15.0, well=False)
+        queue.begin("slow", CALLER)
+        queue.end("slow", CALLER, seconds=15.0, succeeded=False)
     for event in _events(10):
-        lines.join("slow", event)
-    assert timedelta(seconds=95) < lines.wait("slow") < timedelta(seconds=105)
+        queue.add("slow", event)
+    assert timedelta(seconds=95) < queue.delay("slow") < timedelta(seconds=105)
     for event in _events(1000):
-        lines.join("slow", event)
-    assert lines.wait("slow") == timedelta(minutes=15) * 1.25
+        queue.add("slow", event)
+    assert queue.delay("slow") == timedelta(minutes=15) * 1.25
 
 
 def test_what_comes_by_again_keeps_its_place_as_it_stands_now() -> None:
-    lines, [first, second] = _lines(), _events(2)
-    lines.begin("slow", CALLER)
+    queue, [first, second] = _queue(), _events(2)
+    queue.begin("slow", CALLER)
     for event in (first, second, an_event(id=first.id, version=7)):
-        lines.join("slow", event)
-    assert lines.waiting == 2
-    lines.end("slow", CALLER, seconds=1.0, well=True)
-    assert lines.next() == ("slow", an_event(id=first.id, version=7))
+        queue.add("slow", event)
+    assert queue.waiting == 2
+    queue.end("slow", CALLER, seconds=1.0, succeeded=True)
+    assert queue.next() == ("slow", an_event(id=first.id, version=7))
 
 
 def test_what_goes_elsewhere_by_now_leaves_its_old_line() -> None:
-    lines, [event] = _lines(), _events(1)
-    lines.join("old", event)
-    lines.join("new", event)
-    assert lines.waiting == 1
-    assert lines.next() == ("new", event)
-    assert lines.next() is None
+    queue, [event] = _queue(), _events(1)
+    queue.add("old", event)
+    queue.add("new", event)
+    assert queue.waiting == 1
+    assert queue.next() == ("new", event)
+    assert queue.next() is None
 
 
 def test_lines_are_bounded() -> None:
-    lines = _lines()
-    for event in (an_event(id=EventId(f"{number}")) for number in range(MOST_IN_LINE + 5)):
-        lines.join("slow", event)
-    assert lines.waiting == MOST_IN_LINE
+    queue = _queue()
+    for event in (an_event(id=EventId(f"{number}")) for number in range(MOST_WAITING + 5)):
+        queue.add("slow", event)
+    assert queue.waiting == MOST_WAITING
 
 
 def test_receivers_of_no_concern_are_forgotten() -> None:
-    lines, [event] = _lines(), _events(1)
-    lines.begin("busy", CALLER)
-    lines.join("waiting", event)
-    for number in range(MOST_KNOWN + 10):
-        lines.begin(f"host{number}", CALLER)
-        lines.end(f"host{number}", CALLER, seconds=0.1, well=True)
-    assert len(lines._known) <= MOST_KNOWN
-    lines.end("busy", CALLER, seconds=0.1, well=True)
-    assert lines.next() == ("waiting", event)
+    queue, [event] = _queue(), _events(1)
+    queue.begin("busy", CALLER)
+    queue.add("waiting", event)
+    for number in range(MOST_REMEMBERED + 10):
+        queue.begin(f"host{number}", CALLER)
+        queue.end(f"host{number}", CALLER, seconds=0.1, succeeded=True)
+    assert len(queue._receivers) <= MOST_REMEMBERED
+    queue.end("busy", CALLER, seconds=0.1, succeeded=True)
+    assert queue.next() == ("waiting", event)
 
 
-def _lines(places: int = PLACES) -> DeliveryQueue:
-    return DeliveryQueue(lambda: 0.5, places=places)
+def _queue(places: int = PLACES) -> DeliveryQueue:
+    return DeliveryQueue(chance=lambda: 0.5, places=places)
 
 
 def _events(count: int) -> list[OutboxEvent]:
@@ -235,7 +235,7 @@ def _caller(number: int) -> CallerId:
     return CallerId(f"caller{number % 10}")
 
 
-class _CountedKnown(OrderedDict[str, Receiver]):
+class _CountedReceivers(OrderedDict[str, Receiver]):
     """How many were looked at."""
 
     count = 0

@@ -23,7 +23,7 @@ from conveyor.domain.file_input import (
     used_by,
 )
 from conveyor.domain.ids import ExportId, InputId, JobId, RunId
-from conveyor.domain.outbox import Delivery, EventStatus, OutboxEvent, owed_again
+from conveyor.domain.outbox import Delivery, EventStatus, OutboxEvent, redelivered
 from conveyor.domain.run import RunStatus
 from conveyor.domain.task import Refused, Task, TaskStatus
 from conveyor.domain.task_list.spec import ListFormat, ListSpec
@@ -342,14 +342,14 @@ async def test_an_event_goes_thirty_days_after_its_last_attempt_unless_it_is_owe
     assert not house.swept
 
 
-async def test_an_event_that_is_owed_again_this_moment_stays() -> None:
+async def test_an_event_that_is_redelivered_this_moment_stays() -> None:
     house = a_house()
     await house.metadata.commit(an_event(status=EventStatus.FAILED, due_at=None))
     house.clock.advance(timedelta(days=31))
 
     async def owe() -> None:
         [event] = await house.metadata.page(OutboxEvent, limit=9)
-        await house.metadata.commit(owed_again(event, house.clock.now()))
+        await house.metadata.commit(redelivered(event, house.clock.now()))
 
     house.trace.before("metadata.commit", 1, owe)
     await house.sweep.step()

@@ -106,7 +106,7 @@ def test_stored_credentials_of_an_old_folder_get_their_new_names() -> None:
 
     assert docs("job") == [{"encrypted_key": "k", "n": 1.0}]
     assert docs("run") == [{"id": "none"}, {"encrypted_token": "t"}]
-    assert docs("event") == [{"encrypted_token": ""}]
+    assert docs("outbox_event") == [{"encrypted_token": ""}]
     assert docs("api_key") == [{"encrypted_gateway_key": "g"}, {"encrypted_gateway_key": None}]
     assert docs("signing_keys") == [
         {
@@ -114,6 +114,32 @@ def test_stored_credentials_of_an_old_folder_get_their_new_names() -> None:
             "candidate": {"encrypted_secret": "u"},
         },
         {"active": None},
+    ]
+
+
+def test_events_for_task_tokens_of_an_old_folder_are_on_the_channel_of_step_functions() -> None:
+    connection = apsw.Connection(":memory:")
+    scripts = [script for _, script in migrations()]
+    for script in scripts[:7]:
+        connection.execute(script)
+    for name, channel, due_at in (
+        ("a", "task_token", 7),
+        ("b", "task_token", None),
+        ("c", "webhook", 7),
+    ):
+        doc = msgspec.json.encode({"channel": channel, "sealed_token": "t"}).decode()
+        connection.execute(
+            "INSERT INTO event VALUES (?, 'j', ?, ?, 1, ?)", (name, channel, due_at, doc)
+        )
+
+    for script in scripts[7:]:
+        connection.execute(script)
+
+    stored = connection.execute("SELECT id, channel, due_at, doc FROM outbox_event ORDER BY id")
+    assert [(*row, msgspec.json.decode(doc)) for *row, doc in stored] == [
+        ("a", "step_functions", 7, {"channel": "step_functions", "encrypted_token": "t"}),
+        ("b", "step_functions", None, {"channel": "step_functions"}),
+        ("c", "webhook", 7, {"channel": "webhook", "encrypted_token": "t"}),
     ]
 
 

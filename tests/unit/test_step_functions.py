@@ -11,7 +11,7 @@ import pytest
 from conveyor.domain import step_functions
 from conveyor.domain.counts import COLUMNS, Counts
 from conveyor.domain.failure import AccountReason
-from conveyor.domain.ids import EventId, JobId, RunId
+from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import JobType
 from conveyor.domain.json_slices import finish
 from conveyor.domain.outbox import Channel, EventStatus, EventType, OutboxEvent
@@ -151,7 +151,7 @@ async def test_a_header_is_as_good_as_the_field() -> None:
     )
     _, run_id = ids_in(await house.submit_job.submit(call, ids_as_answer))
     await house.drain(run_id, _page)
-    assert [one.channel for one in await _owed(house)] == [Channel.TASK_TOKEN]
+    assert [one.channel for one in await _owed(house)] == [Channel.STEP_FUNCTIONS]
 
 
 async def test_a_rerun_does_not_have_the_token() -> None:
@@ -193,7 +193,7 @@ async def test_a_completed_run_owes_its_token_success_with_its_figures() -> None
         "external_id": "mine",
         "metadata": {"team": "prices"},
     }
-    assert house.announced == [house.clock.now()]
+    assert house.sender_woken == [house.clock.now()]
 
 
 async def test_a_run_without_a_token_owes_nothing() -> None:
@@ -202,7 +202,7 @@ async def test_a_run_without_a_token_owes_nothing() -> None:
     await house.drain(run_id, _page)
     await house.delete.job(CALLER, job_id)
     assert not await _owed(house)
-    assert not house.announced
+    assert not house.sender_woken
 
 
 async def _stop(house: House, job_id: JobId, _run_id: RunId) -> None:
@@ -269,12 +269,12 @@ async def test_every_other_end_owes_its_token_one_failure_by_name(
     assert cause.items() >= {"job_id": job_id, "run_id": run_id, **why}.items()
     assert cause["message"]
     assert ("ingest_error" in cause) == (error == "IngestFailed")
-    assert len(house.announced) == 1
+    assert len(house.sender_woken) == 1
 
 
 def test_every_reason_of_an_account_has_a_name_to_catch() -> None:
     for reason in AccountReason:
-        failed = step_functions.failed_by(a_run(status=RunStatus.FAILED, failure_reason=reason))
+        failed = step_functions.error_of(a_run(status=RunStatus.FAILED, failure_reason=reason))
         assert failed.error == "".join(word.title() for word in reason.split("_"))
 
 
@@ -342,10 +342,8 @@ async def test_the_largest_output_and_cause_are_within_what_aws_takes() -> None:
         failure_reason=AccountReason.API_KEY_CAP_REACHED,
         failure_detail="\x01" * 500,
     )
-    success = step_functions.end_of(job, run, counts, EventId("e")).payload
-    failure = step_functions.failure_in(
-        step_functions.end_of(job, failed, counts, EventId("e")).payload
-    )
+    success = step_functions.payload(job, run, counts)
+    failure = step_functions.failure_in(step_functions.payload(job, failed, counts))
 
     assert len(success.encode()) <= 262_144
     assert len(failure.cause.encode()) <= 32_768

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from conveyor.domain.ids import CallerId, EventId, JobId, RunId
-from conveyor.domain.outbox import Channel, EventStatus, OutboxEvent
+from conveyor.domain.outbox import Channel, DeliveryResult, EventStatus, OutboxEvent
 from conveyor.domain.run import PauseState, RunStatus
 from conveyor.domain.webhook import Webhook
 from conveyor.errors import (
@@ -19,8 +19,7 @@ from conveyor.errors import (
     Overloaded,
     SigningRequiresActiveKey,
 )
-from conveyor.ports.webhooks import Reply
-from conveyor.steps.webhooks import MOST_TESTS, MOST_TRIES, TESTS_OF_CALLER, Turns
+from conveyor.steps.webhooks import MOST_TESTS, MOST_TRIES, TESTS_PER_CALLER, WebhookTests
 from conveyor.testing.factories import an_event
 from tests.unit.kit import A_PAGE, CALLER, SOON, STRANGER, House, a_call, a_house, ids_as_answer
 
@@ -31,10 +30,10 @@ SHORT = timedelta(milliseconds=50)
 async def test_a_webhook_comes_with_the_submission_and_is_told_of_the_end() -> None:
     house = a_house()
     job_id, run_id = await house.submit(2, webhook={"url": URL})
-    assert await house.subscribe.get(CALLER, job_id) == Webhook(url=URL)
+    assert await house.manage_webhooks.get(CALLER, job_id) == Webhook(url=URL)
 
     await house.drain(run_id, lambda _: A_PAGE)
-    await house.notify.step()
+    await house.webhook_sender.step()
 
     [told] = house.told.told
     assert msgspec.json.decode(told.content)["run_id"] == run_id
@@ -56,7 +55,7 @@ async def test_a_submission_with_a_bad_webhook_creates_nothing(
     with pytest.raises(error):
         await house.submit_job.submit(a_call(1, webhook=webhook), ids_as_answer)
     with pytest.raises(error):
-        await house.subscribe.test(
+        await house.manage_webhooks.test(
             CALLER, str(webhook["url"]), signature=bool(webhook.get("signature"))
         )
     assert not await house.metadata.jobs(CALLER, limit=9)
@@ -67,22 +66,22 @@ async def test_a_signed_webhook_is_taken_with_an_active_key() -> None:
     house = a_house()
     await house.rotate.begin(CALLER)
     job_id, _ = await house.submit(1, webhook={"url": URL, "signature": True})
-    assert await house.subscribe.get(CALLER, job_id) == Webhook(url=URL, signature=True)
+    assert await house.manage_webhooks.get(CALLER, job_id) == Webhook(url=URL, signature=True)
 
 
 async def test_a_webhook_is_set_replaced_and_cleared() -> None:
     house = a_house()
     job_id, run_id = await house.submit(1)
     with pytest.raises(NotFound):
-        await house.subscribe.get(CALLER, job_id)
+        await house.manage_webhooks.get(CALLER, job_id)
 
     for url in (URL, "https://other.example/", "https://other.example/"):
-        await house.subscribe.put(CALLER, job_id, url, signature=False)
-        assert (await house.subscribe.get(CALLER, job_id)).url == url
+        await house.manage_webhooks.put(CALLER, job_id, url, signature=False)
+        assert (await house.manage_webhooks.get(CALLER, job_id)).url == url
     for _ in range(2):
-        await house.subscribe.clear(CALLER, job_id)
+        await house.manage_webhooks.clear(CALLER, job_id)
     with pytest.raises(NotFound):
-        await house.subscribe.get(CALLER, job_id)
+        await house.manage_webhooks.get(CALLER, job_id)
 
     await house.drain(run_id, lambda _: A_PAGE)
     assert not await house.metadata.events(job_id, limit=9)
@@ -93,8 +92,8 @@ async def test_a_bad_webhook_leaves_the_one_there_is() -> None:
     house.told.refuse = _private
     job_id, _ = await house.submit(1, webhook={"url": URL})
     with pytest.raises(CallbackUrlUnresolvable):
-        await house.subscribe.put(CALLER, job_id, "https://private.example/", signature=False)
-    assert (await house.subscribe.get(CALLER, job_id)).url == URL
+        await house.manage_webhooks.put(CALLER, job_id, "https://private.example/", signature=False)
+    assert (await house.manage_webhooks.get(CALLER, job_id)).url == URL
 
 
 async def test_a_webhook_that_is_set_while_the_run_completes_is_told() -> None:
@@ -102,7 +101,7 @@ async def test_a_webhook_that_is_set_while_the_run_completes_is_told() -> None:
     job_id, run_id = await house.submit(1)
 
     async def put() -> None:
-        await house.subscribe.put(CALLER, job_id, URL, signature=False)
+        await house.manage_webhooks.put(CALLER, job_id, URL, signature=False)
 
     house.trace.before("metadata.commit", 1, put)
     await house.drain(run_id, lambda _: A_PAGE)
@@ -116,10 +115,10 @@ async def test_a_run_that_completes_while_its_webhook_is_set_is_not_disturbed() 
     job_id, run_id = await house.submit(1)
     house.trace.before("metadata.commit", 1, lambda: house.drain(run_id, lambda _: A_PAGE))
 
-    await house.subscribe.put(CALLER, job_id, URL, signature=False)
+    await house.manage_webhooks.put(CALLER, job_id, URL, signature=False)
 
     assert (await house.run(run_id)).status is RunStatus.COMPLETED
-    assert (await house.subscribe.get(CALLER, job_id)).url == URL
+    assert (await house.manage_webhooks.get(CALLER, job_id)).url == URL
 
 
 async def test_a_change_that_other_changes_always_come_before_is_a_conflict() -> None:
@@ -137,7 +136,7 @@ async def test_a_change_that_other_changes_always_come_before_is_a_conflict() ->
     for number in range(2 * MOST_TRIES):  # a turn is a commit as well
         house.trace.before("metadata.commit", 2 * number + 1, turn_the_run)
     with pytest.raises(Conflict, match="try again"):
-        await house.subscribe.put(CALLER, job_id, URL, signature=False)
+        await house.manage_webhooks.put(CALLER, job_id, URL, signature=False)
     assert turns == MOST_TRIES
 
 
@@ -148,13 +147,13 @@ async def test_a_strangers_job_is_not_there() -> None:
     [event] = await house.metadata.events(job_id, limit=9)
     other, _ = await house.submit(1, webhook={"url": URL})
     for call in (
-        house.subscribe.get(STRANGER, job_id),
-        house.subscribe.put(STRANGER, job_id, URL, signature=False),
-        house.subscribe.clear(STRANGER, job_id),
-        house.subscribe.deliveries(STRANGER, job_id, limit=9, before=None),
-        house.subscribe.redeliver(STRANGER, job_id, event.id),
-        house.subscribe.redeliver(CALLER, other, event.id),
-        house.subscribe.redeliver(CALLER, job_id, EventId("nothing")),
+        house.manage_webhooks.get(STRANGER, job_id),
+        house.manage_webhooks.put(STRANGER, job_id, URL, signature=False),
+        house.manage_webhooks.clear(STRANGER, job_id),
+        house.manage_webhooks.deliveries(STRANGER, job_id, limit=9, before=None),
+        house.manage_webhooks.redeliver(STRANGER, job_id, event.id),
+        house.manage_webhooks.redeliver(CALLER, other, event.id),
+        house.manage_webhooks.redeliver(CALLER, job_id, EventId("nothing")),
     ):
         with pytest.raises(NotFound):
             await call
@@ -172,7 +171,9 @@ async def test_deliveries_are_listed_newest_first_and_pages_join() -> None:
 
     seen, before = list[str](), None
     for _ in range(9):
-        page, before = await house.subscribe.deliveries(CALLER, job_id, limit=2, before=before)
+        page, before = await house.manage_webhooks.deliveries(
+            CALLER, job_id, limit=2, before=before
+        )
         seen += [event.id for event in page]
         if before is None:
             break
@@ -184,24 +185,24 @@ async def test_an_event_can_be_sent_again_whatever_came_of_it() -> None:
     house = a_house()
     job_id, run_id = await house.submit(1, webhook={"url": URL})
     await house.drain(run_id, lambda _: A_PAGE)
-    await house.notify.step()
+    await house.webhook_sender.step()
     [event] = await house.metadata.events(job_id, limit=9)
 
-    house.announced.clear()
-    again = await house.subscribe.redeliver(CALLER, job_id, event.id)
+    house.sender_woken.clear()
+    again = await house.manage_webhooks.redeliver(CALLER, job_id, event.id)
     assert (again.status, again.due_at) == (EventStatus.OWED, house.clock.now())
-    assert house.announced
-    await house.notify.step()
+    assert house.sender_woken
+    await house.webhook_sender.step()
 
     assert [one.event_id for one in house.told.told] == [event.id] * 2
-    await house.subscribe.clear(CALLER, job_id)
+    await house.manage_webhooks.clear(CALLER, job_id)
     with pytest.raises(Conflict):
-        await house.subscribe.redeliver(CALLER, job_id, event.id)
+        await house.manage_webhooks.redeliver(CALLER, job_id, event.id)
 
 
 async def test_a_test_tells_what_came_of_it_and_stores_nothing() -> None:
     house = a_house()
-    event_id, delivery = await house.subscribe.test(CALLER, URL, signature=False)
+    event_id, delivery = await house.manage_webhooks.test(CALLER, URL, signature=False)
     [told] = house.told.told
     assert msgspec.json.decode(told.content) == {
         "schema": "conveyor.event.v1",
@@ -215,8 +216,10 @@ async def test_a_test_tells_what_came_of_it_and_stores_nothing() -> None:
     assert (delivery.status_code, delivery.error) == (200, None)
     assert not await house.metadata.page(OutboxEvent, limit=9)
 
-    house.told.replies["hooks.example"].append(Reply(status=503, error="http_5xx:503"))
-    other_id, delivery = await house.subscribe.test(CALLER, URL, signature=False)
+    house.told.results["hooks.example"].append(
+        DeliveryResult(status_code=503, error="http_5xx:503")
+    )
+    other_id, delivery = await house.manage_webhooks.test(CALLER, URL, signature=False)
     assert other_id != event_id
     assert (delivery.status_code, delivery.error) == (503, "http_5xx:503")
 
@@ -227,7 +230,7 @@ async def test_few_tests_are_under_way_at_a_time() -> None:
     async with asyncio.TaskGroup() as group:
         for number in range(MOST_TESTS + 5):
             caller = CallerId(f"caller{number}")
-            group.create_task(house.subscribe.test(caller, URL, signature=False))
+            group.create_task(house.manage_webhooks.test(caller, URL, signature=False))
         await _told(house, MOST_TESTS)
         house.told.held["hooks.example"].set()
     assert len(house.told.told) == MOST_TESTS + 5
@@ -235,13 +238,13 @@ async def test_few_tests_are_under_way_at_a_time() -> None:
 
 async def test_a_caller_whose_receiver_is_silent_keeps_nobody_else_from_testing() -> None:
     house = a_house()
-    subscribe = replace(house.subscribe, turns=Turns(SHORT))
+    subscribe = replace(house.manage_webhooks, tests=WebhookTests(SHORT))
     house.told.held["tarpit.example"] = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        for _ in range(TESTS_OF_CALLER):
+        for _ in range(TESTS_PER_CALLER):
             test = subscribe.test(CALLER, "https://tarpit.example/", signature=False)
             group.create_task(test)
-        await _told(house, TESTS_OF_CALLER)
+        await _told(house, TESTS_PER_CALLER)
 
         for _ in range(MOST_TESTS):
             with pytest.raises(Overloaded):
@@ -254,7 +257,7 @@ async def test_a_caller_whose_receiver_is_silent_keeps_nobody_else_from_testing(
 
 async def test_a_test_that_finds_no_place_is_told_so_soon() -> None:
     house = a_house()
-    subscribe = replace(house.subscribe, turns=Turns(SHORT))
+    subscribe = replace(house.manage_webhooks, tests=WebhookTests(SHORT))
     house.told.held["hooks.example"] = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         for number in range(MOST_TESTS):
@@ -271,7 +274,7 @@ async def test_a_deleted_jobs_events_are_cleared_away_but_for_others_channels() 
     house = a_house()
     job_id, run_id = await house.submit(1, webhook={"url": URL})
     await house.drain(run_id, lambda _: A_PAGE)
-    token = an_event(job_id=job_id, channel=Channel.TASK_TOKEN)
+    token = an_event(job_id=job_id, channel=Channel.STEP_FUNCTIONS)
     await house.metadata.commit(token)
 
     await house.delete.job(CALLER, JobId(job_id))

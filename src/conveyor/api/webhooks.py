@@ -1,4 +1,4 @@
-"""The calls about webhooks and the keys they are signed with."""
+"""The calls about webhooks and the keys that deliveries are signed with."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,8 +19,7 @@ from conveyor.domain.outbox import Delivery, OutboxEvent
 from conveyor.domain.signing import SigningKey
 from conveyor.domain.webhook import NewWebhook, WebhookSetting
 from conveyor.errors import InvalidArgument
-from conveyor.steps.rotate import Rotate
-from conveyor.steps.webhooks import ManageWebhooks
+from conveyor.steps.webhooks import ManageWebhooks, RotateSigningKeys
 
 JSON = "application/json"
 
@@ -44,7 +43,7 @@ class WireDelivery(msgspec.Struct, kw_only=True):
 
 
 class WireEvent(msgspec.Struct, kw_only=True):
-    """An event and what came of it so far."""
+    """An event and its deliveries so far."""
 
     event_id: str
     event_type: str
@@ -83,34 +82,34 @@ class WireKeyInUse(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookHandlers:
-    subscribing: ManageWebhooks
-    rotating: Rotate
+    webhooks: ManageWebhooks
+    signing_keys: RotateSigningKeys
 
     async def get_webhook(self, request: Request) -> Response:
-        webhook = await self.subscribing.get(caller_of(request), _job(request))
+        webhook = await self.webhooks.get(caller_of(request), _job(request))
         return _json(webhook_shown(webhook))
 
     async def put_webhook(self, request: Request) -> Response:
         asked = _decoded(await read_body(request, LARGEST_FORM), WebhookSetting)
-        webhook = await self.subscribing.put(
+        webhook = await self.webhooks.put(
             caller_of(request), _job(request), asked.url, signature=asked.signature
         )
         return _json(webhook_shown(webhook))
 
     async def delete_webhook(self, request: Request) -> Response:
-        await self.subscribing.clear(caller_of(request), _job(request))
+        await self.webhooks.clear(caller_of(request), _job(request))
         return Response(status_code=204)
 
     async def test_webhook(self, request: Request) -> Response:
         asked = _decoded(await read_body(request, LARGEST_FORM), NewWebhook)
-        event_id, delivery = await self.subscribing.test(
+        event_id, delivery = await self.webhooks.test(
             caller_of(request), asked.url, signature=bool(asked.signature)
         )
         return _json(_tested(event_id, delivery))
 
     async def list_deliveries(self, request: Request) -> Response:
         query = request.query_params
-        events, after = await self.subscribing.deliveries(
+        events, after = await self.webhooks.deliveries(
             caller_of(request),
             _job(request),
             limit=cursor.limit(
@@ -122,23 +121,23 @@ class WebhookHandlers:
 
     async def redeliver(self, request: Request) -> Response:
         event_id = EventId(request.path_params["event"])
-        event = await self.subscribing.redeliver(caller_of(request), _job(request), event_id)
+        event = await self.webhooks.redeliver(caller_of(request), _job(request), event_id)
         return _json(_event(event), 202)
 
     async def list_keys(self, request: Request) -> Response:
-        keys = await self.rotating.keys(caller_of(request))
+        keys = await self.signing_keys.keys(caller_of(request))
         return _json(WireKeys(_key(keys.active), _key(keys.candidate)))
 
     async def rotate_key(self, request: Request) -> Response:
-        key, secret = await self.rotating.begin(caller_of(request))
+        key, secret = await self.signing_keys.begin(caller_of(request))
         return _json(WireNewKey(key.kid, secret, key.created_at), 201)
 
     async def finish_rotation(self, request: Request) -> Response:
-        key = await self.rotating.finish(caller_of(request))
+        key = await self.signing_keys.finish(caller_of(request))
         return _json(WireKeyInUse(key.kid, key.created_at))
 
     async def give_up_rotation(self, request: Request) -> Response:
-        await self.rotating.give_up(caller_of(request))
+        await self.signing_keys.give_up(caller_of(request))
         return Response(status_code=204)
 
 

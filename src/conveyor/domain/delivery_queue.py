@@ -1,9 +1,13 @@
-"""Who may be told something now, and who stands in which line.
+"""Which deliveries may start now, and which wait for which receiver.
 
-There are so many places, few for one receiver and a part of them for one caller: whoever is slow
-keeps their own places busy and nobody else's. What finds no place stands in the line of its caller
-for its receiver. Receivers that answered badly or late share a part of the places, so that any
-number of them leaves some for the others.
+A process sends `places` deliveries at a time: at most `per_origin` to one receiver (a host and
+port), and at most `per_caller` for one caller. So neither a slow receiver nor a caller with many
+of them can occupy every place. Receivers whose last response failed or came late are unhealthy;
+together they get at most `unhealthy` places.
+
+An event that finds no place waits in memory, in its caller's line for its receiver. A place that
+comes free goes to the callers in turn, and within a caller to its receivers in turn. The lines are
+lost with the process: what waits is also postponed in storage, by `delay`, and found there again.
 """
 
 from collections import Counter, OrderedDict
@@ -15,203 +19,197 @@ from conveyor.domain.ids import CallerId, EventId
 from conveyor.domain.outbox import OutboxEvent
 
 PLACES = 50
-PLACES_OF_ONE = 2
-PLACES_OF_CALLER = 20
-POOR_SHARE = 0.6  # of the places, for all receivers whose last answer was bad or late
+PER_ORIGIN = 2
+PER_CALLER = 20
+UNHEALTHY = 30  # of the places
 LATE = 5.0  # seconds
-MOST_IN_LINE = 5_000  # over all lines; whatever is beyond comes by again
-MOST_KNOWN = 4_096  # receivers of which something is known and nothing is waiting
-LOOKED_AT = 16  # of them at most, to make room for another
-QUICK = 0.1  # seconds: what is thought of a receiver before it has answered
-LEARNING = 0.3  # how much the latest answer counts for how long one takes
-SHORTEST_WAIT = timedelta(seconds=5)
-LONGEST_WAIT = timedelta(minutes=15)
+MOST_WAITING = 5_000  # events in memory; those beyond are found in storage when they are due
+MOST_REMEMBERED = 4_096  # receivers
+EVICTIONS_TRIED = 16  # receivers looked at to make room for another
+FIRST_GUESS = 0.1  # seconds that a response takes, before the first has come
+SHORTEST_DELAY = timedelta(seconds=5)
+LONGEST_DELAY = timedelta(minutes=15)
 
+# The events of one caller for one receiver, in the order in which they came.
 Line = OrderedDict[EventId, OutboxEvent]
 
 
 @dataclass(slots=True)
 class Receiver:
-    under_way: int = 0
+    in_flight: int = 0
     waiting: int = 0  # in the lines of all callers
-    seconds: float = QUICK  # that an answer takes, about
-    is_poor: bool = False
-
-    @property
-    def is_idle(self) -> bool:
-        return not self.under_way and not self.waiting
+    seconds: float = FIRST_GUESS  # that its latest response took
+    is_healthy: bool = True
 
 
 @dataclass(slots=True)
-class Waiting:
-    """A caller's lines, by receiver: whose turn it is comes first. Those for poor receivers stand
-    apart, so that they are passed over at one go when these have no place.
+class CallerLines:
+    """A caller's lines by receiver; the next in turn is first.
+
+    Lines of unhealthy receivers are kept apart: when these have no place, all of them are passed
+    over at once, not one by one.
     """
 
-    well: OrderedDict[str, Line] = field(default_factory=OrderedDict)
-    poor: OrderedDict[str, Line] = field(default_factory=OrderedDict)
+    healthy: OrderedDict[str, Line] = field(default_factory=OrderedDict)
+    unhealthy: OrderedDict[str, Line] = field(default_factory=OrderedDict)
 
-    def lines(self, *, poor: bool) -> OrderedDict[str, Line]:
-        return self.poor if poor else self.well
-
-    def move(self, host: str, *, poor: bool) -> None:
-        """Its receiver has become poor, or well again."""
-        line = self.lines(poor=not poor).pop(host, None)
-        if line is not None:
-            self.lines(poor=poor)[host] = line
+    def of(self, receiver: Receiver) -> OrderedDict[str, Line]:
+        return self.healthy if receiver.is_healthy else self.unhealthy
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class DeliveryQueue:
-    """Kept in the memory of one sender. What stands in a line is put off in storage as well, for
-    about as long as it will take: should the sender die, it comes by again.
-    """
-
     chance: Callable[[], float]  # from 0 to 1
     places: int = PLACES
-    under_way: int = 0
-    _poor_under_way: int = 0
-    _of_caller: Counter[CallerId] = field(default_factory=Counter)  # under way
-    _known: OrderedDict[str, Receiver] = field(default_factory=OrderedDict)
-    _turns: OrderedDict[CallerId, Waiting] = field(default_factory=OrderedDict)
+    per_origin: int = PER_ORIGIN
+    per_caller: int = PER_CALLER
+    unhealthy: int = UNHEALTHY
+    most_waiting: int = MOST_WAITING
+    in_flight: int = 0
+    _unhealthy_in_flight: int = 0
+    _of_caller: Counter[CallerId] = field(default_factory=Counter)  # in flight
+    _receivers: OrderedDict[str, Receiver] = field(default_factory=OrderedDict)  # latest used last
+    _callers: OrderedDict[CallerId, CallerLines] = field(default_factory=OrderedDict)
     _line_of: dict[EventId, tuple[CallerId, str]] = field(default_factory=dict)
 
     @property
     def waiting(self) -> int:
         return len(self._line_of)
 
-    def begin(self, host: str, caller: CallerId) -> bool:
-        """Take a place, if there is one, and nothing of this caller waits for this receiver."""
-        known = self._receiver(host)
-        waiting = self._turns.get(caller)
-        if waiting and host in waiting.lines(poor=known.is_poor):
+    def begin(self, origin: str, caller: CallerId) -> bool:
+        """Take a place, if there is one and no event of this caller waits for this receiver."""
+        receiver = self._receiver(origin)
+        lines = self._callers.get(caller)
+        if lines and origin in lines.of(receiver):
             return False
-        if not self._has_place(known, caller):
+        if self.in_flight >= self.places or receiver.in_flight >= self.per_origin:
             return False
-        self._take(known, caller)
+        if self._of_caller[caller] >= self.per_caller:
+            return False
+        if not receiver.is_healthy and self._unhealthy_in_flight >= self.unhealthy:
+            return False
+        self._take(receiver, caller)
         return True
 
-    def end(self, host: str, caller: CallerId, *, seconds: float, well: bool) -> None:
-        """A place is free again; the receiver took so long, and answered well or not."""
-        known = self._receiver(host)
-        known.seconds += LEARNING * (seconds - known.seconds)
-        self._judge(host, known, is_poor=not well or seconds > LATE)
-        self.give_back(host, caller)
+    def end(self, origin: str, caller: CallerId, *, seconds: float, succeeded: bool) -> None:
+        """Free the place of a delivery that took `seconds`."""
+        receiver = self._receiver(origin)
+        receiver.seconds = seconds
+        self._set_health(origin, receiver, is_healthy=succeeded and seconds <= LATE)
+        self.cancel(origin, caller)
 
-    def give_back(self, host: str, caller: CallerId) -> None:
-        """A place is free again, and nothing was tried."""
-        known = self._receiver(host)
-        known.under_way -= 1
-        self.under_way -= 1
-        self._poor_under_way -= known.is_poor
+    def cancel(self, origin: str, caller: CallerId) -> None:
+        """Free the place of a delivery that was not made."""
+        receiver = self._receiver(origin)
+        receiver.in_flight -= 1
+        self.in_flight -= 1
+        self._unhealthy_in_flight -= not receiver.is_healthy
         self._of_caller[caller] -= 1
         if not self._of_caller[caller]:
             del self._of_caller[caller]
 
-    def wait(self, host: str) -> timedelta:
-        """About how long it takes until whoever joins the line now has its turn."""
-        known = self._receiver(host)
-        place = (known.waiting + 1) * known.seconds / PLACES_OF_ONE
-        likely = timedelta(seconds=min(place, LONGEST_WAIT.total_seconds()))
-        # Spread, so that what comes by again does not come all at once.
-        return max(likely, SHORTEST_WAIT) * (1 + 0.5 * self.chance())
+    def delay(self, origin: str) -> timedelta:
+        """About how long an event that is added now waits for its turn."""
+        receiver = self._receiver(origin)
+        seconds = (receiver.waiting + 1) * receiver.seconds / self.per_origin
+        likely = timedelta(seconds=min(seconds, LONGEST_DELAY.total_seconds()))
+        # Spread, so that a line which outlives its process does not become due all at once.
+        return max(likely, SHORTEST_DELAY) * (1 + 0.5 * self.chance())
 
-    def join(self, host: str, event: OutboxEvent) -> None:
-        """Stand in line, or keep its place there; if there is no room, it comes by again."""
-        stands = self._line_of.get(event.id)
-        if stands and stands[1] != host:
-            self._leave(event.id)
-            stands = None
-        if not stands and len(self._line_of) >= MOST_IN_LINE:
+    def add(self, origin: str, event: OutboxEvent) -> None:
+        """Let an event wait; one that waits already keeps its place in the line."""
+        known = self._line_of.get(event.id)
+        if known and known[1] != origin:  # its webhook has changed
+            self._remove(event.id)
+            known = None
+        if not known and self.waiting >= self.most_waiting:
             return
-        known = self._receiver(host)
-        lines = self._turns.setdefault(event.caller, Waiting()).lines(poor=known.is_poor)
-        lines.setdefault(host, OrderedDict())[event.id] = event
-        known.waiting += not stands
-        self._line_of[event.id] = event.caller, host
+        receiver = self._receiver(origin)
+        lines = self._callers.setdefault(event.caller, CallerLines()).of(receiver)
+        lines.setdefault(origin, OrderedDict())[event.id] = event
+        receiver.waiting += not known
+        self._line_of[event.id] = event.caller, origin
 
     def next(self) -> tuple[str, OutboxEvent] | None:
-        """Take a place for the first in a line: each caller in turn, then each of its receivers."""
-        if self.under_way >= self.places:
+        """Take a place for the event whose turn it is, if there is one that may start."""
+        if self.in_flight >= self.places:
             return None
-        for caller, waiting in self._turns.items():
-            host = self._next_host(caller, waiting)
-            if host is not None:
-                return host, self._called(caller, waiting, host)
+        for caller, lines in self._callers.items():
+            origin = self._next_origin(caller, lines)
+            if origin is not None:
+                return origin, self._start(caller, lines, origin)
         return None
 
-    def _next_host(self, caller: CallerId, waiting: Waiting) -> str | None:
-        if self._of_caller[caller] >= PLACES_OF_CALLER:
+    def _next_origin(self, caller: CallerId, lines: CallerLines) -> str | None:
+        if self._of_caller[caller] >= self.per_caller:
             return None
-        # Few are passed over: a receiver has no place only while it has some of the places.
-        for lines in (waiting.well, waiting.poor) if self._has_poor_place() else (waiting.well,):
-            for host in lines:
-                if self._known[host].under_way < PLACES_OF_ONE:
-                    return host
+        has_unhealthy_place = self._unhealthy_in_flight < self.unhealthy
+        # Few are passed over: a receiver without a free place occupies some of the places.
+        for kind in (lines.healthy, lines.unhealthy) if has_unhealthy_place else (lines.healthy,):
+            for origin in kind:
+                if self._receivers[origin].in_flight < self.per_origin:
+                    return origin
         return None
 
-    def _called(self, caller: CallerId, waiting: Waiting, host: str) -> OutboxEvent:
-        known = self._receiver(host)
-        lines = waiting.lines(poor=known.is_poor)
-        event = next(iter(lines[host].values()))
-        lines.move_to_end(host)
-        self._turns.move_to_end(caller)
-        self._leave(event.id)
-        self._take(known, caller)
+    def _start(self, caller: CallerId, lines: CallerLines, origin: str) -> OutboxEvent:
+        receiver = self._receiver(origin)
+        kind = lines.of(receiver)
+        event = next(iter(kind[origin].values()))
+        kind.move_to_end(origin)
+        self._callers.move_to_end(caller)
+        self._remove(event.id)
+        self._take(receiver, caller)
         return event
 
-    def _take(self, known: Receiver, caller: CallerId) -> None:
-        known.under_way += 1
-        self.under_way += 1
-        self._poor_under_way += known.is_poor
+    def _take(self, receiver: Receiver, caller: CallerId) -> None:
+        receiver.in_flight += 1
+        self.in_flight += 1
+        self._unhealthy_in_flight += not receiver.is_healthy
         self._of_caller[caller] += 1
 
-    def _leave(self, event_id: EventId) -> None:
-        caller, host = self._line_of.pop(event_id)
-        known, waiting = self._known[host], self._turns[caller]
-        known.waiting -= 1
-        lines = waiting.lines(poor=known.is_poor)
-        del lines[host][event_id]
-        if not lines[host]:
-            del lines[host]
-        if not waiting.well and not waiting.poor:
-            del self._turns[caller]
+    def _remove(self, event_id: EventId) -> None:
+        caller, origin = self._line_of.pop(event_id)
+        receiver, lines = self._receivers[origin], self._callers[caller]
+        receiver.waiting -= 1
+        kind = lines.of(receiver)
+        del kind[origin][event_id]
+        if not kind[origin]:
+            del kind[origin]
+        if not lines.healthy and not lines.unhealthy:
+            del self._callers[caller]
 
-    def _judge(self, host: str, known: Receiver, *, is_poor: bool) -> None:
-        if known.is_poor == is_poor:
+    def _set_health(self, origin: str, receiver: Receiver, *, is_healthy: bool) -> None:
+        if receiver.is_healthy == is_healthy:
             return
-        known.is_poor = is_poor
-        self._poor_under_way += known.under_way if is_poor else -known.under_way
-        if known.waiting:
-            for waiting in self._turns.values():
-                waiting.move(host, poor=is_poor)
+        moved = [
+            (lines, line)
+            for lines in (self._callers.values() if receiver.waiting else ())
+            if (line := lines.of(receiver).pop(origin, None)) is not None
+        ]
+        receiver.is_healthy = is_healthy
+        self._unhealthy_in_flight += -receiver.in_flight if is_healthy else receiver.in_flight
+        for lines, line in moved:
+            lines.of(receiver)[origin] = line
 
-    def _has_place(self, known: Receiver, caller: CallerId) -> bool:
-        if known.under_way >= PLACES_OF_ONE or self.under_way >= self.places:
-            return False
-        if self._of_caller[caller] >= PLACES_OF_CALLER:
-            return False
-        return not known.is_poor or self._has_poor_place()
-
-    def _has_poor_place(self) -> bool:
-        return self._poor_under_way < self.places * POOR_SHARE
-
-    def _receiver(self, host: str) -> Receiver:
-        known = self._known.get(host)
-        if known is None:
+    def _receiver(self, origin: str) -> Receiver:
+        receiver = self._receivers.get(origin)
+        if receiver is None:
             self._make_room()
-            known = self._known[host] = Receiver()
+            receiver = self._receivers[origin] = Receiver()
         else:
-            self._known.move_to_end(host)
-        return known
+            self._receivers.move_to_end(origin)
+        return receiver
 
     def _make_room(self) -> None:
-        """Forget the receivers that were of no concern for longest, a few at a time."""
-        for _ in range(LOOKED_AT):
-            if len(self._known) < MOST_KNOWN:
+        """Forget the receivers used longest ago, unless a delivery to them is in flight or waits.
+
+        A few are looked at, no more, so that a lookup stays cheap however many are busy.
+        """
+        for _ in range(EVICTIONS_TRIED):
+            if len(self._receivers) < MOST_REMEMBERED:
                 return
-            host = next(iter(self._known))
-            if self._known[host].is_idle:
-                del self._known[host]
+            origin, receiver = next(iter(self._receivers.items()))
+            if receiver.in_flight or receiver.waiting:
+                self._receivers.move_to_end(origin)
             else:
-                self._known.move_to_end(host)
+                del self._receivers[origin]

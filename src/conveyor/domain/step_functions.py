@@ -1,7 +1,7 @@
-"""Task tokens of Step Functions: what a caller hands in, and what the state that waits is told.
+"""AWS Step Functions: the task token of a submission, and what the waiting state is told.
 
-A token is a credential: whoever has it can end the state. It is encrypted wherever it is kept, for
-its caller and run, and quoted nowhere.
+A token is a credential: anyone who has it can end the state. It is encrypted for its caller and run
+wherever it is stored, and quoted nowhere.
 """
 
 import re
@@ -13,9 +13,9 @@ from msgspec import UNSET, UnsetType
 
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure import AccountReason
-from conveyor.domain.ids import CallerId, EventId, RunId
+from conveyor.domain.ids import CallerId, RunId
 from conveyor.domain.job import Job, JobType
-from conveyor.domain.outbox import Channel, EventType, OutboxEvent
+from conveyor.domain.retry import backoff
 from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.stats import Stats, stats
 from conveyor.errors import InvalidArgument
@@ -26,27 +26,24 @@ SHORTEST_HEARTBEAT = 5
 LONGEST_HEARTBEAT = 86_400
 TOKEN = re.compile(rf"[\x21-\x7e]{{1,{LONGEST_TOKEN}}}")
 
-KINDS: dict[RunStatus, EventType] = {
-    RunStatus.COMPLETED: EventType.RUN_COMPLETED,
-    RunStatus.FAILED: EventType.RUN_FAILED,
-    RunStatus.STOPPED: EventType.RUN_STOPPED,
-    RunStatus.DELETED: EventType.RUN_DELETED,
-}
+FIRST_WAIT = timedelta(seconds=1)
+LONGEST_WAIT = timedelta(minutes=10)
+GIVE_UP = timedelta(days=5)  # after the end of the run
 
 
 class TaskToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a submission says of the state that waits for its run."""
+    """The state that waits for the run of a submission."""
 
     task_token: str
     heartbeat_seconds: int | None = None
 
     def __repr__(self) -> str:
-        """Without the token, wherever this may be printed."""
+        """Leaves the token out, so that no log or traceback can show it."""
         return f"TaskToken(heartbeat_seconds={self.heartbeat_seconds})"
 
 
-class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """What the state gives to the next one when the run has completed."""
+class CallbackOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of the state when the run has completed."""
 
     job_id: str
     run_id: str
@@ -59,8 +56,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     ingest_error: str | UnsetType = UNSET
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the state failed, for people and programs."""
+class CallbackCause(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the state failed, as JSON in the cause of its failure."""
 
     message: str
     job_id: str
@@ -72,109 +69,90 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     ingest_error: str | UnsetType = UNSET
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """What the state fails with: a name for its `Catch`, and the cause as text."""
+class CallbackFailure(msgspec.Struct, frozen=True):
+    """What the state fails with: an error name that `Catch` can match, and the cause as text."""
 
     error: str
     cause: str
 
 
 def check(given: TaskToken, kind: JobType | None) -> None:
-    """Refuse what cannot be a token, and jobs that no single state can wait for."""
+    """Refuse a malformed token or interval, and scheduled jobs. Raises `InvalidArgument`."""
     if kind is JobType.SCHEDULED:
-        raise _at("", "is for a single run: a scheduled job has many")
+        raise _at("", "must be left out of a scheduled job: a token is good for a single run")
     if not TOKEN.fullmatch(given.task_token):
         raise _at(
-            ".task_token", f"is the state's token: 1 to {LONGEST_TOKEN} characters without spaces"
+            ".task_token", f"must have 1 to {LONGEST_TOKEN} printable ASCII characters, no spaces"
         )
-    beat = given.heartbeat_seconds
-    if beat is not None and not SHORTEST_HEARTBEAT <= beat <= LONGEST_HEARTBEAT:
-        raise _at(
-            ".heartbeat_seconds",
-            f"is a whole number from {SHORTEST_HEARTBEAT} to {LONGEST_HEARTBEAT}",
-        )
+    every = given.heartbeat_seconds
+    if every is not None and not SHORTEST_HEARTBEAT <= every <= LONGEST_HEARTBEAT:
+        bounds = f"from {SHORTEST_HEARTBEAT} to {LONGEST_HEARTBEAT}"
+        raise _at(".heartbeat_seconds", f"must be a whole number {bounds}, got {every}")
 
 
 def unconfigured() -> InvalidArgument:
     return _at(
         "",
-        "cannot be served: this service is not connected to Step Functions; its operator can "
-        "do so by the setting `step_functions`",
+        "must be left out: this service is not connected to Step Functions; its operator can "
+        "connect it with the setting `step_functions`",
     )
 
 
 def token_context(caller: CallerId, run_id: RunId) -> str:
-    """What a encrypted token belongs to."""
+    """What a encrypted token is bound to."""
     return f"{caller}|{run_id}|task_token"
 
 
-def end_of(job: Job | None, run: Run, settled: Counts, event_id: EventId) -> OutboxEvent:
-    """What is owed to the token of a run that has just ended.
-
-    It has all that is to be sent in it: the run and its job may be gone by then.
-    """
+def payload(job: Job | None, run: Run, settled: Counts) -> str:
+    """What the state is told of a run that has just ended: its output, or a failure."""
     completed = run.status is RunStatus.COMPLETED
-    said = _output(job, run, settled) if completed else _failure(run)
-    return OutboxEvent(
-        id=event_id,
-        caller=run.caller,
-        job_id=run.job_id,
-        run_id=run.id,
-        channel=Channel.TASK_TOKEN,
-        type=KINDS[run.status],
-        occurred_at=run.updated_at,
-        payload=_encoded(said),
-        due_at=run.updated_at,
-        encrypted_token=run.encrypted_token,
-    )
+    return _encoded(_output(job, run, settled) if completed else _failure(run))
 
 
-def beats_of(run: Run, every: int | None, event_id: EventId) -> OutboxEvent | None:
-    """What keeps the state waiting while its run is live, if that is wanted."""
-    if every is None:
+def failure_in(payload: str) -> CallbackFailure:
+    return msgspec.json.decode(payload, type=CallbackFailure)
+
+
+def next_wait(tries: int, age: timedelta) -> timedelta | None:
+    """The wait after the latest of `tries` failures; None when a run that ended `age` ago is
+    given up.
+    """
+    if age >= GIVE_UP:
         return None
-    return OutboxEvent(
-        id=event_id,
-        caller=run.caller,
-        job_id=run.job_id,
-        run_id=run.id,
-        channel=Channel.HEARTBEAT,
-        type=EventType.RUN_ALIVE,
-        occurred_at=run.created_at,
-        payload="",
-        due_at=run.created_at + timedelta(seconds=every),
-        encrypted_token=run.encrypted_token,
-        every_seconds=every,
-    )
+    return backoff(tries, first=FIRST_WAIT, longest=LONGEST_WAIT)
 
 
-def failure_in(payload: str) -> Failure:
-    return msgspec.json.decode(payload, type=Failure)
+def next_heartbeat_wait(tries: int, every_seconds: int) -> timedelta:
+    """The same for a heartbeat, which is never given up: it ends with its run."""
+    longest = min(LONGEST_WAIT, timedelta(seconds=every_seconds))
+    return backoff(tries, first=FIRST_WAIT, longest=longest)
 
 
-class Failed(NamedTuple):
+class RunError(NamedTuple):
+    """Why a run did not complete."""
+
     error: str  # the name that a state machine catches
     message: str
 
 
-STOPPED = Failed("RunStopped", "The run was stopped by its caller.")
-DELETED = Failed("RunDeleted", "The run was deleted by its caller.")
-CUT_SHORT = Failed("IngestFailed", "The run was stopped: its list could not be read to its end.")
-ACCOUNT: dict[AccountReason, Failed] = {
-    AccountReason.INSUFFICIENT_CREDITS: Failed(
+STOPPED = RunError("RunStopped", "The run was stopped by its caller.")
+DELETED = RunError("RunDeleted", "The run was deleted by its caller.")
+CUT_SHORT = RunError("IngestFailed", "The run was stopped: its list could not be read to its end.")
+ACCOUNT: dict[AccountReason, RunError] = {
+    AccountReason.INSUFFICIENT_CREDITS: RunError(
         "InsufficientCredits", "The run has failed: the gateway account has no credits left."
     ),
-    AccountReason.SUBSCRIPTION_INACTIVE: Failed(
+    AccountReason.SUBSCRIPTION_INACTIVE: RunError(
         "SubscriptionInactive", "The run has failed: the gateway account's subscription is off."
     ),
-    AccountReason.API_KEY_CAP_REACHED: Failed(
+    AccountReason.API_KEY_CAP_REACHED: RunError(
         "ApiKeyCapReached", "The run has failed: the gateway key has spent what it may."
     ),
 }
 
 
-def failed_by(run: Run) -> Failed:
-    """Why a run that did not complete is over."""
+def error_of(run: Run) -> RunError:
+    """The error of a run that ended without completing."""
     if run.failure_reason and run.status is RunStatus.FAILED:
         return ACCOUNT[run.failure_reason]
     if run.status is RunStatus.DELETED:
@@ -182,8 +160,8 @@ def failed_by(run: Run) -> Failed:
     return CUT_SHORT if run.is_cut and run.ingest_error else STOPPED
 
 
-def _output(job: Job | None, run: Run, settled: Counts) -> Output:
-    return Output(
+def _output(job: Job | None, run: Run, settled: Counts) -> CallbackOutput:
+    return CallbackOutput(
         job_id=run.job_id,
         run_id=run.id,
         status=run.status,
@@ -196,9 +174,9 @@ def _output(job: Job | None, run: Run, settled: Counts) -> Output:
     )
 
 
-def _failure(run: Run) -> Failure:
-    failed = failed_by(run)
-    cause = Cause(
+def _failure(run: Run) -> CallbackFailure:
+    failed = error_of(run)
+    cause = CallbackCause(
         message=failed.message,
         job_id=run.job_id,
         run_id=run.id,
@@ -208,11 +186,11 @@ def _failure(run: Run) -> Failure:
         failure_detail=run.failure_detail or UNSET,
         ingest_error=run.ingest_error or UNSET,
     )
-    return Failure(failed.error, _encoded(cause))
+    return CallbackFailure(failed.error, _encoded(cause))
 
 
-def _encoded(said: Output | Failure | Cause) -> str:
-    return msgspec.json.encode(said).decode()
+def _encoded(body: CallbackOutput | CallbackFailure | CallbackCause) -> str:
+    return msgspec.json.encode(body).decode()
 
 
 def _at(below: str, what: str) -> InvalidArgument:

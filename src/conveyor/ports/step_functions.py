@@ -1,4 +1,4 @@
-"""States that wait for a task token, and are told by it."""
+"""Callbacks to states of AWS Step Functions that wait for a task token."""
 
 from typing import Protocol
 
@@ -6,20 +6,20 @@ import msgspec
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """The state has heard it."""
+    """The state received the call."""
 
 
 class TaskClosed(msgspec.Struct, frozen=True):
-    """No state waits for the token any more, or none ever did: it is no use to ask again.
+    """No state waits for the token, or none ever did: do not call again.
 
-    So it is told, too, when an earlier call got through and its answer was lost.
+    This is also the answer when an earlier call succeeded and its response was lost.
     """
 
     why: str
 
 
 class RetryLater(msgspec.Struct, frozen=True):
-    """Nobody knows whether the state has heard it: ask again later."""
+    """The state may or may not have received the call: call again later."""
 
     why: str
     status_code: int | None = None
@@ -29,20 +29,20 @@ Answer = Sent | TaskClosed | RetryLater
 
 
 class StepFunctions(Protocol):
-    """What goes wrong is an answer and not an error; none of them quotes the token.
+    """Every failure is an answer, and none raises. No answer quotes the token.
 
-    Telling a token twice has the effect of once: the state goes on with the first, and the second
-    is answered `TaskClosed`.
+    Calls are safe to repeat: the state continues with the first one, and later calls are answered
+    `TaskClosed`.
     """
 
     async def succeed(self, token: str, output: str) -> Answer:
-        """The state succeeds with this output, a JSON text of at most 262,144 characters."""
+        """End the state with this output: JSON of at most 262,144 characters."""
         ...
 
     async def fail(self, token: str, *, error: str, cause: str) -> Answer:
-        """The state fails with this error, at most 256 characters, and cause, at most 32,768."""
+        """Fail the state with an error (at most 256 characters) and a cause (at most 32,768)."""
         ...
 
     async def heartbeat(self, token: str) -> Answer:
-        """The state is to go on waiting, for as long as it allows between two of these."""
+        """Keep the state waiting until its next heartbeat is due."""
         ...

@@ -17,7 +17,7 @@ from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import ExportId, InputId, JobId, RunId, is_ulid, ulid_milliseconds
 from conveyor.domain.job import Job, JobStatus
-from conveyor.domain.outbox import EventStatus, OutboxEvent, last_seen
+from conveyor.domain.outbox import EventStatus, OutboxEvent, last_tried
 from conveyor.domain.run import ENDED, Run, RunStatus
 from conveyor.errors import Stale
 from conveyor.ports.blobs import Blobs
@@ -179,15 +179,15 @@ class Clear:
         return [(f"{one.job_id}/{one.id}", partial(self._event, one)) for one in page]
 
     async def _event(self, event: OutboxEvent, _patient: bool) -> Found | None:
-        """What is owed stays. The rest is shown for a while, in case it is to be sent again."""
+        """Events that are owed stay. The others stay for a while, for their caller to see or redeliver."""
         if event.status is EventStatus.OWED:
             return None
-        if last_seen(event) + EVENT_LIFE > self.clock.now():
+        if last_tried(event) + EVENT_LIFE > self.clock.now():
             return None
         return Over("event", partial(self._remove_event, event))
 
     async def _remove_event(self, event: OutboxEvent) -> int:
-        """Unless it has come to be owed again this very moment."""
+        """Unless its caller has asked for a redelivery meanwhile."""
         try:
             await self.metadata.commit(Removed(event, if_unchanged=True))
         except Stale:

@@ -1,5 +1,10 @@
-"""Complete: one conditional transition, tried by whoever may have done the last thing."""
+"""Complete: end a run whose tasks are all done, by one conditional write.
 
+Every step that may have done the last thing calls it: after each settle the worker checks whether
+the run is complete.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -7,13 +12,13 @@ import structlog
 from conveyor.domain import run as life
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job
+from conveyor.domain.outbox import events_at_end
 from conveyor.domain.run import Run
 from conveyor.errors import Stale
-from conveyor.ports.clock import Clock
+from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
-from conveyor.steps.shared.owing import Owing
 
 log = structlog.get_logger()
 
@@ -24,33 +29,36 @@ class Complete:
     tasks: Tasks
     work: Work
     clock: Clock
-    owing: Owing
+    ids: Ids
+    wake_sender: Callable[[], None]  # events were put in the outbox
 
     async def check(self, run_id: RunId) -> bool:
-        """Complete the run if nothing is left to do; say whether this call did it.
+        """Complete the run if nothing is left to do; return whether this call did it.
 
-        Called after the write that may have been the last: a settle, a latch, a close. Of two
-        callers at once one commits, and the other reads again and finds the run ended. What is
-        owed to the outside is in the same commit.
+        Call it after a write that may have been the last: a settle, the end of an ingest, a
+        close. Of two calls at once one commits; the other finds its run stale, reads it again and
+        sees that it has ended. The outbox events of the end are in the same commit.
         """
         while (run := await self.metadata.get(Run, run_id)) and run.is_live:
             settled = (await self.tasks.counts([run_id]))[run_id]
             if not life.is_complete(run, settled):
                 return False
             done = life.complete(run, settled, self.clock.now())
-            owed = self.owing.at_end(await self.metadata.get(Job, run.job_id), done, settled)
+            job = await self.metadata.get(Job, run.job_id)
+            events = events_at_end(done, self.ids.new, job=job, settled=settled)
             try:
-                await self.metadata.commit(done, *owed)
+                await self.metadata.commit(done, *events)
             except Stale:
                 continue
-            self.owing.announce(owed)
+            if events:
+                self.wake_sender()
             log.info("run.completed", job_id=run.job_id, run_id=run_id, tasks=run.total)
             await self.work.close(run_id)
             return True
         return False
 
     async def is_due(self, run_id: RunId) -> bool:
-        """Whether a live run stands complete and nobody has said so yet."""
+        """Whether a live run could be completed: the check after its last write was lost."""
         run = await self.metadata.get(Run, run_id)
         if run is None:
             return False

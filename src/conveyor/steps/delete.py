@@ -15,13 +15,13 @@ from conveyor.domain import run as run_life
 from conveyor.domain.deletion import Deletion, purge_message
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.outbox import events_at_end
 from conveyor.domain.run import Run, RunStatus
 from conveyor.errors import NotFound, RunHasDescendants, Stale, Unavailable
-from conveyor.ports.clock import Clock
+from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
-from conveyor.steps.shared.owing import Owing
 from conveyor.steps.shared.ownership import latest_run, own_job
 
 PAGE = 100
@@ -35,8 +35,9 @@ class Delete:
     work: Work
     control_queue: ControlQueue
     clock: Clock
-    owing: Owing
+    ids: Ids
     wake: Callable[[RunId], None]
+    wake_sender: Callable[[], None]  # events were put in the outbox
 
     async def job(self, caller: CallerId, job_id: JobId) -> None:
         """Delete a job with all its runs; one that is deleted stays so."""
@@ -65,10 +66,11 @@ class Delete:
     async def _delete_job(self, job: Job, run: Run | None) -> None:
         now = self.clock.now()
         ended = [run_life.delete(run, now)] if run and run.is_live else []
-        owed = [event for one in ended for event in self.owing.at_stop(one)]
+        events = [event for one in ended for event in events_at_end(one, self.ids.new)]
         deletion = Deletion(id=job.id, job_id=job.id, sent_at=now)
-        await self.metadata.commit(job_life.delete(job, now), *ended, *owed, deletion)
-        self.owing.announce(owed)
+        await self.metadata.commit(job_life.delete(job, now), *ended, *events, deletion)
+        if events:
+            self.wake_sender()
         log.info("job.deleted", job_id=job.id)
         await self._follow_up(deletion, run, job.caller)
 
@@ -84,9 +86,10 @@ class Delete:
         deletion = Deletion(id=run.id, job_id=job.id, run_id=run.id, sent_at=now)
         pointed = job_life.point_at(job, newest, now)
         deleted = run_life.delete(run, now)
-        owed = self.owing.at_stop(deleted) if run.is_live else []
-        await self.metadata.commit(pointed, deleted, *owed, deletion)
-        self.owing.announce(owed)
+        events = events_at_end(deleted, self.ids.new) if run.is_live else []
+        await self.metadata.commit(pointed, deleted, *events, deletion)
+        if events:
+            self.wake_sender()
         log.info("run.deleted", job_id=job.id, run_id=run.id)
         await self._follow_up(deletion, run, job.caller)
 

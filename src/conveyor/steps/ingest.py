@@ -22,7 +22,7 @@ from conveyor.domain import run as life
 from conveyor.domain.batch import Batch
 from conveyor.domain.ids import RunId, TaskId, task_ids
 from conveyor.domain.job import Job, JobStatus
-from conveyor.domain.outbox import OutboxEvent
+from conveyor.domain.outbox import OutboxEvent, events_at_end
 from conveyor.domain.params import load
 from conveyor.domain.rerun import inherited
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, RunStatus
@@ -38,12 +38,11 @@ from conveyor.domain.task_list.reader import (
 from conveyor.domain.task_list.spec import SourceList
 from conveyor.errors import InvalidArgument, NotFound, Stale, TooLarge
 from conveyor.ports.blobs import Blobs, as_stream
-from conveyor.ports.clock import Clock
+from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata, Removed
 from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
 from conveyor.ports.work import Work
 from conveyor.steps.shared.list_chunks import file_chunks, stored_tasks
-from conveyor.steps.shared.owing import Owing
 from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
 from conveyor.steps.shared.turn import ENDLESS, Turn
 
@@ -77,10 +76,11 @@ class Ingest:
     work: Work
     blobs: Blobs
     clock: Clock
-    owing: Owing
+    ids: Ids
     limits: Limits
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
+    wake_sender: Callable[[], None]  # events were put in the outbox
     sizes: Sizes = DEFAULT_SIZES
 
     async def run(self, run_id: RunId, first: int, turn: Turn = ENDLESS) -> Batch | None:
@@ -124,10 +124,11 @@ class Ingest:
         why = await self._why_given_up(batch)
         while (run := await self.metadata.get(Run, run_id)) and run.is_live:
             stopped = life.explained(life.stop(run, self.clock.now()), why, is_cut=True)
-            owed = self.owing.at_stop(stopped)
+            events = events_at_end(stopped, self.ids.new)
             with suppress(Stale):
-                await self.metadata.commit(stopped, *owed)
-                self.owing.announce(owed)
+                await self.metadata.commit(stopped, *events)
+                if events:
+                    self.wake_sender()
         while batch := await self.metadata.get(Batch, (run_id, first)):
             with suppress(Stale):
                 await self._finish(Ending(batch, is_cut=True, why=why))
@@ -312,22 +313,23 @@ class Ingest:
             if await self.metadata.get(Batch, (batch.run_id, batch.first)) != batch:
                 raise Stale(f"batch {batch.first} of {batch.run_id} has moved on")
             ended = await self._ended(run, ending)
-            owed = self._owed(run, ended)
+            events = self._events(run, ended)
             try:
-                await self.metadata.commit(*ended, *owed, Removed(batch))
+                await self.metadata.commit(*ended, *events, Removed(batch))
                 break
             except Stale:
                 continue
-        self.owing.announce(owed)
+        if events:
+            self.wake_sender()
         if ending.is_cut and ending.why:
             await self._take_no_more(batch.run_id)
         if batch.blob and not await self._is_pinned(batch):
             await self.blobs.delete([batch.blob])
 
-    def _owed(self, run: Run | None, ended: Sequence[Run]) -> list[OutboxEvent]:
-        """What is owed for a run that ends with its batch."""
+    def _events(self, run: Run | None, ended: Sequence[Run]) -> list[OutboxEvent]:
+        """The outbox events of a run that ends with its batch."""
         stopped = [one for one in ended if run and run.is_live and not one.is_live]
-        return [event for one in stopped for event in self.owing.at_stop(one)]
+        return [event for one in stopped for event in events_at_end(one, self.ids.new)]
 
     async def _take_no_more(self, run_id: RunId) -> None:
         await self.work.close(run_id)

@@ -12,12 +12,12 @@ from conveyor.domain import job as job_life
 from conveyor.domain import run as run_life
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.outbox import events_at_end
 from conveyor.domain.run import PauseState, Run, RunStatus
 from conveyor.errors import Conflict, RunNotStoppable, Stale
-from conveyor.ports.clock import Clock
+from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
-from conveyor.steps.shared.owing import Owing
 from conveyor.steps.shared.ownership import latest_run, own_job
 from conveyor.steps.shared.standing import CheckJob, any_job
 
@@ -29,9 +29,10 @@ class Lifecycle:
     metadata: Metadata
     work: Work
     clock: Clock
-    owing: Owing
+    ids: Ids
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
+    wake_sender: Callable[[], None]  # events were put in the outbox
     standing: CheckJob = any_job
 
     async def close(self, caller: CallerId, job_id: JobId) -> None:
@@ -63,12 +64,13 @@ class Lifecycle:
             if not run.is_live:
                 raise RunNotStoppable(f"The run is {run.status}: there is nothing to stop")
             stopped = run_life.stop(run, self.clock.now())
-            owed = self.owing.at_stop(stopped)
+            events = events_at_end(stopped, self.ids.new)
             try:
-                await self.metadata.commit(stopped, *owed)
+                await self.metadata.commit(stopped, *events)
             except Stale:
                 continue
-            self.owing.announce(owed)
+            if events:
+                self.wake_sender()
             log.info("run.stopped", job_id=run.job_id, run_id=run.id)
 
     async def set_pause(self, caller: CallerId, job_id: JobId, state: PauseState) -> Run:

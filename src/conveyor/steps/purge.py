@@ -144,8 +144,6 @@ class Purge:
 
 
 def _must_be_sent(event: OutboxEvent, deletion: Deletion) -> bool:
-    """A task token is told of every end; a webhook of its runs, unless its job is deleted."""
-    told = (
-        {Channel.TASK_TOKEN} if deletion.run_id is None else {Channel.TASK_TOKEN, Channel.WEBHOOK}
-    )
+    """A waiting state is told of every end; a webhook of its runs, unless its job is deleted."""
+    told = {Channel.STEP_FUNCTIONS} | ({Channel.WEBHOOK} if deletion.run_id else set())
     return event.channel in told and event.status is EventStatus.OWED

@@ -14,6 +14,7 @@ import structlog
 from conveyor.domain import run as run_life
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job
+from conveyor.domain.outbox import events_at_end
 from conveyor.domain.run import Run
 from conveyor.domain.task import (
     AccountBlocked,
@@ -27,12 +28,11 @@ from conveyor.domain.task import (
 )
 from conveyor.errors import Stale, Unavailable
 from conveyor.ports.bodies import Bodies, Body, BodyName, Kept
-from conveyor.ports.clock import Clock
+from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Work
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Fetched, FinishedAttempt
-from conveyor.steps.shared.owing import Owing
 
 log = structlog.get_logger()
 
@@ -44,9 +44,10 @@ class Settle:
     work: Work
     bodies: Bodies
     clock: Clock
-    owing: Owing
+    ids: Ids
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
+    wake_sender: Callable[[], None]  # events were put in the outbox
     same_key: Callable[[RunId], Collection[RunId]] = lambda _: ()  # runs that this process serves
     outage: timedelta = timedelta(seconds=1)  # between tries while an engine is away
 
@@ -183,12 +184,14 @@ class Settle:
         while (run := await self.metadata.get(Run, run_id)) and run.is_live:
             failed = run_life.fail(run, why.reason, why.detail, self.clock.now())
             settled = (await self.tasks.counts([run_id]))[run_id]
-            owed = self.owing.at_end(await self.metadata.get(Job, run.job_id), failed, settled)
+            job = await self.metadata.get(Job, run.job_id)
+            events = events_at_end(failed, self.ids.new, job=job, settled=settled)
             try:
-                await self.metadata.commit(failed, *owed)
+                await self.metadata.commit(failed, *events)
             except Stale:
                 continue
-            self.owing.announce(owed)
+            if events:
+                self.wake_sender()
             log.warning("run.failed", job_id=run.job_id, run_id=run_id, reason=why.reason)
         await self.work.close(run_id)
         self.wake(run_id)

@@ -33,11 +33,11 @@ from conveyor.domain.file_input import (
 )
 from conveyor.domain.ids import CallerId, EventId, InputId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
-from conveyor.domain.outbox import OutboxEvent
+from conveyor.domain.outbox import OutboxEvent, heartbeat_event
 from conveyor.domain.params import dump, result_format
 from conveyor.domain.run import IngestStatus, Run
 from conveyor.domain.schedule import first_fire
-from conveyor.domain.step_functions import beats_of, token_context, unconfigured
+from conveyor.domain.step_functions import token_context, unconfigured
 from conveyor.domain.submission import (
     Limits,
     OnInvalid,
@@ -91,7 +91,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     large: bool  # its rows are to follow
     staged: SourceList | None = None  # the list its rows come from, now or at every fire
     file_input: FileInput | None = None  # which that list lies in
-    beats: OutboxEvent | None = None  # to the state that waits for its run
+    heartbeat: OutboxEvent | None = None  # for the state that waits for its run
     ignored: tuple[str, ...] = ()  # fields of the body that are not known here
 
 
@@ -253,7 +253,7 @@ class SubmitJob:
                 file_input=file_input,
             )
         job = msgspec.structs.replace(job, latest_run_id=run_id, runs=1)
-        run, beats = self._awaited(self._new_run(job, run_id, len(specs), large=large), body)
+        run, heartbeat = self._awaited(self._new_run(job, run_id, len(specs), large=large), body)
         staged = source_list or SourceList(blob=list_key(job_id, run_id, "0"), count=len(specs))
         return Draft(
             job=job,
@@ -262,11 +262,11 @@ class SubmitJob:
             large=large,
             staged=staged if large else None,
             file_input=file_input,
-            beats=beats,
+            heartbeat=heartbeat,
         )
 
     def _awaited(self, run: Run, body: Submission) -> tuple[Run, OutboxEvent | None]:
-        """The run with the token of the state that waits for it, and the beats that it wants."""
+        """The run with the token of the state that waits for it, and the heartbeat it asks for."""
         given = body.step_functions
         if given is None:
             return run, None
@@ -274,7 +274,9 @@ class SubmitJob:
             given.task_token, context=token_context(run.caller, run.id)
         )
         run = msgspec.structs.replace(run, encrypted_token=encrypted)
-        return run, beats_of(run, given.heartbeat_seconds, EventId(self.ids.new()))
+        if given.heartbeat_seconds is None:
+            return run, None
+        return run, heartbeat_event(run, given.heartbeat_seconds, EventId(self.ids.new()))
 
     def _new_job(self, call: Call, body: Submission, job_id: JobId) -> Job:
         params, schedule = job_params(body, self.limits), job_schedule(body)
@@ -319,8 +321,8 @@ class SubmitJob:
             made, batches = await self._prepared(draft)
             claims = self.idempotency.claim(call, answer)
             slots = [used_by(draft.file_input, draft.job.id)] if draft.file_input else []
-            beats = [draft.beats] if draft.beats else []
-            await self.metadata.commit(draft.job, *made, *batches, *slots, *beats, *claims)
+            heartbeats = [draft.heartbeat] if draft.heartbeat else []
+            await self.metadata.commit(draft.job, *made, *batches, *slots, *heartbeats, *claims)
         except KeyTaken:
             await self._abandon(draft)
             return await self.idempotency.won_by_another(call)

@@ -1,10 +1,11 @@
-"""ManageWebhooks: where a job's news go, what came of them, and whether a receiver is there at all.
+"""Webhooks: set, test and redeliver, and rotate the keys that deliveries are signed with.
 
-Whoever changes where they go commits the live run as well: an end that read the job before is
-stale then, and tells whoever is to be told now.
+Setting a webhook commits the live run as well. A completion that read the job before is then
+stale, reads it again, and puts its event in the outbox for the new webhook.
 """
 
 import asyncio
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,50 +15,50 @@ from weakref import WeakValueDictionary
 import msgspec
 import structlog
 
-from conveyor.domain import notice
 from conveyor.domain import outbox as life
+from conveyor.domain import signing
 from conveyor.domain.ids import CallerId, EventId, JobId
 from conveyor.domain.job import Job
-from conveyor.domain.outbox import Channel, OutboxEvent
-from conveyor.domain.signing import SigningKeys
-from conveyor.domain.webhook import Webhook
+from conveyor.domain.outbox import Channel, Delivery, EventType, OutboxEvent
+from conveyor.domain.signing import SigningKey, SigningKeys
+from conveyor.domain.webhook import Webhook, payload_of_test
 from conveyor.errors import Conflict, NotFound, Overloaded, SigningRequiresActiveKey, Stale
 from conveyor.ports.clock import Clock, Ids
+from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.webhooks import Webhooks
-from conveyor.steps.courier import Courier, Parcel
 from conveyor.steps.shared.ownership import latest_run, own_job
+from conveyor.steps.shared.webhook_sender import WebhookSender
 
-MOST_TRIES = 20  # at a change that other changes of the job come before
-MOST_TESTS = 10  # at a time: they take connections that deliveries need
-TESTS_OF_CALLER = 2
-PATIENCE = timedelta(seconds=1)  # for a test to have its turn
+MOST_TRIES = 20  # to change a job that other calls are changing
+MOST_TESTS = 10  # at a time: each may take a connection for the whole time-out
+TESTS_PER_CALLER = 2
+PATIENCE = timedelta(seconds=1)  # of a test that waits for others to end
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
-    """Of tests: few at a time, and fewer of one caller, whose receivers may keep silent for long."""
+class WebhookTests:
+    """Bounds the tests in flight, in all and of one caller: a receiver may never respond."""
 
     patience: timedelta = PATIENCE
     _all: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_TESTS))
-    # Each is there for as long as somebody has it or waits for it.
+    # A caller's semaphore exists while a test of theirs holds it or waits for it.
     _of_caller: WeakValueDictionary[CallerId, asyncio.Semaphore] = field(
         default_factory=WeakValueDictionary
     )
 
     @asynccontextmanager
-    async def turn(self, caller: CallerId) -> AsyncIterator[None]:
-        """Raises `Overloaded` when none comes in time."""
-        own = self._of_caller.setdefault(caller, asyncio.Semaphore(TESTS_OF_CALLER))
+    async def place(self, caller: CallerId) -> AsyncIterator[None]:
+        """Raises `Overloaded` when no place comes free in time."""
+        own = self._of_caller.setdefault(caller, asyncio.Semaphore(TESTS_PER_CALLER))
         async with AsyncExitStack() as held:
             try:
                 async with asyncio.timeout(self.patience.total_seconds()):
                     await held.enter_async_context(own)
                     await held.enter_async_context(self._all)
             except TimeoutError:
-                why = "Too many tests of webhooks are under way: try again later"
+                why = "Too many tests of webhooks are in flight: try again later"
                 raise Overloaded(why) from None
             yield
 
@@ -65,21 +66,21 @@ class Turns:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManageWebhooks:
     metadata: Metadata
-    webhooks: Webhooks
-    courier: Courier
+    sender: WebhookSender
     clock: Clock
     ids: Ids
-    wake: Callable[[], None]
-    turns: Turns = field(default_factory=Turns)
+    wake_sender: Callable[[], None]
+    tests: WebhookTests = field(default_factory=WebhookTests)
 
     async def vet(self, caller: CallerId, url: str, *, signature: bool) -> Webhook:
-        """A webhook that can be delivered to, as things stand. Raises `InvalidArgument`."""
-        await self.webhooks.check(url)
+        """A webhook that can be delivered to, as of now. Raises `InvalidArgument`."""
+        await self.sender.webhooks.check(url)
         if signature:
             keys = await self.metadata.get(SigningKeys, caller)
             if keys is None or keys.active is None:
                 raise SigningRequiresActiveKey(
-                    "There is no key to sign with", extras={"field": "webhook.signature"}
+                    "`webhook.signature` must be false without an active signing key",
+                    extras={"field": "webhook.signature"},
                 )
         return Webhook(url=url, signature=signature)
 
@@ -90,7 +91,7 @@ class ManageWebhooks:
         return job.webhook
 
     async def put(self, caller: CallerId, job_id: JobId, url: str, *, signature: bool) -> Webhook:
-        """Replace it; one that was disabled is in use again."""
+        """Replace the webhook; one that was disabled is enabled again."""
         await own_job(self.metadata, caller, job_id)
         webhook = await self.vet(caller, url, signature=signature)
         await self._change(caller, job_id, webhook)
@@ -98,14 +99,14 @@ class ManageWebhooks:
         return webhook
 
     async def clear(self, caller: CallerId, job_id: JobId) -> None:
-        """What is still owed to it is dropped when its turn comes."""
+        """Remove the webhook. The sender drops its owed events when they are due."""
         await self._change(caller, job_id, None)
         log.info("webhook.cleared", job_id=job_id)
 
     async def deliveries(
         self, caller: CallerId, job_id: JobId, *, limit: int, before: str | None
     ) -> tuple[Sequence[OutboxEvent], str | None]:
-        """Events of a job for its webhook, newest first, and where the next page begins."""
+        """The webhook events of a job, newest first, and where the next page begins."""
         await own_job(self.metadata, caller, job_id)
         found: list[OutboxEvent] = []
         while len(found) <= limit:
@@ -117,7 +118,7 @@ class ManageWebhooks:
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
     async def redeliver(self, caller: CallerId, job_id: JobId, event_id: EventId) -> OutboxEvent:
-        """Have an event sent again, whatever came of it: now, and as if it were new."""
+        """Send an event again now, whatever its status, as if it were new."""
         while True:
             job = await own_job(self.metadata, caller, job_id)
             event = await self.metadata.get(OutboxEvent, (job.id, event_id))
@@ -125,29 +126,35 @@ class ManageWebhooks:
                 raise NotFound("No such event")
             if job.webhook is None or not job.webhook.is_on:
                 raise Conflict("The job has no webhook in use: set one first")
-            again = life.owed_again(event, self.clock.now())
+            again = life.redelivered(event, self.clock.now())
             try:
                 await self.metadata.commit(again)
             except Stale:
                 continue
             log.info("webhook.redelivery", job_id=job_id, event_id=event_id)
-            self.wake()
+            self.wake_sender()
             return again
 
     async def test(
         self, caller: CallerId, url: str, *, signature: bool
-    ) -> tuple[EventId, life.Delivery]:
-        """Tell a receiver of nothing, once, and say what came of it.
+    ) -> tuple[EventId, Delivery]:
+        """Send one test event to a webhook and return the result.
 
-        Raises `Overloaded` while too many of the caller's, or of all, are under way.
+        Raises `Overloaded` while too many tests, of the caller or in all, are in flight.
         """
         webhook = await self.vet(caller, url, signature=signature)
         event_id = EventId(self.ids.new())
-        content = notice.of_nothing(event_id, self.clock.now()).encode()
-        async with self.turns.turn(caller):
-            parcel = Parcel(caller=caller, event_id=event_id, content=content)
-            carried = await self.courier.carry(parcel, webhook)
-        return event_id, carried.delivery
+        content = payload_of_test(event_id, EventType.WEBHOOK_TEST, self.clock.now()).encode()
+        async with self.tests.place(caller):
+            started_at, started = self.clock.now(), self.clock.monotonic()
+            result = await self.sender.send(webhook, caller, event_id, content)
+        return event_id, Delivery(
+            attempt=1,
+            started_at=started_at,
+            elapsed_ms=round((self.clock.monotonic() - started) * 1000),
+            status_code=result.status_code,
+            error=result.error,
+        )
 
     async def _change(self, caller: CallerId, job_id: JobId, webhook: Webhook | None) -> None:
         for _ in range(MOST_TRIES):
@@ -164,3 +171,60 @@ class ManageWebhooks:
         run = await latest_run(self.metadata, job)
         changed = msgspec.structs.replace(job, webhook=webhook, updated_at=self.clock.now())
         await self.metadata.commit(changed, *([run] if run and run.is_live else []))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotateSigningKeys:
+    """A caller's signing keys: an active one and, during a rotation, a candidate."""
+
+    metadata: Metadata
+    encryption: KeyRing
+    clock: Clock
+    ids: Ids
+    secret: Callable[[], bytes]  # random
+
+    async def keys(self, caller: CallerId) -> SigningKeys:
+        return await self.metadata.get(SigningKeys, caller) or SigningKeys(id=caller)
+
+    async def begin(self, caller: CallerId) -> tuple[SigningKey, str]:
+        """Make a key: the first is active at once, a later one is the candidate.
+
+        Returns its secret, which is never shown again.
+        """
+        kid, secret = self.ids.new(), b64encode(self.secret()).decode()
+        with self.encryption.writing():
+            new = SigningKey(
+                kid=kid,
+                encrypted_secret=self.encryption.encrypt(
+                    secret, context=signing.context(caller, kid)
+                ),
+                created_at=self.clock.now(),
+            )
+            await self._change(caller, lambda keys: signing.rotated(keys, new))
+        log.info("signing.begun", kid=kid)
+        return new, secret
+
+    async def finish(self, caller: CallerId) -> SigningKey:
+        """Make the candidate the active key; the key before it is removed."""
+        keys = await self._change(caller, signing.finished)
+        assert keys.active is not None
+        log.info("signing.finished", kid=keys.active.kid)
+        return keys.active
+
+    async def give_up(self, caller: CallerId) -> None:
+        """Remove the candidate, if there is one."""
+        if (await self.keys(caller)).candidate is None:
+            return
+        await self._change(caller, signing.given_up)
+        log.info("signing.given_up")
+
+    async def _change(
+        self, caller: CallerId, change: Callable[[SigningKeys], SigningKeys]
+    ) -> SigningKeys:
+        while True:
+            changed = change(await self.keys(caller))
+            try:
+                await self.metadata.commit(changed)
+            except Stale:
+                continue
+            return changed

@@ -30,7 +30,6 @@ from conveyor.steps.dispatch.config import DispatchConfig, config_over_queues
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.settle import Settle
 from conveyor.steps.shared.attempt import Assignment, Fetched, Result
-from conveyor.steps.shared.owing import Owing
 from conveyor.testing.clock import FakeIds
 from conveyor.testing.factories import CALLER, JOB, RUN, a_job, a_run, ids_of, new_tasks
 from conveyor.testing.memory.bodies import MemoryBodies
@@ -184,9 +183,13 @@ class Fleet:
         claims = _far_away(_Claims(self), dice)
         work: Work = QueuedWork(claims, queues, clock=self.clock, lease=LEASE)
         tasks = MemoryTasks(self.rows)
-        owing = Owing(ids=FakeIds())
         complete = Complete(
-            metadata=self.metadata, tasks=tasks, work=work, clock=self.clock, owing=owing
+            metadata=self.metadata,
+            tasks=tasks,
+            work=work,
+            clock=self.clock,
+            ids=FakeIds(),
+            wake_sender=lambda: None,
         )
         settle = Settle(
             metadata=self.metadata,
@@ -194,8 +197,9 @@ class Fleet:
             work=work,
             bodies=MemoryBodies(),
             clock=self.clock,
-            owing=owing,
+            ids=complete.ids,
             check=complete.check,
+            wake_sender=complete.wake_sender,
             wake=lambda run_id: dispatcher.wake(run_id),  # noqa: PLW0108 - there is none yet
         )
         dispatcher = Dispatcher(

@@ -1,14 +1,15 @@
-"""Receivers of webhooks that do as a test says, over nothing."""
+"""Webhooks that respond as a test says, without a network."""
 
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from conveyor.domain.outbox import DeliveryResult
 from conveyor.domain.webhook import WebhookRules
-from conveyor.ports.webhooks import Reply
 
-TAKEN = Reply(status=200)
+TAKEN = DeliveryResult(status_code=200)
+GONE = DeliveryResult(status_code=410, error="http_4xx:410", is_closed=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,17 @@ class Told:
 
 @dataclass(slots=True, kw_only=True)
 class ScriptedWebhooks:
-    """Each takes what it is told, unless its next replies say something else."""
+    """Each receiver accepts every request, unless a test has set other results."""
 
     rules: WebhookRules = field(default_factory=WebhookRules)
     told: list[Told] = field(default_factory=list)
-    replies: dict[str, deque[Reply]] = field(default_factory=lambda: defaultdict(deque))  # by host
-    always: dict[str, Reply] = field(default_factory=dict)  # by host
-    held: dict[str, asyncio.Event] = field(default_factory=dict)  # hosts that answer when it is set
+    results: dict[str, deque[DeliveryResult]] = field(
+        default_factory=lambda: defaultdict(deque)
+    )  # of the next requests, by host
+    always: dict[str, DeliveryResult] = field(default_factory=dict)  # by host
+    held: dict[str, asyncio.Event] = field(
+        default_factory=dict
+    )  # hosts that respond when it is set
     under_way: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     most_under_way: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     refuse: Callable[[str], None] = lambda _: None  # a URL that is handed in
@@ -41,10 +46,13 @@ class ScriptedWebhooks:
         self.rules.target(url)
         self.refuse(url)
 
+    def origin(self, url: str) -> str:
+        return self.rules.target(url).origin
+
     def host(self, url: str) -> str:
         return self.rules.target(url).host
 
-    async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> Reply:
+    async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> DeliveryResult:
         host = self.host(url)
         self.told.append(Told(url, headers, content))
         self.under_way[host] += 1
@@ -54,8 +62,8 @@ class ScriptedWebhooks:
                 await self.held[host].wait()
         finally:
             self.under_way[host] -= 1
-        replies = self.replies[host]
-        return replies.popleft() if replies else self.always.get(host, TAKEN)
+        results = self.results[host]
+        return results.popleft() if results else self.always.get(host, TAKEN)
 
     def told_of(self, host: str) -> list[Told]:
         return [one for one in self.told if self.host(one.url) == host]

@@ -1,7 +1,7 @@
-"""Task tokens told to AWS Step Functions, by botocore in threads of its own.
+"""Callbacks to AWS Step Functions, by botocore in threads of its own.
 
-Region, endpoint and credentials come from where AWS's own tools have them: variables, profile,
-role. botocore is an extra, and loaded only when it is wanted.
+Region, endpoint and credentials come from the usual places of AWS tools: variables, a profile, a
+role. botocore is an optional dependency, imported only when it is used.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ from conveyor.ports.step_functions import Answer, RetryLater, Sent, TaskClosed
 
 CONNECT = timedelta(seconds=3)
 READ = timedelta(seconds=10)
-# The state goes on without us, has gone on, or never was. AWS says `TaskTimedOut` of a token that
-# was told before, too. `InvalidToken` is trouble: so says a wrong region of every token.
+# The state has ended, or never was. AWS also answers `TaskTimedOut` for a token that was used
+# before. `InvalidToken` is not among them: a wrong region gives that answer for every token.
 CLOSED = frozenset({"TaskTimedOut", "TaskDoesNotExist"})
-# A code is a word; a message is not repeated, since it may quote what was sent.
+# Only the code of an error is reported: its message may quote the token.
 CODE = re.compile(r"[A-Za-z][A-Za-z0-9.]{0,79}")
 
 
 class AwsStepFunctions:
-    """Nothing is tried twice here: whoever calls knows when it is worth it."""
+    """Each call is made once: retries are up to the caller."""
 
     def __init__(
         self, *, threads: int, connect: timedelta = CONNECT, read: timedelta = READ
@@ -37,7 +37,7 @@ class AwsStepFunctions:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Calls under way end by their own time-outs; nobody waits for them."""
+        """Does not wait for calls in flight: they end by their own time-outs."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
@@ -59,13 +59,13 @@ class AwsStepFunctions:
 def _answer(call: Callable[..., object], given: dict[str, str]) -> Answer:
     try:
         call(**given)
-    except Exception as error:  # noqa: BLE001 - whatever the library raises ends here
+    except Exception as error:  # noqa: BLE001 - no error of the library may escape
         return _why(error)
     return Sent()
 
 
 def _why(error: Exception) -> TaskClosed | RetryLater:
-    """What became of a call that failed, without a word of what was sent."""
+    """The answer to a call that raised; it quotes nothing that was sent."""
     answered: dict[str, Any] | None = getattr(error, "response", None)
     if not isinstance(answered, dict):
         return RetryLater(type(error).__name__)

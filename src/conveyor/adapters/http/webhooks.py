@@ -1,4 +1,4 @@
-"""Deliveries to servers of callers' choosing: once each, within bounds, to public addresses alone."""
+"""Requests to webhooks: sent once, within a time-out, to public addresses only."""
 
 import asyncio
 from collections.abc import Mapping
@@ -15,14 +15,15 @@ from conveyor.adapters.http.origins import Origins
 from conveyor.adapters.http.pool import Server
 from conveyor.adapters.http.requests import fields
 from conveyor.adapters.http.requests import request as request_of
+from conveyor.domain.outbox import DeliveryResult
 from conveyor.domain.public_address import Reach
 from conveyor.domain.webhook import FIELD, LONGEST_WAIT, Target, WebhookRules
 from conveyor.errors import CallbackUrlUnresolvable, InvalidArgument, Overloaded
-from conveyor.ports.webhooks import Reply
 
-RESOLVING = 1.0  # seconds for a host to be found when its URL is handed in
-LARGEST_ANSWER = 16 * 1024  # bytes that are read of one
-CLEARING = 2.0  # seconds for that, once its head is there: the status says it all
+RESOLVING = 1.0  # seconds to look a host up when its URL is checked
+LARGEST_ANSWER = 16 * 1024  # bytes that are read of a response body
+CLEARING = 2.0  # seconds for that: the status alone decides
+GONE = 410
 MOST_AT_ONCE = 64
 
 RETRY_AFTER = b"retry-after"
@@ -33,8 +34,8 @@ WANTED = frozenset({RETRY_AFTER, DATE})
 class HttpWebhooks:
     """Open it before use: `async with HttpWebhooks(rules) as webhooks`.
 
-    Each delivery has a connection of its own, to an address that was checked a moment before. No
-    proxy of the environment is used, and no redirect followed.
+    Each delivery has its own connection, to an address that was checked just before. Proxies of
+    the environment are not used, and redirects are not followed.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class HttpWebhooks:
     ) -> None:
         self._rules, self._timeout = rules, timeout.total_seconds()
         self._reach, self._agent = reach, agent
-        # Whoever hands in names that take long to find must not hold up deliveries.
+        # Two resolvers, so that URLs whose hosts are slow to look up do not delay deliveries.
         self._resolvers = [SystemResolver(), SystemResolver()]
         self._resolve = resolve
 
@@ -79,22 +80,22 @@ class HttpWebhooks:
                 await self._lookup.addresses(target.host)
         except (TimeoutError, Lost) as error:
             if isinstance(error, TimeoutError) and (was_full or names.is_full):
-                # It may not even have been asked for: that is no fault of the URL.
+                # The lookup may not even have begun: the URL is not at fault.
                 why = "Too many hosts are being looked up: try again later"
                 raise Overloaded(why) from None
-            why = "The host of `webhook.url` could not be found within a second"
+            why = "The host of `webhook.url` must have an address; none was found within a second"
             raise CallbackUrlUnresolvable(why, extras=FIELD) from None
         except Denied:
-            why = "The host of `webhook.url` is not on public addresses alone"
+            why = "The host of `webhook.url` must have public addresses only"
             raise CallbackUrlUnresolvable(why, extras=FIELD) from None
 
-    def host(self, url: str) -> str:
+    def origin(self, url: str) -> str:
         try:
-            return self._rules.target(url).host
+            return self._rules.target(url).origin
         except InvalidArgument:
             return ""
 
-    async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> Reply:
+    async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> DeliveryResult:
         try:
             target = self._rules.target(url)
             written = self._written(target, headers, content)
@@ -103,7 +104,7 @@ class HttpWebhooks:
         try:
             return await self._exchanged(target, written)
         except TimeoutError:
-            return Reply(error="timeout")
+            return DeliveryResult(error="timeout")
         except Denied:
             return _failed("the host is not on public addresses alone")
         except (Lost, Cut, FellSilent) as lost:
@@ -120,7 +121,7 @@ class HttpWebhooks:
         }
         return request_of("POST", target.path, fields(own), headers, content)
 
-    async def _exchanged(self, target: Target, written: bytes) -> Reply:
+    async def _exchanged(self, target: Target, written: bytes) -> DeliveryResult:
         server = Server(target.host, target.port, target.named, target.is_safe)
         async with AsyncExitStack() as stack:
             async with asyncio.timeout(self._timeout) as limit:
@@ -129,7 +130,7 @@ class HttpWebhooks:
                 connection.ask(written)
                 await connection.head()
             await _read_on(connection, until=limit.when() or 0.0)
-            return _reply(connection)
+            return _result(connection)
 
     def _part(self, connection: Connection) -> None:
         connection.abort()
@@ -137,9 +138,9 @@ class HttpWebhooks:
 
 
 async def _read_on(connection: Connection, until: float) -> None:
-    """Read a little of the answer: a server that is cut off at once may take it for a failure.
+    """Read a little of the response body: some servers log an error when they are cut off at once.
 
-    Whatever comes of that, the status has said it all.
+    A failure here changes nothing: the status alone decides.
     """
     left = LARGEST_ANSWER
     soon = asyncio.get_running_loop().time() + CLEARING
@@ -149,12 +150,13 @@ async def _read_on(connection: Connection, until: float) -> None:
                 left -= len(chunk)
 
 
-def _reply(answer: Connection) -> Reply:
+def _result(answer: Connection) -> DeliveryResult:
     asked = answer.header(RETRY_AFTER), answer.header(DATE)
-    return Reply(
-        status=answer.status,
+    return DeliveryResult(
+        status_code=answer.status,
         error=_error(answer.status),
         retry_after=page_wire.retry_after(*asked, longest=LONGEST_WAIT),
+        is_closed=answer.status == GONE,
     )
 
 
@@ -162,5 +164,5 @@ def _error(status: int) -> str | None:
     return None if 200 <= status < 300 else f"http_{status // 100}xx:{status}"
 
 
-def _failed(detail: str) -> Reply:
-    return Reply(error=f"transport_error:{detail}")
+def _failed(detail: str) -> DeliveryResult:
+    return DeliveryResult(error=f"transport_error:{detail}")

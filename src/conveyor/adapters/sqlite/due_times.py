@@ -35,8 +35,10 @@ LEASES_BACK = "UPDATE task INDEXED BY task_held SET due_at = ?1 WHERE status = 1
 LEASES_AHEAD = "UPDATE task INDEXED BY task_held SET due_at = due_at + ?1 WHERE status = 1"
 MESSAGES_BACK = "UPDATE control_message SET due_at = max(due_at - ?2, ?1) WHERE due_at > ?1"
 MESSAGES_AHEAD = "UPDATE control_message SET due_at = due_at + ?1 WHERE held = 1"
-EVENTS = "SELECT id, due_at FROM event WHERE due_at > ?"
-MOVE_EVENT = "UPDATE event SET due_at = ?2, doc = json_set(doc, '$.due_at', ?3) WHERE id = ?1"
+EVENTS = "SELECT id, due_at FROM outbox_event WHERE due_at > ?"
+MOVE_EVENT = (
+    "UPDATE outbox_event SET due_at = ?2, doc = json_set(doc, '$.due_at', ?3) WHERE id = ?1"
+)
 SCHEDULES = """
 SELECT fires_at, id, doc FROM job INDEXED BY job_by_fire
  WHERE fires_at IS NOT NULL AND (fires_at, id) > (?, ?) ORDER BY fires_at, id LIMIT ?

@@ -139,7 +139,7 @@ KINDS: Mapping[type, Kind[Any]] = {
             Kind("file_input", FileInput),
             Kind("export", Export),
             Kind(
-                "event",
+                "outbox_event",
                 OutboxEvent,
                 key=("job_id", "id"),
                 columns={
@@ -171,7 +171,7 @@ LIVE_RUNS = """
 SELECT run.doc, job.doc FROM run INDEXED BY run_live JOIN job ON job.id = run.job_id
  WHERE run.live = 1 AND run.id > ? ORDER BY run.id LIMIT ?
 """
-EVENTS = "SELECT doc FROM event WHERE job_id = ? AND id < ? ORDER BY id DESC LIMIT ?"
+EVENTS = "SELECT doc FROM outbox_event WHERE job_id = ? AND id < ? ORDER BY id DESC LIMIT ?"
 # Each with the position before the first row.
 OF_RUN: Mapping[type[Batch | Export], tuple[str, str | int]] = {
     Batch: ("SELECT doc FROM batch WHERE run_id = ? AND first > ? ORDER BY first LIMIT ?", -1),
@@ -184,7 +184,7 @@ DUE_JOBS = """
 SELECT doc FROM job INDEXED BY job_by_fire WHERE fires_at <= ? ORDER BY fires_at, id LIMIT ?
 """
 DUE_EVENTS = """
-SELECT doc FROM event INDEXED BY event_due WHERE channel = ? AND due_at <= ?
+SELECT doc FROM outbox_event INDEXED BY outbox_event_due WHERE channel = ? AND due_at <= ?
  ORDER BY due_at, id LIMIT ?
 """
 # Over all live runs, which are few: an index by caller would cost every run two writes.

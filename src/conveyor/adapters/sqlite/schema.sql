@@ -62,16 +62,16 @@ CREATE INDEX export_open ON export (doc ->> 'caller')
     WHERE doc ->> 'status' IN ('pending', 'running');
 CREATE INDEX export_by_run ON export (doc ->> 'run_id');
 
-CREATE TABLE event (
+CREATE TABLE outbox_event (
     id      TEXT    NOT NULL PRIMARY KEY,
     job_id  TEXT    NOT NULL,
     channel TEXT    NOT NULL,
-    due_at  INTEGER,  -- null once it is not owed any more
+    due_at  INTEGER,  -- null unless it is owed
     version INTEGER NOT NULL,
     doc     TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX event_by_job ON event (job_id, id);
-CREATE INDEX event_due ON event (channel, due_at, id) WHERE due_at IS NOT NULL;
+CREATE INDEX outbox_event_by_job ON outbox_event (job_id, id);
+CREATE INDEX outbox_event_due ON outbox_event (channel, due_at, id) WHERE due_at IS NOT NULL;
 
 CREATE TABLE signing_keys (
     id      TEXT    NOT NULL PRIMARY KEY,  -- the caller

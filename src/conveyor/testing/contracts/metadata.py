@@ -435,7 +435,7 @@ RICH: Mapping[type[Row], Mapping[str, object]] = {
         "error": "results are larger than 1 gb",
     },
     OutboxEvent: {
-        "channel": Channel.TASK_TOKEN,
+        "channel": Channel.STEP_FUNCTIONS,
         "type": EventType.RUN_FAILED,
         "payload": '{"stats": {}}',
         "due_at": NOON + TICK,

@@ -1,4 +1,4 @@
-"""States that wait for a token, in memory: for tests, and as a model of the real ones."""
+"""Step Functions in memory: a model for tests."""
 
 from conveyor.ports.step_functions import Answer, Sent, TaskClosed
 
@@ -8,22 +8,22 @@ CLOSED = TaskClosed("TaskTimedOut")
 class MemoryStepFunctions:
     def __init__(self) -> None:
         self.waiting: set[str] = set()
-        self.outcomes: dict[str, dict[str, str]] = {}  # by token: what it was told
-        self.beats: list[str] = []
+        self.outcomes: dict[str, dict[str, str]] = {}  # by token
+        self.heartbeats: list[str] = []
 
     async def succeed(self, token: str, output: str) -> Answer:
-        return self._told(token, {"output": output})
+        return self._ended(token, {"output": output})
 
     async def fail(self, token: str, *, error: str, cause: str) -> Answer:
-        return self._told(token, {"error": error, "cause": cause})
+        return self._ended(token, {"error": error, "cause": cause})
 
     async def heartbeat(self, token: str) -> Answer:
         if token not in self.waiting:
             return CLOSED
-        self.beats.append(token)
+        self.heartbeats.append(token)
         return Sent()
 
-    def _told(self, token: str, outcome: dict[str, str]) -> Answer:
+    def _ended(self, token: str, outcome: dict[str, str]) -> Answer:
         if token not in self.waiting:
             return CLOSED
         self.waiting.discard(token)

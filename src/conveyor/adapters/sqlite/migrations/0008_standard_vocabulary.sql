@@ -91,3 +91,14 @@ UPDATE batch SET doc = json_remove(
  WHERE doc -> '$.position.blank' IS NOT NULL;
 UPDATE file_input SET doc = json_remove(
     json_set(doc, '$.spec.format', doc ->> '$.spec.kind'), '$.spec.kind');
+
+-- The outbox: events for task tokens are on the channel of Step Functions. An event that has ended
+-- keeps no token, given up or not: nothing sends it again.
+DROP INDEX event_by_job;
+DROP INDEX event_due;
+ALTER TABLE event RENAME TO outbox_event;
+CREATE INDEX outbox_event_by_job ON outbox_event (job_id, id);
+CREATE INDEX outbox_event_due ON outbox_event (channel, due_at, id) WHERE due_at IS NOT NULL;
+UPDATE outbox_event SET channel = 'step_functions', doc = json_set(doc, '$.channel', 'step_functions')
+ WHERE channel = 'task_token';
+UPDATE outbox_event SET doc = json_remove(doc, '$.encrypted_token') WHERE due_at IS NULL;

@@ -1,4 +1,4 @@
-"""Reports to task tokens: sent once where that can be, again where it cannot, and never lost."""
+"""Callbacks to Step Functions: sent once if possible, again if necessary, and never lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -10,17 +10,15 @@ import msgspec
 import pytest
 import structlog
 
-from conveyor.domain import report as life
 from conveyor.domain.ids import JobId, RunId
-from conveyor.domain.outbox import Channel, EventStatus, OutboxEvent
+from conveyor.domain.outbox import KEPT_DELIVERIES, Channel, EventStatus, OutboxEvent
 from conveyor.domain.run import PauseState
 from conveyor.domain.task import Task
 from conveyor.errors import Unavailable
 from conveyor.ports.step_functions import Answer, RetryLater, Sent, TaskClosed
-from conveyor.steps import report
-from conveyor.steps.report import PLACES
+from conveyor.steps.deliver.channels import CALLBACK_LEASE, CALLBACKS
 from conveyor.steps.shared.attempt import Result
-from tests.unit.kit import A_PAGE, CALLER, House, a_house, survives, until
+from tests.unit.kit import A_PAGE, CALLER, House, a_house, away, survives, until
 
 TOKEN = "a-token-of-mine"
 SECOND = timedelta(seconds=1)
@@ -46,7 +44,7 @@ async def _beating(house: House, token: str = TOKEN) -> tuple[JobId, RunId]:
     return await house.submit(3, step_functions=field)
 
 
-async def _event(house: House, channel: Channel = Channel.TASK_TOKEN) -> OutboxEvent:
+async def _event(house: House, channel: Channel = Channel.STEP_FUNCTIONS) -> OutboxEvent:
     [event] = [
         one for one in await house.metadata.page(OutboxEvent, limit=99) if one.channel is channel
     ]
@@ -78,7 +76,7 @@ def _always(house: House, answer: Answer) -> Answering:
     async def say(_token: str) -> Answer:
         return answer
 
-    house.report.step_functions = states = Answering(say)
+    house.connect(states := Answering(say))
     return states
 
 
@@ -87,7 +85,7 @@ def _logged() -> Iterator[list[str]]:
     names: list[str] = []
     with structlog.testing.capture_logs() as lines:
         yield names
-    names += [line["event"] for line in lines if line["event"].startswith("report.")]
+    names += [line["event"] for line in lines if line["event"].startswith("outbox.")]
     assert TOKEN not in str(lines)
 
 
@@ -98,8 +96,8 @@ async def test_a_state_hears_of_the_end_once_and_its_token_is_wiped() -> None:
     house = a_house()
     _, run_id = await _ended(house)
     with _logged() as logged:
-        assert await house.report.step() == 1
-        assert await house.report.step() == 0
+        assert await house.callback_sender.step() == 1
+        assert await house.callback_sender.step() == 0
 
     output = msgspec.json.decode(house.states.outcomes[TOKEN]["output"])
     assert (output["run_id"], output["stats"]["successful"]) == (run_id, 3)
@@ -108,7 +106,7 @@ async def test_a_state_hears_of_the_end_once_and_its_token_is_wiped() -> None:
     assert (await house.run(run_id)).encrypted_token == b""
     [delivery] = event.deliveries
     assert (delivery.attempt, delivery.started_at, delivery.error) == (1, house.clock.now(), None)
-    assert logged == ["report.sent"]
+    assert logged == ["outbox.delivered"]
 
 
 async def test_a_heartbeat_whose_token_is_closed_leaves_it_to_the_end_of_the_run() -> None:
@@ -118,17 +116,15 @@ async def test_a_heartbeat_whose_token_is_closed_leaves_it_to_the_end_of_the_run
     house.clock.advance(timedelta(seconds=5))
     _always(house, TaskClosed("TaskTimedOut"))
 
-    assert await house.report.step() == 1
+    assert await house.callback_sender.step() == 1
     assert (await house.run(run_id)).encrypted_token
 
     await house.drain(run_id, lambda _: A_PAGE)
-    assert await house.report.step() == 1
+    assert await house.callback_sender.step() == 1
     assert (await house.run(run_id)).encrypted_token == b""
 
 
-async def test_a_token_is_wiped_though_its_run_changes_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_token_is_wiped_though_its_run_changes_meanwhile() -> None:
     house = a_house()
     _, run_id = await _ended(house)
 
@@ -136,7 +132,7 @@ async def test_a_token_is_wiped_though_its_run_changes_meanwhile(
         await house.metadata.commit(await house.run(run_id))
 
     house.trace.after("metadata.get(Job)", 1, change)
-    await house.report.step()
+    await house.callback_sender.step()
 
     assert (await house.run(run_id)).encrypted_token == b""
     assert (await _event(house)).status is EventStatus.DELIVERED
@@ -147,7 +143,7 @@ async def test_a_state_hears_of_a_failure_by_its_name() -> None:
     house.states.waiting.add(TOKEN)
     job_id, _ = await house.submit(3, step_functions={"task_token": TOKEN})
     await house.lifecycle.stop(CALLER, job_id)
-    await house.report.step()
+    await house.callback_sender.step()
 
     outcome = house.states.outcomes[TOKEN]
     assert outcome["error"] == "RunStopped"
@@ -159,15 +155,15 @@ async def test_a_closed_token_is_recorded_and_left_alone() -> None:
     await _ended(house)
     states = _always(house, TaskClosed("TaskTimedOut"))
     with _logged() as logged:
-        await house.report.step()
+        await house.callback_sender.step()
         house.clock.advance(timedelta(days=30))
-        await house.report.step()
+        await house.callback_sender.step()
 
     event = await _event(house)
     assert (event.status, event.due_at, event.encrypted_token) == (EventStatus.DROPPED, None, b"")
     assert [one.error for one in event.deliveries] == ["TaskTimedOut"]
     assert states.asked == [TOKEN]
-    assert logged == ["report.closed"]
+    assert logged == ["outbox.closed"]
 
 
 async def test_trouble_is_tried_again_later_each_time_and_given_up_after_five_days() -> None:
@@ -180,7 +176,7 @@ async def test_trouble_is_tried_again_later_each_time_and_given_up_after_five_da
         while (due := (await _event(house)).due_at) is not None:
             house.clock.advance(max(due - house.clock.now(), timedelta()))
             waits.append((house.clock.now() - began).total_seconds())
-            assert await house.report.step() == 1
+            assert await house.callback_sender.step() == 1
 
     gaps = [later - earlier for earlier, later in pairwise(waits)]
     assert gaps[:11] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600]
@@ -188,24 +184,24 @@ async def test_trouble_is_tried_again_later_each_time_and_given_up_after_five_da
     assert timedelta(days=5) <= house.clock.now() - began <= timedelta(days=5, minutes=10)
     event = await _event(house)
     assert (event.status, event.tries) == (EventStatus.FAILED, len(states.asked))
-    assert event.encrypted_token
+    assert event.encrypted_token == (await house.run(event.run_id)).encrypted_token == b""
     assert [one.attempt for one in event.deliveries] == list(
-        range(event.tries - life.MOST_DELIVERIES + 1, event.tries + 1)
+        range(event.tries - KEPT_DELIVERIES[Channel.STEP_FUNCTIONS] + 1, event.tries + 1)
     )
     assert {(one.status_code, one.error) for one in event.deliveries} == {
         (400, "ThrottlingException")
     }
-    assert logged == ["report.postponed"] * (len(states.asked) - 1) + ["report.failed"]
+    assert logged == ["outbox.retry"] * (len(states.asked) - 1) + ["outbox.failed"]
 
 
 async def test_after_trouble_a_state_hears_of_it_all_the_same() -> None:
     house = a_house()
     await _ended(house)
     _always(house, AWAY)
-    await house.report.step()
-    house.report.step_functions = house.states
+    await house.callback_sender.step()
+    house.connect(house.states)
     house.clock.advance(SECOND)
-    await house.report.step()
+    await house.callback_sender.step()
 
     event = await _event(house)
     assert (event.status, event.tries) == (EventStatus.DELIVERED, 0)
@@ -221,9 +217,9 @@ async def test_no_answer_in_time_is_trouble() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    house.report.step_functions = Answering(never)
-    house.report.deadline = timedelta(milliseconds=20)
-    await house.report.step()
+    house.connect(Answering(never))
+    house.callbacks.deadline = timedelta(milliseconds=20)
+    await house.callback_sender.step()
     event = await _event(house)
     assert (event.status, event.due_at) == (EventStatus.OWED, house.clock.now() + SECOND)
     assert event.deliveries[0].error == "no answer within 0.02 s"
@@ -235,7 +231,7 @@ async def test_a_token_that_does_not_open_is_not_sent_and_waits_for_its_key() ->
     event = await _event(house)
     spoiled = msgspec.structs.replace(event, encrypted_token=event.encrypted_token[:-1] + b"?")
     await house.metadata.commit(spoiled)
-    await house.report.step()
+    await house.callback_sender.step()
 
     assert not house.states.outcomes
     event = await _event(house)
@@ -247,8 +243,8 @@ async def test_of_two_senders_one_sends() -> None:
     house = a_house()
     await _ended(house)
     states = _always(house, Sent())
-    found = await house.metadata.due(OutboxEvent, channel=Channel.TASK_TOKEN, limit=9)
-    await asyncio.gather(*map(house.report._send, [*found, *found]), return_exceptions=True)
+    house.trace.before("metadata.commit", 1, house.callback_sender.step)
+    await house.callback_sender.step()
     assert states.asked == [TOKEN]
     assert (await _event(house)).status is EventStatus.DELIVERED
 
@@ -263,29 +259,45 @@ async def test_a_sender_that_dies_leaves_it_to_the_next_when_its_lease_is_over(
         house.trace.die_at("metadata.commit", 2)  # after the lease: with what came of it
     else:
         house.trace.die_at("step_functions.succeed", 1)
-    [found] = await house.metadata.due(OutboxEvent, channel=Channel.TASK_TOKEN, limit=9)
-    assert not await survives(house.report._send(found))
+    assert not await survives(house.callback_sender.step())
     assert (TOKEN in house.states.outcomes) is told
 
-    house.clock.advance(life.LEASE - SECOND)
-    assert await house.report.step() == 0
+    house.clock.advance(CALLBACK_LEASE - SECOND)
+    assert await house.callback_sender.step() == 0
     house.clock.advance(SECOND)
-    assert await house.report.step() == 1
+    assert await house.callback_sender.step() == 1
     assert TOKEN in house.states.outcomes
     status = EventStatus.DROPPED if told else EventStatus.DELIVERED
     assert (await _event(house)).status is status
 
 
-async def test_an_engine_that_is_away_delays_it_and_ends_nothing() -> None:
+async def test_an_engine_that_is_away_at_the_lease_delays_it_and_ends_nothing() -> None:
     house = a_house()
     await _ended(house)
-    house.trace.break_at(2, "before", Unavailable("away"))  # the lease
-    with _logged() as logged:
-        assert await house.report.step() == 1
-    assert logged == ["report.unavailable"]
+    with away(house.trace, "metadata.commit", Unavailable("away")), pytest.raises(Unavailable):
+        await house.callback_sender.step()
     assert not house.states.outcomes
-    await house.report.step()
+    await house.callback_sender.step()
     assert TOKEN in house.states.outcomes
+
+
+async def test_an_engine_that_is_away_at_the_record_has_it_sent_again() -> None:
+    house = a_house()
+    await _ended(house)
+
+    async def break_commits() -> None:
+        house.trace.broken["metadata.commit"] = Unavailable("away")
+
+    house.trace.after("step_functions.succeed", 1, break_commits)
+    with _logged() as logged:
+        assert await house.callback_sender.step() == 1
+    assert logged == ["outbox.unavailable"]
+    house.trace.broken.clear()
+    assert (await _event(house)).status is EventStatus.OWED
+
+    house.clock.advance(CALLBACK_LEASE)
+    await house.callback_sender.step()
+    assert (await _event(house)).status is EventStatus.DROPPED
 
 
 async def test_a_bug_that_one_row_brings_out_ends_none_of_the_others() -> None:
@@ -297,8 +309,8 @@ async def test_a_bug_that_one_row_brings_out_ends_none_of_the_others() -> None:
     await house.metadata.commit(msgspec.structs.replace(event, payload="{"))
     await _ended(house)
     with _logged() as logged:
-        assert await house.report.step() == 2
-    assert sorted(logged) == ["report.bug", "report.sent"]
+        assert await house.callback_sender.step() == 2
+    assert sorted(logged) == ["outbox.bug", "outbox.delivered", "outbox.retry"]
     assert TOKEN in house.states.outcomes
 
 
@@ -315,10 +327,10 @@ async def test_what_a_deleted_run_owes_outlives_it_and_goes_when_it_is_sent(what
         await house.delete.run(CALLER, job_id, run_id)
     await house.handle_messages()
     assert [one.channel for one in await house.metadata.page(OutboxEvent, limit=9)] == [
-        Channel.TASK_TOKEN
+        Channel.STEP_FUNCTIONS
     ]
 
-    await house.report.step()
+    await house.callback_sender.step()
     assert house.states.outcomes[TOKEN]["error"] == "RunDeleted"
     assert not await house.metadata.page(OutboxEvent, limit=9)
 
@@ -331,7 +343,7 @@ async def test_what_a_deleted_run_owes_goes_when_nobody_can_be_told_either(answe
     await house.handle_messages()
     _always(house, answer)
     house.clock.advance(timedelta(days=6))
-    await house.report.step()
+    await house.callback_sender.step()
     assert not await house.metadata.page(OutboxEvent, limit=9)
 
 
@@ -339,7 +351,7 @@ async def test_what_was_sent_goes_with_its_job_and_no_other_jobs_does() -> None:
     house = a_house()
     job_id, _ = await _ended(house)
     other, _ = await _ended(house, "another")
-    await house.report.step()
+    await house.callback_sender.step()
     await house.delete.job(CALLER, job_id)
     await house.handle_messages()
     assert [one.job_id for one in await house.metadata.page(OutboxEvent, limit=9)] == [other]
@@ -348,7 +360,7 @@ async def test_what_was_sent_goes_with_its_job_and_no_other_jobs_does() -> None:
 async def test_a_delete_of_one_run_leaves_the_events_of_others() -> None:
     house = a_house()
     job_id, first = await _ended(house)
-    await house.report.step()
+    await house.callback_sender.step()
     again, _, _ = await house.rerun(job_id)
     await house.drain(again, _page)
     await house.delete.run(CALLER, job_id, again)
@@ -370,7 +382,7 @@ async def test_a_delete_in_the_middle_of_a_report_leaves_nothing(nth: int) -> No
         house.trace.after("step_functions.succeed", 1, delete)
     else:
         house.trace.before("metadata.commit", 2, delete)
-    await house.report.step()
+    await house.callback_sender.step()
     assert TOKEN in house.states.outcomes
     assert not await house.metadata.page(OutboxEvent, limit=9)
 
@@ -383,10 +395,10 @@ async def test_a_live_run_beats_at_its_interval() -> None:
     await _beating(house)
     for beats in range(1, 6):
         house.clock.advance(timedelta(seconds=BEAT) - SECOND)
-        assert await house.report.step() == 0
+        assert await house.callback_sender.step() == 0
         house.clock.advance(SECOND)
-        assert await house.report.step() == 1
-        assert house.states.beats == [TOKEN] * beats
+        assert await house.callback_sender.step() == 1
+        assert house.states.heartbeats == [TOKEN] * beats
 
 
 @pytest.mark.parametrize("how", ["paused", "open"])
@@ -401,8 +413,8 @@ async def test_a_run_that_is_paused_or_waits_for_tasks_beats_too(how: str) -> No
     else:
         await house.drain(run_id, _page)
     house.clock.advance(timedelta(seconds=BEAT))
-    await house.report.step()
-    assert house.states.beats == [TOKEN]
+    await house.callback_sender.step()
+    assert house.states.heartbeats == [TOKEN]
 
 
 async def test_beats_end_with_the_run_and_leave_nothing() -> None:
@@ -410,10 +422,10 @@ async def test_beats_end_with_the_run_and_leave_nothing() -> None:
     _, run_id = await _beating(house)
     await house.drain(run_id, _page)
     house.clock.advance(timedelta(seconds=BEAT))
-    await house.report.step()
-    assert not house.states.beats
+    await house.callback_sender.step()
+    assert not house.states.heartbeats
     assert [one.channel for one in await house.metadata.page(OutboxEvent, limit=9)] == [
-        Channel.TASK_TOKEN
+        Channel.STEP_FUNCTIONS
     ]
 
 
@@ -423,12 +435,12 @@ async def test_beats_end_with_the_token_and_the_run_goes_on() -> None:
     house.states.waiting.clear()
     house.clock.advance(timedelta(seconds=BEAT))
     with _logged() as logged:
-        await house.report.step()
+        await house.callback_sender.step()
         house.clock.advance(timedelta(days=1))
-        assert await house.report.step() == 0
+        assert await house.callback_sender.step() == 0
     event = await _event(house, Channel.HEARTBEAT)
     assert (event.status, event.due_at, event.encrypted_token) == (EventStatus.DROPPED, None, b"")
-    assert logged == ["report.closed"]
+    assert logged == ["outbox.closed"]
     assert (await house.run(run_id)).is_live
 
 
@@ -438,21 +450,24 @@ async def test_a_beat_in_trouble_is_tried_again_within_its_interval_for_ever() -
     states = _always(house, AWAY)
     house.clock.advance(timedelta(seconds=BEAT))
     for wait in (1, 2, 4, 8, 16, *[BEAT] * 300):
-        assert await house.report.step() == 1
+        assert await house.callback_sender.step() == 1
         due = (await _event(house, Channel.HEARTBEAT)).due_at
         assert due == house.clock.now() + timedelta(seconds=wait)
         house.clock.advance(timedelta(seconds=wait))
-    assert len((await _event(house, Channel.HEARTBEAT)).deliveries) == life.MOST_DELIVERIES
+    assert (
+        len((await _event(house, Channel.HEARTBEAT)).deliveries)
+        == KEPT_DELIVERIES[Channel.STEP_FUNCTIONS]
+    )
     assert len(states.asked) == 305
 
-    house.report.step_functions = house.states
-    await house.report.step()
+    house.connect(house.states)
+    await house.callback_sender.step()
     event = await _event(house, Channel.HEARTBEAT)
     assert event.due_at == house.clock.now() + timedelta(seconds=BEAT)
 
     _always(house, AWAY)
     house.clock.advance(timedelta(seconds=BEAT))
-    await house.report.step()
+    await house.callback_sender.step()
     assert (await _event(house, Channel.HEARTBEAT)).due_at == house.clock.now() + SECOND
 
 
@@ -461,11 +476,10 @@ async def test_a_sender_that_dies_at_a_beat_leaves_the_next_one_soon() -> None:
     await _beating(house)
     house.clock.advance(timedelta(seconds=BEAT))
     house.trace.die_at("step_functions.heartbeat", 1)
-    [found] = await house.metadata.due(OutboxEvent, channel=Channel.HEARTBEAT, limit=9)
-    assert not await survives(house.report._send(found))
+    assert not await survives(house.callback_sender.step())
     house.clock.advance(timedelta(seconds=BEAT))
-    await house.report.step()
-    assert house.states.beats == [TOKEN]
+    await house.callback_sender.step()
+    assert house.states.heartbeats == [TOKEN]
 
 
 # The loop.
@@ -483,14 +497,14 @@ async def test_slow_calls_hold_up_their_own_places_only() -> None:
 
     for token in slow:
         await _ended(house, token)
-    house.report.step_functions = states = Answering(say)
+    house.connect(states := Answering(say))
     stopping = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        group.create_task(house.report.run(stopping))
+        group.create_task(house.callback_sender.run(stopping))
         await until(lambda: len(states.asked) == 5)
         await _ended(house, "quick")
         await until(lambda: "quick" in states.asked)
-        assert len(house.report.under_way) >= 5
+        assert house.callback_sender.channels[0].queue.in_flight >= 5
         stopping.set()
         gate.set()
     events = await house.metadata.page(OutboxEvent, limit=99)
@@ -500,7 +514,7 @@ async def test_slow_calls_hold_up_their_own_places_only() -> None:
 async def test_no_more_than_its_places_are_under_way_and_beats_have_their_own() -> None:
     house = a_house()
     gate = asyncio.Event()
-    most = PLACES[Channel.TASK_TOKEN]
+    most = CALLBACKS
 
     async def say(token: str) -> Answer:
         if token != "beats":
@@ -509,10 +523,10 @@ async def test_no_more_than_its_places_are_under_way_and_beats_have_their_own() 
 
     for number in range(most + 5):
         await _ended(house, f"ends-{number}")
-    house.report.step_functions = states = Answering(say)
+    house.connect(states := Answering(say))
     stopping = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        group.create_task(house.report.run(stopping))
+        group.create_task(house.callback_sender.run(stopping))
         await until(lambda: len(states.asked) == most)
         await _beating(house, "beats")
         house.clock.advance(timedelta(seconds=BEAT))
@@ -523,28 +537,29 @@ async def test_no_more_than_its_places_are_under_way_and_beats_have_their_own() 
         stopping.set()
 
 
-async def test_a_place_that_is_free_again_is_used_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "IDLE", timedelta(hours=1))
+async def test_a_place_that_is_free_again_is_used_at_once() -> None:
     house = a_house()
-    count = 3 * PLACES[Channel.TASK_TOKEN]
+    house.callback_sender.channels[0].idle = timedelta(hours=1)
+    count = 3 * CALLBACKS
     for number in range(count):
         await _ended(house, f"ends-{number}")
     stopping = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        loop = group.create_task(house.report.run(stopping))
+        loop = group.create_task(house.callback_sender.run(stopping))
         await until(lambda: len(house.states.outcomes) == count)
         loop.cancel()
 
 
-async def test_what_is_on_its_way_is_not_begun_again_before_its_lease_is_written() -> None:
+async def test_what_is_on_its_way_is_not_begun_again() -> None:
     house = a_house()
     await _ended(house)
     with _logged() as logged:
         async with asyncio.TaskGroup() as group:
-            assert await house.report.start(group) == 1
-            assert await house.report.start(group) == 0
-    assert logged == ["report.sent"]
-    assert not house.report.under_way
+            sender = house.callback_sender.channels[0]
+            assert await sender.round(group) == 1
+            assert await sender.round(group) == 0
+    assert logged == ["outbox.delivered"]
+    assert not sender.queue.in_flight
 
 
 async def test_the_loop_outlives_an_engine_that_is_away() -> None:
@@ -553,7 +568,7 @@ async def test_the_loop_outlives_an_engine_that_is_away() -> None:
     house.trace.broken["metadata.due(OutboxEvent)"] = Unavailable("away")
     stopping = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        group.create_task(house.report.run(stopping))
+        group.create_task(house.callback_sender.run(stopping))
         await until(lambda: "metadata.due(OutboxEvent)" in house.trace.calls)
         house.trace.broken.clear()
         await until(lambda: TOKEN in house.states.outcomes)

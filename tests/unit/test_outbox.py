@@ -53,7 +53,7 @@ async def test_a_completed_run_owes_its_webhook_one_event_with_what_came_of_it()
             "spend": {"credits": 0, "cost": 0.0},
         },
     }
-    assert house.announced == [ended]
+    assert house.sender_woken == [ended]
 
 
 async def test_a_run_that_its_account_fails_owes_an_event_that_says_why() -> None:
@@ -69,7 +69,7 @@ async def test_a_run_that_its_account_fails_owes_an_event_that_says_why() -> Non
     assert told["failure_detail"] == "no credits left"
     assert told["stats"]["total"] == 3
     assert "external_id" not in told
-    assert house.announced == [house.clock.now()]
+    assert house.sender_woken == [house.clock.now()]
 
 
 @pytest.mark.parametrize("webhook", [None, Webhook(url=HOOK.url, disabled_at=HOOK.disabled_at)])
@@ -82,7 +82,7 @@ async def test_nothing_is_owed_without_a_webhook_that_wants_it(webhook: Webhook 
 
     assert (await house.run(run_id)).status is RunStatus.COMPLETED
     assert not await _events(house, job_id)
-    assert not house.announced
+    assert not house.sender_woken
 
 
 async def test_nothing_is_owed_for_a_run_that_was_stopped() -> None:

@@ -1,4 +1,4 @@
-"""What is owed to webhooks is sent until it is taken, unwanted or hopeless; nobody delays another."""
+"""Events for webhooks are sent until they are delivered, dropped or failed; no receiver delays another."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,24 +7,28 @@ from datetime import datetime, timedelta
 import pytest
 from zenrows.batch import verify_webhook_signature
 
-from conveyor.domain.delivery_queue import DeliveryQueue
 from conveyor.domain.ids import EventId, JobId
 from conveyor.domain.job import Job, JobStatus
-from conveyor.domain.outbox import MOST_DELIVERIES, EventStatus, OutboxEvent
+from conveyor.domain.outbox import (
+    KEPT_DELIVERIES,
+    Channel,
+    DeliveryResult,
+    EventStatus,
+    OutboxEvent,
+)
 from conveyor.domain.webhook import WAITS, Webhook
 from conveyor.errors import Unavailable
 from conveyor.ports.metadata import MOST_CHANGES
-from conveyor.ports.webhooks import Reply
-from conveyor.steps.notify import PAGE, Notify
+from conveyor.steps.deliver.sender import PAGE, ChannelSender
 from conveyor.testing.factories import a_job, an_event
 from conveyor.testing.trace import Crash
-from tests.unit.kit import CALLER, LEASE, SOON, House, a_house
+from conveyor.testing.webhooks import GONE
+from tests.unit.kit import CALLER, LEASE, SOON, House, a_house, a_webhook_sender
 
 HOST = "hooks.example"
-DOWN = Reply(error="transport_error:Connection refused")
-BUSY = Reply(status=429, error="http_4xx:429", retry_after=timedelta(hours=1))
-MOVED = Reply(status=302, error="http_3xx:302")
-GONE = Reply(status=410, error="http_4xx:410")
+DOWN = DeliveryResult(error="transport_error:Connection refused")
+BUSY = DeliveryResult(status_code=429, error="http_4xx:429", retry_after=timedelta(hours=1))
+MOVED = DeliveryResult(status_code=302, error="http_3xx:302")
 MINUTE = timedelta(minutes=1)
 
 
@@ -32,9 +36,9 @@ async def test_an_event_that_is_taken_is_sent_once() -> None:
     house = a_house()
     event = await _owed(house)
 
-    assert await house.notify.step() == 1
+    assert await house.webhook_sender.step() == 1
     house.clock.advance(timedelta(days=5))
-    assert await house.notify.step() == 0
+    assert await house.webhook_sender.step() == 0
 
     [told] = house.told.told
     assert (told.url, told.content) == (f"https://{HOST}/in", event.payload.encode())
@@ -65,7 +69,7 @@ async def test_a_receiver_that_is_down_is_tried_ten_times_in_three_days_with_one
 
 async def test_a_receiver_that_comes_back_is_told_at_its_next_attempt() -> None:
     house = a_house()
-    house.told.replies[HOST].extend([DOWN, MOVED, DOWN])
+    house.told.results[HOST].extend([DOWN, MOVED, DOWN])
     event = await _owed(house)
 
     at = await _tried_at(house, hours=84)
@@ -78,7 +82,7 @@ async def test_a_receiver_that_comes_back_is_told_at_its_next_attempt() -> None:
 
 async def test_a_receiver_that_asks_for_a_break_gets_it() -> None:
     house = a_house()
-    house.told.replies[HOST].append(BUSY)
+    house.told.results[HOST].append(BUSY)
     await _owed(house)
     began = house.clock.now()
 
@@ -91,9 +95,9 @@ async def test_a_receiver_that_is_gone_is_told_nothing_more() -> None:
     house = a_house()
     house.told.always[HOST] = GONE
     first = await _owed(house)
-    await house.notify.step()
+    await house.webhook_sender.step()
     second = await _owed(house, job_id=first.job_id)
-    await house.notify.step()
+    await house.webhook_sender.step()
 
     assert len(house.told.told) == 1
     assert (await _event(house, first.id)).status is EventStatus.FAILED
@@ -102,9 +106,9 @@ async def test_a_receiver_that_is_gone_is_told_nothing_more() -> None:
     assert webhook == Webhook(url=f"https://{HOST}/in", disabled_at=house.clock.now())
 
     house.told.always.clear()
-    await house.subscribe.put(CALLER, first.job_id, f"https://{HOST}/in", signature=False)
-    await house.subscribe.redeliver(CALLER, first.job_id, second.id)
-    await house.notify.step()
+    await house.manage_webhooks.put(CALLER, first.job_id, f"https://{HOST}/in", signature=False)
+    await house.manage_webhooks.redeliver(CALLER, first.job_id, second.id)
+    await house.webhook_sender.step()
     assert (await _event(house, second.id)).status is EventStatus.DELIVERED
 
 
@@ -114,16 +118,18 @@ async def test_a_webhook_that_was_set_meanwhile_is_told_and_not_disabled_for_the
     event = await _owed(house)
 
     async def set_another() -> None:
-        await house.subscribe.put(CALLER, event.job_id, "https://new.example/", signature=False)
+        await house.manage_webhooks.put(
+            CALLER, event.job_id, "https://new.example/", signature=False
+        )
 
     house.trace.after("webhooks.post", 1, set_another)
-    await house.notify.step()
+    await house.webhook_sender.step()
 
     assert (await house.job(event.job_id)).webhook == Webhook(url="https://new.example/")
     stored = await _event(house, event.id)
     assert (stored.status, stored.tries, stored.due_at) == (EventStatus.OWED, 0, house.clock.now())
 
-    await house.notify.step()
+    await house.webhook_sender.step()
     assert [one.url for one in house.told.told] == [f"https://{HOST}/in", "https://new.example/"]
     stored = await _event(house, event.id)
     assert stored.status is EventStatus.DELIVERED
@@ -136,10 +142,10 @@ async def test_a_webhook_that_was_cleared_meanwhile_ends_the_event() -> None:
     event = await _owed(house)
 
     async def clear() -> None:
-        await house.subscribe.clear(CALLER, event.job_id)
+        await house.manage_webhooks.clear(CALLER, event.job_id)
 
     house.trace.after("webhooks.post", 1, clear)
-    await house.notify.step()
+    await house.webhook_sender.step()
 
     assert (await house.job(event.job_id)).webhook is None
     assert (await _event(house, event.id)).status is EventStatus.FAILED
@@ -149,9 +155,9 @@ async def test_where_it_goes_is_read_anew_at_each_attempt() -> None:
     house = a_house()
     house.told.always[HOST] = DOWN
     event = await _owed(house)
-    await house.notify.step()
+    await house.webhook_sender.step()
 
-    await house.subscribe.put(CALLER, event.job_id, "https://new.example/", signature=False)
+    await house.manage_webhooks.put(CALLER, event.job_id, "https://new.example/", signature=False)
     await _tried_at(house, hours=1)
 
     assert [one.url for one in house.told.told] == [f"https://{HOST}/in", "https://new.example/"]
@@ -163,7 +169,7 @@ async def test_what_nobody_wants_any_more_is_dropped(why: str) -> None:
     event = await _owed(house)
     job = await house.job(event.job_id)
     if why == "cleared":
-        await house.subscribe.clear(CALLER, job.id)
+        await house.manage_webhooks.clear(CALLER, job.id)
     elif why == "deleted":
         await house.delete.job(CALLER, job.id)
     else:
@@ -179,10 +185,10 @@ async def test_a_webhook_that_is_cleared_while_its_event_stands_in_line_is_not_t
     house = a_house()
     house.told.held[HOST] = asyncio.Event()
     events = [await _owed(house) for _ in range(3)]
-    stepping = asyncio.create_task(house.notify.step())
+    stepping = asyncio.create_task(house.webhook_sender.step())
     await _until(lambda: len(house.told.told) == 2)
 
-    await house.subscribe.clear(CALLER, events[2].job_id)
+    await house.manage_webhooks.clear(CALLER, events[2].job_id)
     house.told.held[HOST].set()
     await stepping
 
@@ -194,7 +200,7 @@ async def test_a_signed_delivery_bears_the_keys_of_its_moment() -> None:
     house = a_house()
     key, secret = await house.rotate.begin(CALLER)
     await _owed(house, signature=True)
-    await house.notify.step()
+    await house.webhook_sender.step()
 
     [told] = house.told.told
     now = house.clock.now().timestamp()
@@ -204,7 +210,7 @@ async def test_a_signed_delivery_bears_the_keys_of_its_moment() -> None:
 
     await house.rotate.begin(CALLER)
     await _owed(house, signature=True)
-    await house.notify.step()
+    await house.webhook_sender.step()
     assert len(house.told.told[1].headers["webhook-signature"].split()) == 2
     assert f"kid={key.kid}" in house.told.told[1].headers["X-Signature"]
 
@@ -216,7 +222,7 @@ async def test_what_is_to_be_signed_and_cannot_be_is_not_sent(broken: bool) -> N
         await house.rotate.begin(CALLER)
         house.trace.broken["metadata.get(SigningKeys)"] = Unavailable("away")
     event = await _owed(house, signature=True)
-    await house.notify.step()
+    await house.webhook_sender.step()
 
     assert not house.told.told
     stored = await _event(house, event.id)
@@ -236,7 +242,7 @@ async def test_a_sender_that_dies_anywhere_leaves_an_event_that_is_sent_again(
         plan(call, nth, _die)
         died = False
         try:
-            await house.notify.step()
+            await house.webhook_sender.step()
         except (Crash, BaseExceptionGroup):
             died = True
 
@@ -255,10 +261,10 @@ async def test_of_two_senders_one_has_an_event() -> None:
     await _owed(house)
     house.trace.before("metadata.commit", 1, _again(house).step)
 
-    await house.notify.step()
+    await house.webhook_sender.step()
 
     assert len(house.told.told) == 1
-    assert house.notify.lines.under_way == 0
+    assert house.webhook_sender.queue.in_flight == 0
 
 
 async def test_an_engine_that_is_away_when_it_is_noted_has_it_sent_again() -> None:
@@ -269,14 +275,14 @@ async def test_an_engine_that_is_away_when_it_is_noted_has_it_sent_again() -> No
         house.trace.broken["metadata.commit"] = Unavailable("away")
 
     house.trace.after("webhooks.post", 1, break_commits)
-    await house.notify.step()
+    await house.webhook_sender.step()
     house.trace.broken.clear()
     assert (await _event(house, event.id)).status is EventStatus.OWED
 
     house.clock.advance(LEASE)
-    await house.notify.step()
+    await house.webhook_sender.step()
     assert (await _event(house, event.id)).status is EventStatus.DELIVERED
-    assert house.notify.lines.under_way == 0
+    assert house.webhook_sender.queue.in_flight == 0
 
 
 @pytest.mark.parametrize(
@@ -288,11 +294,11 @@ async def test_places_are_free_again_when_an_engine_was_away(call: str) -> None:
         await _owed(house)
     house.trace.broken[call] = Unavailable("away")
     with pytest.raises(Unavailable):
-        await house.notify.step()
-    assert house.notify.lines.under_way == 0
+        await house.webhook_sender.step()
+    assert house.webhook_sender.queue.in_flight == 0
     house.trace.broken.clear()
 
-    await house.notify.step()
+    await house.webhook_sender.step()
     assert len(house.told.told) == 5
 
 
@@ -304,7 +310,7 @@ async def test_a_bug_that_one_event_brings_out_costs_it_an_attempt_and_no_other(
         raise LookupError("a bug")
 
     house.trace.before("webhooks.post", 1, raise_it)
-    await house.notify.step()
+    await house.webhook_sender.step()
 
     stored = await _event(house, bad.id)
     assert (stored.status, stored.tries) == (EventStatus.OWED, 1)
@@ -317,9 +323,9 @@ async def test_no_more_than_two_are_sent_to_one_receiver_at_a_time() -> None:
     for _ in range(10):
         await _owed(house)
 
-    stepping = asyncio.create_task(house.notify.step())
+    stepping = asyncio.create_task(house.webhook_sender.step())
     await _until(lambda: len(house.told.told) == 2)
-    assert house.notify.lines.waiting == 8
+    assert house.webhook_sender.queue.waiting == 8
     house.told.held[HOST].set()
     await stepping
 
@@ -337,7 +343,7 @@ async def test_a_receiver_that_never_answers_delays_nobody() -> None:
     house.trace.forget()
 
     stopping = asyncio.Event()
-    running = asyncio.create_task(house.notify.run(stopping))
+    running = asyncio.create_task(house.webhook_sender.run(stopping))
     told = await _told_of(house, {event.id for event in others})
 
     assert told == 49
@@ -353,8 +359,8 @@ async def test_what_stands_in_line_when_a_sender_dies_is_sent_by_another() -> No
     house = a_house()
     house.told.held[HOST] = asyncio.Event()
     events = [await _owed(house) for _ in range(20)]
-    stepping = asyncio.create_task(house.notify.step())
-    await _until(lambda: house.notify.lines.waiting == 18)
+    stepping = asyncio.create_task(house.webhook_sender.step())
+    await _until(lambda: house.webhook_sender.queue.waiting == 18)
     stepping.cancel()
     await asyncio.wait([stepping])
     del house.told.held[HOST]
@@ -372,12 +378,12 @@ async def test_what_still_stands_in_line_is_put_off_again_and_sent_once() -> Non
     house = a_house()
     house.told.held[HOST] = asyncio.Event()
     events = [await _owed(house) for _ in range(10)]
-    stepping = asyncio.create_task(house.notify.step())
-    await _until(lambda: house.notify.lines.waiting == 8)
+    stepping = asyncio.create_task(house.webhook_sender.step())
+    await _until(lambda: house.webhook_sender.queue.waiting == 8)
     async with asyncio.TaskGroup() as group:
         for _ in range(5):
             house.clock.advance(timedelta(seconds=20))
-            await house.notify.round(group)
+            await house.webhook_sender.round(group)
         house.told.held[HOST].set()
     await stepping
 
@@ -390,17 +396,17 @@ async def test_what_still_stands_in_line_is_put_off_again_and_sent_once() -> Non
 async def test_a_sender_is_woken_and_stops_with_nothing_begun_anew() -> None:
     house = a_house()
     stopping = asyncio.Event()
-    house.notify.idle = timedelta(hours=1)
-    running = asyncio.create_task(house.notify.run(stopping))
+    house.webhook_sender.idle = timedelta(hours=1)
+    running = asyncio.create_task(house.webhook_sender.run(stopping))
     await _until(lambda: "metadata.due(OutboxEvent)" in house.trace.calls)
     event = await _owed(house)
-    house.notify.wake()
+    house.webhook_sender.wake()
     assert await _told_of(house, {event.id}) == 1
 
     house.told.held[HOST] = asyncio.Event()
     for _ in range(5):
         await _owed(house)
-    house.notify.wake()
+    house.webhook_sender.wake()
     await _until(lambda: house.told.under_way[HOST] == 2)
     stopping.set()
     await asyncio.sleep(0)
@@ -416,29 +422,31 @@ async def test_an_event_that_is_sent_again_has_all_its_attempts_before_it() -> N
     await _tried_at(house, hours=1)
     assert (await _event(house, event.id)).tries == 4
 
-    await house.subscribe.redeliver(CALLER, event.job_id, event.id)
+    await house.manage_webhooks.redeliver(CALLER, event.job_id, event.id)
     at = await _tried_at(house, hours=84)
 
     assert len(at) == len(WAITS)
 
 
-@pytest.mark.parametrize("reply", [Reply(status=200), DOWN, GONE])
-async def test_an_attempt_stays_on_record_if_another_is_asked_for_meanwhile(reply: Reply) -> None:
+@pytest.mark.parametrize("result", [DeliveryResult(status_code=200), DOWN, GONE])
+async def test_an_attempt_stays_on_record_if_another_is_asked_for_meanwhile(
+    result: DeliveryResult,
+) -> None:
     house = a_house()
-    house.told.replies[HOST].append(reply)
+    house.told.results[HOST].append(result)
     event = await _owed(house)
 
     async def ask_for_another() -> None:
-        await house.subscribe.redeliver(CALLER, event.job_id, event.id)
+        await house.manage_webhooks.redeliver(CALLER, event.job_id, event.id)
 
     house.trace.after("webhooks.post", 1, ask_for_another)
-    await house.notify.step()
+    await house.webhook_sender.step()
 
     stored = await _event(house, event.id)
     assert (stored.status, stored.tries, stored.due_at) == (EventStatus.OWED, 0, house.clock.now())
-    assert [one.status_code for one in stored.deliveries] == [reply.status]
+    assert [one.status_code for one in stored.deliveries] == [result.status_code]
 
-    await house.notify.step()
+    await house.webhook_sender.step()
     stored = await _event(house, event.id)
     assert stored.status is EventStatus.DELIVERED
     assert [one.attempt for one in stored.deliveries] == [1, 2]
@@ -453,12 +461,12 @@ async def test_an_attempt_that_outlived_its_lease_takes_nothing_from_who_has_it_
         house.clock.advance(LEASE)
         house.told.held[HOST] = asyncio.Event()
         group.create_task(other.step())
-        await _until(lambda: other.lines.under_way == 1 and house.told.under_way[HOST] == 1)
+        await _until(lambda: other.queue.in_flight == 1 and house.told.under_way[HOST] == 1)
         taken.set()
 
     house.trace.after("webhooks.post", 1, have_another_take_it)
     async with asyncio.TaskGroup() as group:
-        await house.notify.step()
+        await house.webhook_sender.step()
         assert taken.is_set()
         house.told.held[HOST].set()
 
@@ -466,31 +474,27 @@ async def test_an_attempt_that_outlived_its_lease_takes_nothing_from_who_has_it_
     assert stored.status is EventStatus.DELIVERED
     assert [one.attempt for one in stored.deliveries] == [1, 2]
     house.clock.advance(LEASE)
-    assert await house.notify.step() == 0
+    assert await house.webhook_sender.step() == 0
 
 
 async def test_an_event_can_be_sent_again_and_again_and_keeps_the_latest_attempts() -> None:
     house = a_house()
     event = await _owed(house)
-    for _ in range(MOST_DELIVERIES + 5):
-        await house.notify.step()
-        await house.subscribe.redeliver(CALLER, event.job_id, event.id)
+    for _ in range(KEPT_DELIVERIES[Channel.WEBHOOK] + 5):
+        await house.webhook_sender.step()
+        await house.manage_webhooks.redeliver(CALLER, event.job_id, event.id)
 
     stored = await _event(house, event.id)
     assert (stored.status, stored.tries, stored.due_at) == (EventStatus.OWED, 0, house.clock.now())
-    assert [one.attempt for one in stored.deliveries] == list(range(6, MOST_DELIVERIES + 6))
-
-
-def _again(house: House) -> Notify:
-    """The sender of another process."""
-    return Notify(
-        metadata=house.metadata,
-        webhooks=house.notify.webhooks,
-        clock=house.clock,
-        courier=house.notify.courier,
-        lines=DeliveryQueue(lambda: 0.5),
-        lease=LEASE,
+    assert [one.attempt for one in stored.deliveries] == list(
+        range(6, KEPT_DELIVERIES[Channel.WEBHOOK] + 6)
     )
+
+
+def _again(house: House) -> ChannelSender[Webhook]:
+    """The sender of another process."""
+    sender = house.manage_webhooks.sender
+    return a_webhook_sender(house.metadata, house.clock, sender)
 
 
 async def _owed(
@@ -541,7 +545,7 @@ async def _tried_at(house: House, *, hours: int) -> list[datetime]:
     end = house.clock.now() + timedelta(hours=hours)
     while True:
         before = len(house.told.told)
-        await house.notify.step()
+        await house.webhook_sender.step()
         at += [house.clock.now()] * (len(house.told.told) - before)
         due = [one.due_at for one in await house.metadata.page(OutboxEvent, limit=99) if one.due_at]
         if not due or min(due) > end:
