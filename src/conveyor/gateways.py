@@ -4,11 +4,16 @@ from contextlib import AbstractAsyncContextManager
 
 import structlog
 
+from conveyor.adapters.http import direct_wire, zenrows_errors
 from conveyor.adapters.http.direct import DirectGateway
+from conveyor.adapters.http.page_wire import OWN_CODES
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.domain.public_address import Reach, networks
 from conveyor.ports.gateway import Gateway
 from conveyor.settings import DIRECT, Settings
+
+# Every code of a refusal that a gateway here gives a meaning to.
+CODES = OWN_CODES | zenrows_errors.BY_CODE | direct_wire.BY_CODE
 
 log = structlog.get_logger()
 

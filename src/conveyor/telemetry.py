@@ -22,7 +22,7 @@ from prometheus_client import (
 )
 
 from conveyor.domain.counts import NANO, NOTHING
-from conveyor.domain.failure import BY_CODE, FailureReason
+from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import RunId
 from conveyor.domain.outbox import DeliveryResult
 from conveyor.domain.task import Settlement, Task, TaskStatus
@@ -103,7 +103,6 @@ class Metrics:
         self.refused_keys = self._gauge(
             "conveyor_refused_keys", "API keys that the gateway refuses"
         )
-        _start_at_zero(self.answers, (PAGE, *BY_CODE, OTHER))
 
     def _count_webhooks(self) -> None:
         self.deliveries = self._counter(
@@ -316,9 +315,11 @@ class MeteredTasks:
 class MeteredGateway:
     """Times calls to the gateway, and counts what they brought and what they cost."""
 
-    def __init__(self, gateway: Gateway, metrics: Metrics) -> None:
+    def __init__(self, gateway: Gateway, metrics: Metrics, codes: Collection[str]) -> None:
         self._gateway = gateway
         self._metrics = metrics
+        self._codes = codes
+        _start_at_zero(metrics.answers, (PAGE, *codes, OTHER))
         self._pages = metrics.answers.labels(PAGE)
         self.check = gateway.check
 
@@ -339,7 +340,7 @@ class MeteredGateway:
         if isinstance(answer, Page):
             self._pages.inc()
         else:
-            self._metrics.answers.labels(answer.code if answer.code in BY_CODE else OTHER).inc()
+            self._metrics.answers.labels(answer.code if answer.code in self._codes else OTHER).inc()
 
 
 class MeteredWebhooks:

@@ -44,7 +44,7 @@ from conveyor.attending import wire_control_worker, wire_export, wire_ingest
 from conveyor.domain.ids import JobId
 from conveyor.domain.retry import RetryPolicy
 from conveyor.errors import RefusedToStart, StorageFull, Unavailable
-from conveyor.gateways import open_gateway
+from conveyor.gateways import CODES, open_gateway
 from conveyor.notifying import open_webhooks, wire_notifying
 from conveyor.operating import PACKS, Engines, ports, wire_complete, wire_doctor, wire_sweep
 from conveyor.port_metrics import timed
@@ -366,7 +366,7 @@ def _measured(engines: Engines, metrics: Metrics, slow: timedelta) -> Engines:
         engines,
         tasks=MeteredTasks(engines.tasks, metrics),
         work=MeteredWork(engines.work, metrics),
-        gateway=MeteredGateway(engines.gateway, metrics),
+        gateway=MeteredGateway(engines.gateway, metrics, CODES),
         webhooks=MeteredWebhooks(engines.webhooks, metrics),
     )
 

@@ -7,6 +7,7 @@ from conveyor.domain.counts import Spend
 from conveyor.domain.problem import encoded, problem
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
+from conveyor.testing.factories import gateway_refusal
 
 PRICE = Spend(credits=1, nanos=280_000)
 
@@ -48,4 +49,4 @@ async def _spooled(spool: Spool, page: bytes) -> Spool:
 
 
 def _refusal(status: int, code: str) -> Refusal:
-    return Refusal(status=status, code=code, problem=encoded(problem(status=status, code=code)))
+    return gateway_refusal(status, code, problem=encoded(problem(status=status, code=code)))

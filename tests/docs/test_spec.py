@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from conveyor import errors
-from conveyor.adapters.http import direct_wire, webhooks
+from conveyor.adapters.http import direct_wire, webhooks, zenrows_errors
 from conveyor.attending import EXPORTS, INGESTS, PURGES
 from conveyor.domain import (
     counts,
@@ -39,12 +39,13 @@ from conveyor.domain.batch import INGEST
 from conveyor.domain.control_queue import SlotLimits
 from conveyor.domain.deletion import PURGE
 from conveyor.domain.export import EXPORT
-from conveyor.domain.failure import BY_CODE, BY_STATUS, AccountReason, FailureReason, Handling
+from conveyor.domain.failure import AccountReason, FailureReason, Handling
 from conveyor.domain.json_slices import finish
 from conveyor.domain.outbox import Channel
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.task_list import decompress, reader, rows, spec
 from conveyor.domain.webhook import SCHEMA
+from conveyor.gateways import CODES
 from conveyor.steps.dispatch.config import SETTLE_LOOPS, DispatchConfig
 from conveyor.steps.shared.turn import TURN
 
@@ -303,20 +304,22 @@ def as_written(ruling: failure.Ruling) -> tuple[str, str, str]:
 
 
 def test_the_codes_have_the_rulings_of_the_code() -> None:
-    expected = {code: as_written(ruling) for code, ruling in BY_CODE.items()}
+    expected = {code: as_written(ruling) for code, ruling in CODES.items()}
     assert rulings("7.2 By code", "code") == expected
 
 
 def test_the_statuses_have_the_rulings_of_the_code() -> None:
-    expected = {str(status): as_written(ruling) for status, ruling in BY_STATUS.items()}
+    expected = {
+        str(status): as_written(ruling) for status, ruling in zenrows_errors.BY_STATUS.items()
+    }
     assert rulings("7.3 By status", "status") == expected
 
 
 def test_the_rest_is_ruled_as_the_text_says() -> None:
     assert "500 and above is `retry` with `gateway_error`" in section("7.1 How a refusal is read")
     assert "any other `fail` with `other`" in section("7.1 How a refusal is read")
-    assert as_written(failure.ruling(500, "")) == ("retry", "gateway_error", NONE)
-    assert as_written(failure.ruling(499, "")) == ("fail", "other", NONE)
+    assert as_written(zenrows_errors.ruling(500, "")) == ("retry", "gateway_error", NONE)
+    assert as_written(zenrows_errors.ruling(499, "")) == ("fail", "other", NONE)
 
 
 def test_the_handlings_and_account_reasons_are_all_explained() -> None:

@@ -11,7 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from conveyor.domain.failure import BY_CODE, Handling
+from conveyor.domain.failure import Handling
+from conveyor.gateways import CODES
 from conveyor.telemetry import Metrics
 from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
@@ -159,8 +160,8 @@ def test_every_row_of_the_table_of_alarms_is_read() -> None:
 def test_the_alarm_for_the_account_rings_for_every_code_that_fails_a_run() -> None:
     [alarm] = [one for one in ALARMS if one.name == "Gateway refuses the account"]
     [(_, _, wanted)] = MATCHER.findall(alarm.expression)
-    rings = {code for code in BY_CODE if re.fullmatch(wanted, code)}
-    assert rings == {code for code, rule in BY_CODE.items() if rule.handling is Handling.ACCOUNT}
+    rings = {code for code in CODES if re.fullmatch(wanted, code)}
+    assert rings == {code for code, rule in CODES.items() if rule.handling is Handling.ACCOUNT}
 
 
 def test_every_metric_is_told_in_words() -> None:

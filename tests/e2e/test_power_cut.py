@@ -26,6 +26,7 @@ from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.ports.work import Work
 from conveyor.settings import Settings
+from conveyor.testing.factories import gateway_refusal
 from conveyor.wiring import open_embedded, wire
 from tests.unit.packs_kit import Disk, watched
 
@@ -171,7 +172,7 @@ class Prompt:
         await asyncio.sleep(0)
         if request.url.startswith(MISSING):
             gone = encoded(problem(status=404, code="RESP002"))
-            return Refusal(status=404, code="RESP002", problem=gone)
+            return gateway_refusal(404, "RESP002", problem=gone)
         return Page(content=_content(request.url))
 
 

@@ -30,7 +30,7 @@ from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
 from conveyor.testing import time_lapse
 from conveyor.testing.clock import FakeIds
-from conveyor.testing.factories import a_job, a_run
+from conveyor.testing.factories import a_job, a_run, gateway_refusal
 from conveyor.testing.memory.bodies import MemoryBodies
 from conveyor.testing.memory.metadata import MemoryMetadata
 from conveyor.testing.memory.rows import Rows
@@ -91,7 +91,7 @@ class Weather:
 
 def refusal(signal: HealthSignal) -> Refusal:
     text = encoded(problem(status=502, code="gateway_unreachable", detail="No answer."))
-    return Refusal(status=502, code="gateway_unreachable", problem=text, signal=signal)
+    return gateway_refusal(502, "gateway_unreachable", problem=text, signal=signal)
 
 
 class Service:

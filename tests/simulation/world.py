@@ -29,6 +29,7 @@ from conveyor.settings import Settings
 from conveyor.steps.shared.attempt import Assignment, FinishedAttempt
 from conveyor.steps.shared.sizes import Sizes
 from conveyor.testing.clock import FakeClock
+from conveyor.testing.factories import gateway_refusal
 from conveyor.wiring import Service, open_embedded, wire
 from tests.unit.kit import ClockIds
 
@@ -184,7 +185,7 @@ class ToldGateway:
             status, code = OUTCOMES[outcome]
             text = encoded(problem(status=status, code=code, detail=outcome))
             spend = SPEND if outcome in {"retry", "fail"} else Spend(0, 0)
-            return Refusal(status=status, code=code, problem=text, spend=spend)
+            return gateway_refusal(status, code, problem=text, spend=spend)
         self._pages += 1
         content = f"{request.url} {request.key} {self._pages}".encode()
         self.served[request.url].add(content)

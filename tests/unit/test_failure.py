@@ -5,16 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conveyor.domain.failure import (
-    BY_CODE,
-    BY_CODE_OF_SITES,
-    BY_STATUS,
-    AccountReason,
-    FailureReason,
-    Handling,
-    is_gateway_problem,
-    ruling,
-)
+from conveyor.adapters.http import direct_wire
+from conveyor.adapters.http.zenrows_errors import BY_CODE, BY_STATUS, is_gateway_problem, ruling
+from conveyor.domain.failure import AccountReason, FailureReason, Handling
+from conveyor.gateways import CODES
 
 
 @pytest.mark.parametrize("code", sorted(BY_CODE))
@@ -88,14 +82,14 @@ def test_being_told_to_slow_down_is_waited_out(status: int, code: str) -> None:
     assert ruling(status, code).handling is Handling.WAIT
 
 
-@pytest.mark.parametrize("code", sorted(BY_CODE_OF_SITES))
+@pytest.mark.parametrize("code", sorted(direct_wire.BY_CODE))
 def test_what_a_site_says_is_never_about_the_key_or_the_account(code: str) -> None:
-    assert ruling(401, code).handling not in {Handling.ACCOUNT, Handling.WAIT}
+    assert direct_wire.BY_CODE[code].handling not in {Handling.ACCOUNT, Handling.WAIT}
     assert not is_gateway_problem({"code": code})
 
 
 def test_every_public_reason_can_end_a_task() -> None:
-    rulings = [*BY_CODE.values(), *BY_STATUS.values(), ruling(418, ""), ruling(500, "")]
+    rulings = [*CODES.values(), *BY_STATUS.values(), ruling(418, ""), ruling(500, "")]
     ending = {one.reason for one in rulings if one.handling in {Handling.RETRY, Handling.FAIL}}
     assert ending == set(FailureReason)
 

@@ -8,18 +8,20 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from conveyor.adapters.http.zenrows_errors import BLOCKED_WAIT
 from conveyor.domain.counts import Spend
-from conveyor.domain.failure import BY_CODE, AccountReason, FailureReason, Handling, ruling
+from conveyor.domain.failure import AccountReason, FailureReason, Handling
 from conveyor.domain.ids import RunId
 from conveyor.domain.params import dump
 from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
+from conveyor.gateways import CODES
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
-from conveyor.steps.scrape import BLOCKED_WAIT, SHORTEST_WAIT, Scrape
+from conveyor.steps.scrape import SHORTEST_WAIT, Scrape
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, Fetched, Result
 from conveyor.steps.shared.refusals import MOST_KINDS, Kind, Refusals
 from conveyor.testing import time_lapse
-from conveyor.testing.factories import a_job, a_problem, a_task, a_task_spec
+from conveyor.testing.factories import a_job, a_problem, a_task, a_task_spec, gateway_refusal
 from conveyor.testing.memory.bodies import MemoryBodies
 from tests.unit.kit import KEY, an_assignment
 
@@ -64,8 +66,8 @@ async def test_the_callers_key_and_the_jobs_parameters_are_sent() -> None:
 async def test_a_call_goes_by_its_task_and_claim_and_is_told_of_in_the_log() -> None:
     task = a_task(claim_no=7)
     page = Page(content=b"page", gateway_request_id="of-the-page")
-    refusal = Refusal(
-        status=404, code="RESP002" + "x" * 99, problem="{}", gateway_request_id="of-the-refusal"
+    refusal = gateway_refusal(
+        404, "RESP002" + "x" * 99, problem="{}", gateway_request_id="of-the-refusal"
     )
     with capture_logs() as logs:
         _, asked = await _attempt(page, task=task)
@@ -117,10 +119,10 @@ async def test_custom_headers_of_the_parameters_are_sent_as_headers() -> None:
     assert dict(asked.headers) == {"Referer": "https://a.example/"}
 
 
-@pytest.mark.parametrize("code", sorted(BY_CODE))
-async def test_each_refusal_is_what_the_domain_rules(code: str) -> None:
-    refusal = Refusal(status=422, code=code, problem=a_problem(code), spend=SPEND)
-    rule = ruling(422, code)
+@pytest.mark.parametrize("code", sorted(CODES))
+async def test_each_refusal_is_what_its_gateway_rules(code: str) -> None:
+    refusal = gateway_refusal(422, code, problem=a_problem(code), spend=SPEND)
+    rule = CODES[code]
 
     result, _ = await _attempt(refusal)
 
@@ -144,13 +146,13 @@ async def test_each_refusal_is_what_the_domain_rules(code: str) -> None:
 async def test_a_refusal_without_a_known_code_is_judged_by_its_status(
     status: int, *, retryable: bool
 ) -> None:
-    result, _ = await _attempt(Refusal(status=status, code="", problem="{}"))
+    result, _ = await _attempt(gateway_refusal(status, "", problem="{}"))
     assert isinstance(result, Refused)
     assert result.retryable is retryable
 
 
 async def test_a_refused_key_is_told_in_words_the_caller_understands() -> None:
-    refusal = Refusal(status=401, code="AUTH002", problem='{"detail": "Invalid API key"}')
+    refusal = gateway_refusal(401, "AUTH002", problem='{"detail": "Invalid API key"}')
     result, _ = await _attempt(refusal)
     assert result == AccountBlocked(
         AccountReason.SUBSCRIPTION_INACTIVE, "The gateway refused the API key: Invalid API key"
@@ -169,16 +171,13 @@ async def test_a_refused_key_is_told_in_words_the_caller_understands() -> None:
 async def test_a_blocked_account_is_told_by_the_best_words_there_are(
     problem: str, detail: str
 ) -> None:
-    result, _ = await _attempt(Refusal(status=402, code="AUTH004", problem=problem))
+    result, _ = await _attempt(gateway_refusal(402, "AUTH004", problem=problem))
     assert result == AccountBlocked(AccountReason.INSUFFICIENT_CREDITS, detail)
 
 
-async def test_only_a_ruling_that_names_the_account_blocks_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    nameless = replace(ruling(402, "AUTH004"), account=None)
-    monkeypatch.setitem(BY_CODE, "AUTH004", nameless)
-    result, _ = await _attempt(Refusal(status=402, code="AUTH004", problem="{}"))
+async def test_only_a_ruling_that_names_the_account_blocks_it() -> None:
+    refusal = gateway_refusal(402, "AUTH004")
+    result, _ = await _attempt(replace(refusal, ruling=replace(refusal.ruling, account=None)))
     assert result == Refused("{}", FailureReason.AUTH_FAILED, retryable=False)
 
 
@@ -197,7 +196,7 @@ async def test_only_a_ruling_that_names_the_account_blocks_it(
 async def test_a_wait_is_as_long_as_the_gateway_asks_and_at_most_twice_that(
     code: str, asked_for: timedelta | None, least: timedelta
 ) -> None:
-    refusal = Refusal(status=429, code=code, problem="{}", retry_after=asked_for)
+    refusal = gateway_refusal(429, code, problem="{}", retry_after=asked_for)
     result, _ = await _attempt(refusal)
     assert isinstance(result, Throttled)
     assert least <= result.wait <= least * 2
@@ -205,14 +204,14 @@ async def test_a_wait_is_as_long_as_the_gateway_asks_and_at_most_twice_that(
 
 async def test_a_page_that_is_worth_another_try_waits_as_long_as_was_asked_for() -> None:
     wait = timedelta(seconds=40)
-    refusal = Refusal(status=429, code="target_throttled", problem="{}", retry_after=wait)
+    refusal = gateway_refusal(429, "target_throttled", problem="{}", retry_after=wait)
     result, _ = await _attempt(refusal)
     assert result == Refused("{}", FailureReason.RATE_LIMITED, retryable=True, wait=wait)
 
 
 async def test_a_page_whose_host_rests_goes_back_uncharged_and_tells_nothing_of_its_key() -> None:
     wait = timedelta(seconds=40)
-    refusal = Refusal(status=429, code="host_resting", problem="{}", retry_after=wait)
+    refusal = gateway_refusal(429, "host_resting", problem="{}", retry_after=wait)
     with capture_logs() as logs:
         result, _ = await _attempt(refusal)
     assert result == Interrupted(wait)
@@ -220,7 +219,7 @@ async def test_a_page_whose_host_rests_goes_back_uncharged_and_tells_nothing_of_
 
 
 async def test_tasks_that_wait_part_ways() -> None:
-    refusal = Refusal(status=429, code="AUTH006", problem="{}")
+    refusal = gateway_refusal(429, "AUTH006", problem="{}")
     waits = set()
     for claim_no in range(1, 9):
         result, _ = await _attempt(refusal, task=a_task(claim_no=claim_no))
@@ -230,7 +229,7 @@ async def test_tasks_that_wait_part_ways() -> None:
 
 
 async def test_a_page_that_finds_no_room_to_spool_is_no_attempt_and_its_cost_counts() -> None:
-    refusal = Refusal(status=503, code="storage_full", problem="{}", spend=SPEND, storage_full=True)
+    refusal = gateway_refusal(503, "storage_full", problem="{}", spend=SPEND, storage_full=True)
     result, _ = await _attempt(refusal)
     assert result == Interrupted(STORAGE_FULL_WAIT, SPEND, storage_full=True)
 
@@ -250,7 +249,7 @@ async def _attempt(
 
 def test_refusals_of_one_kind_are_one_line_a_minute_with_their_number() -> None:
     async def main() -> None:
-        refusal = Refusal(status=404, code="RESP002", problem="{}")
+        refusal = gateway_refusal(404, "RESP002", problem="{}")
         scrape = Scrape(gateway=Gateway(refusal), bodies=MemoryBodies())
         for number in range(600):  # ten a second for a minute
             await scrape.attempt(a_task(claim_no=number), ASSIGNMENT)

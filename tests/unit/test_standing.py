@@ -21,14 +21,13 @@ from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.steps.shared.standing import NOWHERE, PATIENCE, Standing
 from conveyor.testing import time_lapse
 from conveyor.testing.clock import NOON, FakeClock
+from conveyor.testing.factories import gateway_refusal
 from conveyor.testing.time_lapse import LapseClock
 from tests.unit.kit import KEY, a_house
 
-NO_CREDITS = Refusal(status=402, code="AUTH004", problem="{}")
-NO_HOST = Refusal(status=404, code="RESP007", problem="{}")
-AWAY = Refusal(
-    status=502, code="gateway_unreachable", problem="{}", signal=HealthSignal.UNREACHABLE
-)
+NO_CREDITS = gateway_refusal(402, "AUTH004", problem="{}")
+NO_HOST = gateway_refusal(404, "RESP007", problem="{}")
+AWAY = gateway_refusal(502, "gateway_unreachable", problem="{}", signal=HealthSignal.UNREACHABLE)
 DIGEST = digest_of(KEY)
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.counts import NOTHING, Spend
+from conveyor.domain.failure import Ruling
 from conveyor.ports.bodies import Spool
 
 
@@ -37,13 +38,17 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Anything but content. `problem` is whole, with the gateway's id of the call if there is one;
-    `code` and `status` say what to make of it. With `storage_full` a page came, and could not be stored.
+    """Anything but content.
+
+    `problem` is the whole answer, with the gateway's id of the call if there is one. `ruling` says
+    what the refusal means for its task: each gateway reads its own codes. With `storage_full` a page
+    came and could not be stored.
     """
 
     status: int
     code: str
     problem: str
+    ruling: Ruling
     retry_after: timedelta | None = None
     spend: Spend = NOTHING
     gateway_request_id: str | None = None

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from zlib import crc32
 
 import msgspec
 import structlog
 
 from conveyor.domain import media
 from conveyor.domain import params as scraper_params
-from conveyor.domain.failure import Handling, ruling
+from conveyor.domain.failure import Handling
 from conveyor.domain.params import Params
+from conveyor.domain.retry import spread
 from conveyor.domain.task import (
     AccountBlocked,
     Interrupted,
@@ -26,7 +26,6 @@ from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, Fetched
 from conveyor.steps.shared.refusals import Kind, Refusals
 
 SHORTEST_WAIT = timedelta(seconds=1)
-BLOCKED_WAIT = timedelta(minutes=1)  # the gateway lifts a block of the caller's address in minutes
 
 log = structlog.get_logger()
 
@@ -64,10 +63,10 @@ class Scrape:
                 return self._judge(task, request, answer)
 
     def _judge(self, task: Task, request: PageRequest, refusal: Refusal) -> Outcome:
-        """What a refusal is to the task, by the rulings of the domain."""
+        """The outcome of a refused attempt, by the ruling of its gateway."""
         if refusal.storage_full:
             return Interrupted(STORAGE_FULL_WAIT, refusal.spend, storage_full=True)
-        rule = ruling(refusal.status, refusal.code)
+        rule = refusal.ruling
         if rule.handling is Handling.POSTPONE:
             log.debug("gateway.postponed", code=refusal.code, **_ids(task, request, refusal))
             return Interrupted(refusal.retry_after or SHORTEST_WAIT, refusal.spend)
@@ -114,10 +113,9 @@ def _ids(task: Task, request: PageRequest, answer: Page | Refusal) -> dict[str, 
 
 
 def _wait(task: Task, refusal: Refusal) -> timedelta:
-    """As long as the gateway asks for; else a second or two, spread so that tasks part ways."""
-    least = BLOCKED_WAIT if refusal.code == "BLK0001" else SHORTEST_WAIT
-    spread = crc32(f"{task.id}/{task.claim_no}".encode()) / 2**32
-    return max(refusal.retry_after or least, least) + least * spread
+    """As long as the gateway asks for, or the least; spread so that tasks do not return together."""
+    least = refusal.ruling.least_wait
+    return max(refusal.retry_after or least, least) + least * spread(f"{task.id}/{task.claim_no}")
 
 
 def _detail(refusal: Refusal) -> str:

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from conveyor.adapters.http import direct_wire, zenrows_errors
 from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import Batch
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.domain.deletion import Deletion
 from conveyor.domain.export import Export
-from conveyor.domain.failure import FailureReason, ruling
+from conveyor.domain.failure import FailureReason
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.idempotency import IDEMPOTENCY_LIFE, IdempotencyRecord
 from conveyor.domain.ids import (
@@ -40,6 +41,7 @@ from conveyor.domain.task import (
     TaskStatus,
 )
 from conveyor.domain.task_list.spec import ListFormat, ListSpec
+from conveyor.ports.gateway import Refusal
 from conveyor.ports.tasks import NewTask
 from conveyor.ports.work import Held
 from conveyor.testing.clock import NOON, FakeIds
@@ -220,7 +222,7 @@ def refused(
         status=TaskStatus.FAILED,
         charged=True,
         problem=a_problem(code),
-        reason=reason or ruling(422, code).reason,
+        reason=reason or zenrows_errors.ruling(422, code).reason,
         spend=spend,
     )
 
@@ -264,3 +266,9 @@ def new_ids(n: int) -> list[str]:
     """ULIDs in order, later than those of the things above."""
     ids = FakeIds(NOON + timedelta(seconds=1))
     return [ids.new() for _ in range(n)]
+
+
+def gateway_refusal(status: int, code: str, problem: str = "{}", **fields: Any) -> Refusal:
+    """A refusal as the gateway that has this code reads it."""
+    ruling = direct_wire.BY_CODE.get(code) or zenrows_errors.ruling(status, code)
+    return Refusal(status=status, code=code, problem=problem, ruling=ruling, **fields)

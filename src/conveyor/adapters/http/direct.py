@@ -116,7 +116,11 @@ class DirectGateway:
             return replace(page_wire.synthesised(*page_wire.NO_ROOM), storage_full=True)
         except Denied as denied:
             refusal = page_wire.synthesised(
-                denied.code, denied.status, str(denied), signal=HealthSignal.NONE
+                denied.code,
+                denied.status,
+                str(denied),
+                signal=HealthSignal.NONE,
+                ruling=wire.BY_CODE[denied.code],
             )
             return page_wire.later(refusal, denied.wait)
         except (BodyTooLarge, FellSilent, Cut, CorruptContent, Unsendable, Lost) as mishap:

@@ -16,6 +16,7 @@ from conveyor.adapters.http.pool import PORTS, Server
 from conveyor.adapters.http.requests import fields
 from conveyor.adapters.http.requests import request as request_of
 from conveyor.domain.content_coding import ACCEPTED
+from conveyor.domain.failure import FailureReason, Handling, Ruling, fail, retry
 from conveyor.domain.params import ASKS_FOR_NOTHING, HONOURED_BY_DIRECT, KNOWN
 from conveyor.domain.problem import phrase
 from conveyor.ports.gateway import PageRequest, Refusal
@@ -30,6 +31,22 @@ BUSY = frozenset({429, 503})
 # What another site than the one it was meant for may see of the caller's headers. Any other could
 # be a key.
 HARMLESS = frozenset({"accept", "accept-language", "cache-control", "content-type", "user-agent"})
+
+
+# What a site says is about its pages, never about the account.
+BY_CODE: dict[str, Ruling] = {
+    "target_refused": fail(FailureReason.BLOCKED),
+    "target_missing": fail(FailureReason.BAD_TARGET),
+    "target_throttled": retry(FailureReason.RATE_LIMITED),
+    "target_timeout": retry(FailureReason.TIMEOUT),
+    "target_failed": retry(FailureReason.BAD_TARGET),
+    "target_not_allowed": fail(FailureReason.BAD_TARGET),
+    "too_many_redirects": fail(FailureReason.BAD_TARGET),
+    "robots_disallowed": fail(FailureReason.BLOCKED),
+    "robots_unreachable": retry(FailureReason.BLOCKED),
+    "unsupported_parameter": fail(FailureReason.OTHER),
+    "host_resting": Ruling(Handling.POSTPONE, FailureReason.RATE_LIMITED),
+}
 
 
 class Denied(Exception):
@@ -119,8 +136,9 @@ def redirected(visit: Visit, status: int, location: str | None, ports: Collectio
 def refusal(status: int, wait: timedelta | None) -> Refusal:
     """A status that is no page, in our words."""
     detail = f"The site answered {status} {phrase(status)}."
-    document = page_wire.synthesised(_code(status, wait), status, detail)
-    return page_wire.later(document, wait)
+    code = _code(status, wait)
+    refused = page_wire.synthesised(code, status, detail, ruling=BY_CODE[code])
+    return page_wire.later(refused, wait)
 
 
 def _code(status: int, wait: timedelta | None) -> str:

@@ -13,12 +13,22 @@ import msgspec
 
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.counts import NOTHING, Spend
+from conveyor.domain.failure import FailureReason, Ruling, by_status, fail, retry
 from conveyor.domain.params import HEADERS, Params, load
 from conveyor.domain.problem import encoded, problem
 from conveyor.ports.gateway import PageRequest, Refusal
 
 LONGEST_WAIT = timedelta(hours=1)
 NO_ROOM = ("storage_full", 503, "There is no room on the disk to store the page.")
+
+# Codes that Conveyor gives itself, whichever gateway is used.
+OWN_CODES: dict[str, Ruling] = {
+    "gateway_unreachable": retry(FailureReason.GATEWAY_ERROR),
+    "gateway_timeout": retry(FailureReason.TIMEOUT),
+    "gateway_garbled": retry(FailureReason.GATEWAY_ERROR),
+    "body_too_large": fail(FailureReason.BAD_TARGET),
+    "worker_lost": fail(FailureReason.OTHER),
+}
 
 # Headers of one hop, and what this hop must decide for itself: a body in an encoding that
 # the caller's browser knows and this program does not would be lost.
@@ -90,13 +100,15 @@ def synthesised(
     charged: Spend = NOTHING,
     named: str | None = None,
     signal: HealthSignal = HealthSignal.ALIVE,
+    ruling: Ruling | None = None,
 ) -> Refusal:
-    """A refusal in our words."""
+    """A refusal in our words, with the ruling of its code if that is one of ours."""
     document = problem(status=status, code=code, detail=detail, gateway_request_id=named)
     return Refusal(
         status=status,
         code=code,
         problem=encoded(document),
+        ruling=ruling or OWN_CODES.get(code) or by_status(status, {}),
         spend=charged,
         gateway_request_id=named,
         signal=signal,

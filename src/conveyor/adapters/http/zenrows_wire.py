@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 import msgspec
 
 from conveyor.adapters.http import page_wire
+from conveyor.adapters.http.zenrows_errors import is_gateway_problem, ruling
 from conveyor.domain.counts import NANO, NOTHING, Spend
-from conveyor.domain.failure import is_gateway_problem
 from conveyor.domain.params import HEADERS
 from conveyor.domain.problem import completed, encoded
 from conveyor.ports.gateway import PageRequest, Refusal
@@ -101,7 +101,13 @@ def refusal(
     said = clean.get("code")
     code = said if isinstance(said, str) else f"http_{status}"
     whole = completed(clean, status, code) | ({"gateway_request_id": named} if named else {})
-    return Refusal(status=status, code=code, problem=encoded(whole), gateway_request_id=named)
+    return Refusal(
+        status=status,
+        code=code,
+        problem=encoded(whole),
+        ruling=ruling(status, code),
+        gateway_request_id=named,
+    )
 
 
 def wordless(body: bytes, status: int, key: str, *, named: str | None = None) -> Refusal:
@@ -110,7 +116,8 @@ def wordless(body: bytes, status: int, key: str, *, named: str | None = None) ->
     excerpt = _hidden(text, key)[:EXCERPT]
     said = f": {excerpt}" if excerpt else ", with nothing to say"
     detail = f"The gateway answered {status} with no problem document{said}"
-    return page_wire.synthesised(f"http_{status}", status, detail, named=named)
+    code = f"http_{status}"
+    return page_wire.synthesised(code, status, detail, named=named, ruling=ruling(status, code))
 
 
 @lru_cache(maxsize=256)

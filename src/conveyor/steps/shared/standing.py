@@ -17,7 +17,7 @@ import structlog
 
 from conveyor.domain.breaker import FAILURES, HealthSignal
 from conveyor.domain.credentials import context
-from conveyor.domain.failure import AccountReason, Handling, ruling
+from conveyor.domain.failure import AccountReason, Handling
 from conveyor.domain.job import Job
 from conveyor.domain.refused_key import FRESH, RefusedKey, RefusedKeys, digest_of
 from conveyor.errors import (
@@ -98,8 +98,7 @@ class Standing:
         match answer:
             case Refusal(signal=signal) if signal in FAILURES or signal is HealthSignal.NONE:
                 return  # the gateway is away: that says nothing about the key
-            case Refusal(status=status, code=code):
-                rule = ruling(status, code)
+            case Refusal(ruling=rule):
                 if rule.handling is Handling.ACCOUNT and (refused := self.keys.get(digest)):
                     reason = rule.account or refused.reason
                     self.keys.refuse(
