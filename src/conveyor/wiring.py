@@ -33,9 +33,9 @@ from conveyor.admitting import (
 )
 from conveyor.answering import wire_handlers
 from conveyor.api import wire as shapes
-from conveyor.api.app import Front, Ready, build_app
+from conveyor.api.app import Application, Ready, build_app
 from conveyor.api.auth import Callers
-from conveyor.api.bounds import BodyRoom
+from conveyor.api.bounds import BodyMemory
 from conveyor.api.connections import Connections
 from conveyor.api.handlers import Handlers
 from conveyor.api.operators import Operators
@@ -101,7 +101,7 @@ class Role(StrEnum):
 class Service:
     """A wired program: the application to serve and the loops to keep running."""
 
-    app: Front
+    app: Application
     metrics: Metrics
     dispatcher: Dispatcher
     deliver: OutboxSender
@@ -300,10 +300,10 @@ def wire(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> 
 
 def _wire_app(
     settings: Settings, engines: Engines, metrics: Metrics, dispatcher: Dispatcher, callers: Callers
-) -> Callable[[Handlers, Sequence[object], Operators], Front]:
+) -> Callable[[Handlers, Sequence[object], Operators], Application]:
     """The application, but for those who serve its calls."""
 
-    def build(handlers: Handlers, others: Sequence[object], operators: Operators) -> Front:
+    def build(handlers: Handlers, others: Sequence[object], operators: Operators) -> Application:
         return build_app(
             handlers,
             metrics,
@@ -311,7 +311,7 @@ def _wire_app(
             _readiness(engines, dispatcher),
             operators,
             callers=callers,
-            room=BodyRoom(settings.bodies_in_flight),
+            body_memory=BodyMemory(settings.bodies_in_flight),
             rates=_wire_rates(settings, engines),
             connections=Connections(settings.caller_connections),
             others=others,

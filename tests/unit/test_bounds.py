@@ -16,10 +16,10 @@ from starlette.types import Message, Receive, Scope
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from conveyor.api.app import Front, told_path
-from conveyor.api.bounds import BODY_IDLE, BodyRoom, Holding, TimedBody, check_head
-from conveyor.api.intake import HOLDING, read_body
-from conveyor.api.protocol import HEAD_WITHIN, LARGEST_UNREAD, LINGER, STALLED, bounded
+from conveyor.api.app import Application, redacted_path
+from conveyor.api.bounds import BODY_IDLE, BodyMemory, HeldMemory, TimedBody, check_head
+from conveyor.api.intake import HELD_MEMORY, read_body
+from conveyor.api.protocol import HEAD_TIMEOUT, LARGEST_UNPARSED, LINGER, READ_STALL, bounded
 from conveyor.errors import (
     HeadTooLarge,
     InvalidArgument,
@@ -122,7 +122,7 @@ def test_who_waits_for_an_answer_or_for_its_end_is_not_hurried() -> None:
         await whole.receive()
         await whole.receive()
         begun = TimedBody(pieces((100.0, b"")))
-        begun.let_be()
+        begun.stop_timing()
         await begun.receive()
 
     time_lapse.run(scenario())
@@ -132,7 +132,7 @@ def test_who_waits_for_an_answer_or_for_its_end_is_not_hurried() -> None:
 
 
 async def test_bodies_take_turns_in_the_order_they_came() -> None:
-    room, order = BodyRoom(100), list[int]()
+    room, order = BodyMemory(100), list[int]()
 
     async def one(number: int, length: int) -> None:
         taken = await room.take(length)
@@ -148,12 +148,12 @@ async def test_bodies_take_turns_in_the_order_they_came() -> None:
 
 
 async def test_a_body_larger_than_all_the_room_has_it_to_itself() -> None:
-    assert await BodyRoom(100).take(1_000) == 100
+    assert await BodyMemory(100).take(1_000) == 100
 
 
 def test_who_does_not_come_to_its_turn_is_told_so_and_holds_up_nobody() -> None:
     async def scenario() -> None:
-        room = BodyRoom(100, turn_within=10)
+        room = BodyMemory(100, wait_at_most=10)
         await room.take(90)
         small = asyncio.create_task(_after(5, room.take(10)))
         with pytest.raises(Overloaded):
@@ -172,7 +172,7 @@ async def _after(seconds: float, then: Coroutine[Any, Any, int]) -> int:
 
 
 async def test_a_caller_that_leaves_the_line_leaves_its_room_to_the_next() -> None:
-    room = BodyRoom(100)
+    room = BodyMemory(100)
     await room.take(100)
     waiting = asyncio.create_task(room.take(80))
     behind = asyncio.create_task(room.take(50))
@@ -186,7 +186,7 @@ async def test_a_caller_that_leaves_the_line_leaves_its_room_to_the_next() -> No
 
 
 async def test_when_all_who_hold_room_want_more_the_one_with_least_gives_way() -> None:
-    room = BodyRoom(100)
+    room = BodyMemory(100)
     large, small = await room.take(60), await room.take(40)
     growing = asyncio.create_task(room.take(40, large))
     new = asyncio.create_task(room.take(10))
@@ -201,7 +201,7 @@ async def test_when_all_who_hold_room_want_more_the_one_with_least_gives_way() -
 
 
 async def test_who_gives_way_as_room_comes_free_gives_back_no_more_than_it_held() -> None:
-    room = BodyRoom(100)
+    room = BodyMemory(100)
     large, small = await room.take(60), await room.take(40)
     growing = asyncio.create_task(room.take(40, large))
     refused = asyncio.create_task(room.take(20, small))
@@ -218,16 +218,16 @@ async def test_who_gives_way_as_room_comes_free_gives_back_no_more_than_it_held(
 
 
 async def test_a_body_that_grows_beyond_all_the_room_has_it_to_itself() -> None:
-    held = Holding(BodyRoom(100 * KB, turn_within=0.0))
+    held = HeldMemory(BodyMemory(100 * KB, wait_at_most=0.0))
     for length in (70 * KB, 100 * KB, 200 * KB):
-        await held.reach(length)
+        await held.reserve(length)
     assert held.held == 100 * KB
 
 
 @pytest.mark.parametrize("announced", [{}, {"content_length": str(8 * KB * KB)}])
 async def test_what_is_announced_takes_no_room_until_it_comes(announced: dict[str, str]) -> None:
     asked = request_of(b"a" * 100 * KB, **announced)
-    held: Holding = asked.scope[HOLDING]
+    held: HeldMemory = asked.scope[HELD_MEMORY]
     with pytest.raises(RuntimeError):  # no more comes
         await read_body(asked, 9 * KB * KB)
     assert held.held <= 200 * KB
@@ -236,8 +236,8 @@ async def test_what_is_announced_takes_no_room_until_it_comes(announced: dict[st
 @pytest.mark.parametrize(("held", "is_hurried"), [(1, False), (1_024, False), (2_048, True)])
 def test_who_holds_much_room_must_send_faster(held: int, is_hurried: bool) -> None:
     async def scenario() -> None:
-        holding = Holding(BodyRoom(9 * KB * KB))
-        await holding.reach(held * KB)
+        holding = HeldMemory(BodyMemory(9 * KB * KB))
+        await holding.reserve(held * KB)
         slow = _ending(pieces(*repeat((1.0, b"a" * 32 * KB), 100), (1.0, b"")))
         with pytest.raises(RequestTimeout) if is_hurried else contextlib.nullcontext():
             await _all_of(TimedBody(slow, holding))
@@ -254,30 +254,30 @@ def request_of(*parts: bytes, **headers: str) -> Request:
 
     named = [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()]
     asked = scope(headers=named)
-    asked[HOLDING] = Holding(BodyRoom(10 * KB * KB, turn_within=0.0))
+    asked[HELD_MEMORY] = HeldMemory(BodyMemory(10 * KB * KB, wait_at_most=0.0))
     return Request(asked, receive)
 
 
 async def test_a_body_holds_room_for_its_length_until_it_is_let_go() -> None:
-    room = BodyRoom(100 * KB, turn_within=0.0)
-    held = Holding(room)
-    await held.reach(90 * KB)
+    room = BodyMemory(100 * KB, wait_at_most=0.0)
+    held = HeldMemory(room)
+    await held.reserve(90 * KB)
     with pytest.raises(Overloaded):
-        await Holding(room).reach(80 * KB)
-    await Holding(room).reach(60 * KB)  # what a connection reads anyway is not counted
-    held.let_go()
-    held.let_go()
-    await Holding(room).reach(100 * KB)
+        await HeldMemory(room).reserve(80 * KB)
+    await HeldMemory(room).reserve(60 * KB)  # what a connection reads anyway is not counted
+    held.release()
+    held.release()
+    await HeldMemory(room).reserve(100 * KB)
 
 
 async def test_a_body_without_its_length_takes_room_as_it_grows() -> None:
-    room = BodyRoom(300 * KB, turn_within=0.0)
+    room = BodyMemory(300 * KB, wait_at_most=0.0)
     asked = request_of(*repeat(b"a" * 50 * KB, 5), b"")
-    asked.scope[HOLDING] = held = Holding(room)
+    asked.scope[HELD_MEMORY] = held = HeldMemory(room)
     assert len(await read_body(asked, 1_000 * KB)) == 250 * KB
     with pytest.raises(Overloaded):
-        await Holding(room).reach(100 * KB)
-    held.let_go()
+        await HeldMemory(room).reserve(100 * KB)
+    held.release()
 
 
 async def test_a_body_over_the_most_is_read_no_further() -> None:
@@ -329,7 +329,7 @@ async def test_what_is_packed_is_refused() -> None:
     ],
 )
 def test_a_path_is_logged_by_its_words_and_ids_alone(path: str, told: str) -> None:
-    assert told_path(path) == told
+    assert redacted_path(path) == told
 
 
 # Connections.
@@ -406,10 +406,10 @@ async def _answer(_scope: Scope, receive: Receive, send: Callable[[Message], Any
     await send({"type": "http.response.body", "body": b"done"})
 
 
-def _config(serve: Any, most: int = 10, stalled: float = STALLED) -> Config:
-    front = Front(Router(default=serve), Metrics(), FakeIds(), BodyRoom(KB))
-    protocol = bounded(front, connections=most, stalled=stalled)
-    config = Config(front, http=protocol, ws="none", lifespan="off")
+def _config(serve: Any, most: int = 10, stalled: float = READ_STALL) -> Config:
+    app = Application(Router(default=serve), Metrics(), FakeIds(), BodyMemory(KB))
+    protocol = bounded(app, connections=most, stalled=stalled)
+    config = Config(app, http=protocol, ws="none", lifespan="off")
     config.load()
     return config
 
@@ -444,7 +444,7 @@ def test_a_connection_that_asks_nothing_is_closed_without_a_word() -> None:
 
     wire, closed_at = _at_the_end(scenario)
     assert wire.written == b""
-    assert closed_at == pytest.approx(HEAD_WITHIN, abs=0.1)
+    assert closed_at == pytest.approx(HEAD_TIMEOUT, abs=0.1)
 
 
 def _dripping(*data: bytes) -> Iterator[bytes]:
@@ -470,7 +470,7 @@ def test_a_head_that_drips_is_given_up(before: bytes) -> None:
 
     wire, closed_at = _at_the_end(scenario)
     assert wire.problem["code"] == "request_timeout"
-    assert closed_at < 5 + HEAD_WITHIN + LINGER + 2
+    assert closed_at < 5 + HEAD_TIMEOUT + LINGER + 2
 
 
 def test_empty_lines_do_not_keep_a_connection_open() -> None:
@@ -492,7 +492,7 @@ def test_a_head_that_does_not_end_is_cut_off() -> None:
     async def scenario() -> Wire:
         protocol, wire = connected()
         protocol.data_received(ASK + b"A: ")
-        for _ in range(LARGEST_UNREAD // KB + 1):
+        for _ in range(LARGEST_UNPARSED // KB + 1):
             protocol.data_received(b"a" * KB)
         return wire
 
@@ -694,9 +694,9 @@ def test_who_reads_slowly_or_has_nothing_to_read_is_let_be() -> None:
         protocol.data_received(ASK + b"\r\n")
         await asyncio.sleep(1)
         for _ in range(len(wire.written)):
-            await asyncio.sleep(STALLED - 10)
+            await asyncio.sleep(READ_STALL - 10)
             wire.taken += 1
-        await asyncio.sleep(10 * STALLED)
+        await asyncio.sleep(10 * READ_STALL)
         assert not wire.is_closing()
 
     time_lapse.run(scenario())

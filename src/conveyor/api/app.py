@@ -20,13 +20,13 @@ from structlog.contextvars import bound_contextvars
 
 from conveyor.api import problems
 from conveyor.api.auth import Callers, admit
-from conveyor.api.bounds import BodyRoom, Holding, TimedBody, check_head
+from conveyor.api.bounds import BodyMemory, HeldMemory, TimedBody, check_head
 from conveyor.api.connections import Connections
 from conveyor.api.handlers import Handlers
-from conveyor.api.intake import HOLDING
+from conveyor.api.intake import HELD_MEMORY
 from conveyor.api.openapi import encoded
 from conveyor.api.operators import Operators
-from conveyor.api.rates import TOLD, Rates
+from conveyor.api.rates import EXTRA_HEADERS, Rates
 from conveyor.api.routes import ROUTES
 from conveyor.domain.ids import TASK_ID, ULID
 from conveyor.domain.problem import phrase
@@ -66,11 +66,11 @@ def build_app(
     operators: Operators,
     *,
     callers: Callers,
-    room: BodyRoom,
+    body_memory: BodyMemory,
     rates: Rates,
     connections: Connections,
     others: Sequence[object] = (),
-) -> "Front":
+) -> "Application":
     """`others` serve the routes that `handlers` has no method for."""
     routes = [
         *_contract_routes([handlers, *others], Admission(callers, rates, connections)),
@@ -78,17 +78,17 @@ def build_app(
         *_operators_routes(metrics, ready),
     ]
     routes.append(operators.mounted())
-    return Front(Router(routes, redirect_slashes=False), metrics, ids, room)
+    return Application(Router(routes, redirect_slashes=False), metrics, ids, body_memory)
 
 
-class Front:
+class Application:
     """Every request passes here: it gets an id, bounds, and every error its problem document."""
 
-    def __init__(self, router: Router, metrics: Metrics, ids: Ids, room: BodyRoom) -> None:
+    def __init__(self, router: Router, metrics: Metrics, ids: Ids, body_memory: BodyMemory) -> None:
         self._router = router
         self._metrics = metrics
         self._ids = ids
-        self._room = room
+        self._body_memory = body_memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -99,7 +99,7 @@ class Front:
         with bound_contextvars(request_id=request_id):
             await self._serve(scope, receive, send, request_id.encode())
 
-    def turned_away(self, error: ConveyorError, headers: Headers) -> bytes:
+    def rejection(self, error: ConveyorError, headers: Headers) -> bytes:
         """The whole answer to bytes that never became a request."""
         request_id = self._request_id(headers)
         response = problems.answer(error, None)
@@ -107,7 +107,7 @@ class Front:
         if not any(name == b"connection" for name, _ in head):
             head.append((b"connection", b"close"))
         with bound_contextvars(request_id=request_id):
-            self._tell({"method": OTHER, "path": ""}, response.status_code, 0.0)
+            self._log({"method": OTHER, "path": ""}, response.status_code, 0.0)
         first = f"HTTP/1.1 {response.status_code} {phrase(response.status_code)}".encode()
         lines = [first, *(name + b": " + value for name, value in head), b"", b""]
         return b"\r\n".join(lines) + bytes(response.body)
@@ -115,17 +115,17 @@ class Front:
     async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> None:
         started = time.perf_counter()
         took, answered = 0.0, 0
-        held = Holding(self._room)
+        held = HeldMemory(self._body_memory)
         body = TimedBody(receive, held)
-        scope[HOLDING], scope[TOLD] = held, []
+        scope[HELD_MEMORY], scope[EXTRA_HEADERS] = held, []
 
         async def stamped(message: Message) -> None:
             nonlocal took, answered
             if message["type"] == "http.response.start":
-                body.let_be()
+                body.stop_timing()
                 took, answered = time.perf_counter() - started, message["status"]
                 headers: Headers = message["headers"]
-                headers += [*_always(scope["path"], headers), *scope[TOLD]]
+                headers += [*_always(scope["path"], headers), *scope[EXTRA_HEADERS]]
                 headers.append((b"x-request-id", request_id))
             await send(message)
 
@@ -139,10 +139,10 @@ class Front:
                 raise
             await self._problem(error, scope)(scope, body.receive, stamped)
         finally:
-            held.let_go()
-            self._tell(scope, answered, took)
+            held.release()
+            self._log(scope, answered, took)
 
-    def _tell(self, scope: Mapping[str, Any], status: int, took: float) -> None:
+    def _log(self, scope: Mapping[str, Any], status: int, took: float) -> None:
         route, method = _template(scope), scope["method"]
         labels = route, method if method in METHODS else OTHER
         self._metrics.requests.labels(*labels, str(status)).inc()
@@ -151,7 +151,7 @@ class Front:
         log.debug(
             "http.request",
             method=method,
-            path=told_path(scope["path"]),
+            path=redacted_path(scope["path"]),
             route=route,
             status=status,
             seconds=round(took, 4),
@@ -163,9 +163,9 @@ class Front:
             return problems.from_framework(error, scope["method"], path)
         if isinstance(error, ConveyorError):
             if isinstance(error, Unavailable):
-                log.warning("http.unavailable", path=told_path(path), why=str(error))
+                log.warning("http.unavailable", path=redacted_path(path), why=str(error))
             return problems.answer(error, path)
-        log.error("http.bug", path=told_path(path), exc_info=error)
+        log.error("http.bug", path=redacted_path(path), exc_info=error)
         return problems.internal(path)
 
     def _request_id(self, headers: Headers) -> str:
@@ -175,7 +175,7 @@ class Front:
         return self._ids.new()
 
 
-def told_path(path: str) -> str:
+def redacted_path(path: str) -> str:
     """A path as it may stand in a log: its words and ids. Whatever else it holds may be a key."""
     parts = path.split("/")[:MOST_PARTS]
     return "/".join(one if one in WORDS or ID.fullmatch(one) else "***" for one in parts)

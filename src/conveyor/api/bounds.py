@@ -1,4 +1,4 @@
-"""Bounds on what one request, and all of them together, may take: of bytes and of time."""
+"""Limits on the bytes and the time of one request, and on the memory of all requests together."""
 
 import asyncio
 from dataclasses import dataclass
@@ -10,46 +10,48 @@ from conveyor.errors import HeadTooLarge, Overloaded, RequestTimeout, UriTooLong
 LONGEST_TARGET = 8 * 1024  # bytes of path and query
 LARGEST_HEAD = 32 * 1024  # bytes of all headers
 MOST_HEADERS = 100
-BODY_IDLE = 20.0  # seconds between two pieces of a body
+BODY_IDLE = 20.0  # seconds between two parts of a body
 SLOWEST_BODY = 500  # bytes a second, once BODY_IDLE is over
-MUCH_ROOM = 1024 * 1024  # bytes in memory for one body
-SLOWEST_LARGE = 64 * 1024  # bytes a second of one that holds so much
-TURN_WITHIN = 10.0  # seconds in which a body comes to its turn, or is refused
-UNCOUNTED = 64 * 1024  # bytes of a body that any connection may have read anyway
+LARGE_BODY = 1024 * 1024  # bytes in memory from which a body must come faster
+SLOWEST_LARGE_BODY = 64 * 1024  # bytes a second
+WAIT_AT_MOST = 10.0  # seconds for memory; then the request is refused
+UNCOUNTED_BYTES = 64 * 1024  # bytes of a body that every connection buffers anyway
 
 
 def check_head(scope: Scope) -> None:
-    """Refuse a request whose first lines are out of all proportion."""
+    """Refuse a request whose target or headers are too large."""
     target = len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
     if target > LONGEST_TARGET:
-        raise UriTooLong(f"Path and query have {target} bytes; at most {LONGEST_TARGET} are taken")
+        raise UriTooLong(f"Path and query must have at most {LONGEST_TARGET} bytes, got {target}")
     headers = scope["headers"]
     if len(headers) > MOST_HEADERS:
-        raise HeadTooLarge(f"There are {len(headers)} headers; at most {MOST_HEADERS} are taken")
+        raise HeadTooLarge(
+            f"A request must have at most {MOST_HEADERS} headers, got {len(headers)}"
+        )
     length = sum(len(name) + len(value) for name, value in headers)
     if length > LARGEST_HEAD:
-        raise HeadTooLarge(f"The headers have {length} bytes; at most {LARGEST_HEAD} are taken")
+        raise HeadTooLarge(f"The headers must have at most {LARGEST_HEAD} bytes, got {length}")
 
 
 class TimedBody:
-    """A request's messages, as long as its body keeps coming.
+    """The messages of a request, with a time limit on its body.
 
-    Time counts only while the service waits for the caller, and only until an answer begins.
+    Time counts only while the service waits for the client, and only until the response begins.
     """
 
-    def __init__(self, receive: Receive, holding: "Holding | None" = None) -> None:
+    def __init__(self, receive: Receive, holding: "HeldMemory | None" = None) -> None:
         self._receive = receive
         self._holding = holding
-        self._comes = True
+        self._is_timed = True
         self._waited = 0.0
         self._length = 0
 
-    def let_be(self) -> None:
-        """Stop counting: the answer has begun."""
-        self._comes = False
+    def stop_timing(self) -> None:
+        """End the time limit: the response has begun."""
+        self._is_timed = False
 
     async def receive(self) -> Message:
-        if not self._comes:
+        if not self._is_timed:
             return await self._receive()
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -62,13 +64,13 @@ class TimedBody:
             ) from None
         self._waited += loop.time() - began
         self._length += len(message.get("body", b""))
-        self._comes = message.get("more_body", False)
+        self._is_timed = message.get("more_body", False)
         return message
 
     @property
     def _patience(self) -> float:
-        holds_much = self._holding is not None and self._holding.held > MUCH_ROOM
-        slowest = SLOWEST_LARGE if holds_much else SLOWEST_BODY
+        holds_much = self._holding is not None and self._holding.held > LARGE_BODY
+        slowest = SLOWEST_LARGE_BODY if holds_much else SLOWEST_BODY
         left = BODY_IDLE + self._length / slowest - self._waited
         return max(min(left, BODY_IDLE), 0.0)
 
@@ -80,22 +82,25 @@ class _Waiting:
     turn: "asyncio.Future[None]"
 
 
-class BodyRoom:
-    """Room in memory for the bodies of requests; who finds none waits in line, but not for long.
+class BodyMemory:
+    """Memory for request bodies. A request that finds none free waits, but not for long.
 
-    Who holds most comes first. When all that hold some wait for more, nobody would ever go on:
-    then the one with least is refused at once.
+    The request that holds most is served first. When every request that holds some waits for more,
+    none could go on (a deadlock): then the one that holds least is refused at once.
     """
 
-    def __init__(self, most: int, *, turn_within: float = TURN_WITHIN) -> None:
+    def __init__(self, most: int, *, wait_at_most: float = WAIT_AT_MOST) -> None:
         self._most = most
         self._free = most
-        self._turn_within = turn_within
+        self._turn_within = wait_at_most
         self._waiting: list[_Waiting] = []
 
     async def take(self, length: int, held: int = 0) -> int:
-        """Take more room than is held, and say how much; `Overloaded` when none is free in time."""
-        length = min(length, self._most - held)  # a body larger than all has all to itself
+        """Take memory and return how much; `Overloaded` when none is free in time.
+
+        `held` is what the request holds already.
+        """
+        length = min(length, self._most - held)  # a larger body gets all of it
         if length <= self._free and not any(one.held >= held for one in self._waiting):
             self._free -= length
             return length
@@ -116,7 +121,7 @@ class BodyRoom:
     async def _turn(self, length: int, held: int) -> None:
         one = _Waiting(length, held, asyncio.get_running_loop().create_future())
         self._waiting.append(one)
-        self._keep_going()
+        self._break_deadlock()
         try:
             async with asyncio.timeout(self._turn_within):
                 await one.turn
@@ -127,13 +132,13 @@ class BodyRoom:
             self._leave(one)
             raise
 
-    def _keep_going(self) -> None:
+    def _break_deadlock(self) -> None:
         holders = [one for one in self._waiting if one.held and not one.turn.done()]
         if len(holders) > 1 and sum(one.held for one in holders) == self._most - self._free:
             min(holders, key=lambda one: one.held).turn.set_exception(Overloaded)
 
     def _leave(self, one: _Waiting) -> None:
-        """Go out of the line; room that was given just then goes to the next."""
+        """Stop waiting; memory that was given at the same moment goes to the next."""
         if one in self._waiting:
             self._waiting.remove(one)
             self.give_back(0)
@@ -141,19 +146,19 @@ class BodyRoom:
             self.give_back(one.wanted)
 
 
-class Holding:
-    """What one request holds of the room for bodies."""
+class HeldMemory:
+    """What one request holds of the memory for bodies."""
 
-    def __init__(self, room: BodyRoom) -> None:
-        self._room = room
+    def __init__(self, memory: BodyMemory) -> None:
+        self._memory = memory
         self.held = 0
 
-    async def reach(self, length: int) -> None:
-        """Hold enough for a body of `length` bytes."""
-        if length > max(self.held, UNCOUNTED):
-            self.held += await self._room.take(length - self.held, self.held)
+    async def reserve(self, length: int) -> None:
+        """Hold memory for a body of `length` bytes."""
+        if length > max(self.held, UNCOUNTED_BYTES):
+            self.held += await self._memory.take(length - self.held, self.held)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         held, self.held = self.held, 0
         if held:
-            self._room.give_back(held)
+            self._memory.give_back(held)

@@ -1,7 +1,7 @@
-"""Whose connections are open: a limit on each caller's.
+"""The connections of each caller, and a limit on them.
 
-A connection belongs to the caller that last authenticated a request on it. Until then it is
-nobody's, and counts only against the service's own limit: keys are not known before a head is read.
+A connection belongs to the caller that last authenticated a request on it. Until then it counts
+only against the limit of the service: the caller is not known before a head is read.
 """
 
 from collections import Counter
@@ -13,25 +13,25 @@ from conveyor.api.auth import caller_of
 from conveyor.domain.ids import CallerId
 from conveyor.steps.shared.quotas import check_quota, count_down
 
-LINE = "conveyor.line"  # of a scope: the connection that the request came on
+CONNECTION = "conveyor.connection"  # of a scope: the connection that the request came on
 
 
 @dataclass(slots=True, eq=False)
-class Line:
-    """One connection, and who has it."""
+class OpenConnection:
+    """One connection, and the caller it is counted for."""
 
-    owner: CallerId | None = None
-    counts: Counter[CallerId] = field(default_factory=Counter)  # those it is counted in
+    caller: CallerId | None = None
+    counts: Counter[CallerId] = field(default_factory=Counter)  # that count it
 
-    def give_to(self, caller: CallerId, counts: Counter[CallerId]) -> None:
-        self.let_go()
-        self.owner, self.counts = caller, counts
+    def assign(self, caller: CallerId, counts: Counter[CallerId]) -> None:
+        self.release()
+        self.caller, self.counts = caller, counts
         counts[caller] += 1
 
-    def let_go(self) -> None:
-        if self.owner is not None:
-            count_down(self.counts, self.owner)
-            self.owner = None
+    def release(self) -> None:
+        if self.caller is not None:
+            count_down(self.counts, self.caller)
+            self.caller = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,15 @@ class Connections:
     counts: Counter[CallerId] = field(default_factory=Counter)
 
     def count(self, request: Request) -> None:
-        """Count the connection of a known caller's request, or refuse it with `QuotaExceeded`.
+        """Count the connection of an authenticated request, or refuse it with `QuotaExceeded`.
 
         The refusal closes the connection: a client that keeps it would be refused again.
         """
-        line: Line | None = request.scope.get(LINE)
+        connection: OpenConnection | None = request.scope.get(CONNECTION)
         caller = caller_of(request)
-        if not self.most or line is None or line.owner == caller:
+        if not self.most or connection is None or connection.caller == caller:
             return
         check_quota(
             "caller_connections", self.counts[caller], 1, self.most, {"Connection": "close"}
         )
-        line.give_to(caller, self.counts)
+        connection.assign(caller, self.counts)

@@ -9,7 +9,7 @@ from io import BytesIO
 from starlette.requests import Request
 
 from conveyor.api.auth import Who
-from conveyor.api.bounds import UNCOUNTED, Holding
+from conveyor.api.bounds import UNCOUNTED_BYTES, HeldMemory
 from conveyor.domain.ids import CallerId
 from conveyor.domain.json_errors import LONGEST_SHOWN
 from conveyor.domain.step_functions import TaskToken
@@ -33,7 +33,7 @@ JSON_TYPES = re.compile(
 )
 CHARSET = re.compile(r"charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
 LARGEST_FORM = 64 * 1024  # bytes of a request that has no list in it
-HOLDING = "conveyor.holding"  # of a scope: what it holds of the room for bodies
+HELD_MEMORY = "conveyor.held_memory"  # of a scope: the memory its body holds
 
 
 async def read_body(request: Request, most: int) -> bytes:
@@ -60,22 +60,23 @@ async def take_call(request: Request, who: Who, most: int) -> Call:
 async def _read(request: Request, most: int, take: Callable[[bytes], object]) -> bytes:
     """The body, each piece of it shown to `take` as it comes.
 
-    Room is taken as it grows, whatever length it announces: nobody holds room for nothing.
+    Memory is reserved as the body grows, whatever length it announces: a client that sends nothing
+    holds none.
     """
     declared = request.headers.get("content-length", "0")
     length = int(declared) if declared.isascii() and declared.isdigit() else 0
     if length > most:
         raise TooLarge(f"The body must have at most {most} bytes, got {declared}")
     _check_media_type(request)
-    holding: Holding = request.scope[HOLDING]
+    holding: HeldMemory = request.scope[HELD_MEMORY]
     body, room = BytesIO(), 0
     async for piece in request.stream():
         reached = body.tell() + len(piece)
         if reached > most:
             raise TooLarge(f"The body must have at most {most} bytes, got more")
         if reached > room:
-            room = max(min(max(2 * room, UNCOUNTED), length or most), reached)
-            await holding.reach(room)
+            room = max(min(max(2 * room, UNCOUNTED_BYTES), length or most), reached)
+            await holding.reserve(room)
         take(piece)
         body.write(piece)
     return body.getvalue()

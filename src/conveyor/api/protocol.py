@@ -1,6 +1,24 @@
-"""Connections: bytes become requests, within bounds of size and time.
+"""The HTTP/1.1 protocol of the service: uvicorn's, with limits on slow and malformed clients.
 
-The server's own protocol waits for ever for a head, and answers what is no HTTP in plain text.
+Uvicorn's own protocol waits for a head without a time limit, keeps any number of bytes of it,
+answers malformed requests in plain text, and closes connections with unread bytes, which makes the
+kernel reset them and drop the response. This class changes that by overriding methods of
+`HttpToolsProtocol` that are not its public interface. Hence the upper bound on uvicorn in
+pyproject.toml: raise it only with `tests/unit/test_bounds.py` and `tests/e2e/test_http_bounds.py`
+green.
+
+| overridden | why |
+|---|---|
+| connection_made, data_received, on_message_begin | a head must come within HEAD_TIMEOUT, whole or not |
+| on_headers_complete | heads that proxies read differently are refused (request smuggling) |
+| data_received, on_message_complete | requests to upgrade are served as if they did not ask |
+| send_400_response | malformed requests are answered with a problem document |
+| on_response_complete | an answered client may send on for LINGER, then is closed |
+| _start_asgi_task | remembers which request is being answered; others wait in `pipeline` |
+| connection_lost | responses that have no reader are abandoned; all timers end |
+
+Responses are written through `_ResponseTransport`, which notices clients that read nothing.
+Put a reverse proxy in front of the service all the same where strangers can reach it.
 """
 
 import asyncio
@@ -13,8 +31,8 @@ from typing import Any, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from conveyor.api.app import Front
-from conveyor.api.connections import LINE, Line
+from conveyor.api.app import Application
+from conveyor.api.connections import CONNECTION, OpenConnection
 from conveyor.errors import (
     ConveyorError,
     HeadTooLarge,
@@ -23,111 +41,114 @@ from conveyor.errors import (
     RequestTimeout,
 )
 
-HEAD_WITHIN = 15.0  # seconds for all of a request's head
-LINGER = 5.0  # seconds for the rest of a body that was answered already
-STALLED = 60.0  # seconds in which a reader takes nothing of what is there for it
-LARGEST_UNREAD = 64 * 1024  # bytes of a head that does not end
+HEAD_TIMEOUT = 15.0  # seconds for the whole head of a request
+LINGER = 5.0  # seconds for the rest of a body that was answered before it ended
+READ_STALL = 60.0  # seconds in which a client reads nothing of a response that waits for it
+LARGEST_UNPARSED = 64 * 1024  # bytes of a head that does not end
 
 
-def bounded(front: Front, *, connections: int, stalled: float = STALLED) -> type[HttpToolsProtocol]:
-    """The protocol of a service: `front` words its refusals."""
-    bounds = {"front": front, "most": connections, "stalled": stalled}
-    return type("Connection", (_Connection,), bounds)
+def bounded(
+    app: Application, *, connections: int, stalled: float = READ_STALL
+) -> type[HttpToolsProtocol]:
+    """Return the protocol class of a service; `app` renders what the protocol refuses."""
+    limits = {"application": app, "most": connections, "stalled": stalled}
+    return type("Connection", (_Connection,), limits)
 
 
 class _Connection(HttpToolsProtocol):
-    front: Front
+    application: Application
     most: int
     stalled: float
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._line = Line()
-        self._timer: asyncio.TimerHandle | None = None
-        self._asked = False  # whether any head has come whole
-        self._in_head = True
-        self._begun = False  # whether anything of the head has come
-        self._answering: RequestResponseCycle | None = None  # others may wait in line behind it
-        self._fault = ""  # of a head that is HTTP and refused all the same
-        self._deaf = False  # what comes is dropped
-        self._hung_up = False
-        self._unread = 0
-        self._reader: asyncio.TimerHandle | None = None  # looks whether it takes anything
+        self._connection = OpenConnection()
+        self._timer: asyncio.TimerHandle | None = None  # for a head, or for the end of a body
+        self._in_head = True  # the next bytes belong to a head
+        self._head_begun = False
+        self._head_bytes = 0
+        self._request_ended = False  # in the bytes that came last
+        self._answering: RequestResponseCycle | None = None
+        self._fault = ""  # of a head that the parser accepts and this class refuses
+        self._discarding = False  # what comes is dropped
+        self._lingering = False  # the response is written, and the client still sends
+        self._stall_timer: asyncio.TimerHandle | None = None
         self._written = 0
-        self._taken = 0
-        self._ended = False  # whether a request ended in the bytes that came last
+        self._read_by_client = 0  # of what was written, when the timer was started
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect(HEAD_WITHIN, self._give_up_head)
+        self._start_timer(HEAD_TIMEOUT, self._head_timed_out)
         if len(self.connections) > self.most:
-            self._turn_away(Overloaded(f"There are {self.most} connections already: try later"))
+            self._reject(Overloaded(f"There are {self.most} connections already: try later"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._line.let_go()
+        self._connection.release()
         self._stop_timer()
-        if self._reader is not None:
-            self._reader.cancel()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
         self.pipeline.clear()
         if self._is_answering:
-            self._give_up_answer()
+            self._abandon_response()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self._discarding:
             return
+        # Also for bytes that begin no message yet: empty lines must not keep a connection open.
         if self._in_head and self._timer is None:
-            self._expect(HEAD_WITHIN, self._give_up_head)
-        self._ended = False
+            self._start_timer(HEAD_TIMEOUT, self._head_timed_out)
+        self._request_ended = False
         self._unset_keepalive_if_required()
         self._parse(data)
-        if self._in_head and not self._ended:
-            self._unread += len(data)
-            if self._unread > LARGEST_UNREAD:
-                self._turn_away(HeadTooLarge(f"The head has more than {LARGEST_UNREAD} bytes"))
+        if self._in_head and not self._request_ended:
+            self._head_bytes += len(data)
+            if self._head_bytes > LARGEST_UNPARSED:
+                self._reject(
+                    HeadTooLarge(f"The head must have at most {LARGEST_UNPARSED} bytes, got more")
+                )
 
-    def shutdown(self) -> None:
-        if self._hung_up:
-            self.transport.close()
-        else:
-            super().shutdown()
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        cast("dict[str, object]", self.scope)[LINE] = self._line
-        self._begun = True
+        cast("dict[str, object]", self.scope)[CONNECTION] = self._connection
+        self._head_begun = True
         if self._timer is None:
-            self._expect(HEAD_WITHIN, self._give_up_head)
+            self._start_timer(HEAD_TIMEOUT, self._head_timed_out)
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
-                raise ValueError("a tunnel is nothing that is served here")
-            return  # the head is read once more, without the upgrade
+                raise ValueError("CONNECT is not served")
+            return  # `_ignore_upgrade` parses the head again
         self._check_head()
         self._stop_timer()
         super().on_headers_complete()
-        self.cycle.transport = _Answers(self)
-        self._in_head, self._asked = False, True
+        self.cycle.transport = _ResponseTransport(self)
+        self._in_head = False
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
         self._stop_timer()
-        self._in_head, self._begun, self._unread, self._ended = True, False, 0, True
+        self._in_head, self._head_begun = True, False
+        self._head_bytes, self._request_ended = 0, True
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        if self._hung_up:
+        if self._lingering:
             return
         super().on_response_complete()
+        # Answered before its body ended, as refusals are: the rest must come within LINGER.
         if self.cycle.response_complete and not self._in_head and not self.transport.is_closing():
-            self._expect(LINGER, self.transport.close)
+            self._start_timer(LINGER, self.transport.close)
 
     def _check_head(self) -> None:
-        """Refuse heads that another server on the way may have read otherwise.
+        """Refuse heads that a proxy may have read differently.
 
-        The parser takes any number of hosts, and a body as chunked whatever else was done to it.
+        The parser takes any number of Host headers, and reads a body as chunked whatever other
+        codings there are.
         """
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
@@ -138,48 +159,10 @@ class _Connection(HttpToolsProtocol):
         if self._fault:
             raise ValueError(self._fault)
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - theirs is not ours
-        self._turn_away(InvalidArgument(self._fault or "These bytes are no request of HTTP/1.1"))
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - in plain text
+        self._reject(InvalidArgument(self._fault or "These bytes are no request of HTTP/1.1"))
 
-    def hang_up(self) -> None:
-        """Close, but hear out whoever is still sending, for a while.
-
-        A connection that is cut with bytes unread takes the answer with it.
-        """
-        if self._hung_up or self.transport.is_closing():
-            return
-        if self._in_head and not self._deaf and not self.flow.read_paused:
-            self.transport.close()
-            return
-        self._deaf = self._hung_up = True
-        with contextlib.suppress(OSError):  # nobody is there any more
-            self.transport.write_eof()
-        self.flow.resume_reading()
-        self._expect(LINGER, self.transport.close)
-
-    def write(self, data: bytes) -> None:
-        """Write something that must be taken in time, or else the connection is cut."""
-        self.transport.write(data)
-        self._written += len(data)
-        if self._reader is None and self.transport.get_write_buffer_size():
-            self._watch_reader()
-
-    def _watch_reader(self) -> None:
-        self._taken = self._written - _untaken(self.transport)
-        self._reader = self.loop.call_later(self.stalled, self._look_at_reader)
-
-    def _look_at_reader(self) -> None:
-        self._reader = None
-        if not self.transport.get_write_buffer_size():
-            return
-        if self._written - _untaken(self.transport) == self._taken:
-            self.transport.abort()
-        else:
-            self._watch_reader()
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._answering = cycle
-        super()._start_asgi_task(cycle, app)
+    # Parsing.
 
     def _parse(self, data: bytes) -> None:
         left = memoryview(data)
@@ -191,7 +174,7 @@ class _Connection(HttpToolsProtocol):
             self.send_400_response("")
 
     def _parsed(self, data: memoryview) -> int | None:
-        """Parse all of it, or up to the end of a head that asks for another protocol."""
+        """Parse all bytes, or up to the end of a head that asks for another protocol."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -199,10 +182,11 @@ class _Connection(HttpToolsProtocol):
         return None
 
     def _ignore_upgrade(self) -> None:
-        """Read a head again as if it asked for no other protocol.
+        """Parse a head again without its Upgrade header, as RFC 9110 7.8 allows a server to do.
 
-        The parser takes what follows such a head for that protocol, and cannot be told otherwise:
-        the body would be lost, or be read as the next request.
+        curl and Java's client ask for HTTP/2 with their first request. The parser takes what
+        follows for the other protocol and cannot be told otherwise: it would lose the body, or
+        read it as the next request.
         """
         version = str(self.parser.get_http_version()).encode()
         head = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
@@ -211,58 +195,106 @@ class _Connection(HttpToolsProtocol):
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.parser.feed_data(b"\r\n".join([*head, b"", b""]))
 
-    def _expect(self, within: float, otherwise: Any) -> None:
+    # Time limits on heads, and the end of a connection.
+
+    def _start_timer(self, seconds: float, on_timeout: Any) -> None:
         self._stop_timer()
-        self._timer = self.loop.call_later(within, otherwise)
+        self._timer = self.loop.call_later(seconds, on_timeout)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _give_up_head(self) -> None:
+    def _head_timed_out(self) -> None:
         self._timer = None
-        if self._begun:
-            self._turn_away(RequestTimeout(f"The head was not whole within {HEAD_WITHIN:g} s"))
+        if self._head_begun:
+            self._reject(RequestTimeout(f"The head must be whole within {HEAD_TIMEOUT:g} s"))
         elif not self._is_answering:
-            self.transport.close()  # nobody asked anything
+            self.transport.close()  # idle
+
+    def close_gracefully(self) -> None:
+        """Close once the client has stopped sending, at the latest after LINGER.
+
+        A socket that is closed with unread bytes is reset, and the client may lose the response.
+        """
+        if self._lingering or self.transport.is_closing():
+            return
+        if self._in_head and not self._discarding and not self.flow.read_paused:
+            self.transport.close()
+            return
+        self._discarding = self._lingering = True
+        with contextlib.suppress(OSError):  # the client has closed already
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._start_timer(LINGER, self.transport.close)
+
+    def _reject(self, error: ConveyorError) -> None:
+        """Answer for a request that never reached the application, and close."""
+        if self._discarding or self.transport.is_closing():
+            return
+        self._discarding = True
+        if self._is_answering and (self._in_head or self.cycle is not self._answering):
+            self._close_after_pipeline()
+            return
+        # The body of the request that is being answered is at fault.
+        is_answered = not self._in_head and self.cycle.response_started
+        if self._is_answering:
+            self._abandon_response()
+        if not is_answered:
+            headers = self.headers if self._head_begun and self.headers else []
+            self.write(self.application.rejection(error, headers))
+        self.close_gracefully()
+
+    def _close_after_pipeline(self) -> None:
+        """Answer the requests that came whole; the last response closes the connection.
+
+        HTTP/1.1 has no other way: a rejection between them would be taken for one of theirs.
+        """
+        if not self._in_head:
+            self.pipeline.popleft()  # the request whose body is at fault
+        last = self.pipeline[0][0] if self.pipeline else self._answering
+        assert last
+        last.keep_alive = False
+
+    # Responses.
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     @property
     def _is_answering(self) -> bool:
         return self._answering is not None and not self._answering.response_complete
 
-    def _give_up_answer(self) -> None:
+    def _abandon_response(self) -> None:
         assert self._answering
         self._answering.disconnected = self._answering.response_complete = True
         self._answering.message_event.set()
 
-    def _turn_away(self, error: ConveyorError) -> None:
-        """Answer for a request that never reached the application, and hang up."""
-        if self._deaf or self.transport.is_closing():
+    def write(self, data: bytes) -> None:
+        """Write a part of a response, and close the connection if the client reads nothing."""
+        self.transport.write(data)
+        self._written += len(data)
+        if self._stall_timer is None and self.transport.get_write_buffer_size():
+            self._watch_client()
+
+    def _watch_client(self) -> None:
+        self._read_by_client = self._written - _unread_by_client(self.transport)
+        self._stall_timer = self.loop.call_later(self.stalled, self._check_client)
+
+    def _check_client(self) -> None:
+        self._stall_timer = None
+        if not self.transport.get_write_buffer_size():
             return
-        self._deaf = True
-        if self._is_answering and (self._in_head or self.cycle is not self._answering):
-            self._end_with_those_before()
-            return
-        is_answered = not self._in_head and self.cycle.response_started
-        if self._is_answering:
-            self._give_up_answer()
-        if not is_answered:
-            told = self.headers if self._begun and self.headers else []
-            self.write(self.front.turned_away(error, told))
-        self.hang_up()
-
-    def _end_with_those_before(self) -> None:
-        """Answers to requests that came whole come first. The last of them ends the connection."""
-        if not self._in_head:
-            self.pipeline.popleft()  # of this one the body is at fault
-        last = self.pipeline[0][0] if self.pipeline else self._answering
-        assert last
-        last.keep_alive = False
+        if self._written - _unread_by_client(self.transport) == self._read_by_client:
+            self.transport.abort()
+        else:
+            self._watch_client()
 
 
-class _Answers(asyncio.Transport):
-    """What answers are written to: when they close it, the connection is hung up in good order."""
+class _ResponseTransport(asyncio.Transport):
+    """The transport of a response: `write` and `close` go through the connection's limits."""
 
     def __init__(self, connection: _Connection) -> None:
         super().__init__()
@@ -276,20 +308,20 @@ class _Answers(asyncio.Transport):
         return self._transport.is_closing()
 
     def close(self) -> None:
-        self._connection.hang_up()
+        self._connection.close_gracefully()
 
 
-def _untaken(transport: asyncio.Transport) -> int:
-    """Bytes that the other side has not taken yet: here, and with the system where it tells.
+def _unread_by_client(transport: asyncio.Transport) -> int:
+    """Count the bytes that the client has not read, in the transport and in the kernel.
 
-    The system has room for megabytes, and asks for more only when a good part of it is free:
-    without it, who reads slowly would look like one who does not read.
+    The kernel buffers megabytes, and takes more only when a good part of that is free: by the
+    transport alone, a slow reader would look like one that reads nothing.
     """
-    here = transport.get_write_buffer_size()
+    buffered = transport.get_write_buffer_size()
     connection = transport.get_extra_info("socket")
     if connection is None:
-        return here
+        return buffered
     with contextlib.suppress(OSError, ValueError):
-        told = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, b"\0" * 4)
-        return here + int(struct.unpack("i", told)[0])
-    return here
+        in_kernel = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, b"\0" * 4)
+        return buffered + int(struct.unpack("i", in_kernel)[0])
+    return buffered

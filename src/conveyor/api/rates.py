@@ -1,4 +1,4 @@
-"""How often a caller may ask, told in the headers that the IETF drafts for it."""
+"""Request rates of callers, reported in the RateLimit headers of the IETF draft."""
 
 import math
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from conveyor.domain.allowance import Allowance
 from conveyor.errors import RateLimited, Unavailable
 from conveyor.ports.coordination import Coordination
 
-TOLD = "conveyor.told"  # of a scope: headers that its answer bears, whichever it is
+EXTRA_HEADERS = "conveyor.extra_headers"  # of a scope: headers of its response, whatever it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """A limit on each caller's requests; a rate of 0 is none."""
+    """A limit on the requests of each caller; a rate of 0 is none."""
 
     coordination: Coordination
     rate: float = 0.0  # requests a second
-    burst: int = 0  # requests at once; 0 is what comes in a second
+    burst: int = 0  # requests at once; 0: as many as in a second
 
     async def count(self, request: Request) -> None:
-        """Let a request of a known caller pass, or refuse it with `RateLimited`."""
+        """Count a request of an authenticated caller, or refuse it with `RateLimited`."""
         if not self.rate:
             return
         try:
@@ -30,12 +30,12 @@ class Rates:
                 f"requests:{caller_of(request)}", rate=self.rate, burst=self._burst
             )
         except Unavailable:
-            return  # who cannot be counted is not to suffer for it
-        request.scope[TOLD] += self._told(allowance)
+            return  # without a counter, requests are served
+        request.scope[EXTRA_HEADERS] += self._headers(allowance)
         if not allowance.granted:
             wait = max(math.ceil(allowance.next_in), 1)
             raise RateLimited(
-                f"More than {self.rate:g} requests a second: wait {wait} s",
+                f"A caller may make {self.rate:g} requests a second, and made more: wait {wait} s",
                 headers={"Retry-After": str(wait)},
             )
 
@@ -43,7 +43,7 @@ class Rates:
     def _burst(self) -> int:
         return self.burst or max(math.ceil(self.rate), 1)
 
-    def _told(self, allowance: Allowance) -> list[tuple[bytes, bytes]]:
+    def _headers(self, allowance: Allowance) -> list[tuple[bytes, bytes]]:
         window = max(math.ceil(self._burst / self.rate), 1)
         policy = f'"requests";q={self._burst};w={window}'
         left = f'"requests";r={allowance.left};t={math.ceil(allowance.full_in)}'
