@@ -1,18 +1,21 @@
 """One SQLite file: owned by one process, written in groups, whole whatever fails."""
 
 import asyncio
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import apsw
 import msgspec
 import pytest
 
 from conveyor.adapters.sqlite import database as database_module
+from conveyor.adapters.sqlite import metadata
 from conveyor.adapters.sqlite.database import (
     Database,
     Durability,
@@ -21,6 +24,9 @@ from conveyor.adapters.sqlite.database import (
     own_errors,
 )
 from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine
+from conveyor.adapters.sqlite.metadata import KINDS, Kind
+from conveyor.domain.batch import Batch
+from conveyor.domain.export import Export
 from conveyor.domain.task import TaskStatus
 from conveyor.errors import RefusedToStart, Stale, StorageFull, Unavailable
 from conveyor.testing.clock import FakeClock, FakeIds
@@ -457,6 +463,45 @@ async def test_messages_of_a_dead_process_are_due_when_the_folder_is_opened(tmp_
         assert (again.id, again.deliveries) == (received.id, 2)
         with pytest.raises(Stale):
             await engine.control_queue.ack(received)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.table)
+def test_rows_of_metadata_are_found_by_their_key(kind: Kind[Any]) -> None:
+    for statement in (kind.select, kind.page, kind.update, kind.delete):
+        [step] = _plan(statement)
+        assert step.startswith(f"SEARCH {kind.table} USING ")
+        assert "PRIMARY KEY" in step or step.endswith("event_by_job ((job_id,id)>(?,?))")
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (metadata.JOBS, "job_by_caller (caller=? AND id<?)"),
+        (metadata.RUNS, "run_by_job (job_id=? AND id<?)"),
+        (metadata.LIVE_RUNS, "run_live (id>?)"),
+        (metadata.EVENTS, "event_by_job (job_id=? AND id<?)"),
+        (metadata.OF_RUN[Batch][0], "PRIMARY KEY (run_id=? AND first>?)"),
+        (metadata.OF_RUN[Export][0], "export_by_run (<expr>=? AND id>?)"),
+        (metadata.DUE_JOBS, "job_by_fire (fires_at<?)"),
+        (metadata.DUE_EVENTS, "event_due (channel=? AND due_at<?)"),
+        (metadata.SCHEDULED_JOBS, "job_scheduled (caller=?)"),
+        (metadata.UNUSED_INPUTS, "file_input_unused (<expr>=?)"),
+        (metadata.OPEN_EXPORTS, "export_open (<expr>=?)"),
+    ],
+)
+def test_listings_of_metadata_read_an_index_in_its_order(query: str, index: str) -> None:
+    first, *rest = _plan(query)
+    assert first.endswith(index)
+    assert not any("SCAN" in step or "TEMP B-TREE" in step for step in rest)
+
+
+def _plan(statement: str) -> list[str]:
+    connection = apsw.Connection(":memory:")
+    connection.execute((files("conveyor.adapters.sqlite") / "schema.sql").read_text())
+    names = max(statement.count("?"), 1)
+    numbered = [int(number) for number in re.findall(r"\?(\d+)", statement)]
+    values = (None,) * (max(numbered) if numbered else names)
+    return [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
 
 
 async def test_a_change_of_an_unknown_kind_is_a_bug_that_stops_nothing_else(
