@@ -18,10 +18,10 @@ from conveyor.steps.progress import ProgressFeed
 from conveyor.steps.read import Read
 from conveyor.steps.rerun import RerunJob
 from conveyor.steps.shared.idempotency import Idempotency
+from conveyor.steps.shared.key_check import KeyCheck
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.quotas import Quotas
 from conveyor.steps.shared.sizes import Sizes
-from conveyor.steps.shared.standing import Standing
 from conveyor.steps.submit import SubmitJob, Vet
 from conveyor.telemetry import Metrics
 
@@ -40,7 +40,7 @@ def wire_handlers(
     dispatcher: Dispatcher,
 ) -> Handlers:
     idempotency = Idempotency(metadata=engines.metadata, clock=engines.clock)
-    quota, standing = _wire_quotas(settings, engines).check, _wire_standing(engines, dispatcher)
+    quota, key_check = _wire_quotas(settings, engines).check, _wire_key_check(engines, dispatcher)
     slices = LoopSlices(clock=engines.clock)
     return Handlers(
         links=Links(engines.link_secret, engines.clock, life=settings.result_url_life),
@@ -51,19 +51,19 @@ def wire_handlers(
         submit=replace(
             _wire_submit(settings, engines, idempotency, ingest, vet=vet, slices=slices),
             quota=quota,
-            standing=standing.check,
+            check_key=key_check.check,
             sizes=sizes,
         ),
         additions=replace(
             _wire_add_tasks(settings, engines, idempotency, ingest, slices),
             quota=quota,
-            standing=standing.check_job,
+            check_key=key_check.check_job,
         ),
-        lifecycle=_wire_lifecycle(engines, ingest, wake_sender, standing),
+        lifecycle=_wire_lifecycle(engines, ingest, wake_sender, key_check),
         reruns=replace(
             _wire_rerun(settings, engines, idempotency, ingest),
             quota=quota,
-            standing=standing.check,
+            check_key=key_check.check,
             sizes=sizes,
         ),
         deleting=_wire_delete(engines, ingest, wake_sender),
@@ -85,8 +85,8 @@ def _wire_read(engines: Engines, dispatcher: Dispatcher) -> Read:
     )
 
 
-def _wire_standing(engines: Engines, dispatcher: Dispatcher) -> Standing:
-    return Standing(
+def _wire_key_check(engines: Engines, dispatcher: Dispatcher) -> KeyCheck:
+    return KeyCheck(
         gateway=engines.gateway,
         keys=dispatcher.refused_keys,
         encryption=engines.encryption,
@@ -96,7 +96,7 @@ def _wire_standing(engines: Engines, dispatcher: Dispatcher) -> Standing:
 
 
 def _wire_lifecycle(
-    engines: Engines, ingest: Ingest, wake_sender: Callable[[], None], standing: Standing
+    engines: Engines, ingest: Ingest, wake_sender: Callable[[], None], key_check: KeyCheck
 ) -> Lifecycle:
     return Lifecycle(
         metadata=engines.metadata,
@@ -106,7 +106,7 @@ def _wire_lifecycle(
         check=ingest.check,
         wake=ingest.wake,
         wake_sender=wake_sender,
-        standing=standing.check_job,
+        check_key=key_check.check_job,
     )
 
 

@@ -17,9 +17,8 @@ from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Thr
 from conveyor.gateways import CODES
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
-from conveyor.steps.scrape import SHORTEST_WAIT, Scrape
+from conveyor.steps.scrape import MOST_KINDS, SHORTEST_WAIT, RefusalKind, RefusalLog, Scrape
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, Fetched, Result
-from conveyor.steps.shared.refusals import MOST_KINDS, Kind, Refusals
 from conveyor.testing import time_lapse
 from conveyor.testing.factories import a_job, a_problem, a_task, a_task_spec, gateway_refusal
 from conveyor.testing.memory.bodies import MemoryBodies
@@ -265,9 +264,9 @@ def test_refusals_of_one_kind_are_one_line_a_minute_with_their_number() -> None:
 
 def test_the_kinds_of_refusals_that_are_counted_apart_are_bounded() -> None:
     async def main() -> None:
-        refusals = Refusals()
+        refusals = RefusalLog()
         for number in range(2 * MOST_KINDS):
-            refusals.note(Kind(RunId(str(number)), 404, "RESP002", Handling.FAIL), {})
+            refusals.note(RefusalKind(RunId(str(number)), 404, "RESP002", Handling.FAIL), {})
         assert len(refusals.counts) == MOST_KINDS + 1
 
     with capture_logs() as logs:

@@ -37,10 +37,10 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
+from conveyor.steps.shared.key_check import CheckJob, any_job
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.ownership import latest_run, own_job
 from conveyor.steps.shared.quotas import Check, Demand, unlimited
-from conveyor.steps.shared.standing import CheckJob, any_job
 
 log = structlog.get_logger()
 
@@ -67,7 +67,7 @@ class AddTasks:
     slices: LoopSlices
     ingest: Callable[[RunId, int], Awaitable[object]]
     quota: Check = unlimited
-    standing: CheckJob = any_job
+    check_key: CheckJob = any_job
 
     async def add(self, call: Call, job_id: JobId, render: Render) -> Answer:
         """Add tasks to an open job's run, and close it with `last_batch`."""
@@ -140,7 +140,7 @@ class AddTasks:
     async def _open_job(self, call: Call, job_id: JobId) -> tuple[Job, Run]:
         """The job and its run, if they take more tasks."""
         job = await own_job(self.metadata, call.caller, job_id)
-        await self.standing(job)
+        await self.check_key(job)
         run = await latest_run(self.metadata, job)
         if run and run.last_batch_received:  # the job may have been closed between the two reads
             job = await own_job(self.metadata, call.caller, job_id)

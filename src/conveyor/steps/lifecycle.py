@@ -18,8 +18,8 @@ from conveyor.errors import Conflict, RunNotStoppable, Stale
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
+from conveyor.steps.shared.key_check import CheckJob, any_job
 from conveyor.steps.shared.ownership import latest_run, own_job
-from conveyor.steps.shared.standing import CheckJob, any_job
 
 log = structlog.get_logger()
 
@@ -33,7 +33,7 @@ class Lifecycle:
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
     wake_sender: Callable[[], None]  # events were put in the outbox
-    standing: CheckJob = any_job
+    check_key: CheckJob = any_job
 
     async def close(self, caller: CallerId, job_id: JobId) -> None:
         """Close an open job; if all its tasks are done, its run completes at once."""
@@ -81,7 +81,7 @@ class Lifecycle:
         while True:
             job, run = await self._load(caller, job_id)
             if state is PauseState.ACTIVE:
-                await self.standing(job)
+                await self.check_key(job)
             if run is None or not run.is_live:
                 state_now = f"is {run.status}" if run else "is deleted"
                 raise Conflict(f"The run {state_now}: there is nothing to pause or resume")

@@ -42,11 +42,11 @@ from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
 from conveyor.ports.work import Work
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
+from conveyor.steps.shared.key_check import CheckKey, any_key
 from conveyor.steps.shared.list_chunks import stored_tasks
 from conveyor.steps.shared.ownership import latest_run, own_job
 from conveyor.steps.shared.quotas import Check, Demand, unlimited
 from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
-from conveyor.steps.shared.standing import CheckKey, any_key
 
 RUNS = 100
 
@@ -98,7 +98,7 @@ class RerunJob:
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
     quota: Check = unlimited
-    standing: CheckKey = any_key
+    check_key: CheckKey = any_key
     sizes: Sizes = DEFAULT_SIZES
     under_way: set[JobId] = field(default_factory=set)
 
@@ -143,7 +143,7 @@ class RerunJob:
     async def _rerun(
         self, call: Call, job: Job, statuses: Statuses | None, render: Render
     ) -> Answer:
-        await self.standing(call.api_key)
+        await self.check_key(call.api_key)
         plan = await self._plan(job, statuses)
         self._check(plan)
         await self.quota(Demand(caller=call.caller, jobs=1, tasks=plan.retried))

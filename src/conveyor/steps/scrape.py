@@ -1,8 +1,10 @@
 """Scrape: one attempt at one page, through the gateway."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -10,6 +12,7 @@ import structlog
 from conveyor.domain import media
 from conveyor.domain import params as scraper_params
 from conveyor.domain.failure import Handling
+from conveyor.domain.ids import RunId
 from conveyor.domain.params import Params
 from conveyor.domain.retry import spread
 from conveyor.domain.task import (
@@ -23,18 +26,69 @@ from conveyor.domain.task import (
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, Fetched, Result
-from conveyor.steps.shared.refusals import Kind, Refusals
 
 SHORTEST_WAIT = timedelta(seconds=1)
+LOG_EVERY = 60.0  # seconds between lines about one kind of refusal
+MOST_KINDS = 1_000  # counted apart; further ones are counted without their run
+LONGEST_CODE = 64  # characters of a code in the log
 
 log = structlog.get_logger()
+
+
+class RefusalKind(NamedTuple):
+    run_id: RunId
+    status: int
+    code: str
+    handling: Handling
+
+
+@dataclass(slots=True)
+class RefusalLog:
+    """Refused calls in the log: the first of a kind at once, then one line a minute with a count.
+
+    In an outage a line for each call would fill the disk. Each call is still logged at `debug`, and
+    kept in the history of its task.
+    """
+
+    counts: dict[RefusalKind, int] = field(default_factory=dict)  # since the last line of each kind
+    latest: dict[RefusalKind, dict[str, str | None]] = field(default_factory=dict)  # ids of a call
+    timer: asyncio.TimerHandle | None = None
+
+    def note(self, kind: RefusalKind, ids: dict[str, str | None]) -> None:
+        """Count a refused call; `ids` identify it."""
+        kind = kind._replace(code=kind.code[:LONGEST_CODE])
+        log.debug("gateway.refusal", **kind._asdict() | ids)
+        if kind not in self.counts and len(self.counts) >= MOST_KINDS:
+            kind = kind._replace(run_id=RunId(""), code="")
+        self.latest[kind] = ids
+        if kind in self.counts:
+            self.counts[kind] += 1
+            return
+        self.counts[kind] = 0
+        self._write(kind, 1)
+        if self.timer is None:
+            self.timer = asyncio.get_running_loop().call_later(LOG_EVERY, self._summarise)
+
+    def _summarise(self) -> None:
+        counts, self.counts, self.timer = self.counts, {}, None
+        for kind, times in counts.items():
+            if times:
+                self.counts[kind] = 0  # it goes on: still one line a minute
+                self._write(kind, times)
+            else:
+                del self.latest[kind]
+        if self.counts:
+            self.timer = asyncio.get_running_loop().call_later(LOG_EVERY, self._summarise)
+
+    def _write(self, kind: RefusalKind, times: int) -> None:
+        log.info("gateway.refused", times=times, **kind._asdict() | self.latest[kind])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scrape:
     gateway: Gateway
     bodies: Bodies
-    refusals: Refusals = field(default_factory=Refusals)
+    refusals: RefusalLog = field(default_factory=RefusalLog)
 
     async def attempt(self, task: Task, assignment: Assignment) -> Result:
         params = _params(task, assignment)
@@ -70,7 +124,7 @@ class Scrape:
         if rule.handling is Handling.POSTPONE:
             log.debug("gateway.postponed", code=refusal.code, **_ids(task, request, refusal))
             return Interrupted(refusal.retry_after or SHORTEST_WAIT, refusal.spend)
-        kind = Kind(task.run_id, refusal.status, refusal.code, rule.handling)
+        kind = RefusalKind(task.run_id, refusal.status, refusal.code, rule.handling)
         self.refusals.note(kind, _ids(task, request, refusal))
         match rule.handling:
             case Handling.ACCOUNT if rule.account:

@@ -70,11 +70,11 @@ from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks, new_tasks, portions
 from conveyor.ports.work import Work
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
+from conveyor.steps.shared.key_check import CheckKey, any_key
 from conveyor.steps.shared.list_chunks import file_chunks
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.quotas import Check, Demand, unlimited
 from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
-from conveyor.steps.shared.standing import CheckKey, any_key
 
 log = structlog.get_logger()
 
@@ -112,7 +112,7 @@ class SubmitJob:
     wake: Callable[[RunId], None]
     takes_tokens: bool = False  # of states that wait for a run
     quota: Check = unlimited
-    standing: CheckKey = any_key
+    check_key: CheckKey = any_key
     sizes: Sizes = DEFAULT_SIZES
 
     async def submit(self, call: Call, render: Render) -> Answer:
@@ -123,7 +123,7 @@ class SubmitJob:
                     return known
                 draft = await self._draft(call)
                 await self.quota(_demand(draft))
-                await self.standing(call.api_key)
+                await self.check_key(call.api_key)
                 answer = Answer(
                     202 if draft.large else 201,
                     render(draft.job, draft.run, len(draft.specs)),

@@ -18,7 +18,7 @@ from conveyor.errors import (
 )
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
-from conveyor.steps.shared.standing import NOWHERE, PATIENCE, Standing
+from conveyor.steps.shared.key_check import NOWHERE, PATIENCE, KeyCheck
 from conveyor.testing import time_lapse
 from conveyor.testing.clock import NOON, FakeClock
 from conveyor.testing.factories import gateway_refusal
@@ -54,9 +54,9 @@ class Hanging(Asked):
         return self.answer
 
 
-def standing(gateway: Asked, reopened: list[str] | None = None) -> Standing:
+def key_check(gateway: Asked, reopened: list[str] | None = None) -> KeyCheck:
     told = [] if reopened is None else reopened
-    return Standing(
+    return KeyCheck(
         gateway=gateway,
         keys=RefusedKeys(),
         encryption=a_house().encryption,
@@ -65,11 +65,11 @@ def standing(gateway: Asked, reopened: list[str] | None = None) -> Standing:
     )
 
 
-def refuse(one: Standing, reason: AccountReason = AccountReason.INSUFFICIENT_CREDITS) -> None:
+def refuse(one: KeyCheck, reason: AccountReason = AccountReason.INSUFFICIENT_CREDITS) -> None:
     one.keys.refuse(DIGEST, reason, "no credits left", one.clock.monotonic(), one.clock.now())
 
 
-async def answer_of(one: Standing, key: str = KEY) -> CallerFault | None:
+async def answer_of(one: KeyCheck, key: str = KEY) -> CallerFault | None:
     try:
         await one.check(key)
     except CallerFault as refused:
@@ -90,7 +90,7 @@ def test_a_key_that_was_just_refused_is_refused_here_without_a_call(
 ) -> None:
     async def main() -> None:
         gateway = Asked(NO_HOST)
-        one = standing(gateway)
+        one = key_check(gateway)
         refuse(one, reason)
         refused = await answer_of(one)
         assert isinstance(refused, error)
@@ -105,7 +105,7 @@ def test_a_key_that_was_just_refused_is_refused_here_without_a_call(
 def test_a_key_that_is_still_refused_costs_one_free_call_in_a_while() -> None:
     async def main() -> None:
         gateway = Asked(NO_CREDITS)
-        one = standing(gateway)
+        one = key_check(gateway)
         refuse(one)
         await asyncio.sleep(FRESH)
         together = await asyncio.gather(*(answer_of(one) for _ in range(5)))
@@ -122,7 +122,7 @@ def test_a_key_that_is_still_refused_costs_one_free_call_in_a_while() -> None:
 def test_whoever_has_paid_is_served_by_the_next_call(answer: Page | Refusal) -> None:
     async def main() -> None:
         reopened: list[str] = []
-        one = standing(Asked(answer), reopened)
+        one = key_check(Asked(answer), reopened)
         refuse(one)
         await asyncio.sleep(FRESH)
         began = one.clock.monotonic()
@@ -136,7 +136,7 @@ def test_whoever_has_paid_is_served_by_the_next_call(answer: Page | Refusal) -> 
 
 def test_a_gateway_that_works_on_the_page_accepts_the_key() -> None:
     async def main() -> None:
-        one = standing(Hanging(NO_HOST))
+        one = key_check(Hanging(NO_HOST))
         refuse(one)
         await asyncio.sleep(FRESH)
         began = one.clock.monotonic()
@@ -148,7 +148,7 @@ def test_a_gateway_that_works_on_the_page_accepts_the_key() -> None:
 
 def test_a_gateway_that_is_away_says_nothing_about_a_key() -> None:
     async def main() -> None:
-        one = standing(Asked(AWAY))
+        one = key_check(Asked(AWAY))
         refuse(one)
         await asyncio.sleep(FRESH)
         assert isinstance(await answer_of(one), PaymentRequired)
@@ -188,7 +188,7 @@ def test_the_keys_that_are_known_are_bounded_and_not_readable() -> None:
 async def test_a_job_whose_key_is_refused_takes_no_tasks_and_is_not_resumed() -> None:
     house = a_house()
     job_id, _ = await house.submit(1, status="open")
-    one = Standing(
+    one = KeyCheck(
         gateway=Asked(NO_CREDITS),
         keys=RefusedKeys(),
         encryption=house.encryption,

@@ -1,9 +1,8 @@
-"""Standing: whether the gateway serves an API key, before work is taken on for it.
+"""Whether the gateway serves an API key: asked before work is taken on for it.
 
-Not a station of its own: the steps that take on work ask it before they write. A key that was
-refused moments ago is refused here without another call. After that the gateway is asked again, for a
-page that cannot exist: an account that cannot pay is refused at once, any other is told that there
-is no such host, which costs nothing. So a caller who has paid is served by the next call.
+A key that was refused within the last 3 s is refused without another call. After that the gateway is
+asked for a page that cannot exist: it refuses an account that cannot pay at once, and tells any other
+that there is no such host, which costs nothing. So a caller who has paid is served by the next call.
 """
 
 import asyncio
@@ -34,7 +33,9 @@ from conveyor.ports.encryption import KeyRing
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
 
 NOWHERE = "https://key-check.invalid/"  # RFC 2606: a name that never exists
-PATIENCE = timedelta(seconds=2)  # a refused key is told at once; who works on the page accepts it
+PATIENCE = timedelta(
+    seconds=2
+)  # a refused key is answered at once; a slower gateway has accepted it
 ERRORS: dict[AccountReason, type[CallerFault]] = {
     AccountReason.INSUFFICIENT_CREDITS: PaymentRequired,
     AccountReason.API_KEY_CAP_REACHED: ApiKeyCapReached,
@@ -48,32 +49,32 @@ log = structlog.get_logger()
 
 
 async def any_key(_key: str) -> None:
-    """Every key is served."""
+    """The check of a service without one: every key is served."""
 
 
 async def any_job(_job: Job) -> None:
-    """Every job's key is served."""
+    """The same for the key of a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class KeyCheck:
     gateway: Gateway
     keys: RefusedKeys
     encryption: KeyRing
     clock: Clock
-    reopen: Callable[[str], None]  # told the digest of a key that is served again
+    reopen: Callable[[str], None]  # called with the digest of a key that is served again
     asking: set[str] = field(default_factory=set)  # digests; one call for each at a time
 
     async def check_job(self, job: Job) -> None:
-        """As `check`, of the key that a job's pages are asked for with."""
+        """As `check`, for the key that a job's pages are fetched with."""
         if not self.keys.known:
             return
-        with suppress(Unavailable):  # a key that does not open is told elsewhere
+        with suppress(Unavailable):  # discovery logs a key that cannot be decrypted
             key = self.encryption.decrypt(job.encrypted_key, context=context(job.caller, job.id))
             await self.check(key)
 
     async def check(self, key: str) -> None:
-        """Raise what the gateway said of a key that it refuses."""
+        """Raise the error of a key that the gateway refuses."""
         digest = digest_of(key)
         refused = self.keys.get(digest)
         if refused is None:
@@ -97,7 +98,7 @@ class Standing:
             answer = Page(content=b"")
         match answer:
             case Refusal(signal=signal) if signal in FAILURES or signal is HealthSignal.NONE:
-                return  # the gateway is away: that says nothing about the key
+                return  # a gateway that is unavailable says nothing about the key
             case Refusal(ruling=rule):
                 if rule.handling is Handling.ACCOUNT and (refused := self.keys.get(digest)):
                     reason = rule.account or refused.reason
@@ -118,4 +119,4 @@ class Standing:
 
 
 def _no_room() -> Spool:
-    raise StorageFull("nothing of this is kept")
+    raise StorageFull("the answer to a key check must not be stored")
