@@ -17,7 +17,7 @@ from conveyor.adapters.packs.store import visit_packs
 from conveyor.adapters.sqlite.database import owner_of
 from conveyor.adapters.sqlite.engine import visit_engine
 from conveyor.adapters.system.clock import SystemClock, SystemIds
-from conveyor.domain.finding import Lost, Surroundings
+from conveyor.domain.audit import Environment, MissedStep
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
@@ -32,13 +32,13 @@ from conveyor.ports.tasks import Tasks
 from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Held, Work
 from conveyor.settings import Settings, shown
-from conveyor.steps.audit import Audit
-from conveyor.steps.clear import Clear
 from conveyor.steps.complete import Complete
-from conveyor.steps.doctor import Doctor
-from conveyor.steps.mend import Mend
-from conveyor.steps.retire import DeleteRun, Retire
-from conveyor.steps.sweep import Count, Sweep
+from conveyor.steps.doctor.audit import Audit
+from conveyor.steps.doctor.doctor import Doctor
+from conveyor.steps.sweep.orphans import Orphans
+from conveyor.steps.sweep.retire import DeleteRun, RetireRuns
+from conveyor.steps.sweep.stalled import StalledWork
+from conveyor.steps.sweep.sweeper import Count, Sweeper
 from conveyor.timekeeping import DueTimes
 from conveyor.vitals import Room
 
@@ -166,8 +166,8 @@ def wire_sweep(
     cleared: Count,
     *,
     delete_run: DeleteRun,
-) -> Sweep:
-    mend = Mend(
+) -> Sweeper:
+    stalled = StalledWork(
         metadata=stores.metadata,
         control_queue=stores.control_queue,
         blobs=stores.blobs,
@@ -175,7 +175,7 @@ def wire_sweep(
         is_due=complete.is_due,
         check=complete.check,
     )
-    clear = Clear(
+    orphans = Orphans(
         metadata=stores.metadata,
         tasks=stores.tasks,
         bodies=stores.bodies,
@@ -183,26 +183,26 @@ def wire_sweep(
         clock=stores.clock,
         body_life=settings.body_life,
     )
-    retire = Retire(
+    retire = RetireRuns(
         metadata=stores.metadata,
         clock=stores.clock,
         run_life=settings.scheduled_run_life,
         delete_run=delete_run,
     )
-    return Sweep(
+    return Sweeper(
         metadata=stores.metadata,
         tasks=stores.tasks,
         work=stores.work,
         bodies=stores.bodies,
         clock=stores.clock,
-        checks=(*mend.checks(), *clear.checks(), *retire.checks()),
+        checks=(*stalled.checks(), *orphans.checks(), *retire.checks()),
         count=count,
         cleared=cleared,
     )
 
 
-def wire_doctor(settings: Settings, stores: Stores, sweep: Sweep, *, running: bool) -> Doctor:
-    """A doctor over stores that are at work, or at rest: then every claim is a dead one's."""
+def wire_doctor(settings: Settings, stores: Stores, sweep: Sweeper, *, running: bool) -> Doctor:
+    """A doctor for a running service, or for a folder at rest, in which every claim is dead."""
     audit = Audit(
         metadata=stores.metadata,
         tasks=stores.tasks,
@@ -210,13 +210,13 @@ def wire_doctor(settings: Settings, stores: Stores, sweep: Sweep, *, running: bo
         clock=stores.clock,
     )
 
-    async def lost() -> AsyncIterator[tuple[Lost, str]]:
+    async def missed_steps() -> AsyncIterator[tuple[MissedStep, str]]:
         async for one in sweep.findings(patient=running):
             yield one, sweep.when(one) if running else "at the next start of the service"
 
-    async def surroundings() -> Surroundings:
+    async def environment() -> Environment:
         free, size = await room.disk(settings.folder)
-        return Surroundings(
+        return Environment(
             version=__version__,
             running=running,
             folder=str(settings.folder.absolute()),
@@ -231,9 +231,9 @@ def wire_doctor(settings: Settings, stores: Stores, sweep: Sweep, *, running: bo
         control_queue=stores.control_queue,
         blobs=stores.blobs,
         clock=stores.clock,
-        audit=audit.run,
-        lost=lost,
-        surroundings=surroundings,
+        audit=audit,
+        missed_steps=missed_steps,
+        environment=environment,
     )
 
 

@@ -60,13 +60,13 @@ from conveyor.steps.delete import Delete
 from conveyor.steps.deliver.sender import OutboxSender
 from conveyor.steps.dispatch.config import DispatchConfig
 from conveyor.steps.dispatch.dispatcher import Dispatcher
-from conveyor.steps.doctor import LEAST_ROOM
+from conveyor.steps.doctor.doctor import LEAST_ROOM
 from conveyor.steps.fire import Fire
 from conveyor.steps.progress import ROUND, ProgressFeed
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
 from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
-from conveyor.steps.sweep import Sweep
+from conveyor.steps.sweep.sweeper import Sweeper
 from conveyor.telemetry import MeteredGateway, MeteredTasks, MeteredWebhooks, MeteredWork, Metrics
 from conveyor.timekeeping import Timekeeper
 from conveyor.vitals import Room, Vitals
@@ -107,7 +107,7 @@ class Service:
     deliver: OutboxSender
     control_worker: ControlWorker
     fire: Fire
-    sweep: Sweep
+    sweep: Sweeper
     sweep_every: timedelta
     progress: ProgressFeed
     vitals: Vitals
@@ -322,7 +322,7 @@ def _wire_app(
 
 def _wire_sweep(
     settings: Settings, engines: Engines, complete: Complete, metrics: Metrics, delete: Delete
-) -> Sweep:
+) -> Sweeper:
     counts = (metrics.swept, metrics.cleared)
     return wire_sweep(settings, engines, complete, *counts, delete_run=delete.run)
 

@@ -31,8 +31,6 @@ DOMAIN_MAY_USE = {"msgspec", "can_ada", "backports", "compression"}
 STANDARD_AND_PURE = {
     "base64", "collections", "csv", "dataclasses", "datetime", "difflib", "enum", "functools", "hashlib", "hmac", "http", "ipaddress", "itertools", "math", "re", "struct", "sys", "typing", "zlib", "zoneinfo",
 }  # fmt: skip
-# Parts of a step that still lie beside it; they move into the package of their step.
-PARTS_OF_STEPS = {"check"}
 # Only these know every part.
 KNOW_ALL = {
     "wiring",
@@ -122,7 +120,7 @@ def test_a_step_imports_its_own_package_and_what_steps_share() -> None:
             parts = name.split(".")
             if parts[:2] != ["conveyor", "steps"]:
                 continue
-            allowed = {own} if own == "shared" else {own, "shared"} | PARTS_OF_STEPS
+            allowed = {own} if own == "shared" else {own, "shared"}
             if parts[2] not in allowed:
                 offences.append(f"{path.relative_to(SOURCE)} imports {name}")
     assert offences == []

@@ -18,15 +18,14 @@ import msgspec
 import structlog
 
 from conveyor.steps import (
-    clear,
     delete,
     export,
     pack,
     purge,
     rotate_encryption,
-    sweep,
 )
 from conveyor.steps.deliver import sender
+from conveyor.steps.sweep import orphans, sweeper
 from tests.crash.deaths import ASTRAY, DEAD, Crossing, Deaths, Point, When
 from tests.crash.every_scenario import SCENARIOS
 from tests.crash.life import a_life
@@ -61,8 +60,8 @@ def prepare() -> None:
     the children would otherwise each load anew; be quiet.
     """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    purge.CHUNK = sweep.BITE = clear.BITE = 4
-    delete.PAGE = purge.PAGE = sweep.PAGE = 2
+    purge.CHUNK = sweeper.CHUNK = orphans.CHUNK = 4
+    delete.PAGE = purge.PAGE = sweeper.PAGE = 2
     export.PAGE = pack.PAGE = sender.PAGE = rotate_encryption.PAGE = 2
     pack.LARGE = 30  # bytes: those of a page from large.example
     pack.AHEAD = 0  # one call after another, so that each has the same number in every life

@@ -213,7 +213,8 @@ def test_the_doctors_codes_are_in_the_code_and_its_paths_are_served() -> None:
         tables(heading)[0] for heading in ("17.1 Doctor", "17.3 The door for operators")
     )
     text = "".join(
-        text_of(SOURCE / name) for name in ("domain/ledger.py", "steps/audit.py", "steps/doctor.py")
+        text_of(SOURCE / name)
+        for name in ("domain/audit.py", "steps/doctor/audit.py", "steps/doctor/doctor.py")
     )
     assert all(f'"{row["code"]}"' in text for row in codes)
     served = "".join(text_of(SOURCE / "api" / name) for name in ("operators.py", "api_keys.py"))

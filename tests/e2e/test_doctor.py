@@ -104,7 +104,7 @@ def test_a_folder_in_order_is_well_and_stays_as_it_is(folder: Folder) -> None:
     told = doctor(folder, code=0)
 
     assert told[-1] == {
-        "event": "checked",
+        "event": "summary",
         "jobs": 1,
         "runs": 2,
         "rows": 16,

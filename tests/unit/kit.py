@@ -40,7 +40,6 @@ from conveyor.ports.tasks import Tasks
 from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Held, Work
 from conveyor.steps.add_tasks import AddTasks
-from conveyor.steps.clear import Clear
 from conveyor.steps.complete import Complete
 from conveyor.steps.control import ControlWorker
 from conveyor.steps.delete import Delete
@@ -51,13 +50,11 @@ from conveyor.steps.file_inputs import FileInputs
 from conveyor.steps.fire import Fire
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.lifecycle import Lifecycle
-from conveyor.steps.mend import Mend
 from conveyor.steps.pack import Pack
 from conveyor.steps.purge import Purge
 from conveyor.steps.read import Read
 from conveyor.steps.rerun import RerunJob, Rerunning
 from conveyor.steps.reschedule import Reschedule
-from conveyor.steps.retire import Retire
 from conveyor.steps.settle import Settle
 from conveyor.steps.shared.attempt import Assignment, Fetched, FinishedAttempt, Result
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
@@ -65,7 +62,10 @@ from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.sizes import DEFAULT_SIZES
 from conveyor.steps.shared.webhook_sender import WebhookSender
 from conveyor.steps.submit import SubmitJob
-from conveyor.steps.sweep import Sweep
+from conveyor.steps.sweep.orphans import Orphans
+from conveyor.steps.sweep.retire import RetireRuns
+from conveyor.steps.sweep.stalled import StalledWork
+from conveyor.steps.sweep.sweeper import Sweeper
 from conveyor.steps.webhooks import ManageWebhooks, RotateSigningKeys
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.memory.blobs import MemoryBlobs
@@ -128,7 +128,7 @@ class House:
     ingest: Ingest
     settle: Settle
     control_worker: ControlWorker
-    sweep: Sweep
+    sweep: Sweeper
     read: Read
     rerun_job: RerunJob
     delete: Delete
@@ -295,7 +295,7 @@ def a_house(
         clock=clock,
     )
 
-    mend = Mend(
+    stalled = StalledWork(
         metadata=metadata,
         control_queue=control_queue,
         blobs=blobs,
@@ -303,7 +303,7 @@ def a_house(
         is_due=complete.is_due,
         check=complete.check,
     )
-    clear = Clear(
+    orphans = Orphans(
         metadata=metadata,
         tasks=tasks,
         bodies=kept,
@@ -320,7 +320,7 @@ def a_house(
         wake_sender=wake_sender,
         wake=woken.append,
     )
-    retire = Retire(
+    retire = RetireRuns(
         metadata=metadata,
         clock=clock,
         run_life=RUN_LIFE,
@@ -500,13 +500,13 @@ def a_house(
             coordination=coordination,
             clock=clock,
         ),
-        sweep=Sweep(
+        sweep=Sweeper(
             metadata=metadata,
             tasks=tasks,
             work=work,
             bodies=kept,
             clock=clock,
-            checks=(*mend.checks(), *clear.checks(), *retire.checks()),
+            checks=(*stalled.checks(), *orphans.checks(), *retire.checks()),
             count=lambda action, times: swept.update({action: times}),
             cleared=lambda kind, times: cleared.update({kind: times}),
         ),

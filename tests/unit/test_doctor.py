@@ -8,19 +8,19 @@ import msgspec
 import pytest
 from msgspec import structs
 
+from conveyor.domain.audit import (
+    AuditProgress,
+    AuditSummary,
+    DoctorScope,
+    Environment,
+    Finding,
+    MissedStep,
+    Severity,
+)
 from conveyor.domain.counts import Counts
 from conveyor.domain.export import Export, completed, export_blob
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.file_input import FILE_INPUT_LIFE, FileInput, upload_key, uploaded, used_by
-from conveyor.domain.finding import (
-    Checked,
-    Finding,
-    Lost,
-    Progress,
-    Severity,
-    Surroundings,
-    Wanted,
-)
 from conveyor.domain.ids import InputId, JobId, RunId
 from conveyor.domain.job import JobStatus
 from conveyor.domain.run import Run
@@ -28,12 +28,12 @@ from conveyor.domain.task import Refused, Task
 from conveyor.errors import Unavailable
 from conveyor.ports.blobs import as_stream
 from conveyor.ports.bodies import Body
-from conveyor.steps import audit as audit_step
-from conveyor.steps import sweep as sweep_step
-from conveyor.steps.audit import Audit
-from conveyor.steps.check import YOUNG
-from conveyor.steps.doctor import LEAST_ROOM, Doctor
+from conveyor.steps.doctor import audit as audit_step
+from conveyor.steps.doctor.audit import Audit
+from conveyor.steps.doctor.doctor import LEAST_ROOM, Doctor
 from conveyor.steps.shared.attempt import FinishedAttempt, Result
+from conveyor.steps.sweep import sweeper as sweep_step
+from conveyor.steps.sweep.checks import YOUNG
 from conveyor.testing.factories import a_file_input, an_export
 from conveyor.testing.trace import Crash
 from tests.unit.kit import (
@@ -52,18 +52,18 @@ from tests.unit.kit import (
 )
 from tests.unit.staging_kit import small_chunks, submitted_list, urls
 
-NOTHING = Checked()
+NOTHING = AuditSummary()
 A_DAY = timedelta(days=1)
 Setting = Callable[[House], Awaitable[None]]
 
 
 def a_doctor(house: House, *, free: int = LEAST_ROOM, patient: bool = True) -> Doctor:
-    async def lost() -> AsyncIterator[tuple[Lost, str]]:
+    async def missed_steps() -> AsyncIterator[tuple[MissedStep, str]]:
         async for one in house.sweep.findings(patient=patient):
             yield one, house.sweep.when(one)
 
-    async def surroundings() -> Surroundings:
-        return Surroundings(
+    async def environment() -> Environment:
+        return Environment(
             version="1", running=True, folder="data", free=free, size=free, settings={}
         )
 
@@ -79,9 +79,9 @@ def a_doctor(house: House, *, free: int = LEAST_ROOM, patient: bool = True) -> D
         control_queue=house.control_queue,
         blobs=house.blobs,
         clock=house.clock,
-        audit=audit.run,
-        lost=lost,
-        surroundings=surroundings,
+        audit=audit,
+        missed_steps=missed_steps,
+        environment=environment,
     )
 
 
@@ -96,20 +96,20 @@ async def a_full_file_input(house: House) -> FileInput:
     return kept
 
 
-async def examined(house: House, wanted: Wanted | None = None) -> list[Finding]:
-    events = [event async for event in a_doctor(house).examine(wanted or Wanted())]
-    assert isinstance(events[0], Surroundings)
-    assert isinstance(events[-1], Checked)
+async def examined(house: House, wanted: DoctorScope | None = None) -> list[Finding]:
+    events = [event async for event in a_doctor(house).examine(wanted or DoctorScope())]
+    assert isinstance(events[0], Environment)
+    assert isinstance(events[-1], AuditSummary)
     return [event for event in events if isinstance(event, Finding)]
 
 
-async def codes(house: House, wanted: Wanted | None = None) -> list[str]:
+async def codes(house: House, wanted: DoctorScope | None = None) -> list[str]:
     return [finding.code for finding in await examined(house, wanted)]
 
 
-async def checked(house: House) -> Checked:
-    *_, last = [event async for event in a_doctor(house).examine(Wanted())]
-    assert isinstance(last, Checked)
+async def checked(house: House) -> AuditSummary:
+    *_, last = [event async for event in a_doctor(house).examine(DoctorScope())]
+    assert isinstance(last, AuditSummary)
     return last
 
 
@@ -265,7 +265,7 @@ async def test_at_rest_every_claim_is_a_dead_ones() -> None:
     await house.work.claim({run_id: 1})
     doctor = a_doctor(house, patient=False)
 
-    found = [one async for one in doctor.examine(Wanted()) if isinstance(one, Finding)]
+    found = [one async for one in doctor.examine(DoctorScope()) if isinstance(one, Finding)]
 
     assert [one.code for one in found] == ["lapsed_lease"]
     assert await codes(house) == []
@@ -286,15 +286,15 @@ async def test_a_dead_letter_is_wrong_and_names_how_to_have_it_done() -> None:
     assert (found.severity, found.code) == (Severity.WRONG, "dead_letter")
     assert (found.job_id, found.run_id) == (job_id, run_id)
     assert f"conveyor dlq redrive {message.id}" in found.advice
-    assert await codes(house, Wanted(job_id=job_id)) == ["dead_letter"]
+    assert await codes(house, DoctorScope(job_id=job_id)) == ["dead_letter"]
     other, _ = await house.submit(1)
-    assert await codes(house, Wanted(job_id=other)) == []
+    assert await codes(house, DoctorScope(job_id=other)) == []
 
 
 async def test_a_full_disk_is_wrong() -> None:
     house = a_house()
     doctor = a_doctor(house, free=LEAST_ROOM - 1)
-    found = [one async for one in doctor.examine(Wanted()) if isinstance(one, Finding)]
+    found = [one async for one in doctor.examine(DoctorScope()) if isinstance(one, Finding)]
     assert [one.code for one in found] == ["no_room"]
 
 
@@ -308,7 +308,7 @@ async def test_a_body_that_is_gone_is_told_with_its_task() -> None:
     assert (found.code, found.severity) == ("body_missing", Severity.WRONG)
     assert (found.job_id, found.run_id, found.task_id) == (job_id, run_id, task.id)
     assert job_id in found.advice
-    assert await codes(house, Wanted(bodies=False)) == []
+    assert await codes(house, DoctorScope(bodies=False)) == []
 
 
 async def test_a_body_past_its_retention_may_be_gone_but_not_be_another() -> None:
@@ -357,7 +357,7 @@ async def test_a_body_that_no_row_refers_to_is_told() -> None:
 
 
 async def test_only_so_many_of_a_kind_are_told_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_step, "MOST_TOLD", 2)
+    monkeypatch.setattr(audit_step, "MOST_LISTED", 2)
     monkeypatch.setattr(audit_step, "PAGE", 2)
     monkeypatch.setattr(audit_step, "NAMES", 2)
     house, job_id, run_id = await _drained(7)
@@ -432,10 +432,10 @@ async def test_what_is_not_there_is_told() -> None:
     house, job_id, run_id = await _drained()
     other, _ = await house.submit(1)
     nobody = RunId(house.ids.new())
-    assert await codes(house, Wanted(job_id=JobId(nobody))) == ["unknown"]
-    assert await codes(house, Wanted(run_id=nobody)) == ["unknown"]
-    assert await codes(house, Wanted(job_id=other, run_id=run_id)) == ["unknown"]
-    assert await codes(house, Wanted(job_id=job_id, run_id=run_id)) == []
+    assert await codes(house, DoctorScope(job_id=JobId(nobody))) == ["unknown"]
+    assert await codes(house, DoctorScope(run_id=nobody)) == ["unknown"]
+    assert await codes(house, DoctorScope(job_id=other, run_id=run_id)) == ["unknown"]
+    assert await codes(house, DoctorScope(job_id=job_id, run_id=run_id)) == []
 
 
 # And nothing else.
@@ -531,14 +531,14 @@ async def test_nothing_is_told_of_a_run_that_is_deleted_meanwhile() -> None:
 async def test_the_summary_counts_what_was_looked_at() -> None:
     house, _, _ = await _drained(3, _one_fails)
     await house.submit(2)
-    assert await checked(house) == Checked(jobs=2, runs=2, rows=5, bodies=2)
+    assert await checked(house) == AuditSummary(jobs=2, runs=2, rows=5, bodies=2)
 
 
 async def test_progress_is_told_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_step, "PAGE", 2)
     house, _, run_id = await _drained(5)
-    events = [event async for event in a_doctor(house).examine(Wanted())]
-    told = [event for event in events if isinstance(event, Progress)]
+    events = [event async for event in a_doctor(house).examine(DoctorScope())]
+    told = [event for event in events if isinstance(event, AuditProgress)]
     assert [one.rows for one in told] == [0, 2, 4, 5]
     assert {(one.run_id, one.total) for one in told} == {(run_id, 5)}
 
@@ -600,9 +600,9 @@ async def test_a_list_that_a_job_may_read_again_and_that_is_gone_is_told() -> No
 
     assert (found.code, found.severity, found.job_id) == ("list_missing", Severity.WRONG, job_id)
     assert str(file_input.blob) in found.what
-    assert await codes(house, Wanted(job_id=job_id)) == ["list_missing"]
+    assert await codes(house, DoctorScope(job_id=job_id)) == ["list_missing"]
     other, _ = await house.submit(1)
-    assert await codes(house, Wanted(job_id=other)) == []
+    assert await codes(house, DoctorScope(job_id=other)) == []
 
 
 async def test_a_list_that_is_still_to_become_rows_and_is_gone_is_told() -> None:

@@ -29,9 +29,9 @@ from conveyor.domain.task import Refused, Task, TaskStatus
 from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.errors import ResultExpired, Unavailable
 from conveyor.ports.blobs import as_stream
-from conveyor.steps import clear as clear_step
-from conveyor.steps.check import YOUNG
 from conveyor.steps.shared.attempt import Result
+from conveyor.steps.sweep import orphans as orphans_step
+from conveyor.steps.sweep.checks import YOUNG
 from conveyor.testing.factories import an_event
 from tests.unit.kit import A_PAGE, BODY_LIFE, CALLER, House, a_house, away
 
@@ -49,7 +49,7 @@ async def test_bodies_go_when_both_their_ttl_and_the_life_of_bodies_are_over(ttl
     job_id, run_id = await _ended(house, ttl)
     [task, *_] = await house.rows(run_id)
 
-    house.clock.advance(max(BODY_LIFE, timedelta(days=ttl)) + clear_step.LATE - A_MOMENT)
+    house.clock.advance(max(BODY_LIFE, timedelta(days=ttl)) + orphans_step.LATE - A_MOMENT)
     await house.sweep.step()
     assert not house.cleared
     house.clock.advance(A_MOMENT)
@@ -90,7 +90,7 @@ async def test_what_later_runs_inherited_has_expired_before_the_bodies_of_its_so
     with pytest.raises(ResultExpired):
         await house.read.content(CALLER, job_id, second, inherited.id)
     assert not house.cleared
-    house.clock.advance(clear_step.LATE)
+    house.clock.advance(orphans_step.LATE)
     await house.sweep.step()
 
     assert house.cleared == {"body": 1}
@@ -100,13 +100,13 @@ async def test_what_later_runs_inherited_has_expired_before_the_bodies_of_its_so
 async def test_a_run_with_more_bodies_than_a_round_may_remove_takes_several(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(clear_step, "BITE", 2)
-    monkeypatch.setattr(clear_step, "MOST_BODIES", 4)
+    monkeypatch.setattr(orphans_step, "CHUNK", 2)
+    monkeypatch.setattr(orphans_step, "MOST_BODIES", 4)
     house = a_house()
     for count in (9, 3):
         _, run_id = await house.submit(count)
         await house.drain(run_id, _page)
-    house.clock.advance(BODY_LIFE + clear_step.LATE)
+    house.clock.advance(BODY_LIFE + orphans_step.LATE)
 
     gone = []
     for _ in range(5):

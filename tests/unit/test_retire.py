@@ -7,8 +7,8 @@ import pytest
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.task import Refused, Task
-from conveyor.steps import retire
 from conveyor.steps.shared.attempt import Result
+from conveyor.steps.sweep import retire
 from tests.unit.kit import A_PAGE, RUN_LIFE, House, a_call, a_house, ids_as_answer, ids_in
 
 HOUR = timedelta(hours=1)
@@ -115,3 +115,23 @@ async def test_runs_of_other_jobs_stay() -> None:
     await house.sweep.step()
 
     assert len(await runs(house, job_id)) == 2
+
+
+async def test_runs_that_others_show_do_not_keep_newer_runs_from_being_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retire, "MOST", 1)
+    house = a_house()
+    job_id = await schedule(house)
+    source = await fire(house, job_id)  # the oldest: as many as a round takes
+    heir, _, _ = await house.rerun(job_id, "failed")
+    await house.handle_messages()
+    await house.drain(heir, lambda _: A_PAGE)
+    latest = await fire(house, job_id)
+
+    house.clock.advance(2 * RUN_LIFE)
+    await house.sweep.step()
+    assert await runs(house, job_id) == [latest, source]
+    await house.sweep.step()
+
+    assert await runs(house, job_id) == [latest]

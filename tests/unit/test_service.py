@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.deletion import PURGE
 from conveyor.settings import Settings
-from conveyor.steps.doctor import LEAST_ROOM
+from conveyor.steps.doctor.doctor import LEAST_ROOM
 from conveyor.vitals import Room
 from conveyor.wiring import open_embedded, wire
 

@@ -16,9 +16,9 @@ from conveyor.errors import Unavailable
 from conveyor.ports.blobs import as_stream
 from conveyor.ports.bodies import Body
 from conveyor.ports.work import Held
-from conveyor.steps import sweep as sweep_step
-from conveyor.steps.check import YOUNG
 from conveyor.steps.shared.attempt import Fetched, Result
+from conveyor.steps.sweep import sweeper as sweep_step
+from conveyor.steps.sweep.checks import YOUNG
 from conveyor.testing.factories import a_stored_body, settlement
 from conveyor.testing.trace import Crash
 from tests.unit.kit import (
@@ -333,7 +333,7 @@ async def test_dead_claims_without_a_body_or_a_run_are_nothing_to_repair() -> No
     unknown = Held(RunId(house.ids.new()), TaskId("00000000-" + 24 * "0"), 1)
 
     await house.sweep.at_start([held(task), unknown])
-    await house.sweep.clear_bodies([unknown])
+    await house.sweep.remove_bodies([unknown])
 
     assert not house.swept
 
@@ -342,7 +342,7 @@ async def test_however_small_its_page_a_sweep_reaches_everything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sweep_step, "PAGE", 2)
-    monkeypatch.setattr(sweep_step, "BITE", 3)
+    monkeypatch.setattr(sweep_step, "CHUNK", 3)
     house = a_house()
     for _ in range(5):
         _, run_id = await house.submit(2)
@@ -368,7 +368,7 @@ async def test_however_small_its_page_a_sweep_reaches_everything(
 async def test_more_lapsed_leases_than_a_bite_are_freed_over_several_sweeps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sweep_step, "BITE", 3)
+    monkeypatch.setattr(sweep_step, "CHUNK", 3)
     house = a_house()
     _, run_id = await house.submit(7)
     await house.work.claim({run_id: 7})
@@ -390,7 +390,7 @@ async def test_two_sweepers_at_once_repair_once() -> None:
     await house.work.claim({lapsed: 1})
     house.clock.advance(PAST_DOUBT)
     others: Counter[str] = Counter()
-    other = replace(house.sweep, walks={}, count=lambda action, n: others.update({action: n}))
+    other = replace(house.sweep, cursors={}, count=lambda action, n: others.update({action: n}))
 
     for _ in range(3):
         async with asyncio.TaskGroup() as group:

@@ -9,19 +9,27 @@ from functools import partial
 
 import pytest
 
-from conveyor.domain.finding import Lost
+from conveyor.domain.audit import MissedStep
 from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.domain.run import RunStatus
 from conveyor.domain.task import Task
 from conveyor.errors import IllegalMove, Stale, Unavailable
 from conveyor.ports.bodies import Body, BodyName
-from conveyor.steps import check as check_step
-from conveyor.steps import clear as clear_step
-from conveyor.steps import sweep as sweep_step
-from conveyor.steps.check import YOUNG, Broken, Check, Entry, Found, Over, Walk
-from conveyor.steps.mend import Mend
 from conveyor.steps.shared.attempt import Result
-from conveyor.steps.sweep import Sweep
+from conveyor.steps.sweep import checks as check_step
+from conveyor.steps.sweep import orphans as orphans_step
+from conveyor.steps.sweep import sweeper as sweep_step
+from conveyor.steps.sweep.checks import (
+    YOUNG,
+    Entry,
+    Removal,
+    Repair,
+    SweepAction,
+    SweepCheck,
+    SweepCursor,
+)
+from conveyor.steps.sweep.stalled import StalledWork
+from conveyor.steps.sweep.sweeper import Sweeper
 from conveyor.testing.trace import Crash
 from tests.unit.kit import A_PAGE, BODY_LIFE, House, a_call, a_house, away, ids_as_answer
 
@@ -30,7 +38,7 @@ STUCK = [f"{number:03}" for number in range(7)]
 GOOD = "999"
 ERRORS = [ValueError("a bug"), IllegalMove("no such move"), Stale("it moved on")]
 
-Repair = Callable[[str], Awaitable[int]]
+RepairByName = Callable[[str], Awaitable[int]]
 
 
 # Bites.
@@ -53,7 +61,7 @@ async def test_a_round_reads_no_more_runs_than_a_bite_and_rounds_come_by_all(
 
     assert max(reads) <= 2 * 5  # for rows, and for bodies
     assert sum(reads) >= 2 * 2 * 20
-    house.clock.advance(BODY_LIFE + clear_step.LATE)
+    house.clock.advance(BODY_LIFE + orphans_step.LATE)
     for _ in range(6):
         await house.sweep.step()
     assert house.cleared == {"body": len(runs)}
@@ -84,20 +92,20 @@ async def test_a_mark_is_forgotten_when_its_thing_is_gone() -> None:
     house.clock.advance(YOUNG + A_MINUTE)
 
     await house.sweep.step()
-    assert house.sweep.walks["rows"].suspects == {f"rows {orphan}"}
+    assert house.sweep.cursors["rows"].suspects == {f"rows {orphan}"}
     await house.tasks.discard(orphan, limit=9)
     await house.sweep.step()
 
-    assert not any(walk.suspects | walk.seen for walk in house.sweep.walks.values())
+    assert not any(cursor.suspects | cursor.seen for cursor in house.sweep.cursors.values())
 
 
 def test_marks_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_step, "MOST_MARKS", 3)
-    walk = Walk()
+    monkeypatch.setattr(check_step, "MOST_KEYS", 3)
+    cursor = SweepCursor()
     for number in range(9):
-        walk.note(str(number))
+        cursor.note(str(number))
 
-    assert len(walk.seen) == 3
+    assert len(cursor.seen) == 3
 
 
 async def test_a_start_sees_to_the_last_day_first_and_to_no_more_than_a_bite(
@@ -145,7 +153,7 @@ async def test_what_cannot_be_repaired_is_passed_by(
         return 1
 
     house = a_house()
-    sweep = _sweep_of(house, Check(name="things", listing=_broken_things(repair)))
+    sweep = _sweep_of(house, SweepCheck(name="things", listing=_broken_things(repair)))
     await sweep.step()
     await sweep.step()
 
@@ -155,13 +163,13 @@ async def test_what_cannot_be_repaired_is_passed_by(
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 async def test_what_cannot_be_judged_is_passed_by(error: Exception) -> None:
-    async def judge(place: str, _patient: bool) -> Found | None:
+    async def judge(place: str, _patient: bool) -> SweepAction | None:
         if place != GOOD:
             raise error
-        return Over("things", _one)
+        return Removal("things", _one)
 
     house = a_house()
-    sweep = _sweep_of(house, Check(name="things", listing=partial(_listed, judge)))
+    sweep = _sweep_of(house, SweepCheck(name="things", listing=partial(_listed, judge)))
     await sweep.step()
 
     assert house.cleared == {"things": 1}
@@ -173,14 +181,14 @@ async def test_an_engine_that_is_away_for_some_things_keeps_no_others_waiting(lo
     """One round stops at it, the next goes on behind it."""
     tried: list[str] = []
 
-    async def judge(place: str, _patient: bool) -> Found | None:
+    async def judge(place: str, _patient: bool) -> SweepAction | None:
         tried.append(place)
         if place != GOOD:
             raise Unavailable("it cannot be read")
-        return Over("things", _one)
+        return Removal("things", _one)
 
     house = a_house()
-    sweep = _sweep_of(house, Check(name="things", listing=partial(_listed, judge), long=long))
+    sweep = _sweep_of(house, SweepCheck(name="things", listing=partial(_listed, judge), long=long))
     for _ in STUCK:
         with pytest.raises(Unavailable):
             await sweep.step()
@@ -194,14 +202,14 @@ async def test_an_engine_that_is_away_keeps_no_other_check_from_its_round() -> N
     async def gone(_after: str, _limit: int) -> Sequence[Entry]:
         raise Unavailable("away")
 
-    async def judge(place: str, _patient: bool) -> Found | None:
-        return Over("things", _one) if place == GOOD else None
+    async def judge(place: str, _patient: bool) -> SweepAction | None:
+        return Removal("things", _one) if place == GOOD else None
 
     house = a_house()
     sweep = _sweep_of(
         house,
-        Check(name="first", listing=gone),
-        Check(name="second", listing=partial(_listed, judge)),
+        SweepCheck(name="first", listing=gone),
+        SweepCheck(name="second", listing=partial(_listed, judge)),
     )
     with pytest.raises(Unavailable):
         await sweep.step()
@@ -222,7 +230,7 @@ async def test_runs_whose_completion_fails_keep_no_other_run_from_being_complete
             raise IllegalMove("it is stuck")
         return await house.complete.check(run_id)
 
-    mend = Mend(
+    stalled = StalledWork(
         metadata=house.metadata,
         control_queue=house.control_queue,
         blobs=house.blobs,
@@ -230,7 +238,7 @@ async def test_runs_whose_completion_fails_keep_no_other_run_from_being_complete
         is_due=house.complete.is_due,
         check=check,
     )
-    sweep = replace(house.sweep, checks=mend.checks())
+    sweep = replace(house.sweep, checks=stalled.checks())
     await sweep.step()
     await sweep.step()
 
@@ -242,7 +250,7 @@ async def test_runs_whose_completion_fails_keep_no_other_run_from_being_complete
 async def test_bodies_that_cannot_be_removed_keep_no_others() -> None:
     house = a_house()
     runs = await _ended_runs(house, 4)
-    house.clock.advance(BODY_LIFE + clear_step.LATE)
+    house.clock.advance(BODY_LIFE + orphans_step.LATE)
     house.trace.before("bodies.delete_run", 1, _fail)
     house.trace.before("bodies.delete_run", 2, _fail)
 
@@ -284,21 +292,21 @@ async def test_bodies_of_a_run_that_bears_no_name_of_ours_are_left_alone() -> No
     assert await house.has_body(name)
 
 
-def _sweep_of(house: House, *checks: Check) -> Sweep:
-    return replace(house.sweep, checks=checks, walks={})
+def _sweep_of(house: House, *checks: SweepCheck) -> Sweeper:
+    return replace(house.sweep, checks=checks, cursors={})
 
 
 async def _listed(
-    judge: Callable[[str, bool], Awaitable[Found | None]], after: str, limit: int
+    judge: Callable[[str, bool], Awaitable[SweepAction | None]], after: str, limit: int
 ) -> Sequence[Entry]:
     places = [place for place in [*STUCK, GOOD] if place > after]
     return [(place, partial(judge, place)) for place in places[:limit]]
 
 
-def _broken_things(repair: Repair) -> Callable[[str, int], Awaitable[Sequence[Entry]]]:
-    async def judge(place: str, _patient: bool) -> Found | None:
-        lost = Lost(action="mended", mark=place, what="it is broken")
-        return Broken(lost, partial(repair, place))
+def _broken_things(repair: RepairByName) -> Callable[[str, int], Awaitable[Sequence[Entry]]]:
+    async def judge(place: str, _patient: bool) -> SweepAction | None:
+        lost = MissedStep(action="mended", key=place, what="it is broken")
+        return Repair(lost, partial(repair, place))
 
     return partial(_listed, judge)
 

@@ -15,11 +15,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route, Router
 from starlette.types import Receive, Scope, Send
 
-from conveyor.domain.finding import Wanted
+from conveyor.domain.audit import DoctorScope
 from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import NotFound
 from conveyor.ports.control_queue import DeadLetters
-from conveyor.steps.doctor import Doctor
+from conveyor.steps.doctor.doctor import Doctor
 
 PREFIX = "/operator"
 PAGE = 500
@@ -59,7 +59,7 @@ class Operators:
     async def examine(self, request: Request) -> Response:
         """Findings as lines of JSON, with progress between them and a summary at the end."""
         query = request.query_params
-        wanted = Wanted(
+        wanted = DoctorScope(
             job_id=JobId(query["job"]) if "job" in query else None,
             run_id=RunId(query["run"]) if "run" in query else None,
             bodies=query.get("bodies") != "false",
@@ -87,7 +87,7 @@ class Operators:
             log.warning("control.dropped", message_id=message_id)
         return _json(found)
 
-    async def _lines(self, wanted: Wanted) -> AsyncIterator[bytes]:
+    async def _lines(self, wanted: DoctorScope) -> AsyncIterator[bytes]:
         async for event in self.doctor.examine(wanted):
             yield msgspec.json.encode(event) + b"\n"
 

@@ -18,8 +18,8 @@ from conveyor.client import Patience, Refused, Unreachable
 from conveyor.client.synchronous import HttpNetwork, drive
 from conveyor.client.transport import Query, Transport, path_of
 from conveyor.domain.api_key import NewKey
+from conveyor.domain.audit import DoctorEvent, DoctorScope
 from conveyor.domain.credentials import RotationProgress, RotationResult
-from conveyor.domain.finding import Event, Wanted
 from conveyor.domain.ids import KeyId
 from conveyor.errors import ConveyorError, RefusedToStart
 from conveyor.operating import Address, notice, open_at_rest, owner
@@ -30,11 +30,11 @@ from conveyor.telemetry import set_up_logs
 
 PAGE = 500
 TIMEOUT = 120.0  # seconds without a byte
-FINDING = msgspec.json.Decoder(Event)
+FINDING = msgspec.json.Decoder(DoctorEvent)
 ROTATION = msgspec.json.Decoder(RotationProgress | RotationResult | RotationFailed)
 
 T = TypeVar("T")
-OnFinding = Callable[[Event], None]
+OnFinding = Callable[[DoctorEvent], None]
 OnRotation = Callable[[RotationProgress | RotationResult], None]
 
 
@@ -49,7 +49,7 @@ class NotRotated(ConveyorError):
 class Admin(Protocol):
     """What operators' commands do to a data folder."""
 
-    def examine(self, wanted: Wanted, on_event: OnFinding) -> None: ...
+    def examine(self, wanted: DoctorScope, on_event: OnFinding) -> None: ...
 
     def dead_letters(self) -> Iterator[DeadLetter]: ...
 
@@ -90,7 +90,7 @@ class OfflineAdmin:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def examine(self, wanted: Wanted, on_event: OnFinding) -> None:
+    def examine(self, wanted: DoctorScope, on_event: OnFinding) -> None:
         async def examine() -> None:
             async with open_at_rest(self._settings) as opened:
                 async for event in opened.doctor.examine(wanted):
@@ -181,7 +181,7 @@ class ServiceAdmin:
         base = f"{found.url}/operator"
         self._transport = Transport(base, None, network, timeout=TIMEOUT, patience=once)
 
-    def examine(self, wanted: Wanted, on_event: OnFinding) -> None:
+    def examine(self, wanted: DoctorScope, on_event: OnFinding) -> None:
         query = {"job": wanted.job_id, "run": wanted.run_id, "bodies": str(wanted.bodies).lower()}
         for event in self._lines("GET", "doctor", query=query, decoder=FINDING):
             on_event(event)

@@ -10,8 +10,15 @@ from rich.text import Text
 from conveyor.cli import output
 from conveyor.cli.admin import Admin, OutOfReach
 from conveyor.cli.bars import Bar
-from conveyor.domain import finding
-from conveyor.domain.finding import Checked, Event, Finding, Severity, Surroundings, Wanted
+from conveyor.domain.audit import (
+    AuditProgress,
+    AuditSummary,
+    DoctorEvent,
+    DoctorScope,
+    Environment,
+    Finding,
+    Severity,
+)
 from conveyor.domain.ids import JobId, RunId
 
 STYLES = {Severity.WRONG: "bold red", Severity.REPAIR: "yellow", Severity.NOTE: "cyan"}
@@ -21,11 +28,11 @@ def print_report(
     admin: Admin, job: str | None, run: str | None, *, bodies: bool, as_json: bool
 ) -> bool:
     """Examine a data folder and print what is found; whether something is wrong."""
-    wanted = Wanted(
+    scope = DoctorScope(
         job_id=JobId(job) if job else None, run_id=RunId(run) if run else None, bodies=bodies
     )
     with Report(as_json=as_json) as report:
-        admin.examine(wanted, report.show)
+        admin.examine(scope, report.show)
     if not report.ended:
         raise OutOfReach("the doctor was stopped before the end: repeat the command")
     return report.wrong > 0
@@ -49,11 +56,11 @@ class Report(ExitStack):
         )
         self.enter_context(self._bar)
 
-    def show(self, event: Event) -> None:
-        if isinstance(event, finding.Progress):
+    def show(self, event: DoctorEvent) -> None:
+        if isinstance(event, AuditProgress):
             self._move(event)
             return
-        self.ended = isinstance(event, Checked)
+        self.ended = isinstance(event, AuditSummary)
         self.wrong += isinstance(event, Finding) and event.severity is Severity.WRONG
         if self._as_json:
             output.json_line(msgspec.json.encode(event))
@@ -62,7 +69,7 @@ class Report(ExitStack):
         _print(event)
         self._bar.start()
 
-    def _move(self, event: finding.Progress) -> None:
+    def _move(self, event: AuditProgress) -> None:
         if not self._bar.tasks:
             self._bar.add_task("")
         self._bar.update(
@@ -73,17 +80,17 @@ class Report(ExitStack):
         )
 
 
-def _print(event: Surroundings | Finding | Checked) -> None:
+def _print(event: Environment | Finding | AuditSummary) -> None:
     match event:
-        case Surroundings():
-            _print_surroundings(event)
+        case Environment():
+            _print_environment(event)
         case Finding():
             _print_finding(event)
-        case Checked():
+        case AuditSummary():
             _print_summary(event)
 
 
-def _print_surroundings(about: Surroundings) -> None:
+def _print_environment(about: Environment) -> None:
     where = "of a running service" if about.running else "offline"
     room = f"{about.free / 2**30:,.1f} of {about.size / 2**30:,.1f} GiB free"
     pairs = [("version", about.version), ("data", f"{about.folder} ({where}), {room}")]
@@ -108,5 +115,5 @@ def _place(found: Finding) -> str:
     return " ".join(f"{kind} {name}" for kind, name in named if name)
 
 
-def _print_summary(checked: Checked) -> None:
+def _print_summary(checked: AuditSummary) -> None:
     output.facts(list(msgspec.structs.asdict(checked).items()))

@@ -73,7 +73,7 @@ def check_changes(changes: Sequence[Change]) -> None:
     """Refuse a commit that not every engine could make; it is a bug of the step."""
     if len(changes) > MOST_CHANGES:
         raise ValueError(f"a commit must have at most {MOST_CHANGES} changes, got {len(changes)}")
-    if len(changes) < 2:  # noqa: PLR2004 - the usual commit
+    if len(changes) < 2:  # the usual commit
         return
     records = [change.row if isinstance(change, Removed) else change for change in changes]
     if len({(type(record), key_of(record)) for record in records}) < len(records):

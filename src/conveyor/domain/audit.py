@@ -1,19 +1,20 @@
-"""The accounts of a run, made up from its rows alone, to be compared with what was counted.
+"""Audits: what the doctor finds, and the accounts of a run made up from its rows.
 
-Rows may move while they are read. What was counted before and after the reading bounds what the
-rows can say: counts only ever grow, and a row ends in the same write that counts it. Where nothing
-moved the bounds meet, and the comparison is exact.
+The accounts are compared with what was counted. Rows may change while they are read. The counts
+before and after the reading bound what the rows can say: counts only grow, and the write that ends
+a row also counts it. Where nothing changed the bounds are equal, and the comparison is exact.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 
 import msgspec
 
 from conveyor.domain.batch import Batch
 from conveyor.domain.counts import COLUMNS, ZERO, Counts
 from conveyor.domain.failure import FailureReason
-from conveyor.domain.ids import task_ids, task_index
+from conveyor.domain.ids import JobId, RunId, TaskId, task_ids, task_index
 from conveyor.domain.rerun import inherited
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, RunStatus, counts
 from conveyor.domain.task import WORKER_LOST, Attempt, Task, TaskStatus
@@ -22,8 +23,81 @@ MONEY = {"credits", "nanos"}
 FIGURES = tuple(name for name in COLUMNS if name not in MONEY)
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """What is on record of a run at one moment."""
+class Severity(StrEnum):
+    WRONG = "wrong"  # an operator must act
+    REPAIR = "repair"  # the sweeper will repair it
+    NOTE = "note"  # worth knowing; nothing to do
+
+
+class MissedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that a crash left out, or cut short, and that the sweeper makes up for."""
+
+    action: str  # as the sweeper counts it
+    key: str  # equal for two sightings of the same thing in the same state
+    what: str  # in words
+    job_id: JobId | None = None
+    run_id: RunId | None = None
+    task_id: TaskId | None = None
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, tag="finding", tag_field="event"):
+    """One thing that is wrong: where, what, and what to do about it."""
+
+    severity: Severity
+    code: str
+    what: str
+    advice: str = ""
+    job_id: JobId | None = None
+    run_id: RunId | None = None
+    task_id: TaskId | None = None
+
+
+class AuditProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress", tag_field="event"):
+    """How far the audit of one run is."""
+
+    job_id: JobId
+    run_id: RunId
+    rows: int = 0
+    bodies: int = 0
+    total: int = 0
+
+
+class DoctorScope(msgspec.Struct, frozen=True, kw_only=True):
+    """What the doctor examines: everything, one job, or one run."""
+
+    job_id: JobId | None = None
+    run_id: RunId | None = None
+    bodies: bool = True  # read every body and compare it with its checksum
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True, tag="environment", tag_field="event"):
+    """Where the data is and which settings apply; secrets are masked."""
+
+    version: str
+    running: bool  # a service answered; otherwise the folder was opened at rest
+    folder: str
+    free: int  # bytes on its disk
+    size: int
+    settings: dict[str, str]
+
+
+class AuditSummary(msgspec.Struct, frozen=True, kw_only=True, tag="summary", tag_field="event"):
+    """What was examined in all, and how much was found."""
+
+    jobs: int = 0
+    runs: int = 0
+    rows: int = 0
+    bodies: int = 0
+    wrong: int = 0
+    repairs: int = 0
+    notes: int = 0
+
+
+DoctorEvent = Finding | AuditProgress | Environment | AuditSummary
+
+
+class RunSnapshot(msgspec.Struct, frozen=True):
+    """What is stored of a run at one moment."""
 
     run: Run
     settled: Counts
@@ -36,7 +110,7 @@ class Standing(msgspec.Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all its rows are said to be there."""
+        """Whether all its rows should exist."""
         return not self.batches and self.run.ingest_status is not IngestStatus.PENDING
 
 
@@ -55,7 +129,7 @@ class Ledger:
         self.figures.update(_figure(task) for task in page if task.is_final)
         self.inherited += inherited(page)
 
-    def faults(self, before: Standing, after: Standing) -> Iterator[tuple[str, str]]:
+    def faults(self, before: RunSnapshot, after: RunSnapshot) -> Iterator[tuple[str, str]]:
         """(code, text) of each account that does not agree."""
         yield from _rows(self.rows, before, after)
         yield from self._counted(before, after)
@@ -72,7 +146,7 @@ class Ledger:
                 ),
             )
 
-    def _counted(self, before: Standing, after: Standing) -> Iterator[tuple[str, str]]:
+    def _counted(self, before: RunSnapshot, after: RunSnapshot) -> Iterator[tuple[str, str]]:
         if not (before.is_whole and after.is_whole):
             # Its inheritance is a forecast until all rows are copied: own rows alone are counted.
             yield from self._compare(before.settled, after.settled, less=self.inherited.counts)
@@ -100,7 +174,7 @@ class Ledger:
                     f"{found:,} of its rows are `{name}`, and {counted:,} were counted",
                 )
 
-    def _completed(self, standing: Standing) -> Iterator[tuple[str, str]]:
+    def _completed(self, standing: RunSnapshot) -> Iterator[tuple[str, str]]:
         if held := self.statuses[TaskStatus.PROCESSING]:
             yield "unfinished_row", f"it is completed, and {held:,} of its rows are processing"
         idle = self.statuses[TaskStatus.PENDING]
@@ -114,7 +188,7 @@ class Ledger:
             )
 
 
-def _rows(found: int, before: Standing, after: Standing) -> Iterator[tuple[str, str]]:
+def _rows(found: int, before: RunSnapshot, after: RunSnapshot) -> Iterator[tuple[str, str]]:
     totals = before.run.total, after.run.total
     fewest, most = min(totals) - before.promised - after.promised, max(totals)
     if found < fewest:

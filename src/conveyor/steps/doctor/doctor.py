@@ -1,7 +1,7 @@
-"""Doctor: everything there is, looked at and left as it is.
+"""The doctor: examines all stored state and changes nothing.
 
-What the sweeper would do, dead letters, each job's runs, and each run's accounts. Reading only:
-a doctor may be called at any time, and as often as one likes.
+It reports what the sweeper would repair, dead letters, missing files, faults between jobs and their
+runs, and the audit of each run. It only reads, so it may run at any time.
 """
 
 from collections import Counter
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 
 from conveyor.domain import export as export_life
 from conveyor.domain import file_input as file_input_life
+from conveyor.domain.audit import (
+    AuditProgress,
+    AuditSummary,
+    DoctorEvent,
+    DoctorScope,
+    Environment,
+    Finding,
+    MissedStep,
+    Severity,
+)
 from conveyor.domain.batch import Batch
 from conveyor.domain.export import Export, ExportStatus, export_blob
 from conveyor.domain.file_input import FileInput
-from conveyor.domain.finding import (
-    Checked,
-    Event,
-    Finding,
-    Lost,
-    Progress,
-    Severity,
-    Surroundings,
-    Wanted,
-)
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.run import Run, RunStatus
@@ -31,12 +31,13 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.control_queue import DeadLetter, DeadLetters
 from conveyor.ports.metadata import Metadata, key_of
 from conveyor.ports.tasks import Tasks
-from conveyor.steps.shared.pagination import every
+from conveyor.steps.doctor.audit import Audit
+from conveyor.steps.shared.pagination import every, rows
 
 PAGE = 100
 TRIES = 5
 LEAST_ROOM = 64 * 1024 * 1024  # bytes: about what one page and its rows may take
-REPORT = "Conveyor does not do this by itself: restore the data folder from a backup"
+REPORT = "Conveyor never does this by itself: restore the data folder from a backup"
 
 Findings = AsyncIterator[Finding]
 
@@ -48,62 +49,62 @@ class Doctor:
     control_queue: DeadLetters
     blobs: Blobs
     clock: Clock
-    audit: Callable[[Job, RunId, bool], AsyncIterator[Progress | Finding]]
-    lost: Callable[[], AsyncIterator[tuple[Lost, str]]]  # with when it is repaired
-    surroundings: Callable[[], Awaitable[Surroundings]]
+    audit: Audit
+    missed_steps: Callable[[], AsyncIterator[tuple[MissedStep, str]]]  # and when each is repaired
+    environment: Callable[[], Awaitable[Environment]]
 
-    async def examine(self, wanted: Wanted) -> AsyncIterator[Event]:
-        """Findings and progress as they come, and a summary last of all."""
+    async def examine(self, scope: DoctorScope) -> AsyncIterator[DoctorEvent]:
+        """Yield findings and progress as they come, and a summary at the end."""
         tally = _Tally()
-        async for event in self._events(wanted):
+        async for event in self._events(scope):
             tally.add(event)
             yield event
         yield tally.summary()
 
-    async def _events(self, wanted: Wanted) -> AsyncIterator[Event]:
-        about = await self.surroundings()
-        yield about
-        if about.free < LEAST_ROOM:
-            yield _no_room(about)
-        async for finding in self._general(wanted):
+    async def _events(self, scope: DoctorScope) -> AsyncIterator[DoctorEvent]:
+        environment = await self.environment()
+        yield environment
+        if environment.free < LEAST_ROOM:
+            yield _no_room(environment)
+        async for finding in self._general(scope):
             yield finding
         known = False
-        async for job in self._jobs(wanted):
+        async for job in self._jobs(scope):
             known = True
-            async for event in self._job(job, wanted):
+            async for event in self._job(job, scope):
                 yield event
-        if not known and (wanted.job_id or wanted.run_id):
-            yield _unknown(wanted)
+        if not known and (scope.job_id or scope.run_id):
+            yield _unknown(scope)
 
-    async def _general(self, wanted: Wanted) -> Findings:
-        async for lost, when in self.lost():
-            if _is_of(wanted, lost.job_id, lost.run_id):
-                yield _to_repair(lost, when)
+    async def _general(self, scope: DoctorScope) -> Findings:
+        async for missed, when in self.missed_steps():
+            if _is_of(scope, missed.job_id, missed.run_id):
+                yield _to_repair(missed, when)
         async for message in self._dead_letters():
-            run = await self.metadata.get(
-                Run, RunId(message.payload.get("run_id", message.payload.get("id", "")))
-            )
-            job_id = run.job_id if run else JobId(message.payload.get("id", "")) or None
-            if _is_of(wanted, job_id, run.id if run else None):
+            # An ingest names its run; a purge names the run or the job that was deleted.
+            name = message.payload.get("id", "")
+            run = await self.metadata.get(Run, RunId(message.payload.get("run_id", name)))
+            job_id = run.job_id if run else JobId(name) or None
+            if _is_of(scope, job_id, run.id if run else None):
                 yield _dead_letter(message, job_id, run.id if run else None)
         async for finding in self._missing():
-            if _is_of(wanted, finding.job_id, finding.run_id):
+            if _is_of(scope, finding.job_id, finding.run_id):
                 yield finding
-        if not (wanted.job_id or wanted.run_id):
+        if not (scope.job_id or scope.run_id):
             async for finding in self._strays():
                 yield finding
 
-    async def _dead_letters(self) -> AsyncIterator[DeadLetter]:
-        after = ""
-        while page := await self.control_queue.dead_letters(limit=PAGE, after=after):
-            for message in page:
-                yield message
-            after = page[-1].id
+    def _dead_letters(self) -> AsyncIterator[DeadLetter]:
+        return rows(
+            lambda after: self.control_queue.dead_letters(limit=PAGE, after=after),
+            start="",
+            key=lambda message: message.id,
+        )
 
     async def _missing(self) -> Findings:
-        """Objects that somebody counts on, and that are not there."""
+        """Objects that a stored row refers to and that do not exist."""
         async for batch in every(self.metadata, Batch):
-            # A batch that is gone by now was finished meanwhile, and its list with it.
+            # A batch that is gone by now was finished meanwhile, and its list was removed.
             if await self._is_missing(batch.blob) and await self.metadata.get(Batch, key_of(batch)):
                 yield _missing_list(batch.blob, batch.job_id, batch.run_id)
         async for file_input in every(self.metadata, FileInput):
@@ -118,7 +119,7 @@ class Doctor:
                 yield _missing_export(export)
 
     def _is_ready(self, export: Export) -> bool:
-        """Whether the caller may fetch it."""
+        """Whether its caller may download it."""
         is_over = export_life.is_over(export, self.clock.now())
         return export.status is ExportStatus.COMPLETED and not is_over
 
@@ -126,41 +127,39 @@ class Doctor:
         return key is not None and await self.blobs.length(key) is None
 
     async def _strays(self) -> Findings:
-        """Runs that belong to no job: no caller can reach them."""
-        after = ""
-        while page := await self.tasks.runs_held(limit=PAGE, after=after):
-            for run_id in page:
-                run = await self.metadata.get(Run, run_id)
-                if run and await self.metadata.get(Job, run.job_id) is None:
-                    yield _wrong("run_without_job", "its job is gone", run.job_id, run.id)
-            after = page[-1]
+        """Runs without a job: no caller can reach them."""
+        held = rows(lambda after: self.tasks.runs_held(limit=PAGE, after=after), start="", key=str)
+        async for run_id in held:
+            run = await self.metadata.get(Run, run_id)
+            if run and await self.metadata.get(Job, run.job_id) is None:
+                yield _wrong("run_without_job", "its job does not exist", run.job_id, run.id)
 
-    async def _jobs(self, wanted: Wanted) -> AsyncIterator[Job]:
-        if wanted.job_id or wanted.run_id:
-            run = await self.metadata.get(Run, wanted.run_id) if wanted.run_id else None
-            job_id = wanted.job_id or (run.job_id if run else None)
+    async def _jobs(self, scope: DoctorScope) -> AsyncIterator[Job]:
+        if scope.job_id or scope.run_id:
+            run = await self.metadata.get(Run, scope.run_id) if scope.run_id else None
+            job_id = scope.job_id or (run.job_id if run else None)
             job = await self.metadata.get(Job, job_id) if job_id else None
-            fits = not wanted.run_id or (run is not None and run.job_id == job_id)
+            fits = not scope.run_id or (run is not None and run.job_id == job_id)
             if job and fits:
                 yield job
             return
         async for job in every(self.metadata, Job):
             yield job
 
-    async def _job(self, job: Job, wanted: Wanted) -> AsyncIterator[Event]:
+    async def _job(self, job: Job, scope: DoctorScope) -> AsyncIterator[DoctorEvent]:
         if job.status is JobStatus.DELETED:
             return
-        runs, faults = await self._judged(job)
+        runs, faults = await self._job_state(job)
         for finding in faults:
             yield finding
         for run in runs:
-            if wanted.run_id in {None, run.id} and run.status is not RunStatus.DELETED:
-                yield Progress(job_id=job.id, run_id=run.id, total=run.total)
-                async for event in self.audit(job, run.id, wanted.bodies):
+            if scope.run_id in {None, run.id} and run.status is not RunStatus.DELETED:
+                yield AuditProgress(job_id=job.id, run_id=run.id, total=run.total)
+                async for event in self.audit.run(job, run.id, scope.bodies):
                     yield event
 
-    async def _judged(self, job: Job) -> tuple[Sequence[Run], Sequence[Finding]]:
-        """A job's runs, and what is wrong between it and them; read again while it moves."""
+    async def _job_state(self, job: Job) -> tuple[Sequence[Run], Sequence[Finding]]:
+        """A job's runs and the faults between them; read again while the job changes."""
         for _ in range(TRIES):
             runs = await self._runs(job.id)
             latest = await self.metadata.get(Job, job.id)
@@ -173,12 +172,12 @@ class Doctor:
 
     async def _runs(self, job_id: JobId) -> list[Run]:
         """Newest first."""
-        found: list[Run] = []
-        before = None
-        while page := await self.metadata.runs(job_id, limit=PAGE, before=before):
-            found += page
-            before = page[-1].id
-        return found
+        runs = rows(
+            lambda before: self.metadata.runs(job_id, limit=PAGE, before=before),
+            start=None,
+            key=lambda run: run.id,
+        )
+        return [run async for run in runs]
 
 
 def _job_faults(job: Job, runs: Sequence[Run]) -> Iterator[Finding]:
@@ -187,21 +186,21 @@ def _job_faults(job: Job, runs: Sequence[Run]) -> Iterator[Finding]:
         yield _wrong("two_live_runs", f"runs {', '.join(live)} are live at once", job.id)
     newest = runs[0].id if runs else None
     if job.latest_run_id != newest:
-        text = f"it says its latest run is {job.latest_run_id}, and its newest is {newest}"
+        text = f"its latest run is {job.latest_run_id}, and its newest is {newest}"
         yield _wrong("wrong_latest_run", text, job.id, newest)
     numbers = Counter(run.sequence for run in runs)
     for run in runs:
         if numbers[run.sequence] > 1 or run.sequence > job.runs:
-            text = f"it is run {run.sequence} of its job, which is given twice or not yet"
+            text = f"its number {run.sequence} is that of another run, or was never assigned"
             yield _wrong("wrong_sequence", text, job.id, run.id)
         if run.caller != job.caller:
-            yield _wrong("wrong_caller", "it is another caller's than its job", job.id, run.id)
+            yield _wrong("wrong_caller", "its caller is not that of its job", job.id, run.id)
 
 
-def _is_of(wanted: Wanted, job_id: JobId | None, run_id: RunId | None) -> bool:
-    if wanted.run_id:
-        return run_id == wanted.run_id
-    return wanted.job_id is None or job_id == wanted.job_id
+def _is_of(scope: DoctorScope, job_id: JobId | None, run_id: RunId | None) -> bool:
+    if scope.run_id:
+        return run_id == scope.run_id
+    return scope.job_id is None or job_id == scope.job_id
 
 
 def _wrong(code: str, what: str, job_id: JobId, run_id: RunId | None = None) -> Finding:
@@ -210,14 +209,14 @@ def _wrong(code: str, what: str, job_id: JobId, run_id: RunId | None = None) -> 
     )
 
 
-def _unknown(wanted: Wanted) -> Finding:
+def _unknown(scope: DoctorScope) -> Finding:
     return Finding(
         severity=Severity.WRONG,
         code="unknown",
-        what="there is no such job or run here",
+        what="the job or run does not exist",
         advice="look for it without --job and --run, or in another folder with --data",
-        job_id=wanted.job_id,
-        run_id=wanted.run_id,
+        job_id=scope.job_id,
+        run_id=scope.run_id,
     )
 
 
@@ -225,8 +224,8 @@ def _missing_list(key: str | None, job_id: JobId | None, run_id: RunId | None = 
     return Finding(
         severity=Severity.WRONG,
         code="list_missing",
-        what=f"its list {key} is gone, and is still to be read",
-        advice="restore it from a backup, or hand the list in again as a new job",
+        what=f"its list {key} is missing, and is still needed",
+        advice="restore it from a backup, or submit the list again as a new job",
         job_id=job_id,
         run_id=run_id,
     )
@@ -236,31 +235,31 @@ def _missing_export(export: Export) -> Finding:
     return Finding(
         severity=Severity.WRONG,
         code="export_missing",
-        what=f"its export {export.id} is said to be ready, and its file is gone",
+        what=f"its export {export.id} is completed, and its file is missing",
         advice="ask for another export of the run",
         job_id=export.job_id,
         run_id=export.run_id,
     )
 
 
-def _no_room(about: Surroundings) -> Finding:
+def _no_room(environment: Environment) -> Finding:
     return Finding(
         severity=Severity.WRONG,
         code="no_room",
-        what=f"{about.free / 2**20:,.0f} MiB are free at {about.folder}",
-        advice="make room: without it no page can be kept",
+        what=f"{environment.free / 2**20:,.0f} MiB are free at {environment.folder}",
+        advice="free disk space: without it no page can be stored",
     )
 
 
-def _to_repair(lost: Lost, when: str) -> Finding:
+def _to_repair(missed: MissedStep, when: str) -> Finding:
     return Finding(
         severity=Severity.REPAIR,
-        code=lost.action,
-        what=lost.what,
+        code=missed.action,
+        what=missed.what,
         advice=f"nothing to do: the sweeper repairs it {when}",
-        job_id=lost.job_id,
-        run_id=lost.run_id,
-        task_id=lost.task_id,
+        job_id=missed.job_id,
+        run_id=missed.run_id,
+        task_id=missed.task_id,
     )
 
 
@@ -268,8 +267,8 @@ def _dead_letter(message: DeadLetter, job_id: JobId | None, run_id: RunId | None
     return Finding(
         severity=Severity.WRONG,
         code="dead_letter",
-        what=f"the message {message.id} ({message.kind}) was given up: {message.reason}",
-        advice=f"mend the cause, then `conveyor dlq redrive {message.id}`; or `conveyor dlq drop "
+        what=f"the control message {message.id} ({message.kind}) failed: {message.reason}",
+        advice=f"remove the cause, then `conveyor dlq redrive {message.id}`; or `conveyor dlq drop "
         f"{message.id}`",
         job_id=job_id,
         run_id=run_id,
@@ -277,26 +276,26 @@ def _dead_letter(message: DeadLetter, job_id: JobId | None, run_id: RunId | None
 
 
 class _Tally:
-    """What has been looked at so far."""
+    """What has been examined so far."""
 
     def __init__(self) -> None:
         self._jobs: set[JobId] = set()
         self._runs = self._rows = self._bodies = 0
-        self._last: Progress | None = None
+        self._last: AuditProgress | None = None
         self._found: Counter[Severity] = Counter()
 
-    def add(self, event: Event) -> None:
+    def add(self, event: DoctorEvent) -> None:
         if isinstance(event, Finding):
             self._found[event.severity] += 1
-        if isinstance(event, Progress):
+        if isinstance(event, AuditProgress):
             if self._last and self._last.run_id != event.run_id:
                 self._count(self._last)
             self._last = event
 
-    def summary(self) -> Checked:
+    def summary(self) -> AuditSummary:
         if self._last:
             self._count(self._last)
-        return Checked(
+        return AuditSummary(
             jobs=len(self._jobs),
             runs=self._runs,
             rows=self._rows,
@@ -306,7 +305,7 @@ class _Tally:
             notes=self._found[Severity.NOTE],
         )
 
-    def _count(self, run: Progress) -> None:
+    def _count(self, run: AuditProgress) -> None:
         self._jobs.add(run.job_id)
         self._runs += 1
         self._rows += run.rows

@@ -1,7 +1,7 @@
-"""Audit: a run's accounting, verified from its rows, its histories and its bodies.
+"""The audit of a run: its accounts, verified from its rows, their histories and their bodies.
 
-Nothing is written. Rows are read in pages, however many there are. What looks wrong while others
-work is read again before it is told; what belongs to a run that is deleted meanwhile is not told.
+It writes nothing and holds no more than a page of rows. What looks wrong while workers change it is
+read again before it is reported. Nothing is reported of a run that is deleted meanwhile.
 """
 
 import asyncio
@@ -10,11 +10,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from conveyor.domain.audit import AuditProgress, Finding, Ledger, RunSnapshot, Severity, row_faults
 from conveyor.domain.batch import Batch
-from conveyor.domain.finding import Finding, Progress, Severity
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import Job
-from conveyor.domain.ledger import Ledger, Standing, row_faults
 from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.task import Attempt, StoredBody, Task, TaskStatus
 from conveyor.errors import NotFound, Unavailable
@@ -26,8 +25,8 @@ from conveyor.steps.shared.pagination import every_of_run
 
 PAGE = 500
 NAMES = 5_000
-MOST_TOLD = 20  # of one kind in one run, one by one; the others as a number
-AT_ONCE = 4  # bodies being read
+MOST_LISTED = 20  # findings of one code in one run; the others are counted
+AT_ONCE = 4  # bodies read concurrently
 TRIES = 5
 LAST = "~"
 
@@ -40,7 +39,7 @@ ADVICE = {
     "source_missing": "its inherited results cannot be read: run the whole job again",
 }
 TAMPERED = (
-    "Conveyor does not do this by itself: restore the data folder from a backup, or run the job "
+    "Conveyor never does this by itself: restore the data folder from a backup, or run the job "
     "again (POST /v1/jobs/{job}/rerun) and delete this run"
 )
 
@@ -52,20 +51,22 @@ class Audit:
     bodies: Bodies
     clock: Clock
 
-    async def run(self, job: Job, run_id: RunId, bodies: bool) -> AsyncIterator[Progress | Finding]:
-        """Each page that was read, and at the end what is wrong."""
-        before = await self._standing(run_id)
+    async def run(
+        self, job: Job, run_id: RunId, bodies: bool
+    ) -> AsyncIterator[AuditProgress | Finding]:
+        """Yield progress after each page, and at the end the findings."""
+        before = await self._snapshot(run_id)
         if before is None:
             return
         case = _Case(job, before.run)
         names = _Names(self.bodies, before.run) if bodies else None
         async for page in self._pages(run_id):
-            await self._look_at(case, page, names)
+            await self._check_rows(case, page, names)
             yield case.progress
         if names:
             await self._note_orphans(case, await names.up_to(LAST), [])
         await self._check_sources(case)
-        after = await self._standing(run_id)
+        after = await self._snapshot(run_id)
         if after is None:
             return
         for code, text in case.ledger.faults(before, after):
@@ -73,14 +74,14 @@ class Audit:
         for finding in case.findings():
             yield finding
 
-    async def _standing(self, run_id: RunId) -> Standing | None:
-        """What is on record of a run; None when it is gone."""
+    async def _snapshot(self, run_id: RunId) -> RunSnapshot | None:
+        """What is stored of a run; None when it is gone."""
         run = await self.metadata.get(Run, run_id)
         if run is None or run.status is RunStatus.DELETED:
             return None
         settled = (await self.tasks.counts([run_id]))[run_id]
         unfinished = [batch async for batch in every_of_run(self.metadata, Batch, run_id)]
-        return Standing(run, settled, unfinished)
+        return RunSnapshot(run, settled, unfinished)
 
     async def _pages(self, run_id: RunId) -> AsyncIterator[Sequence[Task]]:
         after: int | None = -1
@@ -90,12 +91,14 @@ class Audit:
                 yield page.tasks
             after = page.cursor
 
-    async def _look_at(self, case: "_Case", page: Sequence[Task], names: "_Names | None") -> None:
+    async def _check_rows(
+        self, case: "_Case", page: Sequence[Task], names: "_Names | None"
+    ) -> None:
         case.ledger.add(page)
         lines = await self._histories(case.run.id, page)
         for task in page:
             if any(row_faults(case.run, task, lines.get(task.id, ()))):
-                await self._look_again(case, task)
+                await self._check_again(case, task)
         if names:
             async with asyncio.TaskGroup() as group:
                 for part in range(AT_ONCE):
@@ -114,16 +117,16 @@ class Audit:
             found |= {task_id: lines[task_id] for task_id in owned & lines.keys()}
         return found
 
-    async def _look_again(self, case: "_Case", task: Task) -> None:
-        """Judge a row that stands still: the run, the row and its history of one moment."""
+    async def _check_again(self, case: "_Case", task: Task) -> None:
+        """Judge a row again that did not change between two reads, with its run and its history."""
         for _ in range(TRIES):
             run = await self.metadata.get(Run, case.run.id)
-            rows = await self._row(case.run.id, task.index)
-            if run is None or not rows:
+            found = await self._row(case.run.id, task.index)
+            if run is None or not found:
                 return
-            [row] = rows
+            [row] = found
             lines = await self.tasks.history(row.source_run_id or run.id, row.id)
-            if await self._row(case.run.id, task.index) == rows:
+            if await self._row(case.run.id, task.index) == found:
                 for code, text in row_faults(run, row, lines):
                     case.note(code, text, row.id)
                 return
@@ -152,16 +155,16 @@ class Audit:
                 digest.update(chunk)
                 length += len(chunk)
         except NotFound:
-            return "body_missing", f"its body is gone: {result.locator}"
+            return "body_missing", f"its body is missing: {result.locator}"
         except Unavailable as error:
             return "body_unreadable", f"its body cannot be read: {result.locator} ({error})"
         if length != result.length:
-            told = f"has {length:,} bytes, and should have {result.length:,}"
+            fault = f"has {length:,} bytes, expected {result.length:,}"
         elif digest.hexdigest() != result.checksum:
-            told = "is not what was stored: its SHA-256 differs"
+            fault = "is not what was stored: its SHA-256 differs"
         else:
             return None
-        return "body_damaged", f"its body {told}: {result.locator}"
+        return "body_damaged", f"its body {fault}: {result.locator}"
 
     async def _note_orphans(
         self, case: "_Case", names: Iterable[BodyName], page: Sequence[Task]
@@ -169,11 +172,11 @@ class Audit:
         wanted = {(task.id, task.claim_no) for task in page if _may_have_body(task)}
         for name in names:
             if (name.task_id, name.claim_no) not in wanted and await self._is_orphan(name):
-                text = f"a body of claim {name.claim_no} lies there, and no row refers to it"
+                text = f"it has a body of claim {name.claim_no}, and no row refers to it"
                 case.note("body_orphaned", text, name.task_id)
 
     async def _is_orphan(self, name: BodyName) -> bool:
-        """Whether it still lies there, and its task still has no use for it."""
+        """Whether the body still exists, and its task still does not refer to it."""
         task = await self.tasks.get(name.run_id, name.task_id)
         if task and task.claim_no == name.claim_no and _may_have_body(task):
             return False
@@ -184,11 +187,13 @@ class Audit:
         for source in case.run.inherited.sources:
             run = await self.metadata.get(Run, source)
             if run is None or run.status is RunStatus.DELETED:
-                case.note("source_missing", f"it shows results of run {source}, which is gone")
+                case.note(
+                    "source_missing", f"it shows results of run {source}, which does not exist"
+                )
 
 
 def _may_have_body(task: Task) -> bool:
-    """Whether the latest claim of a row has written a body, or may be about to."""
+    """Whether the latest claim of a row has written a body, or may still write one."""
     return task.source_run_id is None and task.status in {
         TaskStatus.SUCCESSFUL,
         TaskStatus.PROCESSING,
@@ -196,7 +201,7 @@ def _may_have_body(task: Task) -> bool:
 
 
 class _Case:
-    """One run under examination: its sums, and what was noted."""
+    """One run under audit: its sums, and the faults noted so far."""
 
     def __init__(self, job: Job, run: Run) -> None:
         self.job = job
@@ -207,8 +212,8 @@ class _Case:
         self._more: dict[str, int] = {}
 
     @property
-    def progress(self) -> Progress:
-        return Progress(
+    def progress(self) -> AuditProgress:
+        return AuditProgress(
             job_id=self.job.id,
             run_id=self.run.id,
             rows=self.ledger.rows,
@@ -218,7 +223,7 @@ class _Case:
 
     def note(self, code: str, text: str, task_id: TaskId | None = None) -> None:
         told = self._noted.setdefault(code, [])
-        if len(told) < MOST_TOLD:
+        if len(told) < MOST_LISTED:
             told.append((text, task_id))
         else:
             self._more[code] = self._more.get(code, 0) + 1
@@ -228,7 +233,7 @@ class _Case:
             for text, task_id in told:
                 yield self._finding(code, text, task_id)
             if more := self._more.get(code):
-                yield self._finding(code, f"{more:,} more of its tasks are so", None)
+                yield self._finding(code, f"{more:,} more of its tasks have this fault", None)
 
     def _finding(self, code: str, text: str, task_id: TaskId | None) -> Finding:
         return Finding(
@@ -243,7 +248,7 @@ class _Case:
 
 
 class _Names:
-    """The bodies of a run in order, taken as far as wanted."""
+    """The names of a run's bodies in order, read as far as needed."""
 
     def __init__(self, bodies: Bodies, run: Run) -> None:
         self._bodies = bodies
@@ -253,7 +258,7 @@ class _Names:
         self._ended = False
 
     async def up_to(self, task_id: str) -> list[BodyName]:
-        """Those not taken yet whose task is not past this one."""
+        """Names not returned yet, up to those of this task."""
         while not self._ended and not (self._ahead and self._ahead[-1].task_id > task_id):
             await self._read_on()
         taken = [name for name in self._ahead if name.task_id <= task_id]
