@@ -339,7 +339,7 @@ def _choice(text: str | None, name: str, kind: type[Choice]) -> Choice | None:
     except ValueError:
         choices = ", ".join(kind)
         raise InvalidArgument(
-            f"`{name}` must be one of {choices}", extras={"field": name}
+            f"`{name}` must be one of {choices}, got {text[:40]!r}", extras={"field": name}
         ) from None
 
 
@@ -349,7 +349,8 @@ def _status_filter(text: str | None) -> frozenset[TaskStatus] | None:
     if not STATUS_FILTERS.keys() >= set(names):
         choices = ", ".join(STATUS_FILTERS)
         raise InvalidArgument(
-            f"`status` must be one or more of {choices}, separated by commas",
+            f"`status` must be one or more of {choices}, separated by commas, "
+            f"got {','.join(names)[:40]!r}",
             extras={"field": "status"},
         )
     wanted = frozenset[TaskStatus]().union(*(STATUS_FILTERS[name] for name in names))

@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from conveyor.domain.ids import CallerId, KeyId
-from conveyor.errors import InvalidArgument
+from conveyor.domain.json_errors import field_error
 
 FORM = re.compile(r"cvk_([0-7][0-9A-HJKMNP-TV-Z]{25})_[0-9A-Za-z]{32}", re.ASCII)
 CALLER = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
@@ -97,18 +97,19 @@ def revoke(key: ApiKey, now: datetime) -> ApiKey:
 
 def check(new: NewKey, now: datetime) -> None:
     if new.caller is not None and not CALLER.fullmatch(new.caller):
-        raise _odd(
-            "caller", "A caller's name is 1 to 64 letters, digits, dots, dashes, underscores"
+        raise field_error(
+            "caller",
+            f"must be 1 to 64 letters, digits, dots, dashes or underscores, got {new.caller[:80]!r}",
         )
     if not NAME.fullmatch(new.name):
-        raise _odd("name", "A key's name is at most 100 characters on one line")
+        raise field_error(
+            "name", f"must be at most 100 characters on one line, got {len(new.name)} characters"
+        )
     if new.expires_at is not None and new.expires_at.tzinfo is None:
-        raise _odd("expires_at", "The moment a key expires has a time zone")
+        raise field_error("expires_at", f"must have a time zone, got {new.expires_at}")
     if new.expires_at is not None and new.expires_at <= now:
-        raise _odd("expires_at", "A key expires at some time to come")
+        raise field_error("expires_at", f"must be in the future, got {new.expires_at}")
     if new.gateway_key is not None and not GATEWAY_KEY.fullmatch(new.gateway_key):
-        raise _odd("gateway_key", "A gateway key is 1 to 512 ASCII characters without spaces")
-
-
-def _odd(field: str, detail: str) -> InvalidArgument:
-    return InvalidArgument(detail, extras={"field": field})
+        raise field_error(
+            "gateway_key", "must be 1 to 512 ASCII characters without spaces, got others"
+        )

@@ -14,10 +14,15 @@ def after_id(cursor: str | None) -> str | None:
     if not cursor:
         return None
     if not is_ulid(cursor):
-        raise InvalidArgument(
-            "`cursor` is not one this service gave out", extras={"field": "cursor"}
-        )
+        raise _odd_cursor(cursor)
     return cursor
+
+
+def _odd_cursor(cursor: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"`cursor` must be the `next_cursor` of an earlier page, got {cursor[:40]!r}",
+        extras={"field": "cursor"},
+    )
 
 
 def after_index(cursor: str | None) -> int:
@@ -26,9 +31,7 @@ def after_index(cursor: str | None) -> int:
         return -1
     index = task_index(cursor)
     if index is None:
-        raise InvalidArgument(
-            "`cursor` is not one this service gave out", extras={"field": "cursor"}
-        )
+        raise _odd_cursor(cursor)
     return index
 
 
@@ -43,6 +46,7 @@ def limit(text: str | None, *, default: int, most: int) -> int:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
         raise InvalidArgument(
-            f"`limit` must be a whole number from 1 to {most}", extras={"field": "limit"}
+            f"`limit` must be a whole number from 1 to {most}, got {text[:40]!r}",
+            extras={"field": "limit"},
         )
     return int(text)

@@ -182,7 +182,7 @@ def zone_of(name: str | None) -> ZoneInfo:
             return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         pass  # what is no zone may still be the name of a folder, or none of anything
-    raise InvalidArgument(f"`timezone` is not known here: {str(name)[:80]!r}")
+    raise InvalidArgument(f"`timezone` must be an IANA name, got {str(name)[:80]!r}")
 
 
 def _next_on(calendar: Calendar, zone: ZoneInfo, after: datetime) -> datetime | None:
@@ -225,13 +225,13 @@ def _decoded(raw: bytes, kind: type[Decoded], fault: Fault) -> Decoded:
 
 def _choices(path: str) -> str:
     kind = CHOICES.get(path.rpartition(".")[2].partition("[")[0])
-    return f"; it is one of {', '.join(kind)}" if kind else ""
+    return f"; it must be one of {', '.join(kind)}" if kind else ""
 
 
 def _checked(schedule: Schedule, fault: Fault) -> Schedule:
     given = (schedule.at, schedule.rate, schedule.calendar)
-    if sum(one is not None for one in given) != 1:
-        raise fault("", "holds exactly one of `at`, `rate` and `calendar`")
+    if (count := sum(one is not None for one in given)) != 1:
+        raise fault("", f"must hold exactly one of `at`, `rate` and `calendar`, got {count}")
     if schedule.rate:
         _check_rate(schedule.rate, fault)
         return Schedule(rate=schedule.rate)  # which no time zone has a say in
@@ -246,18 +246,20 @@ def _checked(schedule: Schedule, fault: Fault) -> Schedule:
 def _check_rate(rate: Rate, fault: Fault) -> None:
     most = LONGEST_RATE // UNITS[rate.unit]
     if not 1 <= rate.every <= most:
-        raise fault("rate.every", f"is a whole number from 1 to {most} of unit `{rate.unit}`")
+        raise fault(
+            "rate.every", f"must be from 1 to {most} of unit `{rate.unit}`, got {rate.every}"
+        )
 
 
 def _check_zone(name: str | None, fault: Fault) -> None:
     if not name:
-        raise fault("timezone", "is required with `at` and `calendar`: as `Europe/Berlin`")
+        raise fault("timezone", "must be given with `at` and `calendar`, such as `Europe/Berlin`")
     try:
         zone_of(name)
     except InvalidArgument:
         like = get_close_matches(name[:80], _zone_names(), n=1)
         hint = f"; did you mean `{like[0]}`?" if like else ""
-        what = f"is an IANA name, as `Europe/Berlin`, and {name[:80]!r} is none{hint}"
+        what = f"must be an IANA name such as `Europe/Berlin`, got {name[:80]!r}{hint}"
         raise fault("timezone", what) from None
 
 
@@ -268,33 +270,42 @@ def _zone_names() -> frozenset[str]:
 
 def _check_at(text: str, fault: Fault) -> None:
     if OFFSET.search(text):
-        raise fault("at", "is a local time without `Z` or an offset: `timezone` says where it is")
+        what = f"must be a local time without `Z` or an offset, got {text[:40]!r}: set `timezone`"
+        raise fault("at", what)
     try:
         moment = datetime.fromisoformat(text) if LOCAL_TIME.fullmatch(text) else None
     except ValueError:
         moment = None
     if moment is None or moment.year not in YEARS:
-        raise fault("at", "is a local time, as `2026-09-01T09:00:00`")
+        what = f"must be a local time such as `2026-09-01T09:00:00`, got {text[:40]!r}"
+        raise fault("at", what)
 
 
 def _checked_calendar(calendar: Calendar, fault: Fault) -> Calendar:
     hours = _once_each(calendar.times_of_day)
     if not hours or not all(map(FULL_HOUR.fullmatch, hours)):
-        raise fault("calendar.times_of_day", "holds full hours, as `09:00`, and at least one")
+        what = f"must be one or more full hours such as `09:00`, got {_listed(hours)}"
+        raise fault("calendar.times_of_day", what)
     cadence = calendar.cadence
     given = (cadence.daily, cadence.weekly, cadence.monthly)
-    if sum(one is not None for one in given) != 1:
-        raise fault("calendar.cadence", "holds exactly one of `daily`, `weekly` and `monthly`")
+    if (count := sum(one is not None for one in given)) != 1:
+        what = f"must hold exactly one of `daily`, `weekly` and `monthly`, got {count}"
+        raise fault("calendar.cadence", what)
     if cadence.weekly:
         cadence = Cadence(weekly=Weekly(_once_each(cadence.weekly.days)))
     if cadence.monthly:
         cadence = Cadence(monthly=Monthly(_once_each(cadence.monthly.days)))
     if cadence.weekly and not cadence.weekly.days:
-        raise fault("calendar.cadence.weekly.days", "holds at least one of mon to sun")
+        raise fault("calendar.cadence.weekly.days", "must be one or more of mon to sun, got none")
     days = cadence.monthly.days if cadence.monthly else (1,)
     if not days or not all(1 <= day <= MOST_DAYS for day in days):
-        raise fault("calendar.cadence.monthly.days", f"holds days from 1 to {MOST_DAYS}")
+        what = f"must be one or more days from 1 to {MOST_DAYS}, got {_listed(days)}"
+        raise fault("calendar.cadence.monthly.days", what)
     return Calendar(hours, cadence)
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(map(repr, values))[:80] or "none"
 
 
 def _once_each(values: Sequence[T]) -> tuple[T, ...]:
