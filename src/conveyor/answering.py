@@ -1,6 +1,5 @@
 """What callers ask for: the steps behind each call of the API."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from conveyor.api.handlers import Handlers
@@ -8,15 +7,16 @@ from conveyor.api.links import Links
 from conveyor.operating import Engines
 from conveyor.settings import Settings
 from conveyor.steps.add_tasks import AddTasks
+from conveyor.steps.complete import Complete
 from conveyor.steps.delete import Delete
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.export import Export
 from conveyor.steps.file_inputs import FileInputs
-from conveyor.steps.ingest import Ingest
 from conveyor.steps.lifecycle import Lifecycle
 from conveyor.steps.progress import ProgressFeed
 from conveyor.steps.read import Read
 from conveyor.steps.rerun import RerunJob
+from conveyor.steps.shared.batch_writer import BatchWriter
 from conveyor.steps.shared.idempotency import Idempotency
 from conveyor.steps.shared.key_check import KeyCheck
 from conveyor.steps.shared.loop_slices import LoopSlices
@@ -30,11 +30,11 @@ def wire_handlers(
     settings: Settings,
     engines: Engines,
     metrics: Metrics,
-    ingest: Ingest,
+    writer: BatchWriter,
     progress: ProgressFeed,
     *,
     exporting: Export,
-    wake_sender: Callable[[], None],
+    complete: Complete,
     vet: Vet,
     sizes: Sizes,
     dispatcher: Dispatcher,
@@ -49,24 +49,24 @@ def wire_handlers(
         public_url=settings.public_url,
         file_inputs=replace(_wire_file_inputs(settings, engines), quota=quota),
         submit=replace(
-            _wire_submit(settings, engines, idempotency, ingest, vet=vet, slices=slices),
+            _wire_submit(settings, engines, idempotency, dispatcher, vet=vet, slices=slices),
             quota=quota,
             check_key=key_check.check,
             sizes=sizes,
         ),
         additions=replace(
-            _wire_add_tasks(settings, engines, idempotency, ingest, slices),
+            _wire_add_tasks(settings, engines, idempotency, writer, slices),
             quota=quota,
             check_key=key_check.check_job,
         ),
-        lifecycle=_wire_lifecycle(engines, ingest, wake_sender, key_check),
+        lifecycle=_wire_lifecycle(engines, complete, dispatcher, key_check),
         reruns=replace(
-            _wire_rerun(settings, engines, idempotency, ingest),
+            _wire_rerun(settings, engines, idempotency, complete, dispatcher),
             quota=quota,
             check_key=key_check.check,
             sizes=sizes,
         ),
-        deleting=_wire_delete(engines, ingest, wake_sender),
+        deleting=_wire_delete(engines, complete, dispatcher),
         exporting=replace(exporting, quota=quota),
         read=_wire_read(engines, dispatcher),
         progress=progress,
@@ -96,16 +96,16 @@ def _wire_key_check(engines: Engines, dispatcher: Dispatcher) -> KeyCheck:
 
 
 def _wire_lifecycle(
-    engines: Engines, ingest: Ingest, wake_sender: Callable[[], None], key_check: KeyCheck
+    engines: Engines, complete: Complete, dispatcher: Dispatcher, key_check: KeyCheck
 ) -> Lifecycle:
     return Lifecycle(
         metadata=engines.metadata,
         work=engines.work,
         clock=engines.clock,
         ids=engines.ids,
-        check=ingest.check,
-        wake=ingest.wake,
-        wake_sender=wake_sender,
+        check=complete.check,
+        wake=dispatcher.wake,
+        wake_sender=complete.wake_sender,
         check_key=key_check.check_job,
     )
 
@@ -136,7 +136,7 @@ def _wire_submit(
     settings: Settings,
     engines: Engines,
     idempotency: Idempotency,
-    ingest: Ingest,
+    dispatcher: Dispatcher,
     *,
     vet: Vet,
     slices: LoopSlices,
@@ -154,7 +154,7 @@ def _wire_submit(
         limits=settings.limits,
         slices=slices,
         vet=vet,
-        wake=ingest.wake,
+        wake=dispatcher.wake,
         takes_tokens=bool(settings.step_functions),
     )
 
@@ -163,7 +163,7 @@ def _wire_add_tasks(
     settings: Settings,
     engines: Engines,
     idempotency: Idempotency,
-    ingest: Ingest,
+    writer: BatchWriter,
     slices: LoopSlices,
 ) -> AddTasks:
     return AddTasks(
@@ -175,12 +175,16 @@ def _wire_add_tasks(
         ids=engines.ids,
         limits=settings.limits,
         slices=slices,
-        ingest=ingest.run,
+        writer=writer,
     )
 
 
 def _wire_rerun(
-    settings: Settings, engines: Engines, idempotency: Idempotency, ingest: Ingest
+    settings: Settings,
+    engines: Engines,
+    idempotency: Idempotency,
+    complete: Complete,
+    dispatcher: Dispatcher,
 ) -> RerunJob:
     return RerunJob(
         metadata=engines.metadata,
@@ -193,18 +197,18 @@ def _wire_rerun(
         clock=engines.clock,
         ids=engines.ids,
         limits=settings.limits,
-        check=ingest.check,
-        wake=ingest.wake,
+        check=complete.check,
+        wake=dispatcher.wake,
     )
 
 
-def _wire_delete(engines: Engines, ingest: Ingest, wake_sender: Callable[[], None]) -> Delete:
+def _wire_delete(engines: Engines, complete: Complete, dispatcher: Dispatcher) -> Delete:
     return Delete(
         metadata=engines.metadata,
         work=engines.work,
         control_queue=engines.control_queue,
         clock=engines.clock,
         ids=engines.ids,
-        wake=ingest.wake,
-        wake_sender=wake_sender,
+        wake=dispatcher.wake,
+        wake_sender=complete.wake_sender,
     )

@@ -16,6 +16,7 @@ from conveyor.steps.export import Export
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.pack import Pack
 from conveyor.steps.purge import Purge
+from conveyor.steps.shared.batch_writer import BatchWriter
 from conveyor.steps.shared.sizes import Sizes
 from conveyor.steps.shared.turn import Turn
 
@@ -25,9 +26,9 @@ PURGES = SlotLimits(slots=2, per_caller=1)
 EXPORTS = SlotLimits(slots=4, per_caller=1)
 
 
-def wire_control_worker(stores: Stores, ingest: Ingest, exporting: Export) -> ControlWorker:
+def wire_control_worker(stores: Stores, writer: BatchWriter, exporting: Export) -> ControlWorker:
     handlers = {
-        INGEST: ingest_handler(ingest),
+        INGEST: ingest_handler(_ingest(stores, writer)),
         PURGE: purge_handler(_purge(stores)),
         EXPORT: export_handler(exporting),
     }
@@ -52,10 +53,10 @@ def wire_export(settings: Settings, stores: Stores) -> Export:
     )
 
 
-def wire_ingest(
+def wire_batch_writer(
     settings: Settings, engines: Engines, complete: Complete, dispatcher: Dispatcher, sizes: Sizes
-) -> Ingest:
-    return Ingest(
+) -> BatchWriter:
+    return BatchWriter(
         metadata=engines.metadata,
         tasks=engines.tasks,
         work=engines.work,
@@ -67,6 +68,17 @@ def wire_ingest(
         wake=dispatcher.wake,
         wake_sender=complete.wake_sender,
         sizes=sizes,
+    )
+
+
+def _ingest(stores: Stores, writer: BatchWriter) -> Ingest:
+    return Ingest(
+        metadata=stores.metadata,
+        blobs=stores.blobs,
+        clock=stores.clock,
+        ids=stores.ids,
+        wake_sender=writer.wake_sender,
+        writer=writer,
     )
 
 

@@ -25,11 +25,11 @@ from conveyor.domain.counts import NANO, NOTHING
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import RunId
 from conveyor.domain.outbox import DeliveryResult
-from conveyor.domain.task import Settlement, Task, TaskStatus
+from conveyor.domain.task import NewTask, Settlement, Task, TaskStatus
 from conveyor.domain.waiting import Waiting
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
-from conveyor.ports.tasks import NewTask, TaskPage, Tasks
+from conveyor.ports.tasks import TaskPage, Tasks
 from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Work
 

@@ -40,7 +40,7 @@ from conveyor.api.connections import Connections
 from conveyor.api.handlers import Handlers
 from conveyor.api.operators import Operators
 from conveyor.api.rates import Rates
-from conveyor.attending import wire_control_worker, wire_export, wire_ingest
+from conveyor.attending import wire_batch_writer, wire_control_worker, wire_export
 from conveyor.domain.ids import JobId
 from conveyor.domain.retry import RetryPolicy
 from conveyor.errors import RefusedToStart, StorageFull, Unavailable
@@ -257,7 +257,7 @@ def wire(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> 
     notifying = wire_notifying(settings, engines, metrics)
     complete = wire_complete(engines, notifying.deliver.wake)
     dispatcher = _wire_dispatcher(settings, engines, complete, metrics)
-    ingest = wire_ingest(settings, engines, complete, dispatcher, sizes)
+    writer = wire_batch_writer(settings, engines, complete, dispatcher, sizes)
     authenticate = wire_authenticate(engines)
     progress = _wire_progress(settings, engines, metrics, dispatcher, authenticate)
     exporting = wire_export(settings, engines)
@@ -265,10 +265,10 @@ def wire(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> 
         settings,
         engines,
         metrics,
-        ingest,
+        writer,
         progress,
         exporting=exporting,
-        wake_sender=notifying.deliver.wake,
+        complete=complete,
         vet=notifying.vet,
         sizes=sizes,
         dispatcher=dispatcher,
@@ -286,7 +286,7 @@ def wire(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> 
         metrics=metrics,
         dispatcher=dispatcher,
         deliver=notifying.deliver,
-        control_worker=wire_control_worker(engines, ingest, exporting),
+        control_worker=wire_control_worker(engines, writer, exporting),
         fire=wire_fire(engines, metrics),
         sweep=sweep,
         sweep_every=settings.sweep_every,

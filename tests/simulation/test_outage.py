@@ -19,11 +19,10 @@ from conveyor.domain.counts import Spend
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.run import Run, RunStatus
-from conveyor.domain.task import Task, TaskSpec, TaskStatus
+from conveyor.domain.task import Task, TaskSpec, TaskStatus, new_tasks
 from conveyor.domain.waiting import WaitReason
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
-from conveyor.ports.tasks import new_tasks
 from conveyor.steps.complete import Complete
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.scrape import Scrape

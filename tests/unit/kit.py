@@ -57,6 +57,7 @@ from conveyor.steps.rerun import RerunJob, Rerunning
 from conveyor.steps.reschedule import Reschedule
 from conveyor.steps.settle import Settle
 from conveyor.steps.shared.attempt import Assignment, Fetched, FinishedAttempt, Result
+from conveyor.steps.shared.batch_writer import BatchWriter
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.sizes import DEFAULT_SIZES
@@ -272,7 +273,7 @@ def a_house(
     complete = Complete(
         metadata=metadata, tasks=tasks, work=work, clock=clock, ids=ids, wake_sender=wake_sender
     )
-    ingest = Ingest(
+    writer = BatchWriter(
         metadata=metadata,
         tasks=tasks,
         work=work,
@@ -284,6 +285,9 @@ def a_house(
         check=complete.check,
         wake=woken.append,
         sizes=SIZES,
+    )
+    ingest = Ingest(
+        metadata=metadata, blobs=blobs, clock=clock, ids=ids, wake_sender=wake_sender, writer=writer
     )
 
     purge = Purge(
@@ -420,7 +424,7 @@ def a_house(
             ids=ids,
             limits=limits,
             slices=LoopSlices(clock=clock),
-            ingest=ingest.run,
+            writer=writer,
         ),
         lifecycle=Lifecycle(
             metadata=metadata,

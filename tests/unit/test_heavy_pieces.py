@@ -3,10 +3,10 @@
 from conveyor.domain.batch import lines
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.submission import Limits
-from conveyor.domain.task import TaskSpec, size_of
+from conveyor.domain.task import TaskSpec, new_tasks, size_of
 from conveyor.ports.blobs import as_stream
-from conveyor.ports.tasks import PAGE_BYTES, new_tasks, portions
-from conveyor.steps.shared.list_chunks import stored_tasks
+from conveyor.ports.tasks import PAGE_BYTES, in_chunks
+from conveyor.steps.shared.row_sources import stored_tasks
 from conveyor.testing.factories import RUN, a_task_spec
 from conveyor.testing.memory.blobs import MemoryBlobs
 from tests.unit.kit import CALLER, House, a_house
@@ -20,10 +20,10 @@ MANY = 150  # tasks of 60 KB: three pieces
 def test_rows_are_portioned_by_their_bytes() -> None:
     rows = new_tasks(RUN, 0, [SMALL, LARGE, LARGE, LARGE, LARGER, SMALL, SMALL])
 
-    portioned = [[row.index for row in portion] for portion in portions(rows)]
+    portioned = [[row.index for row in portion] for portion in in_chunks(rows)]
 
     assert portioned == [[0, 1, 2], [3], [4], [5, 6]]
-    assert list(portions([])) == []
+    assert list(in_chunks([])) == []
 
 
 async def test_a_staged_list_of_large_tasks_is_read_in_small_pieces() -> None:

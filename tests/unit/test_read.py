@@ -11,10 +11,10 @@ from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId, TaskId, task_ids, task_index
 from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.run import RunStatus, counts
-from conveyor.domain.task import Refused, Task, TaskStatus
+from conveyor.domain.task import Refused, Task, TaskStatus, new_tasks
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
 from conveyor.ports.metadata import LISTING_BYTES
-from conveyor.ports.tasks import PAGE_BYTES, new_tasks
+from conveyor.ports.tasks import PAGE_BYTES
 from conveyor.steps.read import HOT, Content, ResultPart
 from conveyor.steps.shared.attempt import Fetched, FinishedAttempt, Result
 from conveyor.testing.factories import a_problem, a_run, a_task_spec

@@ -12,7 +12,7 @@ from conveyor.domain.counts import Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId, task_ids
 from conveyor.domain.job import JobStatus
-from conveyor.domain.rerun import expected, inherited, is_done_again, parse_statuses
+from conveyor.domain.rerun import copy_rows, expected, inherited, parse_statuses
 from conveyor.domain.run import IngestStatus, Inheritance, RunStatus
 from conveyor.domain.task import Refused, Task, TaskStatus
 from conveyor.errors import (
@@ -317,8 +317,10 @@ def test_what_is_expected_is_what_comes_of_the_rows() -> None:
         for text in ("successful", "failed", "pending", "processing", "failed,pending")
     ]
     for statuses in everything:
-        again = [row for row in rows if is_done_again(row, statuses)]
-        rest = [structs.replace(row, source_run_id=row.run_id) for row in rows if row not in again]
+        again = {row.id for row in copy_rows(rows, statuses) if row.inherited is None}
+        rest = [
+            structs.replace(row, source_run_id=row.run_id) for row in rows if row.id not in again
+        ]
         retried, taken_over = expected(a_run(), tally, counts, statuses)
         assert (retried, taken_over) == (len(again), inherited(rest)), statuses
     assert expected(a_run(), tally, counts, None) == (5, Inheritance(sources=(a_run().id,)))

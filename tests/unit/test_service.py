@@ -80,7 +80,7 @@ async def test_a_bug_in_a_background_loop_does_not_end_the_process(
                     await asyncio.sleep(0.01)
                 stopping.set()
     assert {"control.bug", "step.bug", "sweeper.failed"} <= {line["event"] for line in logs}
-    assert {"notify", "report", "fire"} <= {line.get("step") for line in logs}
+    assert {"deliver", "fire"} <= {line.get("step") for line in logs}
 
 
 async def test_a_service_without_room_for_pages_is_not_ready(tmp_path: Path) -> None:

@@ -1,14 +1,14 @@
-"""Which rows of an earlier run a rerun does again, and what it takes over from the others."""
+"""Which rows of an earlier run a rerun scrapes again, and what it inherits from the others."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.job import Job
 from conveyor.domain.run import Inheritance, Run
-from conveyor.domain.task import FINAL, Inherited, Task, TaskStatus
+from conveyor.domain.task import FINAL, Inherited, NewTask, Task, TaskStatus, inherit
 from conveyor.errors import InvalidArgument
 
 Statuses = frozenset[TaskStatus]
@@ -29,15 +29,28 @@ def parse_statuses(text: str | None) -> Statuses | None:
         ) from None
 
 
-def is_done_again(task: Task, statuses: Statuses | None) -> bool:
-    """Whether a rerun does this task anew. What still is processing counts as pending too."""
-    if statuses is None or task.status in statuses:
-        return True
-    return task.status is TaskStatus.PROCESSING and TaskStatus.PENDING in statuses
+def copy_rows(rows: Sequence[Task], statuses: Statuses | None) -> list[NewTask]:
+    """The copy rule: the rows that a rerun has in place of an earlier run's.
+
+    Each keeps its index, id and the caller's fields. A row in one of `statuses` is scraped again,
+    every row when they are None; any other is inherited as it is.
+    """
+    again = _scraped_again(statuses)
+    return [
+        NewTask(row.index, row.id, row.spec, None if row.status in again else inherit(row))
+        for row in rows
+    ]
+
+
+def _scraped_again(statuses: Statuses | None) -> Statuses:
+    """A row that an ended run still holds as processing counts as pending."""
+    if statuses is None:
+        return frozenset(TaskStatus)
+    return statuses | {TaskStatus.PROCESSING} if TaskStatus.PENDING in statuses else statuses
 
 
 def inherited(rows: Iterable[Task | Inherited]) -> Inheritance:
-    """What the rows of a rerun were taken over with. Money is not: the run that spent it has it."""
+    """What a rerun inherits with its rows. Their cost stays with the run that paid it."""
     taken_over = [row for row in rows if row.source_run_id]
     tally = Counter(_field(row) for row in taken_over if row.is_final)
     return Inheritance(
@@ -50,13 +63,13 @@ def inherited(rows: Iterable[Task | Inherited]) -> Inheritance:
 def expected(
     source: Run, tally: Mapping[TaskStatus, int], counts: Counts, statuses: Statuses | None
 ) -> tuple[int, Inheritance]:
-    """How many tasks a rerun will do, and what it will inherit, before a row is copied.
+    """How many tasks a rerun will scrape, and what it will inherit, before a row is copied.
 
-    Until then the run it is copied from is a source even when nothing is inherited: it must stay.
+    The source run is listed even when nothing is inherited: it must not be deleted until then.
     """
     if statuses is None:
         return sum(tally.values()), Inheritance(sources=(source.id,))
-    again = statuses | ({TaskStatus.PROCESSING} if TaskStatus.PENDING in statuses else set())
+    again = _scraped_again(statuses)
     left = {status: n for status, n in tally.items() if status not in again}
     failed = {why: getattr(counts, why) for why in FailureReason}
     return sum(tally.values()) - sum(left.values()), Inheritance(
@@ -70,15 +83,15 @@ def expected(
 
 
 def is_too_late(source: Run, job: Job, now: datetime) -> bool:
-    """Whether every result that a partial rerun would take over is past its time.
+    """Whether every result that a partial rerun would inherit has expired.
 
-    An ended run's last change is its end: none of its results is younger.
+    An ended run was last changed when it ended: none of its results is newer.
     """
     return source.updated_at + timedelta(days=job.result_ttl_days) <= now
 
 
 def _field(row: Task | Inherited) -> str:
-    """Which figure of its run a final row belongs to."""
+    """The counter that a final row belongs to."""
     if row.status is TaskStatus.SUCCESSFUL:
         return "successful"
     return row.reason or FailureReason.OTHER

@@ -7,6 +7,7 @@ another claim takes the task over. Each claim raises `claim_no`, which never fal
 writes for an older claim writes nothing. Nothing here reads a clock or touches a store.
 """
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -15,7 +16,7 @@ import msgspec
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.counts import NOTHING, Counts, Spend
 from conveyor.domain.failure import AccountReason, FailureReason
-from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.ids import RunId, TaskId, task_ids
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.retry import RetryPolicy
 from conveyor.errors import IllegalMove, Stale
@@ -133,6 +134,25 @@ class Inherited(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 # How an attempt can end. Expected results are values, not exceptions.
+
+
+class NewTask(msgspec.Struct, frozen=True, gc=False):
+    """A row to be added. The engine dates it and makes it due at once.
+
+    An inherited row is stored exactly as it is given, and is never due. It keeps its creation time;
+    its update time is the time of the copy.
+    """
+
+    index: int
+    id: TaskId
+    spec: TaskSpec
+    inherited: Inherited | None = None
+
+
+def new_tasks(run_id: RunId, first: int, specs: Sequence[TaskSpec]) -> list[NewTask]:
+    """New rows at the indexes from `first`, with the ids that this run gives them."""
+    task_id = task_ids(run_id)
+    return [NewTask(index, task_id(index), spec) for index, spec in enumerate(specs, first)]
 
 
 class Scraped(msgspec.Struct, frozen=True):

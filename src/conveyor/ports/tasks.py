@@ -7,17 +7,8 @@ from typing import Protocol
 import msgspec
 
 from conveyor.domain.counts import Counts
-from conveyor.domain.ids import RunId, TaskId, task_ids
-from conveyor.domain.rerun import Statuses, is_done_again
-from conveyor.domain.task import (
-    Attempt,
-    Inherited,
-    Task,
-    TaskSpec,
-    TaskStatus,
-    inherit,
-    spec_size,
-)
+from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.task import Attempt, NewTask, Task, TaskStatus, spec_size
 from conveyor.ports.work import Held
 
 # Bytes of texts (`size_of`) that one call reads or removes at most. A row of a caller with large
@@ -25,45 +16,18 @@ from conveyor.ports.work import Held
 PAGE_BYTES = 4 * 1024 * 1024
 
 
-class NewTask(msgspec.Struct, frozen=True, gc=False):
-    """A row to be: the engine dates it and makes it due at once.
-
-    One that is inherited is stored just as it is said to stand, and is never due. It was created
-    when it is said to have been, and updated now: that is the time of the copy.
-    """
-
-    index: int
-    id: TaskId
-    spec: TaskSpec
-    inherited: Inherited | None = None
-
-
-def new_tasks(run_id: RunId, first: int, specs: Sequence[TaskSpec]) -> list[NewTask]:
-    """Rows to be, at the indexes from `first` on, with the ids this run gives them."""
-    task_id = task_ids(run_id)
-    return [NewTask(index, task_id(index), spec) for index, spec in enumerate(specs, first)]
-
-
-def portions(rows: Sequence[NewTask]) -> Iterator[list[NewTask]]:
-    """Rows in their order, to be added in as many calls: of each no more than `PAGE_BYTES`, unless
-    the first of it alone is larger.
-    """
-    portion, room = list[NewTask](), PAGE_BYTES
+def in_chunks(rows: Sequence[NewTask]) -> Iterator[list[NewTask]]:
+    """Rows in their order, for one call of `add` each: at most `PAGE_BYTES`, or a single row."""
+    chunk, room = list[NewTask](), PAGE_BYTES
     for row in rows:
         size = spec_size(row.spec)
-        if portion and size > room:
-            yield portion
-            portion, room = [], PAGE_BYTES
-        portion.append(row)
+        if chunk and size > room:
+            yield chunk
+            chunk, room = [], PAGE_BYTES
+        chunk.append(row)
         room -= size
-    if portion:
-        yield portion
-
-
-def copied(task: Task, statuses: Statuses | None) -> NewTask:
-    """The row a rerun has in place of an earlier run's, under the same index and id."""
-    again = is_done_again(task, statuses)
-    return NewTask(task.index, task.id, task.spec, None if again else inherit(task))
+    if chunk:
+        yield chunk
 
 
 class TaskPage(msgspec.Struct, frozen=True):

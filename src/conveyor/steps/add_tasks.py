@@ -36,6 +36,7 @@ from conveyor.ports.blobs import Blobs, as_stream
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata
+from conveyor.steps.shared.batch_writer import BatchWriter
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.key_check import CheckJob, any_job
 from conveyor.steps.shared.loop_slices import LoopSlices
@@ -65,7 +66,7 @@ class AddTasks:
     ids: Ids
     limits: Limits
     slices: LoopSlices
-    ingest: Callable[[RunId, int], Awaitable[object]]
+    writer: BatchWriter
     quota: Check = unlimited
     check_key: CheckJob = any_job
 
@@ -107,7 +108,7 @@ class AddTasks:
     async def _write_rows(self, batch: Batch, caller: CallerId) -> None:
         """Keep the promise; if that cannot be done now, have it done as soon as it can be."""
         try:
-            await self.ingest(batch.run_id, batch.first)
+            await self.writer.ingest(batch.run_id, batch.first)
         except Unavailable:
             with suppress(Unavailable):  # then the sweeper finds the batch
                 await self.control_queue.send(ingest_message(batch, caller))

@@ -1,126 +1,52 @@
-"""Ingest: a staged list, a caller's own, or an earlier run becomes rows, chunk by chunk, from
-wherever the last ingester got to.
+"""Ingest: the control worker's side of batches. It writes them in turns, and gives up hopeless ones."""
 
-For each chunk: rows if absent, then the messages, then the watermark. After the last: the total
-(absolute), the latch for a closed job, and the batch's removal, in one transaction; then the
-completion check. Two ingesters at once do no harm: rows are inserted if absent, and the
-watermark's version lets only one of them go on.
-
-How many tasks a caller's own list holds is not known before it has been read: the run's total
-grows with the watermark, in the same transaction. Its bad rows are counted and told, and the
-others go on; unless one is enough to have none (`strict`), for which it is read twice.
-"""
-
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-import msgspec
-
 from conveyor.domain import run as life
 from conveyor.domain.batch import Batch
-from conveyor.domain.ids import RunId, TaskId, task_ids
-from conveyor.domain.job import Job, JobStatus
-from conveyor.domain.outbox import OutboxEvent, events_at_end
-from conveyor.domain.params import load
-from conveyor.domain.rerun import inherited
-from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, RunStatus
-from conveyor.domain.submission import Limits
-from conveyor.domain.task import Task
-from conveyor.domain.task_list.reader import (
-    MOST_REPORTED,
-    START,
-    Chunk,
-    error_report,
-    error_report_key,
-)
-from conveyor.domain.task_list.spec import SourceList
-from conveyor.errors import InvalidArgument, NotFound, Stale, TooLarge
-from conveyor.ports.blobs import Blobs, as_stream
+from conveyor.domain.ids import RunId
+from conveyor.domain.outbox import events_at_end
+from conveyor.domain.run import Run
+from conveyor.errors import Stale
+from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock, Ids
-from conveyor.ports.metadata import Metadata, Removed
-from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
-from conveyor.ports.work import Work
-from conveyor.steps.shared.list_chunks import file_chunks, stored_tasks
-from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
+from conveyor.ports.metadata import Metadata
+from conveyor.steps.shared.batch_writer import BatchWriter, Ending
 from conveyor.steps.shared.turn import ENDLESS, Turn
 
 FIRST_STORED = 1
 LIST_GIVEN_UP = "Reading the list was given up; run the job again to read all of it"
 LIST_GONE = "The list is no longer in storage; submit it again"
 COPY_GIVEN_UP = "Copying the earlier run was given up; run the job again to copy all of it"
-ADDED_GIVEN_UP = "Taking in added tasks was given up; hand in those that are missing as a new job"
-
-
-class RowChunk(msgspec.Struct, frozen=True):
-    """Rows to be written in one go, and where the next chunk begins (`Batch.read`)."""
-
-    rows: list[NewTask]
-    read: int
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """How far a batch has come when no more of it is to be read."""
-
-    batch: Batch
-    is_cut: bool = False  # there is more of it
-    why: str | None = None  # for its caller, when it is the list that is at fault
-    goes_on: bool = False  # in another turn
+ADDED_GIVEN_UP = "Adding tasks was given up; submit the missing ones as a new job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingest:
     metadata: Metadata
-    tasks: Tasks
-    work: Work
     blobs: Blobs
     clock: Clock
     ids: Ids
-    limits: Limits
-    check: Callable[[RunId], Awaitable[bool]]
-    wake: Callable[[RunId], None]
     wake_sender: Callable[[], None]  # events were put in the outbox
-    sizes: Sizes = DEFAULT_SIZES
+    writer: BatchWriter
 
     async def run(self, run_id: RunId, first: int, turn: Turn = ENDLESS) -> Batch | None:
-        """Finish the batch that begins at an index, if it is unfinished.
-
-        When the turn is over before it is finished, return it as far as it has come.
-        """
-        batch = await self.metadata.get(Batch, (run_id, first))
-        try:
-            if batch:
-                ending = await self._write(batch, turn)
-                if ending.goes_on:
-                    return ending.batch
-                await self._finish(ending)
-            else:
-                await self._count_again(run_id)  # whoever wrote last may have died before it
-        except Stale:
-            # Another ingester is at it, and has got further; or it has seen the end of it, and
-            # what was written here since is not in its figures.
-            await self._count_again(run_id)
-            return None
-        except NotFound:
-            if await self.metadata.get(Batch, (run_id, first)):
-                raise
-            return None  # another ingester is done, and has removed the list
-        # For a batch that is gone too: whoever finished it may have died before this.
-        await self.check(run_id)
-        return None
+        """Finish a batch; when the turn is over before that, return it as far as it has come."""
+        return await self.writer.ingest(run_id, first, turn)
 
     async def standing(self, run_id: RunId, first: int, version: int) -> tuple[bool, Batch | None]:
-        """Whether a batch is over; and the batch, if it has come further than it was."""
+        """Whether a batch is finished; and the batch, if it has progressed since `version`."""
         batch = await self.metadata.get(Batch, (run_id, first))
-        was = max(version, FIRST_STORED)  # whoever made it sent its message under no version yet
+        was = max(version, FIRST_STORED)  # its first message was sent before it was stored
         return batch is None, batch if batch and batch.version > was else None
 
     async def abandon(self, run_id: RunId, first: int) -> None:
-        """Give a batch up that cannot be finished: its run is stopped with the rows it has."""
+        """Give up a batch that cannot be finished: its run is stopped with the rows it has."""
         batch = await self.metadata.get(Batch, (run_id, first))
         if batch is None:
-            return  # there is nothing left of it to give up
+            return
         why = await self._why_given_up(batch)
         while (run := await self.metadata.get(Run, run_id)) and run.is_live:
             stopped = life.explained(life.stop(run, self.clock.now()), why, is_cut=True)
@@ -131,8 +57,8 @@ class Ingest:
                     self.wake_sender()
         while batch := await self.metadata.get(Batch, (run_id, first)):
             with suppress(Stale):
-                await self._finish(Ending(batch, is_cut=True, why=why))
-        await self._take_no_more(run_id)
+                await self.writer.finish(Ending(batch, is_cut=True, why=why))
+        await self.writer.close_work(run_id)
 
     async def _why_given_up(self, batch: Batch) -> str:
         if batch.source_run_id:
@@ -141,285 +67,7 @@ class Ingest:
         if await self.blobs.length(key) is None:
             return LIST_GONE
         return (
-            LIST_GIVEN_UP if batch.source_list or await self._is_pinned(batch) else ADDED_GIVEN_UP
+            LIST_GIVEN_UP
+            if batch.source_list or await self.writer.is_kept(batch)
+            else ADDED_GIVEN_UP
         )
-
-    async def _count_again(self, run_id: RunId) -> None:
-        """Have a run that takes in nothing more say how many rows it has."""
-        while run := await self.metadata.get(Run, run_id):
-            if run.is_live or run.status is RunStatus.DELETED or await self._takes_in(run_id):
-                return
-            rows = sum((await self.tasks.tally(run_id)).values())
-            if rows <= run.total:
-                return
-            with suppress(Stale):
-                await self.metadata.commit(msgspec.structs.replace(run, total=rows))
-
-    async def _takes_in(self, run_id: RunId) -> bool:
-        return bool(await self.metadata.of_run(Batch, run_id, limit=1))
-
-    async def _write(self, batch: Batch, turn: Turn) -> Ending:
-        """Write rows until there are no more, the run no longer wants them, or the turn is over."""
-        if batch.source_list:
-            return await self._write_pinned(batch, batch.source_list, turn)
-        async for chunk in self._chunks(batch):
-            if not await self._is_wanted(batch):
-                return Ending(batch)
-            batch = await self._write_chunk(batch, chunk)
-            self.wake(batch.run_id)
-            if turn.is_over:
-                return Ending(batch, goes_on=True)
-        if batch.source_run_id and batch.written < batch.count and await self._is_wanted(batch):
-            raise InvalidArgument(
-                f"rows of run {batch.source_run_id} are gone before they were copied"
-            )
-        return Ending(batch)
-
-    async def _write_pinned(self, batch: Batch, source_list: SourceList, turn: Turn) -> Ending:
-        job = await self.metadata.get(Job, batch.job_id)
-        params = load(job.params if job else None)
-        while True:
-            checking = source_list.strict and not batch.checked
-            left = file_chunks(
-                self.blobs,
-                source_list,
-                params,
-                batch.position,
-                limits=self.sizes.reader,
-                task_limits=self.limits,
-            )
-            try:
-                async with left as chunks:
-                    async for chunk in chunks:
-                        turn.begin()  # a packed list was unpacked from its start up to here
-                        if not await self._is_wanted(batch):
-                            return Ending(batch, is_cut=True)
-                        batch = await self._take(batch, chunk, checking=checking)
-                        if turn.is_over:
-                            return Ending(batch, goes_on=True)
-            except (InvalidArgument, TooLarge) as fault:
-                return Ending(batch, is_cut=True, why=fault.detail)
-            if not checking:
-                return Ending(batch, why=_why_nothing(batch))
-            if batch.errors:
-                return Ending(batch, is_cut=True, why=_why_refused(batch))
-            batch = await self._move(
-                batch, msgspec.structs.replace(batch, checked=True, position=START)
-            )
-
-    async def _take(self, batch: Batch, chunk: Chunk, *, checking: bool) -> Batch:
-        """Write what is good of a chunk, tell what is bad, and move the watermark."""
-        if not checking:
-            rows = await asyncio.to_thread(_rows, batch.run_id, chunk)
-            await self.tasks.add(batch.run_id, rows)
-            await self.work.enqueue(batch.run_id, [row.id for row in rows])
-        if chunk.errors and batch.errors < MOST_REPORTED:
-            key = error_report_key(batch.job_id, batch.run_id, chunk)
-            await self.blobs.put(key, as_stream([error_report(chunk.errors, batch.errors)]))
-        written = batch.written + (0 if checking else len(chunk.tasks))
-        ahead = msgspec.structs.replace(
-            batch,
-            written=written,
-            count=written,
-            position=chunk.position,
-            errors=batch.errors + len(chunk.errors),
-        )
-        batch = await self._move(batch, ahead)
-        self.wake(batch.run_id)
-        return batch
-
-    async def _move(self, batch: Batch, ahead: Batch) -> Batch:
-        """Store the watermark of a caller's list, and the run with the figures it stands for."""
-        while True:
-            run = await self.metadata.get(Run, batch.run_id)
-            grown = [self._grown(run, ahead)] if run else []
-            try:
-                await self.metadata.commit(ahead, *grown)
-            except Stale:
-                if await self.metadata.get(Batch, (batch.run_id, batch.first)) != batch:
-                    raise
-            else:
-                return msgspec.structs.replace(ahead, version=ahead.version + 1)
-
-    def _grown(self, run: Run, batch: Batch) -> Run:
-        next_index = max(run.next_index, batch.position.ordinal)
-        return life.listed(run, batch.written, next_index, batch.errors, self.clock.now())
-
-    def _chunks(self, batch: Batch) -> AsyncIterator[RowChunk]:
-        if batch.source_run_id:
-            return self._copies(batch, batch.source_run_id)
-        return self._listed(batch, batch.blob or "")
-
-    async def _listed(self, batch: Batch, blob: str) -> AsyncIterator[RowChunk]:
-        """What is left of a staged list."""
-        first, read = batch.first + batch.written, batch.read
-        chunks = stored_tasks(self.blobs, blob, offset=read, most=self.sizes.chunk_rows)
-        async for specs, length in chunks:
-            read += length
-            yield RowChunk(new_tasks(batch.run_id, first, specs), read)
-            first += len(specs)
-
-    async def _copies(self, batch: Batch, source: RunId) -> AsyncIterator[RowChunk]:
-        """What is left of an earlier run's rows."""
-        statuses = None if batch.statuses is None else frozenset(batch.statuses)
-        after: int | None = batch.read - 1
-        while after is not None:
-            page = await self.tasks.page(
-                source, limit=self.sizes.chunk_rows, after=after, whole=True
-            )
-            if page.tasks:
-                rows = [copied(row, statuses) for row in page.tasks]
-                yield RowChunk(rows, page.tasks[-1].index + 1)
-            after = page.cursor
-
-    async def _write_chunk(self, batch: Batch, chunk: RowChunk) -> Batch:
-        await self.tasks.add(batch.run_id, chunk.rows)
-        fresh, taken_over = await self._told_apart(batch, chunk)
-        await self.work.enqueue(batch.run_id, fresh)
-        ahead = msgspec.structs.replace(
-            batch,
-            written=batch.written + len(chunk.rows),
-            read=chunk.read,
-            inherited=batch.inherited + taken_over,
-        )
-        await self.metadata.commit(ahead)
-        return msgspec.structs.replace(ahead, version=ahead.version + 1)
-
-    async def _told_apart(self, batch: Batch, chunk: RowChunk) -> tuple[list[TaskId], Inheritance]:
-        """Which rows of a chunk are to be done, and what the others bring.
-
-        By the rows as stored: what settled late in its own run may have been copied by an
-        earlier ingester before it did.
-        """
-        if batch.statuses is None:
-            return [row.id for row in chunk.rows], NO_INHERITANCE
-        fresh, taken_over, left = list[TaskId](), NO_INHERITANCE, len(chunk.rows)
-        after: int | None = chunk.rows[0].index - 1
-        while after is not None and left:
-            page = await self.tasks.page(batch.run_id, limit=left, after=after)
-            fresh += [row.id for row in page.tasks if row.source_run_id is None]
-            taken_over += inherited(page.tasks)
-            left -= len(page.tasks)
-            after = page.cursor
-        return fresh, taken_over
-
-    async def _finish(self, ending: Ending) -> None:
-        """Say what came of the promise: all of it, or what was written when the run ended."""
-        batch = ending.batch
-        while True:
-            # The run is read first, so that its version tells when the batch ended in between:
-            # what is missing must be taken off the total once only.
-            run = await self.metadata.get(Run, batch.run_id)
-            if await self.metadata.get(Batch, (batch.run_id, batch.first)) != batch:
-                raise Stale(f"batch {batch.first} of {batch.run_id} has moved on")
-            ended = await self._ended(run, ending)
-            events = self._events(run, ended)
-            try:
-                await self.metadata.commit(*ended, *events, Removed(batch))
-                break
-            except Stale:
-                continue
-        if events:
-            self.wake_sender()
-        if ending.is_cut and ending.why:
-            await self._take_no_more(batch.run_id)
-        if batch.blob and not await self._is_pinned(batch):
-            await self.blobs.delete([batch.blob])
-
-    def _events(self, run: Run | None, ended: Sequence[Run]) -> list[OutboxEvent]:
-        """The outbox events of a run that ends with its batch."""
-        stopped = [one for one in ended if run and run.is_live and not one.is_live]
-        return [event for one in stopped for event in events_at_end(one, self.ids.new)]
-
-    async def _take_no_more(self, run_id: RunId) -> None:
-        await self.work.close(run_id)
-        self.wake(run_id)
-
-    async def _is_pinned(self, batch: Batch) -> bool:
-        """Whether the job keeps the list, to be read again."""
-        job = await self.metadata.get(Job, batch.job_id)
-        return bool(job and job.source_list and job.source_list.blob == batch.blob)
-
-    async def _ended(self, run: Run | None, ending: Ending) -> list[Run]:
-        if run is None:
-            return []
-        batch = await self._with_rows_ahead(ending.batch)
-        missing = batch.count - batch.written
-        if run.ingest_status is not IngestStatus.PENDING:
-            less = msgspec.structs.replace(run, total=run.total - missing)
-            return [less] if missing else []
-        now = self.clock.now()
-        if batch.source_list:
-            run = self._grown(run, batch)
-        ended = life.ingested(run, batch.first + batch.written, batch.inherited, now)
-        ended = life.explained(ended, ending.why, is_cut=ending.is_cut or missing > 0)
-        if ending.is_cut and ending.why and ended.is_live:
-            ended = life.stop(ended, now)
-        job = await self.metadata.get(Job, batch.job_id)
-        is_last = job is None or job.status is not JobStatus.OPEN
-        return [life.latch(ended, now) if is_last else ended]
-
-    async def _with_rows_ahead(self, batch: Batch) -> Batch:
-        """The batch as its rows tell it: whoever died before the watermark left some ahead of it,
-        and they may be done and counted by now.
-        """
-        after: int | None = _next(batch) - 1
-        while after is not None and (batch.source_list or batch.written < batch.count):
-            page = await self.tasks.page(batch.run_id, limit=self.sizes.chunk_rows, after=after)
-            end = batch.first + batch.count
-            rows = [row for row in page.tasks if not batch.blob or row.index < end]
-            if rows:
-                batch = _with_rows(batch, rows)
-            after = page.cursor if len(rows) == len(page.tasks) else None
-        return batch
-
-    async def _is_wanted(self, batch: Batch) -> bool:
-        """Whether the run is to have the rest of its rows.
-
-        One whose account failed is: its caller will run it again. A stop cuts a list short, but
-        not a copy, or the next rerun would have less to copy than there was.
-        """
-        run = await self.metadata.get(Run, batch.run_id)
-        if run is None or run.status is RunStatus.DELETED:
-            return False
-        return run.status is not RunStatus.STOPPED or batch.source_run_id is not None
-
-
-def _rows(run_id: RunId, chunk: Chunk) -> list[NewTask]:
-    task_id = task_ids(run_id)
-    return [NewTask(index, task_id(index), spec) for index, spec in chunk.tasks]
-
-
-def _next(batch: Batch) -> int:
-    """The index of the first row that the watermark does not cover."""
-    if batch.source_list:
-        return batch.position.ordinal
-    return batch.read if batch.source_run_id else batch.first + batch.written
-
-
-def _with_rows(batch: Batch, rows: Sequence[Task]) -> Batch:
-    written, after = batch.written + len(rows), rows[-1].index + 1
-    if batch.source_list:
-        position = msgspec.structs.replace(batch.position, ordinal=after)
-        return msgspec.structs.replace(batch, written=written, count=written, position=position)
-    return msgspec.structs.replace(
-        batch,
-        written=written,
-        read=after if batch.source_run_id else batch.read,
-        inherited=batch.inherited + inherited(rows),
-    )
-
-
-def _why_nothing(batch: Batch) -> str | None:
-    if batch.written:
-        return None
-    if batch.errors:
-        return f"None of the {batch.errors} rows of the list is a task; the report names them"
-    return "There is no row in the list"
-
-
-def _why_refused(batch: Batch) -> str:
-    return (
-        f"{batch.errors} of the {batch.position.ordinal} rows of the list are no tasks, and it was "
-        "to be taken whole or not at all; the report names them"
-    )

@@ -39,13 +39,13 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.tasks import NewTask, Tasks, copied, new_tasks
+from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.key_check import CheckKey, any_key
-from conveyor.steps.shared.list_chunks import stored_tasks
 from conveyor.steps.shared.ownership import latest_run, own_job
 from conveyor.steps.shared.quotas import Check, Demand, unlimited
+from conveyor.steps.shared.row_sources import RowChunk, copied_rows, stored_rows
 from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
 
 RUNS = 100
@@ -225,30 +225,19 @@ class RerunJob:
 
     async def _write_rows(self, plan: Plan) -> tuple[int, Inheritance]:
         retried, taken_over = 0, Inheritance()
-        async for rows in self._rows(plan):
-            await self.tasks.add(plan.run_id, rows)
-            fresh = [row.id for row in rows if row.inherited is None]
+        async for chunk in self._rows(plan):
+            await self.tasks.add(plan.run_id, chunk.rows)
+            fresh = [row.id for row in chunk.rows if row.inherited is None]
             await self.work.enqueue(plan.run_id, fresh)
             retried += len(fresh)
-            taken_over += inherited(row.inherited for row in rows if row.inherited)
+            taken_over += inherited(row.inherited for row in chunk.rows if row.inherited)
         return retried, taken_over
 
-    async def _rows(self, plan: Plan) -> AsyncIterator[list[NewTask]]:
+    def _rows(self, plan: Plan) -> AsyncIterator[RowChunk]:
+        most = self.sizes.chunk_rows
         if isinstance(plan.source, SourceList):
-            first = 0
-            async for specs, _ in stored_tasks(
-                self.blobs, plan.source.blob, most=self.sizes.chunk_rows
-            ):
-                yield new_tasks(plan.run_id, first, specs)
-                first += len(specs)
-            return
-        after: int | None = -1
-        while after is not None:
-            page = await self.tasks.page(
-                plan.source.id, limit=self.sizes.chunk_rows, after=after, whole=True
-            )
-            yield [copied(row, plan.statuses) for row in page.tasks]
-            after = page.cursor
+            return stored_rows(self.blobs, plan.source.blob, plan.run_id, most=most)
+        return copied_rows(self.tasks, plan.source.id, plan.statuses, most=most)
 
     async def _store(self, call: Call, plan: Plan, render: Render) -> Answer:
         run = self._new_run(plan)

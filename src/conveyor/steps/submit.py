@@ -46,7 +46,7 @@ from conveyor.domain.submission import (
     job_params,
     job_schedule,
 )
-from conveyor.domain.task import TaskSpec
+from conveyor.domain.task import TaskSpec, new_tasks
 from conveyor.domain.task_bodies import Submitted, read_submission
 from conveyor.domain.task_list.decompress import Compression, detect_compression
 from conveyor.domain.task_list.reader import Chunk, ReadEnough, invalid_rows
@@ -67,13 +67,13 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.tasks import Tasks, new_tasks, portions
+from conveyor.ports.tasks import Tasks, in_chunks
 from conveyor.ports.work import Work
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.key_check import CheckKey, any_key
-from conveyor.steps.shared.list_chunks import file_chunks
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.quotas import Check, Demand, unlimited
+from conveyor.steps.shared.row_sources import file_chunks
 from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
 
 log = structlog.get_logger()
@@ -356,7 +356,7 @@ class SubmitJob:
             return  # the job is on record: the sweeper finds its batch and sends the message
 
     async def _write_rows(self, run_id: RunId, specs: list[TaskSpec]) -> None:
-        for rows in portions(new_tasks(run_id, 0, specs)):
+        for rows in in_chunks(new_tasks(run_id, 0, specs)):
             await self.tasks.add(run_id, rows)
             await self.work.enqueue(run_id, [row.id for row in rows])
 

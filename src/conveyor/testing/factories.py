@@ -33,6 +33,7 @@ from conveyor.domain.run import Run
 from conveyor.domain.signing import SigningKey, SigningKeys
 from conveyor.domain.task import (
     Inherited,
+    NewTask,
     SettleDecision,
     Settlement,
     StoredBody,
@@ -42,7 +43,6 @@ from conveyor.domain.task import (
 )
 from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.ports.gateway import Refusal
-from conveyor.ports.tasks import NewTask
 from conveyor.ports.work import Held
 from conveyor.testing.clock import NOON, FakeIds
 

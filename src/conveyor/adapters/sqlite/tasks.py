@@ -27,9 +27,9 @@ from conveyor.adapters.sqlite.run_numbers import RunNumbers, find_run_no, make_r
 from conveyor.domain.counts import COLUMNS as COUNTED
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import RunId, TaskId, task_index
-from conveyor.domain.task import WORKER_LOST, Attempt, Inherited, Task, TaskStatus
+from conveyor.domain.task import WORKER_LOST, Attempt, Inherited, NewTask, Task, TaskStatus
 from conveyor.ports.clock import Clock
-from conveyor.ports.tasks import PAGE_BYTES, NewTask, TaskPage
+from conveyor.ports.tasks import PAGE_BYTES, TaskPage
 from conveyor.ports.work import Held
 
 LAPSED = """

@@ -8,8 +8,17 @@ import msgspec
 import pytest
 
 from conveyor.domain.ids import RunId
-from conveyor.domain.task import FINAL, Task, TaskSpec, TaskStatus, as_claimed, as_listed, size_of
-from conveyor.ports.tasks import PAGE_BYTES, NewTask, TaskPage
+from conveyor.domain.task import (
+    FINAL,
+    NewTask,
+    Task,
+    TaskSpec,
+    TaskStatus,
+    as_claimed,
+    as_listed,
+    size_of,
+)
+from conveyor.ports.tasks import PAGE_BYTES, TaskPage
 from conveyor.ports.work import CLAIM_BYTES
 from conveyor.testing.contracts.engine import (
     MANY,

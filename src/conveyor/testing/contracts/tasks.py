@@ -8,8 +8,8 @@ import pytest
 
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import FINAL, Task, TaskStatus, as_listed
-from conveyor.ports.tasks import NewTask, TaskPage
+from conveyor.domain.task import FINAL, NewTask, Task, TaskStatus, as_listed
+from conveyor.ports.tasks import TaskPage
 from conveyor.testing.contracts.engine import Engine, claim, given_tasks, rows, settle, stored
 from conveyor.testing.contracts.heavy_rows import HeavyRowsContract
 from conveyor.testing.contracts.lapsed import LapsedContract

@@ -10,10 +10,9 @@ from conveyor.domain import task as life
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import Attempt, SettleDecision, Settlement, Task, TaskStatus
+from conveyor.domain.task import Attempt, NewTask, SettleDecision, Settlement, Task, TaskStatus
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock
-from conveyor.ports.tasks import NewTask
 from conveyor.ports.work import Held
 
 LOST_FOR_GOOD = life.counted(

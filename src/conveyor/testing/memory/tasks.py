@@ -7,8 +7,8 @@ from itertools import islice
 
 from conveyor.domain.counts import Counts
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import Attempt, Task, TaskStatus, as_listed, in_brief, size_of
-from conveyor.ports.tasks import PAGE_BYTES, NewTask, TaskPage
+from conveyor.domain.task import Attempt, NewTask, Task, TaskStatus, as_listed, in_brief, size_of
+from conveyor.ports.tasks import PAGE_BYTES, TaskPage
 from conveyor.ports.work import Held
 from conveyor.testing.memory.rows import Rows
 

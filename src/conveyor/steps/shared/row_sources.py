@@ -1,4 +1,7 @@
-"""Task lists in blobs as streams: a file input in chunks of checked rows, a stored list in tasks."""
+"""Where the rows of a run come from: a file input, a stored list, or the rows of an earlier run.
+
+Each is read in chunks, from wherever an earlier reader got to.
+"""
 
 import asyncio
 import math
@@ -7,15 +10,17 @@ from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 
+from conveyor.domain.ids import RunId
 from conveyor.domain.params import Params
+from conveyor.domain.rerun import Statuses, copy_rows
 from conveyor.domain.submission import Limits
-from conveyor.domain.task import TaskSpec
+from conveyor.domain.task import NewTask, TaskSpec, new_tasks
 from conveyor.domain.task_list.reader import LIMITS, START, Chunk, SourceListReader
 from conveyor.domain.task_list.rows import Position, ReaderLimits
 from conveyor.domain.task_list.spec import SourceList
 from conveyor.errors import InvalidArgument
 from conveyor.ports.blobs import Blobs
-from conveyor.ports.tasks import PAGE_BYTES
+from conveyor.ports.tasks import PAGE_BYTES, Tasks
 
 SPECS = msgspec.json.Decoder(TaskSpec)
 
@@ -56,6 +61,35 @@ async def _in_threads(chunks: Iterator[Chunk]) -> AsyncIterator[Chunk]:
     """Compute each chunk in a thread: it takes tens of milliseconds, too long for the loop."""
     while chunk := await asyncio.to_thread(next, chunks, None):
         yield chunk
+
+
+class RowChunk(msgspec.Struct, frozen=True):
+    """Rows to be added in one call, and where the next chunk begins (`Batch.read`)."""
+
+    rows: list[NewTask]
+    read: int
+
+
+async def stored_rows(
+    blobs: Blobs, key: str, run_id: RunId, *, first: int = 0, offset: int = 0, most: int
+) -> AsyncIterator[RowChunk]:
+    """The tasks of a stored list as rows from index `first`; `read` is in bytes of the list."""
+    async for specs, length in stored_tasks(blobs, key, offset=offset, most=most):
+        offset += length
+        yield RowChunk(new_tasks(run_id, first, specs), offset)
+        first += len(specs)
+
+
+async def copied_rows(
+    tasks: Tasks, source: RunId, statuses: Statuses | None, *, first: int = 0, most: int
+) -> AsyncIterator[RowChunk]:
+    """The rows of an earlier run from index `first`, copied; `read` is in indexes."""
+    after: int | None = first - 1
+    while after is not None:
+        page = await tasks.page(source, limit=most, after=after, whole=True)
+        if page.tasks:
+            yield RowChunk(copy_rows(page.tasks, statuses), page.tasks[-1].index + 1)
+        after = page.cursor
 
 
 async def stored_tasks(
