@@ -14,11 +14,11 @@ from conveyor.steps.control import ControlWorker, Handler, WorkStatus
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.export import Export
 from conveyor.steps.ingest import Ingest
-from conveyor.steps.pack import Pack
 from conveyor.steps.purge import Purge
 from conveyor.steps.shared.batch_writer import BatchWriter
 from conveyor.steps.shared.sizes import Sizes
 from conveyor.steps.shared.turn import Turn
+from conveyor.steps.zip_export import ZipExport
 
 # Slots of one process. An export keeps its slot for hours, so one caller has one of them.
 INGESTS = SlotLimits(slots=4, per_caller=2)
@@ -36,7 +36,7 @@ def wire_control_worker(stores: Stores, writer: BatchWriter, exporting: Export) 
 
 
 def wire_export(settings: Settings, stores: Stores) -> Export:
-    pack = Pack(
+    zip_export = ZipExport(
         tasks=stores.tasks,
         bodies=stores.bodies,
         blobs=stores.blobs,
@@ -49,7 +49,7 @@ def wire_export(settings: Settings, stores: Stores) -> Export:
         control_queue=stores.control_queue,
         clock=stores.clock,
         ids=stores.ids,
-        make=pack.write,
+        make=zip_export.write,
     )
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields
 from typing import get_type_hints
 
 from conveyor import __version__
-from conveyor.adapters.files import room
+from conveyor.adapters.files import disk_space
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
-from conveyor.adapters.files.notice import Notice, posted, read_notice
+from conveyor.adapters.files.service_info import ServiceInfo, published, read_service_info
 from conveyor.adapters.packs.bodies import PackBodies
 from conveyor.adapters.packs.store import visit_packs
 from conveyor.adapters.sqlite.database import owner_of
@@ -31,6 +31,7 @@ from conveyor.ports.step_functions import StepFunctions
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Held, Work
+from conveyor.process_metrics import DiskSpace
 from conveyor.settings import Settings, shown
 from conveyor.steps.complete import Complete
 from conveyor.steps.doctor.audit import Audit
@@ -40,9 +41,8 @@ from conveyor.steps.sweep.retire import DeleteRun, RetireRuns
 from conveyor.steps.sweep.stalled import StalledWork
 from conveyor.steps.sweep.sweeper import Count, Sweeper
 from conveyor.timekeeping import DueTimes
-from conveyor.vitals import Room
 
-Address = Notice
+Address = ServiceInfo
 PACKS = "packs"  # the folder of packs, beside bodies that are files
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - to reach, not to listen
 
@@ -71,7 +71,7 @@ class Engines(Stores):
     webhooks: Webhooks
     encryption: KeyRing
     link_secret: bytes
-    room: Callable[[], Awaitable[Room]]
+    disk_space: Callable[[], Awaitable[DiskSpace]]
     due_times: DueTimes
     dead: Sequence[Held]  # claims of processes known to be dead
 
@@ -102,7 +102,7 @@ def owner(settings: Settings) -> str | None:
 
 def notice(settings: Settings) -> Address | None:
     """Where the running service can be asked, as it says itself."""
-    return read_notice(settings.folder)
+    return read_service_info(settings.folder)
 
 
 @contextmanager
@@ -110,7 +110,7 @@ def announced(settings: Settings, token: str, host: str, port: int) -> Iterator[
     """Let operators find a running service."""
     near = EVERYWHERE.get(host, host)
     address = f"[{near}]" if ":" in near else near
-    with posted(settings.folder, Notice(f"http://{address}:{port}", token)):
+    with published(settings.folder, ServiceInfo(f"http://{address}:{port}", token)):
         yield
 
 
@@ -215,7 +215,7 @@ def wire_doctor(settings: Settings, stores: Stores, sweep: Sweeper, *, running: 
             yield one, sweep.when(one) if running else "at the next start of the service"
 
     async def environment() -> Environment:
-        free, size = await room.disk(settings.folder)
+        free, size = await disk_space.disk_usage(settings.folder)
         return Environment(
             version=__version__,
             running=running,

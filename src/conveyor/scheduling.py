@@ -4,16 +4,15 @@ from datetime import timedelta
 
 from conveyor.api.schedules import Schedules
 from conveyor.operating import Engines, Stores
-from conveyor.steps.fire import Fire
 from conveyor.steps.read import Read
-from conveyor.steps.reschedule import Reschedule
+from conveyor.steps.schedules import FireSchedules, ManageSchedules
 from conveyor.telemetry import Metrics
 
 FIRE_IDLE = timedelta(seconds=1)
 
 
-def wire_fire(stores: Stores, metrics: Metrics) -> Fire:
-    return Fire(
+def wire_fire(stores: Stores, metrics: Metrics) -> FireSchedules:
+    return FireSchedules(
         metadata=stores.metadata,
         control_queue=stores.control_queue,
         clock=stores.clock,
@@ -23,7 +22,7 @@ def wire_fire(stores: Stores, metrics: Metrics) -> Fire:
 
 
 def wire_schedules(engines: Engines, read: Read) -> Schedules:
-    rescheduling = Reschedule(
+    rescheduling = ManageSchedules(
         metadata=engines.metadata, encryption=engines.encryption, clock=engines.clock
     )
     return Schedules(rescheduling=rescheduling, read=read)

@@ -14,7 +14,7 @@ import structlog
 from conveyor import __version__
 from conveyor.adapters.crypto.key_files import load_or_create_key
 from conveyor.adapters.crypto.key_ring import new_token
-from conveyor.adapters.files import room as files_room
+from conveyor.adapters.files import disk_space
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.files.private import is_open_to_others, make_private
@@ -50,6 +50,7 @@ from conveyor.operating import PACKS, Engines, ports, wire_complete, wire_doctor
 from conveyor.port_metrics import timed
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock, Ids
+from conveyor.process_metrics import DiskSpace, ProcessMetrics
 from conveyor.reporting import open_step_functions
 from conveyor.scheduling import FIRE_IDLE, wire_fire, wire_schedules
 from conveyor.settings import Settings
@@ -61,15 +62,14 @@ from conveyor.steps.deliver.sender import OutboxSender
 from conveyor.steps.dispatch.config import DispatchConfig
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.doctor.doctor import LEAST_ROOM
-from conveyor.steps.fire import Fire
 from conveyor.steps.progress import ROUND, ProgressFeed
+from conveyor.steps.schedules import FireSchedules
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
 from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
 from conveyor.steps.sweep.sweeper import Sweeper
 from conveyor.telemetry import MeteredGateway, MeteredTasks, MeteredWebhooks, MeteredWork, Metrics
 from conveyor.timekeeping import Timekeeper
-from conveyor.vitals import Room, Vitals
 from conveyor.worker import serve
 
 # Kind of state -> URL schemes that can hold it.
@@ -106,11 +106,11 @@ class Service:
     dispatcher: Dispatcher
     deliver: OutboxSender
     control_worker: ControlWorker
-    fire: Fire
+    fire: FireSchedules
     sweep: Sweeper
     sweep_every: timedelta
     progress: ProgressFeed
-    vitals: Vitals
+    process_metrics: ProcessMetrics
     timekeeper: Timekeeper | None  # None where the clock is a test's, and is never set
     token: str  # opens the door for operators
     authenticate: Authenticate
@@ -220,7 +220,7 @@ async def open_embedded(
         webhooks=await stack.enter_async_context(open_webhooks(settings)),
         encryption=await open_key_ring(settings),
         link_secret=load_or_create_key(folder / "links.key"),
-        room=lambda: _room(folder),
+        disk_space=lambda: _disk_space(folder),
         due_times=rows.due_times,
         dead=rows.dead,
     )
@@ -291,7 +291,7 @@ def wire(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> 
         sweep=sweep,
         sweep_every=settings.sweep_every,
         progress=progress,
-        vitals=_wire_vitals(settings, engines, metrics),
+        process_metrics=_wire_process_metrics(settings, engines, metrics),
         timekeeper=_wire_timekeeper(engines),
         token=operators.token,
         authenticate=authenticate,
@@ -413,13 +413,13 @@ def _wire_dispatcher(
     return dispatcher
 
 
-def _wire_vitals(settings: Settings, engines: Engines, metrics: Metrics) -> Vitals:
-    return Vitals(
+def _wire_process_metrics(settings: Settings, engines: Engines, metrics: Metrics) -> ProcessMetrics:
+    return ProcessMetrics(
         metrics=metrics,
         metadata=engines.metadata,
         control_queue=engines.control_queue,
         clock=engines.clock,
-        room=engines.room,
+        disk_space=engines.disk_space,
         slow_loop=settings.slow_loop,
     )
 
@@ -431,21 +431,21 @@ def _wire_timekeeper(engines: Engines) -> Timekeeper | None:
     return Timekeeper(clock=clock, due_times=engines.due_times)
 
 
-async def _room(folder: Path) -> Room:
+async def _disk_space(folder: Path) -> DiskSpace:
     database = folder / "conveyor.db"
     parts = {"rows": database, "log": database.with_name("conveyor.db-wal")}
-    return Room(*await files_room.disk(folder), await files_room.sizes(parts))
+    return DiskSpace(*await disk_space.disk_usage(folder), await disk_space.file_sizes(parts))
 
 
 def _readiness(engines: Engines, dispatcher: Dispatcher) -> Ready:
-    """Ask each engine something small; one that cannot answer, or has no room, raises `Unavailable`."""
+    """Ask each engine something small; one that cannot answer, or has no disk space, raises `Unavailable`."""
 
     async def ready() -> None:
-        free = (await engines.room()).free
+        free = (await engines.disk_space()).free
         if free < LEAST_ROOM or dispatcher.storage.is_closed:
             raise StorageFull(
                 f"The disk of the data folder must have {LEAST_ROOM >> 20} MiB free and take every "
-                f"page, has {free >> 20} MiB: make room"
+                f"page, has {free >> 20} MiB: free some disk space"
             )
         await engines.metadata.live_runs(limit=1)
         await engines.tasks.runs_held(limit=1)

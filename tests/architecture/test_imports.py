@@ -20,7 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings_loader": {"errors", "domain", "settings"},
     "telemetry": {"errors", "domain", "ports"},
     "port_metrics": {"errors", "domain", "ports", "telemetry"},
-    "vitals": {"errors", "domain", "ports", "telemetry", "worker"},
+    "process_metrics": {"errors", "domain", "ports", "telemetry", "worker"},
     "timekeeping": {"errors", "ports", "worker"},
     "api": {"errors", "domain", "ports", "steps", "telemetry", "__version__"},
     # It runs in other people's programs, and knows the service by its wire alone.

@@ -47,14 +47,12 @@ from conveyor.steps.deliver.channels import StepFunctionsChannel, WebhookChannel
 from conveyor.steps.deliver.sender import ChannelSender, OutboxSender
 from conveyor.steps.export import Export
 from conveyor.steps.file_inputs import FileInputs
-from conveyor.steps.fire import Fire
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.lifecycle import Lifecycle
-from conveyor.steps.pack import Pack
 from conveyor.steps.purge import Purge
 from conveyor.steps.read import Read
 from conveyor.steps.rerun import RerunJob, Rerunning
-from conveyor.steps.reschedule import Reschedule
+from conveyor.steps.schedules import FireSchedules, ManageSchedules
 from conveyor.steps.settle import Settle
 from conveyor.steps.shared.attempt import Assignment, Fetched, FinishedAttempt, Result
 from conveyor.steps.shared.batch_writer import BatchWriter
@@ -68,6 +66,7 @@ from conveyor.steps.sweep.retire import RetireRuns
 from conveyor.steps.sweep.stalled import StalledWork
 from conveyor.steps.sweep.sweeper import Sweeper
 from conveyor.steps.webhooks import ManageWebhooks, RotateSigningKeys
+from conveyor.steps.zip_export import ZipExport
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.memory.blobs import MemoryBlobs
 from conveyor.testing.memory.bodies import MemoryBodies
@@ -142,8 +141,8 @@ class House:
     rotate: RotateSigningKeys
     webhook_sender: ChannelSender[Webhook]
     told: ScriptedWebhooks
-    fire: Fire
-    rescheduling: Reschedule
+    fire: FireSchedules
+    rescheduling: ManageSchedules
     fired: Counter[str] = field(default_factory=Counter)
     swept: Counter[str] = field(default_factory=Counter)
     cleared: Counter[str] = field(default_factory=Counter)
@@ -331,14 +330,14 @@ def a_house(
         delete_run=delete.run,
     )
 
-    pack = Pack(tasks=tasks, bodies=kept, blobs=blobs, clock=clock, cap=export_bytes)
+    zip_export = ZipExport(tasks=tasks, bodies=kept, blobs=blobs, clock=clock, cap=export_bytes)
     exporting = Export(
         metadata=metadata,
         blobs=blobs,
         control_queue=control_queue,
         clock=clock,
         ids=ids,
-        make=pack.write,
+        make=zip_export.write,
     )
     idempotency = Idempotency(metadata=metadata, clock=clock)
     told = ScriptedWebhooks()
@@ -467,14 +466,14 @@ def a_house(
         ),
         purge=purge,
         exporting=exporting,
-        fire=Fire(
+        fire=FireSchedules(
             metadata=metadata,
             control_queue=control_queue,
             clock=clock,
             ids=ids,
             count=lambda what: fired.update([what]),
         ),
-        rescheduling=Reschedule(metadata=metadata, encryption=encryption, clock=clock),
+        rescheduling=ManageSchedules(metadata=metadata, encryption=encryption, clock=clock),
         settle=Settle(
             metadata=metadata,
             tasks=tasks,

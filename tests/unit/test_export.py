@@ -24,7 +24,7 @@ from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import ExportId, JobId, RunId
 from conveyor.domain.task import Refused, Task
 from conveyor.errors import IllegalMove, NotFound, StorageFull, Unavailable
-from conveyor.steps import pack
+from conveyor.steps import zip_export
 from conveyor.steps.control import LEASE, LONGEST_DELAY, MOST_DELIVERIES
 from conveyor.steps.shared.attempt import Fetched, FinishedAttempt, Result
 from conveyor.testing.factories import a_problem, an_export
@@ -47,9 +47,9 @@ Line = dict[str, Any]
 @pytest.fixture(params=["small", "large"])
 def _sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything again with results that are streamed, several pages and portions."""
-    monkeypatch.setattr(pack, "PAGE", 2)
+    monkeypatch.setattr(zip_export, "PAGE", 2)
     if request.param == "large":
-        monkeypatch.setattr(pack, "LARGE", 1)
+        monkeypatch.setattr(zip_export, "LARGE", 1)
 
 
 pytestmark = pytest.mark.usefixtures("_sizes")

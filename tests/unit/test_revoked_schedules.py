@@ -14,7 +14,7 @@ from conveyor.domain.ids import JobId, KeyId
 from conveyor.domain.job import Job
 from conveyor.domain.schedule import PauseReason, ScheduleState
 from conveyor.steps.api_keys import ApiKeyAdmin
-from conveyor.steps.fire import Fired
+from conveyor.steps.schedules import FireOutcome
 from tests.unit.kit import CALLER, House, a_call, a_house, ids_as_answer, ids_in
 
 HOUR = timedelta(hours=1)
@@ -85,7 +85,7 @@ async def test_what_a_crash_left_of_a_revocation_is_paused_when_it_is_due(desk: 
 
     job = await desk.job(job_id)
     assert (job.runs, job.pause_reason) == (0, PauseReason.API_KEY_REVOKED)
-    assert desk.house.fired == {Fired.PAUSED: 1}
+    assert desk.house.fired == {FireOutcome.PAUSED: 1}
     assert await desk.fire() == 0
 
 
@@ -105,7 +105,7 @@ async def test_a_schedule_resumes_under_the_key_that_resumes_it(desk: Desk) -> N
     job_id = await desk.schedule(revoked)
     await desk.admin.revoke(revoked)
 
-    await desk.house.rescheduling.turn(
+    await desk.house.rescheduling.set_state(
         CALLER, job_id, ScheduleState.ACTIVE, key_id=good, gateway_key="another gateway key"
     )
 

@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 
 from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.deletion import PURGE
+from conveyor.process_metrics import DiskSpace
 from conveyor.settings import Settings
 from conveyor.steps.doctor.doctor import LEAST_ROOM
-from conveyor.vitals import Room
 from conveyor.wiring import open_embedded, wire
 
 A_PURGE = ControlMessage(kind=PURGE, subject="a job", payload={"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"})
@@ -86,12 +86,12 @@ async def test_a_bug_in_a_background_loop_does_not_end_the_process(
 async def test_a_service_without_room_for_pages_is_not_ready(tmp_path: Path) -> None:
     free = LEAST_ROOM
 
-    async def room() -> Room:
-        return Room(free, 10 * LEAST_ROOM, {})
+    async def disk_space() -> DiskSpace:
+        return DiskSpace(free, 10 * LEAST_ROOM, {})
 
     settings = Settings(data=str(tmp_path), durability="process")
     async with AsyncExitStack() as stack:
-        engines = replace(await open_embedded(settings, stack), room=room)
+        engines = replace(await open_embedded(settings, stack), disk_space=disk_space)
         service = wire(settings, engines)
         transport = httpx.ASGITransport(app=service.app)
         client = httpx.AsyncClient(transport=transport, base_url="http://service")

@@ -11,12 +11,12 @@ from conveyor.api.intake import LARGEST_FORM, read_body
 from conveyor.domain.ids import JobId
 from conveyor.domain.schedule import ScheduleState, parse_schedule, parse_turn
 from conveyor.steps.read import Read
-from conveyor.steps.reschedule import Reschedule
+from conveyor.steps.schedules import ManageSchedules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedules:
-    rescheduling: Reschedule
+    rescheduling: ManageSchedules
     read: Read
 
     async def replace_schedule(self, request: Request) -> Response:
@@ -27,7 +27,7 @@ class Schedules:
     async def turn_schedule(self, request: Request) -> Response:
         state = parse_turn(await read_body(request, LARGEST_FORM))
         known = who(request) if state is ScheduleState.PAUSED else scraper(request)
-        await self.rescheduling.turn(
+        await self.rescheduling.set_state(
             known.caller,
             _job(request),
             state,

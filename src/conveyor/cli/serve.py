@@ -131,7 +131,7 @@ async def serve_until(
             group.create_task(serving, name="http")
             group.create_task(service.follow_runs(stopping), name="watch")
             group.create_task(service.note_uses(stopping), name="uses")
-        group.create_task(service.vitals.watch(stopping), name="vitals")
+        group.create_task(service.process_metrics.watch(stopping), name="process_metrics")
         group.create_task(service.keep_time(stopping), name="time")
         if role is not Role.API:
             group.create_task(service.work(stopping), name="work")

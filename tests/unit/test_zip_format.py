@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conveyor.domain.zipping import (
+from conveyor.domain.zip_format import (
     BOUNDS,
     STORED,
     Bounds,

@@ -28,7 +28,7 @@ from conveyor.domain.export import (
 from conveyor.domain.ids import TaskId
 from conveyor.domain.job import Job
 from conveyor.domain.task import Task, has_expired
-from conveyor.domain.zipping import Entry, Item, Stream, directory_line, ending, laid_out, packed
+from conveyor.domain.zip_format import Entry, Item, Stream, directory_line, ending, laid_out, packed
 from conveyor.errors import NotFound, Unavailable
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
@@ -66,7 +66,7 @@ class Packed(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pack:
+class ZipExport:
     tasks: Tasks
     bodies: Bodies
     blobs: Blobs

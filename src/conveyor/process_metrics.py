@@ -1,5 +1,7 @@
-"""What a process watches of itself while it runs: how late its event loop is, and figures of the
-engines, sampled in the background so that whoever asks for the metrics waits for nothing.
+"""Metrics of the process: the lag of its event loop, and figures of the engines.
+
+The figures are sampled in the background, so that a scrape of the metrics never waits for an
+engine.
 """
 
 import asyncio
@@ -23,13 +25,13 @@ from conveyor.worker import rest
 TICK = timedelta(milliseconds=250)
 REMEMBERED = 240  # ticks: a minute
 SAMPLE_EVERY = timedelta(seconds=15)
-MOST_COUNTED = 1000  # of each kind: more than that says no more to a person
+MOST_COUNTED = 1000  # of each kind: a larger number would tell an operator no more
 
 log = structlog.get_logger()
 
 
-class Room(NamedTuple):
-    """Bytes: free on the disk of the data, its size, and what parts of the database take."""
+class DiskSpace(NamedTuple):
+    """In bytes: free on the disk of the data, its size, and the parts of the database."""
 
     free: int
     size: int
@@ -37,12 +39,12 @@ class Room(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vitals:
+class ProcessMetrics:
     metrics: Metrics
     metadata: Metadata
     control_queue: DeadLetters
     clock: Clock
-    room: Callable[[], Awaitable[Room]]
+    disk_space: Callable[[], Awaitable[DiskSpace]]
     slow_loop: timedelta
     lags: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
@@ -50,13 +52,13 @@ class Vitals:
         self.metrics.lag_max.set_function(lambda: max(self.lags, default=0.0))
 
     async def watch(self, stopping: asyncio.Event) -> None:
-        """Watch until told to stop."""
+        """Measure until the process stops."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._time_the_loop(stopping), name="lag")
-            group.create_task(self._sample_for_ever(stopping), name="samples")
+            group.create_task(self._measure_lag(stopping), name="lag")
+            group.create_task(self._sample_engines(stopping), name="samples")
 
-    async def _time_the_loop(self, stopping: asyncio.Event) -> None:
-        """See how late timers fire. Nothing else tells of work that keeps the loop from others."""
+    async def _measure_lag(self, stopping: asyncio.Event) -> None:
+        """Measure how late timers fire: the only sign of work that blocks the event loop."""
         due = TICK.total_seconds()
         while not stopping.is_set():
             started = time.perf_counter()
@@ -70,7 +72,7 @@ class Vitals:
         if lag >= self.slow_loop.total_seconds():
             log.warning("loop.lagged", seconds=round(lag, 3))
 
-    async def _sample_for_ever(self, stopping: asyncio.Event) -> None:
+    async def _sample_engines(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
             try:
                 await self.sample()
@@ -79,11 +81,11 @@ class Vitals:
             await rest(stopping, SAMPLE_EVERY)
 
     async def sample(self) -> None:
-        """Read what the gauges of engines show; until the next time they show this."""
-        room = await self.room()
-        self.metrics.disk_free.set(room.free)
-        self.metrics.disk_size.set(room.size)
-        for part, length in room.database.items():
+        """Set the gauges of the engines; they show these values until the next sample."""
+        space = await self.disk_space()
+        self.metrics.disk_free.set(space.free)
+        self.metrics.disk_size.set(space.size)
+        for part, length in space.database.items():
             self.metrics.database.labels(part).set(length)
         self.metrics.batches.set(len(await self.metadata.page(Batch, limit=MOST_COUNTED)))
         self.metrics.dead_letters.set(

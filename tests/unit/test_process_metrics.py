@@ -9,46 +9,48 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from conveyor.adapters.files import room as files_room
+from conveyor.adapters.files import disk_space
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.domain.batch import Batch
 from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import Unavailable
+from conveyor.process_metrics import REMEMBERED, DiskSpace, ProcessMetrics
 from conveyor.telemetry import Metrics
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.contracts.control_queue import a_message
 from conveyor.testing.memory.metadata import MemoryMetadata
-from conveyor.vitals import REMEMBERED, Room, Vitals
 from tests.unit.gateway_kit import until
 
 SLOW = timedelta(milliseconds=300)
-ROOM = Room(10, 100, {"rows": 7, "log": 3})
+ROOM = DiskSpace(10, 100, {"rows": 7, "log": 3})
 
 
-async def room() -> Room:
+async def some_space() -> DiskSpace:
     return ROOM
 
 
-def vitals(
-    *, room: Callable[[], Awaitable[Room]] = room, control_queue: MemoryControlQueue | None = None
-) -> Vitals:
+def measured(
+    *,
+    disk_space: Callable[[], Awaitable[DiskSpace]] = some_space,
+    control_queue: MemoryControlQueue | None = None,
+) -> ProcessMetrics:
     clock = FakeClock()
-    return Vitals(
+    return ProcessMetrics(
         metrics=Metrics(),
         metadata=MemoryMetadata(clock),
         control_queue=control_queue or MemoryControlQueue(clock),
         clock=clock,
-        room=room,
+        disk_space=disk_space,
         slow_loop=SLOW,
     )
 
 
-def figure(of: Vitals, name: str, **labels: str) -> float | None:
+def figure(of: ProcessMetrics, name: str, **labels: str) -> float | None:
     return of.metrics.registry.get_sample_value(f"conveyor_{name}", labels)
 
 
 async def test_work_that_keeps_the_loop_is_seen_as_lag_and_logged() -> None:
-    watched, stopping = vitals(), asyncio.Event()
+    watched, stopping = measured(), asyncio.Event()
     with capture_logs() as logs:
         async with asyncio.TaskGroup() as group:
             group.create_task(watched.watch(stopping))
@@ -64,7 +66,7 @@ async def test_work_that_keeps_the_loop_is_seen_as_lag_and_logged() -> None:
 
 
 async def test_a_calm_loop_is_not_logged_and_old_lags_are_forgotten() -> None:
-    watched = vitals()
+    watched = measured()
     with capture_logs() as logs:
         watched.tick(0.5)
         for _ in range(REMEMBERED):
@@ -75,7 +77,7 @@ async def test_a_calm_loop_is_not_logged_and_old_lags_are_forgotten() -> None:
 
 async def test_the_figures_of_engines_are_sampled() -> None:
     control_queue = MemoryControlQueue(FakeClock())
-    watched = vitals(control_queue=control_queue)
+    watched = measured(control_queue=control_queue)
     now = watched.clock.now()
     await watched.metadata.commit(
         Batch(run_id=RunId("r"), job_id=JobId("j"), first=0, count=1, blob="b", created_at=now)
@@ -98,11 +100,11 @@ async def test_the_figures_of_engines_are_sampled() -> None:
 async def test_an_engine_that_is_away_is_told_of_and_the_watching_goes_on() -> None:
     stopping, asked = asyncio.Event(), asyncio.Event()
 
-    async def away() -> Room:
+    async def away() -> DiskSpace:
         asked.set()
         raise Unavailable("the disk is away")
 
-    watched = vitals(room=away)
+    watched = measured(disk_space=away)
     with capture_logs() as logs:
         async with asyncio.TaskGroup() as group:
             group.create_task(watched.watch(stopping))
@@ -113,13 +115,13 @@ async def test_an_engine_that_is_away_is_told_of_and_the_watching_goes_on() -> N
     ]
 
 
-async def test_room_is_that_of_the_disk_and_a_file_that_is_not_there_takes_none(
+async def test_disk_space_is_that_of_the_disk_and_a_file_that_is_not_there_takes_none(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "a").write_bytes(b"12345")
-    free, size = await files_room.disk(tmp_path)
+    free, size = await disk_space.disk_usage(tmp_path)
     assert 0 < free <= size
-    told = await files_room.sizes({"a": tmp_path / "a", "b": tmp_path / "b"})
+    told = await disk_space.file_sizes({"a": tmp_path / "a", "b": tmp_path / "b"})
     assert told == {"a": 5, "b": 0}
     with pytest.raises(Unavailable):
-        await files_room.disk(tmp_path / "nowhere")
+        await disk_space.disk_usage(tmp_path / "nowhere")

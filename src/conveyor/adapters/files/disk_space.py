@@ -1,4 +1,4 @@
-"""How much room the data have, and how much files take."""
+"""Disk space: how much is free, and how much files take."""
 
 import asyncio
 import shutil
@@ -8,15 +8,15 @@ from pathlib import Path
 from conveyor.adapters.files.disk import own_errors
 
 
-async def disk(folder: Path) -> tuple[int, int]:
-    """Bytes free on the disk a folder is on, and its size."""
+async def disk_usage(folder: Path) -> tuple[int, int]:
+    """The free bytes and the size of the disk that a folder is on."""
     with own_errors():
-        usage = await asyncio.to_thread(shutil.disk_usage, folder)  # a network disk may hang
+        usage = await asyncio.to_thread(shutil.disk_usage, folder)  # may hang on a network disk
     return usage.free, usage.total
 
 
-async def sizes(files: Mapping[str, Path]) -> dict[str, int]:
-    """The length of each file; one that is not there takes nothing."""
+async def file_sizes(files: Mapping[str, Path]) -> dict[str, int]:
+    """The length of each file; 0 for one that does not exist."""
     with own_errors():
         return dict(zip(files, await asyncio.to_thread(_lengths, files.values()), strict=True))
 

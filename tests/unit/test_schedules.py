@@ -23,8 +23,8 @@ from conveyor.errors import (
     RunNotTerminal,
     Unavailable,
 )
-from conveyor.steps import fire as module
-from conveyor.steps.fire import BITE, Fired
+from conveyor.steps import schedules as module
+from conveyor.steps.schedules import CHUNK, FireOutcome
 from conveyor.testing.clock import NOON
 from conveyor.testing.trace import Crash, Moment
 from tests.unit.kit import (
@@ -190,7 +190,7 @@ async def test_its_moment_makes_a_run_and_names_the_next() -> None:
     assert (await finish(house, job_id)).status is RunStatus.COMPLETED
     assert await house.done(run.id) == 3
     assert await house.fire.step() == 0
-    assert house.fired == {Fired.RUN: 1}
+    assert house.fired == {FireOutcome.RUN: 1}
 
 
 @pytest.mark.parametrize("count", [3, 3 * LARGE])
@@ -225,7 +225,7 @@ async def test_a_fire_that_finds_its_last_run_live_is_skipped_and_recorded() -> 
     assert await fire(house) == 1
     job = await house.job(job_id)
     assert (job.runs, job.skipped) == (2, 1)
-    assert house.fired == {Fired.RUN: 2, Fired.SKIPPED: 1}
+    assert house.fired == {FireOutcome.RUN: 2, FireOutcome.SKIPPED: 1}
 
 
 async def test_what_was_missed_is_fired_once() -> None:
@@ -259,7 +259,7 @@ async def test_a_clock_that_was_set_back_does_not_bring_a_fire_twice() -> None:
     await slow.metadata.commit(msgspec.structs.replace(job, version=0))
     slow.clock.advance(HOUR - timedelta(seconds=1))
     [stored] = await slow.metadata.page(Job, limit=1)
-    await slow.fire._see_to(stored)
+    await slow.fire._process(stored)
     assert (await slow.job(job_id)).next_fire_at == NOON + 2 * HOUR
 
 
@@ -281,16 +281,16 @@ async def test_a_worker_that_read_before_another_fired_does_nothing() -> None:
     house.clock.advance(HOUR)
     [late] = await house.metadata.due(Job, limit=1)
     assert await house.fire.step() == 1
-    assert await house.fire._see_to(late) == 0
+    assert await house.fire._process(late) == 0
     assert len(await runs(house, job_id)) == 1
-    assert house.fired == {Fired.RUN: 1}
+    assert house.fired == {FireOutcome.RUN: 1}
 
 
 async def test_more_than_a_bite_is_fired_bite_by_bite() -> None:
     house = a_house()
-    for _ in range(BITE + 5):
+    for _ in range(CHUNK + 5):
         await schedule(house, 1)
-    assert await fire(house) == BITE
+    assert await fire(house) == CHUNK
     assert await house.fire.step() == 5
     assert await house.fire.step() == 0
 
@@ -351,7 +351,7 @@ async def test_a_job_that_brings_out_a_bug_is_put_aside_and_holds_up_nobody(
     assert await fire(house, HOUR) == 2
     assert (await house.job(odd)).schedule_state is ScheduleState.PAUSED
     assert (await house.job(well)).runs == 1
-    assert house.fired == {Fired.RUN: 1, Fired.BROKEN: 1}
+    assert house.fired == {FireOutcome.RUN: 1, FireOutcome.BROKEN: 1}
 
 
 async def test_a_zone_that_is_gone_pauses_its_schedule_and_holds_up_nobody() -> None:
@@ -362,12 +362,12 @@ async def test_a_zone_that_is_gone_pauses_its_schedule_and_holds_up_nobody() -> 
     job = await house.job(lost)
     assert (job.schedule_state, job.next_fire_at, job.runs) == (ScheduleState.PAUSED, None, 0)
     assert (await house.job(well)).runs == 1
-    assert house.fired == {Fired.RUN: 1, Fired.BROKEN: 1}
+    assert house.fired == {FireOutcome.RUN: 1, FireOutcome.BROKEN: 1}
     with pytest.raises(InvalidArgument, match="timezone"):
-        await house.rescheduling.turn(CALLER, lost, ScheduleState.ACTIVE)
+        await house.rescheduling.set_state(CALLER, lost, ScheduleState.ACTIVE)
     fit = parse_schedule(msgspec.json.encode(nightly()))
     await house.rescheduling.replace(CALLER, lost, fit)
-    await house.rescheduling.turn(CALLER, lost, ScheduleState.ACTIVE)
+    await house.rescheduling.set_state(CALLER, lost, ScheduleState.ACTIVE)
     assert (await house.job(lost)).fires_at is not None
 
 
@@ -486,7 +486,7 @@ async def test_a_delete_between_the_reading_and_the_commit_wins() -> None:
     house.clock.advance(HOUR)
     [read] = await house.metadata.due(Job, limit=1)
     await house.delete.job(CALLER, job_id)
-    assert await house.fire._see_to(read) == 0
+    assert await house.fire._process(read) == 0
     assert not await runs(house, job_id)
 
 
@@ -589,7 +589,7 @@ async def test_a_rerun_and_a_fire_at_once_make_one_run() -> None:
     house.clock.advance(HOUR)
     [read] = await house.metadata.due(Job, limit=1)
     await house.rerun(job_id)
-    assert await house.fire._see_to(read) == 0
+    assert await house.fire._process(read) == 0
     assert await house.fire.step() == 1
     assert len(await runs(house, job_id)) == 1
     assert (await house.job(job_id)).skipped == 1
@@ -601,7 +601,7 @@ async def test_a_rerun_and_a_fire_at_once_make_one_run() -> None:
 async def test_a_paused_schedule_does_not_fire_and_tells_what_would_be() -> None:
     house = a_house()
     job_id = await schedule(house)
-    await house.rescheduling.turn(CALLER, job_id, ScheduleState.PAUSED)
+    await house.rescheduling.set_state(CALLER, job_id, ScheduleState.PAUSED)
     assert (await house.read.job(CALLER, job_id)).next_run == NOON + HOUR
     assert await fire(house, 5 * HOUR + timedelta(minutes=5)) == 0
     assert (await house.read.job(CALLER, job_id)).next_run == NOON + 6 * HOUR
@@ -612,9 +612,9 @@ async def test_a_paused_schedule_does_not_fire_and_tells_what_would_be() -> None
 async def test_what_a_pause_missed_is_not_made_up() -> None:
     house = a_house()
     job_id = await schedule(house)
-    await house.rescheduling.turn(CALLER, job_id, ScheduleState.PAUSED)
+    await house.rescheduling.set_state(CALLER, job_id, ScheduleState.PAUSED)
     house.clock.advance(5 * HOUR + timedelta(minutes=5))
-    await house.rescheduling.turn(CALLER, job_id, ScheduleState.ACTIVE)
+    await house.rescheduling.set_state(CALLER, job_id, ScheduleState.ACTIVE)
     assert await house.fire.step() == 0
     assert (await house.job(job_id)).next_fire_at == NOON + 6 * HOUR
     assert await fire(house, timedelta(minutes=55)) == 1
@@ -623,10 +623,10 @@ async def test_what_a_pause_missed_is_not_made_up() -> None:
 async def test_a_moment_missed_in_a_pause_is_gone() -> None:
     house = a_house()
     job_id = await schedule(house, given={"at": "2026-03-02T13:00:00", "timezone": "UTC"})
-    await house.rescheduling.turn(CALLER, job_id, ScheduleState.PAUSED)
+    await house.rescheduling.set_state(CALLER, job_id, ScheduleState.PAUSED)
     house.clock.advance(2 * HOUR)
     assert (await house.read.job(CALLER, job_id)).next_run is None
-    await house.rescheduling.turn(CALLER, job_id, ScheduleState.ACTIVE)
+    await house.rescheduling.set_state(CALLER, job_id, ScheduleState.ACTIVE)
     assert (await house.job(job_id)).next_fire_at is None
     assert await house.fire.step() == 0
 
@@ -635,10 +635,10 @@ async def test_a_moment_missed_in_a_pause_is_gone() -> None:
 async def test_a_state_that_holds_already_changes_nothing(state: ScheduleState) -> None:
     house = a_house()
     job_id = await schedule(house)
-    await house.rescheduling.turn(CALLER, job_id, state)
+    await house.rescheduling.set_state(CALLER, job_id, state)
     before = await house.job(job_id)
     house.clock.advance(timedelta(minutes=1))
-    await house.rescheduling.turn(CALLER, job_id, state)
+    await house.rescheduling.set_state(CALLER, job_id, state)
     assert await house.job(job_id) == before
 
 
@@ -667,7 +667,7 @@ async def test_a_new_moment_fires_again_where_the_old_one_had() -> None:
 async def test_a_paused_job_with_another_schedule_stays_paused() -> None:
     house = a_house()
     job_id = await schedule(house)
-    await house.rescheduling.turn(CALLER, job_id, ScheduleState.PAUSED)
+    await house.rescheduling.set_state(CALLER, job_id, ScheduleState.PAUSED)
     await house.rescheduling.replace(CALLER, job_id, Schedule(rate=Rate(5, RateUnit.MINUTE)))
     job = await house.job(job_id)
     assert (job.schedule_state, job.next_fire_at) == (
@@ -694,11 +694,11 @@ async def test_regular_jobs_and_those_of_others_have_no_schedule_to_change() -> 
     with pytest.raises(Conflict):
         await house.rescheduling.replace(CALLER, regular, new)
     with pytest.raises(Conflict):
-        await house.rescheduling.turn(CALLER, regular, ScheduleState.PAUSED)
+        await house.rescheduling.set_state(CALLER, regular, ScheduleState.PAUSED)
     with pytest.raises(NotFound):
         await house.rescheduling.replace(STRANGER, scheduled, new)
     with pytest.raises(NotFound):
-        await house.rescheduling.turn(STRANGER, scheduled, ScheduleState.PAUSED)
+        await house.rescheduling.set_state(STRANGER, scheduled, ScheduleState.PAUSED)
 
 
 async def test_a_change_and_a_fire_at_once_both_happen() -> None:
@@ -706,6 +706,6 @@ async def test_a_change_and_a_fire_at_once_both_happen() -> None:
     job_id = await schedule(house)
     house.clock.advance(HOUR)
     house.trace.before("metadata.commit", 1, house.fire.step)
-    await house.rescheduling.turn(CALLER, job_id, ScheduleState.PAUSED)
+    await house.rescheduling.set_state(CALLER, job_id, ScheduleState.PAUSED)
     job = await house.job(job_id)
     assert (job.runs, job.schedule_state) == (1, ScheduleState.PAUSED)
