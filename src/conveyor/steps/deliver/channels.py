@@ -81,9 +81,10 @@ class WebhookChannel:
     def unwanted(self, event: OutboxEvent) -> OutboxEvent:
         return life.dropped(event)
 
-    async def recorded(self, event: OutboxEvent, changes: Sequence[Change]) -> None:
+    async def recorded(self, event: OutboxEvent, changes: Sequence[Change]) -> Sequence[Change]:
         if any(isinstance(change, Job) for change in changes):
             log.warning("webhook.disabled", **ids_of(event))
+        return ()
 
     async def _disabled(
         self, event: OutboxEvent, told: Webhook, delivery: Delivery
@@ -168,11 +169,10 @@ class StepFunctionsChannel:
     def unwanted(self, event: OutboxEvent) -> Removed:
         return Removed(event)
 
-    async def recorded(self, event: OutboxEvent, changes: Sequence[Change]) -> None:
+    async def recorded(self, event: OutboxEvent, changes: Sequence[Change]) -> Sequence[Change]:
         # A purge leaves owed events alone. One that ran since the run was read has left this one.
         ended = isinstance(changes[0], OutboxEvent) and changes[0].due_at is None
-        if ended and await self._kept_run(event) is None:
-            await self.metadata.commit(Removed(event))
+        return [Removed(event)] if ended and await self._kept_run(event) is None else ()
 
     async def _end(self, event: OutboxEvent, token: str) -> Answer:
         if event.type is EventType.RUN_COMPLETED:

@@ -68,8 +68,8 @@ class DeliveryChannel(Protocol[Prepared]):
         """What becomes of an event that nothing waits for."""
         ...
 
-    async def recorded(self, event: OutboxEvent, changes: Sequence[Change]) -> None:
-        """What is left to do once the changes are committed."""
+    async def recorded(self, event: OutboxEvent, changes: Sequence[Change]) -> Sequence[Change]:
+        """What must be committed after the changes, if anything."""
         ...
 
 
@@ -268,7 +268,8 @@ class ChannelSender(Generic[Prepared]):
             event = found
         if is_ours:
             _log(changes[0], delivery, origin)
-            await self.channel.recorded(event, changes)
+            if more := await self.channel.recorded(event, changes):
+                await self._commit(*more)
 
     async def _drop(self, event: OutboxEvent) -> None:
         change = self.channel.unwanted(event)
