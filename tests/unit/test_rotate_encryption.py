@@ -160,7 +160,7 @@ ALL = {
 }
 
 
-async def test_all_that_is_encrypted_is_encrypted_anew(house: Encrypted) -> None:
+async def test_every_credential_is_reencrypted(house: Encrypted) -> None:
     before = await house.rows()
     assert await house.secrets() == ALL
     rotated = await house.rotate()

@@ -1,6 +1,6 @@
-"""Which rows hold encrypted credentials, and what each is encrypted for.
+"""Encrypted credentials in rows: which rows hold them, and the context of each.
 
-A credential opens in its own place only: its context names the caller and the row.
+A credential can be decrypted in its own row only: its context names the caller and the row.
 """
 
 from collections.abc import Callable
@@ -17,22 +17,22 @@ from conveyor.domain.run import Run
 from conveyor.domain.signing import SigningKey, SigningKeys
 from conveyor.domain.step_functions import token_context
 
-# A encrypted value and its context become what is to stand in its place.
-Turn = Callable[[bytes, str], bytes]
+# Takes an encrypted value and its context, returns what replaces it.
+Reencrypt = Callable[[bytes, str], bytes]
 CredentialRow = Job | Run | SigningKeys | ApiKey | OutboxEvent
 H = TypeVar("H")
 
 
 class RotationProgress(msgspec.Struct, frozen=True, tag_field="event", tag="progress"):
-    """How far a change of the encryption key has come."""
+    """How far a pass of the rotation has come with one kind of rows."""
 
-    kind: str  # of rows: jobs, runs, signing_keys, api_keys, events
+    kind: str  # jobs, runs, signing_keys, api_keys or events
     examined: int
     reencrypted: int
 
 
 class RotationResult(msgspec.Struct, frozen=True, tag_field="event", tag="rotated"):
-    """What came of it. While anything is unreadable the old key stays, unless it was forced."""
+    """The result of a rotation. While a row is unreadable the old key is kept, unless forced."""
 
     reencrypted: int
     unreadable: tuple[str, ...]
@@ -43,59 +43,57 @@ def context(caller: str, name: str) -> str:
     return f"{caller}|{name}"
 
 
-def reencrypted(row: H, turn: Turn) -> H:
-    """The row with each credential in it turned; the very row when none of them changed."""
-    return cast("H", _reencrypted(row, turn))
+def reencrypted(row: H, reencrypt: Reencrypt) -> H:
+    """Return the row with each credential re-encrypted; the same object when none changed."""
+    return cast("H", _reencrypted(row, reencrypt))
 
 
 @singledispatch
-def _reencrypted(row: object, _turn: Turn) -> object:
+def _reencrypted(row: object, _reencrypt: Reencrypt) -> object:
     return row
 
 
 @_reencrypted.register
-def _job(job: Job, turn: Turn) -> Job:
-    fresh = _turned(job.encrypted_key, context(job.caller, job.id), turn)
-    return job if fresh == job.encrypted_key else msgspec.structs.replace(job, encrypted_key=fresh)
+def _job(job: Job, reencrypt: Reencrypt) -> Job:
+    new = _replaced(job.encrypted_key, context(job.caller, job.id), reencrypt)
+    return job if new == job.encrypted_key else msgspec.structs.replace(job, encrypted_key=new)
 
 
 @_reencrypted.register
-def _run(run: Run, turn: Turn) -> Run:
-    fresh = _turned(run.encrypted_token, token_context(run.caller, run.id), turn)
-    return (
-        run if fresh == run.encrypted_token else msgspec.structs.replace(run, encrypted_token=fresh)
-    )
+def _run(run: Run, reencrypt: Reencrypt) -> Run:
+    new = _replaced(run.encrypted_token, token_context(run.caller, run.id), reencrypt)
+    return run if new == run.encrypted_token else msgspec.structs.replace(run, encrypted_token=new)
 
 
 @_reencrypted.register
-def _api_key(key: ApiKey, turn: Turn) -> ApiKey:
+def _api_key(key: ApiKey, reencrypt: Reencrypt) -> ApiKey:
     old = key.encrypted_gateway_key or b""
-    fresh = _turned(old, context(key.caller, key.id), turn)
-    return key if fresh == old else msgspec.structs.replace(key, encrypted_gateway_key=fresh)
+    new = _replaced(old, context(key.caller, key.id), reencrypt)
+    return key if new == old else msgspec.structs.replace(key, encrypted_gateway_key=new)
 
 
 @_reencrypted.register
-def _event(event: OutboxEvent, turn: Turn) -> OutboxEvent:
-    fresh = _turned(event.encrypted_token, token_context(event.caller, event.run_id), turn)
-    same = fresh == event.encrypted_token
-    return event if same else msgspec.structs.replace(event, encrypted_token=fresh)
+def _event(event: OutboxEvent, reencrypt: Reencrypt) -> OutboxEvent:
+    new = _replaced(event.encrypted_token, token_context(event.caller, event.run_id), reencrypt)
+    same = new == event.encrypted_token
+    return event if same else msgspec.structs.replace(event, encrypted_token=new)
 
 
 @_reencrypted.register
-def _signing_keys(slots: SigningKeys, turn: Turn) -> SigningKeys:
-    active = _slot(slots, slots.active, turn)
-    candidate = _slot(slots, slots.candidate, turn)
-    same = active is slots.active and candidate is slots.candidate
-    return slots if same else msgspec.structs.replace(slots, active=active, candidate=candidate)
+def _signing_keys(keys: SigningKeys, reencrypt: Reencrypt) -> SigningKeys:
+    active = _key(keys, keys.active, reencrypt)
+    candidate = _key(keys, keys.candidate, reencrypt)
+    same = active is keys.active and candidate is keys.candidate
+    return keys if same else msgspec.structs.replace(keys, active=active, candidate=candidate)
 
 
-def _slot(slots: SigningKeys, key: SigningKey | None, turn: Turn) -> SigningKey | None:
+def _key(keys: SigningKeys, key: SigningKey | None, reencrypt: Reencrypt) -> SigningKey | None:
     if key is None:
         return None
-    fresh = _turned(key.encrypted_secret, signing.context(slots.id, key.kid), turn)
-    same = fresh == key.encrypted_secret
-    return key if same else msgspec.structs.replace(key, encrypted_secret=fresh)
+    new = _replaced(key.encrypted_secret, signing.context(keys.id, key.kid), reencrypt)
+    same = new == key.encrypted_secret
+    return key if same else msgspec.structs.replace(key, encrypted_secret=new)
 
 
-def _turned(encrypted: bytes, where: str, turn: Turn) -> bytes:
-    return turn(encrypted, where) if encrypted else encrypted
+def _replaced(encrypted: bytes, where: str, reencrypt: Reencrypt) -> bytes:
+    return reencrypt(encrypted, where) if encrypted else encrypted

@@ -99,7 +99,7 @@ def unconfigured() -> InvalidArgument:
 
 
 def token_context(caller: CallerId, run_id: RunId) -> str:
-    """What a encrypted token is bound to."""
+    """Return the context that a run's token is encrypted for."""
     return f"{caller}|{run_id}|task_token"
 
 
