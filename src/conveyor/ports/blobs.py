@@ -1,4 +1,4 @@
-"""Large objects: staged lists and exports, streamed in and out."""
+"""Large objects: lists and exports, written and read as streams."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
 from typing import Protocol
@@ -8,28 +8,28 @@ class Blobs(Protocol):
     """Raises `Unavailable`, and `StorageFull` when there is no room."""
 
     async def put(self, key: str, content: AsyncIterable[bytes]) -> int:
-        """Store a stream under a key, whole or not at all, and give its length."""
+        """Store a stream under a key, completely or not at all; return its length."""
         ...
 
     def read(self, key: str, *, offset: int = 0) -> AsyncGenerator[bytes, None]:
-        """The object in chunks from a byte on; `NotFound` when there is none.
+        """Stream an object from byte `offset`; `NotFound` when there is none.
 
-        Whoever does not read it to its end closes it.
+        A reader that stops early must close the stream.
         """
         ...
 
     async def length(self, key: str) -> int | None: ...
 
     async def keys(self, prefix: str, *, limit: int, after: str = "") -> Sequence[str]:
-        """Keys under a prefix in order, from above `after`."""
+        """List the keys under a prefix in order, from above `after`."""
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects; those that are gone already do not matter."""
+        """Remove objects, if they are there."""
         ...
 
 
 async def as_stream(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
-    """Content that is at hand, in the form `put` takes."""
+    """Content in memory, as the stream that `put` takes."""
     for chunk in chunks:
         yield chunk

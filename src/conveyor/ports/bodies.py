@@ -1,4 +1,4 @@
-"""Result bodies: many at a time in, streams out."""
+"""Result bodies: stored many at a time, read as streams."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
@@ -9,8 +9,8 @@ from conveyor.domain.ids import JobId, RunId, TaskId
 
 
 class BodyName(msgspec.Struct, frozen=True, gc=False):
-    """Whose body it is. The claim number is part of it: a worker that lost its lease
-    can never overwrite the body of the claim that followed.
+    """The name of a body. It includes the claim number, so that a worker that lost its lease cannot
+    overwrite the body of the next claim.
     """
 
     job_id: JobId
@@ -20,7 +20,7 @@ class BodyName(msgspec.Struct, frozen=True, gc=False):
 
 
 class Spool(Protocol):
-    """A body too large for memory, on its way in. Discarding after a put does nothing."""
+    """A body that is too large for memory and is being written. Discarding it after a put does nothing."""
 
     @property
     def length(self) -> int: ...
@@ -41,7 +41,7 @@ class Body(msgspec.Struct, frozen=True, gc=False):
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
-    """A body that is stored: where, and how to know it whole (SHA-256 in hex)."""
+    """A stored body: its place, and its length and SHA-256 (hex) to verify it."""
 
     locator: str
     length: int
@@ -52,50 +52,49 @@ class Bodies(Protocol):
     """Raises `Unavailable`, and `StorageFull` when there is no room."""
 
     def spool(self) -> Spool:
-        """Room for one large body; the body given to `put_many` takes it over."""
+        """Open a spool for one large body; `put_many` takes it over."""
         ...
 
     async def put_many(self, bodies: Sequence[Body]) -> Sequence[Kept]:
-        """Keep the bodies, as durably as the engine was told to, and say where.
+        """Store the bodies, as durably as the engine was opened for, and return where they are.
 
-        A locator is opaque, and stays good when the way bodies are kept changes.
+        A locator is opaque, and stays valid when the way bodies are stored changes.
         """
         ...
 
     def read(self, locator: str) -> AsyncIterator[bytes]:
-        """The body in chunks; `NotFound` when it is gone."""
+        """Stream a body; `NotFound` when it is gone."""
         ...
 
     async def load_many(self, locators: Sequence[str]) -> Sequence[bytes | None]:
-        """Whole bodies in the order asked for; None for one that is gone.
+        """Read whole bodies in the given order; None for one that is gone.
 
-        They are all in memory at once: for those that are known to be small.
+        All of them are in memory at once: for bodies that are known to be small.
         """
         ...
 
     async def discard(self, names: Sequence[BodyName]) -> int:
-        """Remove what bodies claims left that never settled, and say how many there were."""
+        """Remove bodies of claims that never settled; return how many there were."""
         ...
 
     async def runs_held(self, *, limit: int, after: str = "") -> Sequence[tuple[JobId, RunId]]:
-        """Runs that have bodies here, in order of run id within their job, job by job.
-
-        From above `after`, which is a run's `"<job>/<run>"`.
+        """List runs that have bodies in order of job id and run id, from above `after`, which is
+        `"<job>/<run>"`.
         """
         ...
 
     async def names(
         self, job_id: JobId, run_id: RunId, *, limit: int, after: tuple[str, int] = ("", -1)
     ) -> Sequence[BodyName]:
-        """Bodies of a run in order of task id and claim, from above `after`, which is both.
+        """List the bodies of a run in order of (task id, claim number), from above `after`.
 
-        What lies among them under no name of ours is listed too, by the name it has and claim 0.
+        A foreign file among them is listed too, by its own name and claim 0.
         """
         ...
 
     async def delete_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
-        """Remove up to `limit` bodies of a run, and say how many were found.
+        """Remove up to `limit` bodies of a run; return how many were found.
 
-        Fewer than `limit` only when there are no more, though another removes them as well.
+        Fewer than `limit` means that none are left, even when another process removes them too.
         """
         ...

@@ -1,4 +1,4 @@
-"""Row-level claims, for engines whose hand-out of work is a queue beside the rows."""
+"""Claims of named tasks, for engines that hand out work through a queue beside the rows."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -10,17 +10,17 @@ from conveyor.ports.work import Held
 
 
 class Claims(Protocol):
-    """As `Work`, but of tasks named by the caller. Raises `Unavailable`."""
+    """As `Work`, for tasks that the caller names. Raises `Unavailable`."""
 
     async def take(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
-        """Claim those of the named tasks that are due; a task failed by it is given as failed.
+        """Claim those of the named tasks that are due; a task that this fails is returned as failed.
 
-        Tasks are `as_claimed`. Once `CLAIM_BYTES` are taken the others are left as they are.
+        Tasks are `as_claimed`. Once `CLAIM_BYTES` are claimed, the other tasks stay unclaimed.
         """
         ...
 
     async def look(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
-        """The named tasks as they stand, all of them that exist, `as_listed`."""
+        """Read the named tasks that exist, `as_listed`."""
         ...
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:

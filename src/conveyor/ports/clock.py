@@ -1,25 +1,25 @@
-"""Time and chance, injected: nothing else in the program reads a clock or rolls dice."""
+"""Clock and ids, injected: no other module reads a clock or makes random ids."""
 
 from datetime import datetime, timedelta
 from typing import Protocol
 
-SLEW = timedelta(seconds=1)  # a wall clock that differs by no more is taken as it is
+SLEW = timedelta(seconds=1)  # a wall clock that differs by at most this is followed at once
 
 
 class Clock(Protocol):
     def now(self) -> datetime:
-        """The moment, in UTC. It may jump; durations are measured by `monotonic`."""
+        """The current time in UTC. It may jump: measure durations by `monotonic`."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some fixed point, never falling."""
+        """Seconds since a fixed point; never decreases."""
         ...
 
 
 class SteppingClock(Clock, Protocol):
-    """A clock whose `now` keeps step with `monotonic` when the wall clock is set, until told.
+    """A clock whose `now` follows `monotonic` when the wall clock is set, until `adopt` is called.
 
-    So nobody sees the new time before the due times that were made by the old one are repaired.
+    So no step sees the new time before the due times that were computed by the old one are repaired.
     """
 
     def step(self) -> timedelta:
@@ -27,11 +27,11 @@ class SteppingClock(Clock, Protocol):
         ...
 
     def adopt(self) -> None:
-        """Show the wall time that `step` found last. To be safe to repeat."""
+        """Show the wall time that `step` found last. Safe to repeat."""
         ...
 
 
 class Ids(Protocol):
     def new(self) -> str:
-        """A ULID no one else has; later ones of one source sort after earlier ones."""
+        """Make a unique ULID; later ones of one source sort after earlier ones."""
         ...

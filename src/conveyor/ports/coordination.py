@@ -1,4 +1,4 @@
-"""What processes share for a while: permits, tokens, and answers that are read again and again."""
+"""Short-lived state that processes share: permits, rate-limit tokens and cached values."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -9,39 +9,38 @@ from conveyor.domain.ids import JobId
 
 
 class Coordination(Protocol):
-    """The live leases are the count: a crashed worker's permits age out by themselves.
+    """Permits are leases, and the live leases are the count: those of a crashed worker expire.
 
-    Raises `Unavailable`: then no new work is taken, and running work goes on.
+    Raises `Unavailable`: then no new task starts, and running tasks continue.
     """
 
     async def reserve(self, job_id: JobId, *, want: int, cap: int) -> Sequence[str]:
-        """Take up to `want` permits while at most `cap` are held, and give their ids."""
+        """Take up to `want` permits while at most `cap` are held; return their ids."""
         ...
 
     async def renew(self, permits: Mapping[JobId, Sequence[str]]) -> None:
-        """Lengthen the leases of permits; those that lapsed are taken anew, over the cap if
-        need be: the work they stand for is running.
+        """Extend the leases of permits. Permits that lapsed are taken again, even over the cap:
+        their tasks are running.
         """
         ...
 
     async def release(self, job_id: JobId, permits: Sequence[str]) -> None: ...
 
     async def held(self, job_id: JobId) -> int:
-        """How many permits of a job are live."""
+        """Count the live permits of a job."""
         ...
 
     async def take(self, bucket: str, *, rate: float, burst: int) -> Allowance:
-        """Take a token from a bucket that holds `burst` and gets `rate` a second, if it has one.
+        """Take a token from a bucket that holds `burst` tokens and gains `rate` a second.
 
-        One that nobody took from is full. Of any number of calls at once, no more are granted than
-        there are tokens.
+        A new bucket is full. Concurrent calls are granted no more tokens than the bucket has.
         """
         ...
 
     async def recall(self, name: str) -> bytes | None:
-        """What was remembered under a name, while it lasts. It may be forgotten at any time."""
+        """Read a cached value; it may be dropped at any time."""
         ...
 
     async def remember(self, name: str, value: bytes, *, life: timedelta) -> None:
-        """Keep a value for others to recall, in place of an earlier one."""
+        """Cache a value for `life`, in place of an earlier one."""
         ...
