@@ -1,7 +1,7 @@
 """Settle: results of attempts become bodies, rows and counts, many at a time.
 
-Bodies first, then rows with counts, then the completion check. A claim that no longer holds its
-task writes nothing, and its body is removed again.
+Bodies first, then rows with counts, then the completion check. The writes of a claim
+that no longer holds its task have no effect, and its body is removed.
 """
 
 import asyncio
@@ -52,10 +52,11 @@ class Settle:
     outage: timedelta = timedelta(seconds=1)  # between tries while an engine is away
 
     async def settle(self, ended: Sequence[FinishedAttempt]) -> bool | None:
-        """Settle attempts that are over, however long the engines make it wait.
+        """Settle finished attempts, and repeat what an unavailable engine did not take.
 
-        Their leases are renewed meanwhile; should one lapse, its claim is void and so is this.
-        Says whether there was room for all pages; None when there was no page to store.
+        The dispatcher renews their leases meanwhile. If one lapses all the same, what is written
+        for its claim has no effect. Returns whether all pages could be stored; None when there was
+        no page.
         """
         outcomes = await self._keep(ended)
         await self._insist(lambda again: self._record(ended, outcomes, again=again))
@@ -76,10 +77,10 @@ class Settle:
         try:
             await self.work.ack([Held(one.run_id, one.id, one.claim_no) for one in tasks])
         except Unavailable as error:
-            log.warning("ack.unavailable", why=str(error))  # the messages come round again
+            log.warning("ack.unavailable", why=str(error))  # they are delivered again
 
     async def _insist(self, write: Callable[[bool], Awaitable[None]]) -> None:
-        """Write until it is done; `write` is told whether an earlier try may have taken effect."""
+        """Repeat a write until it succeeds; `write` gets whether an earlier try may have taken effect."""
         again = False
         while True:
             try:
@@ -90,7 +91,7 @@ class Settle:
                 await asyncio.sleep(self.outage.total_seconds())
 
     async def _keep(self, ended: Sequence[FinishedAttempt]) -> list[Outcome]:
-        """Keep the bodies of fetched pages. Pages there is no room for go back, uncharged."""
+        """Store the bodies of fetched pages. Pages that cannot be stored go back uncharged."""
         fetched = [one for one in ended if isinstance(one.result, Fetched)]
         try:
             stored = iter(await self._store(fetched))
@@ -118,14 +119,14 @@ class Settle:
         ]
         settled = await self.work.settle(settlements)
         dropped = [one for one, took in zip(ended, settled, strict=True) if not took]
-        # After a lost answer "dropped" may mean "done before": the bodies must stay.
+        # After a try without an answer "dropped" may mean "settled by that try": the bodies must stay.
         if dropped and not again:
             await self._drop(dropped)
 
     async def _follow_up(
         self, ended: Sequence[FinishedAttempt], outcomes: Sequence[Outcome]
     ) -> None:
-        """Fail all runs whose account cannot go on, and complete those that are done."""
+        """Fail the runs whose account is blocked, and complete those that are done."""
         blocked: dict[RunId, AccountBlocked] = {
             one.task.run_id: outcome
             for one, outcome in zip(ended, outcomes, strict=True)
@@ -171,14 +172,14 @@ class Settle:
         await self._discard(dropped)
 
     async def _discard(self, ended: Sequence[FinishedAttempt]) -> None:
-        """Remove what bodies these claims may have left: nobody will refer to them."""
+        """Remove the bodies that these claims may have stored: no row will refer to them."""
         for one in ended:
             if isinstance(one.result, Fetched) and not isinstance(one.result.content, bytes):
                 await one.result.content.discard()
         try:
             await self.bodies.discard([_name(one) for one in ended])
         except Unavailable:
-            return  # the claim's number is in the name: it is in nobody's way
+            return  # harmless: the name has the claim's number, so that no other claim uses it
 
     async def _fail_run(self, run_id: RunId, why: AccountBlocked) -> None:
         while (run := await self.metadata.get(Run, run_id)) and run.is_live:

@@ -81,6 +81,10 @@ class KeyState:
         """
         limiter = self.limiter
         match result:
+            case Fetched(limit=limit):
+                limiter.succeeded()
+                if limit is not None:
+                    limiter.advertise(limit)
             case AccountBlocked(spend=spend) if began_at < limiter.served_from:
                 return Interrupted(spend=spend)
             case AccountBlocked(reason, detail):
@@ -98,9 +102,6 @@ class KeyState:
                 limiter.refused(now)
                 if wait > SHORT_WAIT:
                     limiter.close(now, min(wait, LONGEST_COOL_DOWN))
-            case Fetched(limit=int(limit)):
-                limiter.succeeded()
-                limiter.advertise(limit)
             case _:
                 limiter.succeeded()
         limiter.served_from = max(limiter.served_from, began_at)
