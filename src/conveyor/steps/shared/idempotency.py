@@ -1,7 +1,4 @@
-"""Idempotency: the same key and request get the first answer again, to the byte.
-
-Not a station of its own: the steps that take repeatable calls share it.
-"""
+"""Idempotency: a repeated call with the same key and request gets the first response, byte by byte."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +14,7 @@ from conveyor.ports.metadata import Metadata
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that may be repeated: who, with which key, and what."""
+    """A request that may be repeated."""
 
     caller: CallerId
     api_key: str  # the gateway's
@@ -25,19 +22,21 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: bytes
     extensions: Mapping[str, object] = {}
     idempotency_key: str | None = None
-    key_id: KeyId | None = None  # of the caller's key, where keys can be revoked
+    key_id: KeyId | None = None  # of the caller's API key, with `auth = keys`
 
 
 class Answer(msgspec.Struct, frozen=True):
     status: int
     body: bytes
-    ignored: tuple[str, ...] = ()  # fields of the call that are not known here; not replayed
+    ignored: tuple[str, ...] = ()  # unknown fields of the call; not stored
 
 
 @dataclass(slots=True, kw_only=True)
 class Idempotency:
-    """Answers given again. `under_way` knows the calls this process is working on; across
-    processes the transaction that claims the key decides.
+    """Finds and claims idempotency records.
+
+    `under_way` holds the calls of this process; between processes the commit that claims the key
+    decides.
     """
 
     metadata: Metadata
@@ -45,14 +44,16 @@ class Idempotency:
     under_way: set[tuple[CallerId, str]] = field(default_factory=set)
 
     async def find(self, call: Call) -> Answer | None:
-        """The first answer to a repeated call; a conflict when it is not a repetition."""
+        """Return the first response to a repeated call; a conflict when the requests differ."""
         if call.idempotency_key is None:
             return None
         record = await self.metadata.get(IdempotencyRecord, (call.caller, call.idempotency_key))
         if record is None:
             return None
         if record.fingerprint != call.fingerprint:
-            raise IdempotencyKeyConflict("This Idempotency-Key was used with another request")
+            raise IdempotencyKeyConflict(
+                "This Idempotency-Key was used with another request: use a new key"
+            )
         return Answer(record.status, record.body)
 
     @contextmanager
@@ -63,7 +64,9 @@ class Idempotency:
             return
         key = (call.caller, call.idempotency_key)
         if key in self.under_way:
-            raise IdempotencyKeyConflict("The first call with this Idempotency-Key is under way")
+            raise IdempotencyKeyConflict(
+                "The first call with this Idempotency-Key is under way: repeat this one later"
+            )
         self.under_way.add(key)
         try:
             yield
@@ -71,7 +74,7 @@ class Idempotency:
             self.under_way.discard(key)
 
     def claim(self, call: Call, answer: Answer) -> list[IdempotencyRecord]:
-        """What to commit beside the call's effect."""
+        """Return what to commit together with the effect of the call."""
         if call.idempotency_key is None:
             return []
         return [
@@ -86,9 +89,9 @@ class Idempotency:
         ]
 
     async def unless_answered(self, call: Call, refusal: CallerFault) -> Answer:
-        """The answer of a process that was first; without one, the refusal stands.
+        """Return the response of an earlier call with the key, or raise the refusal.
 
-        What the first call did may be the very reason why this one is refused.
+        The effect of the earlier call may be the reason for the refusal.
         """
         known = await self.find(call)
         if known is None:
@@ -96,8 +99,10 @@ class Idempotency:
         return known
 
     async def won_by_another(self, call: Call) -> Answer:
-        """The answer of whoever claimed the key while this call was at work."""
+        """Return the response of the call that claimed the key during this one."""
         known = await self.find(call)
         if known is None:
-            raise IdempotencyKeyConflict("The first call with this Idempotency-Key is under way")
+            raise IdempotencyKeyConflict(
+                "The first call with this Idempotency-Key is under way: repeat this one later"
+            )
         return known

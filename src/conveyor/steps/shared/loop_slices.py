@@ -1,8 +1,8 @@
 """Long computations on the event loop, in slices that let other work run.
 
-A thread would not do. The interpreter runs one thread at a time and changes over every 5 ms, and
-the loop gives it up at each read and write of a socket: beside a thread that computes, each of
-those would wait 5 ms. Slices on the loop delay a whole round of it once.
+Not in a thread: the interpreter runs one thread at a time and switches every 5 ms, and the loop
+yields at each read and write of a socket. Beside a computing thread each of those would wait 5 ms;
+a slice on the loop delays one whole iteration once.
 """
 
 import asyncio
@@ -12,21 +12,21 @@ from conveyor.domain.json_slices import Result, Steps
 from conveyor.ports.clock import Clock
 
 SLICE = 0.003  # seconds
-IDLE = 0.0005  # seconds of a round of the loop in which nobody else had anything to do
+IDLE = 0.0005  # seconds of an iteration of the loop without other work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSlices:
-    """Shared by all who compute at length. They take turns, so that all of them together hold the
-    loop for one slice at a time; in between, others get as much time as the slice took, if they
-    have use for it.
+    """Runs long computations, one slice at a time for all of them together.
+
+    Between two slices other work gets as much time as the slice took, if there is any.
     """
 
     clock: Clock
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self, steps: Steps[Result]) -> Result:
-        """Carry out a computation. What is done within its first slice waits for nobody."""
+        """Run a computation; one that ends within its first slice does not wait."""
         try:
             took = self._advance(steps)
             while True:
@@ -38,7 +38,7 @@ class LoopSlices:
             return result
 
     def _advance(self, steps: Steps[Result]) -> float:
-        """Go on for a slice of time, and say how long it was; `StopIteration` at the end."""
+        """Advance for one slice and return how long it took; `StopIteration` at the end."""
         began = self.clock.monotonic()
         while (took := self.clock.monotonic() - began) < SLICE:
             next(steps)

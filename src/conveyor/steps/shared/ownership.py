@@ -1,7 +1,4 @@
-"""Whose job it is. What is another caller's is told as if it were not there.
-
-Not a station of its own: the steps that answer callers share it.
-"""
+"""Ownership: another caller's job is reported as not found, like one that does not exist."""
 
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
@@ -18,7 +15,7 @@ async def own_job(metadata: Metadata, caller: CallerId, job_id: JobId) -> Job:
 
 
 async def own_run(metadata: Metadata, job: Job, run_id: RunId | None = None) -> Run:
-    """A run of the job, its latest when none is named."""
+    """Return a run of the job, the latest unless one is named."""
     run = await metadata.get(Run, run_id) if run_id else await latest_run(metadata, job)
     if run is None or run.job_id != job.id or run.status is RunStatus.DELETED:
         raise NotFound("No such run")
@@ -26,5 +23,5 @@ async def own_run(metadata: Metadata, job: Job, run_id: RunId | None = None) -> 
 
 
 async def latest_run(metadata: Metadata, job: Job) -> Run | None:
-    """The job's newest run, if it has one that is not deleted."""
+    """Return the newest run of the job that is not deleted, if any."""
     return await metadata.get(Run, job.latest_run_id) if job.latest_run_id else None

@@ -1,8 +1,7 @@
-"""Quotas: how much one caller may have under way at once.
+"""Quotas: limits on what one caller may have at once.
 
-Not a station of its own: the steps that make runs and tasks ask it before they write. Calls at the
-same moment are counted by what was there before them, so a caller may pass a limit by as many
-calls as it makes at once.
+Steps that create runs, tasks, file inputs and exports check them before they write. Concurrent
+calls count what was there before them, so a caller may exceed a limit by its concurrent calls.
 """
 
 from collections import Counter
@@ -20,11 +19,11 @@ from conveyor.ports.tasks import Tasks
 
 Name = TypeVar("Name", bound=str)
 
-RETRY_AFTER = "10"  # whole seconds; when something of the caller's ends cannot be told
+RETRY_AFTER = "10"  # whole seconds: when the caller's usage falls is not known
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call would add to what its caller has."""
+    """What a call would add to the usage of its caller."""
 
     caller: CallerId
     jobs: int = 0  # that run now
@@ -38,7 +37,7 @@ Check = Callable[[Demand], Awaitable[None]]
 
 
 async def unlimited(_demand: Demand) -> None:
-    """Nobody is refused."""
+    """Refuse nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +89,7 @@ def check_quota(
         return
     what = name.replace("_", " ")
     raise QuotaExceeded(
-        f"You may have {most} {what}, have {used}, and ask for {more} more",
+        f"You may have at most {most} {what}: you have {used}, and asked for {more} more",
         extras={"quota": name, "limit": most, "used": used},
         headers={
             "Retry-After": RETRY_AFTER,
@@ -102,7 +101,7 @@ def check_quota(
 
 
 def count_down(counts: Counter[Name], name: Name) -> None:
-    """One less of a name; at none it is forgotten, or counts would grow with every caller."""
+    """Count one less; a count of 0 is removed, or the counter would grow with every caller."""
     counts[name] -= 1
     if not counts[name]:
         del counts[name]

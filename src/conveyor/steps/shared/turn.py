@@ -1,7 +1,4 @@
-"""A turn: how long a message of the control queue is worked on before others have their turn.
-
-A value that stations share; no station itself.
-"""
+"""A turn: the time for which a control message is worked on before the next message."""
 
 from datetime import timedelta
 
@@ -11,7 +8,7 @@ TURN = timedelta(seconds=2)
 
 
 class Turn:
-    """Without a clock it never ends."""
+    """A time limit on the work for one message; without a clock there is none."""
 
     def __init__(self, clock: Clock | None = None, lasting: timedelta = TURN) -> None:
         self._clock = clock
@@ -25,10 +22,10 @@ class Turn:
         return self._clock is not None and self._clock.monotonic() >= self._until
 
     def begin(self) -> None:
-        """Progress begins only now, after finding the place to go on, which took time.
+        """Start the work proper, after finding where to continue.
 
-        The turn lasts at least as long again. So finding the place, over all turns together, takes
-        no longer than the work itself, however short turns are.
+        The turn then lasts at least as long as the search took. Over all turns together, searching
+        so takes no longer than working, however short turns are.
         """
         if self._clock and not self._is_at_work:
             self._is_at_work = True
