@@ -26,14 +26,14 @@ class Auth(StrEnum):
 
 
 def _about(text: str, *, ge: int | None = None, le: int | None = None) -> msgspec.Meta:
-    """What a setting is for, as the reference tells it, and its bounds."""
+    """Describe a setting, for the reference, and bound it."""
     return msgspec.Meta(description=text, ge=ge, le=le)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Each field is a flag (where a command offers it), a variable and a key of the file."""
 
-    host: Annotated[str, _about("Where to listen.")] = "127.0.0.1"
+    host: Annotated[str, _about("Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, _about("Port to listen on; 0 is any free one.", ge=0, le=65_535)] = 8080
     data: Annotated[str, _about("Folder of the embedded engines.")] = "data"
     gateway: Annotated[
@@ -44,28 +44,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = "https://api.zenrows.com/v1/"
     public_url: Annotated[
-        str | None, _about("What links to results begin with, for a service behind a proxy.")
+        str | None, _about("URL that links to results begin with, for a service behind a proxy.")
     ] = None
     auth: Annotated[
         str | None,
         _about(
-            "How callers are told: `dev` takes any key, on loopback only; `forward` takes the "
-            "callers' own gateway keys and passes them on; `keys` takes those that `conveyor keys "
-            "create` makes. Unset, it is `forward` where there are `api_keys`, else `dev`."
+            "How callers are authenticated: `dev` accepts any key, on loopback only; `forward` "
+            "accepts the callers' own gateway keys and passes them on; `keys` accepts those that "
+            "`conveyor keys create` makes. The default is `forward` with `api_keys`, else `dev`."
         ),
     ] = None
     api_keys: Annotated[
         tuple[str, ...],
-        _about("Of `forward`: the only keys that are taken, apart by commas or spaces."),
+        _about("Of `forward`: the only keys that are accepted, separated by commas or spaces."),
     ] = ()
     gateway_key: Annotated[
         str | None,
-        _about("Of `keys`: what the gateway is asked with for keys that have no gateway key."),
+        _about("Of `keys`: the gateway key for API keys that have none of their own."),
     ] = None
     encryption: Annotated[
         str,
         _about(
-            "What keeps the key that encrypts stored credentials: `file:`, in the data folder, or "
+            "Provider of the key that encrypts stored credentials: `file:`, in the data folder, or "
             "`kms:` and the id, alias or ARN of a key of AWS KMS, which wraps it."
         ),
     ] = "file:"
@@ -79,7 +79,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     durability: Annotated[
         str,
         _about(
-            "What an answered call survives: power cuts (power), or deaths of the process (process)."
+            "What an answered call survives: power cuts (power), or crashes of the process (process)."
         ),
     ] = "power"
 
@@ -93,15 +93,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     concurrency: Annotated[int, _about("Tasks in flight in one process.", ge=1)] = 500
     lease: Annotated[
-        timedelta, _about("How long a claim or a permit holds without being renewed.")
+        timedelta, _about("How long a claim or a permit lasts without being renewed.")
     ] = timedelta(seconds=30)
     renewal: Annotated[
         timedelta, _about("How often both are renewed; less than half of the lease.")
     ] = timedelta(seconds=10)
-    grace: Annotated[timedelta, _about("For tasks in flight when the program stops.")] = timedelta(
-        seconds=20
+    grace: Annotated[timedelta, _about("Time for tasks in flight when the program stops.")] = (
+        timedelta(seconds=20)
     )
-    sweep_every: Annotated[timedelta, _about("Rest between two sweeps.")] = timedelta(seconds=60)
+    sweep_every: Annotated[timedelta, _about("Time between two sweeps.")] = timedelta(seconds=60)
     body_life: Annotated[
         timedelta,
         _about(
@@ -120,58 +120,57 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         timedelta,
         _about("Before the first retry of a task; each further delay is 8 times as long."),
     ] = timedelta(seconds=1)
-    retry_longest_delay: Annotated[timedelta, _about("The most that delay can grow to.")] = (
+    retry_longest_delay: Annotated[timedelta, _about("The longest delay between retries.")] = (
         timedelta(minutes=5)
     )
     gateway_deadline: Annotated[
-        timedelta, _about("For one call to the gateway, which itself gives up sooner.")
+        timedelta, _about("Deadline of one call to the gateway, which itself gives up sooner.")
     ] = timedelta(seconds=190)
-    largest_body: Annotated[
-        int, _about("Bytes of a page that is kept; a larger one fails its task.", ge=1)
-    ] = 50 * 1024 * 1024
+    largest_body: Annotated[int, _about("Bytes of a page; a larger one fails its task.", ge=1)] = (
+        50 * 1024 * 1024
+    )
     direct_user_agent: Annotated[
         str,
         _about(
-            "What `direct:` calls itself to sites; its first word is the name looked for in "
-            "robots.txt."
+            "User agent of `direct:`; its first word is the name that is looked up in robots.txt."
         ),
     ] = "Conveyor"
     direct_robots: Annotated[
         bool, _about("Whether `direct:` fetches only what a site's robots.txt allows.")
     ] = True
     direct_delay: Annotated[
-        timedelta, _about("How far apart calls of `direct:` to one host begin, at the least.")
+        timedelta, _about("Least time between two calls of `direct:` to one host.")
     ] = timedelta(milliseconds=100)
     direct_ports: Annotated[
         tuple[int, ...],
-        _about("Ports that `direct:` connects to, apart by commas or spaces."),
+        _about("Ports that `direct:` connects to, separated by commas or spaces."),
     ] = (80, 443)
     direct_allow_private: Annotated[
         tuple[str, ...],
         _about(
-            "Networks that are not public and that `direct:` may connect to all the same, such as "
-            "`10.0.0.0/8`, apart by commas or spaces."
+            "Private networks that `direct:` may connect to, such as `10.0.0.0/8`, separated by "
+            "commas or spaces."
         ),
     ] = ()
     webhook_timeout: Annotated[
-        timedelta, _about("For one delivery to a webhook, from the lookup to the answer.")
+        timedelta, _about("Deadline of one delivery to a webhook, from the lookup to the response.")
     ] = timedelta(seconds=15)
     webhook_ports: Annotated[
         tuple[int, ...],
-        _about("Ports that webhooks may be on, apart by commas or spaces."),
+        _about("Ports of webhooks that are allowed, separated by commas or spaces."),
     ] = (443,)
     webhook_allow_http: Annotated[
-        bool, _about("Whether webhooks may be on http; what is told then goes unprotected.")
+        bool, _about("Whether webhooks may use http, which protects nothing on the way.")
     ] = False
     webhook_allow_private: Annotated[
         tuple[str, ...],
         _about(
-            "Networks that are not public and that webhooks may be in all the same, such as "
-            "`10.0.0.0/8`, apart by commas or spaces."
+            "Private networks that webhooks may be in, such as `10.0.0.0/8`, separated by commas "
+            "or spaces."
         ),
     ] = ()
     result_url_life: Annotated[
-        timedelta, _about("How long a signed link to a result is good for.")
+        timedelta, _about("How long a signed link to a result is valid.")
     ] = timedelta(hours=24)
     export_bytes: Annotated[
         int, _about("Bytes of results in one export; a larger one fails.", ge=1)
@@ -188,15 +187,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = 64 * 1024
     bodies_in_flight: Annotated[
-        int, _about("Bytes of request bodies in memory at once; others wait their turn.", ge=1)
+        int, _about("Bytes of request bodies in memory at once; further requests wait.", ge=1)
     ] = 256 * 1024 * 1024
-    connections: Annotated[int, _about("Connections open at once; others get a 503.", ge=1)] = (
-        10_000
-    )
+    connections: Annotated[
+        int, _about("Connections open at once; further ones get a 503.", ge=1)
+    ] = 10_000
     sync_tasks: Annotated[
         int,
         _about(
-            "From so many tasks on, a submission or rerun is answered 202 and its rows follow.",
+            "Number of tasks from which a submission or rerun is answered 202 and ingested later.",
             ge=1,
         ),
     ] = 10_000
@@ -207,10 +206,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     )
 
     requests_per_second: Annotated[
-        float, _about("Requests of one caller a second, in the long run; 0 is any number.", ge=0)
+        float, _about("Requests of one caller a second, on average; 0 is any number.", ge=0)
     ] = 0
     requests_burst: Annotated[
-        int, _about("Requests of one caller at once; 0 is as many as come in a second.", ge=0)
+        int, _about("Requests of one caller at once; 0 is as many as in a second.", ge=0)
     ] = 0
     active_jobs: Annotated[
         int, _about("Jobs of one caller with a live run; 0 is any number.", ge=0)
@@ -218,9 +217,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     scheduled_jobs: Annotated[
         int, _about("Scheduled jobs of one caller; 0 is any number.", ge=0)
     ] = 0
-    open_tasks: Annotated[
-        int, _about("Tasks of one caller still to be done; 0 is any number.", ge=0)
-    ] = 0
+    open_tasks: Annotated[int, _about("Unfinished tasks of one caller; 0 is any number.", ge=0)] = 0
     upload_slots: Annotated[
         int, _about("File inputs of one caller that no job uses yet; 0 is any number.", ge=0)
     ] = 1_000
@@ -234,29 +231,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     caller_connections: Annotated[
         int,
         _about(
-            "Connections of one caller open at once, counted from the first request that bears "
-            "its key; 0 is any number.",
+            "Connections of one caller open at once, counted from its first request on each; 0 is "
+            "any number.",
             ge=0,
         ),
     ] = 1_000
 
     slow_call: Annotated[
-        timedelta, _about("From so long on, a call to an engine is counted as slow and logged.")
+        timedelta, _about("Time from which a call to an engine is counted as slow and logged.")
     ] = timedelta(seconds=1)
     slow_loop: Annotated[
-        timedelta, _about("From so long on, a hold-up of the event loop is logged.")
+        timedelta, _about("Time from which a delay of the event loop is logged.")
     ] = timedelta(milliseconds=500)
 
     log_level: Annotated[
-        str, _about("The least that is logged: debug, info, warning or error.")
+        str, _about("Least severity that is logged: debug, info, warning or error.")
     ] = "info"
     log_format: Annotated[
-        str, _about("Of the log: json, console, or auto (console on a terminal, else json).")
+        str, _about("Format of the log: json, console, or auto (console on a terminal, else json).")
     ] = "auto"
 
     @property
     def mode(self) -> Auth:
-        """How callers are told."""
+        """How callers are authenticated."""
         return Auth(self.auth or (Auth.FORWARD if self.api_keys else Auth.DEV))
 
     @property
