@@ -289,9 +289,9 @@ class Machine(RuleBasedStateMachine):
 
     async def _work(self, each: int, outcomes: Sequence[str]) -> Sequence[KnownJob]:
         """Take tasks and finish them at once."""
-        before = len(self.world.flights)
+        before = len(self.world.claimed)
         tasks = await self.world.claim(each)
-        await self.world.land(self.world.flights[before:], outcomes)
+        await self.world.finish(self.world.claimed[before:], outcomes)
         return self._jobs_of([task.run_id for task in tasks])
 
     async def _claim(self, each: int) -> Sequence[KnownJob]:
@@ -306,9 +306,9 @@ class Machine(RuleBasedStateMachine):
 
     async def _land(self, count: int, late: bool, outcomes: Sequence[str]) -> Sequence[KnownJob]:
         """Finish tasks taken before, the latest or the longest held, whose lease may be over."""
-        flights = self.world.flights[-count:] if late else self.world.flights[:count]
-        await self.world.land(flights, outcomes)
-        return self._jobs_of([flight.task.run_id for flight in flights])
+        claimed = self.world.claimed[-count:] if late else self.world.claimed[:count]
+        await self.world.finish(claimed, outcomes)
+        return self._jobs_of([one.task.run_id for one in claimed])
 
     async def _control(self, times: int) -> Sequence[KnownJob]:
         while times and await self.world.service.control_worker.step():

@@ -42,7 +42,7 @@ async def _drive(world: World) -> None:
         while await world.service.control_worker.step():
             pass
         while await world.claim(20):
-            await world.land(list(world.flights), ["page"])
+            await world.finish(list(world.claimed), ["page"])
         if not await world.ports.metadata.live_runs(
             limit=1
         ) and not await world.ports.metadata.page(Batch, limit=1):

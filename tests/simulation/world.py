@@ -197,7 +197,7 @@ class ToldGateway:
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class ClaimedTask:
     """A task in somebody's hands."""
 
     task: Task
@@ -212,7 +212,7 @@ class World:
     clock: FakeClock = field(default_factory=FakeClock)
     fate: Fate = field(default_factory=Fate)
     gateway: ToldGateway = field(default_factory=ToldGateway)
-    flights: list[Flight] = field(default_factory=list)
+    claimed: list[ClaimedTask] = field(default_factory=list)
     claims: dict[tuple[str, str], int] = field(default_factory=dict)  # the last of each task
     # Bodies that claims which had lost their task may have left when their process died.
     garbage: set[str] = field(default_factory=set)
@@ -247,7 +247,7 @@ class World:
         """End the process: no step hears of it. Only what the system closes is closed."""
         self.deaths += 1
         self.fate.dead = True
-        self.flights.clear()
+        self.claimed.clear()
         await self.stack.aclose()
 
     async def restart(self) -> None:
@@ -309,25 +309,25 @@ class World:
                     format=job.format,
                     policy=RetryPolicy(retries=job.retries),
                 )
-                self.flights.append(Flight(task, assignment))
+                self.claimed.append(ClaimedTask(task, assignment))
         await self.service.dispatcher.settle_final([task for task in tasks if task.is_final])
         return list(tasks)
 
     async def renew(self) -> None:
         await self.watched.work.renew(
-            [Held(one.task.run_id, one.task.id, one.task.claim_no) for one in self.flights]
+            [Held(one.task.run_id, one.task.id, one.task.claim_no) for one in self.claimed]
         )
 
-    async def land(self, flights: Sequence[Flight], outcomes: Sequence[str]) -> None:
-        """Let flights be answered so, and settle them in one group."""
-        self.flights = [one for one in self.flights if one not in flights]
+    async def finish(self, claimed: Sequence[ClaimedTask], outcomes: Sequence[str]) -> None:
+        """Let the gateway answer claimed tasks so, and settle them in one group."""
+        self.claimed = [one for one in self.claimed if one not in claimed]
         ended = []
-        for number, flight in enumerate(flights):
-            self.gateway.told[flight.task.spec.url] = outcomes[number % len(outcomes)]
-            result = await self.service.dispatcher.fetcher.attempt(flight.task, flight.assignment)
-            ended.append(FinishedAttempt(flight.task, flight.assignment, result))
-        holding = {(one.task.run_id, one.task.id) for one in flights if not self._is_lost(one)}
-        passed_on = [one.task for one in flights if (one.task.run_id, one.task.id) not in holding]
+        for number, one in enumerate(claimed):
+            self.gateway.told[one.task.spec.url] = outcomes[number % len(outcomes)]
+            result = await self.service.dispatcher.fetcher.attempt(one.task, one.assignment)
+            ended.append(FinishedAttempt(one.task, one.assignment, result))
+        holding = {(one.task.run_id, one.task.id) for one in claimed if not self._is_lost(one)}
+        passed_on = [one.task for one in claimed if (one.task.run_id, one.task.id) not in holding]
         before = [await self.ports.tasks.get(task.run_id, task.id) for task in passed_on]
         try:
             if ended:
@@ -339,9 +339,9 @@ class World:
         after = [await self.ports.tasks.get(task.run_id, task.id) for task in passed_on]
         assert before == after or self.fate.struck, f"a lost claim wrote: {before} -> {after}"
 
-    def _is_lost(self, flight: Flight) -> bool:
+    def _is_lost(self, one: ClaimedTask) -> bool:
         """Whether a later claim took the task: what this one brings must change nothing."""
-        task = flight.task
+        task = one.task
         return task.claim_no < self.claims[task.run_id, task.id]
 
     def swept(self) -> dict[str, float]:

@@ -7,7 +7,7 @@ from conveyor.domain.breaker import (
     FEWEST_HOSTS,
     LONGEST_INTERVAL,
     MOST_REMEMBERED,
-    PATIENCE,
+    UNEXPLAINED_FOR,
     WINDOW,
     Breaker,
     Diagnosis,
@@ -63,11 +63,11 @@ def test_a_host_at_fault_opens_nothing_until_it_answers_or_was_quiet_for_long() 
 def test_after_a_patience_the_gateways_own_answer_outweighs_unexplained_errors() -> None:
     breaker = failing(HealthSignal.UNEXPLAINED, HOSTS[:1])
     breaker.open(LATER, HealthSignal.UNEXPLAINED)
-    assert not breaker.is_worth_asking(LATER + PATIENCE - 1, HealthSignal.UNEXPLAINED)
-    assert breaker.is_worth_asking(LATER + PATIENCE, HealthSignal.UNEXPLAINED)
-    breaker.confirm_healthy(LATER + PATIENCE)
+    assert not breaker.is_worth_asking(LATER + UNEXPLAINED_FOR - 1, HealthSignal.UNEXPLAINED)
+    assert breaker.is_worth_asking(LATER + UNEXPLAINED_FOR, HealthSignal.UNEXPLAINED)
+    breaker.confirm_healthy(LATER + UNEXPLAINED_FOR)
     assert not breaker.is_open
-    assert not breaker.failed(LATER + PATIENCE + 1, HealthSignal.UNEXPLAINED, HOSTS[0])
+    assert not breaker.failed(LATER + UNEXPLAINED_FOR + 1, HealthSignal.UNEXPLAINED, HOSTS[0])
 
 
 def test_a_success_within_the_window_clears_the_gateway() -> None:

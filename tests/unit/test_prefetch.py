@@ -104,7 +104,7 @@ async def test_pages_that_end_slowly_are_not_claimed_ahead(horizon: timedelta) -
 
 
 async def test_a_renewal_during_a_settle_cuts_off_nobody_else() -> None:
-    """The worker of a page that has landed is at another one by then."""
+    """The worker of a finished call runs another one by then."""
     _, gateway, dispatcher, _ = await _house(quick(prefetch=HORIZON))
     dispatcher.settle = _lingering(dispatcher.settle)
     async with running(dispatcher):

@@ -1,7 +1,7 @@
 """The circuit breaker of the gateway: when to stop calling it, and how to find out that it is back.
 
-Every call leaves a signal about the gateway. Signs of failure are told apart by how surely the gateway
-is to blame, for a target that makes the gateway fail must not stop the work of others:
+Every call gives a signal about the gateway. Failures are distinguished by how surely the gateway is to
+blame, because a target that makes the gateway fail must not stop the work for others:
 
 | signal | means | opens the breaker |
 |---|---|---|
@@ -12,13 +12,14 @@ is to blame, for a target that makes the gateway fail must not stop the work of 
 | alive | any other answer | never: it closes the breaker |
 | none | says nothing about the gateway | never |
 
-While the breaker is open no task starts but single probes, further and further apart. The first signal
-of life closes it.
+While the breaker is open only single probes start, with growing intervals. The first `alive` closes it.
 
-A host whose call failed before another host's successful call began is at fault: its failures are
-its own for a while, and open nothing. So is, after a patience of ten minutes, a host whose errors are
-unexplained although the gateway answers for itself. Without both, the one page for which a working
-gateway has no explanation would keep its run waiting for ever. Nothing here does I/O or reads a clock: `now` is a monotonic time in seconds.
+A host is at fault if its call failed before a successful call of another host began. Its failures are
+its own for ten minutes and open nothing. So is a host whose errors are still unexplained ten minutes
+after the opening although the gateway answers for itself. Without both rules a single page that a
+working gateway cannot explain would keep its run waiting for ever.
+
+Nothing here does I/O or reads a clock: `now` is a monotonic time in seconds.
 """
 
 from dataclasses import dataclass, field
@@ -26,18 +27,18 @@ from enum import Enum, StrEnum
 
 WINDOW = 5.0  # seconds without a success before failures are the gateway's
 FEWEST_HOSTS = 5  # target hosts that must fail, so that none of them is to blame
-EVIDENCE_LIFE = 300.0  # seconds after which a failure says nothing about now
+EVIDENCE_LIFE = 300.0  # seconds for which a failure counts
 CONFIRMED_FOR = 60.0  # seconds for which the gateway is trusted after it answered for itself
 FIRST_INTERVAL = 1.0  # seconds between the opening and the first probe; doubles with each probe
 LONGEST_INTERVAL = 30.0
-NEWCOMER = 1.0  # seconds after the last probe when a caller that was not probed with is
+NEW_CALLER_WAIT = 1.0  # seconds after a probe until a caller without one may probe too
 AT_FAULT_FOR = 600.0  # seconds after its last failure in which a host's failures are its own
-PATIENCE = 600.0  # seconds of unexplained errors before the gateway's own answer counts for more
+UNEXPLAINED_FOR = 600.0  # seconds after which the gateway's own answer outweighs unexplained errors
 MOST_REMEMBERED = 1_000  # hosts and callers
 
 
 class HealthSignal(StrEnum):
-    """What a call tells about the gateway."""
+    """What a call says about the gateway."""
 
     ALIVE = "alive"
     UNREACHABLE = "unreachable"
@@ -52,10 +53,10 @@ FAILURES = AMBIGUOUS | {HealthSignal.UNREACHABLE, HealthSignal.UNEXPLAINED}
 
 
 class Diagnosis(Enum):
-    """What the failures so far ask for."""
+    """What must be done about the failures so far."""
 
     NOTHING = "nothing"
-    ASK = "ask"  # the gateway itself, whether it answers
+    ASK = "ask"  # send the gateway a request of its own
     OPEN = "open"
 
 
@@ -81,7 +82,7 @@ class Breaker:
         return self.opened_at is not None
 
     def failed(self, now: float, signal: HealthSignal, host: str) -> bool:
-        """Note a failed call. False when it is surely the task's own failure."""
+        """Count a failed call. False when it is known to be the task's own failure."""
         if signal is HealthSignal.UNREACHABLE:
             self.open(now, signal)
         elif now < self.at_fault.get(host, 0.0):
@@ -99,8 +100,8 @@ class Breaker:
     def answered(self, host: str, begun: float) -> None:
         """A call that began at `begun` shows that the gateway works.
 
-        What failed before that failed by itself. A success that was under way already proves
-        nothing: the gateway may have gone away in between.
+        Calls that failed before `begun` failed by themselves. A success that was under way at a
+        failure proves nothing: the gateway may have failed in between.
         """
         for other, (_, failed_at) in self.failing.items():
             if other != host and failed_at < begun:
@@ -123,12 +124,12 @@ class Breaker:
     def is_worth_asking(self, now: float, signal: HealthSignal) -> bool:
         """Whether a probe that failed is a reason to ask the gateway itself."""
         waited = now - self.opened_at if self.opened_at is not None else 0.0
-        return signal in AMBIGUOUS or waited >= PATIENCE
+        return signal in AMBIGUOUS or waited >= UNEXPLAINED_FOR
 
     def confirm_healthy(self, now: float) -> None:
-        """The gateway answered a request of its own: what breaks are calls for some targets."""
+        """The gateway answered a request of its own: only calls for some targets fail."""
         self.healthy_until = now + CONFIRMED_FOR
-        if self.opened_at is not None and now - self.opened_at >= PATIENCE:
+        if self.opened_at is not None and now - self.opened_at >= UNEXPLAINED_FOR:
             for host in self.failing:
                 self._mark_at_fault(host, now)
         self._close()
@@ -149,7 +150,7 @@ class Breaker:
         if now >= self.next_probe_at:
             return True
         is_new = self.cause is not HealthSignal.UNREACHABLE and caller not in self.probed
-        return is_new and now >= self.last_probe_at + NEWCOMER
+        return is_new and now >= self.last_probe_at + NEW_CALLER_WAIT
 
     def probe(self, now: float, caller: str, host: str) -> None:
         """A probe begins; the next one waits twice as long."""
