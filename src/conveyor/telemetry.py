@@ -25,7 +25,7 @@ from conveyor.domain.counts import NANO, NOTHING
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import RunId
 from conveyor.domain.outbox import DeliveryResult
-from conveyor.domain.task import NewTask, Settlement, Task, TaskStatus
+from conveyor.domain.task import NewRow, Settlement, Task, TaskStatus
 from conveyor.domain.waiting import Waiting
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
@@ -291,7 +291,7 @@ class MeteredTasks:
         self.runs_held = tasks.runs_held
         self.discard = tasks.discard
 
-    async def add(self, run_id: RunId, tasks: Sequence[NewTask]) -> int:
+    async def add(self, run_id: RunId, tasks: Sequence[NewRow]) -> int:
         added = await self._tasks.add(run_id, tasks)
         self._metrics.ingested.inc(added)
         return added

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from conveyor.domain.task_list.reader import LIMITS, START, Chunk, ListReader
+from conveyor.domain.task_list.reader import LIMITS, START, ListChunk, ListReader
 from conveyor.domain.task_list.rows import Position, ReaderLimits
 from conveyor.domain.task_list.spec import ListFormat, ListSpec
 
@@ -19,16 +19,16 @@ def read(
     spec: ListSpec,
     position: Position = START,
     limits: ReaderLimits = LIMITS,
-) -> list[Chunk]:
+) -> list[ListChunk]:
     parts = [raw] if isinstance(raw, bytes) else raw
     reader = ListReader(spec, {}, position, limits=limits)
     found = [chunk for part in parts for chunk in reader.feed(part)]
     return [*found, *reader.finish()]
 
 
-def urls(chunks: list[Chunk]) -> list[tuple[int, str]]:
+def urls(chunks: list[ListChunk]) -> list[tuple[int, str]]:
     return [(ordinal, task.url) for chunk in chunks for ordinal, task in chunk.tasks]
 
 
-def errors(chunks: list[Chunk]) -> Errors:
+def errors(chunks: list[ListChunk]) -> Errors:
     return [(error.line, error.ordinal, error.reason) for chunk in chunks for error in chunk.errors]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conveyor.domain import json_slices, task_bodies
-from conveyor.domain.json_slices import Cut, OverlongElement, cut, finish
-from conveyor.domain.submission import Addition, InvalidTask, Limits
+from conveyor.domain.json_slices import OverlongElement, SlicedBody, cut, finish
+from conveyor.domain.submission import Addition, Limits, RejectedTask
 from conveyor.domain.task import TaskSpec
 from conveyor.errors import InvalidArgument
 
@@ -35,11 +35,11 @@ def tiny_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_slices, "SLICE_BYTES", 12)
 
 
-def cut_up(raw: bytes, most: int = MOST) -> Cut:
+def cut_up(raw: bytes, most: int = MOST) -> SlicedBody:
     return finish(cut(raw, "tasks", most=most))
 
 
-def whole(raw: bytes, pieces: Cut) -> list[Any]:
+def whole(raw: bytes, pieces: SlicedBody) -> list[Any]:
     """The elements of all slices."""
     return [one for a, b in pieces.slices for one in json.loads(b"[%b]" % raw[a:b])]
 
@@ -105,7 +105,7 @@ def at_once(raw: bytes) -> object:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return "refused"
     judged = [_judged(index, one) for index, one in enumerate(each)]
-    bad = [one for one in judged if isinstance(one, InvalidTask)]
+    bad = [one for one in judged if isinstance(one, RejectedTask)]
     if not bad and (not each or loose.keys() - {"tasks", "last_batch"}):
         return "refused"
     try:
@@ -119,7 +119,7 @@ class Loose(msgspec.Struct):
     tasks: list[msgspec.Raw]
 
 
-def _judged(index: int, raw: msgspec.Raw) -> InvalidTask | TaskSpec:
+def _judged(index: int, raw: msgspec.Raw) -> RejectedTask | TaskSpec:
     good, bad = task_bodies._judged_one_by_one([raw], index, {}, Limits())
     [one] = good or bad
     return one

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conveyor.domain import submission, task_bodies
 from conveyor.domain.json_slices import finish
-from conveyor.domain.task_list.reader import Chunk
+from conveyor.domain.task_list.reader import ListChunk
 from conveyor.domain.task_list.rows import Position, ReaderLimits
 from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.errors import InvalidArgument
@@ -35,7 +35,7 @@ SMALL = st.builds(
 CUTS = st.lists(st.integers(0, 400), max_size=12)
 
 
-def outcome(chunks: list[bytes], spec: ListSpec, limits: ReaderLimits) -> list[Chunk] | str:
+def outcome(chunks: list[bytes], spec: ListSpec, limits: ReaderLimits) -> list[ListChunk] | str:
     try:
         return read(chunks, spec, limits=limits)
     except InvalidArgument as error:

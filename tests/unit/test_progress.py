@@ -3,7 +3,7 @@
 import pytest
 
 from conveyor.domain.counts import Counts
-from conveyor.domain.progress import WINDOW, Progress, Reading, eta, gone, rate, slid
+from conveyor.domain.progress import WINDOW, ProgressReading, RunProgress, eta, gone, rate, slid
 from conveyor.domain.run import IngestStatus, Inheritance, PauseState, RunStatus
 from conveyor.testing.factories import a_run
 
@@ -11,22 +11,22 @@ HALF = Counts(successful=40, blocked=10)
 
 
 def test_one_reading_tells_no_rate_and_two_tell_it() -> None:
-    first = slid((), Reading(100.0, 5))
+    first = slid((), ProgressReading(100.0, 5))
     assert rate(first) is None
-    assert rate(slid(first, Reading(102.0, 8))) == 1.5
+    assert rate(slid(first, ProgressReading(102.0, 8))) == 1.5
 
 
 def test_the_rate_follows_the_last_seconds_only() -> None:
-    window: tuple[Reading, ...] = ()
+    window: tuple[ProgressReading, ...] = ()
     for second in range(60):  # fifty a second for half a minute, then five
         done = 50 * min(second, 30) + 5 * max(second - 30, 0)
-        window = slid(window, Reading(float(second), done))
+        window = slid(window, ProgressReading(float(second), done))
     assert rate(window) == 5
     assert len(window) == WINDOW + 1
 
 
 def test_a_gap_longer_than_the_window_still_has_a_rate() -> None:
-    assert rate(slid(slid((), Reading(0.0, 0)), Reading(100.0, 50))) == 0.5
+    assert rate(slid(slid((), ProgressReading(0.0, 0)), ProgressReading(100.0, 50))) == 0.5
 
 
 def test_the_time_left_is_what_is_left_at_this_speed() -> None:
@@ -54,22 +54,22 @@ def test_the_time_left_is_not_guessed(state: dict[str, object]) -> None:
 
 def test_a_mark_changes_with_whatever_a_reader_sees() -> None:
     run = a_run(total=100, version=3)
-    seen = Progress(run=run, settled=HALF)
+    seen = RunProgress(run=run, settled=HALF)
     others = [
-        Progress(run=a_run(total=100, version=5), settled=HALF),
-        Progress(run=run, settled=HALF + Counts(successful=1)),
-        Progress(run=run, settled=HALF + Counts(credits=1)),
-        Progress(run=run, settled=HALF + Counts(nanos=1)),
-        Progress(run=gone(run), settled=HALF),
+        RunProgress(run=a_run(total=100, version=5), settled=HALF),
+        RunProgress(run=run, settled=HALF + Counts(successful=1)),
+        RunProgress(run=run, settled=HALF + Counts(credits=1)),
+        RunProgress(run=run, settled=HALF + Counts(nanos=1)),
+        RunProgress(run=gone(run), settled=HALF),
     ]
-    assert seen.mark == Progress(run=run, settled=HALF, rate=3.0, eta=9).mark
+    assert seen.mark == RunProgress(run=run, settled=HALF, rate=3.0, eta=9).mark
     assert len({seen.mark, *(other.mark for other in others)}) == 1 + len(others)
     assert all(other.differs_from(seen) for other in others)
 
 
 def test_a_standstill_is_news_and_another_speed_is_not() -> None:
     fast, slow, still, unknown = (
-        Progress(run=a_run(), settled=HALF, rate=speed) for speed in (9.0, 2.0, 0.0, None)
+        RunProgress(run=a_run(), settled=HALF, rate=speed) for speed in (9.0, 2.0, 0.0, None)
     )
     assert not slow.differs_from(fast)
     assert still.differs_from(slow)

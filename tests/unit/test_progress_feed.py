@@ -12,7 +12,7 @@ from msgspec import UNSET
 from conveyor.api import wire
 from conveyor.domain.counts import ZERO
 from conveyor.domain.ids import CallerId, JobId, KeyId, RunId
-from conveyor.domain.progress import Progress, gone
+from conveyor.domain.progress import RunProgress, gone
 from conveyor.domain.run import PauseState
 from conveyor.domain.waiting import Waiting, WaitReason
 from conveyor.errors import NotFound, QuotaExceeded, Unavailable
@@ -25,7 +25,7 @@ from tests.unit.kit import A_PAGE, CALLER, STRANGER, a_house, an_assignment
 READS = ("metadata.get(Run)", "tasks.counts")
 
 
-def shown(progress: Progress) -> bytes:
+def shown(progress: RunProgress) -> bytes:
     done = progress.settled.done
     return f"{progress.run.status} {done} {progress.rate} {progress.eta}".encode()
 
@@ -48,7 +48,7 @@ class Watched:
             most=most,
         )
 
-    def _render(self, progress: Progress) -> bytes:
+    def _render(self, progress: RunProgress) -> bytes:
         self.marks[shown(progress)] = progress.mark
         return shown(progress)
 

@@ -8,7 +8,7 @@ from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId
 from conveyor.domain.job import JobType
 from conveyor.domain.run import Inheritance, RunStatus, open_tasks
 from conveyor.errors import QuotaExceeded
-from conveyor.steps.shared.quotas import Demand, Quotas
+from conveyor.steps.shared.quotas import QuotaDemand, Quotas
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import CALLER, a_file_input, a_job, a_run, an_export, new_ids
 from conveyor.testing.memory.metadata import MemoryMetadata
@@ -38,21 +38,23 @@ async def given(*totals: int, scheduled: int = 0, **limits: int) -> Quotas:
     return Quotas(metadata=metadata, tasks=tasks, **limits)
 
 
-A_JOB = Demand(caller=CALLER, jobs=1, tasks=5)
+A_JOB = QuotaDemand(caller=CALLER, jobs=1, tasks=5)
 
 
 @pytest.mark.parametrize(
     ("quota", "most", "demand"),
     [
         ("active_jobs", 3, A_JOB),
-        ("scheduled_jobs", 2, Demand(caller=CALLER, scheduled=1)),
+        ("scheduled_jobs", 2, QuotaDemand(caller=CALLER, scheduled=1)),
         ("open_tasks", 35, A_JOB),
-        ("open_tasks", 35, Demand(caller=CALLER, tasks=5)),
-        ("upload_slots", 4, Demand(caller=CALLER, file_inputs=1)),
-        ("active_exports", 3, Demand(caller=CALLER, exports=1)),
+        ("open_tasks", 35, QuotaDemand(caller=CALLER, tasks=5)),
+        ("upload_slots", 4, QuotaDemand(caller=CALLER, file_inputs=1)),
+        ("active_exports", 3, QuotaDemand(caller=CALLER, exports=1)),
     ],
 )
-async def test_a_limit_is_reached_and_not_passed(quota: str, most: int, demand: Demand) -> None:
+async def test_a_limit_is_reached_and_not_passed(
+    quota: str, most: int, demand: QuotaDemand
+) -> None:
     await (await given(10, 20, scheduled=1, **{quota: most})).check(demand)
 
     with pytest.raises(QuotaExceeded) as refused:
@@ -68,24 +70,24 @@ async def test_a_limit_is_reached_and_not_passed(quota: str, most: int, demand: 
 
 async def test_what_another_has_does_not_count() -> None:
     quotas = await given(10, 20, scheduled=1, active_jobs=1, scheduled_jobs=1, open_tasks=5)
-    await quotas.check(Demand(caller=OTHER, jobs=1, tasks=5))
-    await quotas.check(Demand(caller=OTHER, scheduled=1))
+    await quotas.check(QuotaDemand(caller=OTHER, jobs=1, tasks=5))
+    await quotas.check(QuotaDemand(caller=OTHER, scheduled=1))
 
 
 async def test_a_limit_holds_only_for_what_is_asked() -> None:
     quotas = await given(10, 20, scheduled=1, active_jobs=1, scheduled_jobs=1)
-    await quotas.check(Demand(caller=CALLER, tasks=1_000))
+    await quotas.check(QuotaDemand(caller=CALLER, tasks=1_000))
     over = await given(10, 20, active_jobs=1, open_tasks=1_000)
-    await over.check(Demand(caller=CALLER, tasks=1))  # tasks for a job that is there
+    await over.check(QuotaDemand(caller=CALLER, tasks=1))  # tasks for a job that is there
     full = await given(10, 20, active_jobs=9, open_tasks=1)
-    await full.check(Demand(caller=CALLER, jobs=1))  # an open job without tasks
+    await full.check(QuotaDemand(caller=CALLER, jobs=1))  # an open job without tasks
 
 
 async def test_without_limits_nothing_is_asked_of_anyone() -> None:
     nowhere: MemoryMetadata = None  # type: ignore[assignment]  # who is asked would fail
     tasks: MemoryTasks = None  # type: ignore[assignment]
     await Quotas(metadata=nowhere, tasks=tasks).check(
-        Demand(caller=CALLER, jobs=1, scheduled=1, tasks=9)
+        QuotaDemand(caller=CALLER, jobs=1, scheduled=1, tasks=9)
     )
 
 

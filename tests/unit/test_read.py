@@ -15,7 +15,7 @@ from conveyor.domain.task import Refused, Task, TaskStatus, new_tasks
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
 from conveyor.ports.metadata import LISTING_BYTES
 from conveyor.ports.tasks import PAGE_BYTES
-from conveyor.steps.read import HOT, Content, ResultPart
+from conveyor.steps.read import HOT, ResultContent, ResultPart
 from conveyor.steps.shared.attempt import Fetched, FinishedAttempt, Result
 from conveyor.testing.factories import a_problem, a_run, a_task_spec
 from tests.unit.kit import A_PAGE, CALLER, STRANGER, House, a_house, an_assignment, away
@@ -237,7 +237,7 @@ def _counts(successful: int) -> Counts:
     return Counts(successful=successful)
 
 
-async def _whole(content: Content) -> bytes:
+async def _whole(content: ResultContent) -> bytes:
     return b"".join([part async for part in content.chunks])
 
 

@@ -29,7 +29,7 @@ from conveyor.steps.export import Export
 from conveyor.steps.file_inputs import FileInputs
 from conveyor.steps.lifecycle import Lifecycle
 from conveyor.steps.progress import ProgressFeed
-from conveyor.steps.read import Content, Read, ResultPart
+from conveyor.steps.read import Read, ResultContent, ResultPart
 from conveyor.steps.rerun import RerunJob
 from conveyor.steps.shared.idempotency import Answer
 from conveyor.steps.submit import SubmitJob
@@ -256,7 +256,7 @@ class Handlers:
         return (self.public_url or str(request.base_url)).rstrip("/")
 
 
-async def _content(content: Content) -> Response:
+async def _content(content: ResultContent) -> Response:
     """A body in chunks. The first is read here: a body that is gone is still an error then."""
     content_type = content.content_type or CONTENT_TYPES.get(content.format, media.UNLABELLED)
     headers = {

@@ -14,7 +14,7 @@ from conveyor.domain import run as run_life
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.export import Export, ExportStatus
 from conveyor.domain.job import Job
-from conveyor.domain.progress import Progress
+from conveyor.domain.progress import RunProgress
 from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.schedule import Schedule
 from conveyor.domain.stats import Cost, Stats, cost, stats
@@ -360,7 +360,7 @@ def export_shown(export: Export, link: Callable[[Export], str]) -> WireExport:
     )
 
 
-def event_shown(progress: Progress) -> bytes:
+def event_shown(progress: RunProgress) -> bytes:
     """News of a run as a server-sent event."""
     run = progress.run
     status = run_life.shown_status(run, progress.settled)

@@ -34,7 +34,7 @@ class Upload(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
 
 
-class FileInput(msgspec.Struct, frozen=True):
+class CreatedFileInput(msgspec.Struct, frozen=True):
     file_input_id: str
     upload: Upload
 
@@ -72,12 +72,12 @@ async def upload(
     content = Content(file, transport.network, on_sent)
     about = msgspec.json.encode(spec)
 
-    async def file_input() -> FileInput:
+    async def file_input() -> CreatedFileInput:
         headers = {"Content-Type": "application/json"}
         raw = await transport.call_once("POST", "/job_inputs", about, headers)
-        return decoded(raw, FileInput)
+        return decoded(raw, CreatedFileInput)
 
-    async def sent(to: FileInput) -> str:
+    async def sent(to: CreatedFileInput) -> str:
         await content.send(transport, to.upload)
         return to.file_input_id
 

@@ -56,7 +56,7 @@ STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 DEPTH_BYTES = 64 * 1024  # of a value without an end that are looked at to say why
 
 
-class Cut(msgspec.Struct, frozen=True):
+class SlicedBody(msgspec.Struct, frozen=True):
     """A body in pieces: its frame, in which the list is empty, and the slices of that list."""
 
     frame: bytes
@@ -72,7 +72,7 @@ class OverlongElement(Exception):
         self.before = before
 
 
-def cut(raw: bytes, name: str, *, most: int) -> Steps[Cut]:
+def cut(raw: bytes, name: str, *, most: int) -> Steps[SlicedBody]:
     """Cut the list that is member `name` out of a body.
 
     `most` bounds the bytes of one element and those of the frame. Raises `InvalidArgument`, or
@@ -105,7 +105,7 @@ def cut(raw: bytes, name: str, *, most: int) -> Steps[Cut]:
     frame = b"".join(parts)
     if len(frame) > most:
         raise _overlong_frame(name, most, "" if opened else ", and it must be an object")
-    return Cut(frame, tuple(names), slices)
+    return SlicedBody(frame, tuple(names), slices)
 
 
 def finish(steps: Steps[Result]) -> Result:

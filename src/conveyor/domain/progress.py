@@ -12,14 +12,14 @@ from conveyor.domain.waiting import Waiting
 WINDOW = 10.0  # seconds over which the rate is measured
 
 
-class Reading(msgspec.Struct, frozen=True):
+class ProgressReading(msgspec.Struct, frozen=True):
     """How many tasks were done at a moment of a clock that does not jump."""
 
     at: float
     done: int
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     """A run as it was read, with what a single reading does not tell."""
 
     run: Run
@@ -38,7 +38,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     def is_last(self) -> bool:
         return not self.run.is_live
 
-    def differs_from(self, earlier: "Progress") -> bool:
+    def differs_from(self, earlier: "RunProgress") -> bool:
         """Whether there is news: other figures, a run that came to a standstill, another wait."""
         return (
             self.mark != earlier.mark
@@ -47,14 +47,14 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def slid(window: tuple[Reading, ...], new: Reading) -> tuple[Reading, ...]:
+def slid(window: tuple[ProgressReading, ...], new: ProgressReading) -> tuple[ProgressReading, ...]:
     """The window with one more reading; the oldest kept is the last that is not too young."""
     begins = new.at - WINDOW
     too_old = [reading for reading in window if reading.at <= begins]
     return (*window[max(len(too_old) - 1, 0) :], new)
 
 
-def rate(window: tuple[Reading, ...]) -> float | None:
+def rate(window: tuple[ProgressReading, ...]) -> float | None:
     """Tasks done a second between the first and the last reading."""
     taken = window[-1].at - window[0].at
     return round((window[-1].done - window[0].done) / taken, 2) if taken > 0 else None

@@ -8,7 +8,7 @@ from conveyor.domain.counts import Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.job import Job
 from conveyor.domain.run import Inheritance, Run
-from conveyor.domain.task import FINAL, Inherited, NewTask, Task, TaskStatus, inherit
+from conveyor.domain.task import FINAL, Inherited, NewRow, Task, TaskStatus, inherit
 from conveyor.errors import InvalidArgument
 
 Statuses = frozenset[TaskStatus]
@@ -29,7 +29,7 @@ def parse_statuses(text: str | None) -> Statuses | None:
         ) from None
 
 
-def copy_rows(rows: Sequence[Task], statuses: Statuses | None) -> list[NewTask]:
+def copy_rows(rows: Sequence[Task], statuses: Statuses | None) -> list[NewRow]:
     """The copy rule: the rows that a rerun has in place of an earlier run's.
 
     Each keeps its index, id and the caller's fields. A row in one of `statuses` is scraped again,
@@ -37,7 +37,7 @@ def copy_rows(rows: Sequence[Task], statuses: Statuses | None) -> list[NewTask]:
     """
     again = _scraped_again(statuses)
     return [
-        NewTask(row.index, row.id, row.spec, None if row.status in again else inherit(row))
+        NewRow(row.index, row.id, row.spec, None if row.status in again else inherit(row))
         for row in rows
     ]
 

@@ -169,7 +169,7 @@ class Addition(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     last_batch: bool | None = None
 
 
-class InvalidTask(msgspec.Struct, frozen=True, omit_defaults=True):
+class RejectedTask(msgspec.Struct, frozen=True, omit_defaults=True):
     index: int
     reason: Reason
     value: str | None = None
@@ -211,18 +211,18 @@ def job_schedule(body: Submission) -> Schedule | None:
 
 def sift(
     tasks: Iterable[tuple[int, TaskInput]], params: Params, limits: Limits
-) -> tuple[list[tuple[int, TaskSpec]], list[InvalidTask]]:
+) -> tuple[list[tuple[int, TaskSpec]], list[RejectedTask]]:
     """The good tasks in stored form, each under its index, and what is wrong with the others.
 
     `limits` bounds the size of one and says which parameters can be honoured.
     """
     accepted: list[tuple[int, TaskSpec]] = []
-    bad: list[InvalidTask] = []
+    bad: list[RejectedTask] = []
     for index, task in tasks:
         try:
             accepted.append((index, accept_task(task, params, limits)))
         except Unfit as unfit:
-            bad.append(InvalidTask(index, unfit.reason, unfit.value))
+            bad.append(RejectedTask(index, unfit.reason, unfit.value))
     return accepted, bad
 
 
@@ -237,7 +237,7 @@ def accept_task(task: TaskInput, job: Params, limits: Limits) -> TaskSpec:
     return _accept_shaped(task, job, url, metadata, limits)
 
 
-def invalid_tasks(bad: Sequence[InvalidTask]) -> InvalidArgument:
+def invalid_tasks(bad: Sequence[RejectedTask]) -> InvalidArgument:
     first = bad[0]
     return InvalidArgument(
         f"{len(bad)} of the tasks cannot be accepted; "

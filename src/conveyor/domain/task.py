@@ -136,7 +136,7 @@ class Inherited(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 # How an attempt can end. Expected results are values, not exceptions.
 
 
-class NewTask(msgspec.Struct, frozen=True, gc=False):
+class NewRow(msgspec.Struct, frozen=True, gc=False):
     """A row to be added. The engine dates it and makes it due at once.
 
     An inherited row is stored exactly as it is given, and is never due. It keeps its creation time;
@@ -149,10 +149,10 @@ class NewTask(msgspec.Struct, frozen=True, gc=False):
     inherited: Inherited | None = None
 
 
-def new_tasks(run_id: RunId, first: int, specs: Sequence[TaskSpec]) -> list[NewTask]:
+def new_tasks(run_id: RunId, first: int, specs: Sequence[TaskSpec]) -> list[NewRow]:
     """New rows at the indexes from `first`, with the ids that this run gives them."""
     task_id = task_ids(run_id)
-    return [NewTask(index, task_id(index), spec) for index, spec in enumerate(specs, first)]
+    return [NewRow(index, task_id(index), spec) for index, spec in enumerate(specs, first)]
 
 
 class Scraped(msgspec.Struct, frozen=True):

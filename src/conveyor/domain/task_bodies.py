@@ -19,17 +19,17 @@ from conveyor.domain.json_errors import (
     suggestion,
 )
 from conveyor.domain.json_slices import (
-    Cut,
     OverlongElement,
+    SlicedBody,
     Span,
     Steps,
 )
 from conveyor.domain.params import Params
 from conveyor.domain.submission import (
     Addition,
-    InvalidTask,
     Limits,
     Reason,
+    RejectedTask,
     Submission,
     TaskInput,
     Unfit,
@@ -48,7 +48,7 @@ JSON_FACTOR = 16
 MOST_IGNORED = 20
 
 
-class Submitted(msgspec.Struct, frozen=True):
+class ParsedSubmission(msgspec.Struct, frozen=True):
     """A submit body that is fit to be stored, its tasks in stored form."""
 
     body: Submission
@@ -56,7 +56,7 @@ class Submitted(msgspec.Struct, frozen=True):
     ignored: tuple[str, ...] = ()  # members that this service does not know
 
 
-class Added(msgspec.Struct, frozen=True):
+class ParsedAddition(msgspec.Struct, frozen=True):
     """The body of an add-tasks call, its tasks in stored form."""
 
     body: Addition
@@ -68,7 +68,7 @@ Body = TypeVar("Body", Submission, Addition)
 
 def read_submission(
     raw: bytes, extensions: Mapping[str, object], limits: Limits
-) -> Steps[Submitted]:
+) -> Steps[ParsedSubmission]:
     """The submit body, every field and task checked. Of two faults, those of tasks are told."""
     pieces = yield from _cut(raw, limits)
     fault, params = None, Params()
@@ -82,24 +82,24 @@ def read_submission(
     specs = yield from _accepted(raw, pieces.slices, params, limits, limits.inline_tasks)
     if fault:
         raise fault
-    return Submitted(body, specs, ignored)
+    return ParsedSubmission(body, specs, ignored)
 
 
-def read_addition(raw: bytes, params: Params, limits: Limits) -> Steps[Added]:
+def read_addition(raw: bytes, params: Params, limits: Limits) -> Steps[ParsedAddition]:
     """The body of an add-tasks call, judged with the job's parameters."""
     pieces = yield from _cut(raw, limits)
     specs = yield from _accepted(raw, pieces.slices, params, limits, limits.tasks_per_add)
     body = _decode(pieces.frame, Addition)
     if not specs:
         raise field_error("tasks", "must hold at least one task")
-    return Added(body, specs)
+    return ParsedAddition(body, specs)
 
 
 TASKS = msgspec.json.Decoder(list[TaskInput])
 ONE_BY_ONE = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def _cut(raw: bytes, limits: Limits) -> Steps[Cut]:
+def _cut(raw: bytes, limits: Limits) -> Steps[SlicedBody]:
     """The body with its tasks cut out; a task too long to be decoded is refused at once."""
     most = JSON_FACTOR * limits.task_bytes
     try:
@@ -116,7 +116,7 @@ def _cut(raw: bytes, limits: Limits) -> Steps[Cut]:
         index += len(_elements(raw, span, ONE_BY_ONE))
         yield
     what = f"more than {most} bytes of JSON"
-    raise invalid_tasks([InvalidTask(index, Reason.TASK_TOO_LARGE, what)])
+    raise invalid_tasks([RejectedTask(index, Reason.TASK_TOO_LARGE, what)])
 
 
 # What a newer client's field may be called: it is named in a header.
@@ -144,7 +144,7 @@ def _ignored(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(unknown)
 
 
-def _has_tasks(raw: bytes, pieces: Cut) -> bool:
+def _has_tasks(raw: bytes, pieces: SlicedBody) -> bool:
     return len(pieces.slices) > 1 or any(not raw[a:b].isspace() for a, b in pieces.slices if b > a)
 
 
@@ -152,7 +152,7 @@ def _accepted(
     raw: bytes, slices: Sequence[Span], params: Params, limits: Limits, most: int
 ) -> Steps[list[TaskSpec]]:
     """The tasks in stored form; if any is bad, one error that names them all."""
-    specs, bad, count = list[TaskSpec](), list[InvalidTask](), 0
+    specs, bad, count = list[TaskSpec](), list[RejectedTask](), 0
     for number, span in enumerate(slices, 1):
         good, refused = _judged(raw, span, count, params, limits)
         found = len(good) + len(refused)
@@ -171,7 +171,7 @@ def _accepted(
 
 def _judged(
     raw: bytes, span: Span, first: int, params: Params, limits: Limits
-) -> tuple[list[TaskSpec], list[InvalidTask]]:
+) -> tuple[list[TaskSpec], list[RejectedTask]]:
     """The tasks of a slice, of which the first has index `first`."""
     try:
         tasks = _elements(raw, span, TASKS)
@@ -183,17 +183,17 @@ def _judged(
 
 def _judged_one_by_one(
     tasks: Sequence[msgspec.Raw], first: int, params: Params, limits: Limits
-) -> tuple[list[TaskSpec], list[InvalidTask]]:
-    specs, bad = list[TaskSpec](), list[InvalidTask]()
+) -> tuple[list[TaskSpec], list[RejectedTask]]:
+    specs, bad = list[TaskSpec](), list[RejectedTask]()
     for index, raw in enumerate(tasks, first):
         try:
             specs.append(accept_task(msgspec.json.decode(raw, type=TaskInput), params, limits))
         except Unfit as unfit:
-            bad.append(InvalidTask(index, unfit.reason, unfit.value))
+            bad.append(RejectedTask(index, unfit.reason, unfit.value))
         except msgspec.ValidationError as error:
-            bad.append(InvalidTask(index, *task_fault(str(error))))
+            bad.append(RejectedTask(index, *task_fault(str(error))))
         except UNREADABLE:
-            bad.append(InvalidTask(index, Reason.MALFORMED_TASK))
+            bad.append(RejectedTask(index, Reason.MALFORMED_TASK))
     return specs, bad
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from conveyor.domain.counts import Counts
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import Attempt, NewTask, Task, TaskStatus, spec_size
+from conveyor.domain.task import Attempt, NewRow, Task, TaskStatus, spec_size
 from conveyor.ports.work import Held
 
 # Bytes of texts (`size_of`) that one call reads or removes at most. A row may have 64 KiB, and one of
@@ -16,9 +16,9 @@ from conveyor.ports.work import Held
 PAGE_BYTES = 4 * 1024 * 1024
 
 
-def in_chunks(rows: Sequence[NewTask]) -> Iterator[list[NewTask]]:
+def in_chunks(rows: Sequence[NewRow]) -> Iterator[list[NewRow]]:
     """Cut rows into chunks for `add`: at most `PAGE_BYTES` each, or a single row."""
-    chunk, room = list[NewTask](), PAGE_BYTES
+    chunk, room = list[NewRow](), PAGE_BYTES
     for row in rows:
         size = spec_size(row.spec)
         if chunk and size > room:
@@ -40,7 +40,7 @@ class TaskPage(msgspec.Struct, frozen=True):
 class Tasks(Protocol):
     """The rows of tasks. Raises `Unavailable`, and `StorageFull` when there is no room."""
 
-    async def add(self, run_id: RunId, tasks: Sequence[NewTask]) -> int:
+    async def add(self, run_id: RunId, tasks: Sequence[NewRow]) -> int:
         """Insert tasks that are not there yet; return how many were new.
 
         All tasks of one call are stored, or none. Stored tasks are not changed.

@@ -41,14 +41,14 @@ from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.key_check import CheckJob, any_job
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.ownership import latest_run, own_job
-from conveyor.steps.shared.quotas import Check, Demand, unlimited
+from conveyor.steps.shared.quotas import Check, QuotaDemand, unlimited
 
 log = structlog.get_logger()
 
 Render = Callable[[Job, Run, int], Awaitable[bytes]]
 
 
-class Addition(msgspec.Struct, frozen=True, kw_only=True):
+class StagedAddition(msgspec.Struct, frozen=True, kw_only=True):
     """Checked tasks on their way into a job, and where their list is staged."""
 
     specs: list[TaskSpec]
@@ -80,7 +80,7 @@ class AddTasks:
             except CallerFault as refusal:
                 return await self.idempotency.unless_answered(call, refusal)
             addition = await self._checked(call, job, run.id)
-            await self.quota(Demand(caller=call.caller, tasks=len(addition.specs)))
+            await self.quota(QuotaDemand(caller=call.caller, tasks=len(addition.specs)))
             await self.blobs.put(addition.blob, as_stream(lines(addition.specs)))
             try:
                 answer, batch = await self._promise(call, job_id, addition, render)
@@ -98,7 +98,7 @@ class AddTasks:
             await self._write_rows(batch, call.caller)
             return answer
 
-    async def _abandon(self, addition: Addition) -> None:
+    async def _abandon(self, addition: StagedAddition) -> None:
         """Clear a list that surely nothing refers to; after an `Unavailable` the sweeper judges."""
         try:
             await self.blobs.delete([addition.blob])
@@ -113,16 +113,16 @@ class AddTasks:
             with suppress(Unavailable):  # then the sweeper finds the batch
                 await self.control_queue.send(ingest_message(batch, caller))
 
-    async def _checked(self, call: Call, job: Job, run_id: RunId) -> Addition:
+    async def _checked(self, call: Call, job: Job, run_id: RunId) -> StagedAddition:
         given = await self.slices.run(read_addition(call.raw, load(job.params), self.limits))
-        return Addition(
+        return StagedAddition(
             specs=given.specs,
             last_batch=bool(given.body.last_batch),
             blob=list_key(job.id, run_id, self.ids.new()),
         )
 
     async def _promise(
-        self, call: Call, job_id: JobId, addition: Addition, render: Render
+        self, call: Call, job_id: JobId, addition: StagedAddition, render: Render
     ) -> tuple[Answer, Batch]:
         """Commit to the rows; begin again when job or run moved on meanwhile."""
         while True:
@@ -153,12 +153,12 @@ class AddTasks:
             raise RunNotTerminal("The first tasks are still being taken in: try again later")
         return job, run
 
-    def _check_room(self, run: Run, addition: Addition) -> None:
+    def _check_room(self, run: Run, addition: StagedAddition) -> None:
         if run.total + len(addition.specs) > self.limits.open_job_tasks:
             most = self.limits.open_job_tasks
             raise QuotaExceeded(f"An open job takes at most {most} tasks, this one has {run.total}")
 
-    def _new_batch(self, run: Run, addition: Addition) -> Batch:
+    def _new_batch(self, run: Run, addition: StagedAddition) -> Batch:
         return Batch(
             run_id=run.id,
             job_id=run.job_id,
@@ -168,7 +168,7 @@ class AddTasks:
             created_at=self.clock.now(),
         )
 
-    def _grown(self, job: Job, run: Run, addition: Addition) -> tuple[Job, Run]:
+    def _grown(self, job: Job, run: Run, addition: StagedAddition) -> tuple[Job, Run]:
         now = self.clock.now()
         grown = run_life.grow(run, len(addition.specs), now)
         if not addition.last_batch:

@@ -25,7 +25,7 @@ from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata, Removed
 from conveyor.steps.shared.ownership import own_job, own_run
 from conveyor.steps.shared.pagination import every_of_run
-from conveyor.steps.shared.quotas import Check, Demand, unlimited
+from conveyor.steps.shared.quotas import Check, QuotaDemand, unlimited
 
 PAGE = 100
 
@@ -65,7 +65,7 @@ class Export:
         async for begun in every_of_run(self.metadata, Row, run.id):
             if not (begun.has_ended or life.is_over(begun, now)):
                 return begun  # one at a time is enough: it is as good as another
-        await self.quota(Demand(caller=caller, exports=1))
+        await self.quota(QuotaDemand(caller=caller, exports=1))
         export = Row(
             id=ExportId(self.ids.new()),
             job_id=job.id,

@@ -26,7 +26,7 @@ from conveyor.errors import (
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata
-from conveyor.steps.shared.quotas import Check, Demand, unlimited
+from conveyor.steps.shared.quotas import Check, QuotaDemand, unlimited
 
 LONGEST_SILENCE = timedelta(seconds=60)  # between two parts of an upload
 
@@ -45,7 +45,7 @@ class FileInputs:
     async def create(self, caller: CallerId, raw: bytes) -> FileInput:
         """Create a file input for a list as the body declares it."""
         spec = parse_spec(raw)
-        await self.quota(Demand(caller=caller, file_inputs=1))
+        await self.quota(QuotaDemand(caller=caller, file_inputs=1))
         file_input = FileInput(
             id=InputId(self.ids.new()), caller=caller, spec=spec, created_at=self.clock.now()
         )

@@ -13,7 +13,7 @@ from conveyor.errors import Stale
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata
-from conveyor.steps.shared.batch_writer import BatchWriter, Ending
+from conveyor.steps.shared.batch_writer import BatchEnding, BatchWriter
 from conveyor.steps.shared.turn import ENDLESS, Turn
 
 FIRST_STORED = 1
@@ -57,7 +57,7 @@ class Ingest:
                     self.wake_sender()
         while batch := await self.metadata.get(Batch, (run_id, first)):
             with suppress(Stale):
-                await self.writer.finish(Ending(batch, is_cut=True, why=why))
+                await self.writer.finish(BatchEnding(batch, is_cut=True, why=why))
         await self.writer.close_work(run_id)
 
     async def _why_given_up(self, batch: Batch) -> str:

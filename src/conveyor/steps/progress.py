@@ -18,7 +18,7 @@ import structlog
 from conveyor.domain import run as run_life
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import CallerId, JobId, KeyId, RunId
-from conveyor.domain.progress import Progress, Reading, eta, gone, rate, slid
+from conveyor.domain.progress import ProgressReading, RunProgress, eta, gone, rate, slid
 from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.waiting import Waiting
 from conveyor.errors import Unavailable
@@ -34,7 +34,7 @@ READ_AT_ONCE = 100  # runs
 
 log = structlog.get_logger()
 
-Render = Callable[[Progress], bytes]
+Render = Callable[[RunProgress], bytes]
 News = AsyncGenerator[bytes | None, None]
 
 
@@ -49,21 +49,21 @@ class Post:
     def __init__(self, run: Run, render: Render) -> None:
         self.run = run  # as the first listener found it
         self._render = render
-        self._window: tuple[Reading, ...] = ()
+        self._window: tuple[ProgressReading, ...] = ()
         self._bell = asyncio.Event()
         self.listeners = 0
-        self.progress: Progress | None = None
+        self.progress: RunProgress | None = None
         self.shown = b""
         self.turn = 0  # rises with every news
         self.rung_at = 0.0
 
     def tell(self, run: Run, settled: Counts, now: float, waiting: Waiting | None = None) -> None:
         """Take up a reading; when it is news, ring."""
-        self._window = slid(self._window, Reading(now, run_life.counts(run, settled).done))
+        self._window = slid(self._window, ProgressReading(now, run_life.counts(run, settled).done))
         speed = rate(self._window)
         known = self.progress
         left = eta(run, settled, speed)
-        self.progress = Progress(run=run, settled=settled, rate=speed, eta=left, waiting=waiting)
+        self.progress = RunProgress(run=run, settled=settled, rate=speed, eta=left, waiting=waiting)
         self.shown = self._render(self.progress)
         if known is None or self.progress.differs_from(known):
             self.turn += 1

@@ -51,7 +51,7 @@ class ResultPart(msgspec.Struct, frozen=True):
     next_cursor: str | None = None  # told with the last part; None there when nothing follows
 
 
-class Content(msgspec.Struct, frozen=True):
+class ResultContent(msgspec.Struct, frozen=True):
     task_id: TaskId
     format: str
     content_type: str | None
@@ -168,12 +168,12 @@ class Read:
 
     async def content(
         self, caller: CallerId, job_id: JobId, run_id: RunId | None, task_id: TaskId
-    ) -> Content:
+    ) -> ResultContent:
         """The body of a successful task."""
         job = await own_job(self.metadata, caller, job_id)
         return self._open(job, await self._own_task(job, run_id, task_id))
 
-    async def content_by_link(self, job_id: JobId, run_id: RunId, task_id: TaskId) -> Content:
+    async def content_by_link(self, job_id: JobId, run_id: RunId, task_id: TaskId) -> ResultContent:
         """The body that a signed link names; the link is the authority."""
         job = await self.metadata.get(Job, job_id)
         if job is None or job.status is JobStatus.DELETED:
@@ -191,7 +191,7 @@ class Read:
     def has_expired(self, job: Job, task: Task) -> bool:
         return has_expired(task, job.result_ttl_days, self.clock.now())
 
-    def _open(self, job: Job, task: Task) -> Content:
+    def _open(self, job: Job, task: Task) -> ResultContent:
         if task.status is TaskStatus.FAILED:
             problem = msgspec.json.decode(task.problem or "{}", type=dict[str, object])
             raise TaskUnsuccessful("The task failed; its problem follows", extras=problem)
@@ -201,7 +201,7 @@ class Read:
             raise ResultExpired(f"Results of this job are kept for {job.result_ttl_days} days")
         result = task.result
         chunks = self.bodies.read(result.locator)
-        return Content(
+        return ResultContent(
             task.id, result.format, result.content_type, result.length, result.checksum, chunks
         )
 

@@ -44,7 +44,7 @@ from conveyor.ports.work import Work
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.key_check import CheckKey, any_key
 from conveyor.steps.shared.ownership import latest_run, own_job
-from conveyor.steps.shared.quotas import Check, Demand, unlimited
+from conveyor.steps.shared.quotas import Check, QuotaDemand, unlimited
 from conveyor.steps.shared.row_sources import RowChunk, copied_rows, stored_rows
 from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
 
@@ -146,7 +146,7 @@ class RerunJob:
         await self.check_key(call.api_key)
         plan = await self._plan(job, statuses)
         self._check(plan)
-        await self.quota(Demand(caller=call.caller, jobs=1, tasks=plan.retried))
+        await self.quota(QuotaDemand(caller=call.caller, jobs=1, tasks=plan.retried))
         try:
             return await self._store(call, await self._prepared(plan), render)
         except KeyTaken:

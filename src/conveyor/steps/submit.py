@@ -47,9 +47,9 @@ from conveyor.domain.submission import (
     job_schedule,
 )
 from conveyor.domain.task import TaskSpec, new_tasks
-from conveyor.domain.task_bodies import Submitted, read_submission
+from conveyor.domain.task_bodies import ParsedSubmission, read_submission
 from conveyor.domain.task_list.decompress import Compression, detect_compression
-from conveyor.domain.task_list.reader import Chunk, ReadEnough, invalid_rows
+from conveyor.domain.task_list.reader import ListChunk, ReadEnough, invalid_rows
 from conveyor.domain.task_list.rows import RowError
 from conveyor.domain.task_list.spec import SourceList
 from conveyor.domain.webhook import NewWebhook, Webhook
@@ -72,7 +72,7 @@ from conveyor.ports.work import Work
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.key_check import CheckKey, any_key
 from conveyor.steps.shared.loop_slices import LoopSlices
-from conveyor.steps.shared.quotas import Check, Demand, unlimited
+from conveyor.steps.shared.quotas import Check, QuotaDemand, unlimited
 from conveyor.steps.shared.row_sources import file_chunks
 from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
 
@@ -150,7 +150,7 @@ class SubmitJob:
             )
         return self._new_draft(call, body, found, webhook)
 
-    async def _checked(self, call: Call) -> Submitted:
+    async def _checked(self, call: Call) -> ParsedSubmission:
         given = await self.slices.run(read_submission(call.raw, call.extensions, self.limits))
         if given.body.step_functions and not self.takes_tokens:
             raise unconfigured()
@@ -219,7 +219,7 @@ class SubmitJob:
             raise InvalidArgument("There is no row in the list", extras={"field": "file_input_id"})
         return specs
 
-    def _is_large(self, file_input: FileInput, body: Submission, chunk: Chunk) -> bool:
+    def _is_large(self, file_input: FileInput, body: Submission, chunk: ListChunk) -> bool:
         return (
             body.on_invalid is OnInvalid.SKIP
             or max(file_input.length, chunk.position.offset) > self.sizes.small_file_bytes
@@ -374,8 +374,8 @@ class SubmitJob:
             return
 
 
-def _demand(draft: Draft) -> Demand:
+def _demand(draft: Draft) -> QuotaDemand:
     caller, tasks = draft.job.caller, len(draft.specs)
     if draft.job.type is JobType.SCHEDULED:
-        return Demand(caller=caller, scheduled=1)
-    return Demand(caller=caller, jobs=1, tasks=tasks)
+        return QuotaDemand(caller=caller, scheduled=1)
+    return QuotaDemand(caller=caller, jobs=1, tasks=tasks)

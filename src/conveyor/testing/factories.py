@@ -33,7 +33,7 @@ from conveyor.domain.run import Run
 from conveyor.domain.signing import SigningKey, SigningKeys
 from conveyor.domain.task import (
     Inherited,
-    NewTask,
+    NewRow,
     SettleDecision,
     Settlement,
     StoredBody,
@@ -61,14 +61,14 @@ def a_task_spec(**changes: object) -> TaskSpec:
     return msgspec.structs.replace(TaskSpec(url="https://example.com/"), **changes)
 
 
-def new_tasks(run_id: RunId = RUN, n: int = 1, *, first: int = 0) -> list[NewTask]:
+def new_tasks(run_id: RunId = RUN, n: int = 1, *, first: int = 0) -> list[NewRow]:
     return new_tasks_at(range(first, first + n), run_id)
 
 
-def new_tasks_at(indexes: Iterable[int], run_id: RunId = RUN) -> list[NewTask]:
+def new_tasks_at(indexes: Iterable[int], run_id: RunId = RUN) -> list[NewRow]:
     name = task_ids(run_id)
     return [
-        NewTask(index, name(index), a_task_spec(url=f"https://example.com/{index}"))
+        NewRow(index, name(index), a_task_spec(url=f"https://example.com/{index}"))
         for index in indexes
     ]
 
@@ -258,7 +258,7 @@ def held(task: Task) -> Held:
     return Held(task.run_id, task.id, task.claim_no)
 
 
-def ids_of(tasks: Iterable[Task | NewTask]) -> list[TaskId]:
+def ids_of(tasks: Iterable[Task | NewRow]) -> list[TaskId]:
     return [task.id for task in tasks]
 
 

@@ -27,7 +27,7 @@ from conveyor.adapters.sqlite.run_numbers import RunNumbers, find_run_no, make_r
 from conveyor.domain.counts import COLUMNS as COUNTED
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import RunId, TaskId, task_index
-from conveyor.domain.task import WORKER_LOST, Attempt, Inherited, NewTask, Task, TaskStatus
+from conveyor.domain.task import WORKER_LOST, Attempt, Inherited, NewRow, Task, TaskStatus
 from conveyor.ports.clock import Clock
 from conveyor.ports.tasks import PAGE_BYTES, TaskPage
 from conveyor.ports.work import Held
@@ -106,7 +106,7 @@ class SqliteTasks:
         self._clock = clock
         self._run_numbers = RunNumbers()
 
-    async def add(self, run_id: RunId, tasks: Sequence[NewTask]) -> int:
+    async def add(self, run_id: RunId, tasks: Sequence[NewRow]) -> int:
         now = stamp(self._clock.now())
 
         fresh = _chunks([_row(task) for task in tasks if task.inherited is None])
@@ -229,7 +229,7 @@ class SqliteTasks:
         return Counts(**dict(zip(COUNTED, row, strict=True))) if row else ZERO
 
 
-def _row(task: NewTask) -> tuple[int | str | None, ...]:
+def _row(task: NewRow) -> tuple[int | str | None, ...]:
     spec = task.spec
     return (
         task.index, task.id,
@@ -237,7 +237,7 @@ def _row(task: NewTask) -> tuple[int | str | None, ...]:
     )  # fmt: skip
 
 
-def _inherited_row(task: NewTask, stood: Inherited) -> tuple[int | str | None, ...]:
+def _inherited_row(task: NewRow, stood: Inherited) -> tuple[int | str | None, ...]:
     body = msgspec.structs.astuple(stood.result) if stood.result else NO_BODY
     scraped_at = None if stood.scraped_at is None else stamp(stood.scraped_at)
     return (

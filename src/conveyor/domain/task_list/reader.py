@@ -39,7 +39,7 @@ LIMITS = ReaderLimits()
 TASK_LIMITS = Limits()
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class ListChunk(msgspec.Struct, frozen=True):
     """Rows of a list: tasks under their ordinals, errors for the others, and the position after.
 
     A chunk of blank lines has neither, and only says how far the reader got.
@@ -72,7 +72,7 @@ class ListReader:
         self._task_limits = task_limits
         self._buffer = LineBuffer(limits)
 
-    def feed(self, content: bytes) -> Iterator[Chunk]:
+    def feed(self, content: bytes) -> Iterator[ListChunk]:
         """The chunks that these bytes complete. Exhaust it before the next call.
 
         Raises `InvalidArgument` when not single rows but the whole list is at fault.
@@ -82,21 +82,21 @@ class ListReader:
             if self._buffer.add(content[at : at + step]):
                 yield from self._chunks(is_last=False)
 
-    def finish(self) -> Iterator[Chunk]:
+    def finish(self) -> Iterator[ListChunk]:
         """What is left at the end of the list; raises as `feed` does."""
         self._buffer.finish()
         yield from self._chunks(is_last=True)
         if self._spec.header and self.position.columns is None:
             raise InvalidArgument("The list must begin with its header, and is empty")
 
-    def _chunks(self, *, is_last: bool) -> Iterator[Chunk]:
+    def _chunks(self, *, is_last: bool) -> Iterator[ListChunk]:
         while count := self._buffer.chunk() or (is_last and len(self._buffer.lines)):
             chunk = self._chunk(count, is_last=is_last)
             if chunk is None:
                 return
             yield chunk
 
-    def _chunk(self, count: int, *, is_last: bool) -> Chunk | None:
+    def _chunk(self, count: int, *, is_last: bool) -> ListChunk | None:
         if self.position.line == 1:
             self._check_beginning(self._buffer.lines[0])
         rows = RowCollector(self._buffer, self.position)
@@ -127,14 +127,14 @@ class ListReader:
             blank_lines=rows.blank_lines,
         )
 
-    def _checked(self, rows: RowCollector) -> Chunk:
+    def _checked(self, rows: RowCollector) -> ListChunk:
         tasks, bad = sift(rows.tasks, self._params, self._task_limits)
         first = self.position.ordinal - len(rows.begins)
         errors = rows.errors + [
             RowError(rows.begins[one.index - first], one.index, one.reason, one.value)
             for one in bad
         ]
-        return Chunk(tasks, sorted(errors, key=lambda error: error.ordinal), self.position)
+        return ListChunk(tasks, sorted(errors, key=lambda error: error.ordinal), self.position)
 
 
 class ReadEnough(Exception):
@@ -170,7 +170,7 @@ class SourceListReader:
         self._most_rows = task_limits.list_rows
         self._bytes_left = most_bytes  # decompressed
 
-    def feed(self, content: bytes) -> Iterator[Chunk]:
+    def feed(self, content: bytes) -> Iterator[ListChunk]:
         """The chunks that these bytes complete. Exhaust it before the next call.
 
         Raises `InvalidArgument` or `TooLarge` when the list as a whole is at fault, and
@@ -182,13 +182,13 @@ class SourceListReader:
             if self._bytes_left < 0:
                 raise ReadEnough
 
-    def finish(self) -> Iterator[Chunk]:
+    def finish(self) -> Iterator[ListChunk]:
         """What is left at the end; raises as `feed` does."""
         for part in self._decompressor.finish() if self._decompressor else ():
             yield from self._bounded(self._reader.feed(part))
         yield from self._bounded(self._reader.finish())
 
-    def _bounded(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    def _bounded(self, chunks: Iterator[ListChunk]) -> Iterator[ListChunk]:
         for chunk in chunks:
             rows, blank = chunk.position.ordinal, chunk.position.blank_lines
             if rows > self._most_rows:
@@ -226,7 +226,7 @@ def error_reports(job_id: JobId, run_id: RunId) -> str:
     return f"reports/{job_id}/{run_id}/"
 
 
-def error_report_key(job_id: JobId, run_id: RunId, chunk: Chunk) -> str:
+def error_report_key(job_id: JobId, run_id: RunId, chunk: ListChunk) -> str:
     """The same for a chunk whichever process reads it; keys sort in the order of the list."""
     return f"{error_reports(job_id, run_id)}{chunk.position.offset:016x}.ndjson"
 

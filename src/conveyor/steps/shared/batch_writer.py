@@ -28,11 +28,11 @@ from conveyor.domain.params import load
 from conveyor.domain.rerun import inherited
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, RunStatus
 from conveyor.domain.submission import Limits
-from conveyor.domain.task import NewTask, Task
+from conveyor.domain.task import NewRow, Task
 from conveyor.domain.task_list.reader import (
     MOST_REPORTED,
     START,
-    Chunk,
+    ListChunk,
     error_report,
     error_report_key,
 )
@@ -48,7 +48,7 @@ from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
 from conveyor.steps.shared.turn import ENDLESS, Turn
 
 
-class Ending(msgspec.Struct, frozen=True):
+class BatchEnding(msgspec.Struct, frozen=True):
     """How far a batch has come when a writer stops writing it."""
 
     batch: Batch
@@ -98,7 +98,7 @@ class BatchWriter:
         await self.check(run_id)
         return None
 
-    async def finish(self, ending: Ending) -> None:
+    async def finish(self, ending: BatchEnding) -> None:
         """Record how the batch ended: with all of its rows, or with those written so far."""
         batch = ending.batch
         while True:
@@ -144,24 +144,24 @@ class BatchWriter:
     async def _takes_in(self, run_id: RunId) -> bool:
         return bool(await self.metadata.of_run(Batch, run_id, limit=1))
 
-    async def _write(self, batch: Batch, turn: Turn) -> Ending:
+    async def _write(self, batch: Batch, turn: Turn) -> BatchEnding:
         """Write rows until there are no more, the run does not want them, or the turn is over."""
         if batch.source_list:
             return await self._write_file(batch, batch.source_list, turn)
         async for chunk in self._chunks(batch):
             if not await self._is_wanted(batch):
-                return Ending(batch)
+                return BatchEnding(batch)
             batch = await self._write_chunk(batch, chunk)
             self.wake(batch.run_id)
             if turn.is_over:
-                return Ending(batch, goes_on=True)
+                return BatchEnding(batch, goes_on=True)
         if batch.source_run_id and batch.written < batch.count and await self._is_wanted(batch):
             raise InvalidArgument(
                 f"rows of run {batch.source_run_id} are gone before they were copied"
             )
-        return Ending(batch)
+        return BatchEnding(batch)
 
-    async def _write_file(self, batch: Batch, source_list: SourceList, turn: Turn) -> Ending:
+    async def _write_file(self, batch: Batch, source_list: SourceList, turn: Turn) -> BatchEnding:
         job = await self.metadata.get(Job, batch.job_id)
         params = load(job.params if job else None)
         while True:
@@ -179,21 +179,21 @@ class BatchWriter:
                     async for chunk in chunks:
                         turn.begin()  # a compressed list was decompressed from its start up to here
                         if not await self._is_wanted(batch):
-                            return Ending(batch, is_cut=True)
+                            return BatchEnding(batch, is_cut=True)
                         batch = await self._take(batch, chunk, checking=checking)
                         if turn.is_over:
-                            return Ending(batch, goes_on=True)
+                            return BatchEnding(batch, goes_on=True)
             except (InvalidArgument, TooLarge) as fault:
-                return Ending(batch, is_cut=True, why=fault.detail)
+                return BatchEnding(batch, is_cut=True, why=fault.detail)
             if not checking:
-                return Ending(batch, why=_why_nothing(batch))
+                return BatchEnding(batch, why=_why_nothing(batch))
             if batch.errors:
-                return Ending(batch, is_cut=True, why=_why_refused(batch))
+                return BatchEnding(batch, is_cut=True, why=_why_refused(batch))
             batch = await self._move(
                 batch, msgspec.structs.replace(batch, checked=True, position=START)
             )
 
-    async def _take(self, batch: Batch, chunk: Chunk, *, checking: bool) -> Batch:
+    async def _take(self, batch: Batch, chunk: ListChunk, *, checking: bool) -> Batch:
         """Write the good rows of a chunk, report the bad ones, and move the watermark."""
         if not checking:
             rows = await asyncio.to_thread(_rows, batch.run_id, chunk)
@@ -285,7 +285,7 @@ class BatchWriter:
         stopped = [one for one in ended if run and run.is_live and not one.is_live]
         return [event for one in stopped for event in events_at_end(one, self.ids.new)]
 
-    async def _ended(self, run: Run | None, ending: Ending) -> list[Run]:
+    async def _ended(self, run: Run | None, ending: BatchEnding) -> list[Run]:
         if run is None:
             return []
         batch = await self._with_rows_ahead(ending.batch)
@@ -331,9 +331,9 @@ class BatchWriter:
         return run.status is not RunStatus.STOPPED or batch.source_run_id is not None
 
 
-def _rows(run_id: RunId, chunk: Chunk) -> list[NewTask]:
+def _rows(run_id: RunId, chunk: ListChunk) -> list[NewRow]:
     task_id = task_ids(run_id)
-    return [NewTask(index, task_id(index), spec) for index, spec in chunk.tasks]
+    return [NewRow(index, task_id(index), spec) for index, spec in chunk.tasks]
 
 
 def _next(batch: Batch) -> int:

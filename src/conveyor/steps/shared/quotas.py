@@ -22,7 +22,7 @@ Name = TypeVar("Name", bound=str)
 RETRY_AFTER = "10"  # whole seconds: when the caller's usage falls is not known
 
 
-class Demand(msgspec.Struct, frozen=True, kw_only=True):
+class QuotaDemand(msgspec.Struct, frozen=True, kw_only=True):
     """What a call would add to the usage of its caller."""
 
     caller: CallerId
@@ -33,10 +33,10 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     exports: int = 0
 
 
-Check = Callable[[Demand], Awaitable[None]]
+Check = Callable[[QuotaDemand], Awaitable[None]]
 
 
-async def unlimited(_demand: Demand) -> None:
+async def unlimited(_demand: QuotaDemand) -> None:
     """Refuse nothing."""
 
 
@@ -52,7 +52,7 @@ class Quotas:
     upload_slots: int = 0
     active_exports: int = 0
 
-    async def check(self, demand: Demand) -> None:
+    async def check(self, demand: QuotaDemand) -> None:
         """Refuse with `QuotaExceeded` what would go past a limit."""
         limits = {
             "scheduled_jobs": (demand.scheduled, self.scheduled_jobs),

@@ -14,8 +14,8 @@ from conveyor.domain.ids import RunId
 from conveyor.domain.params import Params
 from conveyor.domain.rerun import Statuses, copy_rows
 from conveyor.domain.submission import Limits
-from conveyor.domain.task import NewTask, TaskSpec, new_tasks
-from conveyor.domain.task_list.reader import LIMITS, START, Chunk, SourceListReader
+from conveyor.domain.task import NewRow, TaskSpec, new_tasks
+from conveyor.domain.task_list.reader import LIMITS, START, ListChunk, SourceListReader
 from conveyor.domain.task_list.rows import Position, ReaderLimits
 from conveyor.domain.task_list.spec import SourceList
 from conveyor.errors import InvalidArgument
@@ -35,7 +35,7 @@ async def file_chunks(
     limits: ReaderLimits = LIMITS,
     task_limits: Limits,
     most_bytes: float = math.inf,
-) -> AsyncIterator[AsyncIterator[Chunk]]:
+) -> AsyncIterator[AsyncIterator[ListChunk]]:
     """The chunks of a file input from a position on; raises as `SourceListReader` does."""
     reader = SourceListReader(
         source, params, position, limits=limits, task_limits=task_limits, most_bytes=most_bytes
@@ -49,7 +49,7 @@ async def file_chunks(
 
 async def _chunks(
     reader: SourceListReader, content: AsyncIterator[bytes]
-) -> AsyncGenerator[Chunk, None]:
+) -> AsyncGenerator[ListChunk, None]:
     async for part in content:
         async for chunk in _in_threads(reader.feed(part)):
             yield chunk
@@ -57,7 +57,7 @@ async def _chunks(
         yield chunk
 
 
-async def _in_threads(chunks: Iterator[Chunk]) -> AsyncIterator[Chunk]:
+async def _in_threads(chunks: Iterator[ListChunk]) -> AsyncIterator[ListChunk]:
     """Compute each chunk in a thread: it takes tens of milliseconds, too long for the loop."""
     while chunk := await asyncio.to_thread(next, chunks, None):
         yield chunk
@@ -66,7 +66,7 @@ async def _in_threads(chunks: Iterator[Chunk]) -> AsyncIterator[Chunk]:
 class RowChunk(msgspec.Struct, frozen=True):
     """Rows to be added in one call, and where the next chunk begins (`Batch.read`)."""
 
-    rows: list[NewTask]
+    rows: list[NewRow]
     read: int
 
 

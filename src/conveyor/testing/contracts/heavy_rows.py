@@ -10,7 +10,7 @@ import pytest
 from conveyor.domain.ids import RunId
 from conveyor.domain.task import (
     FINAL,
-    NewTask,
+    NewRow,
     Task,
     TaskSpec,
     TaskStatus,
@@ -183,8 +183,8 @@ async def _claimed(engine: Engine, wants: dict[RunId, int], count: int) -> list[
     raise AssertionError(f"{count} tasks were to be claimed, and were not: {given}")
 
 
-def _heavy(run_id: RunId, count: int, spec: TaskSpec) -> list[NewTask]:
-    return [NewTask(new.index, new.id, spec) for new in new_tasks(run_id, count)]
+def _heavy(run_id: RunId, count: int, spec: TaskSpec) -> list[NewRow]:
+    return [NewRow(new.index, new.id, spec) for new in new_tasks(run_id, count)]
 
 
 async def _given_heavy(

@@ -8,7 +8,7 @@ import pytest
 
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import FINAL, NewTask, Task, TaskStatus, as_listed
+from conveyor.domain.task import FINAL, NewRow, Task, TaskStatus, as_listed
 from conveyor.ports.tasks import TaskPage
 from conveyor.testing.contracts.engine import Engine, claim, given_tasks, rows, settle, stored
 from conveyor.testing.contracts.heavy_rows import HeavyRowsContract
@@ -62,7 +62,7 @@ class AddingContract:
             body='{"a":[1,null]}',
         )
         [new] = new_tasks(RUN, 1)
-        await engine.tasks.add(RUN, [NewTask(new.index, new.id, spec)])
+        await engine.tasks.add(RUN, [NewRow(new.index, new.id, spec)])
 
         [task] = await rows(engine)
 
@@ -122,7 +122,7 @@ class InheritingContract:
         [new] = new_tasks(RUN, 1)
         stood = inherited_as(status)
         engine.clock.advance(timedelta(hours=1))
-        assert await engine.tasks.add(OTHER_RUN, [NewTask(0, new.id, new.spec, stood)]) == 1
+        assert await engine.tasks.add(OTHER_RUN, [NewRow(0, new.id, new.spec, stood)]) == 1
 
         assert await engine.tasks.get(OTHER_RUN, new.id) == Task(
             run_id=OTHER_RUN,
@@ -136,7 +136,7 @@ class InheritingContract:
 
     async def test_an_inherited_row_is_never_claimed(self, engine: Engine) -> None:
         rows = [
-            NewTask(new.index, new.id, new.spec, inherited_as(TaskStatus.PENDING))
+            NewRow(new.index, new.id, new.spec, inherited_as(TaskStatus.PENDING))
             for new in new_tasks(RUN, 2)
         ]
         fresh = new_tasks(RUN, 3)[2:]
@@ -159,7 +159,7 @@ class InheritingContract:
     ) -> None:
         stood = [inherited_as(status) for status in (*sorted(FINAL), TaskStatus.PENDING)]
         rows = [
-            NewTask(new.index, new.id, new.spec, how)
+            NewRow(new.index, new.id, new.spec, how)
             for new, how in zip(new_tasks(RUN, 3), stood, strict=True)
         ]
         await engine.tasks.add(OTHER_RUN, rows)
@@ -177,7 +177,7 @@ class InheritingContract:
         await settle(engine, task, refused())
         before = await stored(engine, task)
 
-        again = NewTask(0, new.id, new.spec, inherited_as(TaskStatus.SUCCESSFUL))
+        again = NewRow(0, new.id, new.spec, inherited_as(TaskStatus.SUCCESSFUL))
         assert await engine.tasks.add(RUN, [again]) == 0
 
         assert await stored(engine, task) == before

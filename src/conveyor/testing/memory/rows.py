@@ -10,7 +10,7 @@ from conveyor.domain import task as life
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import Attempt, NewTask, SettleDecision, Settlement, Task, TaskStatus
+from conveyor.domain.task import Attempt, NewRow, SettleDecision, Settlement, Task, TaskStatus
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.work import Held
@@ -28,7 +28,7 @@ class Rows:
         self._lines: defaultdict[tuple[RunId, TaskId], list[Attempt]] = defaultdict(list)
         self._counts: dict[RunId, Counts] = {}
 
-    def add(self, run_id: RunId, new: NewTask) -> bool:
+    def add(self, run_id: RunId, new: NewRow) -> bool:
         """Whether the task was new."""
         rows = self._runs.setdefault(run_id, {})
         if new.id in rows:
@@ -124,7 +124,7 @@ class Rows:
             del self._runs[task.run_id]
             self._counts.pop(task.run_id, None)
 
-    def _born(self, run_id: RunId, new: NewTask) -> Task:
+    def _born(self, run_id: RunId, new: NewRow) -> Task:
         now = self._clock.now()
         if new.inherited:
             return Task(

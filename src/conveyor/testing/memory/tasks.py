@@ -7,7 +7,7 @@ from itertools import islice
 
 from conveyor.domain.counts import Counts
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import Attempt, NewTask, Task, TaskStatus, as_listed, in_brief, size_of
+from conveyor.domain.task import Attempt, NewRow, Task, TaskStatus, as_listed, in_brief, size_of
 from conveyor.ports.tasks import PAGE_BYTES, TaskPage
 from conveyor.ports.work import Held
 from conveyor.testing.memory.rows import Rows
@@ -17,7 +17,7 @@ class MemoryTasks:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
-    async def add(self, run_id: RunId, tasks: Sequence[NewTask]) -> int:
+    async def add(self, run_id: RunId, tasks: Sequence[NewRow]) -> int:
         return sum(self._rows.add(run_id, task) for task in tasks)
 
     async def get(self, run_id: RunId, task_id: TaskId) -> Task | None:
