@@ -1,4 +1,4 @@
-"""How fast are bodies kept and read, in packs, as files and in memory?
+"""How fast are bodies kept and read, in segments, as files and in memory?
 
 20 KB bodies in groups of 1, 16, 64 and 256, two groups on their way at a time, as settling does it.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from conveyor.adapters.files.bodies import FileBodies
-from conveyor.adapters.packs.bodies import PackBodies
-from conveyor.adapters.packs.store import open_packs
+from conveyor.adapters.segments.bodies import SegmentBodies
+from conveyor.adapters.segments.store import open_segment_store
 from conveyor.adapters.system.clock import SystemClock
 from conveyor.domain.ids import JobId, RunId, task_ids
 from conveyor.ports.bodies import Bodies, Body, BodyName
@@ -26,7 +26,7 @@ SIZE = 20_480
 COUNT = {1: 300, 16: 1_600, 64: 1_920, 256: 2_048}
 ROUNDS = 3
 AT_ONCE = 2
-ENGINES = ("packs", "files", "memory")
+ENGINES = ("segments", "files", "memory")
 JOB = JobId("01J0000000000000000000000A")
 
 
@@ -62,9 +62,9 @@ def _show(durability: str, group: int, seen: dict[str, list[Rates]]) -> None:
             f"  {engine:6} {put:7.0f} kept a second, {cpu:5.0f} us CPU a body; "
             f"{read:7.0f} read a second; {removed:8.0f} removed a second"
         )
-    pairs = zip(seen["packs"], seen["files"], strict=True)
-    ratio = statistics.median(packs.put / files.put for packs, files in pairs)
-    print(f"  median ratio of packs to files: {ratio:.1f}")
+    pairs = zip(seen["segments"], seen["files"], strict=True)
+    ratio = statistics.median(segments.put / files.put for segments, files in pairs)
+    print(f"  median ratio of segments to files: {ratio:.1f}")
 
 
 async def _measure(engine: str, durability: str, group: int) -> Rates:
@@ -116,8 +116,8 @@ async def _opened(engine: str, *, sync: bool) -> AsyncIterator[Bodies]:
         elif engine == "files":
             yield FileBodies(path, sync=sync)
         else:
-            with open_packs(path / "packs", clock=SystemClock(), sync=sync) as packs:
-                yield PackBodies(packs, FileBodies(path, sync=sync))
+            with open_segment_store(path / "segments", clock=SystemClock(), sync=sync) as store:
+                yield SegmentBodies(store, FileBodies(path, sync=sync))
 
 
 if __name__ == "__main__":

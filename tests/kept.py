@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from conveyor.adapters.packs.store import visit_packs
+from conveyor.adapters.segments.store import visit_segment_store
 
 
 def every_body(data: Path) -> dict[str, bytes | None]:
@@ -18,13 +18,13 @@ def _files(folder: Path) -> dict[str, bytes | None]:
 
 
 def _packed(folder: Path) -> dict[str, bytes | None]:
-    with visit_packs(folder) as packs:
+    with visit_segment_store(folder) as store:
         names = [
             name
-            for job_id, run_id in packs._index.runs("", 9_999)
-            for name in packs._index.names(job_id, run_id, ("", -1), 999_999)
+            for job_id, run_id in store._index.runs("", 9_999)
+            for name in store._index.names(job_id, run_id, ("", -1), 999_999)
         ]
         return {
             f"pack:{one.job_id}/{one.run_id}/{one.task_id}.{one.claim_no}": page
-            for one, page in zip(names, packs._load(names), strict=True)
+            for one, page in zip(names, store._load(names), strict=True)
         }

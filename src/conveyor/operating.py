@@ -12,8 +12,8 @@ from conveyor.adapters.files import disk_space
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.files.service_info import ServiceInfo, published, read_service_info
-from conveyor.adapters.packs.bodies import PackBodies
-from conveyor.adapters.packs.store import visit_packs
+from conveyor.adapters.segments.bodies import SegmentBodies
+from conveyor.adapters.segments.store import visit_segment_store
 from conveyor.adapters.sqlite.database import owner_of
 from conveyor.adapters.sqlite.engine import visit_engine
 from conveyor.adapters.system.clock import SystemClock, SystemIds
@@ -43,7 +43,7 @@ from conveyor.steps.sweep.sweeper import Count, Sweeper
 from conveyor.timekeeping import DueTimes
 
 Address = ServiceInfo
-PACKS = "packs"  # the folder of packs, beside bodies that are files
+SEGMENTS = "packs"  # the folder of segments, as version 0.1.0 named it
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - to reach, not to listen
 
 
@@ -123,7 +123,7 @@ async def open_at_rest(settings: Settings, *, writable: bool = False) -> AsyncIt
     async with AsyncExitStack() as stack:
         visit = visit_engine(folder, clock=clock, ids=ids, writable=writable)
         rows = await stack.enter_async_context(visit)
-        packs = stack.enter_context(visit_packs(folder / "bodies" / PACKS))
+        store = stack.enter_context(visit_segment_store(folder / "bodies" / SEGMENTS))
         stores = Stores(
             clock=clock,
             ids=ids,
@@ -131,7 +131,7 @@ async def open_at_rest(settings: Settings, *, writable: bool = False) -> AsyncIt
             tasks=rows.tasks,
             work=rows.work,
             control_queue=rows.control_queue,
-            bodies=PackBodies(packs, FileBodies(folder / "bodies")),
+            bodies=SegmentBodies(store, FileBodies(folder / "bodies")),
             blobs=FileBlobs(folder / "blobs"),
         )
         complete = wire_complete(stores, _wake_nothing)

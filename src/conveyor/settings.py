@@ -73,7 +73,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     metadata: Annotated[str, _about("Engine of jobs, runs and what is owed to them.")] = "sqlite:"
     tasks: Annotated[str, _about("Engine of tasks and their claims.")] = "sqlite:"
     control_queue: Annotated[str, _about("Engine of the control queue.")] = "sqlite:"
-    bodies: Annotated[str, _about("Engine of results: `packs:` or `files:`.")] = "packs:"
+    bodies: Annotated[str, _about("Engine of results: `segments:` or `files:`.")] = "segments:"
     blobs: Annotated[str, _about("Engine of staged lists and exports.")] = "files:"
     coordination: Annotated[str, _about("Engine of permits.")] = "memory:"
     durability: Annotated[

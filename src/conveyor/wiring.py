@@ -19,8 +19,8 @@ from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.files.private import is_open_to_others, make_private
 from conveyor.adapters.memory.coordination import MemoryCoordination
-from conveyor.adapters.packs.bodies import PackBodies
-from conveyor.adapters.packs.store import open_packs
+from conveyor.adapters.segments.bodies import SegmentBodies
+from conveyor.adapters.segments.store import open_segment_store
 from conveyor.adapters.sqlite.database import Durability
 from conveyor.adapters.sqlite.engine import open_engine
 from conveyor.adapters.system.clock import SteadyClock, SystemIds
@@ -46,7 +46,7 @@ from conveyor.domain.retry import RetryPolicy
 from conveyor.errors import RefusedToStart, StorageFull, Unavailable
 from conveyor.gateways import CODES, open_gateway
 from conveyor.notifying import open_webhooks, wire_notifying
-from conveyor.operating import PACKS, Engines, ports, wire_complete, wire_doctor, wire_sweep
+from conveyor.operating import SEGMENTS, Engines, ports, wire_complete, wire_doctor, wire_sweep
 from conveyor.port_metrics import timed
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock, Ids
@@ -77,11 +77,11 @@ ENGINES: Mapping[str, tuple[str, ...]] = {
     "metadata": ("sqlite",),
     "tasks": ("sqlite",),
     "control_queue": ("sqlite",),
-    "bodies": ("packs", "files"),
+    "bodies": ("segments", "files"),
     "blobs": ("files",),
     "coordination": ("memory",),
 }
-OF_ONE_PROCESS = {"sqlite", "packs", "memory"}
+OF_ONE_PROCESS = {"sqlite", "segments", "memory"}
 # Ports that no wrapper times: the first two answer at once, the others have metrics of their own.
 NOT_TIMED = {"clock", "ids", "encryption", "gateway", "webhooks"}
 NOTE_USES_EVERY = timedelta(seconds=5)
@@ -190,7 +190,7 @@ async def open_embedded(
     clock: Clock | None = None,
     ids: Ids | None = None,
 ) -> Engines:
-    """The engines of one process: SQLite, packs, files and memory; `stack` closes them.
+    """The engines of one process: SQLite, segments, files and memory; `stack` closes them.
 
     Time and chance are the machine's, unless they are given.
     """
@@ -243,11 +243,11 @@ def _open_bodies(settings: Settings, stack: AsyncExitStack, clock: Clock, *, syn
     folder = settings.folder / "bodies"
     files = FileBodies(folder, sync=sync)
     files.sweep_spool()
-    packing = urlsplit(settings.bodies).scheme == "packs"
-    if not packing and not (folder / PACKS).exists():
+    packing = urlsplit(settings.bodies).scheme == "segments"
+    if not packing and not (folder / SEGMENTS).exists():
         return files
-    packs = stack.enter_context(open_packs(folder / PACKS, clock=clock, sync=sync))
-    return PackBodies(packs, files, packing=packing)
+    store = stack.enter_context(open_segment_store(folder / SEGMENTS, clock=clock, sync=sync))
+    return SegmentBodies(store, files, packing=packing)
 
 
 def wire(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> Service:

@@ -20,9 +20,9 @@ from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.memory.queues import CALM, NASTY, Habits, MemoryQueues
-from conveyor.adapters.packs.bodies import PackBodies
-from conveyor.adapters.packs.store import open_packs
 from conveyor.adapters.queued.work import QueuedWork
+from conveyor.adapters.segments.bodies import SegmentBodies
+from conveyor.adapters.segments.store import open_segment_store
 from conveyor.adapters.sqlite.database import Durability
 from conveyor.adapters.sqlite.engine import open_engine as open_sqlite_engine
 from conveyor.ports.blobs import Blobs
@@ -104,9 +104,11 @@ ENGINES: dict[str, OpenEngine] = {"memory": memory, "composed": composed, "sqlit
 
 
 @contextmanager
-def packs(folder: Path, *, sync: bool = True) -> Iterator[Bodies]:
-    with open_packs(folder / "packs", clock=FakeClock(), sync=sync, segment_size=64_000) as opened:
-        yield PackBodies(opened, FileBodies(folder))
+def segments(folder: Path, *, sync: bool = True) -> Iterator[Bodies]:
+    with open_segment_store(
+        folder / "packs", clock=FakeClock(), sync=sync, segment_size=64_000
+    ) as opened:
+        yield SegmentBodies(opened, FileBodies(folder))
 
 
 OpenBodies = Callable[[Path], AbstractContextManager[Bodies]]
@@ -114,8 +116,8 @@ OpenBodies = Callable[[Path], AbstractContextManager[Bodies]]
 BODIES: dict[str, OpenBodies] = {
     "memory": lambda _folder: nullcontext(MemoryBodies()),
     "files": lambda folder: nullcontext(FileBodies(folder)),
-    "packs": packs,
-    "packs-unsynced": lambda folder: packs(folder, sync=False),
+    "segments": segments,
+    "segments-unsynced": lambda folder: segments(folder, sync=False),
 }
 BLOBS: dict[str, Callable[[Path], Blobs]] = {
     "memory": lambda _folder: MemoryBlobs(),

@@ -28,7 +28,7 @@ from conveyor.ports.work import Work
 from conveyor.settings import Settings
 from conveyor.testing.factories import gateway_refusal
 from conveyor.wiring import open_embedded, wire
-from tests.unit.packs_kit import Disk, watched
+from tests.unit.segments_kit import Disk, watched
 
 CUTS = 25  # of each history: with those of `make test-long` 200 in all
 JOBS = 4

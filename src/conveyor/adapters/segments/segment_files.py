@@ -1,4 +1,4 @@
-"""Segments: numbered files that are appended to, and brought into line with their index at the start."""
+"""SegmentFiles: numbered files that are appended to, and brought into line with their index at the start."""
 
 import os
 from collections.abc import Iterator
@@ -6,16 +6,16 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from conveyor.adapters.packs.disk import sync_folder
-from conveyor.adapters.packs.index import Entry, Index, Place
-from conveyor.adapters.packs.records import Record, first_record, is_sound, records
+from conveyor.adapters.segments.disk import sync_folder
+from conveyor.adapters.segments.index import Entry, Index, Place
+from conveyor.adapters.segments.records import Record, first_record, is_sound, records
 
 SUFFIX = ".warc"
 MODE = 0o600
 LEARNED_AT_ONCE = 5_000
 
 
-class Segments:
+class SegmentFiles:
     """The files of a folder. A number is never used for two of them."""
 
     def __init__(self, folder: Path, *, sync: bool) -> None:
@@ -67,7 +67,7 @@ class Segments:
             yield from records(descriptor, start, size if end is None else min(end, size))
 
 
-def learn(segments: Segments, index: Index) -> int:
+def learn(segments: SegmentFiles, index: Index) -> int:
     """Let the index know of all that lies in the segments beyond what it covers.
 
     Says where the last segment ends: what follows there was being written when the process died.
@@ -81,7 +81,7 @@ def learn(segments: Segments, index: Index) -> int:
     return end
 
 
-def clear_left(segments: Segments, index: Index) -> None:
+def clear_left(segments: SegmentFiles, index: Index) -> None:
     """Remove segments that were emptied, and not removed before the process died."""
     known = {one.no for one in index.segments()}
     newest = max(known, default=0)
@@ -90,7 +90,7 @@ def clear_left(segments: Segments, index: Index) -> None:
             segments.unlink(number)
 
 
-def cut(segments: Segments, segment: int, end: int, *, sync: bool) -> None:
+def cut(segments: SegmentFiles, segment: int, end: int, *, sync: bool) -> None:
     """Cut a torn tail off."""
     with segments.opened(segment, write=True) as descriptor:
         if os.fstat(descriptor).st_size > end:
@@ -99,7 +99,7 @@ def cut(segments: Segments, segment: int, end: int, *, sync: bool) -> None:
                 os.fsync(descriptor)
 
 
-def _learn_one(segments: Segments, index: Index, segment: int, covered: int) -> int:
+def _learn_one(segments: SegmentFiles, index: Index, segment: int, covered: int) -> int:
     length = segments.path(segment).stat().st_size
     if length < covered:  # a power cut took what was not synced
         covered = 0

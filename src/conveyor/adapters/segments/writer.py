@@ -10,10 +10,10 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from conveyor.adapters.packs.disk import NO_ROOM, own_errors, write_all
-from conveyor.adapters.packs.index import Entry, Index, Place
-from conveyor.adapters.packs.records import date_of
-from conveyor.adapters.packs.segments import Segments
+from conveyor.adapters.segments.disk import NO_ROOM, own_errors, write_all
+from conveyor.adapters.segments.index import Entry, Index, Place
+from conveyor.adapters.segments.records import date_of
+from conveyor.adapters.segments.segment_files import SegmentFiles
 from conveyor.errors import ConveyorError
 from conveyor.ports.bodies import BodyName, Kept
 from conveyor.ports.clock import Clock
@@ -74,7 +74,7 @@ class Appender:
     """The open segment. What was not appended whole is cut off again."""
 
     def __init__(
-        self, segments: Segments, index: Index, *, clock: Clock, sync: bool, segment_size: int
+        self, segments: SegmentFiles, index: Index, *, clock: Clock, sync: bool, segment_size: int
     ) -> None:
         self._segments = segments
         self._index = index
@@ -158,7 +158,7 @@ class Writer:
         self._rounds = 0
         self._untidy = True
         self._waiting: queue.SimpleQueue[Job[object] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="packs-write", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="segments-write", daemon=True)
         self._thread.start()
 
     def put(self, job: "Job[T]") -> None:
@@ -195,7 +195,7 @@ class Writer:
             self._rounds = 0
         except Exception:
             # Whatever it is, bodies are waiting: room is given back at the next start.
-            log.exception("packs.tidy.bug")
+            log.exception("segments.reclaim.bug")
             self._untidy = False
 
     def _gather(

@@ -9,19 +9,21 @@ import os
 from collections.abc import Iterator
 from itertools import islice
 
-from conveyor.adapters.packs.disk import punch
-from conveyor.adapters.packs.index import Index, Place, Segment
-from conveyor.adapters.packs.records import Record, bury
-from conveyor.adapters.packs.segments import Segments
-from conveyor.adapters.packs.writer import Appender
+from conveyor.adapters.segments.disk import punch
+from conveyor.adapters.segments.index import Index, Place, Segment
+from conveyor.adapters.segments.records import Record, mark_dead
+from conveyor.adapters.segments.segment_files import SegmentFiles
+from conveyor.adapters.segments.writer import Appender
 
 MOST_COPIED = 4 * 1024 * 1024  # bytes while others wait
 MOST_LOOKED_AT = 500  # records while others wait
 WORTH_ROLLING = 8 * 1024 * 1024  # bytes of the open segment, before it is left for being dead
 
 
-class Tidying:
-    def __init__(self, segments: Segments, index: Index, appender: Appender, *, sync: bool) -> None:
+class Reclaimer:
+    def __init__(
+        self, segments: SegmentFiles, index: Index, appender: Appender, *, sync: bool
+    ) -> None:
         self._segments = segments
         self._index = index
         self._appender = appender
@@ -67,7 +69,7 @@ class Tidying:
         dead = [one for one, alive in self._judged(segment.no, some) if not alive]
         with self._segments.opened(segment.no, write=True) as descriptor:
             for one in dead:
-                bury(descriptor, one)
+                mark_dead(descriptor, one)
             if dead and self._sync:
                 os.fdatasync(descriptor)
             for one in dead:

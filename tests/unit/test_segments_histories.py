@@ -1,4 +1,4 @@
-"""Packs and memory, told the same, say the same: over rolls, removals, tidying, deaths and lost indexes."""
+"""SegmentStore and memory, told the same, say the same: over rolls, removals, tidying, deaths and lost indexes."""
 
 import asyncio
 import shutil
@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from conveyor.adapters.files.bodies import FileBodies
-from conveyor.adapters.packs.bodies import PackBodies
-from conveyor.adapters.packs.store import Packs
+from conveyor.adapters.segments.bodies import SegmentBodies
+from conveyor.adapters.segments.store import SegmentStore
 from conveyor.ports.bodies import Bodies, Body, BodyName
 from conveyor.testing.memory.bodies import MemoryBodies
-from tests.unit.packs_kit import JOB, RUNS, a_name, a_page, opened, segments_of, told_by_warcio
+from tests.unit.segments_kit import JOB, RUNS, a_name, a_page, opened, segments_of, told_by_warcio
 
 NAMES = st.builds(
     a_name, st.integers(0, 9), run=st.integers(0, 1), claim_no=st.sampled_from([1, 2, 11])
@@ -78,7 +78,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def tidy(self) -> None:
-        self.loop.run_until_complete(self.packs.tidy())
+        self.loop.run_until_complete(self.store.tidy())
         self.tidied = True
 
     @rule()
@@ -115,8 +115,8 @@ class Histories(RuleBasedStateMachine):
     def _open(self) -> None:
         self.stack = ExitStack()
         opening = opened(self.folder / "packs", sync=False, segment_size=9_000)
-        self.packs: Packs = self.stack.enter_context(opening)
-        self.bodies = PackBodies(self.packs, FileBodies(self.folder, sync=False))
+        self.store: SegmentStore = self.stack.enter_context(opening)
+        self.bodies = SegmentBodies(self.store, FileBodies(self.folder, sync=False))
 
     def _both(self, ask: Any) -> tuple[Any, Any]:
         homes: tuple[Bodies, ...] = (self.bodies, self.memory)

@@ -1,4 +1,4 @@
-"""Packs: many bodies in few files, written by one thread, read by any."""
+"""SegmentStore: many bodies in few files, written by one thread, read by any."""
 
 import asyncio
 import os
@@ -8,12 +8,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
-from conveyor.adapters.packs.disk import make_folder, own_errors
-from conveyor.adapters.packs.index import Index, Place, open_index, visit_index
-from conveyor.adapters.packs.records import END, LIVE_START, content_of, date_of, head, urn
-from conveyor.adapters.packs.segments import Segments, clear_left, cut, learn
-from conveyor.adapters.packs.tidying import Tidying
-from conveyor.adapters.packs.writer import Appender, Job, Put, Record, Writer
+from conveyor.adapters.segments.disk import make_folder, own_errors
+from conveyor.adapters.segments.index import Index, Place, open_index, visit_index
+from conveyor.adapters.segments.reclaim import Reclaimer
+from conveyor.adapters.segments.records import END, LIVE_START, content_of, date_of, head, urn
+from conveyor.adapters.segments.segment_files import SegmentFiles, clear_left, cut, learn
+from conveyor.adapters.segments.writer import Appender, Job, Put, Record, Writer
 from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import Unavailable
 from conveyor.ports.bodies import BodyName, Kept
@@ -27,21 +27,21 @@ MOST_TRIES = 5
 PORTION = 1024 * 1024  # bytes made into records before others get their turn
 
 
-class Packs:
-    """Bodies in segments, found by their names. Make it with `open_packs` or `visit_packs`."""
+class SegmentStore:
+    """Bodies in segments, found by their names. Make it with `open_segment_store` or `visit_segment_store`."""
 
-    def __init__(self, segments: Segments, index: Index) -> None:
+    def __init__(self, segments: SegmentFiles, index: Index) -> None:
         self._segments = segments
         self._index = index
         self._writer: Writer | None = None
         self._appender: Appender | None = None
-        self._tidying: Tidying | None = None
+        self._tidying: Reclaimer | None = None
 
     def begin(self, appender: Appender, clock: Clock, *, sync: bool) -> None:
         """Be writable from now on."""
         self._clock = clock
         self._appender = appender
-        self._tidying = Tidying(self._segments, self._index, appender, sync=sync)
+        self._tidying = Reclaimer(self._segments, self._index, appender, sync=sync)
         self._writer = Writer(appender, self._tidying.step)
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class Packs:
     @property
     def _writing(self) -> Writer:
         if self._writer is None:
-            raise Unavailable("packs: the data folder is open for reading only")
+            raise Unavailable("segments: the data folder is open for reading only")
         return self._writer
 
     @property
@@ -179,45 +179,45 @@ def _read_one(descriptor: int, place: Place, name: BodyName) -> bytes | None:
 
 
 @contextmanager
-def open_packs(
+def open_segment_store(
     folder: Path, *, clock: Clock, sync: bool = True, segment_size: int = SEGMENT
-) -> Iterator[Packs]:
+) -> Iterator[SegmentStore]:
     """Own a folder of segments: cut off what a death left torn, and go on where it ended.
 
     The caller sees to it that nobody else has the folder open for writing.
     """
-    segments = Segments(folder, sync=sync)
+    segments = SegmentFiles(folder, sync=sync)
     with own_errors():
         make_folder(folder, sync=sync)
         index = open_index(folder / INDEX, sync=sync)
-        packs = Packs(segments, index)
+        store = SegmentStore(segments, index)
         appender = Appender(segments, index, clock=clock, sync=sync, segment_size=segment_size)
         try:
             _resume(segments, index, appender, sync=sync)
         except BaseException:
-            packs.close()
+            store.close()
             raise
-    packs.begin(appender, clock, sync=sync)
+    store.begin(appender, clock, sync=sync)
     try:
-        yield packs
+        yield store
     finally:
-        packs.close()
+        store.close()
 
 
 @contextmanager
-def visit_packs(folder: Path) -> Iterator[Packs]:
+def visit_segment_store(folder: Path) -> Iterator[SegmentStore]:
     """Look at a folder that nobody has open, and change nothing in it."""
-    segments = Segments(folder, sync=False)
+    segments = SegmentFiles(folder, sync=False)
     with ExitStack() as stack:
         with own_errors():
             index = stack.enter_context(visit_index(folder / INDEX))
-            packs = Packs(segments, index)
-            stack.callback(packs.close)
+            store = SegmentStore(segments, index)
+            stack.callback(store.close)
             learn(segments, index)
-        yield packs
+        yield store
 
 
-def _resume(segments: Segments, index: Index, appender: Appender, *, sync: bool) -> None:
+def _resume(segments: SegmentFiles, index: Index, appender: Appender, *, sync: bool) -> None:
     end = learn(segments, index)
     clear_left(segments, index)
     numbers = segments.numbers()

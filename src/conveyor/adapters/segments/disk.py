@@ -34,13 +34,13 @@ def own_errors() -> Iterator[None]:
     try:
         yield
     except apsw.FullError as error:
-        raise StorageFull(f"packs: {error}") from error
+        raise StorageFull(f"segments: {error}") from error
     except AWAY as error:
-        raise Unavailable(f"packs: {error}") from error
+        raise Unavailable(f"segments: {error}") from error
     except OSError as error:
         if error.errno in NO_ROOM:
-            raise StorageFull(f"packs: {error.strerror}") from error
-        raise Unavailable(f"packs: {error.strerror or error}") from error
+            raise StorageFull(f"segments: {error.strerror}") from error
+        raise Unavailable(f"segments: {error.strerror or error}") from error
 
 
 def write_all(descriptor: int, content: bytes, at: int) -> None:

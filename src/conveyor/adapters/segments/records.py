@@ -100,7 +100,7 @@ def is_sound(descriptor: int, record: Record) -> bool:
     return whole.startswith(_LIVE % sha256(content).hexdigest().encode())
 
 
-def bury(descriptor: int, record: Record) -> None:
+def mark_dead(descriptor: int, record: Record) -> None:
     """Write over what makes a record a body. Cut short anywhere, it is none either."""
     os.pwrite(descriptor, _DEAD, record.at)
 

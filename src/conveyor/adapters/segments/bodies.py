@@ -1,14 +1,14 @@
-"""Result bodies in packs, beside an engine that keeps each by itself.
+"""Result bodies in segments, beside an engine that stores each as a file.
 
-Pages that fit into memory go into packs. Those that do not are files already when they are put, and
+Pages that fit into memory go into segments. Those that do not are files already when they are put, and
 stay files: copying them would double what is written, and gain nothing.
 """
 
 from collections.abc import AsyncIterator, Sequence
 from heapq import merge
 
-from conveyor.adapters.packs.records import named
-from conveyor.adapters.packs.store import Packs
+from conveyor.adapters.segments.records import named
+from conveyor.adapters.segments.store import SegmentStore
 from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import NotFound
 from conveyor.ports.bodies import Bodies, Body, BodyName, Kept, Spool
@@ -17,13 +17,13 @@ SCHEME = "pack:"
 CHUNK = 256 * 1024
 
 
-class PackBodies:
+class SegmentBodies:
     """Whatever either of the two holds is read, listed and removed; `packing` says where small
     bodies are put from now on.
     """
 
-    def __init__(self, packs: Packs, singles: Bodies, *, packing: bool = True) -> None:
-        self._packs = packs
+    def __init__(self, store: SegmentStore, singles: Bodies, *, packing: bool = True) -> None:
+        self._store = store
         self._singles = singles
         self._packing = packing
 
@@ -35,7 +35,7 @@ class PackBodies:
             return await self._singles.put_many(bodies)
         small = [(body.name, body.content) for body in bodies if isinstance(body.content, bytes)]
         large = [body for body in bodies if not isinstance(body.content, bytes)]
-        packed = iter(await self._packs.put(small) if small else ())
+        packed = iter(await self._store.put(small) if small else ())
         single = iter(await self._singles.put_many(large) if large else ())
         return [next(packed if isinstance(body.content, bytes) else single) for body in bodies]
 
@@ -44,7 +44,7 @@ class PackBodies:
             async for chunk in self._singles.read(locator):
                 yield chunk
             return
-        [content] = await self._packs.load([_name(locator)])
+        [content] = await self._store.load([_name(locator)])
         if content is None:
             raise NotFound("The object is gone")
         for start in range(0, len(content), CHUNK):
@@ -53,28 +53,28 @@ class PackBodies:
     async def load_many(self, locators: Sequence[str]) -> Sequence[bytes | None]:
         packed = [_name(one) for one in locators if one.startswith(SCHEME)]
         others = [one for one in locators if not one.startswith(SCHEME)]
-        mine = iter(await self._packs.load(packed) if packed else ())
+        mine = iter(await self._store.load(packed) if packed else ())
         theirs = iter(await self._singles.load_many(others) if others else ())
         return [next(mine if one.startswith(SCHEME) else theirs) for one in locators]
 
     async def discard(self, names: Sequence[BodyName]) -> int:
-        return await self._packs.remove(names) + await self._singles.discard(names)
+        return await self._store.remove(names) + await self._singles.discard(names)
 
     async def runs_held(self, *, limit: int, after: str = "") -> Sequence[tuple[JobId, RunId]]:
-        packed = await self._packs.runs(limit=limit, after=after)
+        packed = await self._store.runs(limit=limit, after=after)
         single = await self._singles.runs_held(limit=limit, after=after)
         return sorted({*packed, *single})[:limit]
 
     async def names(
         self, job_id: JobId, run_id: RunId, *, limit: int, after: tuple[str, int] = ("", -1)
     ) -> Sequence[BodyName]:
-        packed = await self._packs.names(job_id, run_id, after=after, limit=limit)
+        packed = await self._store.names(job_id, run_id, after=after, limit=limit)
         single = await self._singles.names(job_id, run_id, limit=limit, after=after)
         both = merge(packed, single, key=lambda name: (name.task_id, name.claim_no))
         return list(dict.fromkeys(both))[:limit]
 
     async def delete_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
-        removed = await self._packs.remove_run(job_id, run_id, limit=limit)
+        removed = await self._store.remove_run(job_id, run_id, limit=limit)
         if removed == limit:
             return removed
         return removed + await self._singles.delete_run(job_id, run_id, limit=limit - removed)

@@ -1,4 +1,4 @@
-"""Packs for tests: short names, small segments, and a disk that can lose its power."""
+"""SegmentStore for tests: short names, small segments, and a disk that can lose its power."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ import apsw
 import msgspec
 from warcio.archiveiterator import ArchiveIterator
 
-from conveyor.adapters.packs.store import Packs, open_packs
+from conveyor.adapters.segments.store import SegmentStore, open_segment_store
 from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.ports.bodies import BodyName
 from conveyor.testing.clock import FakeClock
@@ -30,9 +30,13 @@ def a_page(index: int, size: int = 3_000) -> bytes:
 
 
 @contextmanager
-def opened(folder: Path, *, sync: bool = True, segment_size: int = 40_000) -> Iterator[Packs]:
-    with open_packs(folder, clock=FakeClock(), sync=sync, segment_size=segment_size) as packs:
-        yield packs
+def opened(
+    folder: Path, *, sync: bool = True, segment_size: int = 40_000
+) -> Iterator[SegmentStore]:
+    with open_segment_store(
+        folder, clock=FakeClock(), sync=sync, segment_size=segment_size
+    ) as store:
+        yield store
 
 
 def segments_of(folder: Path) -> list[Path]:

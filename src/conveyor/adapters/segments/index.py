@@ -259,7 +259,7 @@ def _make(connection: apsw.Connection) -> None:
         )
     if have == VERSION:
         return
-    script = (files("conveyor.adapters.packs") / "schema.sql").read_text()
+    script = (files("conveyor.adapters.segments") / "schema.sql").read_text()
     connection.execute(f"BEGIN; {script}; PRAGMA user_version = {VERSION}; COMMIT")
 
 

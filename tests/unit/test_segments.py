@@ -1,4 +1,4 @@
-"""Bodies in packs: readable by strangers, whole after any death, and their room given back."""
+"""Bodies in segments: readable by strangers, whole after any death, and their room given back."""
 
 import asyncio
 import errno
@@ -11,24 +11,24 @@ from threading import Event
 import pytest
 
 from conveyor.adapters.files.bodies import FileBodies
-from conveyor.adapters.packs import tidying, writer
-from conveyor.adapters.packs.bodies import PackBodies
-from conveyor.adapters.packs.index import open_index
-from conveyor.adapters.packs.records import bury, records, urn
-from conveyor.adapters.packs.store import Packs, visit_packs
+from conveyor.adapters.segments import reclaim, writer
+from conveyor.adapters.segments.bodies import SegmentBodies
+from conveyor.adapters.segments.index import open_index
+from conveyor.adapters.segments.records import mark_dead, records, urn
+from conveyor.adapters.segments.store import SegmentStore, visit_segment_store
 from conveyor.errors import RefusedToStart, StorageFull, Unavailable
 from conveyor.ports.bodies import Body, BodyName, Kept
-from tests.unit.packs_kit import JOB, RUNS, a_name, a_page, opened, segments_of, told_by_warcio
+from tests.unit.segments_kit import JOB, RUNS, a_name, a_page, opened, segments_of, told_by_warcio
 
-# Segments.
+# SegmentFiles.
 
 
 async def test_strangers_read_every_body_in_every_segment(tmp_path: Path) -> None:
     pages = {a_name(number): a_page(number) for number in range(40)}
     pages[a_name(99)] = b""
-    with opened(tmp_path) as packs:
+    with opened(tmp_path) as store:
         for name, page in pages.items():
-            await packs.put([(name, page)])
+            await store.put([(name, page)])
 
     assert len(segments_of(tmp_path)) > 2
     told = {
@@ -38,18 +38,18 @@ async def test_strangers_read_every_body_in_every_segment(tmp_path: Path) -> Non
 
 
 async def test_strangers_pass_over_what_was_removed(tmp_path: Path) -> None:
-    with opened(tmp_path) as packs:
-        await _fill(packs, 30)
-        await packs.remove([a_name(number) for number in range(0, 30, 3)])
-        await packs.tidy()
+    with opened(tmp_path) as store:
+        await _fill(store, 30)
+        await store.remove([a_name(number) for number in range(0, 30, 3)])
+        await store.tidy()
 
     told = {word for path in segments_of(tmp_path) for word in told_by_warcio(path)}
     assert told == {urn(a_name(number)) for number in range(30) if number % 3}
 
 
 async def test_a_segment_is_left_when_it_is_full(tmp_path: Path) -> None:
-    with opened(tmp_path, segment_size=10_000) as packs:
-        await _fill(packs, 12)
+    with opened(tmp_path, segment_size=10_000) as store:
+        await _fill(store, 12)
 
     assert len(segments_of(tmp_path)) == 6
     assert all(path.stat().st_size <= 10_000 for path in segments_of(tmp_path))
@@ -57,21 +57,21 @@ async def test_a_segment_is_left_when_it_is_full(tmp_path: Path) -> None:
 
 async def test_a_body_larger_than_a_segment_has_one_of_its_own(tmp_path: Path) -> None:
     page = a_page(0, 100_000)
-    with opened(tmp_path, segment_size=10_000) as packs:
-        await packs.put([(a_name(0), page)])
-        await packs.put([(a_name(1), b"small")])
+    with opened(tmp_path, segment_size=10_000) as store:
+        await store.put([(a_name(0), page)])
+        await store.put([(a_name(1), b"small")])
 
-        assert await packs.load([a_name(0), a_name(1)]) == [page, b"small"]
+        assert await store.load([a_name(0), a_name(1)]) == [page, b"small"]
 
 
 async def test_those_who_wait_together_share_a_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced = _count(monkeypatch, "fdatasync")
-    with opened(tmp_path) as packs:
+    with opened(tmp_path) as store:
         async with asyncio.TaskGroup() as group:
             for number in range(100):
-                group.create_task(packs.put([(a_name(number), b"page")]))
+                group.create_task(store.put([(a_name(number), b"page")]))
 
     assert len(synced) < 30
 
@@ -80,10 +80,10 @@ async def test_without_the_wish_to_survive_power_cuts_nothing_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced = _count(monkeypatch, "fdatasync") + _count(monkeypatch, "fsync")
-    with opened(tmp_path, sync=False) as packs:
-        await _fill(packs, 20)
-        await packs.remove([a_name(1)])
-        await packs.tidy()
+    with opened(tmp_path, sync=False) as store:
+        await _fill(store, 20)
+        await store.remove([a_name(1)])
+        await store.tidy()
 
     assert synced == []
 
@@ -91,98 +91,98 @@ async def test_without_the_wish_to_survive_power_cuts_nothing_is_synced(
 @pytest.mark.parametrize("hostile", ["", "a b", "a\r\nb", "a>b", "ä" * 200, "x" * 400])
 async def test_a_name_that_would_break_a_head_is_refused(tmp_path: Path, hostile: str) -> None:
     name = BodyName(JOB, RUNS[0], hostile, 1)  # type: ignore[arg-type]
-    with opened(tmp_path) as packs, pytest.raises(ValueError, match="not a name"):
-        await packs.put([(name, b"page")])
+    with opened(tmp_path) as store, pytest.raises(ValueError, match="not a name"):
+        await store.put([(name, b"page")])
 
 
 # Deaths.
 
 
 async def test_a_tail_torn_at_any_byte_is_cut_off(tmp_path: Path) -> None:
-    with opened(tmp_path / "whole") as packs:
-        await packs.put([(a_name(0), b"first")])
+    with opened(tmp_path / "whole") as store:
+        await store.put([(a_name(0), b"first")])
         [path] = segments_of(tmp_path / "whole")
         length = path.stat().st_size
         shutil.copytree(tmp_path / "whole", tmp_path / "before")  # as the index lags behind
-        await packs.put([(a_name(1), b"second"), (a_name(2), b"third")])
+        await store.put([(a_name(1), b"second"), (a_name(2), b"third")])
     content = path.read_bytes()
     ends = [length, content.index(b"WARC/1.1", length + 1), len(content)]
     for cut in range(length, len(content) + 1):
         folder = shutil.copytree(tmp_path / "before", tmp_path / "torn")
         (folder / path.name).write_bytes(content[:cut])
         whole = sum(end <= cut for end in ends)
-        with opened(folder) as packs:
-            found = await packs.load([a_name(number) for number in range(3)])
+        with opened(folder) as store:
+            found = await store.load([a_name(number) for number in range(3)])
             assert found == [b"first", b"second", b"third"][:whole] + [None] * (3 - whole)
             assert (folder / path.name).stat().st_size == ends[whole - 1]
-            await packs.put([(a_name(3), b"goes on")])
+            await store.put([(a_name(3), b"goes on")])
         assert len(told_by_warcio(folder / path.name)) == whole + 1
         shutil.rmtree(folder)
 
 
 async def test_zeros_at_the_end_are_no_records(tmp_path: Path) -> None:
-    with opened(tmp_path) as packs:
-        await _fill(packs, 2)
+    with opened(tmp_path) as store:
+        await _fill(store, 2)
     [path] = segments_of(tmp_path)
     length = path.stat().st_size
     with path.open("ab") as file:
         file.write(bytes(10_000))
 
-    with opened(tmp_path) as packs:
+    with opened(tmp_path) as store:
         assert path.stat().st_size == length
-        assert await packs.load([a_name(1)]) == [a_page(1)]
+        assert await store.load([a_name(1)]) == [a_page(1)]
 
 
 async def test_a_torn_copy_does_not_take_the_place_of_a_sound_body(tmp_path: Path) -> None:
     """A power cut while the rest of a segment was being moved to the open one."""
-    with opened(tmp_path, segment_size=4_000) as packs:
-        await _fill(packs, 3)
+    with opened(tmp_path, segment_size=4_000) as store:
+        await _fill(store, 3)
     first, *_, last = segments_of(tmp_path)
     record = first.read_bytes()[_start(first) :]
     length = last.stat().st_size
     with last.open("ab") as file:
         file.write(record[:1_000] + bytes(len(record) - 1_004) + record[-4:])
 
-    with opened(tmp_path, segment_size=4_000) as packs:
-        assert await packs.load([a_name(0), a_name(2)]) == [a_page(0), a_page(2)]
+    with opened(tmp_path, segment_size=4_000) as store:
+        assert await store.load([a_name(0), a_name(2)]) == [a_page(0), a_page(2)]
         assert last.stat().st_size > length
-        await packs.tidy()
-        assert await packs.load([a_name(0), a_name(2)]) == [a_page(0), a_page(2)]
+        await store.tidy()
+        assert await store.load([a_name(0), a_name(2)]) == [a_page(0), a_page(2)]
     assert list(told_by_warcio(last)) == [urn(a_name(2))]
 
 
 @pytest.mark.parametrize("damage", ["gone", "garbage"])
 async def test_an_index_that_is_lost_is_made_again(tmp_path: Path, damage: str) -> None:
-    with opened(tmp_path) as packs:
-        await _fill(packs, 30)
-        await packs.remove([a_name(number) for number in range(0, 30, 3)])
-        await packs.tidy()
+    with opened(tmp_path) as store:
+        await _fill(store, 30)
+        await store.remove([a_name(number) for number in range(0, 30, 3)])
+        await store.tidy()
     if damage == "gone":
         (tmp_path / "index.db").unlink()
     else:
         (tmp_path / "index.db").write_bytes(b"no database" * 1000)
 
-    with opened(tmp_path) as packs:
-        assert [one.task_id for one in await _listed(packs)] == [
+    with opened(tmp_path) as store:
+        assert [one.task_id for one in await _listed(store)] == [
             a_name(number).task_id for number in range(30) if number % 3
         ]
-        await packs.put([(a_name(50), b"goes on")])
-        assert await packs.load([a_name(1), a_name(50)]) == [a_page(1), b"goes on"]
+        await store.put([(a_name(50), b"goes on")])
+        assert await store.load([a_name(1), a_name(50)]) == [a_page(1), b"goes on"]
 
 
 async def test_a_segment_shorter_than_the_index_says_is_gone_on_with(tmp_path: Path) -> None:
     """After a power cut that unsynced bodies did not survive, though the index did."""
-    with opened(tmp_path, sync=False) as packs:
-        await _fill(packs, 5)
+    with opened(tmp_path, sync=False) as store:
+        await _fill(store, 5)
     [path] = segments_of(tmp_path)
     os.truncate(path, path.stat().st_size - 4_000)
 
-    with opened(tmp_path) as packs:
-        assert [one.task_id for one in await _listed(packs)] == [
+    with opened(tmp_path) as store:
+        assert [one.task_id for one in await _listed(store)] == [
             a_name(n).task_id for n in range(3)
         ]
-        await _fill(packs, 5)
-        assert await packs.load([a_name(4)]) == [a_page(4)]
+        await _fill(store, 5)
+        assert await store.load([a_name(4)]) == [a_page(4)]
     assert len(told_by_warcio(path)) == 5
 
 
@@ -200,10 +200,10 @@ async def test_an_index_of_a_later_version_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_segment_without_bodies_goes_at_once(tmp_path: Path) -> None:
-    with opened(tmp_path) as packs:
-        await _fill(packs, 40)
+    with opened(tmp_path) as store:
+        await _fill(store, 40)
         before = segments_of(tmp_path)
-        while await packs.remove_run(JOB, RUNS[0], limit=10) == 10:
+        while await store.remove_run(JOB, RUNS[0], limit=10) == 10:
             pass
 
         assert segments_of(tmp_path) == before[-1:]
@@ -212,90 +212,90 @@ async def test_a_segment_without_bodies_goes_at_once(tmp_path: Path) -> None:
 async def test_a_run_is_removed_with_few_syncs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(tmp_path) as packs:
-        await packs.put([(a_name(number), b"page") for number in range(2_000)])
+    with opened(tmp_path) as store:
+        await store.put([(a_name(number), b"page") for number in range(2_000)])
         synced = _count(monkeypatch, "fdatasync")
-        assert await packs.remove_run(JOB, RUNS[0], limit=2_000) == 2_000
-        await packs.tidy()
+        assert await store.remove_run(JOB, RUNS[0], limit=2_000) == 2_000
+        await store.tidy()
 
     assert len(synced) < 10
 
 
 async def test_the_pages_of_removed_bodies_are_given_back(tmp_path: Path) -> None:
-    with opened(tmp_path, segment_size=10_000_000) as packs:
-        await packs.put([(a_name(number), a_page(number, 40_000)) for number in range(50)])
+    with opened(tmp_path, segment_size=10_000_000) as store:
+        await store.put([(a_name(number), a_page(number, 40_000)) for number in range(50)])
         [path] = segments_of(tmp_path)
         os.sync()
         before = path.stat()
-        await packs.remove([a_name(number) for number in range(0, 50, 3)])
-        await packs.tidy()
+        await store.remove([a_name(number) for number in range(0, 50, 3)])
+        await store.tidy()
         after = path.stat()
 
         assert after.st_size == before.st_size
         assert after.st_blocks * 512 < before.st_blocks * 512 - 16 * 32_000
-        assert await packs.load([a_name(1), a_name(49)]) == [a_page(1, 40_000), a_page(49, 40_000)]
+        assert await store.load([a_name(1), a_name(49)]) == [a_page(1, 40_000), a_page(49, 40_000)]
 
 
 async def test_what_is_left_of_a_mostly_dead_segment_moves_and_is_found(tmp_path: Path) -> None:
-    with opened(tmp_path) as packs:
-        await _fill(packs, 60)
+    with opened(tmp_path) as store:
+        await _fill(store, 60)
         before = segments_of(tmp_path)
-        await packs.remove([a_name(number) for number in range(60) if number % 4])
-        await packs.tidy()
+        await store.remove([a_name(number) for number in range(60) if number % 4])
+        await store.tidy()
 
         assert set(segments_of(tmp_path)) & set(before) == {before[-1]}
         alive = [a_name(number) for number in range(0, 60, 4)]
-        assert await packs.load(alive) == [a_page(number) for number in range(0, 60, 4)]
-    with opened(tmp_path) as packs:
-        assert await _listed(packs) == alive
+        assert await store.load(alive) == [a_page(number) for number in range(0, 60, 4)]
+    with opened(tmp_path) as store:
+        assert await _listed(store) == alive
 
 
 async def test_an_open_segment_that_is_mostly_dead_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tidying, "WORTH_ROLLING", 20_000)
-    with opened(tmp_path, segment_size=1_000_000) as packs:
-        await _fill(packs, 20)
+    monkeypatch.setattr(reclaim, "WORTH_ROLLING", 20_000)
+    with opened(tmp_path, segment_size=1_000_000) as store:
+        await _fill(store, 20)
         [before] = segments_of(tmp_path)
-        await packs.remove([a_name(number) for number in range(1, 20)])
-        await packs.tidy()
+        await store.remove([a_name(number) for number in range(1, 20)])
+        await store.tidy()
 
         assert before not in segments_of(tmp_path)
-        assert await packs.load([a_name(0)]) == [a_page(0)]
+        assert await store.load([a_name(0)]) == [a_page(0)]
 
 
 async def test_room_is_given_back_without_being_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("conveyor.adapters.packs.writer.QUIET", 0.01)
-    with opened(tmp_path) as packs:
-        await _fill(packs, 20)
-        await packs.remove([a_name(number) for number in range(10)])
+    monkeypatch.setattr("conveyor.adapters.segments.writer.QUIET", 0.01)
+    with opened(tmp_path) as store:
+        await _fill(store, 20)
+        await store.remove([a_name(number) for number in range(10)])
         async with asyncio.timeout(10):
-            while any(one.untidy for one in packs._index.segments()):  # noqa: ASYNC110
+            while any(one.untidy for one in store._index.segments()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 
 async def test_a_body_put_again_is_the_later_one(tmp_path: Path) -> None:
-    with opened(tmp_path) as packs:
-        await packs.put([(a_name(0), b"first"), (a_name(1), b"other"), (a_name(0), b"second")])
-        await packs.put([(a_name(1), b"another")])
-        assert await packs.load([a_name(0), a_name(1)]) == [b"second", b"another"]
+    with opened(tmp_path) as store:
+        await store.put([(a_name(0), b"first"), (a_name(1), b"other"), (a_name(0), b"second")])
+        await store.put([(a_name(1), b"another")])
+        assert await store.load([a_name(0), a_name(1)]) == [b"second", b"another"]
     (tmp_path / "index.db").unlink()
-    with opened(tmp_path) as packs:
-        assert await packs.load([a_name(0), a_name(1)]) == [b"second", b"another"]
-        await packs.remove([a_name(0), a_name(1)])
-        [segment] = packs._index.segments()
+    with opened(tmp_path) as store:
+        assert await store.load([a_name(0), a_name(1)]) == [b"second", b"another"]
+        await store.remove([a_name(0), a_name(1)])
+        [segment] = store._index.segments()
         assert segment.live == 0
 
 
 async def test_a_body_is_read_whole_or_not_at_all_while_it_goes(tmp_path: Path) -> None:
     pages = [a_page(number, 60_000) for number in range(30)]
     names = [a_name(number) for number in range(30)]
-    with opened(tmp_path, segment_size=500_000) as packs:
+    with opened(tmp_path, segment_size=500_000) as store:
         for _ in range(5):
-            await packs.put(list(zip(names, pages, strict=True)))
-            await _race(packs, names, pages)
+            await store.put(list(zip(names, pages, strict=True)))
+            await _race(store, names, pages)
 
 
 async def test_a_body_that_goes_while_it_is_read_is_not_given(
@@ -309,25 +309,25 @@ async def test_a_body_that_goes_while_it_is_read_is_not_given(
         if size < 3_000:
             return content
         with segments_of(tmp_path)[0].open("r+b") as file:
-            bury(file.fileno(), next(records(file.fileno(), at, at + size)))
+            mark_dead(file.fileno(), next(records(file.fileno(), at, at + size)))
         return content[:600] + bytes(size - 604) + content[-4:]
 
-    with opened(tmp_path) as packs:
-        await _fill(packs, 1)
+    with opened(tmp_path) as store:
+        await _fill(store, 1)
         monkeypatch.setattr(os, "pread", late)
-        assert await packs.load([a_name(0)]) == [None]
+        assert await store.load([a_name(0)]) == [None]
 
 
-async def _race(packs: Packs, names: list[BodyName], pages: list[bytes]) -> None:
+async def _race(store: SegmentStore, names: list[BodyName], pages: list[bytes]) -> None:
     async def remove() -> None:
         for start in range(0, 30, 5):
-            await packs.remove(names[start : start + 4])
-            await packs.tidy()
+            await store.remove(names[start : start + 4])
+            await store.tidy()
 
     async with asyncio.TaskGroup() as group:
         removing = group.create_task(remove())
         while not removing.done():
-            found = await packs.load(names)
+            found = await store.load(names)
             for number, (page, want) in enumerate(zip(found, pages, strict=True)):
                 assert page == want or (page is None and number % 5 != 4)
 
@@ -338,17 +338,17 @@ async def _race(packs: Packs, names: list[BodyName], pages: list[bytes]) -> None
 async def test_bodies_that_find_no_room_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(tmp_path) as packs:
-        await _fill(packs, 2)
+    with opened(tmp_path) as store:
+        await _fill(store, 2)
         [path] = segments_of(tmp_path)
         length = path.stat().st_size
         with monkeypatch.context() as patch:
             patch.setattr(os, "pwrite", _stopping_short(os.pwrite))
             with pytest.raises(StorageFull):
-                await packs.put([(a_name(5), a_page(5))])
+                await store.put([(a_name(5), a_page(5))])
         assert path.stat().st_size == length
-        assert await packs.load([a_name(5)]) == [None]
-        await packs.put([(a_name(6), b"goes on")])
+        assert await store.load([a_name(5)]) == [None]
+        await store.put([(a_name(6), b"goes on")])
 
     assert len(told_by_warcio(path)) == 3
 
@@ -359,14 +359,14 @@ async def test_a_segment_whose_sync_failed_is_left(
     def ill(_descriptor: int) -> None:
         raise OSError(errno.EIO, "the disk is ill")
 
-    with opened(tmp_path) as packs:
-        await _fill(packs, 1)
+    with opened(tmp_path) as store:
+        await _fill(store, 1)
         with monkeypatch.context() as patch:
             patch.setattr(os, "fdatasync", ill)
             with pytest.raises(Unavailable, match="the disk is ill"):
-                await packs.put([(a_name(5), b"page")])
-        await packs.put([(a_name(6), b"goes on")])
-        assert await packs.load([a_name(0), a_name(5), a_name(6)]) == [a_page(0), None, b"goes on"]
+                await store.put([(a_name(5), b"page")])
+        await store.put([(a_name(6), b"goes on")])
+        assert await store.load([a_name(0), a_name(5), a_name(6)]) == [a_page(0), None, b"goes on"]
 
     assert [len(told_by_warcio(path)) for path in segments_of(tmp_path)] == [1, 1]
 
@@ -382,19 +382,19 @@ async def test_one_put_too_large_for_the_disk_fails_alone(
         return real(descriptor, content, at)
 
     monkeypatch.setattr(os, "pwrite", full)
-    with opened(tmp_path, segment_size=10_000_000) as packs:
+    with opened(tmp_path, segment_size=10_000_000) as store:
         put: list[list[tuple[BodyName, bytes]]] = [
             [(a_name(number), a_page(number, size))]
             for number, size in enumerate([100, 200_000, 100])
         ]
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(_told(packs, one)) for one in put]
+            asked = [group.create_task(_told(store, one)) for one in put]
         assert [task.result() for task in asked] == [True, False, True]
 
 
-async def _told(packs: Packs, some: list[tuple[BodyName, bytes]]) -> bool:
+async def _told(store: SegmentStore, some: list[tuple[BodyName, bytes]]) -> bool:
     try:
-        await packs.put(some)
+        await store.put(some)
     except StorageFull:
         return False
     return True
@@ -404,39 +404,39 @@ async def _told(packs: Packs, some: list[tuple[BodyName, bytes]]) -> bool:
 
 
 async def test_a_visit_changes_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "packs"
-    with opened(folder) as packs:
-        await _fill(packs, 30)
-        await packs.remove([a_name(0)])
+    folder = tmp_path / "store"
+    with opened(folder) as store:
+        await _fill(store, 30)
+        await store.remove([a_name(0)])
         shutil.copytree(folder, tmp_path / "killed")
     for left in (folder, tmp_path / "killed"):
         with segments_of(left)[-1].open("ab") as file:
             file.write(b"WARC/1.1\r\ntorn")
         before = _contents(left)
-        with visit_packs(left) as packs:
-            assert await packs.load([a_name(0), a_name(29)]) == [None, a_page(29)]
-            assert len(await _listed(packs)) == 29
+        with visit_segment_store(left) as store:
+            assert await store.load([a_name(0), a_name(29)]) == [None, a_page(29)]
+            assert len(await _listed(store)) == 29
             with pytest.raises(Unavailable, match="for reading only"):
-                await packs.put([(a_name(0), b"page")])
+                await store.put([(a_name(0), b"page")])
             with pytest.raises(Unavailable, match="for reading only"):
-                await packs.remove([a_name(1)])
+                await store.remove([a_name(1)])
         assert _contents(left) == before
 
 
 async def test_a_visit_knows_what_the_index_does_not(tmp_path: Path) -> None:
-    with opened(tmp_path) as packs:
-        await _fill(packs, 30)
+    with opened(tmp_path) as store:
+        await _fill(store, 30)
     (tmp_path / "index.db").unlink()
     before = _contents(tmp_path)
 
-    with visit_packs(tmp_path) as packs:
-        assert len(await _listed(packs)) == 30
+    with visit_segment_store(tmp_path) as store:
+        assert len(await _listed(store)) == 30
     assert _contents(tmp_path) == before
 
 
 async def test_a_visit_where_nothing_is_finds_nothing(tmp_path: Path) -> None:
-    with visit_packs(tmp_path / "packs") as packs:
-        assert await packs.runs(limit=9, after="") == []
+    with visit_segment_store(tmp_path / "store") as store:
+        assert await store.runs(limit=9, after="") == []
     assert _contents(tmp_path) == {}
 
 
@@ -444,12 +444,12 @@ async def test_a_visit_where_nothing_is_finds_nothing(tmp_path: Path) -> None:
 async def test_packs_and_files_live_side_by_side(tmp_path: Path, packing: bool) -> None:
     """Whichever is written now, the other is read, listed and removed as well."""
     files = FileBodies(tmp_path)
-    with opened(tmp_path / "packs") as packs:
+    with opened(tmp_path / "store") as store:
         kept: list[Kept] = []
         for number in range(6):
-            home = PackBodies(packs, files, packing=bool(number % 2))
+            home = SegmentBodies(store, files, packing=bool(number % 2))
             kept += await home.put_many([Body(a_name(number), a_page(number))])
-        bodies = PackBodies(packs, files, packing=packing)
+        bodies = SegmentBodies(store, files, packing=packing)
 
         assert {one.locator.partition(":")[0] for one in kept} == {"file", "pack"}
         locators = [one.locator for one in kept]
@@ -465,13 +465,13 @@ async def test_packs_and_files_live_side_by_side(tmp_path: Path, packing: bool) 
         assert await bodies.runs_held(limit=9) == []
 
 
-async def _fill(packs: Packs, count: int) -> None:
+async def _fill(store: SegmentStore, count: int) -> None:
     for number in range(count):
-        await packs.put([(a_name(number), a_page(number))])
+        await store.put([(a_name(number), a_page(number))])
 
 
-async def _listed(packs: Packs) -> list[BodyName]:
-    return await packs.names(JOB, RUNS[0], after=("", -1), limit=9_999)
+async def _listed(store: SegmentStore) -> list[BodyName]:
+    return await store.names(JOB, RUNS[0], after=("", -1), limit=9_999)
 
 
 def _contents(folder: Path) -> dict[str, tuple[bytes, int]]:
@@ -513,14 +513,14 @@ async def test_a_bug_in_tidying_keeps_nobody_waiting(
 ) -> None:
     tried = Event()
 
-    def bug(_: tidying.Tidying) -> bool:
+    def bug(_: reclaim.Reclaimer) -> bool:
         tried.set()
         raise ZeroDivisionError
 
-    monkeypatch.setattr(tidying.Tidying, "step", bug)
+    monkeypatch.setattr(reclaim.Reclaimer, "step", bug)
     monkeypatch.setattr(writer, "QUIET", 0.01)
-    with opened(tmp_path) as packs:
+    with opened(tmp_path) as store:
         assert await asyncio.to_thread(tried.wait, 10)
         async with asyncio.timeout(10):
-            [kept] = await packs.put([(a_name(1), b"a page")])
+            [kept] = await store.put([(a_name(1), b"a page")])
         assert kept.length == len(b"a page")
