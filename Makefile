@@ -36,7 +36,7 @@ test: setup ## run the tests, with the real engines they need
 	@$(BIN)/pytest -m 'not long'
 
 test-long: setup ## run every test, soaks and all crash points included; PART=2/4 runs a quarter
-	@$(BIN)/pytest -m 'long or not long' --timeout 1800 $(if $(PART),--part $(PART))
+	@COLD_STARTS=1 $(BIN)/pytest -m 'long or not long' --timeout 1800 $(if $(PART),--part $(PART))
 
 crash-points: $(STAMP) ## list the points at which the tests let the program die
 	@PYTHONPATH=. $(BIN)/python -m tests.crash

@@ -6,10 +6,16 @@ from collections import Counter
 from zlib import crc32
 
 import pytest
+import structlog
 
 from tests.harness.warm_start import start_warm
 from tests.seed import REPEAT, choose_seed
 
+LOGGED: list[structlog.types.Processor] = [
+    structlog.processors.add_log_level,
+    structlog.processors.format_exc_info,
+    structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+]
 pytest_plugins = ["tests.emulators"]
 
 
@@ -23,6 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     start_warm()
+    # Its default draws tracebacks with all their locals, which takes seconds where many are logged.
+    structlog.configure(processors=LOGGED)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -6,8 +6,15 @@ read it from the environment of the process that started them.
 
 import os
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
-from random import SystemRandom
+from random import Random, SystemRandom
+from typing import TypeVar
+
+import pytest
+from _pytest.mark import ParameterSet
+
+T = TypeVar("T")
 
 VARIABLE = "TEST_SEED"  # without CONVEYOR_: the service refuses settings it does not know
 REPEAT = f"To repeat the samples of this run: {VARIABLE}={{}}"
@@ -20,6 +27,15 @@ def choose_seed() -> str:
 
 def run_seed() -> str:
     return os.environ[VARIABLE]
+
+
+def sampled(cases: Iterable[T], count: int, *, of: str) -> list[ParameterSet]:
+    """All cases as parameters of a test: so many that the seed chooses, the others marked long."""
+    everything = list(cases)
+    chosen = Random(f"{run_seed()} {of}").sample(everything, count)
+    return [
+        pytest.param(one, marks=() if one in chosen else pytest.mark.long) for one in everything
+    ]
 
 
 def _commit() -> str:

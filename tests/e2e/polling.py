@@ -9,7 +9,7 @@ import httpx
 T = TypeVar("T")
 
 
-def until(ask: Callable[[], T | None], *, within: float = 30.0) -> T:
+def until(ask: Callable[[], T | None], *, within: float = 100.0) -> T:
     """The first answer that is not None or False."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
@@ -20,7 +20,7 @@ def until(ask: Callable[[], T | None], *, within: float = 30.0) -> T:
     raise AssertionError(f"did not happen within {within:.0f} s")
 
 
-def ended(api: httpx.Client, job_id: str, *, within: float = 30.0) -> dict[str, Any]:
+def ended(api: httpx.Client, job_id: str, *, within: float = 100.0) -> dict[str, Any]:
     """The job's run once it is over."""
 
     def ask() -> dict[str, Any] | None:

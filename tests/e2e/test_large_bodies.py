@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -12,21 +12,22 @@ from urllib.parse import urlsplit
 import pytest
 
 from conveyor.testing.programs import Program, service
+from tests.seed import sampled
 
 MB = 1024 * 1024
 SIZE, ROOM, AT_ONCE = 50 * MB, 64 * MB, 4
-LONGEST_WAIT = 0.5  # seconds
+LONGEST_WAIT = 0.5  # seconds, in which the service was given the processor
 ATTEMPTS = 4  # a busy machine delays anything now and then, a decoder that holds on does it always
 MOST_MEMORY = 300 + 4 * ROOM / MB
 URL = b'"url":"https://ok.example/"'
 
 
-def filled(head: bytes, one: bytes, last: bytes) -> bytes:
-    """A body of `one` after `one`."""
-    return head + one * ((SIZE - len(head) - len(last)) // len(one)) + last
+def filled(head: bytes, one: bytes, last: bytes) -> Callable[[], bytes]:
+    """Makes a body of `one` after `one`, when it is needed: all at once they take 700 MB."""
+    return lambda: head + one * ((SIZE - len(head) - len(last)) // len(one)) + last
 
 
-def tasks_of(fields: bytes) -> bytes:
+def tasks_of(fields: bytes) -> Callable[[], bytes]:
     """A body of whole tasks of about 24 KB each, good ones."""
     return filled(b'{"status":"open","tasks":[', b"{%b,%b}," % (URL, fields), b"{%b}]}" % URL)
 
@@ -68,9 +69,10 @@ def running(gateway: Program, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", sampled(HOSTILE, 3, of="large bodies"))
 def test_nobody_waits_while_large_bodies_are_decoded(running: Program, name: str) -> None:
-    content, expected = HOSTILE[name]
+    make, expected = HOSTILE[name]
+    content = make()
     for _ in range(ATTEMPTS):
         with waits(running) as slowest, ThreadPoolExecutor(AT_ONCE) as pool:
             answers = list(pool.map(lambda _: submitted(running, content), range(AT_ONCE)))
@@ -84,17 +86,21 @@ def test_nobody_waits_while_large_bodies_are_decoded(running: Program, name: str
 
 @contextmanager
 def waits(program: Program) -> Iterator[list[float]]:
-    """How long /healthz takes, asked again and again."""
+    """How long /healthz takes, asked again and again.
+
+    A wait counts as long as the process was running in it: on a busy machine the rest of it
+    is other programs' turn.
+    """
     took, done = list[float](), Event()
 
     def ask() -> None:
         address = urlsplit(program.url)
         connection = HTTPConnection(address.hostname or "", address.port, timeout=60)
         while not done.wait(0.01):
-            began = time.perf_counter()
+            began, worked = time.perf_counter(), program.cpu
             connection.request("GET", "/healthz")
             connection.getresponse().read()
-            took.append(time.perf_counter() - began)
+            took.append(min(time.perf_counter() - began, program.cpu - worked))
         connection.close()
 
     with ThreadPoolExecutor(1) as pool:

@@ -388,7 +388,9 @@ class TestWhereTheyGo:
         async with HttpWebhooks(WebhookRules(), timeout=SHORT) as sender:
             with pytest.raises(CallbackUrlUnresolvable):
                 await sender.check("https://slow0.example/")
+            monkeypatch.setattr(webhooks, "RESOLVING", 10.0)
             await sender.check("https://early.example/")
+            monkeypatch.setattr(webhooks, "RESOLVING", 0.05)
             with pytest.raises(Overloaded):
                 await sender.check("https://slow1.example/")
             with pytest.raises(Overloaded):

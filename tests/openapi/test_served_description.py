@@ -36,9 +36,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 
 
 @pytest.mark.timeout(600)
-def test_two_thousand_calls_are_answered_as_described(running: Program, tmp_path: Path) -> None:
-    report = tried(running, tmp_path, examples=30)
-    assert report["test_cases"]["generated"] >= 2_000
+def test_a_thousand_calls_are_answered_as_described(running: Program, tmp_path: Path) -> None:
+    report = tried(running, tmp_path, examples=12)
+    assert report["test_cases"]["generated"] >= 1_000
 
 
 @pytest.mark.long

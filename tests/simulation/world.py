@@ -41,7 +41,7 @@ Document = dict[str, Any]
 LEASE = timedelta(seconds=30)
 SYNC_TASKS = 4
 SIZES = Sizes(chunk_rows=3)  # so that even short lists take several chunks
-PORTS = ("metadata", "answers", "tasks", "work", "control_queue", "bodies", "blobs")
+PORTS = ("metadata", "tasks", "work", "control_queue", "bodies", "blobs")
 
 
 class Died(BaseException):

@@ -23,7 +23,7 @@ from conveyor.errors import (
 from conveyor.ports.metadata import Removed
 from conveyor.steps.shared.attempt import FinishedAttempt, Result
 from conveyor.testing.factories import a_job
-from conveyor.testing.trace import Crash, Moment
+from conveyor.testing.trace import Moment
 from tests.unit.kit import (
     A_PAGE,
     CALLER,
@@ -35,7 +35,6 @@ from tests.unit.kit import (
     away,
     ids_as_reply,
     sized,
-    survives,
 )
 
 LARGE = 25
@@ -305,31 +304,6 @@ async def test_a_purge_whose_message_waits_is_sent_no_second_one() -> None:
     assert await house.handle_messages() == 1
 
 
-@pytest.mark.parametrize("what", ["job", "run"])
-@MOMENTS
-async def test_a_delete_that_dies_anywhere_is_finished_or_not_begun(
-    what: str, moment: Moment
-) -> None:
-    number = 0
-    while True:
-        house, job_id, run_id = await _ended(LARGE)
-        house.trace.forget()
-        house.trace.break_at(number, moment, Crash())
-        if await survives(_delete_and_clear(house, what, job_id, run_id)):
-            assert number > 8, "the calls of a delete were broken one by one"
-            return
-        await _delete(house, what, job_id, run_id)
-        house.clock.advance(timedelta(minutes=2))  # the dead process's message is due again
-        await house.handle_messages()
-        await house.sweep_later()
-        await house.handle_messages()
-        assert list(await house.tasks.runs_held(limit=9)) == []
-        assert list(await house.bodies.runs_held(limit=9)) == []
-        [purge] = await house.metadata.page(Deletion, limit=9)
-        assert purge.done_at is not None
-        number += 1
-
-
 async def test_bodies_of_a_run_that_is_no_more_are_found() -> None:
     house, job_id, run_id = await _ended(3)
     while await house.tasks.discard(run_id, limit=9):
@@ -357,18 +331,6 @@ def test_only_a_deleted_job_has_a_tombstone() -> None:
     with pytest.raises(IllegalMove):
         job_life.point_at(deleted, None, a_job().created_at)
     assert job_life.tombstone(deleted).name is None
-
-
-async def _delete(house: House, what: str, job_id: JobId, run_id: RunId) -> None:
-    if what == "job":
-        await house.delete.job(CALLER, job_id)
-    else:
-        await house.delete.run(CALLER, job_id, run_id)
-
-
-async def _delete_and_clear(house: House, what: str, job_id: JobId, run_id: RunId) -> None:
-    await _delete(house, what, job_id, run_id)
-    await house.handle_messages()
 
 
 async def _delete_and_purge(house: House, job_id: JobId) -> None:

@@ -42,7 +42,6 @@ from tests.unit.kit import (
     figures_as_answer,
     ids_as_reply,
     sized,
-    survives,
 )
 
 A_REFUSAL = Refused('{"status":403,"code":"RESP001"}', FailureReason.BLOCKED, retryable=False)
@@ -558,25 +557,6 @@ async def test_what_is_refused_writes_no_row() -> None:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("status", [None, "failed"])
-@EITHER
-async def test_a_rerun_that_dies_anywhere_is_made_or_not(
-    count: int, status: str | None, moment: Moment
-) -> None:
-    """And when it is repeated after a restart, the job has one new run, whole."""
-    number = 0
-    while True:
-        house, job_id, first = await _ended(count)
-        house.trace.forget()
-        house.trace.break_at(number, moment, Crash())
-        if await survives(_rerun_and_copy(house, job_id, status)):
-            assert number > 5, "the calls of a rerun were broken one by one"
-            return
-        await _check_after_death(house, job_id, first, count)
-        number += 1
-
-
-@pytest.mark.parametrize("moment", ["before", "after"])
 @EITHER
 async def test_a_rerun_whose_engine_is_away_is_made_or_not(count: int, moment: Moment) -> None:
     number = 0
@@ -590,11 +570,6 @@ async def test_a_rerun_whose_engine_is_away_is_made_or_not(count: int, moment: M
                 return
         await _check_after_death(house, job_id, first, count)
         number += 1
-
-
-async def _rerun_and_copy(house: House, job_id: JobId, status: str | None) -> None:
-    await house.rerun(job_id, status)
-    await house.handle_messages()
 
 
 async def _check_after_death(house: House, job_id: JobId, first: RunId, count: int) -> None:
