@@ -32,7 +32,7 @@ from conveyor.admitting import (
     wire_callers,
 )
 from conveyor.answering import wire_handlers
-from conveyor.api import wire as shapes
+from conveyor.api import render as shapes
 from conveyor.api.app import Application, Ready, build_app
 from conveyor.api.auth import Callers
 from conveyor.api.bounds import BodyMemory

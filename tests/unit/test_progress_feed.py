@@ -7,9 +7,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 import pytest
-from msgspec import UNSET
 
-from conveyor.api import wire
+from conveyor.api import render
 from conveyor.domain.counts import ZERO
 from conveyor.domain.ids import CallerId, JobId, KeyId, RunId
 from conveyor.domain.progress import RunProgress, gone
@@ -141,7 +140,7 @@ async def test_a_wait_for_the_gateway_is_news_and_so_is_its_next_attempt_and_its
     waits = [a_wait(next_attempt_at=NOON + timedelta(seconds=number)) for number in (1, 2)]
     now_waiting: list[Waiting | None] = [None]
     at.feed.waiting = lambda _: now_waiting[0]
-    at.feed.render = wire.event_shown
+    at.feed.render = render.event_shown
     news = await at.listen(job_id)
     assert b"waiting" not in (await anext(news) or b"")
     for wait in [*waits, None]:
@@ -157,10 +156,12 @@ async def test_a_wait_for_the_gateway_is_news_and_so_is_its_next_attempt_and_its
 def test_only_a_running_run_is_shown_to_wait() -> None:
     wait = a_wait()
     running, idle = a_run(total=1), a_run(total=0, last_batch_received=False)
-    assert wire.run_shown(running, ZERO, wait).waiting == wait
-    assert wire.run_shown(idle, ZERO, wait).waiting is UNSET
-    assert wire.run_shown(gone(running), ZERO, wait).waiting is UNSET
-    shown = msgspec.json.decode(wire.encode(wire.run_shown(running, ZERO, wait)))
+    waiting = render.run_shown(running, ZERO, wait).waiting
+    assert waiting
+    assert (waiting.reason, waiting.since) == (wait.reason, wait.since)
+    assert render.run_shown(idle, ZERO, wait).waiting is None
+    assert render.run_shown(gone(running), ZERO, wait).waiting is None
+    shown = msgspec.json.decode(render.encode(render.run_shown(running, ZERO, wait)))
     assert shown["waiting"] == {
         "reason": "gateway_unavailable",
         "since": "2026-03-02T12:00:00Z",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from zenrows.batch.models import InvalidTask as ClientInvalidTask
 from zenrows.batch.models import Reason as ClientReason
 
-from conveyor.api.wire import WireJob, job_shown
+from conveyor.api.render import job_shown
 from conveyor.domain import submission, task_bodies
 from conveyor.domain.counts import ZERO
 from conveyor.domain.job import Job, JobStatus, JobType
@@ -32,6 +32,7 @@ from conveyor.domain.task import TaskSpec
 from conveyor.errors import CallerFault, InvalidArgument, TooLarge
 from conveyor.steps.read import JobView
 from conveyor.testing.factories import a_job
+from conveyor.wire import WireJob
 
 LIMITS = Limits()
 URL = "https://a.example/"

@@ -9,7 +9,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from conveyor.api import downloads, wire
+from conveyor import wire
+from conveyor.api import downloads, render
 from conveyor.api.auth import caller_of, scraper, who
 from conveyor.api.events import EventStream
 from conveyor.api.intake import LARGEST_FORM, read_body, take_call
@@ -71,7 +72,7 @@ class Handlers:
 
     async def submit_job(self, request: Request) -> Response:
         call = await take_call(request, scraper(request), self.limits.inline_bytes)
-        return _answered(await self.submit.submit(call, wire.submitted))
+        return _answered(await self.submit.submit(call, render.submitted))
 
     async def create_file_input(self, request: Request) -> Response:
         caller = caller_of(request)
@@ -80,7 +81,7 @@ class Handlers:
         headers = {"Content-Type": CONTENT_TYPES_OF_LISTS[file_input.spec.format]}
         upload = wire.WireUpload(url, headers, expires_at)
         shown = wire.WireFileInput(file_input.id, upload, file_input.expires_at)
-        return Response(wire.encode(shown), 201, media_type=JSON)
+        return Response(render.encode(shown), 201, media_type=JSON)
 
     async def upload_file_input(self, request: Request) -> Response:
         file_input_id = InputId(request.path_params["input"])
@@ -111,19 +112,19 @@ class Handlers:
             status=_choice(query.get("status"), "status", JobStatus),
             kind=_choice(query.get("type"), "type", JobType),
         )
-        return _json(wire.encode(wire.jobs_shown(views, after)))
+        return _json(render.encode(render.jobs_shown(views, after)))
 
     async def get_job(self, request: Request) -> Response:
         view = await self.read.job(caller_of(request), _job(request))
-        return _json(wire.encode(wire.job_shown(view)))
+        return _json(render.encode(render.job_shown(view)))
 
     async def add_tasks(self, request: Request) -> Response:
         call = await take_call(request, who(request), self.limits.inline_bytes)
 
         async def added(job: Job, run: Run, accepted: int) -> bytes:
             settled = (await self.read.tasks.counts([run.id]))[run.id]
-            shown = wire.run_shown(run, settled)
-            return wire.encode(wire.WireAdded(accepted, job.status, shown))
+            shown = render.run_shown(run, settled)
+            return render.encode(wire.WireAdded(accepted, job.status, shown))
 
         return _answered(await self.additions.add(call, _job(request), added))
 
@@ -131,13 +132,13 @@ class Handlers:
         caller = caller_of(request)
         await self.lifecycle.close(caller, _job(request))
         view = await self.read.job(caller, _job(request))
-        return _json(wire.encode(wire.job_shown(view)))
+        return _json(render.encode(render.job_shown(view)))
 
     async def stop_job(self, request: Request) -> Response:
         caller = caller_of(request)
         run = await self.lifecycle.stop(caller, _job(request))
         view = await self.read.run(caller, _job(request), run.id)
-        return _json(wire.encode(wire.run_shown(view.run, view.settled, view.waiting)))
+        return _json(render.encode(render.run_shown(view.run, view.settled, view.waiting)))
 
     async def pause_run(self, request: Request) -> Response:
         return await self._turn(request, PauseState.PAUSED)
@@ -148,7 +149,7 @@ class Handlers:
     async def rerun_job(self, request: Request) -> Response:
         call = await take_call(request, scraper(request), LARGEST_FORM)
         statuses = parse_statuses(request.query_params.get("status"))
-        return _answered(await self.reruns.rerun(call, _job(request), statuses, wire.rerun_shown))
+        return _answered(await self.reruns.rerun(call, _job(request), statuses, render.rerun_shown))
 
     async def delete_job(self, request: Request) -> Response:
         await self.deleting.job(caller_of(request), _job(request))
@@ -169,12 +170,12 @@ class Handlers:
             ),
             before=cursor.after_id(query.get("cursor")),
         )
-        return _json(wire.encode(wire.runs_shown(views, after)))
+        return _json(render.encode(render.runs_shown(views, after)))
 
     async def get_run(self, request: Request) -> Response:
         run_id = RunId(request.path_params["run"])
         view = await self.read.run(caller_of(request), _job(request), run_id)
-        return _json(wire.encode(wire.run_shown(view.run, view.settled, view.waiting)))
+        return _json(render.encode(render.run_shown(view.run, view.settled, view.waiting)))
 
     async def list_results(self, request: Request) -> Response:
         query = request.query_params
@@ -196,13 +197,13 @@ class Handlers:
         def shown(part: ResultPart) -> list[wire.WireResult]:
             self.metrics.served_rows.inc(len(part.tasks))
             return [
-                wire.result_shown(task, expired=self.read.has_expired(job, task), link=link)
+                render.result_shown(task, expired=self.read.has_expired(job, task), link=link)
                 for task in part.tasks
             ]
 
         first = await anext(parts)
         if first.is_last:
-            return _json(wire.encode(wire.WireResults(shown(first), first.next_cursor)))
+            return _json(render.encode(wire.WireResults(shown(first), first.next_cursor)))
         return StreamingResponse(_page_in_parts(first, parts, shown), media_type=JSON)
 
     async def get_content(self, request: Request) -> Response:
@@ -219,20 +220,20 @@ class Handlers:
     async def get_history(self, request: Request) -> Response:
         caller = caller_of(request)
         lines = await self.read.history(caller, _job(request), _run(request), _task(request))
-        return _json(wire.encode(wire.history_shown(lines)))
+        return _json(render.encode(render.history_shown(lines)))
 
     async def start_export(self, request: Request) -> Response:
         run_id = RunId(request.path_params["run"])
         export = await self.exporting.start(caller_of(request), _job(request), run_id)
-        return _json(wire.encode(wire.export_started(export)), 202)
+        return _json(render.encode(render.export_started(export)), 202)
 
     async def get_export(self, request: Request) -> Response:
         run_id, base = RunId(request.path_params["run"]), self._base(request)
         export = await self.exporting.find(
             caller_of(request), _job(request), run_id, _export(request)
         )
-        shown = wire.export_shown(export, lambda one: self.links.to_export(base, one))
-        return _json(wire.encode(shown))
+        shown = render.export_shown(export, lambda one: self.links.to_export(base, one))
+        return _json(render.encode(shown))
 
     async def get_linked_export(self, request: Request) -> Response:
         self.links.check_export(_export(request), request.query_params)
@@ -250,7 +251,7 @@ class Handlers:
         caller = caller_of(request)
         run = await self.lifecycle.set_pause(caller, _job(request), state)
         view = await self.read.run(caller, _job(request), run.id)
-        return _json(wire.encode(wire.run_shown(view.run, view.settled, view.waiting)))
+        return _json(render.encode(render.run_shown(view.run, view.settled, view.waiting)))
 
     def _base(self, request: Request) -> str:
         return (self.public_url or str(request.base_url)).rstrip("/")
@@ -302,11 +303,11 @@ async def _page_in_parts(
 
 
 def _listed(results: list[wire.WireResult]) -> bytes:
-    return b",".join(map(wire.encode, results))
+    return b",".join(map(render.encode, results))
 
 
 def _answered(answer: Answer) -> Response:
-    headers = {wire.IGNORED: ", ".join(answer.ignored)} if answer.ignored else None
+    headers = {render.IGNORED: ", ".join(answer.ignored)} if answer.ignored else None
     return Response(answer.body, answer.status, headers, media_type=JSON)
 
 

@@ -6,14 +6,15 @@ from functools import cache
 
 import msgspec
 
-from conveyor import __version__
-from conveyor.api import events, schemas, wire
+from conveyor import __version__, wire
+from conveyor.api import events, render, schemas
 from conveyor.api.auth import needed
 from conveyor.api.problems import MEDIA_TYPE
 from conveyor.api.routes import ROUTES, Route
 from conveyor.api.schemas import Document
 from conveyor.domain.api_key import Scope
 from conveyor.domain.problem import phrase
+from conveyor.domain.schedule import Schedule
 from conveyor.domain.submission import Submission
 from conveyor.errors import (
     CallerFault,
@@ -53,6 +54,11 @@ COMMON: tuple[type[ConveyorError], ...] = (
     StorageFull,
 )
 WITH_BODY: tuple[type[ConveyorError], ...] = (TooLarge, UnsupportedMediaType)
+# JSON that is stored, and passed through as it is.
+PASSED_THROUGH: dict[type, tuple[str, ...]] = {
+    wire.WireResult: ("metadata", "error"),
+    wire.WireAttempt: ("error",),
+}
 NO_BODY = {202, 204}  # where there is no shape to answer with
 HEADERS: dict[str, Document] = {
     "X-Request-ID": {
@@ -64,7 +70,7 @@ HEADERS: dict[str, Document] = {
         "description": "Whole seconds after which the same call may work",
         "schema": {"type": "integer", "minimum": 1},
     },
-    wire.IGNORED: {
+    render.IGNORED: {
         "description": "Members of the body that are not known here and had no effect",
         "schema": {"type": "string"},
     },
@@ -100,7 +106,7 @@ def document() -> Document:
         },
         "paths": paths,
         "components": {
-            "schemas": schemas.bounded(shapes),
+            "schemas": schemas.bounded(_as_written(shapes)),
             "headers": HEADERS,
             "securitySchemes": {
                 "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -121,8 +127,38 @@ def _without_unused(described: Document) -> Document:
     return described
 
 
+def _as_written(shapes: dict[str, Document]) -> dict[str, Document]:
+    """The schemas of documents by what the service writes. See `conveyor.wire`: it leaves out a
+    field that is None, and always writes one whose default is for clients only.
+    """
+    for kind in vars(wire).values():
+        if not (isinstance(kind, type) and issubclass(kind, wire.Document)):
+            continue
+        if (schema := shapes.get(kind.__name__)) is None:
+            continue
+        properties: dict[str, Document] = schema["properties"]
+        required: list[str] = []
+        schema["required"] = required
+        for name, shape in properties.items():
+            may_be_left_out = "default" in shape
+            if may_be_left_out:
+                properties[name] = _without_null(shape)
+            if name in wire.ALWAYS_WRITTEN or not may_be_left_out:
+                required.append(name)
+        properties.update({name: {} for name in PASSED_THROUGH.get(kind, ())})
+    return shapes
+
+
+def _without_null(shape: Document) -> Document:
+    rest: list[Document] = [one for one in shape.get("anyOf", []) if one != schemas.NULL]
+    if len(rest) == 1:
+        return rest[0]
+    return {name: value for name, value in shape.items() if name != "default"}
+
+
 def _kinds() -> Iterator[type[msgspec.Struct]]:
     yield wire.WireProblem
+    yield Schedule
     for route in ROUTES:
         yield from (kind for kind in (route.answer, route.body) if kind)
 
@@ -242,7 +278,7 @@ def _problem(status: int, codes: list[str]) -> Document:
 
 
 def _response(route: Route, status: int) -> Document:
-    headers = _bears(wire.IGNORED) if route.body is Submission else _bears()
+    headers = _bears(render.IGNORED) if route.body is Submission else _bears()
     told: Document = {"description": phrase(status), "headers": headers}
     if route.answer is not None:
         told["content"] = {route.media_type: _content(route.answer.__name__)}

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from conveyor.api import events, webhooks, wire
+from conveyor import wire
+from conveyor.api import events, webhooks
 from conveyor.domain.schedule import Schedule, ScheduleTurn
 from conveyor.domain.submission import Addition, Submission
 from conveyor.domain.task_list.spec import ListForm

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from conveyor.api import wire
+from conveyor.api import render
 from conveyor.api.auth import caller_of, scraper, who
 from conveyor.api.intake import LARGEST_FORM, read_body
 from conveyor.domain.ids import JobId
@@ -38,7 +38,7 @@ class Schedules:
 
     async def _shown(self, request: Request) -> Response:
         view = await self.read.job(caller_of(request), _job(request))
-        return Response(wire.encode(wire.job_shown(view)), media_type="application/json")
+        return Response(render.encode(render.job_shown(view)), media_type="application/json")
 
 
 def _job(request: Request) -> JobId:

@@ -12,6 +12,7 @@ from conveyor.domain.ids import TASK_ID, ULID
 from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.submission import Limits, OnInvalid
 from conveyor.domain.task import TaskStatus
+from conveyor.domain.waiting import WaitReason
 
 Document = dict[str, Any]
 
@@ -105,6 +106,7 @@ BOUNDS: dict[str, dict[str, Document]] = {
     },
 }
 BOUNDS |= {
+    "WireWaiting": {"reason": {"enum": sorted(WaitReason)}},
     "NewWebhook": {"url": WEBHOOK_URL},
     "WebhookSetting": {"url": WEBHOOK_URL},
     "Schedule": {"at": {"pattern": f"^{schedule.LOCAL_TIME.pattern}$"}},

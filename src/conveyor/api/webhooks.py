@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from conveyor.api.auth import caller_of
 from conveyor.api.intake import LARGEST_FORM, read_body
-from conveyor.api.wire import encode, webhook_shown
+from conveyor.api.render import encode, webhook_shown
 from conveyor.domain import cursor
 from conveyor.domain.ids import EventId, JobId
 from conveyor.domain.json_errors import message_of, suggestion

@@ -10,7 +10,7 @@ from conveyor.cli import output
 from conveyor.cli.connect import JobId, Json, Service, with_service
 from conveyor.cli.hints import Advised
 from conveyor.cli.output import plain
-from conveyor.client import Conveyor, Export, NotExported, NotFound, Unreachable
+from conveyor.client import Conveyor, NotExported, NotFound, RunExport, Unreachable
 from conveyor.errors import ConveyorError, RefusedToStart
 
 POLL = 0.5  # seconds
@@ -63,7 +63,7 @@ def export(
         output.note("The run has not ended: the file holds its results so far.")
 
 
-def _started(client: Conveyor, job: str, run_id: str, resume: str | None) -> Export:
+def _started(client: Conveyor, job: str, run_id: str, resume: str | None) -> RunExport:
     from conveyor.cli.results import SAFE_NAME  # noqa: PLC0415 - loads rich
 
     if resume is not None and not SAFE_NAME.fullmatch(resume):
@@ -73,7 +73,7 @@ def _started(client: Conveyor, job: str, run_id: str, resume: str | None) -> Exp
             started = client.start_export(job, run_id=run_id)
         else:
             raw = client.request("GET", "jobs", job, "runs", run_id, "exports", resume)
-            started = msgspec.json.decode(raw, type=Export).of(job, run_id)
+            started = msgspec.json.decode(raw, type=RunExport).of(job, run_id)
     except NotFound as error:
         advice = "an export is kept for 12 hours: leave --resume out to start another"
         raise Advised(error, advice if resume else None) from None
@@ -84,7 +84,7 @@ def _started(client: Conveyor, job: str, run_id: str, resume: str | None) -> Exp
     return started
 
 
-def _saved(service: Service, started: Export, out: Path, *, quiet: bool) -> SavedExport:
+def _saved(service: Service, started: RunExport, out: Path, *, quiet: bool) -> SavedExport:
     from conveyor.cli.bars import DownloadBar  # noqa: PLC0415 - loads rich
 
     try:

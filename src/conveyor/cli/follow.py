@@ -25,11 +25,11 @@ from conveyor.client import (
     Outage,
     Progress,
     Refused,
-    Result,
     Run,
     Stats,
+    TaskResult,
 )
-from conveyor.client.shapes import ResultRows
+from conveyor.client.models import ResultRows
 from conveyor.client.transport import Query, decoded
 from conveyor.errors import ConveyorError
 
@@ -158,7 +158,7 @@ class _Standstill(threading.Thread):
         query: Query = {"status": "processing", "limit": SAMPLE}
         parts = ("jobs", self._job_id, "runs", self._run_id, "results")
         page = decoded(self._client.request("GET", *parts, query=query), ResultRows)
-        rows = [decoded(raw, Result) for raw in page.results]
+        rows = [decoded(raw, TaskResult) for raw in page.results]
         if not rows or any(row.status != "pending" for row in rows):
             return ""
         attempts = self._client.history(self._job_id, rows[0].task_id, run_id=self._run_id)

@@ -43,7 +43,7 @@ def _draw(lines: Iterator[bytes]) -> int:
         if count == 1:
             print(f"{'line':>9}  {'reason':<22}  value")
         row = decoded(line, BadRow)
-        print(f"{row.line:>9}  {plain(row.reason):<22}  {plain(row.value)}")
+        print(f"{row.line:>9}  {plain(row.reason):<22}  {plain(row.value or '')}")
     return count
 
 

@@ -16,7 +16,7 @@ from conveyor.cli.ingest_errors import errors
 from conveyor.cli.output import plain
 from conveyor.cli.submit import add, submit
 from conveyor.client import Conveyor, Job, NotFound, Rerun, Run
-from conveyor.client.shapes import History
+from conveyor.client.models import History
 from conveyor.client.transport import decoded
 from conveyor.errors import RefusedToStart
 
@@ -75,7 +75,7 @@ def jobs(
 
 
 def _job_row(job: Job) -> tuple[object, ...]:
-    head = (job.job_id, job.name, job.status, output.shown_status(job.latest_run))
+    head = (job.job_id, job.name or "", job.status, output.shown_status(job.latest_run))
     return (*head, *_numbers(job.latest_run), output.seconds_of(job.created_at))
 
 
@@ -243,7 +243,7 @@ def _print_rerun(raw: bytes, *, as_json: bool) -> None:
     output.facts(
         [
             ("job", made.job_id),
-            ("run", made.latest_run.run_id if made.latest_run else ""),
+            ("run", made.latest_run.run_id),
             ("retried_tasks", made.retried_tasks),
             ("inherited_tasks", made.inherited_tasks),
         ]

@@ -16,6 +16,7 @@ import typer
 
 from conveyor.client import Job, Run, Waiting
 from conveyor.client.transport import decoded
+from conveyor.wire import NO_RUN
 
 INTERRUPTED = 130
 ENDED_OTHERWISE = 3
@@ -228,8 +229,7 @@ def schedule_in_words(schedule: Mapping[str, Any]) -> str:
 
 
 def run_facts(run: Run | None) -> Facts:
-    if run is None:
-        run = Run(run_id="", status="no run")  # all are deleted, or none has been yet
+    run = run or NO_RUN  # all are deleted, or none has been yet
     stats = run.stats
     shown: Facts = [
         ("run", run.run_id),
@@ -260,8 +260,7 @@ def point_at_errors(job_id: str, run: Run | None) -> None:
 
 def shown_status(run: Run | None) -> str:
     """The status, and what keeps the run from making progress."""
-    if run is None:
-        return "no run"
+    run = run or NO_RUN
     if run.pause_state == "paused" and not run.has_ended:
         return f"{run.status} (paused)"
     return f"{run.status} (waiting {_reason(run.waiting)})" if run.waiting else run.status

@@ -14,8 +14,8 @@ from conveyor.cli import output
 from conveyor.cli.bars import Bar
 from conveyor.cli.connect import Service
 from conveyor.cli.output import plain
-from conveyor.client import Conveyor, Result, Unreachable
-from conveyor.client.shapes import ResultRows
+from conveyor.client import Conveyor, TaskResult, Unreachable
+from conveyor.client.models import ResultRows
 from conveyor.client.transport import decoded
 from conveyor.domain.media import extension
 from conveyor.errors import ConveyorError, RefusedToStart
@@ -94,7 +94,7 @@ class Listing:
             ):
                 for row in self.rows(client):
                     index.write(row.decode() + "\n")
-                    self._save_one(client, decoded(row, Result), done)
+                    self._save_one(client, decoded(row, TaskResult), done)
                     bar.advance(bar.tasks[0].id)
         except OSError as error:
             raise NotSaved(f"{error.filename or folder}: {error.strerror}") from None
@@ -103,7 +103,7 @@ class Listing:
     def rows(self, client: Conveyor) -> Iterator[bytes]:
         return client.result_rows(self.job, status=self.status)
 
-    def _save_one(self, client: Conveyor, row: Result, done: SavedPages) -> None:
+    def _save_one(self, client: Conveyor, row: TaskResult, done: SavedPages) -> None:
         if not row.has_body:
             done.without_page += 1
             return
@@ -156,16 +156,16 @@ def _claim(folder: Path, job_id: str) -> None:
         )
 
 
-def _file(folder: Path, row: Result) -> Path:
+def _file(folder: Path, row: TaskResult) -> Path:
     """Where a page goes; the name comes from the service and must not lead out of the folder."""
     if not SAFE_NAME.fullmatch(row.task_id):
         raise Unreachable(f"the task id {plain(row.task_id)!r} cannot be used as a file name")
-    return folder / f"{row.task_id}.{extension(row.type, row.content_type)}"
+    return folder / f"{row.task_id}.{extension(row.type or '', row.content_type)}"
 
 
 def _columns(raw: bytes | msgspec.Raw) -> tuple[str, str, str, str]:
-    row = decoded(raw, Result)
-    return row.task_id, row.status, row.url, row.error.code if row.error else row.type
+    row = decoded(raw, TaskResult)
+    return row.task_id, row.status, row.url, row.error.code if row.error else row.type or ""
 
 
 def _bar(total: int | None, *, hidden: bool) -> Bar:

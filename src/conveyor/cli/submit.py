@@ -14,8 +14,8 @@ from conveyor.cli.connect import Follow, JobId, Json, Service, with_service
 from conveyor.cli.hints import Advised, explained
 from conveyor.cli.output import plain
 from conveyor.cli.task_files import MOST_TASKS, ListedTask, ListFile, list_name, open_list
-from conveyor.client import Added, Conveyor, Patience, Refused, Submitted, Unreachable
-from conveyor.client.shapes import Column
+from conveyor.client import Added, Conveyor, Patience, Refused, SubmittedJob, Unreachable
+from conveyor.client.models import Column
 from conveyor.client.transport import decoded
 from conveyor.errors import ConveyorError, IdempotencyKeyConflict, RefusedToStart
 
@@ -225,7 +225,7 @@ def _checked_key(key: str | None) -> str:
 def _print_and_follow(
     service: Service, raw: bytes, file: str, *, as_json: bool, follow: bool
 ) -> None:
-    made = decoded(raw, Submitted)
+    made = decoded(raw, SubmittedJob)
     if not follow:
         _print_submitted(made, raw, file, as_json=as_json)
         if not as_json:
@@ -238,7 +238,7 @@ def _print_and_follow(
         follow_and_exit(service, made.job_id, made.latest_run, as_json=as_json)
 
 
-def _print_submitted(made: Submitted, raw: bytes, file: str, *, as_json: bool) -> None:
+def _print_submitted(made: SubmittedJob, raw: bytes, file: str, *, as_json: bool) -> None:
     """On a pipe the id alone, for a variable of a script."""
     if as_json:
         output.json_line(raw)

@@ -13,23 +13,24 @@ from conveyor.client.chunks import Chunk, Tasks, chunked, key_of
 from conveyor.client.errors import NotFound, Problem, Refused, Unfinished
 from conveyor.client.events import Following
 from conveyor.client.exports import OnReceived, completed_export, download, export_state
-from conveyor.client.results import content_of
-from conveyor.client.shapes import (
+from conveyor.client.models import (
     Added,
     Attempt,
     BadRow,
     Column,
-    Export,
     History,
     Job,
     JobPage,
     Progress,
     Rerun,
-    Result,
     Run,
+    RunExport,
     RunPage,
-    Submitted,
+    SubmittedJob,
+    TaskResult,
+    latest_run,
 )
+from conveyor.client.results import content_of
 from conveyor.client.transport import Query, Sendings, Transport, decoded, is_whole, of_run, path_of
 from conveyor.client.uploads import Csv, File, OnSent, bad_rows, spec_of, upload
 
@@ -56,7 +57,7 @@ class Calls:
         retries: int | None = None,
         result_ttl_days: int | None = None,
         idempotency_key: str | None = None,
-    ) -> Submitted:
+    ) -> SubmittedJob:
         """Submit URLs or tasks as a job: any number of them, from any iterable.
 
         Up to 10,000 tasks are one call; beyond that an open job is made, filled and closed, and
@@ -79,10 +80,10 @@ class Calls:
             raise ValueError("there is no task in the list")
         if first.is_last:
             raw = await self._transport.call("POST", "/jobs", first.body(**fields), key=key)
-            return msgspec.structs.replace(decoded(raw, Submitted), idempotency_key=key)
+            return msgspec.structs.replace(decoded(raw, SubmittedJob), idempotency_key=key)
         job_id = await self._open(fields, key)
         accepted = await self._fill(job_id, first, chunks, key, last_batch=True)
-        return Submitted(job_id=job_id, accepted_tasks=accepted, idempotency_key=key)
+        return SubmittedJob(job_id=job_id, accepted_tasks=accepted, idempotency_key=key)
 
     async def submit_file(
         self,
@@ -102,7 +103,7 @@ class Calls:
         retries: int | None = None,
         result_ttl_days: int | None = None,
         idempotency_key: str | None = None,
-    ) -> Submitted:
+    ) -> SubmittedJob:
         """Upload a list as it is, packed or not, and submit it: a path, or an open binary file.
 
         `type` is csv, ndjson or txt, by the file's name unless given; what follows it is for CSV.
@@ -128,7 +129,7 @@ class Calls:
             id_column=id_column,
         )
         key, raw = idempotency_key or str(uuid.uuid4()), msgspec.json.encode(body)
-        made = decoded(await self._transport.call("POST", "/jobs", raw, key=key), Submitted)
+        made = decoded(await self._transport.call("POST", "/jobs", raw, key=key), SubmittedJob)
         return msgspec.structs.replace(made, idempotency_key=key)
 
     async def upload(
@@ -268,7 +269,7 @@ class Calls:
         status: str | None = None,
         bodies: bool = True,
         concurrency: int = 8,
-    ) -> AsyncGenerator[Result, None]:
+    ) -> AsyncGenerator[TaskResult, None]:
         """Results in the order of submission; `status` may be successful, failed or processing.
 
         All are of one run, the latest by default, whatever is run again meanwhile.
@@ -290,15 +291,15 @@ class Calls:
             async for row in rows:
                 yield bytes(row)
 
-    async def body(self, result: Result) -> bytes:
+    async def body(self, result: TaskResult) -> bytes:
         """The page of a result."""
         return result.body or await self._transport.body(content_of(result))
 
-    async def save(self, result: Result, path: str | os.PathLike[str]) -> int:
+    async def save(self, result: TaskResult, path: str | os.PathLike[str]) -> int:
         """Stream the page of a result into a file, which appears only when whole; its length."""
         return await self._transport.save(content_of(result), Path(path))
 
-    async def is_saved(self, result: Result, path: str | os.PathLike[str]) -> bool:
+    async def is_saved(self, result: TaskResult, path: str | os.PathLike[str]) -> bool:
         """Whether a file holds the whole page of a result, by the page's length and checksum."""
         file = Path(path)
         if not file.exists():  # noqa: ASYNC240 - a quick call
@@ -306,23 +307,23 @@ class Calls:
         headers = await self._transport.head(content_of(result))
         return await self._transport.network.blocking(is_whole, file, headers)
 
-    async def start_export(self, job_id: str, *, run_id: str | None = None) -> Export:
+    async def start_export(self, job_id: str, *, run_id: str | None = None) -> RunExport:
         """Have all of a run put into one file, of the latest by default."""
-        run_id = run_id or (await self.job(job_id)).run_or_raise().run_id
+        run_id = run_id or latest_run(await self.job(job_id)).run_id
         raw = await self._transport.call("POST", path_of(*of_run(job_id, run_id, "exports")))
-        return decoded(raw, Export).of(job_id, run_id)
+        return decoded(raw, RunExport).of(job_id, run_id)
 
-    async def export(self, export: Export) -> Export:
+    async def export(self, export: RunExport) -> RunExport:
         """An export as it is now; a completed one has a fresh link."""
         return await export_state(self._transport, export)
 
-    async def wait_export(self, export: Export, *, poll_every: float = 1.0) -> Export:
+    async def wait_export(self, export: RunExport, *, poll_every: float = 1.0) -> RunExport:
         """An export once its file is there; `NotExported` if it never will be."""
         return await completed_export(self._transport, export, poll_every)
 
     async def save_export(
         self,
-        export: Export,
+        export: RunExport,
         path: str | os.PathLike[str],
         *,
         poll_every: float = 1.0,
@@ -404,7 +405,7 @@ class Calls:
     async def _open(self, fields: Mapping[str, object], key: str) -> str:
         body = Chunk(0, 0, [], is_last=False).body(**fields, status="open")
         raw = await self._transport.call("POST", "/jobs", body, key=key_of(key, "open"))
-        return decoded(raw, Submitted).job_id
+        return decoded(raw, SubmittedJob).job_id
 
     async def _fill(
         self,

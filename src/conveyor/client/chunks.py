@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterab
 
 import msgspec
 
-from conveyor.client.shapes import NewTask
+from conveyor.client.models import NewTask
 
 MOST_TASKS = 10_000  # of a call
 MOST_BYTES = 16 * 1024 * 1024

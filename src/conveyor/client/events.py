@@ -1,5 +1,6 @@
 """The progress of a run: by its server-sent events, or by polling where there are none."""
 
+import math
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
@@ -8,7 +9,7 @@ from contextlib import aclosing
 import msgspec
 
 from conveyor.client.errors import ClientError, NotFound, NotServed, Refused, Unreachable
-from conveyor.client.shapes import Job, Progress, Run
+from conveyor.client.models import Job, Progress, Run, latest_run
 from conveyor.client.transport import Failures, Response, Transport, decoded, of_run, path_of
 
 EVENTS = "text/event-stream"
@@ -125,7 +126,7 @@ class Following:
         path = path_of(*of_run(self._job_id, self._run_id))
         if self._run_id is not None:
             return await self._transport.read(Run, path)
-        return (await self._transport.read(Job, path)).run_or_raise()
+        return latest_run(await self._transport.read(Job, path))
 
 
 def _may_pass(error: ClientError) -> bool:
@@ -160,7 +161,7 @@ def _measured(job_id: str, run: Run, readings: deque[tuple[float, int]]) -> Prog
         ingest_status=run.ingest_status,
         rate=rate,
         waiting=run.waiting,
-        eta_seconds=(stats.total - stats.completed) / rate if rate and moving else None,
+        eta_seconds=math.ceil((stats.total - stats.completed) / rate) if rate and moving else None,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from conveyor.client.errors import ClientError, NotExported, Unreachable, refusal
-from conveyor.client.shapes import Export
+from conveyor.client.models import RunExport
 from conveyor.client.transport import Failures, Transport, may_pass, of_run, path_of
 
 PARTIAL, NO_SUCH_PART = 206, 416
@@ -12,12 +12,12 @@ PARTIAL, NO_SUCH_PART = 206, 416
 OnReceived = Callable[[int, int | None], None]  # bytes so far, and in all where that is known
 
 
-async def export_state(transport: Transport, export: Export) -> Export:
+async def export_state(transport: Transport, export: RunExport) -> RunExport:
     path = path_of(*of_run(export.job_id, export.run_id, "exports", export.export_id))
-    return (await transport.read(Export, path)).of(export.job_id, export.run_id)
+    return (await transport.read(RunExport, path)).of(export.job_id, export.run_id)
 
 
-async def completed_export(transport: Transport, export: Export, poll_every: float) -> Export:
+async def completed_export(transport: Transport, export: RunExport, poll_every: float) -> RunExport:
     """The export once its file is there, with a fresh link to it."""
     while True:
         export = await export_state(transport, export)
@@ -30,7 +30,7 @@ async def completed_export(transport: Transport, export: Export, poll_every: flo
 
 async def download(
     transport: Transport,
-    export: Export,
+    export: RunExport,
     file: Path,
     poll_every: float,
     on_received: OnReceived | None,

@@ -7,7 +7,7 @@ from contextlib import aclosing
 import msgspec
 
 from conveyor.client.errors import ClientError, Expired
-from conveyor.client.shapes import Result, ResultRows
+from conveyor.client.models import ResultRows, TaskResult
 from conveyor.client.transport import Fetching, Transport, decoded, of_run, path_of
 
 PAGE = 1000
@@ -23,7 +23,7 @@ async def rows(
         path = path_of(*of_run(job_id, run_id, "results"), query=query)
         page = await transport.read(ResultRows, path)
         if page.results and run_id is None:  # a rerun between two pages has rows of its own
-            run_id = decoded(page.results[0], Result).run_id
+            run_id = decoded(page.results[0], TaskResult).run_id
         for row in page.results:
             yield row
         cursor = page.next_cursor
@@ -33,18 +33,18 @@ async def rows(
 
 async def results(
     transport: Transport, job_id: str, run_id: str | None, status: str | None
-) -> AsyncGenerator[Result, None]:
+) -> AsyncGenerator[TaskResult, None]:
     """Every row of one run, without bodies."""
     async with aclosing(rows(transport, job_id, run_id, status)) as raw_rows:
         async for raw in raw_rows:
-            yield msgspec.structs.replace(decoded(raw, Result), job_id=job_id)
+            yield msgspec.structs.replace(decoded(raw, TaskResult), job_id=job_id)
 
 
 async def with_bodies(
-    transport: Transport, listed: AsyncGenerator[Result, None], *, concurrency: int
-) -> AsyncGenerator[Result, None]:
+    transport: Transport, listed: AsyncGenerator[TaskResult, None], *, concurrency: int
+) -> AsyncGenerator[TaskResult, None]:
     """The rows in their order, each with its body; at most so many bodies are fetched ahead."""
-    ahead: deque[Fetching[Result | ClientError]] = deque()
+    ahead: deque[Fetching[TaskResult | ClientError]] = deque()
     try:
         async with aclosing(listed):
             async for row in listed:
@@ -58,12 +58,12 @@ async def with_bodies(
             fetching.cancel()
 
 
-def content_of(row: Result) -> str:
+def content_of(row: TaskResult) -> str:
     """By its own path and not by its link, which may name a host that only others can reach."""
     return path_of("jobs", row.job_id, "runs", row.run_id, "tasks", row.task_id, "content")
 
 
-async def _outcome(transport: Transport, row: Result) -> Result | ClientError:
+async def _outcome(transport: Transport, row: TaskResult) -> TaskResult | ClientError:
     """A failure is returned: raised in the client's group, it would end all else there."""
     if not row.has_body:
         return row
@@ -75,7 +75,7 @@ async def _outcome(transport: Transport, row: Result) -> Result | ClientError:
         return error
 
 
-def _fetched(outcome: Result | ClientError) -> Result:
+def _fetched(outcome: TaskResult | ClientError) -> TaskResult:
     if isinstance(outcome, ClientError):
         raise outcome
     return outcome

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import msgspec
 
 from conveyor.client.errors import ClientError
-from conveyor.client.shapes import Column
+from conveyor.client.models import Column, FileInput, Upload
 from conveyor.client.transport import (
     CHUNK,
     Failures,
@@ -27,16 +27,6 @@ OnSent = Callable[[int], None]  # bytes, of one chunk
 
 PACKED = {".gz", ".gzip", ".zst", ".zstd"}
 KINDS = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson"}
-
-
-class Upload(msgspec.Struct, frozen=True):
-    url: str
-    headers: dict[str, str] = {}
-
-
-class CreatedFileInput(msgspec.Struct, frozen=True):
-    file_input_id: str
-    upload: Upload
 
 
 class Csv(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,12 +62,12 @@ async def upload(
     content = Content(file, transport.network, on_sent)
     about = msgspec.json.encode(spec)
 
-    async def file_input() -> CreatedFileInput:
+    async def file_input() -> FileInput:
         headers = {"Content-Type": "application/json"}
         raw = await transport.call_once("POST", "/job_inputs", about, headers)
-        return decoded(raw, CreatedFileInput)
+        return decoded(raw, FileInput)
 
-    async def sent(to: CreatedFileInput) -> str:
+    async def sent(to: FileInput) -> str:
         await content.send(transport, to.upload)
         return to.file_input_id
 

@@ -1,0 +1,240 @@
+"""The documents of the API, made from domain values."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from conveyor import wire
+from conveyor.domain import run as run_life
+from conveyor.domain.counts import ZERO, Counts, Spend
+from conveyor.domain.export import Export, ExportStatus
+from conveyor.domain.job import Job
+from conveyor.domain.progress import RunProgress
+from conveyor.domain.run import Run, RunStatus
+from conveyor.domain.task import Attempt, Task, TaskStatus
+from conveyor.domain.waiting import Waiting
+from conveyor.domain.webhook import Webhook
+from conveyor.steps.read import JobView, RunView
+from conveyor.steps.rerun import Rerunning
+
+EXPIRED = "expired"
+IGNORED = "Conveyor-Ignored-Fields"  # of an answer: what the body had that is not known here
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    return ENCODER.encode(value)
+
+
+def run_shown(run: Run, settled: Counts, waiting: Waiting | None = None) -> wire.WireRun:
+    status = run_life.shown_status(run, settled)
+    return wire.WireRun(
+        run_id=run.id,
+        job_id=run.job_id,
+        run_sequence=run.sequence,
+        status=status,
+        trigger=run.trigger,
+        stats=_stats(run, settled),
+        last_batch_received=run.last_batch_received,
+        ingest_status=run.ingest_status or None,
+        pause_state=run.pause_state if run.is_paused else wire.ACTIVE,
+        failure_reason=run.failure_reason or None,
+        failure_detail=run.failure_detail or None,
+        ingest_errors=run.ingest_errors,
+        ingest_error=run.ingest_error or None,
+        cut_short=run.is_cut,
+        waiting=_shown_waiting(status, waiting),
+        inherited_tasks=run.inherited.counts.done,
+        created_at=run.created_at,
+        updated_at=run.updated_at,
+    )
+
+
+def job_shown(view: JobView) -> wire.WireJob:
+    job = view.job
+    return wire.WireJob(
+        job_id=job.id,
+        type=job.type,
+        status=job.status,
+        format=job.format,
+        latest_run=run_shown(view.run, view.settled, view.waiting) if view.run else None,
+        next_scheduled_run=view.next_run,
+        schedule=job.schedule or None,
+        schedule_state=job.schedule_state if job.schedule else None,
+        schedule_pause_reason=job.pause_reason or None,
+        skipped_fires=job.skipped,
+        last_skipped_at=job.last_skipped_at or None,
+        zenrows_params=_texts(job.params),
+        external_id=job.external_id,
+        name=job.name,
+        metadata=_texts(job.metadata),
+        webhook=_webhook_of(job),
+        max_inflight=job.max_inflight,
+        max_per_host=job.max_per_host or None,
+        retries=job.retries,
+        result_ttl_days=job.result_ttl_days,
+        created_at=job.created_at,
+        updated_at=job.updated_at,
+    )
+
+
+def webhook_shown(webhook: Webhook) -> wire.WireWebhook:
+    return wire.WireWebhook(webhook.url, webhook.signature, webhook.disabled_at or None)
+
+
+def jobs_shown(views: Sequence[JobView], next_cursor: str | None) -> wire.WireJobs:
+    return wire.WireJobs([job_shown(view) for view in views], next_cursor)
+
+
+def runs_shown(views: Sequence[RunView], next_cursor: str | None) -> wire.WireRuns:
+    return wire.WireRuns(
+        [run_shown(view.run, view.settled, view.waiting) for view in views], next_cursor
+    )
+
+
+def submitted(job: Job, run: Run | None, accepted: int) -> bytes:
+    return encode(
+        wire.WireSubmitted(
+            job_id=job.id,
+            status=job.status,
+            latest_run=run_shown(run, ZERO) if run else None,
+            accepted_tasks=accepted,
+            webhook=_webhook_of(job),
+        )
+    )
+
+
+def rerun_shown(told: Rerunning) -> bytes:
+    return encode(
+        wire.WireRerun(
+            job_id=told.job.id,
+            status=told.job.status,
+            latest_run=run_shown(told.run, ZERO),
+            rerun_of=told.rerun_of or None,
+            retried_tasks=told.retried,
+            inherited_tasks=told.inherited,
+        )
+    )
+
+
+def result_shown(task: Task, *, expired: bool, link: Callable[[Task], str]) -> wire.WireResult:
+    has_body = task.result is not None and not expired
+    return wire.WireResult(
+        task_id=task.id,
+        external_id=task.spec.external_id,
+        run_id=task.run_id,
+        url=task.spec.url,
+        metadata=_metadata(task.spec.metadata),
+        method=None if task.spec.method == "GET" else task.spec.method,
+        status=EXPIRED if expired else task.status,
+        type=task.result.format if task.result else None,
+        result_url=link(task) if has_body else None,
+        error=_problem(task.problem) if task.status is TaskStatus.FAILED else None,
+        source_run_id=task.source_run_id or None,
+        scraped_at=task.scraped_at or None,
+        content_type=(task.result.content_type if task.result else None) or None,
+        created_at=task.created_at,
+        updated_at=task.updated_at,
+    )
+
+
+def history_shown(lines: Sequence[Attempt]) -> wire.WireHistory:
+    return wire.WireHistory(
+        [
+            wire.WireAttempt(
+                started_at=line.started_at,
+                ended_at=line.ended_at,
+                attempt=line.attempt,
+                spend=_spend(line.spend),
+                error=_problem(line.problem),
+            )
+            for line in lines
+        ]
+    )
+
+
+def export_started(export: Export) -> wire.WireExportStarted:
+    return wire.WireExportStarted(export.id, export.status, export.created_at, export.expires_at)
+
+
+def export_shown(export: Export, link: Callable[[Export], str]) -> wire.WireExport:
+    is_there = export.status is ExportStatus.COMPLETED
+    return wire.WireExport(
+        export_id=export.id,
+        status=export.status,
+        error=export.error,
+        download_url=link(export) if is_there else None,
+        created_at=export.created_at,
+        expires_at=export.expires_at,
+    )
+
+
+def event_shown(progress: RunProgress) -> bytes:
+    """News of a run as a server-sent event."""
+    run = progress.run
+    status = run_life.shown_status(run, progress.settled)
+    data = wire.WireProgress(
+        job_id=run.job_id,
+        run_id=run.id,
+        status=status,
+        pause_state=run.pause_state,
+        stats=_stats(run, progress.settled),
+        rate=progress.rate,
+        eta_seconds=progress.eta,
+        ingest_status=run.ingest_status or None,
+        waiting=_shown_waiting(status, progress.waiting),
+    )
+    kind = b"end" if progress.is_last else b"progress"
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (progress.mark.encode(), kind, encode(data))
+
+
+def _shown_waiting(status: RunStatus, waiting: Waiting | None) -> wire.WireWaiting | None:
+    """A run that has ended, or has no tasks left, waits for nothing."""
+    if waiting is None or status is not RunStatus.RUNNING:
+        return None
+    return wire.WireWaiting(
+        reason=waiting.reason,
+        since=waiting.since,
+        detail=waiting.detail,
+        next_attempt_at=waiting.next_attempt_at,
+    )
+
+
+def _stats(run: Run, settled: Counts) -> wire.WireStats:
+    counts = run_life.counts(run, settled)
+    failed = counts.failed
+    return wire.WireStats(
+        total=run_life.shown_total(run, settled),
+        completed=counts.successful + failed,
+        successful=counts.successful,
+        failed=failed,
+        spend=_spend(counts.spend),
+        failure_reasons=counts.reasons if failed else {},
+    )
+
+
+def _spend(spend: Spend) -> wire.WireSpend:
+    return wire.WireSpend(spend.credits, spend.dollars)
+
+
+def _webhook_of(job: Job) -> wire.WireWebhook | None:
+    return webhook_shown(job.webhook) if job.webhook else None
+
+
+# Metadata and problems are stored as JSON, and go into a document as they are.
+
+
+def _metadata(text: str | None) -> dict[str, Any] | None:
+    return None if text is None else cast("dict[str, Any]", msgspec.Raw(text.encode()))
+
+
+def _problem(text: str | None) -> wire.WireFailure | None:
+    return None if text is None else cast("wire.WireFailure", msgspec.Raw(text.encode()))
+
+
+def _texts(text: str | None) -> dict[str, str] | None:
+    return None if text is None else TEXTS.decode(text)
+
+
+ENCODER = msgspec.json.Encoder()
+TEXTS = msgspec.json.Decoder(dict[str, str])

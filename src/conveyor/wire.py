@@ -1,0 +1,270 @@
+"""The JSON documents of the API, for the service that writes them and the client that reads them.
+
+Imports msgspec alone. A field that is None by default, or empty, is left out of the JSON while it
+has that value. All others are always written; they have defaults (by `always`) so that a client can
+read the documents of a service that lacks them. Statuses and reasons are strings, since a newer
+service may have others.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+T = TypeVar("T")
+
+ACTIVE = "active"
+ENDED = frozenset({"completed", "stopped", "failed", "deleted"})
+# Never left out by the service, although a client reads documents without them.
+ALWAYS_WRITTEN = frozenset({"created_at", "updated_at", "expires_at", "since"})
+
+AnySchedule = Annotated[
+    Any, msgspec.Meta(extra_json_schema={"$ref": "#/components/schemas/Schedule"})
+]
+
+
+def always(value: T) -> T:
+    """The default of a field that is written even while it has this value.
+
+    `omit_defaults` looks at plain defaults, and of factories at `list`, `dict` and `set` only.
+    """
+    written: T = msgspec.field(default_factory=lambda: value)
+    return written
+
+
+class Document(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The base of every document."""
+
+
+class WireSpend(Document, frozen=True):
+    credits: int = always(0)
+    cost: float = always(0.0)  # dollars
+
+
+class WireStats(Document, frozen=True):
+    total: int = always(0)
+    completed: int = always(0)
+    successful: int = always(0)
+    failed: int = always(0)
+    spend: WireSpend = always(WireSpend())
+    failure_reasons: dict[str, int] = {}
+
+
+class WireWaiting(Document, frozen=True, kw_only=True):
+    """Why no task of a live run can be started. Nothing is charged meanwhile."""
+
+    reason: str  # `gateway_unavailable`, `api_key_refused`, `storage_full`, or a newer one
+    since: datetime | None = None
+    detail: str = always("")
+    next_attempt_at: datetime | None = None  # None while there is no task to try with
+
+
+class WireRun(Document, frozen=True, kw_only=True):
+    run_id: str
+    job_id: str = always("")
+    run_sequence: int = always(1)
+    status: str
+    trigger: str = always("")
+    stats: WireStats = always(WireStats())
+    last_batch_received: bool = always(True)
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    ingest_status: str | None = None
+    pause_state: str = ACTIVE
+    failure_reason: str | None = None
+    failure_detail: str | None = None
+    ingest_errors: int = 0  # rows of its list that are not tasks
+    ingest_error: str | None = None  # what is wrong with its list as a whole
+    cut_short: bool = False
+    waiting: WireWaiting | None = None
+    inherited_tasks: int = 0  # done in earlier runs, and counted in `stats`
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED
+
+
+NO_RUN = WireRun(run_id="", status="no run")
+
+
+class WireWebhook(Document, frozen=True):
+    url: str
+    signature: bool
+    disabled_at: datetime | None = None
+
+
+class WireJob(Document, frozen=True, kw_only=True):
+    job_id: str
+    type: str = always("regular")
+    status: str
+    format: str = always("")
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    max_inflight: int = always(0)
+    retries: int = always(0)
+    result_ttl_days: int = always(0)
+    next_scheduled_run: datetime | None = always(None)
+    schedule: AnySchedule = None
+    schedule_state: str | None = None
+    schedule_pause_reason: str | None = None  # why the service paused it, if it did
+    skipped_fires: int = 0  # that found its last run live
+    last_skipped_at: datetime | None = None
+    max_per_host: int | None = None
+    latest_run: WireRun | None = None
+    zenrows_params: dict[str, str] | None = None
+    external_id: str | None = None
+    name: str | None = None
+    metadata: dict[str, str] | None = None
+    webhook: WireWebhook | None = None
+
+
+class WireUpload(Document, frozen=True):
+    url: str
+    headers: dict[str, str] = always({})
+    expires_at: datetime | None = None
+    method: str = always("PUT")
+
+
+class WireFileInput(Document, frozen=True):
+    file_input_id: str
+    upload: WireUpload
+    expires_at: datetime | None = None
+
+
+class WireBadRow(Document, frozen=True):
+    """A row of an uploaded list that is not a task: its line from 1 on, its index from 0 on."""
+
+    line: int
+    ordinal: int = always(0)
+    reason: str = always("")
+    value: str | None = None  # the beginning of the row
+
+
+class WireSubmitted(Document, frozen=True, kw_only=True):
+    job_id: str
+    status: str = always("")
+    latest_run: WireRun | None = None
+    accepted_tasks: int
+    webhook: WireWebhook | None = None
+
+
+class WireRerun(Document, frozen=True, kw_only=True):
+    job_id: str
+    status: str = always("")
+    latest_run: WireRun = always(NO_RUN)
+    rerun_of: str | None = None
+    retried_tasks: int = always(0)
+    inherited_tasks: int = always(0)
+
+
+class WireAdded(Document, frozen=True):
+    accepted_tasks: int
+    job_status: str = always("")
+    latest_run: WireRun = always(NO_RUN)
+
+
+class WireJobs(Document, frozen=True):
+    jobs: list[WireJob]
+    next_cursor: str | None = always(None)
+
+
+class WireRuns(Document, frozen=True):
+    runs: list[WireRun]
+    next_cursor: str | None = always(None)
+
+
+class WireProblem(msgspec.Struct, kw_only=True):
+    """RFC 9457, with a stable `code`."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str | UnsetType = UNSET
+    instance: str | UnsetType = UNSET
+    invalid_tasks: list[dict[str, Any]] | UnsetType = UNSET
+    gateway_request_id: str | UnsetType = UNSET  # of a failed attempt
+
+
+class WireFailure(Document, frozen=True, kw_only=True):
+    """The problem that a task failed with."""
+
+    code: str = always("")
+    title: str = always("")
+    detail: str = always("")
+    status: int = always(0)
+
+
+class WireResult(Document, frozen=True, kw_only=True):
+    task_id: str
+    run_id: str
+    url: str
+    status: str
+    result_url: str | None = always(None)
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    external_id: str | None = None
+    metadata: dict[str, Any] | None = None
+    method: str | None = None  # None: GET
+    type: str | None = None
+    error: WireFailure | None = None
+    source_run_id: str | None = None
+    scraped_at: datetime | None = None  # of an inherited row: when its own run scraped it
+    content_type: str | None = None  # of the body, where the gateway gave it
+
+    @property
+    def has_body(self) -> bool:
+        """Whether there is a page to be fetched."""
+        return self.result_url is not None
+
+
+class WireResults(Document, frozen=True):
+    results: list[WireResult]
+    next_cursor: str | None = always(None)
+
+
+class WireAttempt(Document, frozen=True, kw_only=True):
+    started_at: datetime
+    ended_at: datetime
+    attempt: int
+    spend: WireSpend = always(WireSpend())
+    error: WireFailure | None = None
+
+
+class WireHistory(Document, frozen=True):
+    events: list[WireAttempt]
+
+
+class WireExportStarted(Document, frozen=True):
+    export_id: str
+    status: str
+    created_at: datetime | None = None
+    expires_at: datetime | None = None
+
+
+class WireExport(Document, frozen=True, kw_only=True):
+    export_id: str
+    status: str
+    error: str | None = None
+    download_url: str | None = None
+    created_at: datetime | None = None
+    expires_at: datetime | None = None
+
+
+class WireProgress(Document, frozen=True, kw_only=True):
+    """The data of an event of a run."""
+
+    job_id: str
+    run_id: str
+    status: str
+    pause_state: str = always(ACTIVE)
+    stats: WireStats = always(WireStats())
+    rate: float | None = always(None)  # tasks a second
+    eta_seconds: int | None = always(None)
+    ingest_status: str | None = None
+    waiting: WireWaiting | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED
