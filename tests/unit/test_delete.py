@@ -154,7 +154,7 @@ async def test_a_live_run_can_be_deleted() -> None:
     await house.delete.run(CALLER, job_id, run_id)
 
     assert await house.work.claim({run_id: 5}) == []
-    with pytest.raises(ConveyorError, match="takes no more tasks"):
+    with pytest.raises(ConveyorError, match="must be open"):
         await house.add_tasks.add(a_call(1), job_id, ids_as_reply)
     await house.settle.settle([FinishedAttempt(task, an_assignment(job), A_PAGE)])
     await house.handle_messages()

@@ -1,4 +1,4 @@
-"""News of runs over the memory engine: who is told what, and what it costs."""
+"""Updates of runs over the memory engine: who is told what, and what it costs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ from conveyor.domain.progress import RunProgress, gone
 from conveyor.domain.run import PauseState
 from conveyor.domain.waiting import Waiting, WaitReason
 from conveyor.errors import NotFound, QuotaExceeded, Unavailable
-from conveyor.steps.progress import HEARTBEAT, ROUND, News, ProgressFeed
+from conveyor.steps.progress import HEARTBEAT, ROUND, ProgressFeed, Updates
 from conveyor.steps.shared.attempt import FinishedAttempt
 from conveyor.testing.clock import NOON
 from conveyor.testing.factories import a_run
@@ -64,7 +64,7 @@ class Watched:
         run_id: RunId | None = None,
         seen: str | None = None,
         key_id: KeyId | None = None,
-    ) -> News:
+    ) -> Updates:
         return await self.feed.listen(CALLER, job_id, run_id, seen=seen, key_id=key_id)
 
     async def round(self) -> None:
@@ -80,11 +80,11 @@ class Watched:
         )
 
 
-async def heard(news: News) -> list[bytes | None]:
+async def heard(news: Updates) -> list[bytes | None]:
     return [one async for one in news]
 
 
-async def has_nothing_to_say(news: News) -> bool:
+async def has_nothing_to_say(news: Updates) -> bool:
     """Whether one who listens is still waiting, when everybody who could act has acted."""
     waiting = asyncio.ensure_future(anext(news))
     for _ in range(10):
@@ -131,7 +131,7 @@ async def test_a_standstill_is_told_once() -> None:
             await at.round()
         assert await anext(news) == b"running 2 0.0 None"
         await at.round()
-        assert at.feed.posts[run_id].turn == 3
+        assert at.feed.followed[run_id].number == 3
 
 
 async def test_a_wait_for_the_gateway_is_news_and_so_is_its_next_attempt_and_its_end() -> None:
@@ -148,9 +148,9 @@ async def test_a_wait_for_the_gateway_is_news_and_so_is_its_next_attempt_and_its
         await at.round()
         told = await anext(news) or b""
         assert (wait is not None) == (b'"waiting":{"reason":"gateway_unavailable"' in told)
-        turn = at.feed.posts[run_id].turn
+        turn = at.feed.followed[run_id].number
         await at.round()
-        assert at.feed.posts[run_id].turn == turn
+        assert at.feed.followed[run_id].number == turn
 
 
 def test_only_a_running_run_is_shown_to_wait() -> None:
@@ -210,7 +210,7 @@ async def test_nothing_is_read_for_nobody() -> None:
     at.house.trace.forget()
     await at.round()
     assert at.house.trace.calls == []
-    assert at.feed.posts == {}
+    assert at.feed.followed == {}
 
 
 async def test_one_who_is_slow_gets_the_newest_state_alone() -> None:
@@ -261,7 +261,7 @@ async def test_one_who_has_seen_the_end_hears_it_again() -> None:
     assert ended == [b"completed 2 None None"]
     seen = at.marks[b"completed 2 None None"]
     assert await heard(await at.listen(job_id, seen=seen)) == ended
-    assert at.feed.posts == {}
+    assert at.feed.followed == {}
 
 
 async def _stop(at: Watched, job_id: JobId) -> None:
@@ -284,7 +284,7 @@ async def test_a_stop_and_a_pause_are_news(
     await turn(at, job_id)
     await at.round()
     await anext(news)
-    assert at.feed.posts[run_id].is_over == (turn is _stop)
+    assert at.feed.followed[run_id].is_over == (turn is _stop)
 
 
 async def test_a_run_that_vanishes_ends_as_deleted_with_its_last_figures() -> None:
@@ -361,7 +361,7 @@ async def test_closing_lets_everybody_go_and_nobody_in() -> None:
     at.feed.close()
     assert await asyncio.gather(*waiting) == [[], [], []]
     assert await heard(await at.listen(job_id)) == []
-    assert at.feed.posts == {}
+    assert at.feed.followed == {}
 
 
 async def test_a_post_that_went_while_one_came_is_told_by_the_next_round() -> None:

@@ -236,7 +236,7 @@ async def test_a_rerun_closes_an_open_job() -> None:
 
     assert (await house.job(job_id)).status is JobStatus.CLOSED
     assert (await house.run(second)).last_batch_received
-    with pytest.raises(Exception, match="takes no more tasks"):
+    with pytest.raises(Exception, match="must be open"):
         await house.add_tasks.add(a_call(1), job_id, ids_as_reply)
 
 

@@ -87,7 +87,7 @@ async def test_a_small_list_with_bad_rows_is_refused_and_all_are_named() -> None
 async def test_a_list_without_a_row_is_refused(content: bytes) -> None:
     house = a_house()
     file_input_id = await sent(house, content)
-    with pytest.raises(InvalidArgument, match="no row"):
+    with pytest.raises(InvalidArgument, match="at least one row"):
         await submit_list(house, file_input_id)
 
 

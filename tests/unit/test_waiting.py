@@ -69,7 +69,7 @@ async def test_a_wait_that_does_not_change_is_one_event(
                 await asyncio.sleep(0.001)
                 assert dispatcher.waiting(run_id) == first
                 await watch.step()
-            assert watch.posts[run_id].turn == 1
+            assert watch.followed[run_id].number == 1
 
 
 def _watch(house: House, dispatcher: Dispatcher) -> ProgressFeed:

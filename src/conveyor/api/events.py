@@ -6,7 +6,7 @@ from contextlib import aclosing
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from conveyor.steps.progress import News
+from conveyor.steps.progress import Updates
 
 MEDIA_TYPE = "text/event-stream"
 ALIVE = b":\n\n"  # a comment: proxies see bytes, clients see nothing
@@ -21,7 +21,7 @@ class EventStream(Response):
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, news: News) -> None:
+    def __init__(self, news: Updates) -> None:
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._news = news

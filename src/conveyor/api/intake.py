@@ -25,7 +25,7 @@ TOKEN = "step-functions"  # noqa: S105 - the name of a header
 KNOWN = NUMBERS | FLAGS | {TOKEN} | CHOICES.keys()
 IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,128}")
 QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
-# A form and plain text are what curl and browsers say of a body when nobody told them.
+# curl and browsers label a body as a form or plain text by default.
 JSON_TYPES = re.compile(
     r"|\*/\*|(application|text)/([\w.-]+\+)?json|text/plain"
     r"|application/(x-www-form-urlencoded|octet-stream)",
@@ -58,7 +58,7 @@ async def take_call(request: Request, who: Who, most: int) -> Call:
 
 
 async def _read(request: Request, most: int, take: Callable[[bytes], object]) -> bytes:
-    """The body, each piece of it shown to `take` as it comes.
+    """The body, each part of it shown to `take` as it comes.
 
     Memory is reserved as the body grows, whatever length it announces: a client that sends nothing
     holds none.
@@ -70,15 +70,15 @@ async def _read(request: Request, most: int, take: Callable[[bytes], object]) ->
     _check_media_type(request)
     holding: HeldMemory = request.scope[HELD_MEMORY]
     body, room = BytesIO(), 0
-    async for piece in request.stream():
-        reached = body.tell() + len(piece)
+    async for part in request.stream():
+        reached = body.tell() + len(part)
         if reached > most:
             raise TooLarge(f"The body must have at most {most} bytes, got more")
         if reached > room:
             room = max(min(max(2 * room, UNCOUNTED_BYTES), length or most), reached)
             await holding.reserve(room)
-        take(piece)
-        body.write(piece)
+        take(part)
+        body.write(part)
     return body.getvalue()
 
 

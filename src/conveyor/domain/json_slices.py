@@ -27,7 +27,7 @@ MOST_MEMBERS = 100
 Result = TypeVar("Result")
 # A computation that yields wherever other work may run.
 Steps = Generator[None, None, Result]
-Span = tuple[int, int]  # the first byte of a piece of the body, and the first after it
+Span = tuple[int, int]  # the first byte of a part of the body, and the first after it
 
 # The quantifiers are possessive: nothing is tried twice, so time grows with the input alone.
 STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -57,7 +57,7 @@ DEPTH_BYTES = 64 * 1024  # of a value without an end that are looked at to say w
 
 
 class SlicedBody(msgspec.Struct, frozen=True):
-    """A body in pieces: its frame, in which the list is empty, and the slices of that list."""
+    """A body, cut: its frame, in which the list is empty, and the slices of that list."""
 
     frame: bytes
     names: tuple[str, ...]  # of the members, cut to LONGEST_SHOWN and one more
@@ -109,7 +109,7 @@ def cut(raw: bytes, name: str, *, most: int) -> Steps[SlicedBody]:
 
 
 def finish(steps: Steps[Result]) -> Result:
-    """The result of a computation that nobody else waits for."""
+    """Run a computation to its end without a break."""
     while True:
         try:
             next(steps)

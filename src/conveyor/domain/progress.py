@@ -20,12 +20,12 @@ class ProgressReading(msgspec.Struct, frozen=True):
 
 
 class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it was read, with what a single reading does not tell."""
+    """A run as it was read, with what a single reading does not show."""
 
     run: Run
     settled: Counts
     rate: float | None = None  # tasks a second; None after a first reading
-    eta: int | None = None  # seconds; None when it cannot be told
+    eta: int | None = None  # seconds; None when it is unknown
     waiting: Waiting | None = None  # for the gateway, as this process sees it
 
     @property

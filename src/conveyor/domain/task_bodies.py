@@ -1,6 +1,6 @@
-"""Bodies that bring tasks: decoded and judged slice by slice, so that other work runs in between.
+"""Bodies with tasks, decoded and checked slice by slice, so that other work runs in between.
 
-Only a slice that fails to decode is taken apart, to name every task at fault.
+Only a slice that fails to decode is decoded task by task, to name every bad one.
 """
 
 import re
@@ -69,17 +69,17 @@ Body = TypeVar("Body", Submission, Addition)
 def read_submission(
     raw: bytes, extensions: Mapping[str, object], limits: Limits
 ) -> Steps[ParsedSubmission]:
-    """The submit body, every field and task checked. Of two faults, those of tasks are told."""
-    pieces = yield from _cut(raw, limits)
+    """The submit body, every field and task checked. Faults of tasks are reported before others."""
+    sliced = yield from _cut(raw, limits)
     fault, params = None, Params()
     try:
-        ignored = _ignored(pieces.names)
-        body = _decode(pieces.frame, Submission)
+        ignored = _ignored(sliced.names)
+        body = _decode(sliced.frame, Submission)
         params = job_params(body, limits)
-        check_fields(body, extensions, limits, has_tasks=_has_tasks(raw, pieces))
+        check_fields(body, extensions, limits, has_tasks=_has_tasks(raw, sliced))
     except CallerFault as error:
         fault = error
-    specs = yield from _accepted(raw, pieces.slices, params, limits, limits.inline_tasks)
+    specs = yield from _accepted(raw, sliced.slices, params, limits, limits.inline_tasks)
     if fault:
         raise fault
     return ParsedSubmission(body, specs, ignored)
@@ -87,9 +87,9 @@ def read_submission(
 
 def read_addition(raw: bytes, params: Params, limits: Limits) -> Steps[ParsedAddition]:
     """The body of an add-tasks call, judged with the job's parameters."""
-    pieces = yield from _cut(raw, limits)
-    specs = yield from _accepted(raw, pieces.slices, params, limits, limits.tasks_per_add)
-    body = _decode(pieces.frame, Addition)
+    sliced = yield from _cut(raw, limits)
+    specs = yield from _accepted(raw, sliced.slices, params, limits, limits.tasks_per_add)
+    body = _decode(sliced.frame, Addition)
     if not specs:
         raise field_error("tasks", "must hold at least one task")
     return ParsedAddition(body, specs)
@@ -103,14 +103,14 @@ def _cut(raw: bytes, limits: Limits) -> Steps[SlicedBody]:
     """The body with its tasks cut out; a task too long to be decoded is refused at once."""
     most = JSON_FACTOR * limits.task_bytes
     try:
-        pieces = yield from json_slices.cut(raw, "tasks", most=most)
-        msgspec.json.decode(pieces.frame, type=msgspec.Raw)
+        sliced = yield from json_slices.cut(raw, "tasks", most=most)
+        msgspec.json.decode(sliced.frame, type=msgspec.Raw)
     except OverlongElement as overlong:
         before = overlong.before
     except UNREADABLE as error:
         raise _not_json(message_of(error)) from None
     else:
-        return pieces
+        return sliced
     index = 0
     for span in before:
         index += len(_elements(raw, span, ONE_BY_ONE))
@@ -144,8 +144,8 @@ def _ignored(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(unknown)
 
 
-def _has_tasks(raw: bytes, pieces: SlicedBody) -> bool:
-    return len(pieces.slices) > 1 or any(not raw[a:b].isspace() for a, b in pieces.slices if b > a)
+def _has_tasks(raw: bytes, sliced: SlicedBody) -> bool:
+    return len(sliced.slices) > 1 or any(not raw[a:b].isspace() for a, b in sliced.slices if b > a)
 
 
 def _accepted(

@@ -1,7 +1,8 @@
-"""AddTasks: more tasks for an open job.
+"""Add tasks to an open job.
 
-The list is staged, then one transaction promises its rows (index range, total, batch, answer),
-then the rows are written. Whoever dies in between leaves a batch, and an ingester finishes it.
+The tasks are stored as a list. Then one transaction promises their rows: index range, total, batch
+and idempotency record. Then the rows are written. A crash in between leaves a batch, which the
+control worker finishes.
 """
 
 from collections.abc import Awaitable, Callable
@@ -49,7 +50,7 @@ Render = Callable[[Job, Run, int], Awaitable[bytes]]
 
 
 class StagedAddition(msgspec.Struct, frozen=True, kw_only=True):
-    """Checked tasks on their way into a job, and where their list is staged."""
+    """Checked tasks, and where their list is stored."""
 
     specs: list[TaskSpec]
     last_batch: bool
@@ -99,14 +100,14 @@ class AddTasks:
             return answer
 
     async def _abandon(self, addition: StagedAddition) -> None:
-        """Clear a list that surely nothing refers to; after an `Unavailable` the sweeper judges."""
+        """Remove a list that nothing refers to. After `Unavailable` that is not certain: the sweeper decides."""
         try:
             await self.blobs.delete([addition.blob])
         except Unavailable:
             return
 
     async def _write_rows(self, batch: Batch, caller: CallerId) -> None:
-        """Keep the promise; if that cannot be done now, have it done as soon as it can be."""
+        """Write the promised rows; if the engine is away, send a message to have them written."""
         try:
             await self.writer.ingest(batch.run_id, batch.first)
         except Unavailable:
@@ -124,7 +125,7 @@ class AddTasks:
     async def _promise(
         self, call: Call, job_id: JobId, addition: StagedAddition, render: Render
     ) -> tuple[Answer, Batch]:
-        """Commit to the rows; begin again when job or run moved on meanwhile."""
+        """Promise the rows; start over when job or run changed meanwhile."""
         while True:
             job, run = await self._open_job(call, job_id)
             self._check_room(run, addition)
@@ -148,15 +149,17 @@ class AddTasks:
         if job.last_batch:
             raise LastBatchReceived("The last batch of this job has been received")
         if job.status is not JobStatus.OPEN or run is None or not run.is_live:
-            raise JobNotOpen("This job takes no more tasks: submit a new one")
+            raise JobNotOpen("The job must be open, and is not: submit a new one")
         if run.ingest_status is IngestStatus.PENDING:
-            raise RunNotTerminal("The first tasks are still being taken in: try again later")
+            raise RunNotTerminal("The first tasks are still being ingested: try again later")
         return job, run
 
     def _check_room(self, run: Run, addition: StagedAddition) -> None:
         if run.total + len(addition.specs) > self.limits.open_job_tasks:
             most = self.limits.open_job_tasks
-            raise QuotaExceeded(f"An open job takes at most {most} tasks, this one has {run.total}")
+            raise QuotaExceeded(
+                f"An open job must have at most {most} tasks, and this one has {run.total}"
+            )
 
     def _new_batch(self, run: Run, addition: StagedAddition) -> Batch:
         return Batch(

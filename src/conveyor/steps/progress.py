@@ -1,7 +1,7 @@
-"""ProgressFeed: live news of runs, to any number of listeners, from one reading a run a round.
+"""Progress: live updates of runs for any number of listeners, from one read of each run a round.
 
-Listeners share what was read, and hold nothing themselves but the number of the news they had
-last: whoever is slow misses what lies between, and costs no memory.
+Listeners share the last update of their run, and hold only its number. A slow listener misses the
+updates in between, and costs no memory.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ READ_AT_ONCE = 100  # runs
 log = structlog.get_logger()
 
 Render = Callable[[RunProgress], bytes]
-News = AsyncGenerator[bytes | None, None]
+Updates = AsyncGenerator[bytes | None, None]
 
 
 class Listener(NamedTuple):
@@ -43,22 +43,22 @@ class Listener(NamedTuple):
     key_id: KeyId | None
 
 
-class Post:
-    """What is known of one run that somebody listens to."""
+class FollowedRun:
+    """The last update of one run that has listeners."""
 
     def __init__(self, run: Run, render: Render) -> None:
         self.run = run  # as the first listener found it
         self._render = render
         self._window: tuple[ProgressReading, ...] = ()
-        self._bell = asyncio.Event()
+        self._event = asyncio.Event()
         self.listeners = 0
         self.progress: RunProgress | None = None
         self.shown = b""
-        self.turn = 0  # rises with every news
-        self.rung_at = 0.0
+        self.number = 0  # of updates so far
+        self.woken_at = 0.0
 
-    def tell(self, run: Run, settled: Counts, now: float, waiting: Waiting | None = None) -> None:
-        """Take up a reading; when it is news, ring."""
+    def update(self, run: Run, settled: Counts, now: float, waiting: Waiting | None = None) -> None:
+        """Take up a reading; wake the listeners if it differs from the last one."""
         self._window = slid(self._window, ProgressReading(now, run_life.counts(run, settled).done))
         speed = rate(self._window)
         known = self.progress
@@ -66,16 +66,16 @@ class Post:
         self.progress = RunProgress(run=run, settled=settled, rate=speed, eta=left, waiting=waiting)
         self.shown = self._render(self.progress)
         if known is None or self.progress.differs_from(known):
-            self.turn += 1
-            self.ring(now)
+            self.number += 1
+            self.wake(now)
 
-    def ring(self, now: float) -> None:
-        """Wake every listener, be it only to show that the line is alive."""
-        bell, self._bell, self.rung_at = self._bell, asyncio.Event(), now
-        bell.set()
+    def wake(self, now: float) -> None:
+        """Wake every listener, for an update or for a heartbeat."""
+        event, self._event, self.woken_at = self._event, asyncio.Event(), now
+        event.set()
 
-    async def rung(self) -> None:
-        await self._bell.wait()
+    async def woken(self) -> None:
+        await self._event.wait()
 
     def is_known_by(self, mark: str | None) -> bool:
         return self.progress is not None and self.progress.mark == mark
@@ -87,17 +87,17 @@ class Post:
 
 @dataclass(slots=True, kw_only=True)
 class ProgressFeed:
-    """The posts of this process. A post lives only while somebody listens to its run."""
+    """The runs that have listeners in this process."""
 
     metadata: Metadata
     tasks: Tasks
     clock: Clock
     render: Render
     count: Callable[[int], None]  # runs that were read
-    is_good: Callable[[KeyId], Awaitable[bool]]  # whether a key may still listen
+    is_good: Callable[[KeyId], Awaitable[bool]]  # whether a key is still valid
     most: int = 0  # listeners of one caller; 0 is any number
     waiting: Callable[[RunId], Waiting | None] = lambda _: None
-    posts: dict[RunId, Post] = field(default_factory=dict)
+    followed: dict[RunId, FollowedRun] = field(default_factory=dict)
     callers: Counter[CallerId] = field(default_factory=Counter)  # how many listen
     keys: Counter[KeyId] = field(default_factory=Counter)
     refused: set[KeyId] = field(default_factory=set)  # revoked or expired while they listened
@@ -105,7 +105,7 @@ class ProgressFeed:
 
     @property
     def listeners(self) -> int:
-        return sum(post.listeners for post in self.posts.values())
+        return sum(run_feed.listeners for run_feed in self.followed.values())
 
     async def listen(
         self,
@@ -115,67 +115,67 @@ class ProgressFeed:
         *,
         seen: str | None,
         key_id: KeyId | None = None,
-    ) -> News:
-        """News of a run, of the latest when none is named, from the state it is in to its end.
+    ) -> Updates:
+        """Updates of a run, by default the latest, from its current state to its end.
 
-        None among them shows that the line is alive. `seen` is the mark of the last news the
-        caller had: that is not told again, unless it was the end. A mark that says nothing here
-        is as good as none. It ends early when the key is not good any more. Raises
-        `QuotaExceeded` for a caller that has too many listeners.
+        None among them is a heartbeat. `seen` is the mark of the last update that the caller got: it
+        is not sent again, unless it was the last of the run. An unknown mark has no effect. The
+        updates end early when the key is revoked or expires. Raises `QuotaExceeded` for a caller
+        that has too many listeners.
         """
         if self.most:
             check_quota("event_listeners", self.callers[caller], 1, self.most)
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
-        known = run.id in self.posts
+        known = run.id in self.followed
         settled = None if known else await self._settled(run.id)
-        return self._news(run, settled, seen, Listener(caller, key_id))
+        return self._updates(run, settled, seen, Listener(caller, key_id))
 
     async def step(self) -> None:
-        """One round: read each run that has listeners, once, and tell them what is new."""
+        """One round: read each run that has listeners once, and send them what changed."""
         await self._check_keys()
         now = self.clock.monotonic()
-        for post in self.posts.values():
-            if now - post.rung_at >= HEARTBEAT.total_seconds():
-                post.ring(now)
-        watched = iter(list(self.posts))
+        for run_feed in self.followed.values():
+            if now - run_feed.woken_at >= HEARTBEAT.total_seconds():
+                run_feed.wake(now)
+        watched = iter(list(self.followed))
         while some := list(islice(watched, READ_AT_ONCE)):
             await self._read(some)
 
     def close(self) -> None:
-        """End all news; whoever resumes finds the place by its mark."""
+        """End all updates; a client resumes by its last mark."""
         self.closed = True
-        self._ring_all()
+        self._wake_all()
 
-    def _ring_all(self) -> None:
-        for post in self.posts.values():
-            post.ring(self.clock.monotonic())
+    def _wake_all(self) -> None:
+        for run_feed in self.followed.values():
+            run_feed.wake(self.clock.monotonic())
 
     async def _check_keys(self) -> None:
-        """End the news of keys that were revoked or have expired."""
+        """End the updates of keys that were revoked or have expired."""
         refused = {key_id for key_id in list(self.keys) if not await self.is_good(key_id)}
         if refused - self.refused:
             log.info("listeners.refused", keys=sorted(refused - self.refused))
             self.refused |= refused
-            self._ring_all()
+            self._wake_all()
 
     def _is_over(self, listener: Listener) -> bool:
         return self.closed or listener.key_id in self.refused
 
-    async def _news(
+    async def _updates(
         self, run: Run, settled: Counts | None, seen: str | None, listener: Listener
-    ) -> News:
-        with self._counted(listener), self._at_post(run, settled) as post:
-            turn = post.turn if post.is_known_by(seen) and not post.is_over else 0
+    ) -> Updates:
+        with self._counted(listener), self._following(run, settled) as run_feed:
+            number = run_feed.number if run_feed.is_known_by(seen) and not run_feed.is_over else 0
             while not self._is_over(listener):
-                if post.turn != turn:
-                    turn, is_over = post.turn, post.is_over
-                    yield post.shown
+                if run_feed.number != number:
+                    number, is_over = run_feed.number, run_feed.is_over
+                    yield run_feed.shown
                     if is_over:
                         return
-                    continue  # there may be news since
-                await post.rung()
-                if post.turn == turn and not self._is_over(listener):
+                    continue  # the run may have changed since
+                await run_feed.woken()
+                if run_feed.number == number and not self._is_over(listener):
                     yield None
 
     @contextmanager
@@ -192,22 +192,22 @@ class ProgressFeed:
                 self.refused &= self.keys.keys()
 
     @contextmanager
-    def _at_post(self, run: Run, settled: Counts | None) -> Iterator[Post]:
-        """The run's post while one listens; the last to leave takes it down."""
-        post = self.posts.setdefault(run.id, Post(run, self.render))
-        post.listeners += 1
-        if post.progress is None and settled is not None:  # else the next round tells
-            post.tell(run, settled, self.clock.monotonic(), self.waiting(run.id))
+    def _following(self, run: Run, settled: Counts | None) -> Iterator[FollowedRun]:
+        """The feed of a run while a listener follows it; the last to leave removes it."""
+        run_feed = self.followed.setdefault(run.id, FollowedRun(run, self.render))
+        run_feed.listeners += 1
+        if run_feed.progress is None and settled is not None:  # else the next round updates it
+            run_feed.update(run, settled, self.clock.monotonic(), self.waiting(run.id))
         try:
-            yield post
+            yield run_feed
         finally:
-            post.listeners -= 1
-            if not post.listeners:
-                del self.posts[run.id]
+            run_feed.listeners -= 1
+            if not run_feed.listeners:
+                del self.followed[run.id]
 
     async def _read(self, run_ids: Sequence[RunId]) -> None:
         self.count(len(run_ids))
-        # The counts first: a run must not be seen with more tasks done than it has.
+        # The counts are read first: a run must not show more tasks done than it has.
         settled = await self.tasks.counts(run_ids)
         async with asyncio.TaskGroup() as group:
             readings = [group.create_task(self._run(run_id)) for run_id in run_ids]
@@ -216,7 +216,7 @@ class ProgressFeed:
             run = reading.result()
             if isinstance(run, Unavailable):
                 raise run
-            self._tell(run_id, run, settled[run_id], now)
+            self._update(run_id, run, settled[run_id], now)
 
     async def _run(self, run_id: RunId) -> Run | Unavailable | None:
         try:
@@ -228,12 +228,14 @@ class ProgressFeed:
         self.count(1)
         return (await self.tasks.counts([run_id]))[run_id]
 
-    def _tell(self, run_id: RunId, run: Run | None, settled: Counts, now: float) -> None:
-        post = self.posts.get(run_id)
-        if post is None or post.is_over:  # all left meanwhile, or there is no more to tell
+    def _update(self, run_id: RunId, run: Run | None, settled: Counts, now: float) -> None:
+        run_feed = self.followed.get(run_id)
+        if run_feed is None or run_feed.is_over:  # no listener is left, or the run has ended
             return
         if run and run.status is not RunStatus.DELETED:
-            post.tell(run, settled, now, self.waiting(run_id))
-        else:  # its counts may be gone already: the last ones stand
-            known = post.progress
-            post.tell(gone(known.run if known else post.run), known.settled if known else ZERO, now)
+            run_feed.update(run, settled, now, self.waiting(run_id))
+        else:  # its counts may be purged already: the last ones stay
+            known = run_feed.progress
+            run_feed.update(
+                gone(known.run if known else run_feed.run), known.settled if known else ZERO, now
+            )

@@ -48,7 +48,7 @@ class ResultPart(msgspec.Struct, frozen=True):
 
     tasks: Sequence[Task]
     is_last: bool = False
-    next_cursor: str | None = None  # told with the last part; None there when nothing follows
+    next_cursor: str | None = None  # set in the last part; None there when nothing follows
 
 
 class ResultContent(msgspec.Struct, frozen=True):
@@ -152,7 +152,7 @@ class Read:
     ) -> AsyncGenerator[ResultPart, None]:
         last: TaskId | None = None
         while True:
-            # One more than wanted tells whether any follows.
+            # One more than requested shows whether any follow.
             page = await self.tasks.page(run_id, limit=limit + 1, after=after, statuses=statuses)
             tasks = page.tasks[:limit]
             limit -= len(tasks)
@@ -217,32 +217,32 @@ class Read:
         return JobView(job, run, settled, next_run(job, self.clock.now()), waiting)
 
     async def _settled(self, run: Run) -> Counts:
-        """The counts of a run, shared for a moment by all who ask for them.
+        """The counts of a run, shared for a moment by all who poll it.
 
-        Those of a run whose shown status follows from them are always read: the status a caller
-        sees is never a late one. A run that moved on has another version, and so another note.
+        Counts that decide the shown status are always read: a caller never sees a stale status. A
+        run that changed has another version, and so another key.
         """
         if _is_shared(run):
             with suppress(Unavailable):
-                if known := await self.coordination.recall(_note(run)):
+                if known := await self.coordination.recall(_counts_key(run)):
                     return COUNTS.decode(known)
         return (await self._fresh([run]))[run.id]
 
     async def _fresh(self, runs: Sequence[Run]) -> Mapping[RunId, Counts]:
-        """Counts as they are, noted for others: nobody sees older ones after somebody saw these."""
+        """Counts as they are, shared with other readers: none sees older ones after these."""
         settled = await self.tasks.counts([run.id for run in runs])
         with suppress(Unavailable):
             for run in filter(_is_shared, runs):
                 content = msgspec.json.encode(settled[run.id])
-                await self.coordination.remember(_note(run), content, life=HOT)
+                await self.coordination.remember(_counts_key(run), content, life=HOT)
         return settled
 
 
 def _is_shared(run: Run) -> bool:
-    """Whether all that counts say of a run is how far it is."""
-    told = run.last_batch_received or run.ingest_status is IngestStatus.PENDING
-    return run.is_live and told
+    """Whether the counts of a run only show its progress, not its status."""
+    all_known = run.last_batch_received or run.ingest_status is IngestStatus.PENDING
+    return run.is_live and all_known
 
 
-def _note(run: Run) -> str:
+def _counts_key(run: Run) -> str:
     return f"counts:{run.id}:{run.version}"

@@ -1,10 +1,10 @@
-"""Rerun: a new run of a job, from the rows of its last one.
+"""Rerun: a new run of a job, made from the rows of its latest run.
 
-As with a submission, rows come first and one transaction makes the run: job, run and the answer
-for a repeated call. A run of many rows is made with a batch instead, and copied by an ingester.
-The job's version decides between two reruns, or a rerun and a delete: the loser begins again.
+As with a submit, rows are written first, and one transaction makes the run: job, run and the
+idempotency record. A large run is made with a batch instead, whose rows the control worker copies.
+Of two reruns, or a rerun and a delete, the job's version lets one commit; the other starts over.
 
-A scheduled job that has no run is run from its list instead.
+A scheduled job that has no run yet is run from its list, and so is a run that was cut short of it.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -71,7 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rerunning(msgspec.Struct, frozen=True):
-    """What a caller is told of a new run."""
+    """A new run, as its caller sees it."""
 
     job: Job
     run: Run
@@ -120,9 +120,9 @@ class RerunJob:
 
     @contextmanager
     def _alone(self, job_id: JobId) -> Iterator[None]:
-        """Copy a job's rows once at a time: of two reruns only one can come to be."""
+        """Copy a job's rows once at a time: of two reruns only one can commit."""
         if job_id in self.under_way:
-            raise RunNotTerminal("Another rerun of this job is being made: look at its latest run")
+            raise RunNotTerminal("Another rerun of this job is in progress: see its latest run")
         self.under_way.add(job_id)
         try:
             yield
@@ -130,14 +130,18 @@ class RerunJob:
             self.under_way.discard(job_id)
 
     async def _source(self, job: Job) -> Run:
-        """The run to be done again, if it is over and all its rows are there."""
+        """The run to repeat; it must have ended, with all its rows written."""
         run = await latest_run(self.metadata, job)
         if run is None:
             raise NoPriorRun("This job has no run to repeat")
         if run.is_live:
-            raise RunNotTerminal(f"The run is {run.status}: stop it first, or wait for its end")
+            raise RunNotTerminal(
+                f"The run must have ended, and is {run.status}: stop it first, or wait"
+            )
         if await self.metadata.of_run(Batch, run.id, limit=1):
-            raise RunNotTerminal("The run has ended, and its rows are being written: try again")
+            raise RunNotTerminal(
+                "The run has ended, but its rows are still being written: try again later"
+            )
         return run
 
     async def _rerun(
@@ -204,7 +208,7 @@ class RerunJob:
         )
 
     async def _prepared(self, plan: Plan) -> Plan:
-        """The plan as it is to be stored: with its rows written, if they are few."""
+        """Write the rows of a small rerun; return the plan as it is stored."""
         if plan.large:
             return plan
         retried, taken_over = await self._write_rows(plan)
@@ -250,13 +254,13 @@ class RerunJob:
                 encrypted_key=encrypted,
                 api_key_id=call.key_id,
             )
-            told = Rerunning(job, run, plan.rerun_of, plan.retried, plan.taken_over)
-            answer = Answer(202 if plan.large else 201, render(told))
+            made = Rerunning(job, run, plan.rerun_of, plan.retried, plan.taken_over)
+            answer = Answer(202 if plan.large else 201, render(made))
             batches = [_batch(plan, run)] if plan.large else []
             claims = self.idempotency.claim(call, answer)
             await self.metadata.commit(job, run, *batches, *claims)
         log.info("run.again", job_id=job.id, run_id=run.id, tasks=plan.retried)
-        with suppress(Unavailable):  # the run is on record: the sweeper does what is left undone
+        with suppress(Unavailable):  # the run is stored: the sweeper does the rest
             for batch in batches:
                 await self.control_queue.send(ingest_message(batch, call.caller))
             await self.check(run.id)
@@ -288,10 +292,10 @@ class RerunJob:
         )
 
     async def _abandon(self, plan: Plan) -> None:
-        """Clear rows that no run came of; what cannot be cleared now the sweeper finds."""
+        """Remove rows that no run refers to; the sweeper removes the rest."""
         try:
             if plan.large or await self.metadata.get(Run, plan.run_id):
-                return  # there are none; or it took effect, and only the word of it was lost
+                return  # there are none; or the commit took effect, and only its answer was lost
             while await self.tasks.discard(plan.run_id, limit=self.sizes.chunk_rows):
                 pass
         except ConveyorError:

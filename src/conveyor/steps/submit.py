@@ -1,11 +1,11 @@
-"""SubmitJob: from a caller's submission to a stored job with its rows, or its list, on record.
+"""Submit: a caller's submission becomes a stored job, with its rows or with the list they come from.
 
-The order is what makes it safe. Rows (or the staged list) come first: without a run nobody sees
-them. Then one transaction stores job, run and the answer for a repeated call: that is the moment
-the submission exists. Whoever dies before it leaves rows that the sweeper clears; whoever dies
-after it leaves a whole job.
+The order of writes makes it safe. Rows, or the list, are written first: without a run they are
+invisible. Then one transaction stores job, run and the idempotency record: from here on the
+submission exists. A crash before it leaves rows that the sweeper removes; a crash after it leaves a
+whole job.
 
-A scheduled job has no run yet: its list is kept, whatever its size, for the fires to come.
+A scheduled job has no run yet. Its list is kept, whatever its size, for every fire of the schedule.
 """
 
 from collections.abc import Awaitable, Callable
@@ -83,14 +83,14 @@ Vet = Callable[[CallerId, NewWebhook], Awaitable[Webhook]]  # raises `InvalidArg
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A submission that is fit to be stored."""
+    """A submission that is checked and ready to be stored."""
 
     job: Job
-    run: Run | None  # of a scheduled job there is none yet
+    run: Run | None  # None for a scheduled job
     specs: list[TaskSpec]
-    large: bool  # its rows are to follow
-    staged: SourceList | None = None  # the list its rows come from, now or at every fire
-    file_input: FileInput | None = None  # which that list lies in
+    large: bool  # its rows are written later
+    staged: SourceList | None = None  # the list its rows come from, now or at each fire
+    file_input: FileInput | None = None  # that holds this list
     heartbeat: OutboxEvent | None = None  # for the state that waits for its run
     ignored: tuple[str, ...] = ()  # fields of the body that are not known here
 
@@ -129,7 +129,7 @@ class SubmitJob:
                     render(draft.job, draft.run, len(draft.specs)),
                     draft.ignored,
                 )
-                with suppress(Stale):  # another job took up the same list meanwhile
+                with suppress(Stale):  # another job used the same file input meanwhile
                     return await self._store(call, draft, answer)
 
     async def _draft(self, call: Call) -> Draft:
@@ -184,10 +184,10 @@ class SubmitJob:
     async def _small_list(
         self, file_input: FileInput, source_list: SourceList, body: Submission
     ) -> list[TaskSpec] | None:
-        """The tasks of a list that is cheap to read; None for one that is to be read later.
+        """The tasks of a file that is cheap to read; None for one that is read later.
 
-        The beginning of that one is read as well: a list that is wrong as a whole mostly shows
-        it there, and is refused here and now.
+        The beginning of the latter is read too: most faults of a whole list show there, and are
+        refused at once.
         """
         specs, errors = list[TaskSpec](), list[RowError]()
         read = file_chunks(
@@ -216,7 +216,9 @@ class SubmitJob:
         if errors:
             raise invalid_rows(errors)
         if not specs:
-            raise InvalidArgument("There is no row in the list", extras={"field": "file_input_id"})
+            raise InvalidArgument(
+                "The list must have at least one row", extras={"field": "file_input_id"}
+            )
         return specs
 
     def _is_large(self, file_input: FileInput, body: Submission, chunk: ListChunk) -> bool:
@@ -320,9 +322,9 @@ class SubmitJob:
         try:
             made, batches = await self._prepared(draft)
             claims = self.idempotency.claim(call, answer)
-            slots = [used_by(draft.file_input, draft.job.id)] if draft.file_input else []
+            inputs = [used_by(draft.file_input, draft.job.id)] if draft.file_input else []
             heartbeats = [draft.heartbeat] if draft.heartbeat else []
-            await self.metadata.commit(draft.job, *made, *batches, *slots, *heartbeats, *claims)
+            await self.metadata.commit(draft.job, *made, *batches, *inputs, *heartbeats, *claims)
         except KeyTaken:
             await self._abandon(draft)
             return await self.idempotency.won_by_another(call)
@@ -337,7 +339,7 @@ class SubmitJob:
         return answer
 
     async def _prepared(self, draft: Draft) -> tuple[list[Run], list[Batch]]:
-        """What is to be stored beside the job, with all that must be there before it."""
+        """Write what must exist before the job; return what is committed with it."""
         run, staged = draft.run, draft.staged
         if staged and draft.file_input is None:
             await self.blobs.put(staged.blob, as_stream(lines(draft.specs)))
@@ -353,7 +355,7 @@ class SubmitJob:
             for batch in batches:
                 await self.control_queue.send(ingest_message(batch, caller))
         except Unavailable:
-            return  # the job is on record: the sweeper finds its batch and sends the message
+            return  # the job is stored: the sweeper finds its batch and sends the message
 
     async def _write_rows(self, run_id: RunId, specs: list[TaskSpec]) -> None:
         for rows in in_chunks(new_tasks(run_id, 0, specs)):
@@ -361,10 +363,10 @@ class SubmitJob:
             await self.work.enqueue(run_id, [row.id for row in rows])
 
     async def _abandon(self, draft: Draft) -> None:
-        """Clear what a failed submission wrote; what cannot be cleared now the sweeper finds."""
+        """Remove what a failed submission wrote; the sweeper removes the rest."""
         try:
             if await self.metadata.get(Job, draft.job.id):
-                return  # it took effect, and only the word of it was lost
+                return  # the commit took effect, and only its answer was lost
             if draft.staged and draft.file_input is None:
                 await self.blobs.delete([draft.staged.blob])
             elif draft.run and not draft.staged:
