@@ -55,7 +55,7 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("doctor.py", "metadata.runs"): ONLY_READ,
     ("doctor.py", "tasks.runs_held"): ONLY_READ,
     ("export.py", "blobs.read"): ONLY_READ,
-    ("fire.py", "metadata.get(ApiKey)"): NOTHING_YET,
+    ("schedules.py", "metadata.get(ApiKey)"): NOTHING_YET,
     ("sender.py", "metadata.get(OutboxEvent)"): FOR_THE_RECORD,
     ("progress.py", "metadata.get(Run)"): ONLY_READ,
     ("progress.py", "tasks.counts"): ONLY_READ,
@@ -70,7 +70,7 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("read.py", "tasks.page"): ONLY_READ,
     ("key_check.py", "encryption.decrypt"): ONLY_READ,
     ("key_check.py", "gateway.fetch"): ONLY_READ,
-    ("sweep.py", "tasks.lapsed"): ONLY_READ,
+    ("sweeper.py", "tasks.lapsed"): ONLY_READ,
 }
 # Methods of ports that no scenario comes by.
 NOT_CALLED: dict[str, str] = {
