@@ -1,4 +1,4 @@
-"""Who gets how much: never too much, never less than there is, and nobody at another's cost."""
+"""Fair shares: never more than asked for, never less than there is, no caller at another's cost."""
 
 import random
 from collections import Counter
@@ -38,7 +38,7 @@ Key = TypeVar("Key", CallerId, RunId)
 
 
 def is_level(asked: Mapping[Key, int], granted: Mapping[Key, int]) -> bool:
-    """Whoever did not get all that was asked for has at most one less than anybody else."""
+    """A caller that did not get its whole demand has at most one less than any other."""
     most = max((granted.get(key, 0) for key in asked), default=0)
     return all(
         granted.get(key, 0) >= most - 1

@@ -176,7 +176,7 @@ def test_a_key_that_lets_in_not_a_single_call_is_left_alone_for_longer_each_time
 
 
 def test_a_refusal_at_a_quiet_moment_says_nothing_of_the_limit() -> None:
-    """Others use the account then: once it lets calls in, it is found out anew, and soon."""
+    """Other users exhaust the account then: once calls are let in, the limit is learned again."""
     told, untold = ConcurrencyLimiter(ceiling=MOST), ConcurrencyLimiter(ceiling=MOST)
     for limiter in (told, untold):
         limiter.refused(0.0)

@@ -3,8 +3,8 @@
     pending ⇄ processing → successful | failed
 
 A claim takes a task for a worker under a lease. It ends in a decision, or its lease lapses and
-another claim takes the task over. Each claim raises `claim_no`, which never falls: whoever
-writes for an older claim writes nothing. Nothing here reads a clock or touches a store.
+another claim takes the task over. Each claim raises `claim_no`, which never falls: it is the fence
+that makes writes of an older claim fail. Nothing here reads a clock or touches a store.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from conveyor.domain.problem import encoded, problem
 from conveyor.domain.retry import RetryPolicy
 from conveyor.errors import IllegalMove, Stale
 
-MOST_LOST = 10  # workers that may die over a task before it is taken to be the cause
+MOST_LOST = 10  # workers that may die with a task before it counts as the cause
 
 
 class TaskStatus(StrEnum):
@@ -41,7 +41,7 @@ FINAL = frozenset(status for status, moves in MOVES.items() if not moves)
 
 
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What the caller asked for, validated and canonical. Text fields hold JSON, passed through."""
+    """What the caller asked for, validated and canonical. Text fields hold JSON as it was given."""
 
     url: str
     method: str = "GET"
@@ -52,7 +52,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
 
 class StoredBody(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where a result lies and how to know it whole. Only the bodies port reads a locator."""
+    """Where a result is stored, and how to verify it. Only the bodies port reads a locator."""
 
     locator: str
     length: int
@@ -69,7 +69,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     created_at: datetime
     updated_at: datetime
     # When it is next up for claiming: the retry time of a pending task, the end of the lease
-    # of a processing one, None once final. A dead worker's task so comes due by itself.
+    # of a processing one, None once final. So the task of a dead worker becomes due by itself.
     due_at: datetime | None
     status: TaskStatus = TaskStatus.PENDING
     claim_no: int = 0
@@ -88,7 +88,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def made_at(self) -> datetime:
-        """When its result was made, in whichever run. The copy of a row is younger than that."""
+        """When its result was made. A row that a rerun copied is younger than its result."""
         return self.scraped_at or self.updated_at
 
     @property
@@ -117,7 +117,7 @@ def spec_size(spec: TaskSpec) -> int:
 
 
 class Inherited(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How a row of an earlier run stood, taken over by a rerun that leaves it alone."""
+    """The state of a row of an earlier run, copied by a rerun that does not repeat the task."""
 
     status: TaskStatus
     attempts: int
@@ -161,9 +161,9 @@ class Scraped(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """The gateway, or the way to it, said no; `problem` is the whole answer as JSON.
+    """The gateway refused the page, or gave no answer; `problem` is the whole answer as JSON.
 
-    If it is tried again, then not before `wait` is over.
+    A retry must not start before `wait` is over.
     """
 
     problem: str
@@ -175,16 +175,16 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Throttled(msgspec.Struct, frozen=True):
-    """Too many requests: the page did nothing wrong, so it is not an attempt."""
+    """Too many requests: the page is not to blame, so it is not an attempt."""
 
     wait: timedelta
     spend: Spend = NOTHING
 
 
 class Interrupted(msgspec.Struct, frozen=True):
-    """The worker had to stop, or could not keep the result: not an attempt, but maybe paid for.
+    """The worker had to stop, or could not store the result: not an attempt, but maybe paid for.
 
-    With `storage_full` there was no place to store the page, so the next ones would be lost as well.
+    With `storage_full` the page could not be stored, so the next ones would be lost as well.
     """
 
     wait: timedelta = timedelta()
@@ -204,7 +204,7 @@ Outcome = Scraped | Refused | Throttled | Interrupted | AccountBlocked
 
 
 class SettleDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the end of a claim writes. Times are durations: the engine's clock makes them moments."""
+    """What the end of a claim writes. It has durations; the engine's clock turns them into times."""
 
     status: TaskStatus
     charged: bool
@@ -216,7 +216,7 @@ class SettleDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One line of a task's history. A lost worker's line bears the number of its next attempt."""
+    """One line of a task's history. The line of a lost worker has the number of the next attempt."""
 
     attempt: int
     started_at: datetime
@@ -278,7 +278,7 @@ def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> SettleDecision:
 def inherit(task: Task) -> Inherited:
     """The row as it stands, pointing at the run that owns its result.
 
-    What an ended run still holds as processing counts as pending: nobody will hear of it here.
+    A task that an ended run still holds as processing counts as pending: the copy has no worker.
     """
     return Inherited(
         status=task.status if task.is_final else TaskStatus.PENDING,
@@ -361,7 +361,7 @@ def settle(task: Task, claim_no: int, decision: SettleDecision, now: datetime) -
 
 
 def check_ends(decision: SettleDecision) -> None:
-    """Refuse a decision that ends nothing: its task would stay processing, and never be due again."""
+    """Refuse a decision that does not end the claim: its task would stay processing for ever."""
     if decision.status is TaskStatus.PROCESSING:
         raise IllegalMove("a claim cannot end with its task processing")
 
@@ -380,7 +380,7 @@ def line(task: Task, decision: SettleDecision, now: datetime) -> Attempt | None:
 
 
 def lost_line(task: Task, now: datetime) -> Attempt:
-    """The history line of an attempt whose worker died, dated to when that was found out."""
+    """The history line of an attempt whose worker died, with the time at which that was found."""
     return Attempt(
         attempt=task.attempts + 1,
         started_at=task.claimed_at or now,
@@ -390,7 +390,7 @@ def lost_line(task: Task, now: datetime) -> Attempt:
 
 
 def in_brief(line: Attempt) -> Attempt:
-    """The line without what the gateway said, which may be large: only that its worker was lost."""
+    """The line without the gateway's answer, which may be large; a lost worker stays visible."""
     lost = WORKER_LOST if line.problem == WORKER_LOST else None
     return msgspec.structs.replace(line, problem=lost)
 

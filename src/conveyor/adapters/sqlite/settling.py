@@ -1,8 +1,8 @@
 """Settling in SQLite: any number of claims in five statements.
 
-All that the statements need is made ready beforehand, as one JSON value: the writer's thread runs
-SQL and hardly any Python, so it does not wait for its turn of the interpreter's lock while pages
-come in. What the value says is taken apart once, into a table of the writer's own.
+All values are encoded beforehand as one JSON value. So the writer thread runs SQL and hardly any
+Python, and does not wait for the interpreter lock while pages arrive. The first statement unpacks the
+value into a temporary table of the writer's connection; the others join with it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,19 +17,19 @@ from conveyor.domain.counts import COLUMNS as COUNTED
 from conveyor.domain.ids import RunId, task_index
 from conveyor.domain.task import SettleDecision, Settlement, TaskStatus
 
-# One claim's end, in the order its values are sent in.
+# The end of a claim: its values in the order in which they are sent.
 SENT = (
     "run_no", "idx", "claim_no", "status", "phase", "charged", "due_at", "locator", "length",
-    "checksum", "format", "content_type", "problem", "reason", "told", *COUNTED,
+    "checksum", "format", "content_type", "problem", "reason", "line_problem", *COUNTED,
 )  # fmt: skip
 AT = {name: f"(claim.value ->> {place})" for place, name in enumerate(SENT)}
-# For as long as the engine is open.
+# It lives as long as the writer's connection.
 ENDING = f"""
 CREATE TEMP TABLE ending (
     {", ".join(SENT)}, attempts, claimed_at, PRIMARY KEY (run_no, idx)
 ) WITHOUT ROWID
 """
-# `jsonb_each` gives each claim in binary: in text it would be parsed again for every value.
+# `jsonb_each` gives each claim in binary; text would be parsed again for every value.
 HOLD = f"""
 INSERT INTO temp.ending
 SELECT {", ".join(AT.values())}, task.attempts, task.claimed_at
@@ -38,9 +38,9 @@ SELECT {", ".join(AT.values())}, task.attempts, task.claimed_at
  WHERE task.claim_no = {AT["claim_no"]} AND task.status = 1
 """
 HELD = "SELECT json_group_array(json_array(run_no, idx, claim_no)) FROM temp.ending"
-TELL = """
+ADD_LINES = """
 INSERT INTO attempt (run_no, idx, claim_no, attempt, started_at, ended_at, problem, credits, nanos)
-SELECT run_no, idx, claim_no, attempts + 1, claimed_at, ?1, told, credits, nanos
+SELECT run_no, idx, claim_no, attempts + 1, claimed_at, ?1, line_problem, credits, nanos
   FROM temp.ending WHERE charged
 """
 COUNT = f"""
@@ -77,21 +77,21 @@ Values = tuple[int | str | None, ...]
 def prepare(
     settlements: Sequence[Settlement], run_no_of: Callable[[RunId], int | None], now: int
 ) -> tuple[list[Key], str]:
-    """The claims by their keys, and what the statements need of them."""
+    """The keys of the claims, and the JSON value for the statements."""
     run_numbers = {run_id: run_no_of(run_id) for run_id in {one.run_id for one in settlements}}
     keys = [(run_numbers[one.run_id], task_index(one.task_id), one.claim_no) for one in settlements]
     sent: dict[Key, Values] = {}
     for key, one in zip(keys, settlements, strict=True):
         life.check_ends(one.decision)
-        # A claim that is named twice ends once: the first word counts.
+        # A claim that is named twice ends once, with its first decision.
         sent.setdefault(key, (*key, *_values(one.decision, now)))
     return keys, msgspec.json.encode(list(sent.values())).decode()
 
 
 def settle_all(connection: apsw.Connection, claims: str, now: int, incarnation: int) -> str:
-    """End the claims that still hold their tasks, and say which those were."""
+    """End the claims that still hold their tasks; return their keys as JSON."""
     connection.execute(HOLD, (claims,))
-    connection.execute(TELL, (now,))
+    connection.execute(ADD_LINES, (now,))
     connection.execute(COUNT, (incarnation,))
     connection.execute(MOVE, (now,))
     [(held,)] = connection.execute(HELD)
@@ -99,8 +99,8 @@ def settle_all(connection: apsw.Connection, claims: str, now: int, incarnation: 
     return str(held)
 
 
-def tell_settled(keys: Sequence[Key], held: str) -> Iterator[bool]:
-    """Which of the claims took effect, each counted where it is first named."""
+def were_settled(keys: Sequence[Key], held: str) -> Iterator[bool]:
+    """Whether each claim took effect; a claim that is named twice did so the first time."""
     left = set(HELD_KEYS.decode(held))
     for key in keys:
         yield key in left

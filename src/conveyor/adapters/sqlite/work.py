@@ -1,4 +1,4 @@
-"""Claims in SQLite: a pending row is the queue entry, its `due_at` the time it comes up."""
+"""Work in SQLite: the rows are the queue, ordered by `due_at`."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -24,7 +24,7 @@ from conveyor.adapters.sqlite.rows import (
     task_of,
 )
 from conveyor.adapters.sqlite.run_numbers import RunNumbers, finder
-from conveyor.adapters.sqlite.settling import prepare, settle_all, tell_settled
+from conveyor.adapters.sqlite.settling import prepare, settle_all, were_settled
 from conveyor.domain import task as life
 from conveyor.domain.ids import RunId, TaskId, task_index
 from conveyor.domain.task import Settlement, Task, TaskStatus, size_of
@@ -37,7 +37,7 @@ WHERE run_no = ?1 AND status = 0 AND due_at <= ?2 ORDER BY due_at, idx LIMIT ?3
 """
 SIZE = size(NOT_CLAIMED)
 SIZES = sizes(f"SELECT due_at, idx, {SIZE} AS size {PENDING}", "due_at, idx")
-# What `TAKE` makes of a pending task, so that rows are read as they are about to be.
+# What `TAKE` makes of a pending task: `NEXT` reads the rows as they will be, before they change.
 TAKEN = {
     **NOT_CLAIMED,
     "status": "1",
@@ -87,7 +87,7 @@ UPDATE task SET due_at = ? WHERE run_no = ? AND idx = ? AND claim_no = ? AND sta
 
 
 class SqliteWork:
-    """`claim`, `renew` and `settle` each take one transaction, shared with their neighbours."""
+    """`claim`, `renew` and `settle` take one transaction each, which they share with other writes."""
 
     def __init__(
         self,
@@ -121,13 +121,14 @@ class SqliteWork:
                 taken.append((run_id, given))
             return taken
 
-        # A claim that a power cut undoes is a task that is pending again.
+        # Not synced at once: a claim that a power cut undoes leaves a task that is pending again.
         taken = await self._database.write(operation, lazy=True)
         return [task for run_id, given in taken for task in _given(run_id, given)]
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
         def operation(connection: apsw.Connection) -> list[Held]:
-            # Read here, in the order of writes: a step of the clock moves leases by a write too.
+            # The clock is read inside the write: a repair of leases after a clock step is a write too,
+            # and must not be overtaken.
             until = stamp(self._clock.now() + self._lease)
             run_no = finder(connection)
             return [
@@ -142,7 +143,7 @@ class SqliteWork:
         held = await self._database.write(
             lambda connection: settle_all(connection, claims, now, self._incarnation)
         )
-        return list(tell_settled(keys, held))
+        return list(were_settled(keys, held))
 
     async def ack(self, final: Sequence[Held]) -> None:
         """Nothing to do: the rows are the queue."""
@@ -154,7 +155,7 @@ class SqliteWork:
         )
 
     async def held_by_the_dead(self) -> Sequence[Held]:
-        """What earlier incarnations hold: owning the folder proves them dead."""
+        """The claims of earlier incarnations: this process owns the folder, so they are dead."""
         return await self._database.read(
             lambda connection: [Held(*row) for row in connection.execute(HELD)]
         )
@@ -176,9 +177,11 @@ class SqliteWork:
     def _claim_run(
         self, connection: apsw.Connection, run_id: RunId, limit: int, room: int
     ) -> str | list[Task]:
-        """What is due of a run and fits: tasks that were pending as the JSON of their rows, or,
-        where a lease lapsed, all as they are. As little as can be is done here: others wait for
-        this thread.
+        """Claim what is due of a run and fits into `room` bytes.
+
+        Pending tasks are returned as the JSON of their rows, to be decoded on another thread: all
+        writes wait for this one. Only where a lease has lapsed are tasks decoded here, because the
+        domain decides what becomes of them.
         """
         now = stamp(self._clock.now())
         found = connection.execute(OPEN_RUN, (run_id, now)).fetchone()
@@ -209,7 +212,7 @@ class SqliteWork:
     def _move_lost(
         self, connection: apsw.Connection, run_no: int | None, old: Task, new: Task
     ) -> None:
-        """Write a task taken from a lost worker, with its line and, if it failed, its count."""
+        """Write a task taken from a lost worker, with its history line and, if it failed, its count."""
         replace_state(connection, run_no, new)
         add_line(connection, run_no, old, old.claim_no, life.lost_line(old, new.updated_at))
         if new.status is TaskStatus.FAILED:
@@ -218,7 +221,7 @@ class SqliteWork:
 
 
 def _lapsed(connection: apsw.Connection, latest: int, *, limit: int) -> list[tuple[int, Task]]:
-    """Claims whose lease ends at a moment or before it, each with its run_no."""
+    """Claims whose lease ends at `latest` or before, each with its run number."""
     rows: Sequence[Row] = connection.execute(LAPSED_ANYWHERE, (latest, limit)).fetchall()
     return [(run_no, task_of(run_id, tuple(row))) for run_no, run_id, *row in rows]
 
