@@ -153,7 +153,7 @@ def _events(data: Path) -> list[dict[str, Any]]:
     connection = apsw.Connection(str(data / "conveyor.db"), flags=apsw.SQLITE_OPEN_READONLY)
     connection.set_busy_timeout(5000)
     try:
-        rows = connection.execute("SELECT doc FROM event ORDER BY id")
+        rows = connection.execute("SELECT doc FROM outbox_event ORDER BY id")
         return [msgspec.json.decode(str(doc)) for (doc,) in rows]
     finally:
         connection.close()
@@ -340,4 +340,4 @@ def test_a_token_is_in_no_row_file_log_answer_or_export(
         assert token.encode() not in held
         assert token not in log.read_text()
         assert token not in "".join(heard)
-    assert "report.postponed" in log.read_text()
+    assert "outbox.retry" in log.read_text()

@@ -271,7 +271,7 @@ def test_metrics_and_the_log_tell_of_deliveries_and_no_secrets(
     secret = api.post("/hmac/keys/rotate").json()["secret"]
     _submitted(api, {"url": receiver.url("/logged?token=hush"), "signature": True})
     until(lambda: receiver.told_of("/logged?token=hush"))
-    until(lambda: "webhook.delivered" in log.read_text())
+    until(lambda: "outbox.delivered" in log.read_text())
     text = log.read_text()
     assert "webhook.private.allowed" in text
     assert "hush" not in text

@@ -30,7 +30,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import MOST_CHANGES, Change, Metadata, Removed
 
 PAGE = 500  # due events that are looked at together
-IDLE = timedelta(milliseconds=500)
+IDLE = timedelta(seconds=1)
 BUG = DeliveryResult(error="transport_error:something went wrong here")
 
 log = structlog.get_logger()
