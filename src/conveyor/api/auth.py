@@ -1,7 +1,4 @@
-"""Who is calling, and what for: the `X-API-Key` header, and nothing else.
-
-Asked once for each request, before anything else of it is looked at.
-"""
+"""Authentication of requests by their `X-API-Key` header, before anything else of them is read."""
 
 import hmac
 from collections.abc import Sequence
@@ -19,29 +16,29 @@ from conveyor.steps.auth import Authenticate
 IN_QUERY = {"apikey", "api_key", "api-key", "x-api-key", "key"}
 LONGEST_KEY = 512
 READS = {"GET", "HEAD"}
-# One answer for a key that never was, was revoked, or has expired.
-UNKNOWN = "This API key is not known here"
+# The same text for unknown, revoked and expired keys: it must not tell which keys exist.
+UNKNOWN = "This API key is not valid here"
 
 
 class Who(msgspec.Struct, frozen=True):
-    """Whoever calls, the key to ask the gateway with, and what the caller may do."""
+    """An authenticated caller, its key for the gateway, and its scopes."""
 
     caller: CallerId
     gateway_key: str | None
     scopes: Sequence[Scope] = EVERYTHING
-    key_id: KeyId | None = None  # of a key that can be revoked here
+    key_id: KeyId | None = None  # of an API key, with `auth = keys`
 
 
 class Callers(Protocol):
-    """A way to tell callers."""
+    """A mode of authentication."""
 
     async def identify(self, request: Request) -> Who:
-        """The caller; `Unauthenticated` for whoever is none."""
+        """Return the caller of a request, or raise `Unauthenticated`."""
         ...
 
 
 class ForwardedKeys:
-    """The caller's own gateway key tells who it is, and is passed on; all are taken, or a few."""
+    """Callers send their own gateway keys, which are passed on: any key, or only those listed."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._known = [digest(key) for key in keys]
@@ -54,13 +51,15 @@ class ForwardedKeys:
         return Who(CallerId(found.hex()[:32]), key)
 
     def _is_known(self, found: bytes) -> bool:
-        # Every key is compared, so that time tells nothing of which one was near.
+        # All keys are compared, so that response times do not tell which one is similar.
         return sum(hmac.compare_digest(found, known) for known in self._known) > 0
 
 
 class OwnKeys:
-    """Keys that this service gave out. The gateway is asked with the one stored for the key, else
-    with the service's own; where the gateway takes none, the caller's name stands for it.
+    """Callers send API keys of this service.
+
+    Pages are requested with the gateway key that is stored with the API key, else with that of the
+    settings. For a gateway without keys the caller's name takes its place.
     """
 
     def __init__(
@@ -82,31 +81,31 @@ class OwnKeys:
 
 
 def needed(method: str) -> Scope:
-    """What a key must be good for, whatever the route: only these two methods change nothing."""
+    """Return the scope that a method needs, on every route: GET and HEAD change nothing."""
     return Scope.READ if method in READS else Scope.WRITE
 
 
 async def admit(request: Request, callers: Callers) -> None:
-    """Let a request in, so that its handler can ask whose it is."""
+    """Authenticate and authorize a request; `who` then returns its caller."""
     known = await callers.identify(request)
     if needed(request.method) not in known.scopes:
-        raise PermissionDenied("This API key may only read: the call needs one that may write")
+        raise PermissionDenied("This API key may only read: send one with the scope `write`")
     request.state.who = known
 
 
 def who(request: Request) -> Who:
-    """Whose request it is that was let in."""
+    """Return the caller of an authenticated request."""
     known: Who = request.state.who
     return known
 
 
 def scraper(request: Request) -> Who:
-    """As `who`, of a call that has pages scraped: there is a key to ask the gateway with."""
+    """As `who`, for calls that have pages scraped: there must be a gateway key."""
     known = who(request)
     if known.gateway_key is None:
         raise PermissionDenied(
-            "There is no gateway key to ask for pages with: whoever runs the service sets "
-            "`gateway_key`, or makes a key that has one, `conveyor keys create --gateway-key`"
+            "This API key must have a gateway key, and the service has no default: its operator "
+            "can set `gateway_key`, or create a key with `conveyor keys create --gateway-key`"
         )
     return known
 
@@ -118,7 +117,7 @@ def caller_of(request: Request) -> CallerId:
 def _key(request: Request) -> str:
     query = request.query_params
     _refuse_key_in_query(query)
-    # Of two keys a proxy may have looked at the other one.
+    # A proxy in front may have checked the other one of two keys.
     given = request.headers.getlist("x-api-key")
     key = given[0].strip() if len(given) == 1 else ""
     if not key or len(key) > LONGEST_KEY or not key.isprintable():

@@ -1,6 +1,6 @@
-"""Keys that this service gives out: who may call, what for, and until when.
+"""API keys: the caller, scopes and expiry of each.
 
-A key is `cvk_<id>_<secret>`. Of the secret nothing is kept but a digest of the whole.
+A key is `cvk_<id>_<secret>`. Only a digest of the whole key is stored.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ EVERYTHING = (Scope.READ, Scope.WRITE)
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key as it is kept: of its secret there is only a digest. Several may be one caller's."""
+    """An API key as it is stored. A caller may have several."""
 
     id: KeyId
     caller: CallerId
@@ -45,14 +45,12 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
-    encrypted_gateway_key: bytes | None = (
-        None  # encrypted for its caller and id; None: the settings' one
-    )
+    encrypted_gateway_key: bytes | None = None  # None: that of the settings
     version: int = 0
 
 
 class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an operator asks for; without a caller it is a new caller's."""
+    """A key to create; without `caller` it belongs to a new caller."""
 
     caller: str | None = None
     name: str = ""
@@ -66,18 +64,18 @@ class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def written(key_id: KeyId, secret: str) -> str:
-    """The key as its caller sends it."""
+    """Return the key as callers send it."""
     return f"cvk_{key_id}_{secret}"
 
 
 def id_in(key: str) -> KeyId | None:
-    """The id that a key names; None when the text is no key."""
+    """Return the id in a key; None when the text is no key."""
     found = FORM.fullmatch(key)
     return KeyId(found[1]) if found else None
 
 
 def digest(key: str) -> bytes:
-    """A fast hash is right here: nobody guesses a random secret of 190 bits."""
+    """Hash a key. A fast hash is enough for a random secret of 190 bits."""
     return hashlib.sha256(key.encode()).digest()
 
 
@@ -89,7 +87,7 @@ def status(key: ApiKey, now: datetime) -> KeyStatus:
 
 
 def revoke(key: ApiKey, now: datetime) -> ApiKey:
-    """The key when it opens nothing any more: the credential that was kept for it goes too."""
+    """Revoke a key and remove its gateway key."""
     return msgspec.structs.replace(
         key, revoked_at=key.revoked_at or now, encrypted_gateway_key=None
     )
