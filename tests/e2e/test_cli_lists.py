@@ -232,7 +232,7 @@ def test_ctrl_c_during_the_upload_submits_nothing(
 def test_an_upload_holds_nothing_of_the_list(
     environ: dict[str, str], running: Program, tmp_path: Path
 ) -> None:
-    size = 200_000_000
+    size = 80_000_000
     with (tmp_path / "urls.txt").open("wb") as file:
         line = f"{OK}{'a' * 180}\n".encode()
         for _ in range(size // (len(line) * 1000)):
