@@ -16,7 +16,7 @@ from conveyor.domain.outbox import (
     EventStatus,
     OutboxEvent,
 )
-from conveyor.domain.webhook import WAITS, Webhook
+from conveyor.domain.webhook import WAITS, Webhook, WebhookRules
 from conveyor.errors import Unavailable
 from conveyor.ports.metadata import MOST_CHANGES
 from conveyor.steps.deliver.sender import PAGE, ChannelSender
@@ -332,6 +332,23 @@ async def test_no_more_than_two_are_sent_to_one_receiver_at_a_time() -> None:
     assert len(house.told.told) == 10
     assert house.told.most_under_way[HOST] == 2
     assert len({one.event_id for one in house.told.told}) == 10
+
+
+async def test_receivers_on_other_ports_of_a_host_have_places_of_their_own() -> None:
+    house = a_house()
+    house.told.rules = WebhookRules(ports=(443, 8443))
+    house.told.held[HOST] = asyncio.Event()
+    for host in (HOST, f"{HOST}:8443"):
+        for _ in range(3):
+            await _owed(house, host=host)
+
+    stepping = asyncio.create_task(house.webhook_sender.step())
+    await _until(lambda: len(house.told.told) == 4)
+    assert house.webhook_sender.queue.waiting == 2
+    house.told.held[HOST].set()
+    await stepping
+
+    assert len(house.told.told) == 6
 
 
 async def test_a_receiver_that_never_answers_delays_nobody() -> None:

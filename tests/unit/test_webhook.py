@@ -81,3 +81,9 @@ def test_an_address_in_any_spelling_is_the_address(host: str) -> None:
 def test_http_and_other_ports_can_be_allowed() -> None:
     rules = WebhookRules(ports=(8080,), allow_http=True)
     assert rules.target("http://[::1]:8080/x") == Target("::1", 8080, "[::1]:8080", False, "/x")
+
+
+def test_receivers_on_two_ports_of_a_host_are_two() -> None:
+    rules = WebhookRules(ports=(443, 8443))
+    origins = [rules.target(f"https://{name}/").origin for name in ("a.example", "a.example:8443")]
+    assert origins == ["a.example:443", "a.example:8443"]

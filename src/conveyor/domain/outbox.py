@@ -71,7 +71,7 @@ TYPES: Mapping[RunStatus, EventType] = {
     RunStatus.STOPPED: EventType.RUN_STOPPED,
     RunStatus.DELETED: EventType.RUN_DELETED,
 }
-# A stop and a delete are the caller's own action: a webhook is not told of them.
+# A stop and a delete are the caller's own action: a webhook gets no event for them.
 SENT_TO_WEBHOOKS = frozenset({RunStatus.COMPLETED, RunStatus.FAILED})
 
 

@@ -1,7 +1,7 @@
-"""The keys that a caller's notifications are signed with: one in use, one about to be.
+"""The keys that sign the deliveries to a caller's webhooks: an active one and a candidate.
 
-A first key is in use at once. Each later one is a candidate beside it, until it takes its place or
-is given up.
+A caller's first key is active at once. Each later one is a candidate, until it replaces the active
+key or is removed.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ class SigningKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SigningKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """A caller's two slots."""
+    """The keys of one caller."""
 
     id: CallerId
     active: SigningKey | None = None
@@ -34,7 +34,7 @@ class SigningKeys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Secret(msgspec.Struct, frozen=True):
-    """A key that is open, to sign with."""
+    """A decrypted key."""
 
     kid: str
     content: bytes
@@ -46,33 +46,35 @@ def context(caller: CallerId, kid: str) -> str:
 
 
 def rotated(keys: SigningKeys, new: SigningKey) -> SigningKeys:
-    """With a new key: a candidate, or in use at once if there is none."""
+    """With a new key: as the candidate, or as the active key if there is none."""
     if keys.candidate:
-        raise CandidatePending("A rotation is under way: finish it or give it up first")
+        raise CandidatePending(
+            "A rotation is in progress: finalize it or delete the candidate first"
+        )
     if keys.active is None:
         return msgspec.structs.replace(keys, active=new)
     return msgspec.structs.replace(keys, candidate=new)
 
 
 def finished(keys: SigningKeys) -> SigningKeys:
-    """The candidate is the one in use."""
+    """The candidate becomes the active key."""
     if keys.candidate is None:
-        raise NoCandidate("There is no rotation under way")
+        raise NoCandidate("No rotation is in progress: there is no candidate")
     return msgspec.structs.replace(keys, active=keys.candidate, candidate=None)
 
 
 def given_up(keys: SigningKeys) -> SigningKeys:
-    """The candidate goes, if there is one."""
+    """Without the candidate, if there is one."""
     return msgspec.structs.replace(keys, candidate=None)
 
 
 def headers(
     event_id: EventId, body: bytes, at: datetime, secrets: Sequence[Secret]
 ) -> dict[str, str]:
-    """What a delivery is known by, and its signatures, if it is signed; the key in use comes first.
+    """The headers that identify a delivery and, with secrets, sign it; the active key comes first.
 
-    `X-Signature` names its key, and is by the one in use. `webhook-signature` names none, and is
-    by every key, so that a receiver may go over to the next one at any moment.
+    `X-Signature` is made with the active key, and names it. `webhook-signature` has a signature by
+    each key, so that a receiver may switch to the candidate at any moment.
     """
     moment = str(int(at.timestamp()))
     known = {"X-ZenRows-Event-Id": event_id, "webhook-id": event_id, "webhook-timestamp": moment}

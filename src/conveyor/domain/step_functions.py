@@ -1,4 +1,4 @@
-"""AWS Step Functions: the task token of a submission, and what the waiting state is told.
+"""AWS Step Functions: the task token of a submission, and what is sent to the waiting state.
 
 A token is a credential: anyone who has it can end the state. It is encrypted for its caller and run
 wherever it is stored, and quoted nowhere.
@@ -104,7 +104,7 @@ def token_context(caller: CallerId, run_id: RunId) -> str:
 
 
 def payload(job: Job | None, run: Run, settled: Counts) -> str:
-    """What the state is told of a run that has just ended: its output, or a failure."""
+    """What is sent to the state when the run has just ended: its output, or a failure."""
     completed = run.status is RunStatus.COMPLETED
     return _encoded(_output(job, run, settled) if completed else _failure(run))
 

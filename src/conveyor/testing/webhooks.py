@@ -13,7 +13,7 @@ GONE = DeliveryResult(status_code=410, error="http_4xx:410", is_closed=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReceivedRequest:
     """One delivery, as its receiver saw it."""
 
     url: str
@@ -30,7 +30,7 @@ class ScriptedWebhooks:
     """Each receiver accepts every request, unless a test has set other results."""
 
     rules: WebhookRules = field(default_factory=WebhookRules)
-    told: list[Told] = field(default_factory=list)
+    told: list[ReceivedRequest] = field(default_factory=list)
     results: dict[str, deque[DeliveryResult]] = field(
         default_factory=lambda: defaultdict(deque)
     )  # of the next requests, by host
@@ -54,7 +54,7 @@ class ScriptedWebhooks:
 
     async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> DeliveryResult:
         host = self.host(url)
-        self.told.append(Told(url, headers, content))
+        self.told.append(ReceivedRequest(url, headers, content))
         self.under_way[host] += 1
         self.most_under_way[host] = max(self.most_under_way[host], self.under_way[host])
         try:
@@ -65,5 +65,5 @@ class ScriptedWebhooks:
         results = self.results[host]
         return results.popleft() if results else self.always.get(host, TAKEN)
 
-    def told_of(self, host: str) -> list[Told]:
+    def told_of(self, host: str) -> list[ReceivedRequest]:
         return [one for one in self.told if self.host(one.url) == host]

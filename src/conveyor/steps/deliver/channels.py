@@ -87,7 +87,7 @@ class WebhookChannel:
         return ()
 
     async def _disabled(
-        self, event: OutboxEvent, told: Webhook, delivery: Delivery
+        self, event: OutboxEvent, used: Webhook, delivery: Delivery
     ) -> Sequence[Change]:
         """The receiver answered 410: disable the webhook, until the caller sets it again.
 
@@ -95,8 +95,8 @@ class WebhookChannel:
         """
         job = await self.metadata.get(Job, event.job_id)
         ended, now = life.failed(event, delivery), self.clock.now()
-        if job and job.webhook == told:
-            disabled = msgspec.structs.replace(told, disabled_at=now)
+        if job and job.webhook == used:
+            disabled = msgspec.structs.replace(used, disabled_at=now)
             return [ended, msgspec.structs.replace(job, webhook=disabled)]
         return [life.redelivered(ended, now) if _in_use(job) else ended]
 
@@ -105,7 +105,7 @@ class WebhookChannel:
 class StepFunctionsChannel:
     """Ends of runs, or heartbeats, for the states of Step Functions that wait for them.
 
-    If a process dies after the state was told, the next call finds the token closed: that ends
+    If a process dies after a call, the next one finds the token closed: that ends
     the event, too.
     """
 
