@@ -11,6 +11,7 @@ SOURCE = Path(conveyor.__file__).parent
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "wire": set(),
     "domain": {"errors"},
     "ports": {"errors", "domain"},
     "steps": {"errors", "domain", "ports"},
@@ -22,9 +23,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "port_metrics": {"errors", "domain", "ports", "telemetry"},
     "process_metrics": {"errors", "domain", "ports", "telemetry", "worker"},
     "timekeeping": {"errors", "ports", "worker"},
-    "api": {"errors", "domain", "ports", "steps", "telemetry", "__version__"},
+    "api": {"errors", "domain", "ports", "steps", "telemetry", "wire", "__version__"},
     # It runs in other people's programs, and knows the service by its wire alone.
-    "client": {"errors", "__version__"},
+    "client": {"errors", "wire", "__version__"},
 }
 # Pure libraries: they compute, and touch nothing.
 DOMAIN_MAY_USE = {"msgspec", "can_ada", "backports", "compression"}

@@ -13,14 +13,14 @@ import pytest
 
 from conveyor.client import (
     AsyncConveyor,
-    Conflict,
+    AuthenticationError,
+    BadRequestError,
+    ConflictError,
     Conveyor,
-    InvalidRequest,
-    NotExported,
-    NotFound,
+    ExportError,
+    NotFoundError,
     Patience,
-    Unauthenticated,
-    Unfinished,
+    UnfinishedError,
 )
 from conveyor.testing.programs import Program, free_port, service
 from tests.e2e.conftest import SHORT_GRACE
@@ -100,7 +100,7 @@ async def test_a_list_that_raises_midway_leaves_an_open_job_to_go_on_with(
         if until < 12_000:
             raise OSError("the disk is gone")
 
-    with pytest.raises(Unfinished, match="the disk is gone") as error:
+    with pytest.raises(UnfinishedError, match="the disk is gone") as error:
         await client.submit(broken(11_000))
     assert isinstance(error.value.__cause__, OSError)
     job_id = error.value.job_id
@@ -130,12 +130,12 @@ def _raising() -> Iterator[str]:
 
 
 async def test_bad_tasks_are_named_by_their_place_in_the_whole_list(client: AsyncConveyor) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(BadRequestError) as refused:
         await client.submit([OK.format(1), "ftp://no.example"])
     assert [fault.index for fault in refused.value.invalid_tasks] == [1]
     urls = [SLOW.format(n) for n in range(10_005)]
     urls[10_002] = "nonsense"
-    with pytest.raises(Unfinished) as unfinished:
+    with pytest.raises(UnfinishedError) as unfinished:
         await client.submit(iter(urls))
     assert [fault.index for fault in unfinished.value.invalid_tasks] == [10_002]
     assert unfinished.value.accepted_tasks == 10_000
@@ -150,10 +150,10 @@ async def test_an_open_job_is_filled_turned_and_closed(client: AsyncConveyor) ->
     assert (await client.add(job_id, [OK.format(2)], last_batch=True)).accepted_tasks == 1
     assert (await client.close(job_id)).status == "closed"
     assert (await client.wait(job_id)).stats.successful == 2
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(ConflictError) as refused:
         await client.add(job_id, [OK.format(3)])
     assert refused.value.code == "last_batch_received"
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         await client.stop(job_id)
 
 
@@ -175,11 +175,11 @@ async def test_a_job_is_run_again_in_part_and_deleted(client: AsyncConveyor) -> 
     [since] = await client.history(job.job_id, failed)
     assert before.ended_at < since.started_at
     await client.delete_run(job.job_id, second.run_id)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await client.run(job.job_id, second.run_id)
     assert (await client.wait(job.job_id)).run_id == first.run_id
     await client.delete(job.job_id)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await client.job(job.job_id)
 
 
@@ -189,16 +189,16 @@ async def test_a_job_that_is_deleted_while_followed_ends_as_such(client: AsyncCo
         assert (await anext(states)).status == "running"
         await client.delete(job.job_id)
         assert [state.status async for state in states][-1] == "deleted"
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await client.wait(job.job_id)
 
 
 async def test_refusals_have_their_kinds(client: AsyncConveyor, running: Program) -> None:
     for call in (client.job("nope"), client.wait("nope"), client.stop("nope")):
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await call
     async with AsyncConveyor(running.url) as nobody:
-        with pytest.raises(Unauthenticated) as refused:
+        with pytest.raises(AuthenticationError) as refused:
             await nobody.job("x")
     assert (refused.value.status, refused.value.code) == (401, "unauthenticated")
 
@@ -258,7 +258,7 @@ def test_the_same_without_an_event_loop(sync: Conveyor, tmp_path: Path) -> None:
     for first in sync.results(job.job_id, bodies=False):
         assert first.url == OK.format(0)
         break
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         sync.job("nope")
     with pytest.raises(OSError, match="gone"):
         sync.submit(_raising())
@@ -366,7 +366,7 @@ def test_an_export_that_cannot_be_made_says_why(gateway: Program, tmp_path: Path
     ):
         job = conveyor.submit(["https://ok.example/1"])
         conveyor.wait(job.job_id)
-        with pytest.raises(NotExported, match="larger than") as error:
+        with pytest.raises(ExportError, match="larger than") as error:
             conveyor.save_export(conveyor.start_export(job.job_id), tmp_path / "all.zip")
     assert error.value.reason.endswith(" gb")
     assert not list(tmp_path.glob("all.zip*"))

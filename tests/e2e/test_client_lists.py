@@ -14,11 +14,11 @@ from aiohttp import web
 
 from conveyor.client import (
     AsyncConveyor,
+    BadRequestError,
     Conveyor,
-    InvalidRequest,
-    NotFound,
+    NotFoundError,
     Patience,
-    Unreachable,
+    UnreachableError,
 )
 from conveyor.testing.programs import Program
 from tests.e2e.threads import InThreads
@@ -88,12 +88,12 @@ async def test_what_is_no_list_is_told_as_it_is(client: AsyncConveyor, tmp_path:
         await client.submit_file(io.StringIO(OK))  # type: ignore[arg-type]
     with pytest.raises(OSError, match="the disk is gone"):
         await client.submit_file(_Failing())
-    with pytest.raises(InvalidRequest, match="no column `link`"):
+    with pytest.raises(BadRequestError, match="no column `link`"):
         await client.submit_file(io.BytesIO(b"url\n"), type="csv", url_column="link")
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(BadRequestError) as refused:
         await client.submit_file(io.BytesIO(f"{OK}\nnowhere".encode()))
     assert [fault.index for fault in refused.value.invalid_tasks] == [1]
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         [row async for row in client.errors("nope")]
     assert [job.job_id async for job in client.jobs()] == before
 
@@ -189,7 +189,7 @@ async def test_what_cannot_be_read_again_is_sent_once(slots: tuple[Slots, AsyncC
     with open(reading, "rb") as pipe:  # noqa: ASYNC230, PTH123 - it has no path
         feeding = threading.Thread(target=_feed, args=(writing, LIST))
         feeding.start()
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             await client.submit_file(pipe)
     feeding.join()
     assert (service.given, service.taken, service.submitted) == (1, [], [])
@@ -200,7 +200,7 @@ async def test_a_report_that_is_cut_is_gone_on_with(slots: tuple[Slots, AsyncCon
     service.breaks = 2
     assert [row.line async for row in client.errors("j")] == [0, 1, 2, 3, 4]
     service.breaks = 100
-    with pytest.raises(Unreachable):
+    with pytest.raises(UnreachableError):
         [row async for row in client.errors("j")]
 
 

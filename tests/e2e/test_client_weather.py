@@ -12,18 +12,18 @@ import pytest
 from aiohttp import web
 
 from conveyor.client import (
+    ApiError,
     AsyncConveyor,
-    Conflict,
+    ConflictError,
     Conveyor,
-    NotFound,
-    NotServed,
+    NotFoundError,
+    NotSupportedError,
     Patience,
     Progress,
-    Refused,
-    TooMany,
-    Unavailable,
-    Unfinished,
-    Unreachable,
+    RateLimitError,
+    ServerError,
+    UnfinishedError,
+    UnreachableError,
 )
 from tests.e2e.threads import InThreads
 
@@ -150,7 +150,7 @@ async def test_what_passes_is_waited_out(client: AsyncConveyor, sky: Weather, fa
 
 @pytest.mark.parametrize(
     ("fault", "kind"),
-    [(cut, Unreachable), (refuse(503), Unavailable), (refuse(429), TooMany)],
+    [(cut, UnreachableError), (refuse(503), ServerError), (refuse(429), RateLimitError)],
 )
 async def test_patience_has_an_end(
     client: AsyncConveyor, sky: Weather, fault: Fault, kind: type[Exception]
@@ -168,14 +168,14 @@ async def test_what_lasts_is_told_at_once(
     client: AsyncConveyor, sky: Weather, fault: Fault
 ) -> None:
     sky.before["GET /jobs/j"] = [fault]
-    with pytest.raises(Refused):
+    with pytest.raises(ApiError):
         await client.job("j")
     assert sky.seen["GET /jobs/j"] == 1
 
 
 async def test_a_redirect_is_not_followed_with_the_key(client: AsyncConveyor, sky: Weather) -> None:
     sky.before["GET /jobs/j"] = [refuse(302, Location="/v1/elsewhere")]
-    with pytest.raises(Refused, match="302"):
+    with pytest.raises(ApiError, match="302"):
         await client.job("j")
     assert "GET /elsewhere" not in sky.seen
 
@@ -201,7 +201,7 @@ async def test_a_first_call_that_is_still_under_way_is_waited_for(
     sky.before["POST /jobs"] = [cut, under_way, under_way]
     assert (await client.submit(["https://a.example"])).job_id == "j"
     sky.before["POST /jobs"] = [under_way]
-    with pytest.raises(Conflict):  # it was another's key from the first
+    with pytest.raises(ConflictError):  # it was another's key from the first
         await client.submit(["https://a.example"], idempotency_key="taken")
 
 
@@ -217,10 +217,10 @@ async def test_a_service_that_goes_away_midway_leaves_the_job_named(
 ) -> None:
     healthy, sky.routes["POST /jobs/j/tasks"] = sky.routes["POST /jobs/j/tasks"], _then_cut(sky)
     urls = [f"https://a.example/{number}" for number in range(25_000)]
-    with pytest.raises(Unfinished) as error:
+    with pytest.raises(UnfinishedError) as error:
         await client.submit(urls, idempotency_key="k")
     assert (error.value.job_id, error.value.accepted_tasks) == ("j", 10_000)
-    assert isinstance(error.value.__cause__, Unreachable)
+    assert isinstance(error.value.__cause__, UnreachableError)
     sky.routes["POST /jobs/j/tasks"] = healthy
     assert (await client.submit(urls, idempotency_key="k")).accepted_tasks == 25_000
     assert sky.tasks == urls
@@ -254,11 +254,11 @@ async def test_a_rerun_whose_answer_is_lost_is_made_once(
 async def test_a_delete_whose_answer_is_lost_is_done(client: AsyncConveyor, sky: Weather) -> None:
     sky.before["DELETE /jobs/j"] = [cut, refuse(404)]
     await client.delete("j")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await client.delete("j")
     sky.before["DELETE /jobs/j/runs/r"] = [cut, refuse(404)]
     await client.delete_run("j", "r")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await client.delete_run("j", "r")
 
 
@@ -301,7 +301,7 @@ async def test_following_has_an_end_when_nobody_answers(
     client: AsyncConveyor, sky: Weather
 ) -> None:
     sky.before["GET /jobs/j/events"] = [cut] * 20
-    with pytest.raises(Unreachable):
+    with pytest.raises(UnreachableError):
         await followed(client)
     assert FEW.attempts <= sky.seen["GET /jobs/j/events"] <= ATTEMPTS
 
@@ -333,13 +333,13 @@ async def test_without_events_it_is_asked_for(
 
 async def test_a_job_that_is_not_there_is_not_followed(client: AsyncConveyor, sky: Weather) -> None:
     del sky.routes["GET /jobs/j"]
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await followed(client)
 
 
 async def test_a_job_without_a_run_is_not_followed(client: AsyncConveyor, sky: Weather) -> None:
     sky.routes["GET /jobs/j"] = answer({"job_id": "j", "status": "closed", "latest_run": None})
-    with pytest.raises(NotFound, match="no run"):
+    with pytest.raises(NotFoundError, match="no run"):
         await followed(client)
 
 
@@ -387,7 +387,7 @@ async def test_a_page_that_is_cut_or_altered_is_fetched_again(
     assert await client.save(result, tmp_path / "page") == len(PAGE)
     assert (tmp_path / "page").read_bytes() == PAGE
     sky.before[content] = [fault] * ATTEMPTS
-    with pytest.raises(Unreachable):
+    with pytest.raises(UnreachableError):
         await client.save(result, tmp_path / "other")
     for name in ("other", "other.part"):
         assert not (tmp_path / name).exists()
@@ -449,7 +449,7 @@ async def test_a_page_that_expires_meanwhile_is_told_and_another_refusal_raised(
     found = [(one.status, one.body) async for one in client.results("j")]
     assert found == [("expired", None), ("successful", PAGE)]
     sky.before["GET /jobs/j/runs/r/tasks/b/content"] = [refuse(501)]
-    with pytest.raises(NotServed):
+    with pytest.raises(NotSupportedError):
         assert [one async for one in client.results("j")]
 
 
@@ -457,5 +457,5 @@ async def test_an_answer_that_makes_no_sense_is_told(client: AsyncConveyor, sky:
     senseless: list[Any] = [[], {}, "x", {"job_id": 1}]
     for body in senseless:
         sky.before["GET /jobs/j"] = [answer(body)]
-        with pytest.raises(Unreachable, match="base URL"):
+        with pytest.raises(UnreachableError, match="base URL"):
             await client.job("j")

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from zenrows.batch import BatchAPIError, ZenRowsBatchClient
 
-from conveyor.client import Conveyor, Unauthenticated
+from conveyor.client import AuthenticationError, Conveyor
 from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of, problem_of
 from tests.e2e.polling import ended, until
@@ -221,7 +221,7 @@ def test_keys_are_made_at_rest_and_work_with_every_client(gateway: Program, tmp_
         with Conveyor(program.url, key) as client:
             ours = client.submit(["https://ok.example/ours"])
             assert client.wait(ours.job_id).stats.successful == 1
-        with Conveyor(program.url, revoked["key"]) as client, pytest.raises(Unauthenticated):
+        with Conveyor(program.url, revoked["key"]) as client, pytest.raises(AuthenticationError):
             client.job(ours.job_id)
         reach = {"CONVEYOR_URL": program.url, "CONVEYOR_KEY": key}
         told = conveyor("jobs", environ=reach)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.cli.connect import DEFAULT_URL, Service, connect
+from conveyor.cli.connect import DEFAULT_URL, Endpoint, connect
 from conveyor.errors import RefusedToStart
 from conveyor.settings import Settings
 from conveyor.settings_loader import load_settings
@@ -92,5 +92,5 @@ def test_the_variables_of_the_commands_are_no_settings_of_the_service() -> None:
     assert load_settings({}, environ=environ) == Settings()
 
 
-def _of(service: Service) -> tuple[str, str | None]:
+def _of(service: Endpoint) -> tuple[str, str | None]:
     return service.url, service.key

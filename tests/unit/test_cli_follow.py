@@ -12,7 +12,7 @@ import typer
 
 from conveyor.cli import follow, jobs, output, submit
 from conveyor.cli.hints import Advised, explained
-from conveyor.client import NotFound, Run, Stats
+from conveyor.client import NotFoundError, Run, Stats
 from tests.unit.answers_kit import Answer, Answers, served
 
 JOB, RUN = "/v1/jobs/j", "/v1/jobs/j/runs/r"
@@ -110,7 +110,7 @@ def test_a_run_that_is_not_there_says_how_to_find_one(answers: type[Answers], ur
     answers.table |= {JOB: GONE, RUN: GONE}
     with pytest.raises(Advised, match="`conveyor runs j` lists"):
         jobs.delete("j", run="r", yes=True, url=url)
-    with pytest.raises(NotFound) as error:
+    with pytest.raises(NotFoundError) as error:
         jobs.delete("j", yes=True, url=url)
     assert "`conveyor jobs` lists" in explained(error.value)
 

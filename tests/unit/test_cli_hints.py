@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from conveyor.cli.connect import Service
+from conveyor.cli.connect import Endpoint
 from conveyor.cli.hints import explained
-from conveyor.client import Unreachable
-from conveyor.client.errors import Problem, Refused, refusal
+from conveyor.client import UnreachableError
+from conveyor.client.errors import ApiError, Problem, refusal
 from conveyor.errors import CallerFault, ConveyorError, Unavailable
 
 
@@ -19,7 +19,7 @@ def _below(root: type[ConveyorError]) -> Iterator[type[ConveyorError]]:
 
 
 def _refused(status: int, code: str, detail: str = "So") -> str:
-    return explained(Refused(Problem(status=status, code=code, detail=detail)))
+    return explained(ApiError(Problem(status=status, code=code, detail=detail)))
 
 
 @pytest.mark.parametrize("kind", list(_below(CallerFault)) + list(_below(Unavailable)))
@@ -53,8 +53,8 @@ def test_a_service_that_is_not_there_says_how_to_start_one() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
     with (
-        Service(f"http://127.0.0.1:{port}/v1", None).client() as client,
-        pytest.raises(Unreachable) as error,
+        Endpoint(f"http://127.0.0.1:{port}/v1", None).client() as client,
+        pytest.raises(UnreachableError) as error,
     ):
         client.job("j")
     assert "is it running" in explained(error.value)

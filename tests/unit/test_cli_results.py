@@ -9,9 +9,9 @@ from typing import ClassVar
 import pytest
 
 from conveyor.cli import jobs
-from conveyor.cli.connect import Service
+from conveyor.cli.connect import Endpoint
 from conveyor.cli.results import Listing, NotSaved
-from conveyor.client import Unreachable
+from conveyor.client import UnreachableError
 from tests.unit.answers_kit import Answer, Answers, served
 
 PAGE = b"<html>a page</html>"
@@ -30,13 +30,13 @@ def answers() -> type[Answers]:
 
 
 @pytest.fixture
-def service(answers: type[Answers]) -> Iterator[Service]:
+def service(answers: type[Answers]) -> Iterator[Endpoint]:
     with served(answers) as url:
-        yield Service(url, "a-key")
+        yield Endpoint(url, "a-key")
 
 
 @pytest.fixture
-def listing(service: Service) -> Listing:
+def listing(service: Endpoint) -> Listing:
     return Listing(service, "j", None)
 
 
@@ -65,7 +65,7 @@ def test_a_task_cannot_be_saved_outside_of_the_folder(
     listing: Listing, answers: type[Answers], tmp_path: Path, name: str
 ) -> None:
     _listing(answers, {**ROW, "task_id": name})
-    with pytest.raises(Unreachable, match="cannot be used as a file name"):
+    with pytest.raises(UnreachableError, match="cannot be used as a file name"):
         listing.save(tmp_path / "out")
     names = {path.name for path in tmp_path.rglob("*")}
     assert names == {"out", "results.ndjson", ".conveyor-job"}
@@ -82,7 +82,7 @@ def test_a_full_disk_is_not_taken_for_an_absent_service(
 
 
 def test_more_runs_than_a_page_are_listed_page_by_page(
-    service: Service, answers: type[Answers]
+    service: Endpoint, answers: type[Answers]
 ) -> None:
     for path, numbers, cursor in (
         ("/v1/jobs/j/runs?limit=100", range(100), "c"),

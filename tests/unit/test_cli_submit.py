@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from conveyor.cli import submit, task_files
-from conveyor.cli.connect import Service
+from conveyor.cli.connect import Endpoint
 from conveyor.cli.submit import ListOptions, upload_options
 from conveyor.cli.task_files import ListFile
-from conveyor.client import Conveyor, Unreachable
+from conveyor.client import Conveyor, UnreachableError
 from conveyor.errors import RefusedToStart
 
 
@@ -21,8 +21,8 @@ from conveyor.errors import RefusedToStart
     ("error", "kind", "words"),
     [
         (
-            Unreachable("cannot reach it"),
-            Unreachable,
+            UnreachableError("cannot reach it"),
+            UnreachableError,
             r"was cut: cannot.*\n.*nothing was submitted",
         ),
         (OSError(5, "Input/output error"), RefusedToStart, "Input/output.*nothing was submitted"),
@@ -43,7 +43,7 @@ def test_an_upload_that_fails_says_that_nothing_was_submitted(
     (tmp_path / "urls").write_text("https://a.example")
     source = ListFile(str(tmp_path / "urls"))
     with pytest.raises(kind, match=words):
-        submit.upload(Service("http://a.example/v1", None), source, ListOptions(), quiet=True)
+        submit.upload(Endpoint("http://a.example/v1", None), source, ListOptions(), quiet=True)
 
 
 @pytest.mark.parametrize(

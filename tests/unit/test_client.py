@@ -6,18 +6,18 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from conveyor.client import (
+    ApiError,
     AsyncConveyor,
+    AuthenticationError,
+    BadRequestError,
     ClientError,
-    Conflict,
-    InvalidRequest,
+    ConflictError,
     NewTask,
-    NotFound,
-    NotServed,
+    NotFoundError,
+    NotSupportedError,
     Patience,
-    Refused,
-    TooMany,
-    Unauthenticated,
-    Unavailable,
+    RateLimitError,
+    ServerError,
 )
 from conveyor.client.chunks import Chunk, chunked, key_of
 from conveyor.client.errors import refusal
@@ -114,12 +114,12 @@ def test_an_event_that_is_cut_is_none_and_an_id_lasts() -> None:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (400, InvalidRequest), (401, Unauthenticated), (404, NotFound), (405, NotServed),
-        (409, Conflict), (413, InvalidRequest), (429, TooMany), (500, Unavailable),
-        (501, NotServed), (503, Unavailable), (302, Refused), (418, Refused),
+        (400, BadRequestError), (401, AuthenticationError), (404, NotFoundError), (405, NotSupportedError),
+        (409, ConflictError), (413, BadRequestError), (429, RateLimitError), (500, ServerError),
+        (501, NotSupportedError), (503, ServerError), (302, ApiError), (418, ApiError),
     ],
 )  # fmt: skip
-def test_a_refusal_is_an_error_of_its_kind(status: int, kind: type[Refused]) -> None:
+def test_a_refusal_is_an_error_of_its_kind(status: int, kind: type[ApiError]) -> None:
     fault = {"index": 3, "reason": "malformed_url", "value": "x"}
     problem = {"code": "a_code", "detail": "So it is", "status": 7, "invalid_tasks": [fault]}
     error = refusal(status, json.dumps(problem).encode(), {"Retry-After": "9", "X-Request-ID": "q"})
@@ -134,7 +134,7 @@ def test_a_refusal_is_an_error_of_its_kind(status: int, kind: type[Refused]) -> 
 @pytest.mark.parametrize("after", [None, "", "soon", "-1", "Wed, 21 Oct 2026 07:28:00 GMT"])
 def test_an_answer_of_something_else_is_a_refusal_too(after: str | None) -> None:
     error = refusal(502, b"<html>\xff", {} if after is None else {"Retry-After": after})
-    assert isinstance(error, Unavailable)
+    assert isinstance(error, ServerError)
     assert error.retry_after is None
     assert "base URL" in error.detail
 

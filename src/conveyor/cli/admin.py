@@ -14,7 +14,7 @@ import msgspec
 
 from conveyor.admitting import api_keys_at_rest, rotate_at_rest
 from conveyor.api.api_keys import RotationFailed
-from conveyor.client import Patience, Refused, Unreachable
+from conveyor.client import ApiError, Patience, UnreachableError
 from conveyor.client.synchronous import HttpNetwork, drive
 from conveyor.client.transport import Query, Transport, path_of
 from conveyor.domain.api_key import NewKey
@@ -251,11 +251,11 @@ class ServiceAdmin:
     def _errors(self, how: str) -> Iterator[None]:
         try:
             yield
-        except Refused as error:
+        except ApiError as error:
             if error.status == 400:
                 raise RefusedToStart(error.detail) from None
             raise self._out_of_reach(f"refuses ({error.status})") from None
-        except (Unreachable, msgspec.MsgspecError):
+        except (UnreachableError, msgspec.MsgspecError):
             raise self._out_of_reach(how) from None
 
     def _out_of_reach(self, how: str) -> OutOfReach:

@@ -40,7 +40,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the API's JSON.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Wait until the run has ended.")]
 
 
-class Service(msgspec.Struct, frozen=True):
+class Endpoint(msgspec.Struct, frozen=True):
     """A base URL and a key."""
 
     url: str
@@ -55,7 +55,7 @@ class Service(msgspec.Struct, frozen=True):
         return Conveyor(self.url, self.key, patience=PATIENT, on_outage=on_outage)
 
 
-def with_service(command: Callable[Concatenate[Service, P], None]) -> Callable[..., None]:
+def with_service(command: Callable[Concatenate[Endpoint, P], None]) -> Callable[..., None]:
     """Replace the first parameter of a command by the options that select the service."""
 
     @wraps(command)
@@ -86,12 +86,12 @@ def connect(
     file: str | None,
     *,
     environ: Mapping[str, str] | None = None,
-) -> Service:
+) -> Endpoint:
     environ = os.environ if environ is None else environ
     kept = _from_file(file)
     base = url or environ.get("CONVEYOR_URL") or kept.get("url") or DEFAULT_URL
     secret = key or environ.get("CONVEYOR_KEY") or kept.get("key")
-    return Service(_checked_url(base), _checked_key(secret))
+    return Endpoint(_checked_url(base), _checked_key(secret))
 
 
 def _from_file(file: str | None) -> dict[str, str]:

@@ -7,10 +7,10 @@ import msgspec
 import typer
 
 from conveyor.cli import output
-from conveyor.cli.connect import JobId, Json, Service, with_service
+from conveyor.cli.connect import Endpoint, JobId, Json, with_service
 from conveyor.cli.hints import Advised
 from conveyor.cli.output import plain
-from conveyor.client import Conveyor, NotExported, NotFound, RunExport, Unreachable
+from conveyor.client import Conveyor, ExportError, NotFoundError, RunExport, UnreachableError
 from conveyor.errors import ConveyorError, RefusedToStart
 
 POLL = 0.5  # seconds
@@ -29,7 +29,7 @@ class ExportFailed(ConveyorError):
 
 @with_service
 def export(
-    service: Service,
+    service: Endpoint,
     job: JobId,
     *,
     out: Annotated[Path, typer.Option(help="The file to write.")],
@@ -67,31 +67,31 @@ def _started(client: Conveyor, job: str, run_id: str, resume: str | None) -> Run
     from conveyor.cli.results import SAFE_NAME  # noqa: PLC0415 - loads rich
 
     if resume is not None and not SAFE_NAME.fullmatch(resume):
-        raise Unreachable(f"the export id {plain(resume)!r} cannot be used as a file name")
+        raise UnreachableError(f"the export id {plain(resume)!r} cannot be used as a file name")
     try:
         if resume is None:
             started = client.start_export(job, run_id=run_id)
         else:
             raw = client.request("GET", "jobs", job, "runs", run_id, "exports", resume)
             started = msgspec.json.decode(raw, type=RunExport).of(job, run_id)
-    except NotFound as error:
+    except NotFoundError as error:
         advice = "an export is kept for 12 hours: leave --resume out to start another"
         raise Advised(error, advice if resume else None) from None
     if not SAFE_NAME.fullmatch(started.export_id):
-        raise Unreachable(
+        raise UnreachableError(
             f"the export id {plain(started.export_id)!r} cannot be used as a file name"
         )
     return started
 
 
-def _saved(service: Service, started: RunExport, out: Path, *, quiet: bool) -> SavedExport:
+def _saved(service: Endpoint, started: RunExport, out: Path, *, quiet: bool) -> SavedExport:
     from conveyor.cli.bars import DownloadBar  # noqa: PLC0415 - loads rich
 
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with service.patient_client() as client, DownloadBar(hidden=quiet) as bar:
             length = client.save_export(started, out, poll_every=POLL, on_received=bar.received)
-    except NotExported as error:
+    except ExportError as error:
         raise ExportFailed(
             f"the export failed: {plain(error.reason)}\n"
             f"  `conveyor results {plain(started.job_id)} --out FOLDER` saves page by page"

@@ -15,16 +15,16 @@ from rich.text import Text
 
 from conveyor.cli import output
 from conveyor.cli.bars import Bar
-from conveyor.cli.connect import OUTAGE, Service
+from conveyor.cli.connect import OUTAGE, Endpoint
 from conveyor.cli.output import plain
 from conveyor.client import (
+    ApiError,
     ClientError,
     Conveyor,
     Job,
-    NotFound,
+    NotFoundError,
     Outage,
     Progress,
-    Refused,
     Run,
     Stats,
     TaskResult,
@@ -50,7 +50,7 @@ class FollowedRun(msgspec.Struct, frozen=True):
     job: Job | None  # what the document is of, unless the job has another run by now
 
 
-def follow_and_exit(service: Service, job_id: str, run: Run | None, *, as_json: bool) -> None:
+def follow_and_exit(service: Endpoint, job_id: str, run: Run | None, *, as_json: bool) -> None:
     """Follow that run, or the job's latest; print it at its end, and exit by its status."""
     try:
         ended = follow(service, job_id, run.run_id if run else None, quiet=as_json)
@@ -70,7 +70,7 @@ def how_to_follow(job_id: str) -> str:
     return f"The run goes on. Follow it again with: conveyor status {plain(job_id)} --follow"
 
 
-def follow(service: Service, job_id: str, run_id: str | None, *, quiet: bool) -> FollowedRun:
+def follow(service: Endpoint, job_id: str, run_id: str | None, *, quiet: bool) -> FollowedRun:
     """Wait for the end of that run, or of the job's latest; `Gone` if it is deleted.
 
     The first call reports a service that cannot be reached. From then on an outage is waited out.
@@ -86,7 +86,7 @@ def follow(service: Service, job_id: str, run_id: str | None, *, quiet: bool) ->
                 for state in client.progress(job_id, run_id=run_id, poll_every=POLL):
                     board.show(state)
                 raw = client.request("GET", "jobs", job_id, "runs", run_id)
-            except NotFound:
+            except NotFoundError:
                 raise Gone(
                     f"run {plain(run_id)} was deleted before its end was seen\n"
                     f"  `conveyor runs {plain(job_id)}` lists the runs that are left"
@@ -112,7 +112,7 @@ def _with_job(client: Conveyor, job_id: str, raw: bytes) -> FollowedRun:
     run = decoded(raw, Run)
     try:
         of_job = client.request("GET", "jobs", job_id)
-    except Refused:
+    except ApiError:
         return FollowedRun(run, raw, None)
     job = decoded(of_job, Job)
     if job.latest_run and job.latest_run.run_id == run.run_id:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from conveyor.cli.output import plain
-from conveyor.client import Refused, Unreachable
+from conveyor.client import ApiError, UnreachableError
 from conveyor.errors import ConveyorError
 
 BY_CODE = {
@@ -37,20 +37,20 @@ NOT_RUNNING = "is it running? start one with `conveyor dev`, or name another wit
 class Advised(ConveyorError):
     """A refusal, with advice of the command itself."""
 
-    def __init__(self, error: Refused, advice: str | None) -> None:
+    def __init__(self, error: ApiError, advice: str | None) -> None:
         super().__init__(explained(error, advice))
 
 
 def explained(error: ConveyorError, advice: str | None = None) -> str:
     """An error as it is printed: what happened, and below it what to do."""
-    if isinstance(error, Refused):
+    if isinstance(error, ApiError):
         said = plain(error.problem.detail or error.problem.title or "Refused")
         which = f"{error.status} {plain(error.code)}".rstrip()
         if error.request_id and error.status >= 500:  # by it the operator finds the cause
             which += f", request id {plain(error.request_id)}"
         advice = advice or hint(error.status, error.code)
         return f"{said} ({which})" + (f"\n  {advice}" if advice else "")
-    if isinstance(error, Unreachable):
+    if isinstance(error, UnreachableError):
         is_absent = str(error).startswith("cannot reach")
         return str(error) + (f"\n  {NOT_RUNNING}" if is_absent else "")
     return str(error)

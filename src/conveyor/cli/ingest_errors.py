@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from conveyor.cli import output
-from conveyor.cli.connect import JobId, Json, Service, with_service
+from conveyor.cli.connect import Endpoint, JobId, Json, with_service
 from conveyor.cli.output import plain
 from conveyor.client import BadRow, Conveyor, Run
 from conveyor.client.transport import decoded
@@ -15,7 +15,7 @@ from conveyor.client.transport import decoded
 
 @with_service
 def errors(
-    service: Service,
+    service: Endpoint,
     job: JobId,
     *,
     run: Annotated[str | None, typer.Option(help="Of this run [the latest].")] = None,

@@ -9,13 +9,13 @@ import msgspec
 import typer
 
 from conveyor.cli import output
-from conveyor.cli.connect import Follow, JobId, Json, Service, TaskId, with_service
+from conveyor.cli.connect import Endpoint, Follow, JobId, Json, TaskId, with_service
 from conveyor.cli.export import export
 from conveyor.cli.hints import Advised
 from conveyor.cli.ingest_errors import errors
 from conveyor.cli.output import plain
 from conveyor.cli.submit import add, submit
-from conveyor.client import Conveyor, Job, NotFound, Rerun, Run
+from conveyor.client import Conveyor, Job, NotFoundError, Rerun, Run
 from conveyor.client.models import History
 from conveyor.client.transport import decoded
 from conveyor.errors import RefusedToStart
@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
 
 
 @with_service
-def close(service: Service, job: JobId, *, as_json: Json = False) -> None:
+def close(service: Endpoint, job: JobId, *, as_json: Json = False) -> None:
     """Close an open job: no more tasks can be added."""
     with service.client() as client:
         output.print_job(client.request("POST", "jobs", job, "close"), as_json=as_json)
@@ -51,7 +51,7 @@ def close(service: Service, job: JobId, *, as_json: Json = False) -> None:
 
 @with_service
 def jobs(
-    service: Service,
+    service: Endpoint,
     *,
     status: Annotated[str | None, typer.Option(help="open, closed or deleted.")] = None,
     limit: Listed = 20,
@@ -84,7 +84,7 @@ def _numbers(run: Run | None) -> tuple[int, int, int]:
 
 
 @with_service
-def runs(service: Service, job: JobId, *, limit: Listed = 20, as_json: Json = False) -> None:
+def runs(service: Endpoint, job: JobId, *, limit: Listed = 20, as_json: Json = False) -> None:
     """List the runs of a job, the newest first."""
     with service.client() as client:
         found = list_runs(client, job, limit)
@@ -113,7 +113,7 @@ def _run_row(run: Run) -> tuple[object, ...]:
 
 
 @with_service
-def status(service: Service, job: JobId, *, follow: Follow = False, as_json: Json = False) -> None:
+def status(service: Endpoint, job: JobId, *, follow: Follow = False, as_json: Json = False) -> None:
     """Show the progress of a job; with --follow, until its run has ended.
 
     Exits with 0, or with 3 if the run ended otherwise than completed, or was deleted.
@@ -131,7 +131,7 @@ def status(service: Service, job: JobId, *, follow: Follow = False, as_json: Jso
 
 @with_service
 def results(
-    service: Service,
+    service: Endpoint,
     job: JobId,
     *,
     status: Annotated[
@@ -160,7 +160,7 @@ def results(
 
 
 @with_service
-def history(service: Service, job: JobId, task: TaskId, *, as_json: Json = False) -> None:
+def history(service: Endpoint, job: JobId, task: TaskId, *, as_json: Json = False) -> None:
     """List the attempts at a task."""
     with service.client() as client:
         raw = client.request("GET", "jobs", job, "tasks", task, "history")
@@ -178,31 +178,31 @@ def history(service: Service, job: JobId, task: TaskId, *, as_json: Json = False
 
 
 @with_service
-def pause(service: Service, job: JobId, *, as_json: Json = False) -> None:
+def pause(service: Endpoint, job: JobId, *, as_json: Json = False) -> None:
     """Pause the live run: tasks in flight finish, no others are started."""
     _change_run(service, job, "pause", as_json=as_json)
 
 
 @with_service
-def resume(service: Service, job: JobId, *, as_json: Json = False) -> None:
+def resume(service: Endpoint, job: JobId, *, as_json: Json = False) -> None:
     """Resume a paused run."""
     _change_run(service, job, "resume", as_json=as_json)
 
 
 @with_service
-def stop(service: Service, job: JobId, *, as_json: Json = False) -> None:
+def stop(service: Endpoint, job: JobId, *, as_json: Json = False) -> None:
     """Stop the live run for good; its results are kept."""
     _change_run(service, job, "stop", as_json=as_json)
 
 
-def _change_run(service: Service, job: str, action: str, *, as_json: bool) -> None:
+def _change_run(service: Endpoint, job: str, action: str, *, as_json: bool) -> None:
     with service.client() as client:
         output.print_run(client.request("POST", "jobs", job, action), as_json=as_json)
 
 
 @with_service
 def rerun(
-    service: Service,
+    service: Endpoint,
     job: JobId,
     *,
     status: Annotated[
@@ -252,7 +252,7 @@ def _print_rerun(raw: bytes, *, as_json: bool) -> None:
 
 @with_service
 def delete(
-    service: Service,
+    service: Endpoint,
     job: JobId,
     *,
     run: Annotated[str | None, typer.Option(help="Delete this run only.")] = None,
@@ -283,7 +283,7 @@ def _delete(client: Conveyor, job: str, run: str | None) -> None:
         return
     try:
         client.delete_run(job, run)
-    except NotFound as error:
+    except NotFoundError as error:
         advice = f"`conveyor runs {plain(job)}` lists the runs of the job"
         raise Advised(error, advice) from None
 

@@ -12,9 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 
 from conveyor.cli import output
 from conveyor.cli.bars import Bar
-from conveyor.cli.connect import Service
+from conveyor.cli.connect import Endpoint
 from conveyor.cli.output import plain
-from conveyor.client import Conveyor, TaskResult, Unreachable
+from conveyor.client import Conveyor, TaskResult, UnreachableError
 from conveyor.client.models import ResultRows
 from conveyor.client.transport import decoded
 from conveyor.domain.media import extension
@@ -43,7 +43,7 @@ class SavedPages(msgspec.Struct):
 class Listing:
     """The results of the latest run of a job, of one status or of all."""
 
-    def __init__(self, service: Service, job: str, status: str | None) -> None:
+    def __init__(self, service: Endpoint, job: str, status: str | None) -> None:
         self.service, self.job, self.status = service, job, status
 
     def print_table(self) -> None:
@@ -159,7 +159,7 @@ def _claim(folder: Path, job_id: str) -> None:
 def _file(folder: Path, row: TaskResult) -> Path:
     """Where a page goes; the name comes from the service and must not lead out of the folder."""
     if not SAFE_NAME.fullmatch(row.task_id):
-        raise Unreachable(f"the task id {plain(row.task_id)!r} cannot be used as a file name")
+        raise UnreachableError(f"the task id {plain(row.task_id)!r} cannot be used as a file name")
     return folder / f"{row.task_id}.{extension(row.type or '', row.content_type)}"
 
 

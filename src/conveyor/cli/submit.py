@@ -10,11 +10,11 @@ import msgspec
 import typer
 
 from conveyor.cli import output
-from conveyor.cli.connect import Follow, JobId, Json, Service, with_service
+from conveyor.cli.connect import Endpoint, Follow, JobId, Json, with_service
 from conveyor.cli.hints import Advised, explained
 from conveyor.cli.output import plain
 from conveyor.cli.task_files import MOST_TASKS, ListedTask, ListFile, list_name, open_list
-from conveyor.client import Added, Conveyor, Patience, Refused, SubmittedJob, Unreachable
+from conveyor.client import Added, ApiError, Conveyor, Patience, SubmittedJob, UnreachableError
 from conveyor.client.models import Column
 from conveyor.client.transport import decoded
 from conveyor.errors import ConveyorError, IdempotencyKeyConflict, RefusedToStart
@@ -86,7 +86,7 @@ class UploadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @with_service
 def submit(
-    service: Service,
+    service: Endpoint,
     file: File,
     *,
     param: Annotated[
@@ -133,7 +133,7 @@ def submit(
 
 
 def _submitted(
-    service: Service,
+    service: Endpoint,
     file: str,
     given: dict[str, object],
     form: ListOptions,
@@ -154,7 +154,7 @@ def _submitted(
     try:
         with service.client() as client:
             return client.request("POST", "jobs", body=given, idempotency_key=key)
-    except Refused as error:
+    except ApiError as error:
         if listed is None and error.code == IdempotencyKeyConflict.code:
             raise Advised(error, _LIST_OF_ITS_OWN) from None
         raise _naming_lines(error, file, listed or [], accepted=0) from None
@@ -223,7 +223,7 @@ def _checked_key(key: str | None) -> str:
 
 
 def _print_and_follow(
-    service: Service, raw: bytes, file: str, *, as_json: bool, follow: bool
+    service: Endpoint, raw: bytes, file: str, *, as_json: bool, follow: bool
 ) -> None:
     made = decoded(raw, SubmittedJob)
     if not follow:
@@ -252,7 +252,7 @@ def _print_submitted(made: SubmittedJob, raw: bytes, file: str, *, as_json: bool
 # Uploads.
 
 
-def upload(service: Service, source: ListFile, form: ListOptions, *, quiet: bool) -> str:
+def upload(service: Endpoint, source: ListFile, form: ListOptions, *, quiet: bool) -> str:
     """Upload a list; its file input id. A file is sent once more when the connection breaks."""
     from conveyor.cli.bars import UploadBar  # noqa: PLC0415 - loads rich
 
@@ -265,8 +265,8 @@ def upload(service: Service, source: ListFile, form: ListOptions, *, quiet: bool
             UploadBar(source.length, hidden=quiet) as bar,
         ):
             return client.upload(file, **options, on_sent=bar.sent)
-    except Unreachable as error:
-        raise Unreachable(
+    except UnreachableError as error:
+        raise UnreachableError(
             f"{source.name}: the upload was cut: {plain(error)}\n"
             "  nothing was submitted; repeat the command. A list compressed by gzip or zstd is "
             "sent faster"
@@ -326,7 +326,7 @@ def _index(option: str, text: str) -> int:
 
 @with_service
 def add(
-    service: Service,
+    service: Endpoint,
     job: JobId,
     file: File,
     *,
@@ -346,7 +346,7 @@ def add(
                 raw = client.request(
                     *("POST", "jobs", job, "tasks"), body=body, idempotency_key=str(uuid.uuid4())
                 )
-            except Refused as error:
+            except ApiError as error:
                 raise _naming_lines(error, file, batch, accepted=accepted) from None
             accepted += decoded(raw, Added).accepted_tasks
             if as_json:
@@ -368,7 +368,7 @@ def _batches(source: Iterable[ListedTask]) -> Iterator[tuple[list[ListedTask], b
 
 
 def _naming_lines(
-    error: Refused, file: str, listed: Sequence[ListedTask], *, accepted: int
+    error: ApiError, file: str, listed: Sequence[ListedTask], *, accepted: int
 ) -> ConveyorError:
     lines = [explained(error), *_faults(error, file, listed)]
     if accepted:
@@ -378,7 +378,7 @@ def _naming_lines(
     return PartlyRefused("\n".join(lines))
 
 
-def _faults(error: Refused, file: str, listed: Sequence[ListedTask]) -> Iterator[str]:
+def _faults(error: ApiError, file: str, listed: Sequence[ListedTask]) -> Iterator[str]:
     for fault in error.invalid_tasks[:MOST_NAMED]:
         line = fault.line
         if line is None:

@@ -10,7 +10,7 @@ import aiohttp
 from yarl import URL
 
 from conveyor.client.calls import DEFAULT_URL, Calls
-from conveyor.client.errors import Unreachable
+from conveyor.client.errors import UnreachableError
 from conveyor.client.transport import (
     CHUNK,
     OnOutage,
@@ -136,7 +136,7 @@ class AiohttpNetwork:
             yield
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise Unreachable(f"cannot reach {self._base}: {reason}") from error
+            raise UnreachableError(f"cannot reach {self._base}: {reason}") from error
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -184,7 +184,7 @@ class _Response:
                 with self._network_errors():
                     line = await self._response.content.readline()
             except ValueError as error:  # the library's error for a line without end
-                raise Unreachable(f"a line of the response is too long: {error}") from error
+                raise UnreachableError(f"a line of the response is too long: {error}") from error
             if not line:
                 return
             yield line

@@ -10,7 +10,7 @@ import msgspec
 
 from conveyor.client import results as result_pages
 from conveyor.client.chunks import Chunk, Tasks, chunked, key_of
-from conveyor.client.errors import NotFound, Problem, Refused, Unfinished
+from conveyor.client.errors import ApiError, NotFoundError, Problem, UnfinishedError
 from conveyor.client.events import Following
 from conveyor.client.exports import OnReceived, completed_export, download, export_state
 from conveyor.client.models import (
@@ -62,7 +62,7 @@ class Calls:
 
         Up to 10,000 tasks are one call; beyond that an open job is made, filled and closed, and
         no more than 10,000 tasks are held here. When the list raises, or a later part of it is
-        refused, the error is `Unfinished`: it names the job, which stays open.
+        refused, the error is `UnfinishedError`: it names the job, which stays open.
         """
         key = idempotency_key or str(uuid.uuid4())
         fields = {
@@ -200,7 +200,7 @@ class Calls:
         key = idempotency_key or str(uuid.uuid4())
         try:
             return Added(await self._fill(job_id, first, chunks, key, last_batch=last_batch))
-        except Unfinished as error:
+        except UnfinishedError as error:
             if error.accepted_tasks or error.__cause__ is None:
                 raise
             raise error.__cause__ from None  # nothing was begun
@@ -244,7 +244,7 @@ class Calls:
             async for state in states:
                 if state.has_ended and state.status != "deleted":
                     return await self.run(job_id, state.run_id)
-        raise NotFound(Problem(status=404, code="not_found", detail="The run was deleted"))
+        raise NotFoundError(Problem(status=404, code="not_found", detail="The run was deleted"))
 
     async def run(self, job_id: str, run_id: str) -> Run:
         return await self._transport.read(Run, path_of("jobs", job_id, "runs", run_id))
@@ -318,7 +318,7 @@ class Calls:
         return await export_state(self._transport, export)
 
     async def wait_export(self, export: RunExport, *, poll_every: float = 1.0) -> RunExport:
-        """An export once its file is there; `NotExported` if it never will be."""
+        """An export once its file is there; `ExportError` if it never will be."""
         return await completed_export(self._transport, export, poll_every)
 
     async def save_export(
@@ -364,7 +364,7 @@ class Calls:
         return decoded(await self._transport.call("POST", path, key=key), Rerun)
 
     async def delete(self, job_id: str) -> None:
-        """Delete a job with all its runs and results. One that is gone already is `NotFound`."""
+        """Delete a job with all its runs and results. One that is gone already is `NotFoundError`."""
         await self._delete(path_of("jobs", job_id))
 
     async def delete_run(self, job_id: str, run_id: str) -> None:
@@ -393,7 +393,7 @@ class Calls:
         async def once() -> None:
             try:
                 await self._transport.call_once("DELETE", path, sendings=sendings)
-            except NotFound:
+            except NotFoundError:
                 if sendings.times == 1:  # else a call whose response was lost has deleted it
                     raise
 
@@ -424,11 +424,11 @@ class Calls:
                 if chunk.is_last:
                     return accepted
                 chunk = await anext(rest)
-        except Refused as error:
+        except ApiError as error:
             cause = _shifted(error, chunk.first)
-            raise Unfinished(job_id, accepted, key, cause) from cause
+            raise UnfinishedError(job_id, accepted, key, cause) from cause
         except Exception as error:
-            raise Unfinished(job_id, accepted, key, error) from error
+            raise UnfinishedError(job_id, accepted, key, error) from error
 
     async def _add(self, job_id: str, chunk: Chunk, key: str, *, close: bool) -> int:
         raw = await self._transport.call(
@@ -441,7 +441,7 @@ class Calls:
         return decoded(raw, Added).accepted_tasks
 
 
-def _shifted(error: Refused, by: int) -> Refused:
+def _shifted(error: ApiError, by: int) -> ApiError:
     """The same refusal, naming tasks by their place in the whole list."""
     faults = [
         msgspec.structs.replace(fault, index=fault.index + by) for fault in error.invalid_tasks

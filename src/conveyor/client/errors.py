@@ -1,18 +1,18 @@
-"""What can go wrong when a service is asked.
+"""Every error that the client raises on purpose.
 
 ClientError
-├── Refused               the service answered, and said no
-│   ├── InvalidRequest    400, 413, 422: the request is at fault; see `invalid_tasks`
-│   ├── Unauthenticated   401, 403
-│   ├── NotFound          404
-│   ├── NotServed         405, 501: this service does not have that
-│   ├── Conflict          409
-│   ├── Expired           410
-│   ├── TooMany           429: and asking again was of no help
-│   └── Unavailable       5xx: and asking again was of no help
-├── Unreachable           no answer, or none that makes sense
-├── NotExported           the service could not make an export
-└── Unfinished            a submission ended midway; its job is there, and open
+├── ApiError                  the service refused
+│   ├── BadRequestError       400, 413, 422: the request is wrong; see `invalid_tasks`
+│   ├── AuthenticationError   401, 403
+│   ├── NotFoundError         404
+│   ├── NotSupportedError     405, 501: this service does not have that
+│   ├── ConflictError         409
+│   ├── ExpiredError          410
+│   ├── RateLimitError        429, and repeating the call did not help
+│   └── ServerError           5xx, and repeating the call did not help
+├── UnreachableError          no response, or none of this API
+├── ExportError               the service could not make an export
+└── UnfinishedError           a submission ended midway; its job exists, and is open
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,13 +43,13 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientError(ConveyorError):
-    """Whatever this client raises on purpose."""
+    """The base of every error of the client."""
 
     code = "client"
 
 
-class Refused(ClientError):
-    """The service answered, and said no."""
+class ApiError(ClientError):
+    """The service refused: `code` is stable, `detail` is for people."""
 
     def __init__(self, problem: Problem, *, retry_after: float | None = None) -> None:
         said = problem.detail or problem.title or "Refused"
@@ -63,38 +63,38 @@ class Refused(ClientError):
         self.retry_after = retry_after  # seconds
 
 
-class InvalidRequest(Refused): ...
+class BadRequestError(ApiError): ...
 
 
-class Unauthenticated(Refused): ...
+class AuthenticationError(ApiError): ...
 
 
-class NotFound(Refused): ...
+class NotFoundError(ApiError): ...
 
 
-class NotServed(Refused): ...
+class NotSupportedError(ApiError): ...
 
 
-class Conflict(Refused): ...
+class ConflictError(ApiError): ...
 
 
-class Expired(Refused): ...
+class ExpiredError(ApiError): ...
 
 
-class TooMany(Refused): ...
+class RateLimitError(ApiError): ...
 
 
-class Unavailable(Refused): ...
+class ServerError(ApiError): ...
 
 
-class Unreachable(ClientError):
-    """There was no answer, or none that can be made sense of."""
+class UnreachableError(ClientError):
+    """There was no response, or none of this API."""
 
     code = "unreachable"
 
 
-class NotExported(ClientError):
-    """The service could not make an export: `reason` is its own word for why."""
+class ExportError(ClientError):
+    """The service could not make an export; `reason` is the one that it gives."""
 
     code = "not_exported"
 
@@ -104,7 +104,7 @@ class NotExported(ClientError):
         self.reason = reason
 
 
-class Unfinished(ClientError):
+class UnfinishedError(ClientError):
     """A submission ended midway, by the list or by the service: the cause says which.
 
     The job is open and holds the tasks that were accepted. Submit the same list with the same
@@ -124,28 +124,28 @@ class Unfinished(ClientError):
         self.invalid_tasks: Sequence[InvalidTask] = getattr(cause, "invalid_tasks", [])
 
 
-KINDS: dict[int, type[Refused]] = {
-    400: InvalidRequest,
-    401: Unauthenticated,
-    403: Unauthenticated,
-    404: NotFound,
-    405: NotServed,
-    409: Conflict,
-    410: Expired,
-    413: InvalidRequest,
-    422: InvalidRequest,
-    429: TooMany,
-    501: NotServed,
+KINDS: dict[int, type[ApiError]] = {
+    400: BadRequestError,
+    401: AuthenticationError,
+    403: AuthenticationError,
+    404: NotFoundError,
+    405: NotSupportedError,
+    409: ConflictError,
+    410: ExpiredError,
+    413: BadRequestError,
+    422: BadRequestError,
+    429: RateLimitError,
+    501: NotSupportedError,
 }
 
 
-def refusal(status: int, raw: bytes, headers: Mapping[str, str]) -> Refused:
+def refusal(status: int, raw: bytes, headers: Mapping[str, str]) -> ApiError:
     """The error that a response of that status is."""
     try:
         problem = msgspec.json.decode(raw, type=Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         problem = Problem(detail="The answer is none of this API's; is the base URL right?")
-    kind = KINDS.get(status, Unavailable if status >= 500 else Refused)
+    kind = KINDS.get(status, ServerError if status >= 500 else ApiError)
     request_id, asked = headers.get("X-Request-ID") or "", headers.get("Retry-After") or ""
     wait = float(asked) if asked.strip().isdecimal() else None
     problem = msgspec.structs.replace(problem, status=status, request_id=request_id)

@@ -8,7 +8,13 @@ from contextlib import aclosing
 
 import msgspec
 
-from conveyor.client.errors import ClientError, NotFound, NotServed, Refused, Unreachable
+from conveyor.client.errors import (
+    ApiError,
+    ClientError,
+    NotFoundError,
+    NotSupportedError,
+    UnreachableError,
+)
 from conveyor.client.models import Job, Progress, Run, latest_run
 from conveyor.client.transport import Failures, Response, Transport, decoded, of_run, path_of
 
@@ -99,7 +105,7 @@ class Following:
                     async for event in events:
                         self._seen = event.id or None
                         yield decoded(event.data, Progress)
-        except (NotFound, NotServed):
+        except (NotFoundError, NotSupportedError):
             # No such path, or no such run: asking for the run itself tells which.
             raise NoEvents("this service has no events of runs") from None
 
@@ -109,7 +115,7 @@ class Following:
         while True:
             try:
                 run = await self._run()
-            except NotFound:
+            except NotFoundError:
                 if self._last is None:
                     raise
                 yield msgspec.structs.replace(self._last, status="deleted", eta_seconds=None)
@@ -130,8 +136,8 @@ class Following:
 
 
 def _may_pass(error: ClientError) -> bool:
-    return isinstance(error, Unreachable) or (
-        isinstance(error, Refused) and (error.status == 429 or error.status >= 500)
+    return isinstance(error, UnreachableError) or (
+        isinstance(error, ApiError) and (error.status == 429 or error.status >= 500)
     )
 
 

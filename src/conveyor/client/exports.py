@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from conveyor.client.errors import ClientError, NotExported, Unreachable, refusal
+from conveyor.client.errors import ClientError, ExportError, UnreachableError, refusal
 from conveyor.client.models import RunExport
 from conveyor.client.transport import Failures, Transport, may_pass, of_run, path_of
 
@@ -22,7 +22,7 @@ async def completed_export(transport: Transport, export: RunExport, poll_every: 
     while True:
         export = await export_state(transport, export)
         if export.status == "failed":
-            raise NotExported(export.export_id, export.error or "no reason was given")
+            raise ExportError(export.export_id, export.error or "no reason was given")
         if export.status == "completed" and export.download_url:
             return export
         await transport.network.sleep(poll_every)
@@ -63,7 +63,7 @@ async def _fetch_rest(
         if response.status == NO_SUCH_PART:
             # It is as long as the whole, or longer: that tells nothing about what is in it.
             file.unlink()  # noqa: ASYNC240 - a quick call
-            raise Unreachable("the partial file does not belong to this export")
+            raise UnreachableError("the partial file does not belong to this export")
         if response.status >= 300:
             raise refusal(response.status, await response.read(), response.headers)
         done = had if response.status == PARTIAL else 0

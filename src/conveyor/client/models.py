@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from conveyor.client.errors import NotFound, Problem
+from conveyor.client.errors import NotFoundError, Problem
 from conveyor.wire import WireAdded as Added
 from conveyor.wire import WireAttempt as Attempt
 from conveyor.wire import WireBadRow as BadRow
@@ -96,5 +96,5 @@ class RunExport(WireExport, frozen=True, kw_only=True):
 def latest_run(job: Job) -> Run:
     """The latest run; all may be deleted, or a scheduled job may not have had one yet."""
     if job.latest_run is None:
-        raise NotFound(Problem(status=404, code="not_found", detail="The job has no run"))
+        raise NotFoundError(Problem(status=404, code="not_found", detail="The job has no run"))
     return job.latest_run

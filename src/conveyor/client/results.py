@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from conveyor.client.errors import ClientError, Expired
+from conveyor.client.errors import ClientError, ExpiredError
 from conveyor.client.models import ResultRows, TaskResult
 from conveyor.client.transport import Fetching, Transport, decoded, of_run, path_of
 
@@ -69,7 +69,7 @@ async def _outcome(transport: Transport, row: TaskResult) -> TaskResult | Client
         return row
     try:
         return msgspec.structs.replace(row, body=await transport.body(content_of(row)))
-    except Expired:  # between the listing and now
+    except ExpiredError:  # between the listing and now
         return msgspec.structs.replace(row, status="expired", result_url=None)
     except ClientError as error:
         return error

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 from urllib.parse import urlsplit
 
 from conveyor.client.calls import DEFAULT_URL, Calls
-from conveyor.client.errors import Unreachable
+from conveyor.client.errors import UnreachableError
 from conveyor.client.transport import (
     CHUNK,
     LONGEST_LINE,
@@ -266,7 +266,7 @@ class HttpNetwork:
         except (OSError, HTTPException) as error:
             self.check_open()
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise Unreachable(f"cannot reach {self._base}: {reason}") from error
+            raise UnreachableError(f"cannot reach {self._base}: {reason}") from error
 
     async def sleep(self, seconds: float) -> None:
         self._left.wait(seconds)
@@ -340,7 +340,7 @@ class _HttpResponse:
             for line in whole:
                 yield line + b"\n"
             if len(rest) > LONGEST_LINE:
-                raise Unreachable("a line of the response is too long")
+                raise UnreachableError("a line of the response is too long")
             if not some:
                 break
         if rest:

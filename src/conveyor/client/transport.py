@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from conveyor import __version__
-from conveyor.client.errors import ClientError, Refused, Unreachable, refusal
+from conveyor.client.errors import ApiError, ClientError, UnreachableError, refusal
 
 T = TypeVar("T")
 Query = Mapping[str, str | int | None]
@@ -77,7 +77,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Response(Protocol):
-    """The head of a response, and its body as it arrives. Raises `Unreachable` when it is cut."""
+    """The head of a response, and its body as it arrives. Raises `UnreachableError` when it is cut."""
 
     @property
     def status(self) -> int: ...
@@ -352,7 +352,7 @@ def decoded(raw: bytes | msgspec.Raw, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise Unreachable("the answer is none of this API's; is the base URL right?") from None
+        raise UnreachableError("the answer is none of this API's; is the base URL right?") from None
 
 
 def is_whole(file: Path, headers: Mapping[str, str]) -> bool:
@@ -367,8 +367,8 @@ def is_whole(file: Path, headers: Mapping[str, str]) -> bool:
 
 def may_pass(error: ClientError, wait_out: frozenset[str] = frozenset()) -> bool:
     """Whether asking again may help."""
-    if not isinstance(error, Refused):
-        return isinstance(error, Unreachable)
+    if not isinstance(error, ApiError):
+        return isinstance(error, UnreachableError)
     lasting = error.code in LASTING and error.retry_after is None
     return error.code in wait_out or (error.status in PASSING and not lasting)
 
@@ -382,4 +382,4 @@ def _check(response: Response, digest: "hashlib._Hash") -> None:
     """By the checksum where there is one; the network finds a body that is too short."""
     promised = CHECKSUM.fullmatch(response.headers.get("ETag", ""))
     if promised and promised[1] != digest.hexdigest():
-        raise Unreachable("a page did not arrive whole")
+        raise UnreachableError("a page did not arrive whole")
