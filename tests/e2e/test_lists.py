@@ -183,9 +183,9 @@ def test_a_spec_that_cannot_be_is_refused(
 
 
 HOSTILE: dict[str, tuple[dict[str, Any], bytes, int, str]] = {
-    "empty": (TXT, b"", 400, "no row"),
-    "empty csv": (CSV, b"", 400, "not even its header"),
-    "only a header": (CSV, b"id,url\n", 400, "no row"),
+    "empty": (TXT, b"", 400, "at least one row"),
+    "empty csv": (CSV, b"", 400, "begin with its header"),
+    "only a header": (CSV, b"id,url\n", 400, "at least one row"),
     "wrong delimiter": (CSV, b"id;url\n1;https://ok.example/\n", 400, "split at ','"),
     "no such column": (CSV, b"id,link\n1,https://ok.example/\n", 400, "no column `url`"),
     "column out of range": (
@@ -199,7 +199,7 @@ HOSTILE: dict[str, tuple[dict[str, Any], bytes, int, str]] = {
     "not utf-8": (TXT, b"https://ok.example/\xff\n", 400, "invalid_utf8"),
     "utf-16": (TXT, "https://ok.example/\n".encode("utf-16"), 400, "UTF-16"),
     "a json array": (NDJSON, b'[{"url": "https://ok.example/"}]', 400, "JSON array"),
-    "a zip": (TXT, b"PK\x03\x04" + bytes(100), 400, "packed by zip"),
+    "a zip": (TXT, b"PK\x03\x04" + bytes(100), 400, "compressed with zip"),
     "gzip cut short": (TXT, zipped(urls(9))[:-9], 400, "cut short"),
     "a quote never closed": (CSV, b'id,url\n1,"https://ok.example/\n', 400, "unterminated_quote"),
 }
