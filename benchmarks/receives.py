@@ -84,8 +84,8 @@ def main() -> None:
         for gate, cooldown, bounces in product((False, True), repeat=3):
             lines = Lines(gate, cooldown, bounces)
             _show(str(lines), time_lapse.run(_plain(scene, lines)))
-        _show("conveyor, one process", time_lapse.run(_pumps(scene, 1)))
-        ours = time_lapse.run(_pumps(scene, WORKERS))
+        _show("conveyor, one process", time_lapse.run(_dispatchers(scene, 1)))
+        ours = time_lapse.run(_dispatchers(scene, WORKERS))
         _show(f"conveyor, {WORKERS} processes", ours)
         kept = ours.received <= GOAL * TASKS and not ours.dead
         print(f"at most {GOAL} receives a message and none dead: {'yes' if kept else 'NO'}")
@@ -111,7 +111,7 @@ def _fleet(scene: Scene, processes: int) -> Fleet:
     return fleet
 
 
-async def _pumps(scene: Scene, processes: int) -> Figures:
+async def _dispatchers(scene: Scene, processes: int) -> Figures:
     fleet = _fleet(scene, processes)
     await fleet.submit(TASKS)
     async with fleet.at_work():

@@ -234,7 +234,7 @@ def _page(_task: Task) -> Result:
     return Fetched(content=b"page", format="html")
 
 
-async def test_a_run_is_paused_and_resumed_and_the_pump_is_told() -> None:
+async def test_a_run_is_paused_and_resumed_and_the_dispatcher_is_woken() -> None:
     house = a_house()
     job_id, run_id = await house.submit(3)
     house.woken.clear()

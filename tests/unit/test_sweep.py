@@ -53,7 +53,7 @@ async def test_a_lapsed_lease_that_nobody_took_over_is_freed_once() -> None:
     assert (task.status, task.lost, task.attempts) == (TaskStatus.PENDING, 1, 0)
 
 
-async def test_a_lease_that_has_only_just_lapsed_is_left_to_the_pumps() -> None:
+async def test_a_lease_that_has_only_just_lapsed_is_left_to_the_dispatchers() -> None:
     house = a_house()
     _, run_id = await house.submit(1)
     await house.work.claim({run_id: 1})
