@@ -117,7 +117,7 @@ def _wire_quotas(settings: Settings, engines: Engines) -> Quotas:
         active_jobs=settings.active_jobs,
         scheduled_jobs=settings.scheduled_jobs,
         open_tasks=settings.open_tasks,
-        upload_slots=settings.upload_slots,
+        unused_file_inputs=settings.unused_file_inputs,
         active_exports=settings.active_exports,
     )
 

@@ -218,7 +218,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int, _about("Scheduled jobs of one caller; 0 is any number.", ge=0)
     ] = 0
     open_tasks: Annotated[int, _about("Unfinished tasks of one caller; 0 is any number.", ge=0)] = 0
-    upload_slots: Annotated[
+    unused_file_inputs: Annotated[
         int, _about("File inputs of one caller that no job uses yet; 0 is any number.", ge=0)
     ] = 1_000
     active_exports: Annotated[

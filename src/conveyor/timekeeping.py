@@ -49,7 +49,7 @@ class DueTimes(Protocol):
 class Timekeeper:
     clock: SteppingClock
     due_times: DueTimes
-    owed: timedelta = timedelta()  # set back, and not repaired yet
+    unrepaired: timedelta = timedelta()  # set back, and not repaired yet
     noted_at: float = 0.0
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -59,7 +59,7 @@ class Timekeeper:
             except ConveyorError as error:  # the disk is full or away: it is tried again
                 log.warning("clock.unrepaired", why=str(error))
             except Exception:
-                log.exception("step.bug", step="timekeeper")  # what is owed is tried again
+                log.exception("step.bug", step="timekeeper")  # the repair is tried again
             await rest(stopping, EVERY)
 
     async def step(self) -> None:
@@ -71,10 +71,10 @@ class Timekeeper:
         elif step < timedelta():
             log.warning("clock.set_back", seconds=round(-step.total_seconds(), 3))
             self.clock.adopt()
-            self.owed -= step
-        if self.owed:
-            await self.due_times.set_back(self.owed)
-            self.owed = timedelta()
+            self.unrepaired -= step
+        if self.unrepaired:
+            await self.due_times.set_back(self.unrepaired)
+            self.unrepaired = timedelta()
         elif self.clock.monotonic() - self.noted_at >= NOTE_EVERY:
             await self.due_times.note()
             self.noted_at = self.clock.monotonic()

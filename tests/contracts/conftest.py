@@ -29,7 +29,7 @@ from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
 from conveyor.ports.coordination import Coordination
 from conveyor.testing.clock import FakeClock, FakeIds
-from conveyor.testing.contracts.coordination import Permits
+from conveyor.testing.contracts.coordination import PermitsUnderTest
 from conveyor.testing.contracts.engine import Engine
 from conveyor.testing.contracts.queues import QueueBench
 from conveyor.testing.memory.blobs import MemoryBlobs
@@ -160,9 +160,11 @@ def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
 
 
 @pytest.fixture(params=COORDINATION)
-def permits(request: pytest.FixtureRequest) -> Permits:
+def permits(request: pytest.FixtureRequest) -> PermitsUnderTest:
     clock = FakeClock()
-    return Permits(coordination=COORDINATION[request.param](clock), clock=clock, lease=LEASE)
+    return PermitsUnderTest(
+        coordination=COORDINATION[request.param](clock), clock=clock, lease=LEASE
+    )
 
 
 @pytest.fixture(params=QUEUES)

@@ -222,7 +222,7 @@ def _has_room(api: httpx.Client, path: str) -> bool:
 def test_upload_slots_that_no_job_uses_are_limited(gateway: Program, tmp_path: Path) -> None:
     with (
         service(
-            data=tmp_path, gateway=gateway.url, environ={"CONVEYOR_UPLOAD_SLOTS": "2"}
+            data=tmp_path, gateway=gateway.url, environ={"CONVEYOR_UNUSED_FILE_INPUTS": "2"}
         ) as program,
         client_of(program) as api,
         client_of(program, key="another") as other,
@@ -230,7 +230,7 @@ def test_upload_slots_that_no_job_uses_are_limited(gateway: Program, tmp_path: P
         first, second = [api.post("/job_inputs", json={"type": "txt"}).json() for _ in range(2)]
         refused = api.post("/job_inputs", json={"type": "txt"})
         problem = problem_of(refused, 429, "quota_exceeded")
-        assert (problem["quota"], problem["limit"], problem["used"]) == ("upload_slots", 2, 2)
+        assert (problem["quota"], problem["limit"], problem["used"]) == ("unused_file_inputs", 2, 2)
         assert refused.headers["retry-after"] == "10"
         assert other.post("/job_inputs", json={"type": "txt"}).status_code == 201
         # A file input that a job uses does not count any more.

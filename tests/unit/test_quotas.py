@@ -48,7 +48,7 @@ A_JOB = QuotaDemand(caller=CALLER, jobs=1, tasks=5)
         ("scheduled_jobs", 2, QuotaDemand(caller=CALLER, scheduled=1)),
         ("open_tasks", 35, A_JOB),
         ("open_tasks", 35, QuotaDemand(caller=CALLER, tasks=5)),
-        ("upload_slots", 4, QuotaDemand(caller=CALLER, file_inputs=1)),
+        ("unused_file_inputs", 4, QuotaDemand(caller=CALLER, file_inputs=1)),
         ("active_exports", 3, QuotaDemand(caller=CALLER, exports=1)),
     ],
 )

@@ -45,7 +45,7 @@ class Links:
         """Where a list is to be put, as the content type its kind has, and until when."""
         expires_at = min(self._in(UPLOAD_LIFE), file_input.expires_at)
         bound = CONTENT_TYPES[file_input.spec.format]
-        return self._link(base, _slot(file_input.id), expires_at, bound), expires_at
+        return self._link(base, _path_of(file_input.id), expires_at, bound), expires_at
 
     def check_file_input(
         self, file_input_id: InputId, content_type: str, query: QueryParams
@@ -55,7 +55,11 @@ class Links:
             "send it unaltered, with the `upload.headers` that came with it"
         )
         self._check(
-            _slot(file_input_id), query, "ask for a new file input", bound=content_type, wrong=wrong
+            _path_of(file_input_id),
+            query,
+            "ask for a new file input",
+            bound=content_type,
+            wrong=wrong,
         )
 
     def _in(self, life: timedelta) -> datetime:
@@ -91,5 +95,5 @@ def _export(export_id: ExportId) -> str:
     return f"/_local/exports/{export_id}"
 
 
-def _slot(file_input_id: InputId) -> str:
+def _path_of(file_input_id: InputId) -> str:
     return f"/_local/inputs/{file_input_id}"

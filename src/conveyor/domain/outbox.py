@@ -191,18 +191,18 @@ def _webhook_payload(event_id: EventId, job: Job, run: Run, settled: Counts) -> 
 
 def postponed(event: OutboxEvent, until: datetime) -> OutboxEvent:
     """Not due before `until`: leased to a sender, or waiting for its turn. Nothing was sent."""
-    return _owed(event, due_at=until)
+    return _still_owed(event, due_at=until)
 
 
 def retried(event: OutboxEvent, delivery: Delivery, due_at: datetime) -> OutboxEvent:
     """The delivery failed: send the event again."""
     deliveries = _with(event, delivery)
-    return _owed(event, deliveries=deliveries, due_at=due_at, tries=event.tries + 1)
+    return _still_owed(event, deliveries=deliveries, due_at=due_at, tries=event.tries + 1)
 
 
 def repeated(event: OutboxEvent, delivery: Delivery, due_at: datetime) -> OutboxEvent:
     """A heartbeat was delivered: the next one is due."""
-    return _owed(event, deliveries=_with(event, delivery), due_at=due_at, tries=0)
+    return _still_owed(event, deliveries=_with(event, delivery), due_at=due_at, tries=0)
 
 
 def delivered(event: OutboxEvent, delivery: Delivery) -> OutboxEvent:
@@ -243,7 +243,7 @@ def last_tried(event: OutboxEvent) -> datetime:
     return event.deliveries[-1].started_at if event.deliveries else event.occurred_at
 
 
-def _owed(event: OutboxEvent, **changes: object) -> OutboxEvent:
+def _still_owed(event: OutboxEvent, **changes: object) -> OutboxEvent:
     if event.status is not EventStatus.OWED:
         raise IllegalMove(f"event {event.id} must be owed, is {event.status}")
     return msgspec.structs.replace(event, **changes)

@@ -1,6 +1,6 @@
 """Pack: all of a run into one zip file in blob storage, in memory that does not grow with it.
 
-Results are read and deflated many at a time, in threads, a few portions ahead of the writing. The
+Results are read and deflated many at a time, in threads, a few chunks ahead of the writing. The
 directory and the manifest stand at the end of the file and grow with the run: until then each is
 a blob of its own, written along the way, read back, and removed.
 """
@@ -38,14 +38,14 @@ from conveyor.ports.tasks import Tasks
 PAGE = 250  # rows read at a time
 PORTION = 2 * 1024 * 1024  # bytes of results read and deflated at a time
 LARGE = 1024 * 1024  # from so many bytes on a result is streamed
-AHEAD = 2  # portions under way while another is written
+AHEAD = 2  # chunks under way while another is written
 DEPTH = 4  # pieces that wait to be written to a spool
 DIRECTORY, LINES = "directory", "manifest"
 
 Wanted = Callable[[], Awaitable[bool]]
 
 
-class Portion(msgspec.Struct, frozen=True):
+class RowChunk(msgspec.Struct, frozen=True):
     """Tasks next to each other, whose results fit in memory; a large one is alone."""
 
     tasks: Sequence[Task]
@@ -58,7 +58,7 @@ class Portion(msgspec.Struct, frozen=True):
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """A portion ready to be written; a large result is still to be streamed."""
+    """A chunk ready to be written; a large result is still to be streamed."""
 
     files: Sequence[tuple[Entry, bytes]] = ()
     lines: bytes = b""
@@ -77,8 +77,8 @@ class ZipExport:
         """Write the file of an export's claim, and say how long it is; or why there is none."""
         try:
             async with asyncio.TaskGroup() as group:
-                portions = self._portions(export, job, is_wanted)
-                content = self._content(export, job, portions, group)
+                chunks = self._row_chunks(export, job, is_wanted)
+                content = self._content(export, job, chunks, group)
                 return await self.blobs.put(export_blob(export), content)
         except BaseExceptionGroup as errors:
             first = _first(errors)
@@ -98,14 +98,14 @@ class ZipExport:
         self,
         export: Export,
         job: Job,
-        portions: AsyncIterator[Portion],
+        chunks: AsyncIterator[RowChunk],
         group: asyncio.TaskGroup,
     ) -> AsyncIterator[bytes]:
         """The file, front to back."""
         directory = Feed(self.blobs, spool_blob(export, DIRECTORY), group)
         manifest = Feed(self.blobs, spool_blob(export, LINES), group)
         archive = Archive(directory)
-        async for ready in self._ahead(job, portions, group):
+        async for ready in self._ahead(job, chunks, group):
             if ready.large:
                 async for piece in self._streamed(ready.large, archive, manifest):
                     yield piece
@@ -121,28 +121,28 @@ class ZipExport:
         yield ending(archive.count, archive.offset, length)
 
     async def _ahead(
-        self, job: Job, portions: AsyncIterator[Portion], group: asyncio.TaskGroup
+        self, job: Job, chunks: AsyncIterator[RowChunk], group: asyncio.TaskGroup
     ) -> AsyncIterator[Packed]:
-        """Portions made ready in their order, some while those before them are written."""
+        """Chunks made ready in their order, some while those before them are written."""
         under_way = deque[asyncio.Task[Packed]]()
-        async for portion in portions:
-            under_way.append(group.create_task(self._ready(job, portion)))
+        async for chunk in chunks:
+            under_way.append(group.create_task(self._ready(job, chunk)))
             if len(under_way) > AHEAD:
                 yield await under_way.popleft()
         while under_way:
             yield await under_way.popleft()
 
-    async def _ready(self, job: Job, portion: Portion) -> Packed:
-        if portion.large and not has_expired(portion.large, job.result_ttl_days, portion.now):
-            return Packed(large=portion.large)
+    async def _ready(self, job: Job, chunk: RowChunk) -> Packed:
+        if chunk.large and not has_expired(chunk.large, job.result_ttl_days, chunk.now):
+            return Packed(large=chunk.large)
         there = [
             (task, task.result)
-            for task in portion.tasks
-            if task.result and not has_expired(task, job.result_ttl_days, portion.now)
+            for task in chunk.tasks
+            if task.result and not has_expired(task, job.result_ttl_days, chunk.now)
         ]
         contents = await self.bodies.load_many([result.locator for _, result in there])
         loaded = {task.id: content for (task, _), content in zip(there, contents, strict=True)}
-        return await asyncio.to_thread(_packed, portion.tasks, loaded)
+        return await asyncio.to_thread(_packed, chunk.tasks, loaded)
 
     async def _streamed(
         self, task: Task, archive: "Archive", manifest: "Feed"
@@ -162,9 +162,9 @@ class ZipExport:
         is_whole = stream.length == task.result.length
         await manifest.add(told(task, entry=name, fault=None if is_whole else Fault.DAMAGED))
 
-    async def _portions(
+    async def _row_chunks(
         self, export: Export, job: Job, is_wanted: Wanted
-    ) -> AsyncIterator[Portion]:
+    ) -> AsyncIterator[RowChunk]:
         """The run's rows as they are read, as long as the file is wanted and not too large."""
         after: int | None = -1
         total = 0
@@ -181,7 +181,7 @@ class ZipExport:
             if total > self.cap:
                 raise _Stop(Unmade(too_large(self.cap)))
             for tasks in _portioned(page.tasks):
-                yield Portion(tasks, now)
+                yield RowChunk(tasks, now)
             after = page.cursor
 
 
@@ -246,7 +246,7 @@ class _Stop(Exception):
 
 
 def _packed(tasks: Sequence[Task], loaded: Mapping[TaskId, bytes | None]) -> Packed:
-    """The files and lines of a portion; what is in no `loaded` has expired."""
+    """The files and lines of a chunk; what is in no `loaded` has expired."""
     files, lines = list[tuple[Entry, bytes]](), list[bytes]()
     for task in tasks:
         result, content = task.result, loaded.get(task.id)

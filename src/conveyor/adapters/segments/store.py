@@ -13,7 +13,7 @@ from conveyor.adapters.segments.index import Index, Place, open_index, visit_ind
 from conveyor.adapters.segments.reclaim import Reclaimer
 from conveyor.adapters.segments.records import END, LIVE_START, content_of, date_of, head, urn
 from conveyor.adapters.segments.segment_files import SegmentFiles, clear_left, cut, learn
-from conveyor.adapters.segments.writer import Appender, Job, Put, Record, Writer
+from conveyor.adapters.segments.writer import Appender, Put, Record, Writer, WriterCall
 from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import Unavailable
 from conveyor.ports.bodies import BodyName, Kept
@@ -122,7 +122,7 @@ class SegmentStore:
 
     async def _do(self, call: Callable[[], T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._writing.put(Job(call, future))
+        self._writing.put(WriterCall(call, future))
         return await future
 
     async def _ask(self, call: Callable[[], T]) -> T:

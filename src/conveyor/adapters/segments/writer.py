@@ -29,7 +29,7 @@ QUIET = 2.0  # seconds without a call after which there is time to tidy
 BUSY_ROUNDS = 50  # so many groups without a removal will do as well
 
 
-class Job(Generic[T]):
+class WriterCall(Generic[T]):
     """Something for the thread to do, and who waits for it."""
 
     __slots__ = ("call", "error", "future", "result")
@@ -56,7 +56,7 @@ class Job(Generic[T]):
             self.future.set_result(self.result)  # type: ignore[arg-type]
 
 
-class Put(Job[list[Kept]]):
+class Put(WriterCall[list[Kept]]):
     """Records to be written with those of others, and what is told of them when they last."""
 
     __slots__ = ("records", "size")
@@ -157,11 +157,11 @@ class Writer:
         self._tidy = tidy
         self._rounds = 0
         self._untidy = True
-        self._waiting: queue.SimpleQueue[Job[object] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[WriterCall[object] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="segments-write", daemon=True)
         self._thread.start()
 
-    def put(self, job: "Job[T]") -> None:
+    def put(self, job: "WriterCall[T]") -> None:
         self._waiting.put(job)  # type: ignore[arg-type]
 
     def close(self) -> None:
@@ -169,14 +169,14 @@ class Writer:
         self._thread.join()
 
     def _run(self) -> None:
-        held: Job[object] | None = None
+        held: WriterCall[object] | None = None
         while (first := held or self._next()) is not None:
             group, held, last = self._gather(first)
             self._do(group)
             if last:
                 return
 
-    def _next(self) -> "Job[object] | None":
+    def _next(self) -> "WriterCall[object] | None":
         """The next job; until it comes, or when it has been busy for long, tidy."""
         while self._untidy:
             try:
@@ -199,8 +199,8 @@ class Writer:
             self._untidy = False
 
     def _gather(
-        self, first: "Job[object]"
-    ) -> tuple[list["Job[object]"], "Job[object] | None", bool]:
+        self, first: "WriterCall[object]"
+    ) -> tuple[list["WriterCall[object]"], "WriterCall[object] | None", bool]:
         """Puts that wait in a row; what comes after them; whether that is the end."""
         group, size = [first], first.size if isinstance(first, Put) else MOST_GROUPED
         while size < MOST_GROUPED:
@@ -216,7 +216,7 @@ class Writer:
             size += job.size
         return group, None, False
 
-    def _do(self, group: list["Job[object]"]) -> None:
+    def _do(self, group: list["WriterCall[object]"]) -> None:
         puts = [job for job in group if isinstance(job, Put)]
         if puts:
             self._rounds += 1
@@ -240,6 +240,6 @@ class Writer:
                 self._put_all([one])
 
 
-def _resolve(group: "list[Job[object]]") -> None:
+def _resolve(group: "list[WriterCall[object]]") -> None:
     for job in group:
         job.resolve()

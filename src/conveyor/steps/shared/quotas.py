@@ -49,14 +49,14 @@ class Quotas:
     active_jobs: int = 0
     scheduled_jobs: int = 0
     open_tasks: int = 0
-    upload_slots: int = 0
+    unused_file_inputs: int = 0
     active_exports: int = 0
 
     async def check(self, demand: QuotaDemand) -> None:
         """Refuse with `QuotaExceeded` what would go past a limit."""
         limits = {
             "scheduled_jobs": (demand.scheduled, self.scheduled_jobs),
-            "upload_slots": (demand.file_inputs, self.upload_slots),
+            "unused_file_inputs": (demand.file_inputs, self.unused_file_inputs),
             "active_exports": (demand.exports, self.active_exports),
             "active_jobs": (demand.jobs, self.active_jobs),
             "open_tasks": (demand.tasks, self.open_tasks),
@@ -67,7 +67,7 @@ class Quotas:
         usage = await self.metadata.usage(demand.caller)
         used = {
             "scheduled_jobs": usage.scheduled_jobs,
-            "upload_slots": usage.unused_inputs,
+            "unused_file_inputs": usage.unused_inputs,
             "active_exports": usage.open_exports,
             "active_jobs": len(usage.live_runs),
         }

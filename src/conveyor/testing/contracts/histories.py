@@ -41,7 +41,7 @@ class Renew(msgspec.Struct, frozen=True):
     picks: frozenset[int]
 
 
-class Settle(msgspec.Struct, frozen=True):
+class SettleSome(msgspec.Struct, frozen=True):
     picks: frozenset[int]
     decision: SettleDecision
 
@@ -60,11 +60,11 @@ class Lose(msgspec.Struct, frozen=True):
     times: int
 
 
-class Offer(msgspec.Struct, frozen=True):
+class Enqueue(msgspec.Struct, frozen=True):
     pass
 
 
-Step = Claim | Wait | Renew | Settle | Ack | Release | Lose | Offer
+Step = Claim | Wait | Renew | SettleSome | Ack | Release | Lose | Enqueue
 
 DURATIONS = st.integers(0, 200_000).map(lambda n: timedelta(milliseconds=n))
 SHORT = st.integers(1, 5).map(lambda n: timedelta(seconds=n))
@@ -85,11 +85,11 @@ STEPS = st.lists(
         st.builds(Wait, DURATIONS),
         st.builds(Wait, SHORT),
         st.builds(Renew, PICKS),
-        st.builds(Settle, PICKS, DECISIONS),
+        st.builds(SettleSome, PICKS, DECISIONS),
         st.builds(Ack, PICKS),
         st.builds(Release, DURATIONS),
         st.builds(Lose, st.sampled_from([1, 2, MOST_LOST - 1])),
-        st.builds(Offer),
+        st.builds(Enqueue),
     ),
     min_size=20,
     max_size=40,
@@ -136,7 +136,7 @@ class History:
                 self._engine.clock.advance(by)
             case Renew(picks):
                 await self._renew(self._picked(picks))
-            case Settle(picks, decision):
+            case SettleSome(picks, decision):
                 await self._settle(self._picked(picks), decision)
             case Ack(picks):
                 await self._ack(self._picked(picks))
@@ -144,7 +144,7 @@ class History:
                 await self._release(overdue)
             case Lose(times):
                 await self._lose(times)
-            case Offer():
+            case Enqueue():
                 await self._engine.work.enqueue(RUN, list(self._model.tasks))
 
     async def finish(self) -> None:
@@ -168,9 +168,11 @@ class History:
             self._engine.clock.advance(self._engine.lease)
             given = await self._claim(MANY)
             await self._ack(given)
-            if not given and not self._owed():
+            if not given and not self._to_come_round():
                 return
-        raise AssertionError(f"final tasks that did not come round, or for ever: {self._owed()}")
+        raise AssertionError(
+            f"final tasks that did not come round, or for ever: {self._to_come_round()}"
+        )
 
     async def check_rows(self) -> None:
         assert await self._rows() == list(self._model.tasks.values())
@@ -235,7 +237,7 @@ class History:
             await self._claim(TASKS)
             self._engine.clock.advance(self._engine.lease)
 
-    def _owed(self) -> set[Held]:
+    def _to_come_round(self) -> set[Held]:
         """Final tasks that must come round yet."""
         return self._final() - self._acked if self._engine.hinted else set()
 

@@ -69,7 +69,7 @@ class StepFunctionsContract:
             assert not isinstance(answer, Sent)
             assert token not in answer.why
 
-    async def test_a_beat_leaves_the_state_waiting(self, bench: TokenBench) -> None:
+    async def test_a_heartbeat_leaves_the_state_waiting(self, bench: TokenBench) -> None:
         token = bench.start()
         for _ in range(3):
             assert await bench.tokens.heartbeat(token) == Sent()
