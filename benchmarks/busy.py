@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import msgspec
 import uvloop
+from tests.harness.programs import service
 
 from benchmarks.fast_gateway import fast_gateway
-from conveyor.testing.programs import service
 
 COUNT = 100_000
 SIZE = 20_480

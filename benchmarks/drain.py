@@ -17,9 +17,9 @@ from pathlib import Path
 
 import httpx
 import msgspec
+from tests.harness.programs import Program, service
 
 from benchmarks.fast_gateway import fast_gateway
-from conveyor.testing.programs import Program, service
 
 SIZE = 20_480
 ROUNDS = 5

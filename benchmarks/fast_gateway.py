@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from typing import cast
 
 import uvloop
-
-from conveyor.testing.programs import free_port
+from tests.harness.programs import free_port
 
 STARTS_WITHIN = 10.0  # seconds
 END = b"\r\n\r\n"

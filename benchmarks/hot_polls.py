@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 import httpx
+from tests.harness.programs import Program, mock_gateway, service
 
 from benchmarks.load import Load, measure, request
-from conveyor.testing.programs import Program, mock_gateway, service
 
 ROUNDS = 5
 POLLS = 15_000

@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 
 import httpx
+from tests.harness.programs import mock_gateway, service
 
 from benchmarks.load import Load, measure, request
-from conveyor.testing.programs import mock_gateway, service
 
 ROUNDS = 5
 SUBMITS = 4_000

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import httpx
 import msgspec
-
-from conveyor.testing.programs import Program, mock_gateway, service
+from tests.harness.programs import Program, mock_gateway, service
 
 COUNT = 100_000
 ROUNDS = 5

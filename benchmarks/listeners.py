@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 import uvloop
+from tests.harness.programs import Program, mock_gateway, service
 
 from benchmarks.load import request
-from conveyor.testing.programs import Program, mock_gateway, service
 
 ROUNDS = 5
 LISTENERS = 2_000

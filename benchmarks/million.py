@@ -18,8 +18,7 @@ from typing import Any
 import apsw
 import httpx
 import msgspec
-
-from conveyor.testing.programs import Program, mock_gateway, service
+from tests.harness.programs import Program, mock_gateway, service
 
 COUNT = int(os.environ.get("BENCH_ROWS", "1000000"))
 SMALL = COUNT // 10

@@ -17,6 +17,8 @@ from itertools import product
 
 import msgspec
 import structlog
+from tests.harness import time_lapse
+from tests.harness.fleet import Fleet
 
 from conveyor.domain import concurrency
 from conveyor.domain.retry import RetryPolicy
@@ -24,9 +26,7 @@ from conveyor.domain.task import Throttled
 from conveyor.ports.queues import TaskMessage
 from conveyor.steps.dispatch.config import DispatchConfig, config_over_queues
 from conveyor.steps.shared.attempt import Assignment
-from conveyor.testing import time_lapse
 from conveyor.testing.factories import JOB, RUN, a_task, ids_of, new_tasks
-from conveyor.testing.fleet import Fleet
 
 TASKS = 500
 CAP = 5

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from tests.harness.programs import Program, service
 
 from benchmarks.fast_gateway import fast_gateway
-from conveyor.testing.programs import Program, service
 
 LARGEST = int(os.environ.get("BENCH_ROWS", "1000000"))
 LENGTHS = [count for count in (10_000, 100_000, 1_000_000) if count <= LARGEST]

@@ -22,7 +22,7 @@ import msgspec
 import pytest
 from botocore.config import Config
 
-from conveyor.testing.programs import free_port
+from tests.harness.programs import free_port
 
 PROGRAMS = Path(__file__).parent.parent / ".venv-emulators" / "bin"
 STARTS_WITHIN = 60.0  # seconds, on a machine that is busy with other tests

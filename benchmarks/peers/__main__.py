@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import httpx
+from tests.harness.programs import Program, service
 
 from benchmarks.drain import SIZE, drain
 from benchmarks.fast_gateway import fast_gateway
@@ -27,7 +28,6 @@ from benchmarks.peers.rounds import (
 )
 from benchmarks.peers.table import BROKERS, PEERS, Peer
 from conveyor import __version__
-from conveyor.testing.programs import Program, service
 
 OURS = "Conveyor"
 OUR_COUNT = 12_000

@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": {"errors", "domain", "ports", "steps", "telemetry", "wire", "__version__"},
     # It runs in other people's programs, and knows the service by its wire alone.
     "client": {"errors", "wire", "__version__"},
+    "mock_gateway": {"domain"},
 }
 # Pure libraries: they compute, and touch nothing.
 DOMAIN_MAY_USE = {"msgspec", "can_ada", "backports", "compression"}
@@ -56,6 +57,17 @@ def test_each_layer_imports_only_what_lies_below_it() -> None:
         for path, layer in _modules()
         if layer not in KNOW_ALL
         for name in sorted(_layers_used(path) - MAY_IMPORT[layer] - {layer})
+    ]
+    assert offences == []
+
+
+def test_the_program_does_not_import_what_is_for_tests() -> None:
+    offences = [
+        f"{path.relative_to(SOURCE)} imports {name}"
+        for path, layer in _modules()
+        if layer != "testing"
+        for name in _imports(path)
+        if name.startswith("conveyor.testing") or name.split(".")[0] == "tests"
     ]
     assert offences == []
 

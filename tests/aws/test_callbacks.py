@@ -14,10 +14,10 @@ import pytest
 from conveyor.adapters.aws.step_functions import AwsStepFunctions
 from conveyor.domain.outbox import Channel, EventStatus, OutboxEvent
 from conveyor.ports.step_functions import Sent
-from conveyor.testing.programs import Program, mock_gateway, service
 from tests.aws.endpoint import THROTTLED, Endpoint, an_endpoint, bad_weather
 from tests.aws.state_machines import a_machine, until
 from tests.emulators import Emulator
+from tests.harness.programs import Program, mock_gateway, service
 from tests.unit.kit import A_PAGE, CALLER, House, a_house
 
 ON = {"CONVEYOR_STEP_FUNCTIONS": "aws:", "CONVEYOR_GRACE": "200ms"}

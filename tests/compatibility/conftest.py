@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from zenrows.batch import ZenRowsBatchClient
 
-from conveyor.testing.programs import Program, free_port, mock_gateway, service
+from tests.harness.programs import Program, free_port, mock_gateway, service
 
 FAST_RETRIES = {"CONVEYOR_RETRY_FIRST_DELAY": "50ms"}
 

@@ -14,7 +14,7 @@ from zenrows.batch import At, Calendar, Daily, Monthly, Rate, Weekly, ZenRowsBat
 from zenrows.batch import _resources as resources
 from zenrows.batch.models import JobStatus, RunStatus, ScheduleState, TaskStatus
 
-from conveyor.testing.programs import Program
+from tests.harness.programs import Program
 
 KINDS = (
     ZenRowsBatchClient,

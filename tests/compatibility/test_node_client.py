@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.testing.programs import Program
+from tests.harness.programs import Program
 
 FLOW = Path(__file__).parent / "node"
 NODE, NPM = shutil.which("node"), shutil.which("npm")

@@ -22,7 +22,7 @@ from zenrows.batch.models import (
     TaskStatus,
 )
 
-from conveyor.testing.programs import Program
+from tests.harness.programs import Program
 
 
 def code_of(call: Callable[[], object]) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 import conveyor
-from conveyor.testing.trace import Trace
+from tests.harness.trace import Trace
 
 T = TypeVar("T")
 DEAD = 77  # how a process ends that died where it was told to

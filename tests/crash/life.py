@@ -21,12 +21,12 @@ from conveyor.operating import Engines, ports
 from conveyor.settings import Settings
 from conveyor.steps.shared.sizes import Sizes
 from conveyor.testing.clock import NOON, FakeClock, FakeIds
-from conveyor.testing.trace import watched
 from conveyor.wiring import Service, open_embedded, wire
 from tests.crash.deaths import Deaths
 from tests.crash.gateway import ScriptedGateway
 from tests.crash.states import KeptStates
 from tests.crash.webhooks import ScriptedByHost
+from tests.harness.trace import watched
 
 SYNC_TASKS = 8  # from so many tasks on a call is answered 202
 MOST_ROUNDS = 60

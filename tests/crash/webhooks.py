@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from conveyor.domain.outbox import DeliveryResult
 from conveyor.domain.webhook import WebhookRules
-from conveyor.testing.webhooks import GONE
+from tests.harness.webhooks import GONE
 
 
 @dataclass(frozen=True, slots=True)

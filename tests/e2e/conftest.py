@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from conveyor.testing.programs import Program, mock_gateway, service
+from tests.harness.programs import Program, mock_gateway, service
 
 FAST_RETRIES = {"CONVEYOR_RETRY_FIRST_DELAY": "100ms"}
 SHORT_GRACE = {"CONVEYOR_GRACE": "200ms"}

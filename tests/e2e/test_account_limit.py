@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from conveyor.testing.mock_gateway import MockGateway
-from conveyor.testing.programs import Program, service
+from conveyor.mock_gateway.server import MockGateway
+from tests.harness.programs import Program, service
 
 LIMIT = 20
 LASTING = 200  # milliseconds

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from conveyor.api.openapi import document
-from conveyor.testing.programs import Program, mock_gateway, service
 from tests.e2e.conftest import FAST_RETRIES, client_of
 from tests.e2e.polling import ended, until
 from tests.e2e.test_keys import conveyor, create
+from tests.harness.programs import Program, mock_gateway, service
 
 URL = "https://ok.example/"
 NOWHERE = {

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from conveyor.api.routes import ROUTES
 from conveyor.domain.submission import TaskInput
-from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import client_of, problem_of
+from tests.harness.programs import Program, service
 
 URL = "https://ok.example/"
 UNKNOWN_ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import client_of
 from tests.e2e.polling import ended
+from tests.harness.programs import Program, service
 
 SECRET = "an-api-key"
 Told = subprocess.CompletedProcess[str]

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from conveyor.testing.programs import Program, free_port, service
 from tests.e2e.conftest import FAST_RETRIES, client_of
 from tests.e2e.polling import ended, until
+from tests.harness.programs import Program, free_port, service
 
 SECRET = "an-api-key"
 OK = "https://ok.example/"

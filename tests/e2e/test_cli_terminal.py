@@ -22,8 +22,8 @@ from typing import ClassVar
 import httpx
 import pytest
 
-from conveyor.testing.programs import Program, free_port, service
 from tests.e2e.polling import ended, until
+from tests.harness.programs import Program, free_port, service
 from tests.unit.answers_kit import Answer, Answers, served
 
 SECRET = "an-api-key"

@@ -22,8 +22,8 @@ from conveyor.client import (
     Patience,
     UnfinishedError,
 )
-from conveyor.testing.programs import Program, free_port, service
 from tests.e2e.conftest import SHORT_GRACE
+from tests.harness.programs import Program, free_port, service
 
 KEY = "an-api-key"
 QUICK = Patience(first=0.05, longest=0.5, attempts=40)

@@ -20,8 +20,8 @@ from conveyor.client import (
     Patience,
     UnreachableError,
 )
-from conveyor.testing.programs import Program
 from tests.e2e.threads import InThreads
+from tests.harness.programs import Program
 
 KEY = "an-api-key"
 OK = "https://ok.example/"

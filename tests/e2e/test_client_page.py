@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conveyor import client
-from conveyor.testing.programs import Program
+from tests.harness.programs import Program
 
 PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

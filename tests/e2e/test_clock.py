@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from conveyor.testing.programs import Program, mock_gateway, service
 from tests.e2e.conftest import client_of
 from tests.e2e.polling import ended, until
+from tests.harness.programs import Program, mock_gateway, service
 from tests.seed import sampled
 
 LIBRARIES = [*Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")]

@@ -16,9 +16,9 @@ import pytest
 from zenrows.batch import ZenRowsBatchClient
 from zenrows.batch.models import RunStatus, TaskStatus
 
-from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
 from tests.e2e.polling import ended, every_row, until
+from tests.harness.programs import Program, service
 
 KEY = "an-api-key-of-nobody"
 

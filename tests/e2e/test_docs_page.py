@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 
 from conveyor.api.routes import ROUTES
-from conveyor.testing.programs import Program
+from tests.harness.programs import Program
 
 pytestmark = pytest.mark.browser
 

@@ -14,9 +14,9 @@ import apsw
 import httpx
 import pytest
 
-from conveyor.testing.programs import Program, mock_gateway, service
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
 from tests.e2e.polling import ended, every_row, until
+from tests.harness.programs import Program, mock_gateway, service
 
 Told = subprocess.CompletedProcess[str]
 SECRET = "known-only-here"

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from conveyor.testing.programs import Program, free_port, service
 from tests.e2e.conftest import SHORT_GRACE, client_of, problem_of
 from tests.e2e.polling import ended, until
+from tests.harness.programs import Program, free_port, service
 
 SLOW = "https://slow.example/{}?ms=30000"
 PROMPT = 5.0  # seconds

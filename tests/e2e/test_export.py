@@ -11,9 +11,9 @@ import httpx
 import msgspec
 import pytest
 
-from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import client_of, problem_of
 from tests.e2e.polling import ended, every_row, until
+from tests.harness.programs import Program, service
 
 MIXED = [
     {"url": "https://ok.example/a", "external_id": "etc.passwd"},

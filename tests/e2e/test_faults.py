@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 
-from conveyor.testing.programs import Program, free_port, mock_gateway, program, service
 from tests.e2e.conftest import client_of
 from tests.e2e.polling import ended, every_row, until
+from tests.harness.programs import Program, free_port, mock_gateway, program, service
 from tests.kept import every_body
 
 EACH = 8

@@ -17,9 +17,9 @@ import apsw
 import httpx
 import pytest
 
-from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import SHORT_GRACE, client_of
 from tests.e2e.polling import ended, until
+from tests.harness.programs import Program, service
 
 ROWS = 2_000
 ADDED = 500  # rows of one call

@@ -16,11 +16,11 @@ from typing import Any
 import httpx
 import pytest
 
-from conveyor.testing.programs import Program, mock_gateway, service
 from tests.e2e.conftest import client_of
 from tests.e2e.hostile import ATTACKS
 from tests.e2e.polling import every_row, until
 from tests.e2e.test_lists import TXT, sent
+from tests.harness.programs import Program, mock_gateway, service
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 ATTACK_SECONDS = 180

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import client_of, problem_of
 from tests.e2e.polling import ended, every_row, until
+from tests.harness.programs import Program, service
 
 MB = 1024 * 1024
 BODY = {"tasks": [{"url": "https://ok.example/bounds"}]}

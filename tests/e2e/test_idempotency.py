@@ -9,9 +9,9 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import client_of, problem_of
 from tests.e2e.polling import ended, every_row
+from tests.harness.programs import Program, service
 
 BODY = {"tasks": [{"url": "https://ok.example/once"}]}
 

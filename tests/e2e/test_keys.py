@@ -17,9 +17,9 @@ import pytest
 from zenrows.batch import BatchAPIError, ZenRowsBatchClient
 
 from conveyor.client import AuthenticationError, Conveyor
-from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of, problem_of
 from tests.e2e.polling import ended, until
+from tests.harness.programs import Program, service
 
 OWN = "canary-of-the-service-3d7f6c"
 ANNS = "canary-of-ann-4e8a7d"

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from conveyor.testing.programs import mock_gateway, service
 from tests.e2e.polling import ended, every_row, until
 from tests.e2e.test_kill import ENVIRON, check_bodies, check_database
 from tests.e2e.test_lists import TXT, report, sent, submit
+from tests.harness.programs import mock_gateway, service
 
 BAD_EVERY = 1_000
 

@@ -8,11 +8,11 @@ import pytest
 
 from conveyor.adapters.aws.kms import KmsKeyProvider
 from conveyor.errors import RefusedToStart, Unavailable
-from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
 from tests.e2e.polling import ended
 from tests.e2e.test_keys import conveyor, submit
 from tests.emulators import Emulator
+from tests.harness.programs import Program, service
 
 KEY = "my-key"
 BASE = FAST_RETRIES | SHORT_GRACE

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from conveyor.testing.programs import Program, service
+from tests.harness.programs import Program, service
 from tests.seed import sampled
 
 MB = 1024 * 1024

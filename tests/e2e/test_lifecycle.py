@@ -8,9 +8,9 @@ import apsw
 import httpx
 import pytest
 
-from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of, problem_of
 from tests.e2e.polling import ended, every_row, until
+from tests.harness.programs import Program, service
 from tests.kept import every_body
 
 TABLES = ("task", "attempt", "counter", "run_no", "batch", "run")

@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from conveyor.settings import Settings
-from conveyor.testing.programs import Program, service
 from conveyor.wiring import open_service
 from tests.e2e.conftest import FAST_RETRIES, client_of, problem_of
 from tests.e2e.polling import ended, until
+from tests.harness.programs import Program, service
 
 SLOW = "https://slow.example/?ms=60000"
 OK = "https://ok.example/"

@@ -7,9 +7,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import httpx
 import pytest
 
-from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import client_of, problem_of
 from tests.e2e.polling import ended, every_row, until
+from tests.harness.programs import Program, service
 
 
 @pytest.fixture

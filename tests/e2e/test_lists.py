@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import client_of, problem_of
 from tests.e2e.polling import ended, every_row, until
+from tests.harness.programs import Program, service
 
 if sys.version_info >= (3, 14):
     from compression import zstd

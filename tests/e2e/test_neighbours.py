@@ -7,10 +7,10 @@ from typing import Any
 import apsw
 import httpx
 
-from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import client_of
 from tests.e2e.polling import ended, until
 from tests.e2e.test_lists import TXT, sent, submit
+from tests.harness.programs import Program, service
 
 SLOW = "https://slow.example/?ms=60000"
 LONG_LISTS = 6

@@ -13,9 +13,9 @@ from prometheus_client.samples import Sample
 
 from conveyor import __version__
 from conveyor.api.routes import ROUTES
-from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
 from tests.e2e.polling import ended, every_row, until
+from tests.harness.programs import Program, service
 
 DEBUG = ("--log-level", "debug")
 ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}|\d{8}-[0-9a-f]{24}")

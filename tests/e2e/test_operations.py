@@ -14,9 +14,9 @@ from prometheus_client.samples import Sample
 from conveyor.domain.failure import Handling
 from conveyor.gateways import CODES
 from conveyor.telemetry import Metrics
-from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
 from tests.e2e.polling import ended, every_row, until
+from tests.harness.programs import Program, service
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")

@@ -11,9 +11,9 @@ import httpx
 import msgspec
 import pytest
 
-from conveyor.testing.programs import Program, free_port, mock_gateway, service
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of, problem_of
 from tests.e2e.polling import ended, every_row, until
+from tests.harness.programs import Program, free_port, mock_gateway, service
 
 TASKS = 3_000
 

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import httpx
 
 from conveyor.settings import Settings
-from conveyor.testing.programs import Program, service
 from conveyor.wiring import Service, open_embedded, wire
 from tests.e2e.conftest import client_of
 from tests.e2e.polling import ended, until
+from tests.harness.programs import Program, service
 
 DAY = timedelta(days=1)
 DAILY = {"rate": {"every": 1, "unit": "day"}}

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from conveyor.testing.programs import Program, service
 from tests.e2e.conftest import FAST_RETRIES, client_of
 from tests.e2e.polling import ended, every_row
+from tests.harness.programs import Program, service
 
 KEY = "canary-key-7d1f0c"
 HEADER = "canary-header-8e2a1d"

@@ -7,7 +7,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from conveyor.testing.programs import mock_gateway, service
 from tests.e2e.polling import ended, every_row
 from tests.e2e.test_kill import (
     ENVIRON,
@@ -17,6 +16,7 @@ from tests.e2e.test_kill import (
     submit_and_kill,
     wait_for_progress,
 )
+from tests.harness.programs import mock_gateway, service
 
 pytestmark = pytest.mark.long
 KILLS = 150

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from conveyor.testing.programs import Program, mock_gateway, service
 from tests.e2e.conftest import SHORT_GRACE, client_of
 from tests.e2e.polling import ended, until
+from tests.harness.programs import Program, mock_gateway, service
 
 PAGES = 3
 PATIENT = {"CONVEYOR_GRACE": "60s"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.testing.programs import Program, free_port
+from tests.harness.programs import Program, free_port
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.suffix in {".py", ".sh"})

@@ -15,11 +15,11 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 from zenrows.batch import WebhookEvent, ZenRowsBatchClient, verify_webhook_signature
 
-from conveyor.testing.programs import Program, mock_gateway, service
 from tests.certificates import Authority
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of, problem_of
 from tests.e2e.polling import ended, until
 from tests.e2e.receiver import Receiver, Told, receiving
+from tests.harness.programs import Program, mock_gateway, service
 
 OK = "https://ok.example/1"
 RARE = "no-such-host.invalid"

@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from conveyor.adapters.http import pool
 from conveyor.adapters.http.exchange import Lost
 from conveyor.adapters.http.zenrows import ZenrowsGateway
+from conveyor.mock_gateway.server import MockGateway
 from conveyor.ports.gateway import Page, PageRequest, Refusal
-from conveyor.testing.mock_gateway import MockGateway
-from conveyor.testing.programs import free_port
 from tests.gateway.stage import OK, Line, Opened, playing, saying, sized
+from tests.harness.programs import free_port
 from tests.unit import gateway_kit
 from tests.unit.gateway_kit import (
     KEY,

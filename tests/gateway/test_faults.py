@@ -11,7 +11,6 @@ from datetime import timedelta
 import pytest
 
 from conveyor.ports.gateway import Page, Refusal
-from conveyor.testing.programs import free_port
 from tests.gateway.stage import (
     CHUNKED,
     OK,
@@ -24,6 +23,7 @@ from tests.gateway.stage import (
     saying_last,
     sized,
 )
+from tests.harness.programs import free_port
 from tests.unit.gateway_kit import (
     MIB,
     UNREACHABLE,

@@ -9,11 +9,11 @@ import pytest
 
 from conveyor.adapters.http.direct import DirectGateway
 from conveyor.domain.breaker import HealthSignal
+from conveyor.mock_gateway.server import MockGateway
 from conveyor.ports.gateway import Page, PageRequest
-from conveyor.testing.mock_gateway import MockGateway
-from conveyor.testing.programs import free_port
 from tests.gateway.site import Names, fetched, said, site, visiting
 from tests.gateway.stage import OK, Line, Play, going_on, playing, saying, saying_last, sized
+from tests.harness.programs import free_port
 from tests.unit import gateway_kit
 from tests.unit.gateway_kit import KEY, MIB, Spools, opened, opened_directly
 

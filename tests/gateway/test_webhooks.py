@@ -26,10 +26,10 @@ from conveyor.errors import (
     Overloaded,
 )
 from conveyor.testing.clock import NOON
-from conveyor.testing.webhooks import GONE
 from tests.certificates import Authority
 from tests.gateway.site import HERE, Names
 from tests.gateway.stage import CHUNKED, UNTIL_CLOSE, Line, Play, Stage, playing
+from tests.harness.webhooks import GONE
 from tests.unit.gateway_kit import THIS_MACHINE
 
 HOST = "hooks.example"

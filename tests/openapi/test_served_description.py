@@ -12,7 +12,7 @@ import pytest
 from conveyor.api import events
 from conveyor.api.openapi import document
 from conveyor.api.routes import ROUTES
-from conveyor.testing.programs import Program, mock_gateway, service
+from tests.harness.programs import Program, mock_gateway, service
 
 CONFIG = Path(__file__).with_name("schemathesis.toml")
 KEY = "the-only-key"

@@ -27,7 +27,6 @@ from conveyor.steps.complete import Complete
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
-from conveyor.testing import time_lapse
 from conveyor.testing.clock import FakeIds
 from conveyor.testing.factories import a_job, a_run, gateway_refusal
 from conveyor.testing.memory.bodies import MemoryBodies
@@ -35,7 +34,8 @@ from conveyor.testing.memory.metadata import MemoryMetadata
 from conveyor.testing.memory.rows import Rows
 from conveyor.testing.memory.tasks import MemoryTasks
 from conveyor.testing.memory.work import MemoryWork
-from conveyor.testing.time_lapse import LapseClock
+from tests.harness import time_lapse
+from tests.harness.time_lapse import LapseClock
 
 LEASE = timedelta(seconds=30)
 HOUR = 3600.0

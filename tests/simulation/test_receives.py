@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 
 from conveyor.adapters.memory.queues import Habits
-from conveyor.testing import time_lapse
 from conveyor.testing.factories import JOB, RUN
-from conveyor.testing.fleet import Fleet
+from tests.harness import time_lapse
+from tests.harness.fleet import Fleet
 
 BY_DEFAULT = 10  # receives after which SQS gives a message up, unless it is told otherwise
 LONG = timedelta(minutes=30)

@@ -16,8 +16,8 @@ from conveyor.adapters.http.direct import DirectGateway
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.domain.public_address import Reach, networks
 from conveyor.errors import StorageFull
+from conveyor.mock_gateway.server import MockGateway
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
-from conveyor.testing.mock_gateway import MockGateway
 
 KEY = "s3cret/key+with=odd&chars"
 MIB = 1024 * 1024

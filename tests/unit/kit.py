@@ -75,8 +75,8 @@ from conveyor.testing.memory.rows import Rows
 from conveyor.testing.memory.step_functions import MemoryStepFunctions
 from conveyor.testing.memory.tasks import MemoryTasks
 from conveyor.testing.memory.work import MemoryWork
-from conveyor.testing.trace import Crash, Trace, watched
-from conveyor.testing.webhooks import ScriptedWebhooks
+from tests.harness.trace import Crash, Trace, watched
+from tests.harness.webhooks import ScriptedWebhooks
 
 P = TypeVar("P")
 

@@ -29,7 +29,7 @@ from conveyor.steps.add_tasks import AddTasks
 from conveyor.steps.shared.attempt import Fetched, Result
 from conveyor.steps.shared.idempotency import Answer, Idempotency
 from conveyor.testing.factories import an_idempotency_record
-from conveyor.testing.trace import Crash, Moment
+from tests.harness.trace import Crash, Moment
 from tests.unit.kit import (
     CALLER,
     LIMITS,

@@ -30,8 +30,8 @@ from conveyor.errors import (
     UriTooLong,
 )
 from conveyor.telemetry import Metrics
-from conveyor.testing import time_lapse
 from conveyor.testing.clock import FakeIds
+from tests.harness import time_lapse
 
 KB = 1024
 

@@ -8,8 +8,8 @@ import pytest_asyncio
 
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.domain.params import canonical
+from conveyor.mock_gateway.server import MockGateway
 from conveyor.ports.gateway import Page, PageRequest, Refusal
-from conveyor.testing.mock_gateway import MockGateway
 from tests.unit.gateway_kit import KEY, Spools, answering, asked, content, echo, opened
 
 CALL = "00000007-447211db4d2c3d63b14dce68.3"

@@ -29,7 +29,7 @@ from conveyor.steps.control import (
 )
 from conveyor.steps.shared.turn import Turn
 from conveyor.testing.clock import FakeClock
-from conveyor.testing.trace import Trace, watched
+from tests.harness.trace import Trace, watched
 from tests.unit.kit import (
     away,
     until,

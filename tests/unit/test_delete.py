@@ -23,7 +23,7 @@ from conveyor.errors import (
 from conveyor.ports.metadata import Removed
 from conveyor.steps.shared.attempt import FinishedAttempt, Result
 from conveyor.testing.factories import a_job
-from conveyor.testing.trace import Moment
+from tests.harness.trace import Moment
 from tests.unit.kit import (
     A_PAGE,
     CALLER,

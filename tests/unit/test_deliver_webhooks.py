@@ -21,8 +21,8 @@ from conveyor.errors import Unavailable
 from conveyor.ports.metadata import MOST_CHANGES
 from conveyor.steps.deliver.sender import PAGE, ChannelSender
 from conveyor.testing.factories import a_job, an_event
-from conveyor.testing.trace import Crash
-from conveyor.testing.webhooks import GONE
+from tests.harness.trace import Crash
+from tests.harness.webhooks import GONE
 from tests.unit.kit import CALLER, LEASE, SOON, House, a_house, a_webhook_sender
 
 HOST = "hooks.example"

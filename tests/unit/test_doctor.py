@@ -35,7 +35,7 @@ from conveyor.steps.shared.attempt import FinishedAttempt, Result
 from conveyor.steps.sweep import sweeper as sweep_step
 from conveyor.steps.sweep.checks import YOUNG
 from conveyor.testing.factories import a_file_input, an_export
-from conveyor.testing.trace import Crash
+from tests.harness.trace import Crash
 from tests.unit.kit import (
     A_PAGE,
     CALLER,

@@ -20,7 +20,7 @@ from conveyor.errors import (
     Unavailable,
 )
 from conveyor.ports.blobs import as_stream
-from conveyor.testing.trace import Moment
+from tests.harness.trace import Moment
 from tests.unit.kit import LIMITS, STRANGER, House, a_call, a_house, away, ids_as_answer, ids_in
 from tests.unit.staging_kit import a_file_input_id, a_list_call, packed, sent, submit_list, urls
 

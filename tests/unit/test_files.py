@@ -23,7 +23,7 @@ from conveyor.errors import NotFound, StorageFull, Unavailable
 from conveyor.ports.blobs import as_stream
 from conveyor.ports.bodies import Body, BodyName
 from conveyor.testing.factories import JOB, OTHER_RUN, RUN
-from conveyor.testing.trace import Crash
+from tests.harness.trace import Crash
 
 LARGE = bytes(range(256)) * 4096  # a MiB
 FAULTS = pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

@@ -16,7 +16,7 @@ from conveyor.domain.run import IngestStatus, RunStatus
 from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import NotFound, StorageFull, Unavailable
 from conveyor.steps.shared.attempt import Fetched, Result
-from conveyor.testing.trace import Crash, Moment
+from tests.harness.trace import Crash, Moment
 from tests.unit.kit import (
     A_PAGE,
     CALLER,

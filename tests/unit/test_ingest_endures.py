@@ -9,7 +9,7 @@ from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.run import RunStatus
 from conveyor.errors import NotFound, Unavailable
 from conveyor.steps.control import LEASE, MOST_DELIVERIES
-from conveyor.testing.trace import Crash
+from tests.harness.trace import Crash
 from tests.unit.kit import CALLER, House, a_call, a_house, away, ids_as_reply, sized
 from tests.unit.staging_kit import packed, sent, small_chunks, submit_list, submitted_list, urls
 

@@ -19,10 +19,10 @@ from conveyor.errors import (
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.steps.shared.key_check import NOWHERE, PATIENCE, KeyCheck
-from conveyor.testing import time_lapse
 from conveyor.testing.clock import NOON, FakeClock
 from conveyor.testing.factories import gateway_refusal
-from conveyor.testing.time_lapse import LapseClock
+from tests.harness import time_lapse
+from tests.harness.time_lapse import LapseClock
 from tests.unit.kit import KEY, a_house
 
 NO_CREDITS = gateway_refusal(402, "AUTH004", problem="{}")

@@ -24,7 +24,7 @@ from conveyor.steps.api_keys import ApiKeyAdmin
 from conveyor.steps.auth import Authenticate
 from conveyor.testing.clock import NOON, FakeClock
 from conveyor.testing.memory.metadata import MemoryMetadata
-from conveyor.testing.trace import Trace, watched
+from tests.harness.trace import Trace, watched
 from tests.unit.kit import ClockIds
 
 HOUR = timedelta(hours=1)

@@ -13,8 +13,8 @@ import pytest_asyncio
 import uvloop
 from aiohttp import ClientPayloadError, ClientResponse, ClientSession, ServerDisconnectedError
 
-from conveyor.testing.mock_answers import FAULTS
-from conveyor.testing.mock_gateway import MockGateway, hashed_key, serve
+from conveyor.mock_gateway.responses import ERRORS
+from conveyor.mock_gateway.server import MockGateway, hashed_key, serve
 from tests.unit.gateway_kit import echo, exchange, until, wire_call
 
 
@@ -127,9 +127,9 @@ async def test_answers_tell_about_the_account_and_the_request(client: ClientSess
     assert headers["Zr-Final-Url"] == "https://ok.example/%C3%BC"
 
 
-@pytest.mark.parametrize("label", sorted(FAULTS))
+@pytest.mark.parametrize("label", sorted(ERRORS))
 async def test_faults_are_problems_at_no_cost(client: ClientSession, label: str) -> None:
-    fault = FAULTS[label]
+    fault = ERRORS[label]
     async with ask(client, f"https://{label}.example/") as answer:
         problem = await answer.json(content_type="application/problem+json")
         assert answer.status == problem["status"] == fault.status

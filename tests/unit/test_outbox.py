@@ -12,7 +12,7 @@ from conveyor.domain.run import RunStatus
 from conveyor.domain.task import AccountBlocked, Task
 from conveyor.domain.webhook import Webhook
 from conveyor.steps.shared.attempt import Fetched, Result
-from conveyor.testing.trace import Crash
+from tests.harness.trace import Crash
 from tests.unit.kit import A_PAGE, CALLER, House, a_house
 
 HOOK = Webhook(url="https://hooks.example/in")

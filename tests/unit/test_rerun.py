@@ -29,7 +29,7 @@ from conveyor.steps.rerun import RerunJob
 from conveyor.steps.shared.attempt import FinishedAttempt, Result
 from conveyor.steps.shared.idempotency import Answer, Idempotency
 from conveyor.testing.factories import a_run, a_task
-from conveyor.testing.trace import Crash, Moment
+from tests.harness.trace import Crash, Moment
 from tests.unit.kit import (
     A_PAGE,
     CALLER,

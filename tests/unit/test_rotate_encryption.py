@@ -32,7 +32,7 @@ from conveyor.steps.rotate_encryption import RotateEncryption
 from conveyor.testing.clock import NOON, FakeClock
 from conveyor.testing.factories import CALLER, a_job, a_run, an_api_key, an_event
 from conveyor.testing.memory.metadata import MemoryMetadata
-from conveyor.testing.trace import Crash, Moment, Trace, watched
+from tests.harness.trace import Crash, Moment, Trace, watched
 
 JOBS = 5
 

@@ -26,7 +26,7 @@ from conveyor.errors import (
 from conveyor.steps import schedules as module
 from conveyor.steps.schedules import CHUNK, FireOutcome
 from conveyor.testing.clock import NOON
-from conveyor.testing.trace import Crash, Moment
+from tests.harness.trace import Crash, Moment
 from tests.unit.kit import (
     A_PAGE,
     CALLER,

@@ -19,9 +19,9 @@ from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.steps.scrape import MOST_KINDS, SHORTEST_WAIT, RefusalKind, RefusalLog, Scrape
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, Fetched, Result
-from conveyor.testing import time_lapse
 from conveyor.testing.factories import a_job, a_problem, a_task, a_task_spec, gateway_refusal
 from conveyor.testing.memory.bodies import MemoryBodies
+from tests.harness import time_lapse
 from tests.unit.kit import KEY, an_assignment
 
 SPEND = Spend(credits=1, nanos=28)

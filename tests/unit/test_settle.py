@@ -27,7 +27,7 @@ from conveyor.errors import StorageFull, Unavailable
 from conveyor.ports.bodies import Spool
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Fetched, FinishedAttempt, Result
 from conveyor.testing.factories import a_problem, scraped, settlement
-from conveyor.testing.trace import Crash, Moment
+from tests.harness.trace import Crash, Moment
 from tests.unit.kit import (
     CALLER,
     LEASE,

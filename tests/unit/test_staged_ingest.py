@@ -16,7 +16,7 @@ from conveyor.domain.task_list.reader import BLANK_SHARE
 from conveyor.errors import InvalidArgument, NotFound, TooLarge, Unavailable
 from conveyor.steps.read import RunView
 from conveyor.steps.shared.turn import TURN
-from conveyor.testing.trace import Crash, Moment
+from tests.harness.trace import Crash, Moment
 from tests.unit.kit import A_PAGE, CALLER, LIMITS, House, a_house, away, ids_in
 from tests.unit.staging_kit import (
     CHUNK_LINES,

@@ -28,7 +28,7 @@ from conveyor.domain.task_bodies import read_submission
 from conveyor.errors import InvalidArgument, RunNotStoppable, StorageFull, Unavailable
 from conveyor.steps.shared.attempt import Result
 from conveyor.testing.factories import a_job, a_run
-from conveyor.testing.trace import Crash
+from tests.harness.trace import Crash
 from tests.unit.kit import (
     A_PAGE,
     CALLER,

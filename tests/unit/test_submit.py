@@ -22,7 +22,7 @@ from conveyor.steps.shared.attempt import Fetched
 from conveyor.steps.shared.idempotency import Answer, Idempotency
 from conveyor.steps.submit import SubmitJob
 from conveyor.testing.factories import an_idempotency_record
-from conveyor.testing.trace import Crash, Moment
+from tests.harness.trace import Crash, Moment
 from tests.unit.kit import (
     CALLER,
     KEY,

@@ -20,7 +20,7 @@ from conveyor.steps.shared.attempt import Fetched, Result
 from conveyor.steps.sweep import sweeper as sweep_step
 from conveyor.steps.sweep.checks import YOUNG
 from conveyor.testing.factories import a_stored_body, settlement
-from conveyor.testing.trace import Crash
+from tests.harness.trace import Crash
 from tests.unit.kit import (
     LEASE,
     House,

@@ -30,7 +30,7 @@ from conveyor.steps.sweep.checks import (
 )
 from conveyor.steps.sweep.stalled import StalledWork
 from conveyor.steps.sweep.sweeper import Sweeper
-from conveyor.testing.trace import Crash
+from tests.harness.trace import Crash
 from tests.unit.kit import A_PAGE, BODY_LIFE, House, a_call, a_house, away, ids_as_answer
 
 A_MINUTE = timedelta(minutes=1)

@@ -14,8 +14,8 @@ import pytest_asyncio
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.domain.counts import Spend
 from conveyor.domain.params import canonical
+from conveyor.mock_gateway.server import MockGateway, hashed_key
 from conveyor.ports.gateway import Gateway, Page, PageRequest
-from conveyor.testing.mock_gateway import MockGateway, hashed_key
 from tests.unit.gateway_kit import (
     KEY,
     MIB,

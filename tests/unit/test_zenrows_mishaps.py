@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.domain.counts import NOTHING, Spend
+from conveyor.mock_gateway.server import MockGateway
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
-from conveyor.testing.mock_gateway import MockGateway
 from tests.unit.gateway_kit import (
     KEY,
     MIB,

@@ -19,10 +19,10 @@ import httpx
 import pytest
 from zenrows.batch import verify_webhook_signature
 
-from conveyor.testing.programs import Program, mock_gateway, service
 from tests.certificates import Authority
 from tests.e2e.polling import until
 from tests.e2e.receiver import Receiver, receiving
+from tests.harness.programs import Program, mock_gateway, service
 
 RECORDED = Path(__file__).parent / "v0_1_0"
 WRITTEN = datetime(2026, 11, 17, 5, 32, 50, tzinfo=UTC)

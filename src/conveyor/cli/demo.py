@@ -1,18 +1,20 @@
-"""The demo: a durable service, a mock gateway, the official client, and what came of it."""
+"""The demo: the official client scrapes URLs through a service with a mock gateway."""
 
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from conveyor.adapters.files.service_info import read_service_info
 from conveyor.cli.bars import Bar
 from conveyor.errors import RefusedToStart
-from conveyor.testing.programs import mock_gateway, service
 
 try:
     import httpx
@@ -24,6 +26,7 @@ except ImportError:
 KEY = "demo-key"
 POLL = 0.1  # seconds
 PATIENCE = 300.0  # seconds
+STARTS_WITHIN = 60.0  # seconds
 
 
 def run_demo(count: int, folder: str) -> None:
@@ -34,13 +37,38 @@ def run_demo(count: int, folder: str) -> None:
     target.mkdir(parents=True)
     console.print(f"Starting Conveyor and a mock gateway; everything is kept in [b]{target}/[/b]")
     with (
-        mock_gateway(log=target / "gateway.log") as gateway,
-        service(data=target / "data", gateway=gateway.url, log=target / "service.log") as program,
-        ZenRowsBatchClient(KEY, base_url=program.url) as client,
+        _service(target / "data", target / "service.log") as url,
+        ZenRowsBatchClient(KEY, base_url=url) as client,
     ):
         whole = _scrape(client, count, target, console)
     if not whole:
         sys.exit(1)
+
+
+@contextmanager
+def _service(data: Path, log_file: Path) -> Iterator[str]:
+    """Run `conveyor dev` with a mock gateway on a free port; give its base URL."""
+    command = ["dev", "--mock-gateway", "--port", "0", "--data", str(data)]
+    with log_file.open("wb") as sink:
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            [sys.executable, "-m", "conveyor", *command], stdout=sink, stderr=sink
+        )
+    try:
+        yield _base_url(process, data, log_file)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _base_url(process: "subprocess.Popen[bytes]", data: Path, log_file: Path) -> str:
+    """The service writes its address to its data folder when it is about to serve."""
+    deadline = time.monotonic() + STARTS_WITHIN
+    while time.monotonic() < deadline and process.poll() is None:
+        info = read_service_info(data)
+        if info is not None:
+            return f"{info.url}/v1"
+        time.sleep(POLL)
+    raise RefusedToStart(f"the service of the demo did not start: see {log_file}")
 
 
 def _scrape(client: ZenRowsBatchClient, count: int, target: Path, console: Console) -> bool:

@@ -171,7 +171,7 @@ def mock_gateway(
 ) -> None:
     """Run a mock scraping gateway: its responses depend only on the URL."""
     from conveyor.cli.serve import run  # noqa: PLC0415
-    from conveyor.testing.mock_gateway import serve as serve_mock  # noqa: PLC0415
+    from conveyor.mock_gateway.server import serve as serve_mock  # noqa: PLC0415
 
     try:
         run(serve_mock(host, port))

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from conveyor.api.protocol import bounded
 from conveyor.errors import RefusedToStart
+from conveyor.mock_gateway.server import MockGateway
 from conveyor.operating import announced
 from conveyor.settings import Settings
 from conveyor.telemetry import set_up_logs
-from conveyor.testing.mock_gateway import MockGateway
 from conveyor.wiring import Role, Service, check_role, open_service
 
 REQUEST_GRACE = 10  # seconds, at the least, for requests under way when the program stops

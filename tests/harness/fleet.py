@@ -37,7 +37,7 @@ from conveyor.testing.memory.claims import MemoryClaims
 from conveyor.testing.memory.metadata import MemoryMetadata
 from conveyor.testing.memory.rows import Rows
 from conveyor.testing.memory.tasks import MemoryTasks
-from conveyor.testing.time_lapse import LapseClock
+from tests.harness.time_lapse import LapseClock
 
 P = TypeVar("P")
 
@@ -257,4 +257,4 @@ def _far_away(port: P, dice: Random) -> P:
 
 
 def _dice(seed: int) -> Random:
-    return Random(seed)  # noqa: S311 - it is to fall the same way every time
+    return Random(seed)

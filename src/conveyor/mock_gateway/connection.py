@@ -1,7 +1,8 @@
-"""One connection of the mock gateway: HTTP/1.1 requests in, answers out in the order asked.
+"""One connection of the mock gateway: HTTP/1.1 requests in, responses out in the same order.
 
-All of it is callbacks of the loop. No task is born, so nothing can outlive its socket, and
-thousands of open connections cost next to nothing.
+Callbacks of the event loop do all the work. There are no tasks, so nothing outlives its socket,
+and thousands of open connections are cheap. It does not use an HTTP server library, because the
+responses break the protocol on purpose.
 """
 
 import asyncio
@@ -12,12 +13,12 @@ from typing import NamedTuple, Protocol, cast
 
 import httptools
 
-MOST_WAITING = 100  # pipelined requests behind one that takes its time
+MOST_WAITING = 100  # pipelined requests behind a slow one
 BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class Received(NamedTuple):
-    """A request, whole, as it came over the wire."""
+    """A complete request."""
 
     method: str
     address: str
@@ -26,26 +27,26 @@ class Received(NamedTuple):
     keep_alive: bool
 
 
-class Ending(Enum):
-    """What becomes of the connection after an answer."""
+class AfterResponse(Enum):
+    """What happens to the connection after a response."""
 
     KEEP = "keep"
     CLOSE = "close"
     HANG = "hang"
 
 
-class Answer(NamedTuple):
-    """What to send: the first bytes after `delay` seconds, the rest `pace` seconds apart."""
+class MockResponse(NamedTuple):
+    """The first bytes are sent after `delay` seconds, the rest `pace` seconds apart."""
 
     first: bytes = b""
     rest: Iterator[bytes] | None = None
     delay: float = 0.0
     pace: float = 0.0
-    ending: Ending = Ending.KEEP
+    ending: AfterResponse = AfterResponse.KEEP
 
 
 class Load:
-    """Calls that came, are under way, and were under way at most; told to those above it too."""
+    """Counters of calls: all, in flight, most in flight. They count for the load above as well."""
 
     __slots__ = ("_above", "calls", "in_flight", "most_in_flight")
 
@@ -66,24 +67,24 @@ class Load:
             self._above.leave()
 
     def forget(self) -> None:
-        """Start counting anew; what is under way still is."""
+        """Set the counters to zero, but for the calls in flight."""
         self.calls, self.most_in_flight = 0, self.in_flight
 
 
 class Site(Protocol):
-    """What a connection asks of the server it belongs to."""
+    """What a connection needs of its server."""
 
-    def opened(self, connection: "Connection") -> None: ...
+    def opened(self, connection: "MockConnection") -> None: ...
 
-    def closed(self, connection: "Connection") -> None: ...
+    def closed(self, connection: "MockConnection") -> None: ...
 
-    def answer(self, request: Received) -> tuple[Answer, Load | None]:
-        """The answer, and the load to leave once it is sent or can no longer be."""
+    def respond(self, request: Received) -> tuple[MockResponse, Load | None]:
+        """The response, and the load to leave when it is sent or the connection is lost."""
         ...
 
 
-class Connection(asyncio.Protocol):
-    """Parses requests and plays their answers, one after the other."""
+class MockConnection(asyncio.Protocol):
+    """Parses requests and sends their responses, one after the other."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -124,7 +125,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable = True
         if self._rest is not None and self._timer is None:
-            self._pump()
+            self._send_rest()
 
     def abort(self) -> None:
         self._transport.abort()
@@ -162,26 +163,26 @@ class Connection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         self._busy = True
-        answer, self._load = self._site.answer(request)
-        self._keep = request.keep_alive and answer.ending is Ending.KEEP
-        self._hangs = answer.ending is Ending.HANG
-        if answer.delay:
-            self._timer = self._loop.call_later(answer.delay, self._send, answer)
+        response, self._load = self._site.respond(request)
+        self._keep = request.keep_alive and response.ending is AfterResponse.KEEP
+        self._hangs = response.ending is AfterResponse.HANG
+        if response.delay:
+            self._timer = self._loop.call_later(response.delay, self._send, response)
         else:
-            self._send(answer)
+            self._send(response)
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, response: MockResponse) -> None:
         self._timer = None
-        if answer.first:
-            self._transport.write(answer.first)
-        if answer.rest is not None:
-            self._rest, self._pace = answer.rest, answer.pace
-            self._pump()
+        if response.first:
+            self._transport.write(response.first)
+        if response.rest is not None:
+            self._rest, self._pace = response.rest, response.pace
+            self._send_rest()
         else:
             self._finish()
 
-    def _pump(self) -> None:
-        """Send the rest for as long as the other side takes it: memory stays flat."""
+    def _send_rest(self) -> None:
+        """Send the rest as fast as the client reads it, so that memory stays flat."""
         self._timer = None
         while self._writable and self._rest is not None:
             chunk = next(self._rest, None)
@@ -191,7 +192,7 @@ class Connection(asyncio.Protocol):
                 return
             self._transport.write(chunk)
             if self._pace:
-                self._timer = self._loop.call_later(self._pace, self._pump)
+                self._timer = self._loop.call_later(self._pace, self._send_rest)
                 return
 
     def _finish(self) -> None:

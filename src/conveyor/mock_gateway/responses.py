@@ -1,7 +1,7 @@
-"""What the mock gateway answers to a call, by the first label of the target's host.
+"""The responses of the mock gateway, by the first label of the target's host.
 
-The scheme is told in `conveyor.testing.mock_gateway`. Nothing here does I/O or keeps state:
-the same call, made for the same time, gets the same answer.
+`conveyor.mock_gateway` lists them. Nothing here does I/O or keeps state: the same call gets the
+same response each time, but for `time`, which counts the calls for a target.
 """
 
 import gzip
@@ -17,7 +17,7 @@ import msgspec
 
 from conveyor.domain.params import result_format
 from conveyor.domain.problem import phrase
-from conveyor.testing.mock_connection import Answer, Ending
+from conveyor.mock_gateway.connection import AfterResponse, MockResponse
 
 KIB = 1024
 BLOCK = 64 * KIB
@@ -36,8 +36,8 @@ OF_THE_CONNECTION = frozenset(
 )
 
 
-class Call(NamedTuple):
-    """A scrape asked of the gateway."""
+class ScrapeCall(NamedTuple):
+    """One request to scrape a target."""
 
     method: str
     target: str
@@ -45,7 +45,7 @@ class Call(NamedTuple):
     params: Mapping[str, str]
     headers: list[tuple[bytes, bytes]]
     body: bytes
-    time: int  # the how-manieth call for this target it is, from 1
+    time: int  # the number of this call among those for its target, from 1
     standing: str  # header lines about the account, each with its line end
 
     @property
@@ -53,40 +53,42 @@ class Call(NamedTuple):
         return dict(parse_qsl(self.target.partition("?")[2]))
 
 
-class Fault(NamedTuple):
+class MockError(NamedTuple):
     status: int
     code: str
     title: str
 
 
-FAULTS = {
-    "permanent": Fault(404, "RESP002", "Page not found"),
-    "nohost": Fault(404, "RESP007", "Could not resolve host"),
-    "blocked": Fault(403, "REQS001", "Domain is forbidden"),
-    "captcha": Fault(424, "RESP006", "Could not solve the captcha"),
-    "unparsed": Fault(502, "RESP003", "Could not parse content"),
-    "timedout": Fault(504, "CTX0002", "Operation timeout"),
-    "nocredits": Fault(402, "AUTH004", "Usage exceeded"),
-    "capped": Fault(402, "api_key_cap_reached", "The cap of this API key is reached"),
-    "badkey": Fault(401, "AUTH002", "Invalid API key"),
-    "banned": Fault(403, "BLK0001", "IP address blocked"),
+ERRORS = {
+    "permanent": MockError(404, "RESP002", "Page not found"),
+    "nohost": MockError(404, "RESP007", "Could not resolve host"),
+    "blocked": MockError(403, "REQS001", "Domain is forbidden"),
+    "captcha": MockError(424, "RESP006", "Could not solve the captcha"),
+    "unparsed": MockError(502, "RESP003", "Could not parse content"),
+    "timedout": MockError(504, "CTX0002", "Operation timeout"),
+    "nocredits": MockError(402, "AUTH004", "Usage exceeded"),
+    "capped": MockError(402, "api_key_cap_reached", "The cap of this API key is reached"),
+    "badkey": MockError(401, "AUTH002", "Invalid API key"),
+    "banned": MockError(403, "BLK0001", "IP address blocked"),
 }
-NO_KEY = Fault(401, "AUTH001", "API key is missing")
-NO_TARGET = Fault(400, "REQS004", "Invalid parameters: url is missing")
-NO_CONTENT = Fault(422, "RESP001", "Could not get content")
-TOO_MANY = Fault(429, "AUTH006", "Concurrency limit exceeded")
+NO_KEY = MockError(401, "AUTH001", "API key is missing")
+NO_TARGET = MockError(400, "REQS004", "Invalid parameters: url is missing")
+NO_CONTENT = MockError(422, "RESP001", "Could not get content")
+TOO_MANY = MockError(429, "AUTH006", "Concurrency limit exceeded")
 
 
-def answer_to(call: Call) -> Answer:
-    """The answer of the behaviour the target names; an unknown name is a page that is there."""
+def response_to(call: ScrapeCall) -> MockResponse:
+    """The response of the behaviour that the target names; an unknown name gets a page."""
     label = call.target.partition("://")[2].partition(".")[0]
-    if label in FAULTS:
-        return refusal(call, FAULTS[label])
+    if label in ERRORS:
+        return refusal(call, ERRORS[label])
     return BEHAVIOURS.get(label, ok)(call)
 
 
-def refusal(call: Call, fault: Fault, *more: str, detail: str | None = None) -> Answer:
-    """A problem document as the gateway writes them, at no cost."""
+def refusal(
+    call: ScrapeCall, fault: MockError, *more: str, detail: str | None = None
+) -> MockResponse:
+    """A problem document in the form of the real gateway, free of charge."""
     problem = {
         "code": fault.code,
         "detail": detail or f"{fault.title}. This is the mock gateway speaking.",
@@ -97,68 +99,68 @@ def refusal(call: Call, fault: Fault, *more: str, detail: str | None = None) -> 
     }
     body = msgspec.json.encode(problem)
     kind = "Content-Type: application/problem+json"
-    return Answer(_head(call, fault.status, kind, _length(body), FREE, *more) + body)
+    return MockResponse(_head(call, fault.status, kind, _length(body), FREE, *more) + body)
 
 
-def ok(call: Call) -> Answer:
+def ok(call: ScrapeCall) -> MockResponse:
     return _paged(call, 200, _charge(call))
 
 
-def slow(call: Call) -> Answer:
+def slow(call: ScrapeCall) -> MockResponse:
     return ok(call)._replace(delay=_seconds(call, 250))
 
 
-def big(call: Call) -> Answer:
+def big(call: ScrapeCall) -> MockResponse:
     pieces = _pieces(*_page(call, BIG))
     head = _head(call, 200, _kind(call), "Transfer-Encoding: chunked", _charge(call))
-    return Answer(head, _chunked(pieces))
+    return MockResponse(head, _chunked(pieces))
 
 
-def zipped(call: Call) -> Answer:
+def zipped(call: ScrapeCall) -> MockResponse:
     opening, closing, size = _page(call, PAGE)
     lines = (_kind(call), "Content-Encoding: gzip", _charge(call))
     pieces = _pieces(opening, closing, size)
     if size > BLOCK:
         head = _head(call, 200, "Transfer-Encoding: chunked", *lines)
-        return Answer(head, _chunked(_compressed(pieces)))
+        return MockResponse(head, _chunked(_compressed(pieces)))
     body = gzip.compress(b"".join(pieces), mtime=0)
-    return Answer(_head(call, 200, _length(body), *lines) + body)
+    return MockResponse(_head(call, 200, _length(body), *lines) + body)
 
 
-def bomb(call: Call) -> Answer:
+def bomb(call: ScrapeCall) -> MockResponse:
     body = _zeros(_number(call, "size", 100 * KIB * KIB))
     lines = (_kind(call), "Content-Encoding: gzip", _charge(call))
-    return Answer(_head(call, 200, _length(body), *lines) + body)
+    return MockResponse(_head(call, 200, _length(body), *lines) + body)
 
 
-def flaky(call: Call) -> Answer:
+def flaky(call: ScrapeCall) -> MockResponse:
     if call.time > _number(call, "fails", 1):
         return ok(call)
-    fault = FAULTS["unparsed"] if call.options.get("status") == "502" else NO_CONTENT
+    fault = ERRORS["unparsed"] if call.options.get("status") == "502" else NO_CONTENT
     return refusal(call, fault)
 
 
-def busy(call: Call) -> Answer:
+def busy(call: ScrapeCall) -> MockResponse:
     if call.time > _number(call, "fails", 1):
         return ok(call)
     return refusal(call, TOO_MANY, "Retry-After: " + _plain(call.options.get("after", "1")))
 
 
-def status(call: Call) -> Answer:
-    """Whatever status, with a page and no problem: the target's own answer, or a proxy's."""
+def status(call: ScrapeCall) -> MockResponse:
+    """Any status with a page and no problem document, as from the target itself or a proxy."""
     code = min(max(_number(call, "code", 404), 200), 599)
     return _paged(call, code, "Location: /elsewhere")
 
 
-def leaky(call: Call) -> Answer:
+def leaky(call: ScrapeCall) -> MockResponse:
     return refusal(call, NO_CONTENT, detail=f"asked with apikey={call.key} ({quote(call.key)})")
 
 
-def dropped(_: Call) -> Answer:
-    return Answer(ending=Ending.CLOSE)
+def dropped(_: ScrapeCall) -> MockResponse:
+    return MockResponse(ending=AfterResponse.CLOSE)
 
 
-def cut(call: Call) -> Answer:
+def cut(call: ScrapeCall) -> MockResponse:
     opening, closing, size = _page(call, PAGE)
     half = b"".join(_pieces(opening, closing, size))[: size // 2]
     if call.options.get("chunked"):
@@ -166,45 +168,47 @@ def cut(call: Call) -> Answer:
         half = b"%x\r\n%b" % (size, half)
     else:
         head = _head(call, 200, _kind(call), f"Content-Length: {size}", _charge(call))
-    return Answer(head + half, ending=Ending.CLOSE)
+    return MockResponse(head + half, ending=AfterResponse.CLOSE)
 
 
-def truncated(call: Call) -> Answer:
+def truncated(call: ScrapeCall) -> MockResponse:
     whole = gzip.compress(b"".join(_pieces(*_page(call, PAGE))), mtime=0)
     half = whole[: len(whole) // 2]
     lines = (_kind(call), "Content-Encoding: gzip", _length(half), _charge(call))
-    return Answer(_head(call, 200, *lines) + half)
+    return MockResponse(_head(call, 200, *lines) + half)
 
 
-def encoded(call: Call) -> Answer:
+def encoded(call: ScrapeCall) -> MockResponse:
     named = _plain(call.options.get("as", "foo"))
     return _paged(call, 200, f"Content-Encoding: {named}", _charge(call))
 
 
-def stuck(call: Call) -> Answer:
-    begun = cut(call)._replace(ending=Ending.HANG)
+def stuck(call: ScrapeCall) -> MockResponse:
+    begun = cut(call)._replace(ending=AfterResponse.HANG)
     if not call.options.get("chunked"):
         return begun
     head = _head(call, 200, _kind(call), "Transfer-Encoding: chunked", _charge(call))
-    return Answer(head, iter((b"2\r\nok\r\n",)), ending=Ending.HANG)
+    return MockResponse(head, iter((b"2\r\nok\r\n",)), ending=AfterResponse.HANG)
 
 
-def rubbish(_: Call) -> Answer:
-    return Answer(b"\x16\x03 this is no HTTP at all \x00\xff\r\n\r\n", ending=Ending.CLOSE)
+def rubbish(_: ScrapeCall) -> MockResponse:
+    return MockResponse(
+        b"\x16\x03 this is no HTTP at all \x00\xff\r\n\r\n", ending=AfterResponse.CLOSE
+    )
 
 
-def hang(_: Call) -> Answer:
-    return Answer(ending=Ending.HANG)
+def hang(_: ScrapeCall) -> MockResponse:
+    return MockResponse(ending=AfterResponse.HANG)
 
 
-def drip(call: Call) -> Answer:
+def drip(call: ScrapeCall) -> MockResponse:
     whole = ok(call)
     body = chain((whole.first,), whole.rest or ())
     drops = (bytes((byte,)) for piece in body for byte in piece)
-    return Answer(b"", drops, pace=_seconds(call, 20))
+    return MockResponse(b"", drops, pace=_seconds(call, 20))
 
 
-BEHAVIOURS: dict[str, Callable[[Call], Answer]] = {
+BEHAVIOURS: dict[str, Callable[[ScrapeCall], MockResponse]] = {
     "ok": ok,
     "slow": slow,
     "big": big,
@@ -225,22 +229,22 @@ BEHAVIOURS: dict[str, Callable[[Call], Answer]] = {
 }
 
 
-def _paged(call: Call, code: int, *lines: str) -> Answer:
+def _paged(call: ScrapeCall, code: int, *lines: str) -> MockResponse:
     opening, closing, size = _page(call, PAGE)
     head = _head(call, code, _kind(call), f"Content-Length: {size}", *lines)
     if size <= BLOCK:
-        return Answer(head + b"".join(_pieces(opening, closing, size)))
-    return Answer(head, _pieces(opening, closing, size))
+        return MockResponse(head + b"".join(_pieces(opening, closing, size)))
+    return MockResponse(head, _pieces(opening, closing, size))
 
 
-def _page(call: Call, default: int) -> tuple[bytes, bytes, int]:
-    """The page's beginning, its end, and its size with what is to be filled in between."""
+def _page(call: ScrapeCall, default: int) -> tuple[bytes, bytes, int]:
+    """The beginning of the page, its end, and its size with the filler between them."""
     size = _number(call, "size", default) if "?" in call.target else default
     opening, closing = _ends(call)
     return opening, closing, max(size, len(opening) + len(closing))
 
 
-def _ends(call: Call) -> tuple[bytes, bytes]:
+def _ends(call: ScrapeCall) -> tuple[bytes, bytes]:
     echo = msgspec.json.encode(_echo(call))
     match result_format(dict(call.params)):
         case "html":
@@ -257,8 +261,8 @@ HTML_OPENING = (
 )
 
 
-def _echo(call: Call) -> dict[str, object]:
-    """What was received, but for the key."""
+def _echo(call: ScrapeCall) -> dict[str, object]:
+    """The request as received, without the key."""
     kind, named, forwarded = None, None, {}
     for name, value in call.headers:
         lower = name.lower()
@@ -291,7 +295,7 @@ def _pieces(opening: bytes, closing: bytes, size: int) -> Iterator[bytes]:
 
 @cache
 def _filler() -> bytes:
-    """Words in no order, the same ones every time: it compresses about as well as prose."""
+    """Words in a fixed random order, which compress about as well as prose."""
     words = b"belt page crate fetch inbox parcel of the and a to queue ship label sort".split()
     spins = (sha256(b"%d" % turn).digest() for turn in range(BLOCK // 32))
     text = b" ".join(words[byte % len(words)] for spin in spins for byte in spin)
@@ -318,7 +322,7 @@ def _zeros(size: int) -> bytes:
     return b"".join(_compressed(blocks))
 
 
-def _head(call: Call, status_code: int, *lines: str) -> bytes:
+def _head(call: ScrapeCall, status_code: int, *lines: str) -> bytes:
     final = f"Zr-Final-Url: {_plain(call.target)}"
     listed = "\r\n".join((f"HTTP/1.1 {status_code} {phrase(status_code)}", *lines, final))
     return f"{listed}\r\n{call.standing}\r\n".encode("latin-1")
@@ -328,7 +332,7 @@ def _plain(text: str) -> str:
     return text if text.isascii() and text.isprintable() else quote(text, safe=":/?&=#%+,")
 
 
-def _kind(call: Call) -> str:
+def _kind(call: ScrapeCall) -> str:
     return "Content-Type: " + TYPES[result_format(dict(call.params))]
 
 
@@ -336,7 +340,7 @@ def _length(body: bytes) -> str:
     return f"Content-Length: {len(body)}"
 
 
-def _charge(call: Call) -> str:
+def _charge(call: ScrapeCall) -> str:
     js, premium = call.params.get("js_render"), call.params.get("premium_proxy")
     return CHARGES[js == "true", premium == "true"]
 
@@ -354,10 +358,10 @@ CHARGES = {
 }
 
 
-def _number(call: Call, name: str, default: int) -> int:
+def _number(call: ScrapeCall, name: str, default: int) -> int:
     text = call.options.get(name, "")
     return int(text) if text.isdecimal() and len(text) < 12 else default
 
 
-def _seconds(call: Call, default: int) -> float:
+def _seconds(call: ScrapeCall, default: int) -> float:
     return _number(call, "ms", default) / 1000

@@ -1,4 +1,4 @@
-"""Real processes of Conveyor, for the demo, the tests and the benchmarks."""
+"""Real processes of Conveyor, for the tests and the benchmarks."""
 
 import fcntl
 import os
@@ -91,7 +91,7 @@ def program(
 ) -> Iterator[Program]:
     """Start a process, wait until it answers, and end it with SIGTERM."""
     with open(log or os.devnull, "ab") as sink:  # noqa: PTH123 - devnull is no Path
-        process = subprocess.Popen(  # noqa: S603 - our own command
+        process = subprocess.Popen(
             [sys.executable, "-m", "conveyor", *arguments],
             stderr=sink,
             stdout=sink,
