@@ -31,7 +31,7 @@ ENVIRON = {
 }
 
 # What the gateway does -> how the task ends, with which reason, after how many attempts.
-MISHAPS: dict[str, tuple[str, str | None, int]] = {
+FAULTS: dict[str, tuple[str, str | None, int]] = {
     "https://ok.example/{}": ("successful", None, 1),
     "https://gzip.example/{}": ("successful", None, 1),
     "https://big.example/{}?size=900000": ("successful", None, 1),
@@ -49,8 +49,8 @@ MISHAPS: dict[str, tuple[str, str | None, int]] = {
 }
 
 
-def test_every_mishap_ends_its_own_task_and_no_other(tmp_path: Path) -> None:
-    urls = [kind.format(number) for number in range(EACH) for kind in MISHAPS]
+def test_every_fault_ends_its_own_task_and_no_other(tmp_path: Path) -> None:
+    urls = [kind.format(number) for number in range(EACH) for kind in FAULTS]
     with (
         mock_gateway() as gateway,
         service(data=tmp_path / "data", gateway=gateway.url, environ=ENVIRON) as running,
@@ -135,16 +135,16 @@ def _check_rows(api: httpx.Client, job_id: str, rows: list[dict[str, Any]]) -> N
     for row in rows:
         lines = api.get(f"/jobs/{job_id}/tasks/{row['task_id']}/history").json()["events"]
         told[_kind(row["url"])].add((row["status"], len(lines)))
-    assert told == {kind: {(status, attempts)} for kind, (status, _, attempts) in MISHAPS.items()}
+    assert told == {kind: {(status, attempts)} for kind, (status, _, attempts) in FAULTS.items()}
 
 
 def _check_stats(stats: dict[str, Any]) -> None:
     statuses = Counter({"successful": 0, "failed": 0})
     reasons: Counter[str] = Counter()
-    for status, reason, _ in MISHAPS.values():
+    for status, reason, _ in FAULTS.values():
         statuses[status] += EACH
         reasons.update({reason: EACH} if reason else {})
-    assert stats["total"] == stats["completed"] == EACH * len(MISHAPS)
+    assert stats["total"] == stats["completed"] == EACH * len(FAULTS)
     assert stats["successful"] == statuses["successful"]
     assert stats["failed"] == statuses["failed"]
     assert stats["failure_reasons"] == dict(reasons)

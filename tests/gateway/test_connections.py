@@ -283,7 +283,7 @@ class TestTurns:
             refused(await fetched(gateway, stage.url), UNREACHABLE, 502)
             await until(lambda: stage.over == stage.opened)
 
-    async def test_a_storm_of_mishaps_leaks_nothing(self) -> None:
+    async def test_a_storm_of_faults_leaks_nothing(self) -> None:
         chance = random.Random(7)
         labels = ("ok", "gzip", "big", "slow", "drip", "hang", "cut", "dropped", "rubbish")
 

@@ -21,7 +21,7 @@ Step = Callable[["Machine"], Awaitable[Sequence[KnownJob]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Mishap:
+class Fault:
     """At the nth call of a port the process dies, or another step is made in between."""
 
     nth: int
@@ -118,9 +118,9 @@ CALLS = any_of((3, SUBMIT), (3, ADD), (5, RERUN), (4, TURN), (3, DELETE), (2, RE
 LABOURS = any_of((5, WORK), (2, CLAIM), (2, SLEEP), (5, LAND), (3, CONTROL), (2, SWEEP))
 LOOKS = any_of((4, PAGE), (1, READ), (1, LIST), (1, INTRUDE))
 IN_BETWEEN = any_of((3, CALLS), (2, LABOURS))
-DEATHS = st.builds(Mishap, NTH, MOMENTS)
-RACES = st.builds(Mishap, NTH, MOMENTS, IN_BETWEEN)
-MISHAPS = any_of((1, DEATHS), (3, RACES))
+DEATHS = st.builds(Fault, NTH, MOMENTS)
+RACES = st.builds(Fault, NTH, MOMENTS, IN_BETWEEN)
+FAULTS = any_of((1, DEATHS), (3, RACES))
 
 
 SUITS: dict[str, Callable[[KnownJob], bool]] = {
@@ -169,9 +169,9 @@ class Machine(RuleBasedStateMachine):
     def call(self, step: Doing) -> None:
         self._make(step)
 
-    @rule(step=any_of((5, CALLS), (1, LOOKS)), mishap=MISHAPS)
-    def call_amid(self, step: Doing, mishap: Mishap) -> None:
-        self._make(step, mishap)
+    @rule(step=any_of((5, CALLS), (1, LOOKS)), fault=FAULTS)
+    def call_amid(self, step: Doing, fault: Fault) -> None:
+        self._make(step, fault)
 
     @precondition(_has_jobs)
     @rule(step=LABOURS)
@@ -179,9 +179,9 @@ class Machine(RuleBasedStateMachine):
         self._make(step)
 
     @precondition(_has_jobs)
-    @rule(step=LABOURS, mishap=MISHAPS)
-    def labour_amid(self, step: Doing, mishap: Mishap) -> None:
-        self._make(step, mishap)
+    @rule(step=LABOURS, fault=FAULTS)
+    def labour_amid(self, step: Doing, fault: Fault) -> None:
+        self._make(step, fault)
 
     @precondition(_has_jobs)
     @rule(control=CONTROL, step=WORK)
@@ -204,20 +204,20 @@ class Machine(RuleBasedStateMachine):
         if isinstance(then, int):
             self.runner.run(self._restart(then))
 
-    def _make(self, step: Doing, mishap: Mishap | None = None) -> None:
+    def _make(self, step: Doing, fault: Fault | None = None) -> None:
         self.steps += 1
         self.waited = False
         try:
-            self.runner.run(self._go(step, mishap))
+            self.runner.run(self._go(step, fault))
         except Exception as error:
             self.failure = error
             raise
 
-    async def _go(self, step: Doing, mishap: Mishap | None) -> None:
+    async def _go(self, step: Doing, fault: Fault | None) -> None:
         touched: list[KnownJob] = []
         self.world.fate.forget()
-        if mishap:
-            self.world.fate.plan(mishap.nth, mishap.moment, self._blow(mishap, touched))
+        if fault:
+            self.world.fate.plan(fault.nth, fault.moment, self._blow(fault, touched))
         try:
             touched += await self._do(step)
         except BaseException as error:
@@ -227,19 +227,19 @@ class Machine(RuleBasedStateMachine):
                 raise
         struck = self.world.fate.struck
         self.world.fate.forget()
-        if mishap and mishap.meanwhile is None:
+        if fault and fault.meanwhile is None:
             await self._restart()
-        elif mishap and mishap.meanwhile and not struck:
-            touched += await self._do(mishap.meanwhile)
+        elif fault and fault.meanwhile and not struck:
+            touched += await self._do(fault.meanwhile)
         for job in {job.id: job for job in touched}.values():
             await self.callers.inspect(job)
 
-    def _blow(self, mishap: Mishap, touched: list[KnownJob]) -> Callable[[], Awaitable[None]]:
+    def _blow(self, fault: Fault, touched: list[KnownJob]) -> Callable[[], Awaitable[None]]:
         async def meanwhile() -> None:
-            assert mishap.meanwhile
+            assert fault.meanwhile
             self.callers.meanwhile = True
             try:
-                touched.extend(await self._do(mishap.meanwhile))
+                touched.extend(await self._do(fault.meanwhile))
             except Exception as error:  # noqa: BLE001 - it is raised again below
                 # What is found here must not be taken for an error of the step around it.
                 self.failure = error
@@ -247,7 +247,7 @@ class Machine(RuleBasedStateMachine):
             finally:
                 self.callers.meanwhile = False
 
-        return meanwhile if mishap.meanwhile else self.world.fate.die
+        return meanwhile if fault.meanwhile else self.world.fate.die
 
     async def _restart(self, nth: int = -1) -> None:
         """A new process owns the folder; with `nth`, one before it died at that call of a port."""

@@ -296,7 +296,7 @@ def _pieces(opening: bytes, closing: bytes, size: int) -> Iterator[bytes]:
 @cache
 def _filler() -> bytes:
     """Words in a fixed random order, which compress about as well as prose."""
-    words = b"belt page crate fetch inbox parcel of the and a to queue ship label sort".split()
+    words = b"belt page crate fetch inbox pallet of the and a to queue ship label sort".split()
     spins = (sha256(b"%d" % turn).digest() for turn in range(BLOCK // 32))
     text = b" ".join(words[byte % len(words)] for spin in spins for byte in spin)
     return text[:BLOCK]

@@ -45,7 +45,7 @@ DIRECTORY, LINES = "directory", "manifest"
 Wanted = Callable[[], Awaitable[bool]]
 
 
-class RowChunk(msgspec.Struct, frozen=True):
+class ExportChunk(msgspec.Struct, frozen=True):
     """Tasks next to each other, whose results fit in memory; a large one is alone."""
 
     tasks: Sequence[Task]
@@ -98,7 +98,7 @@ class ZipExport:
         self,
         export: Export,
         job: Job,
-        chunks: AsyncIterator[RowChunk],
+        chunks: AsyncIterator[ExportChunk],
         group: asyncio.TaskGroup,
     ) -> AsyncIterator[bytes]:
         """The file, front to back."""
@@ -121,7 +121,7 @@ class ZipExport:
         yield ending(archive.count, archive.offset, length)
 
     async def _ahead(
-        self, job: Job, chunks: AsyncIterator[RowChunk], group: asyncio.TaskGroup
+        self, job: Job, chunks: AsyncIterator[ExportChunk], group: asyncio.TaskGroup
     ) -> AsyncIterator[Packed]:
         """Chunks made ready in their order, some while those before them are written."""
         under_way = deque[asyncio.Task[Packed]]()
@@ -132,7 +132,7 @@ class ZipExport:
         while under_way:
             yield await under_way.popleft()
 
-    async def _ready(self, job: Job, chunk: RowChunk) -> Packed:
+    async def _ready(self, job: Job, chunk: ExportChunk) -> Packed:
         if chunk.large and not has_expired(chunk.large, job.result_ttl_days, chunk.now):
             return Packed(large=chunk.large)
         there = [
@@ -164,7 +164,7 @@ class ZipExport:
 
     async def _row_chunks(
         self, export: Export, job: Job, is_wanted: Wanted
-    ) -> AsyncIterator[RowChunk]:
+    ) -> AsyncIterator[ExportChunk]:
         """The run's rows as they are read, as long as the file is wanted and not too large."""
         after: int | None = -1
         total = 0
@@ -181,7 +181,7 @@ class ZipExport:
             if total > self.cap:
                 raise _Stop(Unmade(too_large(self.cap)))
             for tasks in _portioned(page.tasks):
-                yield RowChunk(tasks, now)
+                yield ExportChunk(tasks, now)
             after = page.cursor
 
 

@@ -1,4 +1,4 @@
-"""The direct gateway: pages are asked of their own sites, and every mishap is a value."""
+"""The direct gateway: pages are asked of their own sites, and every fault is a value."""
 
 import asyncio
 from collections import deque
@@ -123,8 +123,8 @@ class DirectGateway:
                 ruling=wire.BY_CODE[denied.code],
             )
             return page_wire.later(refusal, denied.wait)
-        except (BodyTooLarge, FellSilent, Cut, CorruptContent, Unsendable, Lost) as mishap:
-            return page_wire.synthesised(*self._explained(mishap), signal=_signal(mishap))
+        except (BodyTooLarge, FellSilent, Cut, CorruptContent, Unsendable, Lost) as fault:
+            return page_wire.synthesised(*self._explained(fault), signal=_signal(fault))
         finally:
             limit.lift()
 
@@ -137,8 +137,8 @@ class DirectGateway:
                 return True
         return False
 
-    def _explained(self, mishap: Exception) -> tuple[str, int, str]:
-        match mishap:
+    def _explained(self, fault: Exception) -> tuple[str, int, str]:
+        match fault:
             case BodyTooLarge():
                 return "body_too_large", 413, f"The page is larger than {self._largest} bytes."
             case FellSilent():
@@ -151,7 +151,7 @@ class DirectGateway:
                 why = "The request cannot be put into HTTP: look at its URL, headers and body."
                 return "request_unsendable", 400, why
             case _:
-                return "gateway_unreachable", 502, f"The site gave no answer: {mishap}."
+                return "gateway_unreachable", 502, f"The site gave no answer: {fault}."
 
     async def _fetched(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
         visit = wire.first(request, self._ports)
@@ -209,9 +209,9 @@ class DirectGateway:
         raise _too_many()
 
 
-def _signal(mishap: Exception) -> HealthSignal:
-    """What a mishap tells about the network here: only without a connection it may be down."""
-    match mishap:
+def _signal(fault: Exception) -> HealthSignal:
+    """What a fault tells about the network here: only without a connection it may be down."""
+    match fault:
         case Unconnected():
             return HealthSignal.UNCONNECTED
         case Unsendable():

@@ -1,4 +1,4 @@
-"""The ZenRows gateway over HTTP: one request for one page, and every mishap a value."""
+"""The ZenRows gateway over HTTP: one request for one page, and every fault a value."""
 
 import asyncio
 from collections.abc import Callable

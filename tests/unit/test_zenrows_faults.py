@@ -1,4 +1,4 @@
-"""The ZenRows adapter when things go wrong: refusals, mishaps, cancelling, and the key."""
+"""The ZenRows adapter when things go wrong: refusals, faults, cancelling, and the key."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -356,7 +356,7 @@ class TestTheKey:
         assert "s3cret" not in refusal.problem + refusal.code
 
     @pytest.mark.parametrize("label", ["dropped", "rubbish", "cut", "hang", "big", "permanent"])
-    async def test_no_mishap_tells_the_key(self, mock: MockGateway, label: str) -> None:
+    async def test_no_fault_tells_the_key(self, mock: MockGateway, label: str) -> None:
         short = timedelta(milliseconds=300)
         async with opened(mock.url, deadline=short, largest_body=MIB) as gateway:
             refusal = await fetched(gateway, f"https://{label}.example/")
