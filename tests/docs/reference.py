@@ -1,13 +1,16 @@
 """The pages of docs/reference, made from the code: `make reference` writes them, a test holds them."""
 
+import inspect
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
 
 import msgspec
 
 from conveyor import errors
+from conveyor.cli import main as cli
 from conveyor.errors import CallerFault, ConveyorError, Unavailable
 from conveyor.settings import Settings
 from conveyor.settings_loader import CHOICES
@@ -42,8 +45,8 @@ def settings_page() -> str:
             HEAD,
             ABOUT_SETTINGS,
             "",
-            "| key | variable | default | takes | meaning |",
-            "|---|---|---|---|---|",
+            "| key | variable | default | flag | takes | meaning |",
+            "|---|---|---|---|---|---|",
             *rows,
             "",
         ]
@@ -70,8 +73,16 @@ def errors_page() -> str:
 def _setting(name: str) -> str:
     kind, meta = get_args(get_type_hints(Settings, include_extras=True)[name])
     default = {field.name: field.default for field in msgspec.structs.fields(Settings)}[name]
-    cells = [name, f"CONVEYOR_{name.upper()}", _shown(default), _takes(name, kind, meta)]
+    flag = f"`--{name.replace('_', '-')}`" if name in _flags() else "-"
+    cells = [name, f"CONVEYOR_{name.upper()}", _shown(default), flag, _takes(name, kind, meta)]
     return f"| {' | '.join(cells)} | {meta.description} |"
+
+
+@cache
+def _flags() -> set[str]:
+    """Parameters of the commands that run a service."""
+    commands = (cli.serve, cli.dev, cli.api, cli.worker)
+    return {name for command in commands for name in inspect.signature(command).parameters}
 
 
 def _takes(name: str, kind: object, meta: msgspec.Meta) -> str:

@@ -1,7 +1,6 @@
 """The documents say what is so: tables against the code, snippets and links against the tree."""
 
 import ast
-import inspect
 import re
 import subprocess
 from collections.abc import Iterator
@@ -16,10 +15,9 @@ from prometheus_client.metrics import MetricWrapperBase
 from conveyor.api.handlers import CONTENT_TYPES
 from conveyor.api.routes import ROUTES
 from conveyor.cli import main as cli
-from conveyor.settings import Settings
-from conveyor.settings_loader import load_settings
 from conveyor.telemetry import SWEEPER_ACTIONS, Metrics
 from tests.docs import reference
+from tests.docs.chapters import NONE, OPERATIONS, SQLITE, TELEMETRY, tables
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "conveyor"
@@ -27,9 +25,6 @@ NOT_OURS = {
     ".git", ".venv", ".venv-emulators", ".venv-peers", ".hypothesis", ".mypy_cache", ".ruff_cache", ".pytest_cache", "__pycache__",
     "data", "demo", "dist",
 }  # fmt: skip
-NONE = "-"
-
-Row = dict[str, str]
 
 
 @cache
@@ -58,30 +53,10 @@ def name_of(path: Path) -> str:
 
 PAGES = [path for path in files() if path.suffix == ".md"]
 every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
-SPEC = text_of(ROOT / "SPEC.md")
 README = text_of(ROOT / "README.md")
 
 
-def section(text: str, heading: str) -> str:
-    found = re.search(rf"^(#+) {re.escape(heading)}$", text, re.MULTILINE)
-    assert found, f"there is no heading {heading!r}"
-    rest = text[found.end() :]
-    end = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
-    return rest[: end.start()] if end else rest
-
-
-def tables(heading: str) -> list[list[Row]]:
-    """The tables under a heading of SPEC.md, each row by its column names."""
-    blocks = re.findall(r"(?:^\|.*\|\n)+", section(SPEC, heading), re.MULTILINE)
-    return [_rows(block.splitlines()) for block in blocks]
-
-
-def _rows(lines: list[str]) -> list[Row]:
-    head, _, *body = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
-    return [dict(zip(head, cells, strict=True)) for cells in body]
-
-
-# SPEC 12 to 16 against the code.
+# SPEC 12 to 17 and their chapters against the code.
 
 
 def test_the_sweepers_actions_are_those_that_are_counted() -> None:
@@ -97,7 +72,7 @@ def schema() -> apsw.Connection:
 
 
 def test_the_tables_and_columns_are_those_of_the_schema(schema: apsw.Connection) -> None:
-    [table] = tables("13.2 Tables")
+    [table] = tables("Tables", SQLITE)
     listed = [(row["table"], row["column"], row["type"]) for row in table]
     assert listed == list(_columns(schema))
 
@@ -110,7 +85,7 @@ def _columns(schema: apsw.Connection) -> Iterator[tuple[str, str, str]]:
 
 
 def test_the_indexes_are_those_of_the_schema(schema: apsw.Connection) -> None:
-    [table] = tables("13.3 Indexes")
+    [table] = tables("Indexes", SQLITE)
     listed = {(row["index"], row["table"], row["columns"], row["only where"]) for row in table}
     found = schema.execute(
         "SELECT name, tbl_name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
@@ -144,40 +119,13 @@ def test_the_content_types_are_those_that_are_sent() -> None:
     assert {row["format"]: row["Content-Type"] for row in types} == CONTENT_TYPES
 
 
-def test_the_settings_have_the_defaults_of_the_code() -> None:
-    [table] = tables("15 Settings")
-    assert [row["setting"] for row in table] == list(Settings.__struct_fields__)
-    for row in table:
-        default = getattr(Settings(), row["setting"])
-        assert _as_set(row["setting"], row["default"]) == default, row["setting"]
-
-
-def _as_set(name: str, written: str) -> object:
-    """What the written default would set; a dash sets nothing."""
-    flags = {} if written == NONE else {name: written}
-    found: object = getattr(load_settings(flags, environ={}), name)
-    assert written != NONE or not found, f"{name!r} has a default, and the table says it has none"
-    return found
-
-
 def test_the_reference_is_what_the_code_says() -> None:
     written = {page.name: text_of(page) for page in reference.FOLDER.glob("*.md")}
     assert written == reference.pages(), "run `make reference`"
 
 
-def test_the_flags_are_those_of_the_commands() -> None:
-    [table] = tables("15 Settings")
-    flagged = {row["setting"] for row in table if row["flag"] == "yes"}
-    offered = {
-        name
-        for command in (cli.dev, cli.api, cli.worker)
-        for name in inspect.signature(command).parameters
-    }
-    assert flagged == offered & set(Settings.__struct_fields__)
-
-
 def test_the_metrics_are_those_that_are_exposed() -> None:
-    [table] = tables("16.1 Metrics")
+    [table] = tables("Metrics", TELEMETRY)
     listed = {(row["metric"], row["kind"], row["labels"]) for row in table}
     assert len(listed) == len(table)
     assert listed == {
@@ -192,7 +140,7 @@ def _exposed(metric: MetricWrapperBase) -> str:
 
 
 def test_the_log_events_are_those_that_are_written() -> None:
-    [table] = tables("16.2 Log")
+    [table] = tables("Log", TELEMETRY)
     listed = {(row["event"], row["level"]) for row in table}
     assert len(listed) == len(table)
     assert listed == {event for path in SOURCE.rglob("*.py") for event in _events(path)}
@@ -209,9 +157,8 @@ def _events(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def test_the_doctors_codes_are_in_the_code_and_its_paths_are_served() -> None:
-    codes, paths = (
-        tables(heading)[0] for heading in ("17.1 Doctor", "17.3 The door for operators")
-    )
+    [codes] = tables("The doctor", OPERATIONS)
+    [paths] = tables("17.3 The operator interface")
     text = "".join(
         text_of(SOURCE / name)
         for name in ("domain/audit.py", "steps/doctor/audit.py", "steps/doctor/doctor.py")

@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
-from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
@@ -13,6 +12,7 @@ import pytest
 
 from conveyor import errors
 from conveyor.adapters.http import direct_wire, webhooks, zenrows_errors
+from conveyor.adapters.http.page_wire import OWN_CODES
 from conveyor.attending import EXPORTS, INGESTS, PURGES
 from conveyor.domain import (
     counts,
@@ -48,38 +48,9 @@ from conveyor.domain.webhook import SCHEMA
 from conveyor.gateways import CODES
 from conveyor.steps.dispatch.config import SETTLE_LOOPS, DispatchConfig
 from conveyor.steps.shared.turn import TURN
+from tests.docs.chapters import DIRECT, NONE, NORMATIVE, ZENROWS, Row, column, section, tables, text
 
-TEXT = (Path(__file__).parents[2] / "SPEC.md").read_text(encoding="utf-8")
-NONE = "-"
-
-Row = dict[str, str]
-
-
-def section(heading: str) -> str:
-    """The text under a heading, up to the next of its rank or above."""
-    found = re.search(rf"^(#+) {re.escape(heading)}$", TEXT, re.MULTILINE)
-    assert found, f"SPEC.md has no heading {heading!r}"
-    rest = TEXT[found.end() :]
-    end = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
-    return rest[: end.start()] if end else rest
-
-
-def tables(heading: str) -> list[list[Row]]:
-    """The tables under a heading, each row by its column names."""
-    blocks = re.findall(r"(?:^\|.*\|\n)+", section(heading), re.MULTILINE)
-    return [_rows(block.splitlines()) for block in blocks]
-
-
-def _rows(lines: list[str]) -> list[Row]:
-    head, _, *body = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
-    return [dict(zip(head, cells, strict=True)) for cells in body]
-
-
-def column(rows: list[Row], key: str, value: str) -> dict[str, str]:
-    """Two columns of a table as a mapping; a key that comes twice is a fault."""
-    found = {row[key].strip("`"): row[value].strip("`") for row in rows}
-    assert len(found) == len(rows), f"a {key} comes twice"
-    return found
+TEXT = text()
 
 
 def number(text: str) -> int:
@@ -292,8 +263,7 @@ def test_the_limits_of_lists_are_the_codes() -> None:
 # 7 Failures.
 
 
-def rulings(heading: str, key: str) -> dict[str, tuple[str, str, str]]:
-    [table] = tables(heading)
+def rulings(table: list[Row], key: str) -> dict[str, tuple[str, str, str]]:
     found = {row[key]: (row["handling"], row["reason"], row["account"]) for row in table}
     assert len(found) == len(table)
     return found
@@ -304,20 +274,29 @@ def as_written(ruling: failure.Ruling) -> tuple[str, str, str]:
 
 
 def test_the_codes_have_the_rulings_of_the_code() -> None:
-    expected = {code: as_written(ruling) for code, ruling in CODES.items()}
-    assert rulings("7.2 By code", "code") == expected
+    [own] = tables("7.2 By code")
+    [zenrows] = tables("By code", ZENROWS)
+    _, direct = tables("Statuses and codes", DIRECT)
+    listed = [rulings(table, "code") for table in (own, zenrows, direct)]
+    expected = (OWN_CODES, zenrows_errors.BY_CODE, direct_wire.BY_CODE)
+    assert listed == [
+        {code: as_written(ruling) for code, ruling in codes.items()} for codes in expected
+    ]
+    assert CODES.keys() == {code for table in listed for code in table}
 
 
 def test_the_statuses_have_the_rulings_of_the_code() -> None:
     expected = {
         str(status): as_written(ruling) for status, ruling in zenrows_errors.BY_STATUS.items()
     }
-    assert rulings("7.3 By status", "status") == expected
+    [table] = tables("By status", ZENROWS)
+    assert rulings(table, "status") == expected
 
 
 def test_the_rest_is_ruled_as_the_text_says() -> None:
-    assert "500 and above is `retry` with `gateway_error`" in section("7.1 How a refusal is read")
-    assert "any other `fail` with `other`" in section("7.1 How a refusal is read")
+    for said in (section("7.1 How a refusal is read"), section("By status", ZENROWS)):
+        assert "500 and above is `retry` with `gateway_error`" in said
+        assert "any other `fail` with `other`" in said
     assert as_written(zenrows_errors.ruling(500, "")) == ("retry", "gateway_error", NONE)
     assert as_written(zenrows_errors.ruling(499, "")) == ("fail", "other", NONE)
 
@@ -368,7 +347,7 @@ def _status(kind: type[errors.ConveyorError]) -> str:
 
 
 def test_what_is_not_public_is_the_codes() -> None:
-    addresses, *_ = tables("11.9 Asking sites directly")
+    [addresses] = tables("Addresses", DIRECT)
     listed = {row["addresses"]: re.findall(r"[0-9a-f.:]+/\d+", row["which"]) for row in addresses}
     assert listed["IPv4"] == [str(one) for one in public_address.NOT_PUBLIC]
     there = (public_address.GIVEN_OUT, *public_address.NOT_PUBLIC_THERE)
@@ -376,7 +355,7 @@ def test_what_is_not_public_is_the_codes() -> None:
 
 
 def test_the_codes_of_sites_are_those_of_their_statuses() -> None:
-    _, statuses, _ = tables("11.9 Asking sites directly")
+    statuses, _ = tables("Statuses and codes", DIRECT)
     for row in statuses:
         for status in map(int, re.findall(r"\d+", row["status"])):
             wait = timedelta() if "Retry-After" in row["status"] else None
@@ -384,7 +363,7 @@ def test_the_codes_of_sites_are_those_of_their_statuses() -> None:
 
 
 def test_the_types_of_pages_are_those_of_their_labels() -> None:
-    *_, types = tables("11.9 Asking sites directly")
+    [types] = tables("Content-Type", DIRECT)
     listed = {
         label: row["type"]
         for row in types
@@ -404,13 +383,22 @@ def test_chapters_are_numbered_without_gaps() -> None:
 
 def test_what_the_text_refers_to_is_there() -> None:
     headings = set(re.findall(r"^#+ (\d+(?:\.\d+)?) ", TEXT, re.MULTILINE))
-    referred = set(re.findall(r"\b(?:chapter |in |of |\(|\| )(\d\.\d)\b", TEXT))
+    written = "\n".join(text(page) for page in ("SPEC.md", *NORMATIVE))
+    referred = set(
+        re.findall(r"\b(?:chapter |in |of |SPEC |as |\(|\| )([1-9]\d?\.\d{1,2})\b", written)
+    )
     assert referred <= headings
 
 
-def test_every_table_is_whole() -> None:
-    for heading in re.findall(r"^#{2,3} (.+)$", TEXT, re.MULTILINE):
-        for table in tables(heading):
+@pytest.mark.parametrize("page", NORMATIVE)
+def test_the_chapters_on_pages_of_their_own_are_named(page: str) -> None:
+    assert f"]({page})" in TEXT
+
+
+@pytest.mark.parametrize("page", ["SPEC.md", *NORMATIVE])
+def test_every_table_is_whole(page: str) -> None:
+    for heading in re.findall(r"^#{2,3} (.+)$", text(page), re.MULTILINE):
+        for table in tables(heading, page):
             assert table, f"an empty table under {heading!r}"
             assert all(cell for row in table for cell in row.values()), heading
 
