@@ -15,13 +15,12 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from conveyor.attending import wire_export
+from conveyor.app.engines import Engines, open_engines
+from conveyor.app.services import build_service
 from conveyor.domain.task import SettleDecision, Settlement, StoredBody, Task, TaskStatus
-from conveyor.operating import Engines
 from conveyor.ports.bodies import Body, BodyName, Kept
 from conveyor.settings import Settings
 from conveyor.testing.factories import CALLER, JOB, RUN, a_job, a_run, new_tasks
-from conveyor.wiring import open_embedded, wire
 
 COUNT = 100_000
 SIZE = 20_000
@@ -67,7 +66,7 @@ def _child(*words: object) -> dict[str, float]:
 async def _fill(data: Path) -> None:
     """A finished run, written straight into the engines."""
     async with AsyncExitStack() as stack:
-        engines = await open_embedded(_settings(data), stack)
+        engines = await open_engines(_settings(data), stack)
         await engines.metadata.commit(a_job(latest_run_id=RUN), a_run(total=COUNT))
         pages = _pages()
         for first in range(0, COUNT, AT_ONCE):
@@ -118,12 +117,12 @@ def _page(dice: random.Random, words: list[str]) -> bytes:
 async def _export(data: Path) -> None:
     settings = _settings(data)
     async with AsyncExitStack() as stack:
-        engines = await open_embedded(settings, stack)
-        service = wire(settings, engines)
-        exporting = wire_export(settings, engines)
+        engines = await open_engines(settings, stack)
+        service = build_service(settings, engines)
+        exporting = service.steps.export
         export = await exporting.start(CALLER, JOB, RUN)
         started, cpu = time.perf_counter(), time.process_time()
-        await service.control_worker.step()
+        await service.steps.control_worker.step()
         taken, cpu = time.perf_counter() - started, time.process_time() - cpu
         made = await exporting.find(CALLER, JOB, RUN, export.id)
         await _remove(engines)

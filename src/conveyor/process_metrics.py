@@ -16,11 +16,11 @@ import structlog
 
 from conveyor.domain.batch import Batch
 from conveyor.errors import Unavailable
+from conveyor.loops import rest
 from conveyor.ports.clock import Clock
 from conveyor.ports.control_queue import DeadLetters
 from conveyor.ports.metadata import Metadata
 from conveyor.telemetry import Metrics
-from conveyor.worker import rest
 
 TICK = timedelta(milliseconds=250)
 REMEMBERED = 240  # ticks: a minute

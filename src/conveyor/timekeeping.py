@@ -17,8 +17,8 @@ from typing import Protocol
 import structlog
 
 from conveyor.errors import ConveyorError
+from conveyor.loops import rest
 from conveyor.ports.clock import SteppingClock
-from conveyor.worker import rest
 
 EVERY = timedelta(seconds=1)
 NOTE_EVERY = 10.0  # seconds: what is seen of the wall time at the next start

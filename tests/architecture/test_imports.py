@@ -16,13 +16,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ports": {"errors", "domain"},
     "steps": {"errors", "domain", "ports"},
     "adapters": {"errors", "domain", "ports"},
-    "worker": {"errors"},
+    "loops": {"errors"},
     "settings": {"errors", "domain"},
     "settings_loader": {"errors", "domain", "settings"},
     "telemetry": {"errors", "domain", "ports"},
     "port_metrics": {"errors", "domain", "ports", "telemetry"},
-    "process_metrics": {"errors", "domain", "ports", "telemetry", "worker"},
-    "timekeeping": {"errors", "ports", "worker"},
+    "process_metrics": {"errors", "domain", "ports", "telemetry", "loops"},
+    "timekeeping": {"errors", "ports", "loops"},
     "api": {"errors", "domain", "ports", "steps", "telemetry", "wire", "__version__"},
     # It runs in other people's programs, and knows the service by its wire alone.
     "client": {"errors", "wire", "__version__"},
@@ -35,15 +35,7 @@ STANDARD_AND_PURE = {
 }  # fmt: skip
 # Only these know every part.
 KNOW_ALL = {
-    "wiring",
-    "operating",
-    "answering",
-    "attending",
-    "admitting",
-    "gateways",
-    "reporting",
-    "notifying",
-    "scheduling",
+    "app",
     "cli",
     "testing",
     "__main__",
@@ -68,6 +60,17 @@ def test_the_program_does_not_import_what_is_for_tests() -> None:
         if layer != "testing"
         for name in _imports(path)
         if name.startswith("conveyor.testing") or name.split(".")[0] == "tests"
+    ]
+    assert offences == []
+
+
+def test_only_composition_and_tools_for_tests_name_adapters() -> None:
+    offences = [
+        f"{path.relative_to(SOURCE)} imports {name}"
+        for path, layer in _modules()
+        if layer not in {"adapters", "app", "testing"}
+        for name in _imports(path)
+        if name.startswith("conveyor.adapters")
     ]
     assert offences == []
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from unittest.mock import Mock
 
 from conveyor import ports as package
-from conveyor.operating import Engines, ports
+from conveyor.app.engines import Engines, ports
+from conveyor.app.services import measured
 from conveyor.ports.blobs import Blobs
 from conveyor.settings import Settings
 from conveyor.telemetry import Metrics
 from conveyor.testing.memory.blobs import MemoryBlobs
-from conveyor.wiring import _measured
 from tests.crash.life import PORTS as CRASH_POINTS
 
 ROOT = Path(__file__).parents[2]
@@ -53,10 +53,10 @@ def test_a_new_port_is_timed_and_is_a_crash_point() -> None:
     blobs = MemoryBlobs()
     engines = MoreEngines(**given | {"more": blobs})  # type: ignore[arg-type]
 
-    measured = _measured(engines, Metrics(), Settings().slow_call)
+    seen = measured(engines, Metrics(), Settings().slow_call)
 
-    assert isinstance(measured, MoreEngines)
-    assert measured.more is not blobs
+    assert isinstance(seen, MoreEngines)
+    assert seen.more is not blobs
     assert ports().keys() - {"clock", "ids"} == CRASH_POINTS
 
 

@@ -12,9 +12,9 @@ from datetime import timedelta
 import pytest
 
 from conveyor.adapters.aws.step_functions import AwsStepFunctions
+from conveyor.app.engines import open_step_functions
 from conveyor.errors import RefusedToStart
 from conveyor.ports.step_functions import Answer, RetryLater, Sent, StepFunctions, TaskClosed
-from conveyor.reporting import open_step_functions
 from conveyor.settings import Settings
 from tests.aws.endpoint import (
     AWAY,
@@ -200,7 +200,7 @@ def test_either_variable_names_the_region(monkeypatch: pytest.MonkeyPatch, name:
 MISSING = """
 import sys
 sys.modules["botocore"] = None
-from conveyor.reporting import open_step_functions
+from conveyor.app.engines import open_step_functions
 from conveyor.settings import Settings
 from conveyor.errors import RefusedToStart
 open_step_functions(Settings())
@@ -219,7 +219,7 @@ def test_without_botocore_only_those_who_want_it_are_refused() -> None:
 
 
 def test_botocore_is_loaded_only_when_it_is_wanted() -> None:
-    look = "import sys; import conveyor.wiring; print('botocore' in sys.modules)"
+    look = "import sys; import conveyor.app.roles; print('botocore' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -16,12 +16,12 @@ import apsw
 import msgspec
 from starlette.types import ASGIApp, Message
 
+from conveyor.app.engines import Engines, open_engines, ports
+from conveyor.app.services import Service, build_service
 from conveyor.domain.task_list.rows import ReaderLimits
-from conveyor.operating import Engines, ports
 from conveyor.settings import Settings
 from conveyor.steps.shared.sizes import Sizes
 from conveyor.testing.clock import NOON, FakeClock, FakeIds
-from conveyor.wiring import Service, open_embedded, wire
 from tests.crash.deaths import Deaths
 from tests.crash.gateway import ScriptedGateway
 from tests.crash.states import KeptStates
@@ -154,7 +154,7 @@ class Life:
         if self.is_past:
             return
         for _ in range(times):
-            done = await self.service.control_worker.step()
+            done = await self.service.steps.control_worker.step()
             self.deaths.step_is_over()
             if not done:
                 return
@@ -163,14 +163,14 @@ class Life:
         """Have scheduled jobs run that are due."""
         if self.is_past:
             return
-        await self.service.fire.step()
+        await self.service.steps.fire.step()
         self.deaths.step_is_over()
 
     async def dispatch(self, *, meanwhile: Callable[[], Awaitable[object]] | None = None) -> None:
         """One round: take what is due, renew the leases, settle what came of it."""
         if self.is_past:
             return
-        dispatcher = self.service.dispatcher
+        dispatcher = self.service.steps.dispatcher
         self.advance(timedelta(seconds=3))
         await dispatcher.fetch_round()
         if meanwhile:
@@ -192,12 +192,12 @@ class Life:
         """Send the events of the outbox that are due."""
         if self.is_past:
             return
-        while await self.service.deliver.step():
+        while await self.service.steps.deliver.step():
             pass
         self.deaths.step_is_over()
 
     async def sweep(self) -> None:
-        await self.service.sweep.step()
+        await self.service.steps.sweep.step()
         self.deaths.step_is_over()
 
     async def rest(self) -> None:
@@ -258,7 +258,7 @@ async def a_life(folder: Path, deaths: Deaths) -> AsyncIterator[Life]:
         list_rows=20,
     )
     async with AsyncExitStack() as stack:
-        raw = await open_embedded(settings, stack, clock=clock, ids=FakeIds(clock.now()))
+        raw = await open_engines(settings, stack, clock=clock, ids=FakeIds(clock.now()))
         states = KeptStates(folder / "states")
         raw = replace(
             raw,
@@ -268,8 +268,8 @@ async def a_life(folder: Path, deaths: Deaths) -> AsyncIterator[Life]:
         )
         seen = {name: watched(getattr(raw, name), name, deaths) for name in PORTS}
         wired = msgspec.structs.replace(settings, step_functions="aws:")
-        service = wire(wired, replace(raw, **seen), SIZES)
-        service.dispatcher.dice.seed(1)
+        service = build_service(wired, replace(raw, **seen), SIZES)
+        service.steps.dispatcher.dice.seed(1)
         life = Life(
             deaths=deaths,
             clock=clock,
@@ -279,8 +279,8 @@ async def a_life(folder: Path, deaths: Deaths) -> AsyncIterator[Life]:
             data=data,
             states=states,
         )
-        service.sweep.count = lambda action, times: life.swept.update({action: times})
-        await service.sweep.at_start(raw.dead)
+        service.steps.sweep.count = lambda action, times: life.swept.update({action: times})
+        await service.steps.sweep.at_start(raw.dead)
         yield life
 
 

@@ -153,7 +153,7 @@ async def write_a_piece_after_a_stop_and_the_end(life: Life) -> None:
 async def _stop_and_end(life: Life, job: Answer) -> None:
     await on(life, job, "stop")
     payload = {"run_id": job["latest_run"]["run_id"], "first": "0"}
-    await life.service.control_worker.handlers[INGEST].handle(payload, ENDLESS)
+    await life.service.steps.control_worker.handlers[INGEST].handle(payload, ENDLESS)
 
 
 @scenario()
@@ -164,7 +164,7 @@ async def copy_a_whole_run_in_place_of_a_cut_one(life: Life) -> None:
     cut = await on(life, job, "rerun", label="rerun-cut")
     if not life.is_past:
         payload = {"run_id": cut["latest_run"]["run_id"], "first": "0"}
-        await life.service.control_worker.handlers[INGEST].give_up(payload)
+        await life.service.steps.control_worker.handlers[INGEST].give_up(payload)
         _change(life, "DELETE FROM control_message")
     life.begin()
     assert (await on(life, job, "rerun")).status == 202

@@ -237,7 +237,7 @@ async def settle_in_the_middle_of_a_purge(life: Life) -> None:
 
     async def delete() -> None:
         await life.call("delete", "DELETE", f"/v1/jobs/{job['job_id']}")
-        life.deaths.before("tasks.discard", 1, life.service.dispatcher.settle_finished)
+        life.deaths.before("tasks.discard", 1, life.service.steps.dispatcher.settle_finished)
         await life.handle_messages()
 
     life.begin()
@@ -575,7 +575,7 @@ async def sweep_with_patience(life: Life) -> None:
 async def sweep_at_the_start(life: Life) -> None:
     await _mess(life, soon=timedelta(minutes=10))
     life.begin()
-    await life.service.sweep.at_start([])
+    await life.service.steps.sweep.at_start([])
     life.deaths.step_is_over()
 
 

@@ -94,7 +94,7 @@ async def two_workers_fire_at_once(life: Life) -> None:
     await submit_scheduled(life)
     life.advance(DAY)
     life.begin()
-    life.deaths.before("metadata.commit", 1, life.service.fire.step)  # another worker
+    life.deaths.before("metadata.commit", 1, life.service.steps.fire.step)  # another worker
     await life.fire()
     await life.handle_messages()
 

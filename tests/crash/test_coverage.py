@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from conveyor import steps
-from conveyor.operating import ports
+from conveyor.app.engines import ports
 from tests.crash.deaths import Crossing
 from tests.crash.every_scenario import SCENARIOS
 from tests.crash.life import PORTS

@@ -13,7 +13,8 @@ import pytest
 from conveyor import errors
 from conveyor.adapters.http import direct_wire, webhooks, zenrows_errors
 from conveyor.adapters.http.page_wire import OWN_CODES
-from conveyor.attending import EXPORTS, INGESTS, PURGES
+from conveyor.app.background_steps import EXPORTS, INGESTS, PURGES
+from conveyor.app.engines import CODES
 from conveyor.domain import (
     counts,
     cursor,
@@ -45,7 +46,6 @@ from conveyor.domain.outbox import Channel
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.task_list import decompress, reader, rows, spec
 from conveyor.domain.webhook import SCHEMA
-from conveyor.gateways import CODES
 from conveyor.steps.dispatch.config import SETTLE_LOOPS, DispatchConfig
 from conveyor.steps.shared.turn import TURN
 from tests.docs.chapters import DIRECT, NONE, NORMATIVE, ZENROWS, Row, column, section, tables, text

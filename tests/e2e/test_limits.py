@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from conveyor.app.roles import open_service
 from conveyor.settings import Settings
-from conveyor.wiring import open_service
 from tests.e2e.conftest import FAST_RETRIES, client_of, problem_of
 from tests.e2e.polling import ended, until
 from tests.harness.programs import Program, service
@@ -266,5 +266,5 @@ async def test_exports_under_way_are_limited(tmp_path: Path) -> None:
         again = await api.post(f"{runs[0]}/exports")  # the one that is under way
         assert again.json()["export_id"] == started[0].json()["export_id"]
 
-        assert await program.control_worker.step() == 1
+        assert await program.steps.control_worker.step() == 1
         assert (await api.post(f"{runs[2]}/exports")).status_code == 202

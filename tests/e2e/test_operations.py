@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from conveyor.app.engines import CODES
 from conveyor.domain.failure import Handling
-from conveyor.gateways import CODES
 from conveyor.telemetry import Metrics
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
 from tests.e2e.polling import ended, every_row, until

@@ -17,17 +17,18 @@ from typing import Any
 import httpx
 import pytest
 
+from conveyor.app.engines import Engines, open_engines
+from conveyor.app.roles import work
+from conveyor.app.services import build_service
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.run import Run
 from conveyor.domain.task import Settlement, TaskStatus
-from conveyor.operating import Engines
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.ports.work import Work
 from conveyor.settings import Settings
 from conveyor.testing.factories import gateway_refusal
-from conveyor.wiring import open_embedded, wire
 from tests.unit.segments_kit import Disk, watched
 
 CUTS = 25  # of each history: with those of `make test-long` 200 in all
@@ -91,7 +92,7 @@ async def _check_acknowledged(
     image: Path, jobs: Sequence[Job], settled: Mapping[tuple[RunId, TaskId], TaskStatus]
 ) -> None:
     async with AsyncExitStack() as stack:
-        engines = await open_embedded(_settings(image), stack)
+        engines = await open_engines(_settings(image), stack)
         for job_id, run_id, urls in jobs:
             run = await engines.metadata.get(Run, run_id)
             assert run
@@ -123,10 +124,10 @@ async def living(data: Path, disk: Disk | None) -> AsyncIterator[tuple[httpx.Asy
     """The wired service at work over a folder."""
     stopping = asyncio.Event()
     async with AsyncExitStack() as stack:
-        engines = await open_embedded(_settings(data), stack)
-        work = Promising(engines.work, disk) if disk else engines.work
-        service = wire(_settings(data), replace(engines, gateway=Prompt(), work=work))
-        await service.sweep.at_start(engines.dead)
+        engines = await open_engines(_settings(data), stack)
+        promised = Promising(engines.work, disk) if disk else engines.work
+        service = build_service(_settings(data), replace(engines, gateway=Prompt(), work=promised))
+        await service.steps.sweep.at_start(engines.dead)
         transport = httpx.ASGITransport(app=service.app)
         headers = {"X-API-Key": "a-key"}
         async with (
@@ -135,7 +136,7 @@ async def living(data: Path, disk: Disk | None) -> AsyncIterator[tuple[httpx.Asy
                 transport=transport, base_url="http://conveyor/v1", headers=headers
             ) as api,
         ):
-            group.create_task(service.work(stopping))
+            group.create_task(work(service, stopping))
             try:
                 yield api, engines
             finally:

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 import httpx
 
+from conveyor.app.engines import open_engines
+from conveyor.app.roles import work
+from conveyor.app.services import Service, build_service
 from conveyor.settings import Settings
-from conveyor.wiring import Service, open_embedded, wire
 from tests.e2e.conftest import client_of
 from tests.e2e.polling import ended, until
 from tests.harness.programs import Program, service
@@ -79,9 +81,9 @@ async def a_house(data: Path, gateway: Program, clock: JumpingClock) -> AsyncIte
         data=str(data), gateway=gateway.url, durability="process", grace=timedelta(seconds=1)
     )
     async with AsyncExitStack() as stack:
-        engines = await open_embedded(settings, stack, clock=clock)
-        wired = wire(settings, engines)
-        await wired.sweep.at_start(engines.dead)
+        engines = await open_engines(settings, stack, clock=clock)
+        wired = build_service(settings, engines)
+        await wired.steps.sweep.at_start(engines.dead)
         stopping = asyncio.Event()
         transport = httpx.ASGITransport(wired.app)
         headers = {"X-API-Key": "an-api-key"}
@@ -89,7 +91,7 @@ async def a_house(data: Path, gateway: Program, clock: JumpingClock) -> AsyncIte
             httpx.AsyncClient(transport=transport, base_url="http://here", headers=headers) as api,
             asyncio.TaskGroup() as group,
         ):
-            group.create_task(wired.work(stopping))
+            group.create_task(work(wired, stopping))
             try:
                 yield House(clock, api, wired)
             finally:

@@ -15,9 +15,10 @@ import msgspec
 import pytest
 from starlette.types import Message
 
+from conveyor.app.engines import open_engines
+from conveyor.app.services import Service, build_service
 from conveyor.settings import Settings
 from conveyor.testing.clock import FakeClock, FakeIds
-from conveyor.wiring import Service, open_embedded, wire
 
 MINE, THEIRS = "my-own-key", "another-callers-key"
 CANARY = "https://ok.example/theirs-alone"
@@ -85,8 +86,8 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     )
     async with AsyncExitStack() as stack:
         clock = FakeClock()
-        engines = await open_embedded(settings, stack, clock=clock, ids=FakeIds())
-        one = Stage(wire(settings, engines))
+        engines = await open_engines(settings, stack, clock=clock, ids=FakeIds())
+        one = Stage(build_service(settings, engines))
         one.mine = await _given(one, MINE.encode(), "https://ok.example/mine")
         one.theirs = await _given(one, THEIRS.encode(), CANARY)
         yield one

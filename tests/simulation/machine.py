@@ -311,13 +311,13 @@ class Machine(RuleBasedStateMachine):
         return self._jobs_of([one.task.run_id for one in claimed])
 
     async def _control(self, times: int) -> Sequence[KnownJob]:
-        while times and await self.world.service.control_worker.step():
+        while times and await self.world.service.steps.control_worker.step():
             times -= 1
         return self.callers.jobs[-1:]
 
     async def _sweep(self, times: int) -> Sequence[KnownJob]:
         for _ in range(times):
-            await self.world.service.sweep.step()
+            await self.world.service.steps.sweep.step()
         return self.callers.jobs[-1:]
 
     def _jobs_of(self, run_ids: Sequence[str]) -> Sequence[KnownJob]:

@@ -39,7 +39,7 @@ async def come_to_rest(world: World, callers: Callers) -> None:
 async def _drive(world: World) -> None:
     """Do all there is to do; it must end."""
     for _ in range(ROUNDS):
-        while await world.service.control_worker.step():
+        while await world.service.steps.control_worker.step():
             pass
         while await world.claim(20):
             await world.finish(list(world.claimed), ["page"])
@@ -48,7 +48,7 @@ async def _drive(world: World) -> None:
         ) and not await world.ports.metadata.page(Batch, limit=1):
             return
         world.clock.advance(A_MINUTE)
-        await world.service.sweep.step()
+        await world.service.steps.sweep.step()
     raise AssertionError(f"no end to it: {await world.ports.metadata.live_runs(limit=10)}")
 
 
@@ -101,8 +101,8 @@ async def _clear(world: World) -> None:
     """Let time pass until everything is old enough for the sweeper."""
     for wait in (OLD, OLD, A_MINUTE, timedelta(hours=25), A_MINUTE):
         world.clock.advance(wait)
-        await world.service.sweep.step()
-        while await world.service.control_worker.step():
+        await world.service.steps.sweep.step()
+        while await world.service.steps.control_worker.step():
             pass
 
 
@@ -111,7 +111,7 @@ async def _check_nothing_is_left_over(world: World, callers: Callers) -> None:
     before = world.swept()
     for _ in range(2):
         world.clock.advance(OLD)
-        await world.service.sweep.step()
+        await world.service.steps.sweep.step()
     assert world.swept() == before, f"the sweeper has no rest: {world.swept()}"
     alive = {
         run.id

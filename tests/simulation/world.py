@@ -16,12 +16,13 @@ from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
+from conveyor.app.engines import Engines, open_engines
+from conveyor.app.services import Service, build_service
 from conveyor.domain.counts import Spend
 from conveyor.domain.params import load
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.task import Task
-from conveyor.operating import Engines
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.ports.work import Held
@@ -30,7 +31,6 @@ from conveyor.steps.shared.attempt import Assignment, FinishedAttempt
 from conveyor.steps.shared.sizes import Sizes
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import gateway_refusal
-from conveyor.wiring import Service, open_embedded, wire
 from tests.unit.kit import ClockIds
 
 P = TypeVar("P")
@@ -237,11 +237,11 @@ class World:
         )
         self.stack = AsyncExitStack()
         self.fate.dead = False
-        engines = await open_embedded(settings, self.stack, clock=self.clock, ids=self.ids)
+        engines = await open_engines(settings, self.stack, clock=self.clock, ids=self.ids)
         self.ports = replace(engines, gateway=self.gateway)
         self.watched = _watched(self.ports, self.fate)
-        self.service = wire(settings, self.watched, SIZES)
-        await self.service.sweep.at_start(self.ports.dead)
+        self.service = build_service(settings, self.watched, SIZES)
+        await self.service.steps.sweep.at_start(self.ports.dead)
 
     async def kill(self) -> None:
         """End the process: no step hears of it. Only what the system closes is closed."""
@@ -310,7 +310,7 @@ class World:
                     policy=RetryPolicy(retries=job.retries),
                 )
                 self.claimed.append(ClaimedTask(task, assignment))
-        await self.service.dispatcher.settle_final([task for task in tasks if task.is_final])
+        await self.service.steps.dispatcher.settle_final([task for task in tasks if task.is_final])
         return list(tasks)
 
     async def renew(self) -> None:
@@ -324,14 +324,14 @@ class World:
         ended = []
         for number, one in enumerate(claimed):
             self.gateway.told[one.task.spec.url] = outcomes[number % len(outcomes)]
-            result = await self.service.dispatcher.fetcher.attempt(one.task, one.assignment)
+            result = await self.service.steps.dispatcher.fetcher.attempt(one.task, one.assignment)
             ended.append(FinishedAttempt(one.task, one.assignment, result))
         holding = {(one.task.run_id, one.task.id) for one in claimed if not self._is_lost(one)}
         passed_on = [one.task for one in claimed if (one.task.run_id, one.task.id) not in holding]
         before = [await self.ports.tasks.get(task.run_id, task.id) for task in passed_on]
         try:
             if ended:
-                await self.service.dispatcher.settle(ended)
+                await self.service.steps.dispatcher.settle(ended)
         except BaseException as error:
             if is_death(error):
                 self.garbage |= {f"{one.run_id}/{one.id}.{one.claim_no}" for one in passed_on}

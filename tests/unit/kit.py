@@ -15,7 +15,7 @@ import pytest
 from conveyor.adapters.crypto.key_ring import AesKeyRing
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.coordination import MemoryCoordination
-from conveyor.attending import export_handler, ingest_handler, purge_handler
+from conveyor.app.background_steps import export_handler, ingest_handler, purge_handler
 from conveyor.domain.batch import INGEST, Batch
 from conveyor.domain.deletion import PURGE
 from conveyor.domain.delivery_queue import DeliveryQueue
@@ -243,7 +243,7 @@ def sized(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
 def a_house(
     *, limits: Limits = LIMITS, bodies: Bodies | None = None, export_bytes: int = GIB
 ) -> House:
-    """Composed as in wiring, over memory."""
+    """Composed as in `conveyor.app`, over memory."""
     clock, trace = FakeClock(), Trace()
     ids, encryption, rows = ClockIds(clock), AesKeyRing(bytes(32)), Rows(clock, LEASE)
     fired: Counter[str] = Counter()

@@ -12,19 +12,19 @@ from typing import Any
 import httpx
 import pytest
 
-from conveyor.admitting import check_callers
 from conveyor.api.auth import needed
 from conveyor.api.openapi import document
 from conveyor.api.routes import ROUTES, Route
+from conveyor.app.engines import Engines, open_engines
+from conveyor.app.roles import check_callers, note_uses
+from conveyor.app.services import Service, build_service
 from conveyor.domain.api_key import Scope
 from conveyor.domain.ids import JobId
 from conveyor.domain.job import Job
 from conveyor.domain.submission import Addition
 from conveyor.errors import RefusedToStart
-from conveyor.operating import Engines
 from conveyor.settings import Auth, Settings
 from conveyor.settings_loader import load_settings
-from conveyor.wiring import Service, open_embedded, wire
 
 TASKS = {"tasks": [{"url": "https://ok.example/1"}]}
 NOT_THERE = {
@@ -68,8 +68,8 @@ class Door:
 async def a_door(folder: Path, **given: Any) -> AsyncIterator[Door]:
     settings = Settings(data=str(folder), durability="process", **given)
     async with AsyncExitStack() as stack:
-        engines = await open_embedded(settings, stack)
-        service = wire(settings, engines)
+        engines = await open_engines(settings, stack)
+        service = build_service(settings, engines)
         transport = httpx.ASGITransport(service.app)
         http = httpx.AsyncClient(transport=transport, base_url="http://conveyor.example")
         yield Door(await stack.enter_async_context(http), engines, service)
@@ -224,7 +224,7 @@ async def test_a_use_is_noted_without_a_request_waiting_for_it(door: Door) -> No
     assert (await door.operate("GET", "keys")).json()[0]["last_used_at"] is None
     stopping = asyncio.Event()
     stopping.set()
-    await door.service.note_uses(stopping)
+    await note_uses(door.service, stopping)
     assert (await door.operate("GET", "keys")).json()[0]["last_used_at"]
 
 

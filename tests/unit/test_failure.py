@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from conveyor.adapters.http import direct_wire
 from conveyor.adapters.http.zenrows_errors import BY_CODE, BY_STATUS, is_gateway_problem, ruling
+from conveyor.app.engines import CODES
 from conveyor.domain.failure import AccountReason, FailureReason, Handling
-from conveyor.gateways import CODES
 
 
 @pytest.mark.parametrize("code", sorted(BY_CODE))

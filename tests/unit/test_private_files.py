@@ -8,11 +8,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from conveyor.adapters.files.bodies import FileBodies
+from conveyor.app.engines import open_engines
 from conveyor.ports.blobs import as_stream
 from conveyor.ports.bodies import Body, BodyName
 from conveyor.settings import Settings
 from conveyor.testing.factories import JOB, RUN, a_task
-from conveyor.wiring import open_embedded
 
 PAGE = Body(BodyName(JOB, RUN, a_task().id, 1), b"a page")
 
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 async def test_nobody_else_reads_what_is_in_an_open_folder(folder: Path) -> None:
     async with AsyncExitStack() as stack:
-        engines = await open_embedded(Settings(data=str(folder)), stack)
+        engines = await open_engines(Settings(data=str(folder)), stack)
         await engines.bodies.put_many([PAGE])
         await engines.blobs.put("lists/a/b/c.ndjson", as_stream([b"{}"]))
 
@@ -59,7 +59,7 @@ async def test_a_folder_that_others_may_list_is_warned_about(
     _set_mode(folder, mode)
     with capture_logs() as logs:
         async with AsyncExitStack() as stack:
-            await open_embedded(Settings(data=str(folder)), stack)
+            await open_engines(Settings(data=str(folder)), stack)
 
     told = [line for line in logs if line["event"] == "data.open_to_others"]
     assert len(told) == warnings

@@ -12,9 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
+from conveyor.app.engines import open_engines
+from conveyor.app.services import Service, build_service
 from conveyor.settings import Settings
 from conveyor.testing.clock import FakeClock, FakeIds
-from conveyor.wiring import Service, open_embedded, wire
 
 SMALL, LARGE = 3, 12
 Two = tuple[httpx.AsyncClient, httpx.AsyncClient, Service]
@@ -26,8 +27,8 @@ async def two(tmp_path: Path) -> AsyncIterator[Two]:
     clock = FakeClock()
     settings = Settings(data=str(tmp_path), durability="process", sync_tasks=10)
     async with AsyncExitStack() as stack:
-        engines = await open_embedded(settings, stack, clock=clock, ids=FakeIds())
-        services = [wire(settings, engines) for _ in range(2)]
+        engines = await open_engines(settings, stack, clock=clock, ids=FakeIds())
+        services = [build_service(settings, engines) for _ in range(2)]
         one, other = [
             await stack.enter_async_context(
                 httpx.AsyncClient(
@@ -88,7 +89,7 @@ async def test_an_addition(two: Two, count: int, *, last: bool) -> None:
 async def test_a_rerun(two: Two, count: int) -> None:
     body = {"tasks": tasks(count)}
     job_id = (await two[0].post("/jobs", json=body)).json()["job_id"]
-    while await two[2].control_worker.step():
+    while await two[2].steps.control_worker.step():
         pass
     (await two[0].post(f"/jobs/{job_id}/stop")).raise_for_status()
     key = {"Idempotency-Key": "rerun"}

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from conveyor.adapters.http.zenrows_errors import BLOCKED_WAIT
+from conveyor.app.engines import CODES
 from conveyor.domain.counts import Spend
 from conveyor.domain.failure import AccountReason, FailureReason, Handling
 from conveyor.domain.ids import RunId
 from conveyor.domain.params import dump
 from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
-from conveyor.gateways import CODES
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.steps.scrape import MOST_KINDS, SHORTEST_WAIT, RefusalKind, RefusalLog, Scrape

@@ -12,12 +12,14 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from conveyor.app.engines import open_engines
+from conveyor.app.roles import work
+from conveyor.app.services import build_service
 from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.deletion import PURGE
 from conveyor.process_metrics import DiskSpace
 from conveyor.settings import Settings
 from conveyor.steps.doctor.doctor import LEAST_ROOM
-from conveyor.wiring import open_embedded, wire
 
 A_PURGE = ControlMessage(kind=PURGE, subject="a job", payload={"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"})
 
@@ -28,7 +30,7 @@ async def test_a_long_message_does_not_hold_up_the_stop(
     """It can be cut off anywhere, and comes again at the next start."""
     settings = Settings(data=str(tmp_path), durability="process", grace=timedelta(milliseconds=50))
     async with AsyncExitStack() as stack:
-        engines = await open_embedded(settings, stack)
+        engines = await open_engines(settings, stack)
         begun, stopping = asyncio.Event(), asyncio.Event()
 
         async def endless(*_: object) -> None:
@@ -37,13 +39,13 @@ async def test_a_long_message_does_not_hold_up_the_stop(
 
         monkeypatch.setattr(engines.metadata, "get", endless)
         await engines.control_queue.send(A_PURGE)
-        service = wire(settings, engines)
+        service = build_service(settings, engines)
         async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-            group.create_task(service.work(stopping))
+            group.create_task(work(service, stopping))
             await begun.wait()
             stopping.set()
     async with AsyncExitStack() as stack:
-        engines = await open_embedded(settings, stack)
+        engines = await open_engines(settings, stack)
         [message] = await engines.control_queue.receive(9, lease=timedelta(seconds=1))
         assert message.kind == PURGE
 
@@ -57,7 +59,7 @@ async def test_a_bug_in_a_background_loop_does_not_end_the_process(
     )
     met: Counter[str] = Counter()
     async with AsyncExitStack() as stack:
-        engines = await open_embedded(settings, stack)
+        engines = await open_engines(settings, stack)
         stopping = asyncio.Event()
 
         def break_call(port: object, name: str) -> None:
@@ -72,10 +74,10 @@ async def test_a_bug_in_a_background_loop_does_not_end_the_process(
         break_call(engines.metadata, "page")
         break_call(engines.metadata, "get")
         await engines.control_queue.send(A_PURGE)
-        service = wire(settings, engines)
+        service = build_service(settings, engines)
         with capture_logs() as logs:
             async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-                group.create_task(service.work(stopping))
+                group.create_task(work(service, stopping))
                 while met["page"] < 3 or met["release_lapsed"] < 3:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.01)
                 stopping.set()
@@ -91,8 +93,8 @@ async def test_a_service_without_room_for_pages_is_not_ready(tmp_path: Path) -> 
 
     settings = Settings(data=str(tmp_path), durability="process")
     async with AsyncExitStack() as stack:
-        engines = replace(await open_embedded(settings, stack), disk_space=disk_space)
-        service = wire(settings, engines)
+        engines = replace(await open_engines(settings, stack), disk_space=disk_space)
+        service = build_service(settings, engines)
         transport = httpx.ASGITransport(app=service.app)
         client = httpx.AsyncClient(transport=transport, base_url="http://service")
         api = await stack.enter_async_context(client)
@@ -101,6 +103,6 @@ async def test_a_service_without_room_for_pages_is_not_ready(tmp_path: Path) -> 
         full = await api.get("/readyz")
         assert (full.status_code, full.json()["code"]) == (503, "storage_full")
         free += 1
-        service.dispatcher.storage.learn(stored=False)
+        service.steps.dispatcher.storage.learn(stored=False)
         assert (await api.get("/readyz")).status_code == 503
         assert (await api.get("/healthz")).status_code == 200

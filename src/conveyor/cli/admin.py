@@ -12,8 +12,13 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from conveyor.admitting import api_keys_at_rest, rotate_at_rest
 from conveyor.api.api_keys import RotationFailed
+from conveyor.app.engines import open_key_ring, open_offline, owner, running_service
+from conveyor.app.services import (
+    build_api_key_admin,
+    build_offline_doctor,
+    build_rotate_encryption,
+)
 from conveyor.client import ApiError, Patience, UnreachableError
 from conveyor.client.synchronous import HttpNetwork, drive
 from conveyor.client.transport import Query, Transport, path_of
@@ -22,7 +27,6 @@ from conveyor.domain.audit import DoctorEvent, DoctorScope
 from conveyor.domain.credentials import RotationProgress, RotationResult
 from conveyor.domain.ids import KeyId
 from conveyor.errors import ConveyorError, RefusedToStart
-from conveyor.operating import Address, notice, open_at_rest, owner
 from conveyor.ports.control_queue import DeadLetter, DeadLetters
 from conveyor.settings import Settings
 from conveyor.steps.api_keys import ApiKeyAdmin, ApiKeyInfo, CreatedApiKey
@@ -74,14 +78,14 @@ def open_admin(settings: Settings) -> Admin:
     if process is None:
         set_up_logs("warning", json=not sys.stderr.isatty())
         return OfflineAdmin(settings)
-    found = notice(settings)
+    found = running_service(settings)
     if found is None:
         raise OutOfReach(
             f"process {process} holds the data folder {settings.folder} and has no operator API: it "
             "is another `conveyor` command, or a service that is starting or stopping; try again "
             "when it is done"
         )
-    return ServiceAdmin(found, process)
+    return ServiceAdmin(found.url, found.token, process)
 
 
 class OfflineAdmin:
@@ -92,8 +96,9 @@ class OfflineAdmin:
 
     def examine(self, wanted: DoctorScope, on_event: OnFinding) -> None:
         async def examine() -> None:
-            async with open_at_rest(self._settings) as opened:
-                async for event in opened.doctor.examine(wanted):
+            async with open_offline(self._settings) as stores:
+                doctor = build_offline_doctor(self._settings, stores)
+                async for event in doctor.examine(wanted):
                     on_event(event)
 
         asyncio.run(examine())
@@ -131,7 +136,9 @@ class OfflineAdmin:
 
     def rotate_encryption(self, on_event: OnRotation, *, force: bool) -> None:
         async def rotate() -> None:
-            async with rotate_at_rest(self._settings) as rotation:
+            async with open_offline(self._settings, writable=True) as stores:
+                key_ring = await open_key_ring(self._settings, any_provider=True)
+                rotation = build_rotate_encryption(stores, key_ring)
                 async for event in rotation.rotate(force=force):
                     on_event(event)
 
@@ -141,8 +148,8 @@ class OfflineAdmin:
         self, act: Callable[[DeadLetters], Coroutine[object, object, T]], *, writable: bool = False
     ) -> T:
         async def opened() -> T:
-            async with open_at_rest(self._settings, writable=writable) as folder:
-                return await act(folder.control_queue)
+            async with open_offline(self._settings, writable=writable) as stores:
+                return await act(stores.control_queue)
 
         return asyncio.run(opened())
 
@@ -154,10 +161,9 @@ class OfflineAdmin:
         encrypts: bool = False,
     ) -> T:
         async def opened() -> T:
-            async with api_keys_at_rest(
-                self._settings, writable=writable, encrypts=encrypts
-            ) as keys:
-                return await act(keys)
+            async with open_offline(self._settings, writable=writable) as stores:
+                key_ring = await open_key_ring(self._settings) if encrypts else None
+                return await act(build_api_key_admin(self._settings, stores, key_ring))
 
         return asyncio.run(opened())
 
@@ -173,12 +179,12 @@ async def _all_dead_letters(control_queue: DeadLetters) -> AsyncIterator[DeadLet
 class ServiceAdmin:
     """Calls the operator API of the service that holds the folder."""
 
-    def __init__(self, found: Address, process: str) -> None:
-        self._url, self._process = found.url, process
-        self._headers = {"Authorization": f"Bearer {found.token}"}
-        network = HttpNetwork(found.url)
+    def __init__(self, url: str, token: str, process: str) -> None:
+        self._url, self._process = url, process
+        self._headers = {"Authorization": f"Bearer {token}"}
+        network = HttpNetwork(url)
         once = Patience(attempts=1)
-        base = f"{found.url}/operator"
+        base = f"{url}/operator"
         self._transport = Transport(base, None, network, timeout=TIMEOUT, patience=once)
 
     def examine(self, wanted: DoctorScope, on_event: OnFinding) -> None:

@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from conveyor.adapters.files.service_info import read_service_info
+from conveyor.app.engines import running_service
 from conveyor.cli.bars import Bar
 from conveyor.errors import RefusedToStart
+from conveyor.settings import Settings
 
 try:
     import httpx
@@ -64,7 +65,7 @@ def _base_url(process: "subprocess.Popen[bytes]", data: Path, log_file: Path) ->
     """The service writes its address to its data folder when it is about to serve."""
     deadline = time.monotonic() + STARTS_WITHIN
     while time.monotonic() < deadline and process.poll() is None:
-        info = read_service_info(data)
+        info = running_service(Settings(data=str(data)))
         if info is not None:
             return f"{info.url}/v1"
         time.sleep(POLL)

@@ -170,7 +170,7 @@ def mock_gateway(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
 ) -> None:
     """Run a mock scraping gateway: its responses depend only on the URL."""
-    from conveyor.cli.serve import run  # noqa: PLC0415
+    from conveyor.app.roles import run  # noqa: PLC0415
     from conveyor.mock_gateway.server import serve as serve_mock  # noqa: PLC0415
 
     try:
@@ -215,7 +215,7 @@ def _serve(
     *,
     mock_gateway: bool = False,
 ) -> None:
-    from conveyor.cli.serve import run, serve_role  # noqa: PLC0415
+    from conveyor.app.roles import run, serve_role  # noqa: PLC0415
     from conveyor.settings_loader import load_settings  # noqa: PLC0415
 
     run(serve_role(role, load_settings(flags, file=config), mock_gateway=mock_gateway))

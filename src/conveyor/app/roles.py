@@ -1,32 +1,85 @@
-"""Running a service: from settings to a served port, and an orderly stop."""
+"""Roles: which parts of a service a process runs, how it starts, and how it stops.
+
+The API answers calls and feeds event streams. A worker runs the loops of the other steps. `serve`
+does both in one process.
+"""
 
 import asyncio
-import contextlib
 import gc
 import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from datetime import timedelta
+from enum import StrEnum
 
 import structlog
 import uvicorn
 from msgspec.structs import replace
 
+from conveyor.adapters.files.service_info import ServiceInfo, published
 from conveyor.api.protocol import bounded
-from conveyor.errors import RefusedToStart
+from conveyor.app.engines import check_engines, open_engines
+from conveyor.app.services import Service, build_service
+from conveyor.errors import RefusedToStart, Unavailable
+from conveyor.loops import repeat
 from conveyor.mock_gateway.server import MockGateway
-from conveyor.operating import announced
-from conveyor.settings import Settings
+from conveyor.settings import DIRECT, Auth, Settings
+from conveyor.steps.progress import ROUND
 from conveyor.telemetry import set_up_logs
-from conveyor.wiring import Role, Service, check_role, open_service
 
 REQUEST_GRACE = 10  # seconds, at the least, for requests under way when the program stops
 INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
 AGAIN = "waits for pages in flight, at most so many seconds; Ctrl-C again ends it at once, safely"
+NOTE_USES_EVERY = timedelta(seconds=5)
+CONTROL_IDLE = timedelta(milliseconds=250)
+FIRE_IDLE = timedelta(seconds=1)
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - to reach, not to listen
 
 log = structlog.get_logger()
+
+
+class Role(StrEnum):
+    API = "api"
+    WORKER = "worker"
+    SERVE = "serve"  # both in one process
+
+
+def check_role(role: Role, settings: Settings) -> None:
+    """Refuse settings that the role cannot run with, before anything is opened."""
+    check_engines(settings, sharing="" if role is Role.SERVE else role)
+    check_callers(settings)
+
+
+def check_callers(settings: Settings) -> None:
+    """Refuse an address at which anyone could use the service."""
+    if settings.is_local:
+        return
+    if settings.mode is Auth.DEV:
+        raise RefusedToStart(
+            f"anyone could use this service on {settings.host}. Choose who may: CONVEYOR_AUTH=keys "
+            "takes keys that you make with `conveyor keys create`; CONVEYOR_AUTH=forward takes "
+            "callers' own gateway keys, of which CONVEYOR_API_KEYS lists the only ones; or bind "
+            "to 127.0.0.1"
+        )
+    if settings.mode is Auth.FORWARD and settings.gateway == DIRECT and not settings.api_keys:
+        raise RefusedToStart(
+            f"anyone could use this service on {settings.host}: {DIRECT} has no gateway that would "
+            "refuse a key. Set CONVEYOR_AUTH=keys, list the keys you accept in CONVEYOR_API_KEYS, "
+            "or bind to 127.0.0.1"
+        )
+
+
+@asynccontextmanager
+async def open_service(settings: Settings) -> AsyncIterator[Service]:
+    """Open the engines, compose the steps, and repair what dead processes left."""
+    async with AsyncExitStack() as stack:
+        engines = await open_engines(settings, stack)
+        service = build_service(settings, engines)
+        await service.steps.sweep.at_start(engines.dead)
+        yield service
 
 
 def run(coroutine: Coroutine[object, object, None]) -> None:
@@ -66,9 +119,18 @@ async def _serve(role: Role, settings: Settings) -> None:
         signals.service = service
         if listening:
             host, port = listening.getsockname()[:2]
-            stack.enter_context(announced(settings, service.token, host, port))
+            stack.enter_context(_published(settings, service.token, host, port))
         _calm_collector()
         await serve_until(stopping, role, service, listening, settings)
+
+
+@contextmanager
+def _published(settings: Settings, token: str, host: str, port: int) -> Iterator[None]:
+    """Let operators find the running service, by a file in its folder."""
+    near = EVERYWHERE.get(host, host)
+    address = f"[{near}]" if ":" in near else near
+    with published(settings.folder, ServiceInfo(f"http://{address}:{port}", token)):
+        yield
 
 
 class _Signals:
@@ -92,7 +154,9 @@ class _Signals:
     @property
     def _under_way(self) -> dict[str, int]:
         """Pages that are being fetched: what a stop waits for, and an end pays for again."""
-        return {"pages_in_flight": len(self.service.dispatcher.inflight) if self.service else 0}
+        return {
+            "pages_in_flight": len(self.service.steps.dispatcher.inflight) if self.service else 0
+        }
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -124,17 +188,57 @@ async def serve_until(
     listening: socket.socket | None,
     settings: Settings,
 ) -> None:
-    """The parts of a role side by side, until told to stop."""
+    """Run the parts of a role side by side until `stopping`."""
     async with asyncio.TaskGroup() as group:
         if listening:
             serving = _serve_http(stopping, service, listening, settings)
             group.create_task(serving, name="http")
-            group.create_task(service.follow_runs(stopping), name="watch")
-            group.create_task(service.note_uses(stopping), name="uses")
+            group.create_task(follow_runs(service, stopping), name="watch")
+            group.create_task(note_uses(service, stopping), name="uses")
         group.create_task(service.process_metrics.watch(stopping), name="process_metrics")
-        group.create_task(service.keep_time(stopping), name="time")
+        if service.timekeeper:
+            group.create_task(service.timekeeper.run(stopping), name="time")
         if role is not Role.API:
-            group.create_task(service.work(stopping), name="work")
+            group.create_task(work(service, stopping), name="work")
+
+
+async def work(service: Service, stopping: asyncio.Event) -> None:
+    """Run every loop of a worker until `stopping`."""
+    steps = service.steps
+    async with asyncio.TaskGroup() as group:
+        group.create_task(steps.dispatcher.run(stopping), name="dispatcher")
+        loops = [
+            steps.deliver.run(stopping),
+            repeat(steps.sweep.step, stopping, idle=service.sweep_every, name="sweep"),
+            repeat(steps.fire.step, stopping, idle=FIRE_IDLE, name="fire"),
+            *(
+                repeat(steps.control_worker.step, stopping, idle=CONTROL_IDLE, name="control")
+                for _ in range(steps.control_worker.slots.count)
+            ),
+        ]
+        others = [group.create_task(loop) for loop in loops]
+        await stopping.wait()
+        # Each of them can be cut off anywhere: the next start does the rest.
+        await asyncio.wait(others, timeout=steps.dispatcher.config.grace.total_seconds())
+        for other in others:
+            other.cancel()
+
+
+async def follow_runs(service: Service, stopping: asyncio.Event) -> None:
+    """Keep event streams up to date, and end them at the stop, which would wait for them."""
+    progress = service.steps.progress
+    try:
+        await repeat(progress.step, stopping, idle=ROUND, name="progress")
+    finally:
+        progress.close()
+
+
+async def note_uses(service: Service, stopping: asyncio.Event) -> None:
+    """Record every few seconds when keys were last used, and once more at the end."""
+    authenticate = service.steps.authenticate
+    await repeat(authenticate.step, stopping, idle=NOTE_USES_EVERY, name="uses")
+    with suppress(Unavailable):
+        await authenticate.step()
 
 
 async def _serve_http(
@@ -172,7 +276,7 @@ async def _stop_server(stopping: asyncio.Event, server: uvicorn.Server) -> None:
 class _Server(uvicorn.Server):
     """Leaves signals to us, and says where it listens once it does."""
 
-    @contextlib.contextmanager
+    @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 

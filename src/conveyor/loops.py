@@ -1,4 +1,4 @@
-"""What keeps steps running: rounds, idling, stopping. It knows steps only as callables."""
+"""Loops: a step is repeated until the process stops. They know steps only as callables."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ from conveyor.errors import Unavailable
 log = structlog.get_logger()
 
 
-async def serve(
+async def repeat(
     step: Callable[[], Awaitable[int | None]],
     stopping: asyncio.Event,
     *,

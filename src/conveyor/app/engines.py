@@ -1,0 +1,457 @@
+"""Engines: the ports of the service, the table of what can stand behind them, and how it opens.
+
+`KINDS` maps each kind of state to the URL schemes that its setting accepts. A new engine is a row
+of that table; nothing else in this package knows which schemes there are.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
+
+import structlog
+
+from conveyor import __version__
+from conveyor.adapters.aws.step_functions import AwsStepFunctions
+from conveyor.adapters.crypto.key_files import PLAIN, KeyFiles, PlainKeyProvider, load_or_create_key
+from conveyor.adapters.crypto.key_ring import AesKeyRing
+from conveyor.adapters.files import disk_space
+from conveyor.adapters.files.blobs import FileBlobs
+from conveyor.adapters.files.bodies import FileBodies
+from conveyor.adapters.files.private import is_open_to_others, make_private
+from conveyor.adapters.files.service_info import ServiceInfo, read_service_info
+from conveyor.adapters.http import direct_wire, zenrows_errors
+from conveyor.adapters.http.direct import DirectGateway
+from conveyor.adapters.http.page_wire import OWN_CODES
+from conveyor.adapters.http.webhooks import HttpWebhooks
+from conveyor.adapters.http.zenrows import ZenrowsGateway
+from conveyor.adapters.memory.coordination import MemoryCoordination
+from conveyor.adapters.segments.bodies import SegmentBodies
+from conveyor.adapters.segments.store import open_segment_store, visit_segment_store
+from conveyor.adapters.sqlite.database import Durability, owner_of
+from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine, visit_engine
+from conveyor.adapters.system.clock import SteadyClock, SystemClock, SystemIds
+from conveyor.domain.public_address import Reach, networks
+from conveyor.domain.webhook import WebhookRules
+from conveyor.errors import RefusedToStart, Unavailable
+from conveyor.ports.blobs import Blobs
+from conveyor.ports.bodies import Bodies
+from conveyor.ports.clock import Clock, Ids
+from conveyor.ports.control_queue import ControlQueue
+from conveyor.ports.coordination import Coordination
+from conveyor.ports.encryption import KeyProvider, KeyRing
+from conveyor.ports.gateway import Gateway
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.step_functions import Answer, RetryLater, StepFunctions
+from conveyor.ports.tasks import Tasks
+from conveyor.ports.webhooks import Webhooks
+from conveyor.ports.work import Held, Work
+from conveyor.process_metrics import DiskSpace
+from conveyor.settings import DIRECT, Settings, without_secrets
+from conveyor.steps.deliver.channels import CALLBACKS, HEARTBEATS
+from conveyor.timekeeping import DueTimes
+
+SEGMENTS = "packs"  # the folder of segments, as version 0.1.0 named it
+KMS = "kms:"
+# Every code of a refusal that a gateway here gives a meaning to.
+CODES = OWN_CODES | zenrows_errors.BY_CODE | direct_wire.BY_CODE
+
+P = TypeVar("P")
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """The ports behind which state is kept, as they are opened for operators too."""
+
+    clock: Clock
+    ids: Ids
+    metadata: Metadata
+    tasks: Tasks
+    work: Work
+    control_queue: ControlQueue
+    bodies: Bodies
+    blobs: Blobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines(Stores):
+    """Every port with an engine behind it."""
+
+    coordination: Coordination
+    gateway: Gateway
+    step_functions: StepFunctions
+    webhooks: Webhooks
+    encryption: KeyRing
+    link_secret: bytes
+    disk_space: Callable[[], Awaitable[DiskSpace]]
+    due_times: DueTimes | None = None  # None if no engine compares due times with our wall clock
+    dead: Sequence[Held] = ()  # claims of processes known to be dead
+
+
+def ports(of: type[Engines] = Engines) -> Mapping[str, type]:
+    """Return every port of `Engines` by name: metrics, crash points and docs use this one list."""
+    hints = get_type_hints(of)
+    return {
+        field.name: hints[field.name]
+        for field in fields(of)
+        if getattr(hints[field.name], "_is_protocol", False)
+        and hints[field.name].__module__.startswith("conveyor.ports.")
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What openers get: the settings, where to register what must be closed, and the mode."""
+
+    settings: Settings
+    stack: AsyncExitStack
+    clock: Clock
+    ids: Ids
+    is_offline: bool = False  # for an operator: nothing is repaired, freed or swept
+    writable: bool = True
+    opened: dict[object, Any] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        return self.settings.folder
+
+    @property
+    def sync(self) -> bool:
+        return Durability(self.settings.durability) is Durability.POWER
+
+    async def once(self, open_it: Callable[["Opening"], AbstractAsyncContextManager[P]]) -> P:
+        """Open what several kinds of state share, such as a database, for the first of them."""
+        if open_it not in self.opened:
+            self.opened[open_it] = await self.stack.enter_async_context(open_it(self))
+        found: P = self.opened[open_it]
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme(Generic[P]):
+    """One engine of one kind of state."""
+
+    open: Callable[[Opening], Awaitable[P]]
+    is_shared: bool = False  # whether several processes may use it at once
+    is_offline: bool = True  # whether operators can open it while no service runs
+    address: Callable[[str], bool] = lambda rest: not rest  # what may follow `scheme:`
+    form: str = ""  # of the address, for refusals and the docs
+
+
+class TaskEngine(NamedTuple):
+    """Tasks and their claims live in one engine, and so does what it knows of dead processes."""
+
+    tasks: Tasks
+    work: Work
+    due_times: DueTimes | None
+    dead: Sequence[Held]
+
+
+def _sqlite(opening: Opening) -> AbstractAsyncContextManager[SqliteEngine]:
+    clock, ids = opening.clock, opening.ids
+    if opening.is_offline:
+        return visit_engine(opening.folder, clock=clock, ids=ids, writable=opening.writable)
+    settings = opening.settings
+    durability = Durability(settings.durability)
+    return open_engine(
+        opening.folder, clock=clock, ids=ids, lease=settings.lease, durability=durability
+    )
+
+
+async def _sqlite_metadata(opening: Opening) -> Metadata:
+    return (await opening.once(_sqlite)).metadata
+
+
+async def _sqlite_tasks(opening: Opening) -> TaskEngine:
+    rows = await opening.once(_sqlite)
+    return TaskEngine(rows.tasks, rows.work, rows.due_times, rows.dead)
+
+
+async def _sqlite_control_queue(opening: Opening) -> ControlQueue:
+    return (await opening.once(_sqlite)).control_queue
+
+
+async def _file_blobs(opening: Opening) -> Blobs:
+    blobs = FileBlobs(opening.folder / "blobs", sync=opening.sync)
+    if not opening.is_offline:
+        blobs.sweep_drafts()
+    return blobs
+
+
+async def _file_bodies(opening: Opening) -> Bodies:
+    """Put bodies into files; those that were put into segments before can still be read."""
+    if not opening.is_offline and not (opening.folder / "bodies" / SEGMENTS).exists():
+        return _loose_bodies(opening)
+    return _segment_bodies(opening, packing=False)
+
+
+async def _packed_bodies(opening: Opening) -> Bodies:
+    """Put bodies into segments; those that were put into files before can still be read."""
+    return _segment_bodies(opening, packing=True)
+
+
+def _segment_bodies(opening: Opening, *, packing: bool) -> Bodies:
+    folder = opening.folder / "bodies" / SEGMENTS
+    files = _loose_bodies(opening)
+    if opening.is_offline:
+        store = opening.stack.enter_context(visit_segment_store(folder))
+    else:
+        opened = open_segment_store(folder, clock=opening.clock, sync=opening.sync)
+        store = opening.stack.enter_context(opened)
+    return SegmentBodies(store, files, packing=packing)
+
+
+def _loose_bodies(opening: Opening) -> FileBodies:
+    files = FileBodies(opening.folder / "bodies", sync=opening.sync)
+    if not opening.is_offline:
+        files.sweep_spool()
+    return files
+
+
+async def _memory_coordination(opening: Opening) -> Coordination:
+    return MemoryCoordination(opening.clock, lease=opening.settings.lease)
+
+
+METADATA: Mapping[str, Scheme[Metadata]] = {"sqlite": Scheme(open=_sqlite_metadata)}
+TASKS: Mapping[str, Scheme[TaskEngine]] = {"sqlite": Scheme(open=_sqlite_tasks)}
+CONTROL_QUEUE: Mapping[str, Scheme[ControlQueue]] = {"sqlite": Scheme(open=_sqlite_control_queue)}
+BODIES: Mapping[str, Scheme[Bodies]] = {
+    "segments": Scheme(open=_packed_bodies),
+    "files": Scheme(open=_file_bodies, is_shared=True),
+}
+BLOBS: Mapping[str, Scheme[Blobs]] = {"files": Scheme(open=_file_blobs, is_shared=True)}
+COORDINATION: Mapping[str, Scheme[Coordination]] = {
+    "memory": Scheme(open=_memory_coordination, is_offline=False)
+}
+# Kind of state, which is the name of its setting -> URL scheme -> engine.
+KINDS: Mapping[str, Mapping[str, Scheme[Any]]] = {
+    "metadata": METADATA,
+    "tasks": TASKS,
+    "control_queue": CONTROL_QUEUE,
+    "bodies": BODIES,
+    "blobs": BLOBS,
+    "coordination": COORDINATION,
+}
+
+
+def check_engines(settings: Settings, *, sharing: str = "") -> None:
+    """Refuse engines that do not exist, and those that the command `sharing` cannot share."""
+    for kind, schemes in KINDS.items():
+        given: str = getattr(settings, kind)
+        scheme, _, address = given.partition(":")
+        shown = repr(without_secrets(given))
+        row = schemes.get(scheme)
+        if row is None or ":" not in given or not row.address(address):
+            forms = " or ".join(f"{name}:{one.form}" for name, one in schemes.items())
+            raise RefusedToStart(
+                f"settings: {kind} must be {forms}, got {shown}: correct it; engines without an "
+                "address keep their data in the folder that `data` names"
+            )
+        if sharing and not row.is_shared:
+            raise RefusedToStart(
+                f"settings: {kind} must be on an engine that several processes can share for "
+                f"`conveyor {sharing}`, got {shown}, which belongs to one process: use `conveyor "
+                "serve`, which runs every role in one process"
+            )
+
+
+async def _open(schemes: Mapping[str, Scheme[P]], opening: Opening, url: str) -> P:
+    return await schemes[url.partition(":")[0]].open(opening)
+
+
+async def open_engines(
+    settings: Settings,
+    stack: AsyncExitStack,
+    *,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+) -> Engines:
+    """Open the engines that the settings choose; `stack` closes them.
+
+    Time and chance are the machine's, unless they are given.
+    """
+    clock = clock or SteadyClock()
+    opening = Opening(settings=settings, stack=stack, clock=clock, ids=ids or SystemIds(clock))
+    metadata = await _open(METADATA, opening, settings.metadata)
+    tasks = await _open(TASKS, opening, settings.tasks)
+    control_queue = await _open(CONTROL_QUEUE, opening, settings.control_queue)
+    # After the database: opening it has locked the folder.
+    _keep_private(settings.folder)
+    return Engines(
+        clock=clock,
+        ids=opening.ids,
+        metadata=metadata,
+        tasks=tasks.tasks,
+        work=tasks.work,
+        control_queue=control_queue,
+        blobs=await _open(BLOBS, opening, settings.blobs),
+        bodies=await _open(BODIES, opening, settings.bodies),
+        coordination=await _open(COORDINATION, opening, settings.coordination),
+        gateway=await stack.enter_async_context(open_gateway(settings)),
+        step_functions=await stack.enter_async_context(open_step_functions(settings)),
+        webhooks=await stack.enter_async_context(open_webhooks(settings)),
+        encryption=await open_key_ring(settings),
+        link_secret=load_or_create_key(settings.folder / "links.key"),
+        disk_space=lambda: _disk_space(settings.folder),
+        due_times=tasks.due_times,
+        dead=tasks.dead,
+    )
+
+
+@asynccontextmanager
+async def open_offline(settings: Settings, *, writable: bool = False) -> AsyncIterator[Stores]:
+    """Open the stores for an operator while no service runs. Unless `writable`, nothing in them
+    can be changed.
+    """
+    check_engines(settings)
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        opening = Opening(
+            settings=settings,
+            stack=stack,
+            clock=clock,
+            ids=SystemIds(clock),
+            is_offline=True,
+            writable=writable,
+        )
+        metadata = await _open(METADATA, opening, settings.metadata)
+        tasks = await _open(TASKS, opening, settings.tasks)
+        yield Stores(
+            clock=clock,
+            ids=opening.ids,
+            metadata=metadata,
+            tasks=tasks.tasks,
+            work=tasks.work,
+            control_queue=await _open(CONTROL_QUEUE, opening, settings.control_queue),
+            bodies=await _open(BODIES, opening, settings.bodies),
+            blobs=await _open(BLOBS, opening, settings.blobs),
+        )
+
+
+def owner(settings: Settings) -> str | None:
+    """Return the process that holds the data folder; None if no process does."""
+    return owner_of(settings.folder)
+
+
+def running_service(settings: Settings) -> ServiceInfo | None:
+    """Return address and token of the running service, from the file it keeps in its folder."""
+    return read_service_info(settings.folder)
+
+
+def _keep_private(folder: Path) -> None:
+    """Close to other users what is ours; warn about the folder, which may be open on purpose."""
+    for part in ("bodies", "blobs"):
+        make_private(folder / part)
+    if is_open_to_others(folder):
+        log.warning(
+            "data.open_to_others",
+            folder=str(folder),
+            hint=f"other users can list the data folder: run `chmod 700 {folder}`",
+        )
+
+
+async def _disk_space(folder: Path) -> DiskSpace:
+    database = folder / "conveyor.db"
+    parts = {"rows": database, "log": database.with_name("conveyor.db-wal")}
+    return DiskSpace(*await disk_space.disk_usage(folder), await disk_space.file_sizes(parts))
+
+
+async def open_key_ring(settings: Settings, *, any_provider: bool = False) -> AesKeyRing:
+    """Open the key ring of a data folder; with `any_provider` also one the settings do not name."""
+    files = KeyFiles(settings.folder, settings.encryption, _key_provider)
+    try:
+        keys = await files.load(any_provider=any_provider)
+    except Unavailable as error:
+        raise RefusedToStart(str(error)) from None
+    if files.is_rotating and not any_provider:
+        log.warning("encryption.unfinished")
+    return AesKeyRing(*keys, files=files)
+
+
+def _key_provider(encryption: str) -> KeyProvider:
+    if encryption == PLAIN:
+        return PlainKeyProvider()
+    from conveyor.adapters.aws.kms import KmsKeyProvider  # noqa: PLC0415 - an extra
+
+    return KmsKeyProvider(encryption.removeprefix(KMS))
+
+
+def open_gateway(settings: Settings) -> AbstractAsyncContextManager[Gateway]:
+    """Return the gateway that the settings choose, not entered yet."""
+    if settings.gateway == DIRECT:
+        return _direct_gateway(settings)
+    return ZenrowsGateway(
+        settings.gateway,
+        deadline=settings.gateway_deadline,
+        largest_body=settings.largest_body,
+        connections=settings.concurrency,
+    )
+
+
+def _direct_gateway(settings: Settings) -> DirectGateway:
+    opened = settings.direct_allow_private
+    if opened:
+        log.warning(
+            "gateway.private.allowed",
+            networks=", ".join(opened),
+            why="every caller who may submit tasks can read what is served there",
+        )
+    return DirectGateway(
+        deadline=settings.gateway_deadline,
+        largest_body=settings.largest_body,
+        connections=settings.concurrency,
+        reach=Reach(networks(opened)),
+        ports=settings.direct_ports,
+        agent=settings.direct_user_agent,
+        heeds_robots=settings.direct_robots,
+        delay=settings.direct_delay,
+    )
+
+
+def open_webhooks(settings: Settings) -> HttpWebhooks:
+    """Return the HTTP client of webhooks, not entered yet."""
+    opened = settings.webhook_allow_private
+    if opened:
+        log.warning(
+            "webhook.private.allowed",
+            networks=", ".join(opened),
+            why="every caller who may submit jobs can send requests to servers there",
+        )
+    return HttpWebhooks(
+        WebhookRules(settings.webhook_ports, settings.webhook_allow_http),
+        timeout=settings.webhook_timeout,
+        reach=Reach(networks(opened)),
+        agent=f"Conveyor/{__version__}",
+    )
+
+
+UNCONNECTED = RetryLater("the setting `step_functions` is empty")
+
+
+class Unconnected:
+    """Sends nothing: events of a time when the service was connected wait until it is again."""
+
+    async def succeed(self, _token: str, _output: str) -> Answer:
+        return UNCONNECTED
+
+    async def fail(self, _token: str, *, error: str, cause: str) -> Answer:
+        del error, cause
+        return UNCONNECTED
+
+    async def heartbeat(self, _token: str) -> Answer:
+        return UNCONNECTED
+
+
+def open_step_functions(settings: Settings) -> AbstractAsyncContextManager[StepFunctions]:
+    """Return the connection to Step Functions, not entered yet."""
+    if not settings.step_functions:
+        return nullcontext(Unconnected())
+    return AwsStepFunctions(threads=CALLBACKS + HEARTBEATS)

@@ -1,0 +1,271 @@
+"""Services: steps behind the HTTP API, with metrics around every port, and steps for operators."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+from conveyor import __version__
+from conveyor.adapters.crypto.key_ring import new_secret, new_token
+from conveyor.adapters.files import disk_space
+from conveyor.adapters.system.clock import SteadyClock
+from conveyor.api.api_keys import ApiKeyRoutes
+from conveyor.api.app import Application, Ready, build_app
+from conveyor.api.auth import Callers, ForwardedKeys, OwnKeys
+from conveyor.api.bounds import BodyMemory
+from conveyor.api.connections import Connections
+from conveyor.api.handlers import Handlers
+from conveyor.api.links import Links
+from conveyor.api.operators import Operators
+from conveyor.api.rates import Rates
+from conveyor.api.schedules import Schedules
+from conveyor.api.webhooks import WebhookHandlers
+from conveyor.app.background_steps import build_complete, build_sweep
+from conveyor.app.engines import CODES, Engines, Stores, ports
+from conveyor.app.steps import Steps, build_steps
+from conveyor.domain.audit import Environment, MissedStep
+from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.errors import StorageFull
+from conveyor.port_metrics import timed
+from conveyor.ports.encryption import KeyRing
+from conveyor.process_metrics import ProcessMetrics
+from conveyor.settings import DIRECT, Auth, Settings, shown
+from conveyor.steps.api_keys import ApiKeyAdmin
+from conveyor.steps.auth import Authenticate
+from conveyor.steps.dispatch.dispatcher import Dispatcher
+from conveyor.steps.doctor.audit import Audit
+from conveyor.steps.doctor.doctor import LEAST_ROOM, Doctor
+from conveyor.steps.rotate_encryption import RotateEncryption
+from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
+from conveyor.steps.sweep.sweeper import Sweeper
+from conveyor.telemetry import MeteredGateway, MeteredTasks, MeteredWebhooks, MeteredWork, Metrics
+from conveyor.timekeeping import Timekeeper
+
+# Ports that no wrapper times: the first two answer at once, the others have metrics of their own.
+NOT_TIMED = {"clock", "ids", "encryption", "gateway", "webhooks"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A composed service: the application to serve, and the steps whose loops a role runs."""
+
+    app: Application
+    steps: Steps
+    metrics: Metrics
+    process_metrics: ProcessMetrics
+    timekeeper: Timekeeper | None  # None where the clock is a test's, and is never set
+    sweep_every: timedelta
+    token: str  # authenticates operators
+
+
+def build_service(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> Service:
+    """Compose a service over opened engines."""
+    metrics = Metrics()
+    # The doctor reads the engines themselves: what it looks at must not count as traffic.
+    stores, engines = engines, measured(engines, metrics, settings.slow_call)
+    steps = build_steps(settings, engines, metrics, sizes)
+    _show_dispatcher(settings, metrics, steps.dispatcher)
+    operators = Operators(
+        doctor=build_doctor(settings, stores, steps.sweep, running=True),
+        control_queue=engines.control_queue,
+        token=new_token(),
+        others=_api_key_routes(settings, engines).routes(),
+    )
+    process_metrics = ProcessMetrics(
+        metrics=metrics,
+        metadata=engines.metadata,
+        control_queue=engines.control_queue,
+        clock=engines.clock,
+        disk_space=engines.disk_space,
+        slow_loop=settings.slow_loop,
+    )
+    return Service(
+        app=_application(settings, engines, metrics, steps, operators),
+        steps=steps,
+        metrics=metrics,
+        process_metrics=process_metrics,
+        timekeeper=_timekeeper(engines),
+        sweep_every=settings.sweep_every,
+        token=operators.token,
+    )
+
+
+def measured(engines: Engines, metrics: Metrics, slow: timedelta) -> Engines:
+    """Wrap every port so that its calls are timed and counted."""
+    timed_ports = {
+        name: timed(getattr(engines, name), name, metrics, slow=slow)
+        for name in ports(type(engines)).keys() - NOT_TIMED
+    }
+    engines = replace(engines, **timed_ports)
+    return replace(
+        engines,
+        tasks=MeteredTasks(engines.tasks, metrics),
+        work=MeteredWork(engines.work, metrics),
+        gateway=MeteredGateway(engines.gateway, metrics, CODES),
+        webhooks=MeteredWebhooks(engines.webhooks, metrics),
+    )
+
+
+def _show_dispatcher(settings: Settings, metrics: Metrics, dispatcher: Dispatcher) -> None:
+    metrics.build.labels(__version__, urlsplit(settings.tasks).scheme, settings.durability).set(1)
+    metrics.watch_gateway(dispatcher.health.waiting)
+    metrics.refused_keys.set_function(lambda: len(dispatcher.refused_keys.known))
+    metrics.inflight.set_function(lambda: len(dispatcher.inflight))
+    metrics.live_runs.set_function(lambda: sum(not one.is_gone for one in dispatcher.runs.values()))
+
+
+def _application(
+    settings: Settings, engines: Engines, metrics: Metrics, steps: Steps, operators: Operators
+) -> Application:
+    webhooks = WebhookHandlers(
+        webhooks=steps.manage_webhooks, signing_keys=steps.rotate_signing_keys
+    )
+    schedules = Schedules(rescheduling=steps.manage_schedules, read=steps.read)
+    return build_app(
+        _handlers(settings, engines, metrics, steps),
+        metrics,
+        engines.ids,
+        _readiness(engines, steps.dispatcher),
+        operators,
+        callers=_callers(settings, steps.authenticate),
+        body_memory=BodyMemory(settings.bodies_in_flight),
+        rates=Rates(
+            coordination=engines.coordination,
+            rate=settings.requests_per_second,
+            burst=settings.requests_burst,
+        ),
+        connections=Connections(settings.caller_connections),
+        others=[webhooks, schedules],
+    )
+
+
+def _handlers(settings: Settings, engines: Engines, metrics: Metrics, steps: Steps) -> Handlers:
+    return Handlers(
+        links=Links(engines.link_secret, engines.clock, life=settings.result_url_life),
+        limits=settings.limits,
+        metrics=metrics,
+        public_url=settings.public_url,
+        file_inputs=steps.file_inputs,
+        submit=steps.submit,
+        additions=steps.add_tasks,
+        lifecycle=steps.lifecycle,
+        reruns=steps.rerun,
+        deleting=steps.delete,
+        exporting=steps.export,
+        read=steps.read,
+        progress=steps.progress,
+    )
+
+
+def _callers(settings: Settings, authenticate: Authenticate) -> Callers:
+    if settings.mode is not Auth.KEYS:
+        return ForwardedKeys(settings.api_keys)
+    return OwnKeys(
+        authenticate,
+        gateway_key=settings.gateway_key or None,
+        takes_key=settings.gateway != DIRECT,
+    )
+
+
+def _readiness(engines: Engines, dispatcher: Dispatcher) -> Ready:
+    """Ask each engine something small; one that is away or out of disk raises `Unavailable`."""
+
+    async def ready() -> None:
+        free = (await engines.disk_space()).free
+        if free < LEAST_ROOM or dispatcher.storage.is_closed:
+            raise StorageFull(
+                f"The disk of the data folder must have {LEAST_ROOM >> 20} MiB free and take every "
+                f"page, has {free >> 20} MiB: free some disk space"
+            )
+        await engines.metadata.live_runs(limit=1)
+        await engines.tasks.runs_held(limit=1)
+        await engines.blobs.length("ready")
+        await engines.coordination.held(JobId("ready"))
+
+    return ready
+
+
+def _timekeeper(engines: Engines) -> Timekeeper | None:
+    if not isinstance(engines.clock, SteadyClock) or engines.due_times is None:
+        return None
+    return Timekeeper(clock=engines.clock, due_times=engines.due_times)
+
+
+# Operators: through the running service, or offline.
+
+
+def _api_key_routes(settings: Settings, engines: Engines) -> ApiKeyRoutes:
+    return ApiKeyRoutes(
+        admin=build_api_key_admin(settings, engines, engines.encryption),
+        rotate_encryption=build_rotate_encryption(engines, engines.encryption),
+    )
+
+
+def build_api_key_admin(
+    settings: Settings, stores: Stores, encryption: KeyRing | None
+) -> ApiKeyAdmin:
+    """Without a key ring, no key with a gateway key of its own can be created."""
+    return ApiKeyAdmin(
+        metadata=stores.metadata,
+        encryption=encryption,
+        clock=stores.clock,
+        ids=stores.ids,
+        new_secret=new_secret,
+        auth=settings.mode,
+    )
+
+
+def build_rotate_encryption(stores: Stores, encryption: KeyRing) -> RotateEncryption:
+    return RotateEncryption(metadata=stores.metadata, encryption=encryption)
+
+
+def build_offline_doctor(settings: Settings, stores: Stores) -> Doctor:
+    """Compose a doctor for stores that no service uses: it looks, and changes nothing."""
+
+    def wake_nothing() -> None:
+        """No sender runs."""
+
+    def count_nothing(_what: str, _times: int) -> None:
+        """Nothing is repaired or removed."""
+
+    async def delete_nothing(_caller: CallerId, _job_id: JobId, _run_id: RunId) -> None:
+        """Nothing is removed."""
+
+    complete = build_complete(stores, wake_nothing)
+    sweep = build_sweep(
+        settings, stores, complete, count_nothing, count_nothing, delete_run=delete_nothing
+    )
+    return build_doctor(settings, stores, sweep, running=False)
+
+
+def build_doctor(settings: Settings, stores: Stores, sweep: Sweeper, *, running: bool) -> Doctor:
+    """Compose a doctor of a running service, or of one that is not, where every claim is dead."""
+    audit = Audit(
+        metadata=stores.metadata, tasks=stores.tasks, bodies=stores.bodies, clock=stores.clock
+    )
+
+    async def missed_steps() -> AsyncIterator[tuple[MissedStep, str]]:
+        async for one in sweep.findings(patient=running):
+            yield one, sweep.when(one) if running else "at the next start of the service"
+
+    async def environment() -> Environment:
+        free, size = await disk_space.disk_usage(settings.folder)
+        return Environment(
+            version=__version__,
+            running=running,
+            folder=str(settings.folder.absolute()),
+            free=free,
+            size=size,
+            settings=shown(settings),
+        )
+
+    return Doctor(
+        metadata=stores.metadata,
+        tasks=stores.tasks,
+        control_queue=stores.control_queue,
+        blobs=stores.blobs,
+        clock=stores.clock,
+        audit=audit,
+        missed_steps=missed_steps,
+        environment=environment,
+    )

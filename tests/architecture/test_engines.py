@@ -1,0 +1,91 @@
+"""The table of engines: each row opens, runs through a contract, and is in the docs."""
+
+import re
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import fields
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from conveyor.app.engines import KINDS, Engines, check_engines, open_engines, open_offline
+from conveyor.errors import RefusedToStart
+from conveyor.settings import Settings
+from tests.contracts.conftest import BLOBS, BODIES, COORDINATION, ENGINES
+
+ROOT = Path(__file__).parents[2]
+# Kind of state -> the engines over which the contracts of its ports run.
+CONTRACTS: Mapping[str, Mapping[str, object]] = {
+    "metadata": ENGINES,
+    "tasks": ENGINES,
+    "control_queue": ENGINES,
+    "bodies": BODIES,
+    "blobs": BLOBS,
+    "coordination": COORDINATION,
+}
+ROWS = [(kind, scheme) for kind, schemes in KINDS.items() for scheme in schemes]
+every_row = pytest.mark.parametrize(("kind", "scheme"), ROWS)
+
+
+def a_setting(kind: str, given: str, folder: Path | str = "data") -> Settings:
+    return msgspec.structs.replace(Settings(data=str(folder)), **{kind: given})
+
+
+def test_every_kind_is_a_port_and_a_setting_whose_default_is_in_the_table() -> None:
+    assert KINDS.keys() <= {field.name for field in fields(Engines)}
+    assert KINDS.keys() == CONTRACTS.keys()
+    check_engines(Settings())
+
+
+@every_row
+async def test_every_scheme_opens(kind: str, scheme: str, tmp_path: Path) -> None:
+    settings = a_setting(kind, f"{scheme}:", tmp_path)
+    check_engines(settings)
+    async with AsyncExitStack() as stack:
+        engines = await open_engines(settings, stack)
+        assert getattr(engines, kind) is not None
+    if KINDS[kind][scheme].is_offline:
+        async with open_offline(settings) as stores:
+            assert getattr(stores, kind) is not None
+
+
+@every_row
+def test_every_scheme_runs_through_the_contracts_of_its_kind(kind: str, scheme: str) -> None:
+    assert scheme in CONTRACTS[kind]
+
+
+@every_row
+def test_every_scheme_is_in_the_table_of_settings(kind: str, scheme: str) -> None:
+    table = (ROOT / "docs" / "reference" / "settings.md").read_text()
+    assert re.search(rf"^\| {kind} \|.*{scheme}:", table, re.MULTILINE)
+
+
+@every_row
+def test_every_scheme_has_its_storage_chapter(kind: str, scheme: str) -> None:
+    del kind
+    spec = (ROOT / "SPEC.md").read_text()
+    assert scheme == "memory" or re.search(rf"^\| `{scheme}:`", spec, re.MULTILINE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("given", ["", "nowhere:", "sqlite", "sqlite://here", "files:/tmp/x"])
+def test_a_refusal_says_what_must_hold_what_was_given_and_what_to_do(kind: str, given: str) -> None:
+    with pytest.raises(RefusedToStart) as refused:
+        check_engines(a_setting(kind, given))
+    told = str(refused.value)
+    assert told.startswith(f"settings: {kind} must be ")
+    assert f"got {given!r}: " in told
+    assert all(f"{scheme}:" in told for scheme in KINDS[kind])
+
+
+@pytest.mark.parametrize("role", ["api", "worker"])
+def test_engines_of_one_process_are_refused_to_roles_that_share_them(role: str) -> None:
+    with pytest.raises(RefusedToStart, match=rf"metadata must .*`conveyor {role}`, got 'sqlite:'"):
+        check_engines(Settings(), sharing=role)
+
+
+def test_a_password_in_an_address_is_not_shown() -> None:
+    with pytest.raises(RefusedToStart) as refused:
+        check_engines(a_setting("metadata", "redis://user:S3CRET@host/0"))
+    assert "S3CRET" not in str(refused.value)
