@@ -34,7 +34,7 @@ def test_the_tutorial_leads_where_it_says(tmp_path: Path) -> None:
 
 def test_the_readme_leads_to_a_hundred_saved_pages(running: Program, tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## A hundred pages")[2]
-    steps, *_ = text.partition("## What it promises")
+    steps, *_ = text.partition("## Guarantees")
     (tmp_path / ".venv").symlink_to(BIN.parent)
     port = int(running.url.rsplit(":", 1)[1].split("/")[0])
     told = walk(steps, tmp_path, port=port)
