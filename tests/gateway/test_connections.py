@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from conveyor.adapters.http import pool
-from conveyor.adapters.http.exchange import Lost
+from conveyor.adapters.http.client import pool
+from conveyor.adapters.http.client.connection import NoResponse
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.mock_gateway.server import MockGateway
 from conveyor.ports.gateway import Page, PageRequest, Refusal
@@ -125,12 +125,12 @@ class TestKeeping:
             await line.gone()
 
         async with playing(play) as stage, gateway_kit.opened(stage.url) as gateway:
-            made = await gateway._pool.take()
+            made = await gateway._pool.acquire()
             await until(lambda: made.is_lost)
-            made.ask(b"GET / HTTP/1.1\r\n\r\n")
-            with pytest.raises(Lost):
+            made.send(b"GET / HTTP/1.1\r\n\r\n")
+            with pytest.raises(NoResponse):
                 await made.head()
-            gateway._pool.give_back(made)
+            gateway._pool.release(made)
             await until(lambda: stage.over == 1)
 
     async def test_a_request_is_sent_once_whatever_becomes_of_it(self, opened: Opened) -> None:
@@ -220,10 +220,10 @@ class TestTurns:
             playing(saying(OK)) as stage,
             gateway_kit.opened(stage.url, connections=1) as gateway,
         ):
-            held = await gateway._pool.take()
+            held = await gateway._pool.acquire()
             second, third = (asyncio.ensure_future(fetched(gateway, stage.url)) for _ in range(2))
             await until(lambda: len(gateway._pool._turns) == 2)
-            gateway._pool.give_back(held)
+            gateway._pool.release(held)
             second.cancel()  # it was given its turn already, and has not run since
             assert isinstance(await third, Page)
             assert second.cancelled() or not second.done()

@@ -5,9 +5,9 @@ from ipaddress import ip_address
 
 import pytest
 
-from conveyor.adapters.http import lookup
+from conveyor.adapters.http.client import resolver
+from conveyor.adapters.http.client.resolver import SystemResolver
 from conveyor.adapters.http.direct import DirectGateway
-from conveyor.adapters.http.lookup import SystemResolver
 from conveyor.domain.public_address import Reach, networks
 from tests.gateway.site import HERE, Names, Site, fetched, page, site, to, visiting
 from tests.gateway.stage import OK
@@ -75,7 +75,7 @@ async def test_a_name_is_looked_up_once_and_what_was_checked_is_called() -> None
 async def test_a_name_that_means_something_else_by_now_is_checked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lookup, "TRUSTED_FOR", 0.0)
+    monkeypatch.setattr(resolver, "TRUSTED_FOR", 0.0)
     names = Names(a_example=[[HERE], ["10.0.0.1"]])
     closing = OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
     async with site(lambda _: closing) as here, visiting(here, resolve=names) as gateway:
@@ -189,7 +189,7 @@ async def test_names_that_cannot_be_looked_up_are_without_an_address(host: str) 
 
 
 async def test_nothing_is_kept_of_sites_that_were_visited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup, "MOST_HOSTS", 50)
+    monkeypatch.setattr(resolver, "MOST_HOSTS", 50)
     async with site() as here, visiting(here, connections=5) as gateway:
         for number in range(200):
             assert await page(gateway, here.url(host=f"h{number}.example")) == b"ok"

@@ -289,7 +289,7 @@ class TestConnections:
         assert not gateway._pool._by_server
 
     async def test_one_that_rests_too_long_is_closed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("conveyor.adapters.http.pool.LONGEST_REST", 0.05)
+        monkeypatch.setattr("conveyor.adapters.http.client.pool.LONGEST_REST", 0.05)
         async with site() as here, visiting(here) as gateway:
             await page(gateway, here.url())
             await until(lambda: not gateway._pool._open)

@@ -105,7 +105,9 @@ class TestZenrows:
         assert answer.signal is HealthSignal.ALIVE
 
     async def test_no_connection(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("conveyor.adapters.http.pool.LAST_ADDRESS", SHORT.total_seconds())
+        monkeypatch.setattr(
+            "conveyor.adapters.http.client.pool.LAST_ADDRESS", SHORT.total_seconds()
+        )
         with full_server() as full:
             for server in (f"127.0.0.1:{free_port()}", "gateway.invalid", f"127.0.0.1:{full}"):
                 async with opened(f"http://{server}/v1/") as gateway:
@@ -171,7 +173,9 @@ class TestDirect:
             assert (await gateway_kit.fetched(gateway, stage.url)).signal is HealthSignal.NONE
 
     async def test_no_connection_to_a_site(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("conveyor.adapters.http.origins.LAST_ADDRESS", SHORT.total_seconds())
+        monkeypatch.setattr(
+            "conveyor.adapters.http.client.pool.LAST_ADDRESS", SHORT.total_seconds()
+        )
         with full_server() as full:
             for port in (free_port(), full):
                 url = f"http://127.0.0.1:{port}/"

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.adapters.http import lookup, webhooks
-from conveyor.adapters.http.lookup import Resolve
+from conveyor.adapters.http import webhooks
+from conveyor.adapters.http.client import resolver
+from conveyor.adapters.http.client.resolver import Resolve
 from conveyor.adapters.http.webhooks import LARGEST_ANSWER, HttpWebhooks
 from conveyor.domain.outbox import DeliveryResult
 from conveyor.domain.public_address import Reach
@@ -376,7 +377,7 @@ class TestWhereTheyGo:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(webhooks, "RESOLVING", 0.05)
-        monkeypatch.setattr(lookup, "MOST_LOOKUPS", 2)
+        monkeypatch.setattr(resolver, "MOST_LOOKUPS", 2)
         found = threading.Event()
 
         def slowly(host: str) -> list[str]:
@@ -384,7 +385,7 @@ class TestWhereTheyGo:
                 found.wait(30)
             return ["93.184.215.14"]
 
-        monkeypatch.setattr(lookup, "_resolved", slowly)
+        monkeypatch.setattr(resolver, "_resolved", slowly)
         async with HttpWebhooks(WebhookRules(), timeout=SHORT) as sender:
             with pytest.raises(CallbackUrlUnresolvable):
                 await sender.check("https://slow0.example/")

@@ -12,21 +12,26 @@ from msgspec.structs import replace
 
 from conveyor.adapters.http import direct_wire as wire
 from conveyor.adapters.http import page_wire
-from conveyor.adapters.http.deadline import Deadlines
-from conveyor.adapters.http.direct_wire import Denied, Visit
-from conveyor.adapters.http.exchange import Connection, Cut, FellSilent, Lost, Unconnected
-from conveyor.adapters.http.lookup import Lookup, Resolve, SystemResolver
-from conveyor.adapters.http.origins import Origins, Visiting
-from conveyor.adapters.http.page_wire import Unsendable
-from conveyor.adapters.http.pool import PORTS, Server
-from conveyor.adapters.http.reading import (
+from conveyor.adapters.http.client.body import (
     CONTENT_ENCODING,
     LARGEST_BODY,
     PORTION,
     SILENCE,
+    BodyReader,
     BodyTooLarge,
-    Reading,
 )
+from conveyor.adapters.http.client.connection import (
+    Connection,
+    IncompleteResponse,
+    NoResponse,
+    NotConnected,
+    ResponseStalled,
+)
+from conveyor.adapters.http.client.deadline import Deadlines
+from conveyor.adapters.http.client.pool import PORTS, Server, SiteConnection, SitePool
+from conveyor.adapters.http.client.resolver import CheckedResolver, Resolve, SystemResolver
+from conveyor.adapters.http.direct_wire import Visit
+from conveyor.adapters.http.page_wire import Denied, Unsendable
 from conveyor.adapters.http.robots_txt import Robots
 from conveyor.adapters.http.spacing import Spacing
 from conveyor.domain import media
@@ -77,7 +82,7 @@ class DirectGateway:
         self._deadlines = Deadlines(self._deadline)
         self._silence = silence.total_seconds()
         self._largest = largest_body
-        self._reading = Reading(largest=largest_body, silence=self._silence)
+        self._reading = BodyReader(largest=largest_body, silence=self._silence)
         self._connections = connections
         self._reach, self._ports = reach, frozenset(ports)
         self._agent, self._heeds_robots = agent, heeds_robots
@@ -86,8 +91,8 @@ class DirectGateway:
         self._resolve = resolve or self._system
 
     async def __aenter__(self) -> Self:
-        lookup = Lookup(self._reach, self._resolve)
-        self._pool = Origins(lookup, connections=self._connections, wanted=WANTED)
+        lookup = CheckedResolver(self._reach, self._resolve)
+        self._pool = SitePool(lookup, connections=self._connections, wanted=WANTED)
         self._spacing = Spacing(self._delay)
         self._reached: deque[Server] = deque(maxlen=MOST_REACHED)
         self._robots = Robots(self._agent, self._rules) if self._heeds_robots else None
@@ -123,7 +128,14 @@ class DirectGateway:
                 ruling=wire.BY_CODE[denied.code],
             )
             return page_wire.later(refusal, denied.wait)
-        except (BodyTooLarge, FellSilent, Cut, CorruptContent, Unsendable, Lost) as fault:
+        except (
+            BodyTooLarge,
+            ResponseStalled,
+            IncompleteResponse,
+            CorruptContent,
+            Unsendable,
+            NoResponse,
+        ) as fault:
             return page_wire.synthesised(*self._explained(fault), signal=_signal(fault))
         finally:
             limit.lift()
@@ -131,9 +143,9 @@ class DirectGateway:
     async def check(self) -> bool:
         """Whether a site that answered before can still be connected to."""
         for server in reversed(self._reached):
-            with suppress(Lost, Denied, TimeoutError):
+            with suppress(NoResponse, Denied, TimeoutError):
                 async with asyncio.timeout(CHECK):
-                    self._pool.give_back(await self._pool.take(server, fresh=True))
+                    self._pool.release(await self._pool.acquire(server, fresh=True))
                 return True
         return False
 
@@ -141,10 +153,10 @@ class DirectGateway:
         match fault:
             case BodyTooLarge():
                 return "body_too_large", 413, f"The page is larger than {self._largest} bytes."
-            case FellSilent():
+            case ResponseStalled():
                 why = f"The site sent nothing for {self._silence:g} seconds, midway in its answer."
                 return "gateway_timeout", 504, why
-            case Cut() | CorruptContent():
+            case IncompleteResponse() | CorruptContent():
                 why = "The site's answer was cut short or cannot be read."
                 return "gateway_garbled", 502, why
             case Unsendable():
@@ -174,19 +186,19 @@ class DirectGateway:
         raise _too_many()
 
     @asynccontextmanager
-    async def _asked(self, visit: Visit) -> AsyncIterator[Visiting]:
+    async def _asked(self, visit: Visit) -> AsyncIterator[SiteConnection]:
         """The answer to one request, its head read; the connection is given back in the end."""
         written = visit.written(self._agent)
         await self._spacing.turn(visit.server.named)
-        answer = await self._pool.take(visit.server)
+        answer = await self._pool.acquire(visit.server)
         try:
-            answer.ask(written)
+            answer.send(written)
             await answer.head()
             if visit.server not in self._reached:
                 self._reached.append(visit.server)
             yield answer
         finally:
-            self._pool.give_back(answer)
+            self._pool.release(answer)
 
     def _refused(self, visit: Visit, answer: Connection) -> Refusal:
         wait = page_wire.retry_after(answer.header(RETRY_AFTER), answer.header(DATE))
@@ -212,7 +224,7 @@ class DirectGateway:
 def _signal(fault: Exception) -> HealthSignal:
     """What a fault tells about the network here: only without a connection it may be down."""
     match fault:
-        case Unconnected():
+        case NotConnected():
             return HealthSignal.UNCONNECTED
         case Unsendable():
             return HealthSignal.NONE
@@ -232,7 +244,7 @@ def _too_many() -> Denied:
 async def _clear(answer: Connection) -> None:
     """Read what nobody wants, if that is little: then the connection can be used again."""
     left = LARGEST_LEFTOVER
-    with suppress(Cut, FellSilent, TimeoutError):
+    with suppress(IncompleteResponse, ResponseStalled, TimeoutError):
         async with asyncio.timeout(CLEARING):
-            while left > 0 and (chunk := await answer.some(PORTION, CLEARING)):
+            while left > 0 and (chunk := await answer.read(PORTION, CLEARING)):
                 left -= len(chunk)

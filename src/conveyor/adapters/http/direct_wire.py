@@ -11,10 +11,10 @@ from urllib.parse import unquote, urljoin
 import can_ada
 
 from conveyor.adapters.http import page_wire
-from conveyor.adapters.http.page_wire import Unsendable
-from conveyor.adapters.http.pool import PORTS, Server
-from conveyor.adapters.http.requests import fields
-from conveyor.adapters.http.requests import request as request_of
+from conveyor.adapters.http.client.pool import PORTS, Server
+from conveyor.adapters.http.client.request import fields
+from conveyor.adapters.http.client.request import request as request_of
+from conveyor.adapters.http.page_wire import Denied, Unsendable
 from conveyor.domain.content_coding import ACCEPTED
 from conveyor.domain.failure import FailureReason, Handling, Ruling, fail, retry
 from conveyor.domain.params import ASKS_FOR_NOTHING, HONOURED_BY_DIRECT, KNOWN
@@ -47,15 +47,6 @@ BY_CODE: dict[str, Ruling] = {
     "unsupported_parameter": fail(FailureReason.OTHER),
     "host_resting": Ruling(Handling.POSTPONE, FailureReason.RATE_LIMITED),
 }
-
-
-class Denied(Exception):
-    """A page that is not fetched, or not now: as a refusal has it."""
-
-    def __init__(self, code: str, status: int, detail: str, wait: float | None = None) -> None:
-        super().__init__(detail)
-        self.code, self.status = code, status
-        self.wait = None if wait is None else timedelta(seconds=wait)
 
 
 class Visit(NamedTuple):

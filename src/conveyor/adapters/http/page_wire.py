@@ -55,6 +55,15 @@ class Unsendable(Exception):
     """A request that cannot be put on the wire."""
 
 
+class Denied(Exception):
+    """A page that is not fetched, or not now: as a refusal has it."""
+
+    def __init__(self, code: str, status: int, detail: str, wait: float | None = None) -> None:
+        super().__init__(detail)
+        self.code, self.status = code, status
+        self.wait = None if wait is None else timedelta(seconds=wait)
+
+
 def forwarded(request: PageRequest) -> Mapping[str, str]:
     """The caller's headers that travel on to the target; those of the request win."""
     stored = _stored_headers(request.params.get(HEADERS))

@@ -1,43 +1,48 @@
-"""The robots.txt of sites: fetched as pages are, known for a while, and asked before each page."""
+"""The robots.txt of sites: fetched like pages, cached for a while, checked before each page."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from conveyor.adapters.http.direct_wire import Denied, Visit
-from conveyor.adapters.http.exchange import Cut, FellSilent, Lost, Unconnected
-from conveyor.adapters.http.page_wire import Unsendable
-from conveyor.adapters.http.reading import BodyTooLarge
-from conveyor.adapters.http.remembered import Found, Remembered
+from conveyor.adapters.http.client.body import BodyTooLarge
+from conveyor.adapters.http.client.connection import (
+    IncompleteResponse,
+    NoResponse,
+    NotConnected,
+    ResponseStalled,
+)
+from conveyor.adapters.http.direct_wire import Visit
+from conveyor.adapters.http.expiring_cache import CacheEntry, ExpiringCache
+from conveyor.adapters.http.page_wire import Denied, Unsendable
 from conveyor.domain.content_coding import CorruptContent
 from conveyor.domain.robots import ALLOW_ALL, Rules, product, rules_for
 
 PATH = "/robots.txt"
-LIFE = 3_600.0  # seconds that rules are good for
-AWAY = 60.0  # seconds for which a site is left alone whose robots.txt cannot be had
-LONGEST = 30.0  # seconds for fetching one
-ROOM = 32 * 1024 * 1024  # bytes of rules that are known
-MOST_SITES = 10_000  # whose rules are known
+LIFE = 3_600.0  # seconds for which rules are valid
+AWAY = 60.0  # seconds without a request to a site whose robots.txt cannot be fetched
+LONGEST = 30.0  # seconds to fetch one
+ROOM = 32 * 1024 * 1024  # bytes of cached rules
+MOST_SITES = 10_000  # in the cache
 ON_THE_LOOP = 64 * 1024  # bytes; more is parsed in a thread
 
-# The status and the text of what is at a URL.
+# Returns the status and the text of a URL.
 Fetch = Callable[[str], Awaitable[tuple[int, bytes]]]
 
 
 class Robots:
-    """What sites let a crawler by this name fetch.
+    """What sites allow a crawler of this name to fetch.
 
-    By RFC 9309 a site that says there are no rules (4xx) allows everything, and one that cannot
-    be asked (5xx, no answer) nothing, for a while. 429 is no word about rules, so it is read as the
-    latter.
+    By RFC 9309 a site without rules (4xx) allows everything, and one that cannot be reached (5xx,
+    no response) nothing, for a while. 429 says nothing about rules, so it counts as unreachable.
     """
 
     def __init__(self, agent: str, fetch: Fetch) -> None:
         self._name, self._fetch = product(agent), fetch
-        self._known: Remembered[str, Rules | None] = Remembered(self._find, room=ROOM)
+        self._known: ExpiringCache[str, Rules | None] = ExpiringCache(self._find, room=ROOM)
 
     async def check(self, visit: Visit) -> bool:
-        """Raises `Denied` for a page that is not to be fetched, or not now. Says whether that was
-        known already.
+        """Raise `Denied` for a page that must not be fetched, or not now.
+
+        Return whether the rules were in the cache.
         """
         site = f"{'https' if visit.server.is_safe else 'http'}://{visit.server.named}{PATH}"
         was_known = self._known.left(site) > 0
@@ -50,22 +55,32 @@ class Robots:
             raise Denied("robots_disallowed", 403, why)
         return was_known
 
-    async def _find(self, site: str) -> Found[Rules | None]:
+    async def _find(self, site: str) -> CacheEntry[Rules | None]:
         try:
             async with asyncio.timeout(LONGEST):
                 status, text = await self._fetch(site)
-        except Unconnected:
-            raise  # nor could the page be had: that is told as it is, and not remembered
-        except (Lost, Cut, FellSilent, CorruptContent, BodyTooLarge, TimeoutError):
-            return Found(None, AWAY, ROOM // MOST_SITES)
+        except NotConnected:
+            raise  # the page could not be fetched either: report that, and cache nothing
+        except (
+            NoResponse,
+            IncompleteResponse,
+            ResponseStalled,
+            CorruptContent,
+            BodyTooLarge,
+            TimeoutError,
+        ):
+            return CacheEntry(None, AWAY, ROOM // MOST_SITES)
         except (Denied, Unsendable) as denied:
             if isinstance(denied, Denied) and denied.wait is not None:
                 raise  # not now
-            status, text = 404, b""  # it leads where nobody may go: as good as not there
+            status, text = (
+                404,
+                b"",
+            )  # it redirects to a forbidden address: the same as no robots.txt
         if status >= 500 or status == 429:
-            return Found(None, AWAY, ROOM // MOST_SITES)
+            return CacheEntry(None, AWAY, ROOM // MOST_SITES)
         rules = await self._read(text) if 200 <= status < 300 else ALLOW_ALL
-        return Found(rules, LIFE, max(rules.weight, ROOM // MOST_SITES))
+        return CacheEntry(rules, LIFE, max(rules.weight, ROOM // MOST_SITES))
 
     async def _read(self, text: bytes) -> Rules:
         if len(text) <= ON_THE_LOOP:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from conveyor.adapters.http.direct_wire import Denied
+from conveyor.adapters.http.page_wire import Denied
 
 PATIENCE = 2.0  # seconds that a page waits for its turn here; for longer it goes back
 LONGEST_TURN = 30.0  # the same once it is on its way; what was asked for it so far is lost then

@@ -8,13 +8,17 @@ from types import TracebackType
 from typing import Self
 
 from conveyor.adapters.http import page_wire
-from conveyor.adapters.http.direct_wire import Denied
-from conveyor.adapters.http.exchange import Connection, Cut, FellSilent, Lost
-from conveyor.adapters.http.lookup import Lookup, Resolve, SystemResolver
-from conveyor.adapters.http.origins import Origins
-from conveyor.adapters.http.pool import Server
-from conveyor.adapters.http.requests import fields
-from conveyor.adapters.http.requests import request as request_of
+from conveyor.adapters.http.client.connection import (
+    Connection,
+    IncompleteResponse,
+    NoResponse,
+    ResponseStalled,
+)
+from conveyor.adapters.http.client.pool import Server, SitePool
+from conveyor.adapters.http.client.request import fields
+from conveyor.adapters.http.client.request import request as request_of
+from conveyor.adapters.http.client.resolver import CheckedResolver, Resolve, SystemResolver
+from conveyor.adapters.http.page_wire import Denied
 from conveyor.domain.outbox import DeliveryResult
 from conveyor.domain.public_address import Reach
 from conveyor.domain.webhook import FIELD, LONGEST_WAIT, Target, WebhookRules
@@ -55,10 +59,10 @@ class HttpWebhooks:
 
     async def __aenter__(self) -> Self:
         checking, sending = (
-            Lookup(self._reach, self._resolve or resolver) for resolver in self._resolvers
+            CheckedResolver(self._reach, self._resolve or resolver) for resolver in self._resolvers
         )
         self._lookup = checking
-        self._pool = Origins(sending, connections=MOST_AT_ONCE, wanted=WANTED)
+        self._pool = SitePool(sending, connections=MOST_AT_ONCE, wanted=WANTED)
         return self
 
     async def __aexit__(
@@ -78,7 +82,7 @@ class HttpWebhooks:
         try:
             async with asyncio.timeout(RESOLVING):
                 await self._lookup.addresses(target.host)
-        except (TimeoutError, Lost) as error:
+        except (TimeoutError, NoResponse) as error:
             if isinstance(error, TimeoutError) and (was_full or names.is_full):
                 # The lookup may not even have begun: the URL is not at fault.
                 why = "Too many hosts are being looked up: try again later"
@@ -107,7 +111,7 @@ class HttpWebhooks:
             return DeliveryResult(error="timeout")
         except Denied:
             return _failed("the host is not on public addresses alone")
-        except (Lost, Cut, FellSilent) as lost:
+        except (NoResponse, IncompleteResponse, ResponseStalled) as lost:
             return _failed(str(lost) or "no answer that can be read")
 
     def _written(self, target: Target, headers: Mapping[str, str], content: bytes) -> bytes:
@@ -125,16 +129,16 @@ class HttpWebhooks:
         server = Server(target.host, target.port, target.named, target.is_safe)
         async with AsyncExitStack() as stack:
             async with asyncio.timeout(self._timeout) as limit:
-                connection = await self._pool.take(server)
+                connection = await self._pool.acquire(server)
                 stack.callback(self._part, connection)
-                connection.ask(written)
+                connection.send(written)
                 await connection.head()
             await _read_on(connection, until=limit.when() or 0.0)
             return _result(connection)
 
     def _part(self, connection: Connection) -> None:
         connection.abort()
-        self._pool.give_back(connection)
+        self._pool.release(connection)
 
 
 async def _read_on(connection: Connection, until: float) -> None:
@@ -144,9 +148,9 @@ async def _read_on(connection: Connection, until: float) -> None:
     """
     left = LARGEST_ANSWER
     soon = asyncio.get_running_loop().time() + CLEARING
-    with suppress(Cut, FellSilent, Lost, TimeoutError):
+    with suppress(IncompleteResponse, ResponseStalled, NoResponse, TimeoutError):
         async with asyncio.timeout_at(min(soon, until)):
-            while left > 0 and (chunk := await connection.some(left, CLEARING)):
+            while left > 0 and (chunk := await connection.read(left, CLEARING)):
                 left -= len(chunk)
 
 

@@ -11,19 +11,25 @@ from msgspec.structs import replace
 
 from conveyor.adapters.http import page_wire
 from conveyor.adapters.http import zenrows_wire as wire
-from conveyor.adapters.http.deadline import Deadlines
-from conveyor.adapters.http.exchange import Connection, Cut, FellSilent, Lost, Unconnected
-from conveyor.adapters.http.page_wire import Unsendable
-from conveyor.adapters.http.pool import Pool, server
-from conveyor.adapters.http.reading import (
+from conveyor.adapters.http.client.body import (
     CONTENT_ENCODING,
     LARGEST_BODY,
     SILENCE,
+    BodyReader,
     BodyTooLarge,
-    Reading,
 )
-from conveyor.adapters.http.requests import fields
-from conveyor.adapters.http.requests import request as request_of
+from conveyor.adapters.http.client.connection import (
+    Connection,
+    IncompleteResponse,
+    NoResponse,
+    NotConnected,
+    ResponseStalled,
+)
+from conveyor.adapters.http.client.deadline import Deadlines
+from conveyor.adapters.http.client.pool import ServerPool, server
+from conveyor.adapters.http.client.request import fields
+from conveyor.adapters.http.client.request import request as request_of
+from conveyor.adapters.http.page_wire import Unsendable
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.content_coding import ACCEPTED, CorruptContent
 from conveyor.domain.counts import NOTHING, Spend
@@ -69,11 +75,11 @@ class ZenrowsGateway:
         self._deadlines = Deadlines(self._deadline)
         self._silence = silence.total_seconds()
         self._largest = largest_body
-        self._reading = Reading(largest=largest_body, silence=self._silence)
+        self._reading = BodyReader(largest=largest_body, silence=self._silence)
         self._connections = connections
 
     async def __aenter__(self) -> Self:
-        self._pool = Pool(self._server, connections=self._connections, wanted=WANTED)
+        self._pool = ServerPool(self._server, connections=self._connections, wanted=WANTED)
         return self
 
     async def __aexit__(
@@ -85,45 +91,45 @@ class ZenrowsGateway:
         await self._pool.close()
 
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
-        told = NOTHING_TOLD
+        head = NO_HEAD
         limit = self._deadlines.begin()
         try:
             asked = self._put(request)
-            answer = await self._pool.take()
+            answer = await self._pool.acquire()
             try:
-                answer.ask(asked)
+                answer.send(asked)
                 await answer.head()
-                told = _told(request, answer)
+                head = _head_of(request, answer)
                 if 200 <= answer.status < 300:
-                    return told.page(await self._reading.content(answer, spool))
-                return await self._judge(request, answer, told, spool)
+                    return head.page(await self._reading.content(answer, spool))
+                return await self._judge(request, answer, head, spool)
             finally:
-                self._pool.give_back(answer)
+                self._pool.release(answer)
         except asyncio.CancelledError:
             if not limit.is_why():
                 raise
             why = f"The gateway did not finish its answer within {self._deadline:g} seconds."
-            return told.refusal("gateway_timeout", 504, why, HealthSignal.BROKEN)
+            return head.refusal("gateway_timeout", 504, why, HealthSignal.BROKEN)
         except Unavailable:  # the spool has no room; what the page cost is spent all the same
-            return replace(told.refusal(*page_wire.NO_ROOM), storage_full=True)
+            return replace(head.refusal(*page_wire.NO_ROOM), storage_full=True)
         except BodyTooLarge:
             why = f"The page is larger than {self._largest} bytes."
-            return told.refusal("body_too_large", 413, why)
-        except FellSilent:
+            return head.refusal("body_too_large", 413, why)
+        except ResponseStalled:
             why = f"The gateway sent nothing for {self._silence:g} seconds, midway in its answer."
-            return told.refusal("gateway_timeout", 504, why, HealthSignal.BROKEN)
-        except (Cut, CorruptContent):
+            return head.refusal("gateway_timeout", 504, why, HealthSignal.BROKEN)
+        except (IncompleteResponse, CorruptContent):
             why = "The gateway's answer was cut short or cannot be read."
-            return told.refusal("gateway_garbled", 502, why, HealthSignal.BROKEN)
+            return head.refusal("gateway_garbled", 502, why, HealthSignal.BROKEN)
         except Unsendable:
             why = "The request cannot be put into HTTP: look at its URL, headers and body."
             return page_wire.synthesised("request_unsendable", 400, why, signal=HealthSignal.NONE)
-        except Lost as lost:
+        except NoResponse as lost:
             why = f"The gateway gave no answer: {lost}."
             signal = (
-                HealthSignal.UNREACHABLE if isinstance(lost, Unconnected) else HealthSignal.BROKEN
+                HealthSignal.UNREACHABLE if isinstance(lost, NotConnected) else HealthSignal.BROKEN
             )
-            return told.refusal("gateway_unreachable", 502, why, signal)
+            return head.refusal("gateway_unreachable", 502, why, signal)
         finally:
             limit.lift()
 
@@ -131,15 +137,22 @@ class ZenrowsGateway:
         """Without a key a gateway refuses at once, and charges nobody."""
         try:
             async with asyncio.timeout(CHECK):
-                answer = await self._pool.take()
+                answer = await self._pool.acquire()
                 try:
-                    answer.ask(request_of("GET", self._question, self._lines, {}, None))
+                    answer.send(request_of("GET", self._question, self._lines, {}, None))
                     await answer.head()
                     await self._reading.beginning(answer, LARGEST_PROBLEM)
                     return answer.status < 500
                 finally:
-                    self._pool.give_back(answer)
-        except (TimeoutError, Lost, Cut, FellSilent, CorruptContent, BodyTooLarge):
+                    self._pool.release(answer)
+        except (
+            TimeoutError,
+            NoResponse,
+            IncompleteResponse,
+            ResponseStalled,
+            CorruptContent,
+            BodyTooLarge,
+        ):
             return False
 
     def _put(self, request: PageRequest) -> bytes:
@@ -166,7 +179,7 @@ class ZenrowsGateway:
         self,
         request: PageRequest,
         answer: Connection,
-        told: "Told",
+        head: "ResponseHead",
         spool: Callable[[], Spool],
     ) -> Page | Refusal:
         """A status other than success: a refusal, unless the caller takes such pages."""
@@ -176,23 +189,23 @@ class ZenrowsGateway:
         else:
             body = await self._reading.beginning(answer, LARGEST_PROBLEM)
         if not isinstance(body, bytes):
-            return told.page(body, answer.status)
+            return head.page(body, answer.status)
         document = wire.gateway_problem(body[:LARGEST_PROBLEM])
         if document is not None:
-            refusal = wire.refusal(document, answer.status, request.key, named=told.named)
+            refusal = wire.refusal(document, answer.status, request.key, named=head.named)
             signal = HealthSignal.BROKEN
         elif allowed:
-            return told.page(body, answer.status)
+            return head.page(body, answer.status)
         else:
-            refusal = wire.wordless(body, answer.status, request.key, named=told.named)
+            refusal = wire.wordless(body, answer.status, request.key, named=head.named)
             signal = HealthSignal.UNEXPLAINED
         signal = signal if answer.status >= 500 else HealthSignal.ALIVE
         wait = page_wire.retry_after(answer.header(RETRY_AFTER), answer.header(DATE))
-        return replace(refusal, retry_after=wait, spend=told.charged, signal=signal)
+        return replace(refusal, retry_after=wait, spend=head.charged, signal=signal)
 
 
-class Told(NamedTuple):
-    """What the head of an answer tells beside its status: it counts even if no body follows."""
+class ResponseHead(NamedTuple):
+    """What the head of a response says besides its status: valid even if no body follows."""
 
     charged: Spend = NOTHING
     named: str | None = None
@@ -215,10 +228,10 @@ class Told(NamedTuple):
         )
 
 
-NOTHING_TOLD = Told()
+NO_HEAD = ResponseHead()
 
 
-def _told(request: PageRequest, answer: Connection) -> Told:
+def _head_of(request: PageRequest, answer: Connection) -> ResponseHead:
     charged = wire.spend(answer.header(CREDITS), answer.header(COST))
     named = wire.request_id(answer.header(REQUEST_ID), request.key)
-    return Told(charged, named, wire.limit(answer.header(LIMIT)))
+    return ResponseHead(charged, named, wire.limit(answer.header(LIMIT)))

@@ -4,18 +4,18 @@ import asyncio
 
 
 class Deadlines:
-    """Bounds of one length for many calls, with one timer for all of them: the eldest ends first.
+    """Deadlines of one length for many calls, with one timer: the oldest ends first.
 
-    A timer for each was a twentieth of a page's cost, `asyncio.timeout` three times as much.
+    A timer for each call was a twentieth of the CPU of a page, `asyncio.timeout` three times that.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._running: dict[Deadline, float] = {}  # when each ends, the eldest first
+        self._running: dict[Deadline, float] = {}  # when each ends, the oldest first
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> "Deadline":
-        """A bound for the task that asks for it, until it is lifted."""
+        """A deadline for the current task, until it is lifted."""
         task = asyncio.current_task()
         assert task is not None
         loop = task.get_loop()
@@ -47,7 +47,7 @@ class Deadline:
         self._was_cancelled = False
 
     def is_why(self) -> bool:
-        """Whether a cancellation came from here, and from nobody else as well."""
+        """Whether this deadline alone cancelled the task."""
         return self._was_cancelled and self._task.uncancel() == 0
 
     def lift(self) -> None:

@@ -1,7 +1,7 @@
-"""One connection to a server: requests of HTTP/1.1 out, answers in, one at a time.
+"""One connection to a server: one HTTP/1.1 request at a time, and its response.
 
-All of it is callbacks of the loop, and no task is born: an answer that comes in one piece costs
-one future, any other two for what fits in memory.
+Callbacks of the event loop do the work, without a task: a response that arrives in one piece costs
+one future, any other that fits in memory two.
 """
 
 import asyncio
@@ -10,44 +10,44 @@ from typing import Protocol, cast
 
 import httptools
 
-# Targets' headers come back too, and some are long.
+# The headers of targets are passed on, and some are long.
 LONGEST_HEADER = 64 * 1024
 MOST_HEADERS = 1024
-LONGEST_HEAD = 256 * 1024  # and as much that brings no body later on: trailers, say
-MOST_BUFFERED = 256 * 1024  # what is not read yet; more waits in the network
+LONGEST_HEAD = 256 * 1024  # also for later bytes without body, such as trailers
+MOST_BUFFERED = 256 * 1024  # not read yet; with more, the socket is not read
 
 LISTS = frozenset({b"content-encoding", b"transfer-encoding"})  # may come in several headers
 FRAMING = LISTS | {b"content-length"}
 WITHOUT_BODY = frozenset({204, 304})
 
 
-class Lost(Exception):
-    """There is no answer. Its text says why, in words of our own: an address holds the key."""
+class NoResponse(Exception):
+    """No response. The text says why, without quoting the system: an address may hold the key."""
 
 
-class Unconnected(Lost):
-    """There is no connection either: no address, refused, or not made in time."""
+class NotConnected(NoResponse):
+    """No connection could be made: no address, refused, or not in time."""
 
 
-class Cut(Exception):
-    """An answer has begun, and is cut short or cannot be read."""
+class IncompleteResponse(Exception):
+    """A response began, and was cut short or cannot be parsed."""
 
 
-class FellSilent(Exception):
-    """An answer has begun, and does not go on."""
+class ResponseStalled(Exception):
+    """A response began, and nothing more arrived for too long."""
 
 
-class Owner(Protocol):
-    def gone(self, connection: "Connection") -> None:
-        """The connection is closed, by whomever."""
+class ConnectionOwner(Protocol):
+    def closed(self, connection: "Connection") -> None:
+        """Called when the connection is closed, by either side."""
         ...
 
 
 class Connection(asyncio.Protocol):
-    """Ask, wait for the head, take some of the body until nothing comes.
+    """`send` a request, wait for the `head`, `read` the body until it returns nothing.
 
-    `settle` tells whether another request may follow: only after an answer that came whole, with
-    nothing behind it, on a connection that both sides keep.
+    `finish` says whether another request may follow: only after a complete response, with nothing
+    behind it, on a connection that both sides keep open.
     """
 
     __slots__ = (
@@ -77,11 +77,11 @@ class Connection(asyncio.Protocol):
         "status",
     )
 
-    def __init__(self, owner: Owner, wanted: frozenset[bytes]) -> None:
+    def __init__(self, owner: ConnectionOwner, wanted: frozenset[bytes]) -> None:
         self._owner, self._wanted = owner, wanted | FRAMING
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
-        # What targets send in their headers is handed through, odd bytes and all.
+        # Targets send odd bytes in their headers; a strict parser would lose their pages.
         self._parser.set_dangerous_leniencies(lenient_headers=True)
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
@@ -93,30 +93,31 @@ class Connection(asyncio.Protocol):
         self._size = 0
         self._begin()
 
-    # For whoever asks.
+    # For the caller.
 
-    def ask(self, request: bytes) -> None:
-        """Send a request: what comes from now on is its answer."""
+    def send(self, request: bytes) -> None:
+        """Send a request. What arrives from now on is its response."""
         self._begin()
         self._asked = True
-        if not self._transport.is_closing():  # else that is told when the answer is waited for
+        if not self._transport.is_closing():  # else `head` raises
             self._transport.write(request)
 
     async def head(self) -> None:
-        """Wait for the status and the headers. Raises `Lost`."""
+        """Wait for the status and the headers. Raises `NoResponse`."""
         if not self._headed:
             await self._wait(0)
         if not self._headed:
-            raise self._error or Lost
+            raise self._error or NoResponse
 
     def header(self, name: bytes) -> str | None:
-        """One of the headers wanted, by its name in small letters; the first if there are more."""
+        """One of the wanted headers, by its name in lower case; the first of several."""
         value = self._headers.get(name)
         return None if value is None else value.strip().decode("ascii", "replace")
 
-    async def some(self, enough: int, silence: float) -> bytes:
-        """What has come of the body: so much at least, or else all that is left; in the end
-        nothing. Raises `Cut`, or `FellSilent` when nothing comes for `silence` seconds.
+    async def read(self, enough: int, silence: float) -> bytes:
+        """At least `enough` bytes of the body, or all that is left; nothing at its end.
+
+        Raises `IncompleteResponse`, or `ResponseStalled` if nothing arrives for `silence` seconds.
         """
         if self._size < enough and not self._whole and self._error is None:
             await self._listen(min(enough, MOST_BUFFERED), silence)
@@ -126,8 +127,8 @@ class Connection(asyncio.Protocol):
         self._resume()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def settle(self) -> bool:
-        """End an exchange; whether the connection is fit for another."""
+    def finish(self) -> bool:
+        """End this exchange. Return whether the connection can be used for another."""
         self._asked = False
         self._pieces = []
         self._resume()
@@ -135,12 +136,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is of no use any more, for this exchange or another."""
+        """Whether it failed, so that neither this exchange nor another can use it."""
         return self._error is not None
 
     @property
     def is_fit(self) -> bool:
-        """Whether it still is; the other side may have closed it, or said what nobody asked."""
+        """Whether another request may be sent; the server may have closed it meanwhile."""
         return self._keeps and not self._transport.is_closing()
 
     def abort(self) -> None:
@@ -156,7 +157,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._asked or self._whole:
-            self.abort()  # nobody asked: it must not be taken for the answer to what comes next
+            self.abort()  # without a request: it must not become the response to the next one
             return
         size = self._size
         try:
@@ -175,22 +176,22 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._keeps = self._is_paused = False
         if not self._whole and self._error is None:
-            self._error = Cut() if self._headed else Lost(_why(exc))
+            self._error = IncompleteResponse() if self._headed else NoResponse(_why(exc))
             self._wake()
-        self._owner.gone(self)
+        self._owner.closed(self)
 
     # For the parser. What these raise ends the parsing.
 
     def on_message_begin(self) -> None:
         if self._whole:
-            raise Cut  # a second answer to one question
+            raise IncompleteResponse  # a second response to one request
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields += 1
         if self._fields > MOST_HEADERS or len(name) + len(value) > LONGEST_HEADER:
-            raise Lost
-        name = name.strip().lower()  # so the parser reads `Content-Length : 1` as well
-        if name not in self._wanted or self._headed:  # trailers change nothing any more
+            raise NoResponse
+        name = name.strip().lower()  # the parser accepts `Content-Length : 1` as well
+        if name not in self._wanted or self._headed:  # trailers are ignored
             return
         if name in self._headers:
             if name in LISTS:
@@ -203,12 +204,12 @@ class Connection(asyncio.Protocol):
         if status < 200:
             self._headers = {}
             if status < 100 or status == 101:
-                raise Lost
+                raise NoResponse
             return
         self.status, self._headed = status, True
         coding, length = map(self._headers.get, (b"transfer-encoding", b"content-length"))
         if coding is not None and coding.strip().lower() != b"chunked":
-            raise Cut
+            raise IncompleteResponse
         if length is not None:
             self.length = int(length)
         self._until_close = coding is None and length is None and status not in WITHOUT_BODY
@@ -218,11 +219,11 @@ class Connection(asyncio.Protocol):
         self._size += len(body)
 
     def on_message_complete(self) -> None:
-        if self._headed:  # else it was only the announcement of one
+        if self._headed:  # else it was an interim response (1xx)
             self._whole = True
             self._keeps = self._parser.should_keep_alive()
 
-    # Beneath.
+    # Internals.
 
     def _begin(self) -> None:
         self.status, self.length = 0, None
@@ -232,13 +233,15 @@ class Connection(asyncio.Protocol):
         self._headed = self._whole = self._keeps = self._until_close = False
 
     def _break_off(self) -> None:
-        """What came cannot be parsed: as an answer, or behind one that is whole."""
+        """The bytes cannot be parsed: as a response, or behind a complete one."""
         if not self._whole:
-            self._fail(Cut() if self._headed else Lost("what came back is not HTTP"))
+            self._fail(
+                IncompleteResponse() if self._headed else NoResponse("what came back is not HTTP")
+            )
         self.abort()
 
     def _bound(self, barren: int) -> None:
-        """Keep what is held of an answer small."""
+        """Limit what is buffered of a response."""
         self._barren = self._barren + barren if barren else 0
         if self._whole:
             return
@@ -277,7 +280,7 @@ class Connection(asyncio.Protocol):
             self._waiter = None
 
     async def _listen(self, enough: int, silence: float) -> None:
-        """Wait for more of the body, but not for ever."""
+        """Wait for more of the body, for a limited time."""
         self._heard = self._loop.time()
         self._ear = self._loop.call_later(silence, self._listened, silence)
         try:
@@ -287,10 +290,10 @@ class Connection(asyncio.Protocol):
 
     def _listened(self, silence: float) -> None:
         left = self._heard + silence - self._loop.time()
-        if left > 0:  # something came meanwhile: that moves no timer
+        if left > 0:  # data arrived meanwhile: moving the timer each time would cost more
             self._ear = self._loop.call_later(left, self._listened, silence)
         else:
-            self._fail(FellSilent())
+            self._fail(ResponseStalled())
             self.abort()
 
 

@@ -1,61 +1,63 @@
-"""The addresses of hosts, each of them checked before anyone connects to it."""
+"""The addresses of hosts, checked before the program connects to them."""
 
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from conveyor.adapters.http.direct_wire import Denied
-from conveyor.adapters.http.exchange import Unconnected
-from conveyor.adapters.http.remembered import Found, Remembered
+from conveyor.adapters.http.client.connection import NotConnected
+from conveyor.adapters.http.expiring_cache import CacheEntry, ExpiringCache
+from conveyor.adapters.http.page_wire import Denied
 from conveyor.domain.public_address import Reach, parsed
 
-TRUSTED_FOR = 10.0  # seconds that the addresses of a host are believed
-MOST_HOSTS = 4_096  # whose addresses are known
+TRUSTED_FOR = 10.0  # seconds for which the addresses of a host are cached
+MOST_HOSTS = 4_096  # in the cache
 MOST_LOOKUPS = 32  # at once; a host whose name servers are silent keeps one for half a minute
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 
 
-class Lookup:
-    """Addresses as text in its usual form, so that nothing is looked up a second time.
+class CheckedResolver:
+    """Addresses in canonical form: connecting to one does not look up the name a second time.
 
-    All that a name stands for must be within reach: one that means a public address now and a
-    private one the next time it is asked gets nowhere.
+    Every address of a name must be within reach. Otherwise a name that alternates between a
+    public and a private address would get through.
     """
 
     def __init__(self, reach: Reach, resolve: Resolve) -> None:
         self._reach, self._resolve = reach, resolve
-        self._known: Remembered[str, tuple[str, ...]] = Remembered(self._find, room=MOST_HOSTS)
+        self._known: ExpiringCache[str, tuple[str, ...]] = ExpiringCache(
+            self._find, room=MOST_HOSTS
+        )
 
     async def addresses(self, host: str) -> Sequence[str]:
-        """At least one. Raises `Denied` and `Unconnected`."""
+        """At least one. Raises `Denied` and `NotConnected`."""
         addresses = await self._known.of(host)
         if not addresses:
-            raise Unconnected("its host has no address")
+            raise NotConnected("its host has no address")
         if not self._reach.permits_all(map(parsed, addresses)):
-            # Not the address itself: that would tell callers about networks that are not theirs.
+            # Without the address, which would disclose our network to callers.
             raise Denied("target_not_allowed", 403, "The address of the page's host is not public.")
         return addresses
 
-    async def _find(self, host: str) -> Found[tuple[str, ...]]:
+    async def _find(self, host: str) -> CacheEntry[tuple[str, ...]]:
         try:
-            return Found((str(parsed(host)),), TRUSTED_FOR)
+            return CacheEntry((str(parsed(host)),), TRUSTED_FOR)
         except ValueError:
             named = await self._resolve(host)
-            return Found(tuple(str(parsed(one)) for one in named), TRUSTED_FOR)
+            return CacheEntry(tuple(str(parsed(one)) for one in named), TRUSTED_FOR)
 
 
 class SystemResolver:
-    """Asks the system, in threads of its own: others must not wait for slow name servers."""
+    """Asks the system, in threads of its own, because slow name servers must not delay others."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(MOST_LOOKUPS, thread_name_prefix="lookup")
-        self._asked: set[Future[Sequence[str]]] = set()  # and not answered, wanted or not
+        self._asked: set[Future[Sequence[str]]] = set()  # running, even if the caller gave up
 
     @property
     def is_full(self) -> bool:
-        """Whoever asks now waits for others first."""
+        """Whether a new lookup would have to wait for others."""
         return sum(not one.done() for one in self._asked) >= MOST_LOOKUPS
 
     async def __call__(self, host: str) -> Sequence[str]:
@@ -70,7 +72,7 @@ class SystemResolver:
 
 def _resolved(host: str) -> Sequence[str]:
     try:
-        # As bytes: a name is in ASCII by now, and Python's own ideas of names stay out of it.
+        # Bytes, so that Python does not encode the name, which is ASCII by now, once more.
         found = socket.getaddrinfo(host.encode("ascii"), None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return ()

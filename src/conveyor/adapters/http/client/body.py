@@ -1,29 +1,30 @@
-"""Bodies of answers read whole, within bounds: small ones into memory, large ones into a spool."""
+"""Reads whole bodies within bounds: small ones into memory, large ones into a spool."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
-from conveyor.adapters.http.exchange import Connection
+from conveyor.adapters.http.client.connection import Connection
 from conveyor.domain.content_coding import decoder_for
 from conveyor.ports.bodies import Spool
 
-SILENCE = timedelta(seconds=60)  # in the middle of an answer, once it has begun
+SILENCE = timedelta(seconds=60)  # without a byte, in the middle of a response
 LARGEST_BODY = 50 * 1024 * 1024
-SMALL_BODY = 256 * 1024  # larger ones go through a spool
-WRAPPING = 64 * 1024  # what compressing may add to a body that does not compress
-PORTION = 64 * 1024  # of a body that is not taken in one piece
+SMALL_BODY = 256 * 1024  # larger ones go to a spool
+WRAPPING = 64 * 1024  # what compression may add to a body that does not compress
+PORTION = 64 * 1024  # bytes per read of a body that is not read at once
 
 CONTENT_ENCODING = b"content-encoding"
 
 
 class BodyTooLarge(Exception):
-    """More came than may be kept."""
+    """The body is larger than allowed."""
 
 
-class Reading:
-    """How bodies are read: none larger than so much, and no silence longer than so long.
+class BodyReader:
+    """Reads bodies up to `largest` bytes, without a pause longer than `silence` seconds.
 
-    Raises `BodyTooLarge`, and what an `Inflow` raises. Spools of bodies not returned are discarded.
+    Raises `BodyTooLarge` and what `BodyStream` raises. It discards the spool of a body that it
+    does not return.
     """
 
     __slots__ = ("_largest", "_silence", "_small")
@@ -34,18 +35,18 @@ class Reading:
 
     async def content(self, answer: Connection, spool: Callable[[], Spool]) -> bytes | Spool:
         length = answer.length
-        # A compressed answer's length says nothing about the size it unpacks to.
+        # The length of a compressed body says nothing about its decompressed size.
         if length == 0 or (length is not None and answer.header(CONTENT_ENCODING) is None):
             if length > self._largest:
                 raise BodyTooLarge
             if length <= self._small:
-                return await answer.some(length, self._silence)
+                return await answer.read(length, self._silence)
         return await self._gather(self.inflow(answer), spool)
 
-    def inflow(self, answer: Connection) -> "Inflow":
-        return Inflow(answer, most=self._largest + WRAPPING, silence=self._silence)
+    def inflow(self, answer: Connection) -> "BodyStream":
+        return BodyStream(answer, most=self._largest + WRAPPING, silence=self._silence)
 
-    async def _gather(self, inflow: "Inflow", spool: Callable[[], Spool]) -> bytes | Spool:
+    async def _gather(self, inflow: "BodyStream", spool: Callable[[], Spool]) -> bytes | Spool:
         pieces, size = [], 0
         while piece := await inflow.piece():
             pieces.append(piece)
@@ -54,7 +55,9 @@ class Reading:
                 return await self._spooled(b"".join(pieces), inflow, spool)
         return b"".join(pieces)
 
-    async def _spooled(self, piece: bytes, inflow: "Inflow", spool: Callable[[], Spool]) -> Spool:
+    async def _spooled(
+        self, piece: bytes, inflow: "BodyStream", spool: Callable[[], Spool]
+    ) -> Spool:
         room, size = spool(), 0
         try:
             while piece:
@@ -69,7 +72,7 @@ class Reading:
         return room
 
     async def beginning(self, answer: Connection, most: int) -> bytes:
-        """So much of a body at least, or all of it."""
+        """At least `most` bytes of a body, or all of it."""
         inflow, pieces, size = self.inflow(answer), [], 0
         while size < most and (piece := await inflow.piece()):
             pieces.append(piece)
@@ -77,10 +80,10 @@ class Reading:
         return b"".join(pieces)
 
 
-class Inflow:
-    """A body as it comes in, unpacked, in pieces; an empty one is its end.
+class BodyStream:
+    """A body as it arrives, decompressed, in pieces; an empty piece is its end.
 
-    Raises `FellSilent` when nothing comes for too long.
+    Raises `ResponseStalled` if nothing arrives for too long.
     """
 
     __slots__ = ("_answer", "_came", "_decoder", "_most", "_pieces", "_silence")
@@ -102,8 +105,8 @@ class Inflow:
         return piece
 
     async def _chunk(self) -> bytes:
-        chunk = await self._answer.some(PORTION, self._silence)
+        chunk = await self._answer.read(PORTION, self._silence)
         self._came += len(chunk)
         if self._came > self._most:
-            raise BodyTooLarge  # however little it unpacks to
+            raise BodyTooLarge  # whatever its decompressed size
         return chunk

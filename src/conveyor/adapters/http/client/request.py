@@ -1,20 +1,18 @@
-"""Requests of HTTP/1.1 as bytes, from parts that may hold anything; what cannot be sent raises
-ValueError.
-"""
+"""Encodes HTTP/1.1 requests. The parts come from callers: what cannot be sent raises ValueError."""
 
 import re
 from collections.abc import Mapping
 from functools import lru_cache
 
 TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-# An answer to these is read in another way, which is not needed here.
+# Responses to these have another framing, which the client does not implement.
 UNANSWERABLE = frozenset({"HEAD", "CONNECT"})
 
 
 def request(
     method: str, target: str, own: str, headers: Mapping[str, str], content: bytes | None
 ) -> bytes:
-    """A whole request; `own` are header lines that are known to be fit."""
+    """A whole request; `own` are header lines that were checked before."""
     method = method.upper()
     if method in UNANSWERABLE or not _is_token(method) or not _is_target(target):
         raise ValueError("no method, or no target")
@@ -26,7 +24,7 @@ def request(
 
 
 def fields(headers: Mapping[str, str]) -> str:
-    """Header lines. Nothing in a name or a value can begin a line of its own."""
+    """Header lines. A name or value that could begin another line is refused."""
     for name, value in headers.items():
         if not _is_token(name) or "\r" in value or "\n" in value or "\0" in value:
             raise ValueError("no header")

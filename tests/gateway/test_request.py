@@ -2,7 +2,7 @@
 
 import pytest
 
-from conveyor.adapters.http.requests import fields, request
+from conveyor.adapters.http.client.request import fields, request
 
 OWN = "Host: gateway.example\r\n"
 

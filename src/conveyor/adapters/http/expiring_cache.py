@@ -1,4 +1,4 @@
-"""What many ask for at once: found once, and known for a while."""
+"""A cache whose entries expire, and that looks each key up once for all who wait for it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
@@ -8,25 +8,25 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Found(NamedTuple, Generic[V]):
-    """A value, how long it is good for in seconds, and how much room it takes."""
+class CacheEntry(NamedTuple, Generic[V]):
+    """A value, for how many seconds it is valid, and how much room it takes."""
 
     value: V
     life: float
     weight: int = 1
 
 
-class Remembered(Generic[K, V]):
-    """Asks `find` for what is not known. What was found longest ago goes when there is no room.
+class ExpiringCache(Generic[K, V]):
+    """Calls `find` for keys without a valid entry. The oldest entry goes when there is no room.
 
-    Whoever asks for what is being looked for waits; if that search breaks off, one of them takes it
-    up.
+    Callers of a key that is being looked up wait for it; if that lookup fails or is cancelled, one
+    of them starts another.
     """
 
-    def __init__(self, find: Callable[[K], Awaitable[Found[V]]], *, room: int) -> None:
+    def __init__(self, find: Callable[[K], Awaitable[CacheEntry[V]]], *, room: int) -> None:
         self._find, self._room = find, room
         self._loop = asyncio.get_running_loop()
-        self._known: dict[K, tuple[Found[V], float]] = {}  # with when it was found, latest last
+        self._known: dict[K, tuple[CacheEntry[V], float]] = {}  # and when found; latest last
         self._sought: dict[K, asyncio.Event] = {}
         self._weight = 0
 
@@ -40,7 +40,7 @@ class Remembered(Generic[K, V]):
             await self._sought[key].wait()
 
     def left(self, key: K) -> float:
-        """Seconds for which what is known of it is still good."""
+        """Seconds for which the entry is still valid."""
         found, at = self._known.get(key, (None, 0.0))
         return 0.0 if found is None else max(at + found.life - self._loop.time(), 0.0)
 
@@ -54,7 +54,7 @@ class Remembered(Generic[K, V]):
             del self._sought[key]
             over.set()
 
-    def _keep(self, key: K, found: Found[V]) -> None:
+    def _keep(self, key: K, found: CacheEntry[V]) -> None:
         self._forget(key)
         self._known[key] = found, self._loop.time()
         self._weight += found.weight
