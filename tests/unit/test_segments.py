@@ -14,7 +14,7 @@ from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.segments import reclaim, writer
 from conveyor.adapters.segments.bodies import SegmentBodies
 from conveyor.adapters.segments.index import open_index
-from conveyor.adapters.segments.records import mark_dead, records, urn
+from conveyor.adapters.segments.records import erase, records, urn
 from conveyor.adapters.segments.store import SegmentStore, visit_segment_store
 from conveyor.errors import RefusedToStart, StorageFull, Unavailable
 from conveyor.ports.bodies import Body, BodyName, Kept
@@ -41,7 +41,7 @@ async def test_strangers_pass_over_what_was_removed(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         await _fill(store, 30)
         await store.remove([a_name(number) for number in range(0, 30, 3)])
-        await store.tidy()
+        await store.reclaim()
 
     told = {word for path in segments_of(tmp_path) for word in told_by_warcio(path)}
     assert told == {urn(a_name(number)) for number in range(30) if number % 3}
@@ -83,7 +83,7 @@ async def test_without_the_wish_to_survive_power_cuts_nothing_is_synced(
     with opened(tmp_path, sync=False) as store:
         await _fill(store, 20)
         await store.remove([a_name(1)])
-        await store.tidy()
+        await store.reclaim()
 
     assert synced == []
 
@@ -146,7 +146,7 @@ async def test_a_torn_copy_does_not_take_the_place_of_a_sound_body(tmp_path: Pat
     with opened(tmp_path, segment_size=4_000) as store:
         assert await store.load([a_name(0), a_name(2)]) == [a_page(0), a_page(2)]
         assert last.stat().st_size > length
-        await store.tidy()
+        await store.reclaim()
         assert await store.load([a_name(0), a_name(2)]) == [a_page(0), a_page(2)]
     assert list(told_by_warcio(last)) == [urn(a_name(2))]
 
@@ -156,7 +156,7 @@ async def test_an_index_that_is_lost_is_made_again(tmp_path: Path, damage: str) 
     with opened(tmp_path) as store:
         await _fill(store, 30)
         await store.remove([a_name(number) for number in range(0, 30, 3)])
-        await store.tidy()
+        await store.reclaim()
     if damage == "gone":
         (tmp_path / "index.db").unlink()
     else:
@@ -216,24 +216,155 @@ async def test_a_run_is_removed_with_few_syncs(
         await store.put([(a_name(number), b"page") for number in range(2_000)])
         synced = _count(monkeypatch, "fdatasync")
         assert await store.remove_run(JOB, RUNS[0], limit=2_000) == 2_000
-        await store.tidy()
+        await store.reclaim()
 
     assert len(synced) < 10
 
 
-async def test_the_pages_of_removed_bodies_are_given_back(tmp_path: Path) -> None:
+async def test_removed_bodies_are_erased_where_too_few_are_dead_to_compact(tmp_path: Path) -> None:
     with opened(tmp_path, segment_size=10_000_000) as store:
-        await store.put([(a_name(number), a_page(number, 40_000)) for number in range(50)])
+        await store.put([(a_name(number), a_page(number, 80_000)) for number in range(50)])
         [path] = segments_of(tmp_path)
-        os.sync()
-        before = path.stat()
-        await store.remove([a_name(number) for number in range(0, 50, 3)])
-        await store.tidy()
-        after = path.stat()
+        size = path.stat().st_size
+        await store.remove([a_name(number) for number in range(0, 50, 5)])
+        await store.reclaim()
 
-        assert after.st_size == before.st_size
-        assert after.st_blocks * 512 < before.st_blocks * 512 - 16 * 32_000
-        assert await store.load([a_name(1), a_name(49)]) == [a_page(1, 40_000), a_page(49, 40_000)]
+        assert path.stat().st_size == size
+        content = path.read_bytes()
+        assert [number for number in range(50) if _is_in(content, a_page(number, 80_000))] == [
+            number for number in range(50) if number % 5
+        ]
+        assert await store.load([a_name(1), a_name(49)]) == [a_page(1, 80_000), a_page(49, 80_000)]
+    told = told_by_warcio(path)
+    assert set(told) == {urn(a_name(number)) for number in range(50) if number % 5}
+
+
+async def test_no_removed_page_is_left_on_disk_whatever_was_removed(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        await _fill(store, 60)
+        for start, step in ((0, 50), (1, 7), (2, 3)):
+            gone = range(start, 60, step)
+            await store.remove([a_name(number) for number in gone])
+            await store.reclaim()
+            left = b"".join(path.read_bytes() for path in segments_of(tmp_path))
+            assert not [number for number in gone if _is_in(left, a_page(number))]
+
+
+async def test_a_quarter_at_most_of_the_closed_segments_is_dead(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        await _fill(store, 120)
+        for number in range(120):
+            if number % 3:
+                await store.remove([a_name(number)])
+            if number % 10 == 0:
+                await store.reclaim()
+        await store.reclaim()
+        *closed, _ = store._index.segments()
+        assert closed
+        assert all(one.covered - one.live < one.covered / 4 for one in closed)
+
+
+@pytest.mark.parametrize("index", ["kept", "lost"])
+@pytest.mark.parametrize("state", ["torn", "marked", "zeros"])
+async def test_an_erasure_that_a_power_cut_tore_is_done_again(
+    tmp_path: Path, state: str, index: str
+) -> None:
+    """Of the mark and the zeros any part may have reached the disk."""
+    with opened(tmp_path) as store:
+        await _fill(store, 10)
+        [path] = segments_of(tmp_path)
+        await store.remove([a_name(0)])
+    content = path.read_bytes()
+    match state:
+        case "torn":
+            content = content.replace(b"resource", b"remource", 1)
+        case "marked":
+            content = content.replace(b"resource", b"removing", 1)
+        case "zeros":
+            content = content.replace(a_page(0)[:1_000], bytes(1_000))
+    path.write_bytes(content)
+    if index == "lost":
+        (tmp_path / "index.db").unlink()
+
+    with opened(tmp_path) as store:
+        assert await store.load([a_name(0), a_name(1)]) == [None, a_page(1)]
+        await store.reclaim()
+    assert not _is_in(path.read_bytes(), a_page(0))
+    assert len(told_by_warcio(path)) == 9
+
+
+async def test_on_a_full_disk_removed_pages_are_erased_and_compacted_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    with opened(tmp_path) as store:
+        await _fill(store, 30)
+        before = segments_of(tmp_path)
+        await store.remove([a_name(number) for number in range(0, 30, 2)])
+        with monkeypatch.context() as patch:
+            patch.setattr(writer.Appender, "append", full)
+            with pytest.raises(StorageFull):
+                await store.reclaim()
+        left = b"".join(path.read_bytes() for path in segments_of(tmp_path))
+        assert not [number for number in range(0, 30, 2) if _is_in(left, a_page(number))]
+        assert set(before) <= set(segments_of(tmp_path))
+
+        await store.reclaim()
+        assert set(segments_of(tmp_path)) & set(before) <= {before[-1]}
+        alive = range(1, 30, 2)
+        assert await store.load([a_name(n) for n in alive]) == [a_page(n) for n in alive]
+
+
+async def test_a_segment_that_cannot_be_emptied_is_kept_and_not_tried_for_ever(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as store:
+        await _fill(store, 30)
+        first = segments_of(tmp_path)[0]
+        content = first.read_bytes()
+        second = content.index(b"WARC/1.1", content.index(urn(a_name(5)).encode()))
+        first.write_bytes(content[:second] + b"DAMAGED!" + content[second + 8 :])
+        await store.remove([a_name(number) for number in range(4)])
+        async with asyncio.timeout(10):
+            await store.reclaim()
+
+        assert first in segments_of(tmp_path)
+        assert await store.load([a_name(4), a_name(9)]) == [a_page(4), a_page(9)]
+
+
+async def test_under_load_removed_bodies_are_erased_when_overdue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "IDLE", 1_000)
+    monkeypatch.setattr(writer, "BUSY_GROUPS", 10**9)
+    with opened(tmp_path) as store:
+        await _fill(store, 5)
+        await store.remove([a_name(0)])
+        await store.put([(a_name(6), b"not overdue yet")])
+        assert any(one.unerased for one in store._index.segments())
+        monkeypatch.setattr(writer, "OVERDUE", 0)
+        async with asyncio.timeout(10):
+            number = 7
+            while any(one.unerased for one in store._index.segments()):
+                await store.put([(a_name(number), b"busy")])
+                number += 1
+
+
+async def test_an_index_of_version_1_is_taken_over(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        await _fill(store, 10)
+        await store.remove([a_name(0)])
+    index = open_index(tmp_path / "index.db", sync=False)
+    index._connection.execute("ALTER TABLE segment RENAME COLUMN unerased TO untidy")
+    index._connection.pragma("user_version", 1)
+    index.close()
+
+    with opened(tmp_path) as store:
+        assert [one.unerased > 0 for one in store._index.segments()] == [True]
+        await store.reclaim()
+        assert await store.load([a_name(0), a_name(9)]) == [None, a_page(9)]
 
 
 async def test_what_is_left_of_a_mostly_dead_segment_moves_and_is_found(tmp_path: Path) -> None:
@@ -241,9 +372,9 @@ async def test_what_is_left_of_a_mostly_dead_segment_moves_and_is_found(tmp_path
         await _fill(store, 60)
         before = segments_of(tmp_path)
         await store.remove([a_name(number) for number in range(60) if number % 4])
-        await store.tidy()
+        await store.reclaim()
 
-        assert set(segments_of(tmp_path)) & set(before) == {before[-1]}
+        assert set(segments_of(tmp_path)) & set(before) <= {before[-1]}
         alive = [a_name(number) for number in range(0, 60, 4)]
         assert await store.load(alive) == [a_page(number) for number in range(0, 60, 4)]
     with opened(tmp_path) as store:
@@ -253,12 +384,12 @@ async def test_what_is_left_of_a_mostly_dead_segment_moves_and_is_found(tmp_path
 async def test_an_open_segment_that_is_mostly_dead_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reclaim, "WORTH_ROLLING", 20_000)
+    monkeypatch.setattr(reclaim, "LEAST_CLOSED", 20_000)
     with opened(tmp_path, segment_size=1_000_000) as store:
         await _fill(store, 20)
         [before] = segments_of(tmp_path)
         await store.remove([a_name(number) for number in range(1, 20)])
-        await store.tidy()
+        await store.reclaim()
 
         assert before not in segments_of(tmp_path)
         assert await store.load([a_name(0)]) == [a_page(0)]
@@ -267,12 +398,12 @@ async def test_an_open_segment_that_is_mostly_dead_is_left(
 async def test_room_is_given_back_without_being_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("conveyor.adapters.segments.writer.QUIET", 0.01)
+    monkeypatch.setattr("conveyor.adapters.segments.writer.IDLE", 0.01)
     with opened(tmp_path) as store:
         await _fill(store, 20)
         await store.remove([a_name(number) for number in range(10)])
         async with asyncio.timeout(10):
-            while any(one.untidy for one in store._index.segments()):  # noqa: ASYNC110
+            while any(one.unerased for one in store._index.segments()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 
@@ -309,7 +440,7 @@ async def test_a_body_that_goes_while_it_is_read_is_not_given(
         if size < 3_000:
             return content
         with segments_of(tmp_path)[0].open("r+b") as file:
-            mark_dead(file.fileno(), next(records(file.fileno(), at, at + size)))
+            erase(file.fileno(), next(records(file.fileno(), at, at + size)))
         return content[:600] + bytes(size - 604) + content[-4:]
 
     with opened(tmp_path) as store:
@@ -322,7 +453,7 @@ async def _race(store: SegmentStore, names: list[BodyName], pages: list[bytes]) 
     async def remove() -> None:
         for start in range(0, 30, 5):
             await store.remove(names[start : start + 4])
-            await store.tidy()
+            await store.reclaim()
 
     async with asyncio.TaskGroup() as group:
         removing = group.create_task(remove())
@@ -478,6 +609,11 @@ def _contents(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
 
 
+def _is_in(content: bytes, page: bytes) -> bool:
+    """Whether any part of a page can be read."""
+    return any(page[at : at + 100] in content for at in range(0, len(page) - 100, 1_000))
+
+
 def _start(path: Path) -> int:
     """Where the first body's record begins."""
     return path.read_bytes().index(b"WARC/1.1", 1)
@@ -508,7 +644,7 @@ def _stopping_short(real: Callable[..., int]) -> Callable[..., int]:
     return pwrite
 
 
-async def test_a_bug_in_tidying_keeps_nobody_waiting(
+async def test_a_bug_in_reclaiming_keeps_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = Event()
@@ -518,7 +654,7 @@ async def test_a_bug_in_tidying_keeps_nobody_waiting(
         raise ZeroDivisionError
 
     monkeypatch.setattr(reclaim.Reclaimer, "step", bug)
-    monkeypatch.setattr(writer, "QUIET", 0.01)
+    monkeypatch.setattr(writer, "IDLE", 0.01)
     with opened(tmp_path) as store:
         assert await asyncio.to_thread(tried.wait, 10)
         async with asyncio.timeout(10):

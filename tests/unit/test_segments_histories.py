@@ -1,4 +1,4 @@
-"""SegmentStore and memory, told the same, say the same: over rolls, removals, tidying, deaths and lost indexes."""
+"""SegmentStore and memory, told the same, say the same: over rolls, removals, reclaiming, deaths and lost indexes."""
 
 import asyncio
 import shutil
@@ -34,7 +34,7 @@ class Histories(RuleBasedStateMachine):
         self.memory = MemoryBodies()
         self.locators: dict[BodyName, tuple[str, str]] = {}
         self.large: set[BodyName] = set()
-        self.tidied = True
+        self.reclaimed = True
         self._open()
 
     def teardown(self) -> None:
@@ -64,7 +64,7 @@ class Histories(RuleBasedStateMachine):
     @rule(names=st.lists(NAMES, max_size=8, unique=True))
     def discard(self, names: list[BodyName]) -> None:
         self._same(lambda home: home.discard(names))
-        self.tidied = False
+        self.reclaimed = False
 
     @rule(run=st.integers(0, 1), limit=st.integers(1, 12))
     def delete_run(self, run: int, limit: int) -> None:
@@ -74,12 +74,12 @@ class Histories(RuleBasedStateMachine):
             assert mine == theirs
             if mine < limit:
                 break
-        self.tidied = False
+        self.reclaimed = False
 
     @rule()
-    def tidy(self) -> None:
-        self.loop.run_until_complete(self.store.tidy())
-        self.tidied = True
+    def reclaim(self) -> None:
+        self.loop.run_until_complete(self.store.reclaim())
+        self.reclaimed = True
 
     @rule()
     def start_again(self) -> None:
@@ -95,7 +95,7 @@ class Histories(RuleBasedStateMachine):
         self.folder = self.place / str(self.life)
         self._open()
 
-    @precondition(lambda self: self.tidied)
+    @precondition(lambda self: self.reclaimed)
     @rule()
     def lose_the_index(self) -> None:
         self.stack.close()

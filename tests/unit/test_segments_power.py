@@ -43,7 +43,7 @@ async def test_a_power_cut_loses_nothing_that_was_promised(
         with opened(image, segment_size=12_000) as store:
             await _check(store, there, gone)
             await store.put([(a_name(9_999), b"goes on")])
-            await store.tidy()
+            await store.reclaim()
             await _check(store, there, gone)
         # A body that nobody was promised may be torn inside, until its claim is cleared away.
         told = [told_by_warcio(path, check=False).items() for path in segments_of(image)]
@@ -53,7 +53,7 @@ async def test_a_power_cut_loses_nothing_that_was_promised(
 async def _live(store: SegmentStore, disk: Disk, dice: Random) -> None:
     for step in range(STEPS):
         there, _ = _promised(disk, len(disk.events))
-        match dice.choice(["put", "put", "put", "remove", "run", "tidy"]):
+        match dice.choice(["put", "put", "put", "remove", "run", "reclaim"]):
             case "put":
                 await _put(store, disk, dice)
             case "remove" if there:
@@ -66,8 +66,8 @@ async def _live(store: SegmentStore, disk: Disk, dice: Random) -> None:
                 disk.promise("going", names)
                 await store.remove_run(a_name(0).job_id, a_name(0, run=1).run_id, limit=999)
                 disk.promise("gone", names)
-            case "tidy":
-                await store.tidy()
+            case "reclaim":
+                await store.reclaim()
 
 
 async def _put(store: SegmentStore, disk: Disk, dice: Random) -> None:

@@ -1,7 +1,7 @@
 """Result bodies in segments, beside an engine that stores each as a file.
 
-Pages that fit into memory go into segments. Those that do not are files already when they are put, and
-stay files: copying them would double what is written, and gain nothing.
+Pages that fit into memory go into segments. Larger ones come through a spool and are files already
+when they are put. They stay files: copying them would write everything twice.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -18,9 +18,7 @@ CHUNK = 256 * 1024
 
 
 class SegmentBodies:
-    """Whatever either of the two holds is read, listed and removed; `packing` says where small
-    bodies are put from now on.
-    """
+    """Reads, lists and removes the bodies of both; `packing` selects where small ones are put."""
 
     def __init__(self, store: SegmentStore, singles: Bodies, *, packing: bool = True) -> None:
         self._store = store

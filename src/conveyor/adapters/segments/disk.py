@@ -1,10 +1,8 @@
-"""What segments and their index need of the disk."""
+"""Errors, whole writes and synced folders for segments and their index."""
 
-import ctypes
 import errno
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,10 +11,8 @@ import apsw
 from conveyor.errors import StorageFull, Unavailable
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-PAGE = 4096
-PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE
 
-# What the disk or another program does to us, as against what we do wrong.
+# Errors that the disk or another program causes. Any other error of the driver is a bug here.
 AWAY = (
     apsw.BusyError,
     apsw.CantOpenError,
@@ -30,7 +26,7 @@ AWAY = (
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Let no error of the system or the driver out of this package."""
+    """Translate errors of the system and the driver into those of Conveyor."""
     try:
         yield
     except apsw.FullError as error:
@@ -44,7 +40,7 @@ def own_errors() -> Iterator[None]:
 
 
 def write_all(descriptor: int, content: bytes, at: int) -> None:
-    """Write all of it: a single write may stop short when the disk runs full."""
+    """Write all of it: a single write may be short when the disk fills up."""
     rest = memoryview(content)
     while rest:
         written = os.pwrite(descriptor, rest, at)
@@ -52,7 +48,7 @@ def write_all(descriptor: int, content: bytes, at: int) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder last through a power cut."""
+    """Sync a folder, so that the names in it survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -61,31 +57,9 @@ def sync_folder(path: Path) -> None:
 
 
 def make_folder(folder: Path, *, sync: bool) -> None:
-    """Make a folder and those above it, each to last through a power cut when `sync`."""
+    """Create a folder and its parents; with `sync`, each survives a power cut."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     if sync:
         for one in missing:
             sync_folder(one.parent)
-
-
-def punch(descriptor: int, start: int, end: int) -> None:
-    """Give whole pages between two places back to the file system, if it can take them: they
-    read as zeros from then on, and the file keeps its length.
-    """
-    first, last = -(-start // PAGE) * PAGE, end // PAGE * PAGE
-    if _fallocate and first < last:
-        _fallocate(descriptor, PUNCH_HOLE, first, last - first)
-
-
-def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
-    """The call of Linux, which Python does not offer. Where it fails, room is freed later."""
-    if sys.platform != "linux":
-        return None
-    call = getattr(ctypes.CDLL(None), "fallocate64", None)
-    if call:
-        call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    return call
-
-
-_fallocate = _find_fallocate()

@@ -1,7 +1,11 @@
-"""The index of the segments: which body lies where, in a SQLite file beside them.
+"""The index of the segments: a SQLite file that says which body is where, and so which are live.
 
-It may lag behind the segments after a power cut, and says how far it goes: what lies beyond is read
-from the segments again. Removals do not lag: they are synced, and with them all that was before.
+| Invariant | Why |
+|---|---|
+| A body is in the index only after its record was synced | what the index leads to is there |
+| `covered` is written in the transaction of the entries | after a power cut the index may lag: the records beyond `covered` are read again |
+| A removal is synced before it is answered, and all earlier transactions with it | a removed body does not return |
+| `covered - live` of a segment is what compaction would free; `unerased` is the part still readable | both survive a restart |
 """
 
 import os
@@ -21,11 +25,11 @@ from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.errors import RefusedToStart
 from conveyor.ports.bodies import BodyName
 
-VERSION = 1
+VERSION = 2  # 1, written by Conveyor 0.1.0, calls the column `unerased` `untidy`
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
-    """Where a record lies."""
+    """The place of a record."""
 
     segment: int
     at: int
@@ -36,14 +40,14 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     no: int
     covered: int
     live: int
-    untidy: int
+    unerased: int
 
 
 Entry = tuple[BodyName, Place]
 
 
 class Index:
-    """One thread writes at a time; any thread may read. Not open for writing it is only read."""
+    """One thread writes; any thread may read, on a connection of its own."""
 
     def __init__(self, connection: apsw.Connection, near: apsw.Connection, *, sync: bool) -> None:
         self._connection = connection
@@ -55,14 +59,16 @@ class Index:
         self._near.close()
         self._connection.close()
 
-    def add(self, entries: Sequence[Entry], *, segment: int, covered: int, untidy: int = 0) -> None:
-        """Know of records in a segment, that it is known so far, and what of it is to be tidied.
+    def add(
+        self, entries: Sequence[Entry], *, segment: int, covered: int, unerased: int = 0
+    ) -> None:
+        """Enter records of a segment, how far it is covered, and bytes found dead in it.
 
-        A body put again is the later one; the record of the earlier is nobody's from then on.
+        If a body is already there, the new record replaces it, and the old record is dead.
         """
         with self._transaction():
             live = sum(place.size for _, place in entries)
-            self._connection.execute(COVER, (segment, covered, live, untidy))
+            self._connection.execute(COVER, (segment, covered, live, unerased))
             if not entries:
                 return
             rows = self._rows(entries)
@@ -73,7 +79,7 @@ class Index:
                     self._replace(row)
 
     def remove(self, names: Iterable[BodyName], *, open_segment: int) -> tuple[int, list[int]]:
-        """Forget bodies. Says how many there were, and which segments have none left."""
+        """Remove bodies. Returns how many there were, and the segments that have none left."""
         with self._transaction(sync=True):
             rows = [row for name in names if (row := self._key(name))]
             return self._remove(rows, open_segment)
@@ -81,18 +87,18 @@ class Index:
     def remove_run(
         self, job_id: JobId, run_id: RunId, *, limit: int, open_segment: int
     ) -> tuple[int, list[int]]:
-        """As `remove`, of up to so many bodies of a run."""
+        """As `remove`, for up to `limit` bodies of a run."""
         with self._transaction(sync=True):
             found = self._connection.execute(OF_RUN, (job_id, run_id, limit)).fetchall()
             return self._remove(found, open_segment)
 
     def drop(self, segment: int) -> None:
-        """Forget a segment that no body lies in."""
+        """Remove a segment that has no bodies."""
         with self._transaction(sync=True):
             self._connection.execute("DELETE FROM segment WHERE no = ? AND live <= 0", (segment,))
 
     def forget_beyond(self, segment: int, end: int) -> None:
-        """Forget bodies of a segment that turned out to be shorter than was known."""
+        """Remove the bodies beyond the end of a segment that is shorter than it is covered."""
         with self._transaction(sync=True):
             lost = self._connection.execute(
                 "SELECT run, task_id, claim_no FROM body WHERE segment = ? AND at + size > ?",
@@ -102,10 +108,10 @@ class Index:
             update = "UPDATE segment SET covered = ? WHERE no = ?"
             self._connection.execute(update, (end, segment))
 
-    def tidied(self, segment: int, size: int) -> None:
-        """So many bytes of dead records have been seen to."""
+    def erased(self, segment: int, size: int) -> None:
+        """Count bytes of dead records as erased; those that died meanwhile are left."""
         with self._transaction():
-            update = "UPDATE segment SET untidy = max(0, untidy - ?) WHERE no = ?"
+            update = "UPDATE segment SET unerased = max(0, unerased - ?) WHERE no = ?"
             self._connection.execute(update, (size, segment))
 
     def places(self, names: Sequence[BodyName]) -> list[Place | None]:
@@ -115,7 +121,7 @@ class Index:
 
     def segments(self) -> list[Segment]:
         with self._lock:
-            rows = self._near.execute("SELECT no, covered, live, untidy FROM segment ORDER BY no")
+            rows = self._near.execute("SELECT no, covered, live, unerased FROM segment ORDER BY no")
             return [Segment(*row) for row in rows]
 
     def runs(self, after: str, limit: int) -> list[tuple[JobId, RunId]]:
@@ -153,7 +159,7 @@ class Index:
         return int(known[0])
 
     def _replace(self, row: tuple[object, ...]) -> None:
-        self._count(Counter(dict(self._delete(row[:3]))), untidy=1)
+        self._count(Counter(dict(self._delete(row[:3]))))
         self._connection.execute(INSERT, row)
 
     def _key(self, name: BodyName) -> tuple[object, ...] | None:
@@ -168,7 +174,7 @@ class Index:
                 removed += 1
                 freed[segment] += change
                 runs.add(key[0])
-        self._count(freed, untidy=1)
+        self._count(freed)
         self._connection.executemany(
             "DELETE FROM run WHERE no = ?1 AND NOT EXISTS (SELECT 1 FROM body WHERE run = ?1)",
             [(run,) for run in runs],
@@ -178,14 +184,14 @@ class Index:
         return removed, [int(no or 0) for (no,) in gone]
 
     def _delete(self, key: tuple[object, ...]) -> list[tuple[int, int]]:
-        """The segment of what was deleted, and by how much less is alive in it."""
+        """Delete a body. Returns its segment and the change of that segment's live bytes."""
         gone = self._connection.execute(DELETE, key).fetchall()
         return [(int(segment or 0), -int(size or 0)) for segment, size in gone]
 
-    def _count(self, change: Counter[int], *, untidy: int) -> None:
+    def _count(self, change: Counter[int]) -> None:
         self._connection.executemany(
-            "UPDATE segment SET live = live + ?1, untidy = untidy - ?1 * ?2 WHERE no = ?3",
-            [(size, untidy, segment) for segment, size in change.items()],
+            "UPDATE segment SET live = live + ?1, unerased = unerased - ?1 WHERE no = ?2",
+            [(size, segment) for segment, size in change.items()],
         )
 
     @contextmanager
@@ -208,7 +214,7 @@ class Index:
 
 
 def open_index(path: Path, *, sync: bool) -> Index:
-    """Open an index, or make an empty one where there is none, or none that can be read."""
+    """Open an index. One that is missing or cannot be read is replaced by an empty one."""
     try:
         connection = _connect(path, sync=sync)
     except (apsw.CorruptError, apsw.NotADBError):
@@ -222,8 +228,8 @@ def open_index(path: Path, *, sync: bool) -> Index:
 
 @contextmanager
 def visit_index(path: Path) -> Iterator[Index]:
-    """A copy of an index, to be written to while nothing changes where it came from: even a reader
-    of a database that was not closed would write beside it.
+    """A temporary copy of an index: even a reader of a database that was not closed would write
+    beside it.
     """
     with TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
@@ -254,10 +260,13 @@ def _make(connection: apsw.Connection) -> None:
     have = connection.pragma("user_version")
     if have > VERSION:
         raise RefusedToStart(
-            f"the bodies were indexed by a newer Conveyor (index {have}, known to {VERSION}): "
+            f"the bodies were indexed by a newer Conveyor (index {have}, newest known {VERSION}): "
             "upgrade, or choose another folder with --data"
         )
     if have == VERSION:
+        return
+    if have == 1:
+        connection.execute(f"BEGIN; {FROM_1}; PRAGMA user_version = {VERSION}; COMMIT")
         return
     script = (files("conveyor.adapters.segments") / "schema.sql").read_text()
     connection.execute(f"BEGIN; {script}; PRAGMA user_version = {VERSION}; COMMIT")
@@ -267,6 +276,7 @@ def _by_name(name: BodyName) -> tuple[object, ...]:
     return (name.job_id, name.run_id, name.task_id, name.claim_no)
 
 
+FROM_1 = "ALTER TABLE segment RENAME COLUMN untidy TO unerased"
 RUN = "SELECT no FROM run WHERE job_id = ? AND run_id = ?"
 OF_RUN = """
 SELECT run, task_id, claim_no FROM body
@@ -287,12 +297,12 @@ SELECT segment, at, size FROM body
 """
 DELETE = "DELETE FROM body WHERE run = ? AND task_id = ? AND claim_no = ? RETURNING segment, size"
 COVER = """
-INSERT INTO segment (no, covered, live, untidy) VALUES (?, ?, ?, ?)
+INSERT INTO segment (no, covered, live, unerased) VALUES (?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET
-covered = excluded.covered, live = live + excluded.live, untidy = untidy + excluded.untidy
+covered = excluded.covered, live = live + excluded.live, unerased = unerased + excluded.unerased
 """
 INSERT = "INSERT INTO body (run, task_id, claim_no, segment, at, size) VALUES (?, ?, ?, ?, ?, ?)"
-# Many rows travel as one JSON value: each row bound by itself is a turn of the interpreter's lock.
+# Many rows are bound as one JSON value: each row bound alone would wait for the interpreter's lock.
 INSERT_ALL = """
 INSERT INTO body (run, task_id, claim_no, segment, at, size)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5

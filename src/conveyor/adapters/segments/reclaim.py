@@ -1,26 +1,53 @@
-"""Giving back the room of bodies that are no more, a little at a time.
+"""Reclaiming the space of removed bodies, in small steps between appends.
 
-Of a segment that is mostly dead the rest is copied to the open one, and the file goes. In any other the
-dead records are marked as such, and their pages given back to the file system. Whichever it is, the
-index says what is alive: cut off anywhere, it is done again.
+A removal deletes a body's row in the index and leaves its record dead in the segment. Two things
+remain to be done, each for another reason:
+
+- **Compaction** reclaims space. The live records of a segment are appended to the open one, then the
+  file is unlinked. It is the only way in which a file shrinks or goes while bodies are left in it.
+- **Erasure** removes content. Where too little is dead for compaction to pay, zeros are written over
+  the dead bodies and their records are marked, so that neither a reader of the file nor an index
+  rebuilt from it finds a removed page. The bytes stay allocated until compaction.
+
+| Invariant | Why |
+|---|---|
+| The index alone says what is live; a record is judged by it in the step that touches it | a step that was cut off is done again |
+| A record is marked `removing` before zeros are written over its body | a reader that read zeros sees the mark, and returns nothing |
+| A record is marked `obsolete` after its zeros were synced | a power cut leaves no page behind a mark that says it is gone |
+| A copy is synced and in the index before the original is unlinked | a body is in at least one segment at any time |
+| The open segment is never compacted; it is closed first | copies are appended to it |
 """
 
 import os
 from collections.abc import Iterator
 from itertools import islice
 
-from conveyor.adapters.segments.disk import punch
+import msgspec
+
+from conveyor.adapters.segments.disk import own_errors
 from conveyor.adapters.segments.index import Index, Place, Segment
-from conveyor.adapters.segments.records import Record, mark_dead
+from conveyor.adapters.segments.records import Record, erase, mark_erased
 from conveyor.adapters.segments.segment_files import SegmentFiles
 from conveyor.adapters.segments.writer import Appender
+from conveyor.errors import StorageFull
 
-MOST_COPIED = 4 * 1024 * 1024  # bytes while others wait
-MOST_LOOKED_AT = 500  # records while others wait
-WORTH_ROLLING = 8 * 1024 * 1024  # bytes of the open segment, before it is left for being dead
+STEP_BYTES = 4 * 1024 * 1024
+STEP_RECORDS = 500
+DEAD_SHARE = 0.25  # of a segment, from which on it is compacted; figures in decision 0043
+LEAST_CLOSED = 8 * 1024 * 1024  # bytes; a smaller open segment is not closed to be compacted
+
+
+class _Pass(msgspec.Struct):
+    """One walk over the records of a segment, over many steps."""
+
+    segment: Segment
+    records: Iterator[Record]
+    compacts: bool
 
 
 class Reclaimer:
+    """Runs in the writer's thread only, so nothing is appended or removed during a step."""
+
     def __init__(
         self, segments: SegmentFiles, index: Index, appender: Appender, *, sync: bool
     ) -> None:
@@ -28,92 +55,110 @@ class Reclaimer:
         self._index = index
         self._appender = appender
         self._sync = sync
-        self._at_hand: tuple[Segment, Iterator[Record]] | None = None
+        self._current: _Pass | None = None
+        self._cannot_empty: set[int] = set()
 
     def step(self) -> bool:
-        """Do a little, and say whether there may be more."""
-        if self._at_hand is None and not self._begin():
+        """Do a bounded amount of work, and return whether there may be more."""
+        if self._current is None:
+            self._current = self._next()
+        if self._current is None:
             return False
-        assert self._at_hand is not None
-        segment, rest = self._at_hand
-        try:
-            done = self._look(segment, rest)
-        except BaseException:
-            self._at_hand = None  # from the beginning, another time
-            raise
-        if done:
-            self._at_hand = None
+        current, self._current = self._current, None  # after an error it starts over
+        is_done = self._compact(current) if current.compacts else self._erase(current)
+        if not is_done and self._current is None:
+            self._current = current
         return True
 
-    def _begin(self) -> bool:
-        untidy = [one for one in self._index.segments() if one.untidy or not one.live]
-        mine = [one for one in untidy if one.no != self._appender.segment]
-        own = [one for one in untidy if one.no == self._appender.segment and one.untidy]
-        if not (mine or own):
-            return False
-        segment = (mine or own)[0]
-        if not mine and _is_mostly_dead(segment) and segment.covered > WORTH_ROLLING:
+    def _next(self) -> _Pass | None:
+        candidates = [
+            one
+            for one in self._index.segments()
+            if one.unerased or (one.no != self._appender.segment and self._pays(one))
+        ]
+        if not candidates:
+            return None
+        # Erasure is owed; compaction, which may fail for want of space, must not delay it. Of the
+        # others the one with the least to copy is first, since it needs the least free space.
+        segment = min(candidates, key=lambda one: (one.unerased == 0, one.live))
+        is_open = segment.no == self._appender.segment
+        if is_open and self._pays(segment) and segment.covered > LEAST_CLOSED:
             self._appender.roll()
-        rest = self._segments.records(segment.no, end=segment.covered)
-        self._at_hand = segment, rest
-        return True
+            is_open = False
+        return self._over(segment, compacts=not is_open and self._pays(segment))
 
-    def _look(self, segment: Segment, rest: Iterator[Record]) -> bool:
-        if segment.no != self._appender.segment and _is_mostly_dead(segment):
-            return self._move(segment, rest)
-        return self._mark(segment, rest)
+    def _over(self, segment: Segment, *, compacts: bool) -> _Pass:
+        records = self._segments.records(segment.no, end=segment.covered)
+        return _Pass(segment, records, compacts)
 
-    def _mark(self, segment: Segment, rest: Iterator[Record]) -> bool:
-        """Mark dead records and free their pages. The mark lasts before the pages go."""
-        some = list(islice(rest, MOST_LOOKED_AT))
-        dead = [one for one, alive in self._judged(segment.no, some) if not alive]
-        with self._segments.opened(segment.no, write=True) as descriptor:
-            for one in dead:
-                mark_dead(descriptor, one)
-            if dead and self._sync:
-                os.fdatasync(descriptor)
-            for one in dead:
-                punch(descriptor, one.body_at, one.at + one.size - 4)
+    def _pays(self, segment: Segment) -> bool:
+        """Whether enough of a segment is dead to compact it."""
+        if segment.no in self._cannot_empty:
+            return False
+        return segment.covered - segment.live >= DEAD_SHARE * segment.covered or not segment.live
+
+    def _erase(self, current: _Pass) -> bool:
+        """Erase dead records, and return whether there are no more to look at."""
+        some = _take(current.records)
+        dead = [one for one, is_live in self._judged(current.segment.no, some) if not is_live]
+        if dead:
+            with self._segments.opened(current.segment.no, write=True) as descriptor:
+                for one in dead:
+                    erase(descriptor, one)
+                if self._sync:
+                    os.fdatasync(descriptor)
+                for one in dead:
+                    mark_erased(descriptor, one)
         if some:
             return False
-        self._index.tidied(segment.no, segment.untidy)
+        self._index.erased(current.segment.no, current.segment.unerased)
         return True
 
-    def _move(self, segment: Segment, rest: Iterator[Record]) -> bool:
-        """Copy what is alive, and drop the segment when that was all."""
-        some, size = [], 0
-        for one in islice(rest, MOST_LOOKED_AT):
-            some.append(one)
-            size += one.size
-            if size >= MOST_COPIED:
-                break
-        if some:
-            self._copy(segment.no, some)
+    def _compact(self, current: _Pass) -> bool:
+        """Copy live records, and unlink the segment when that was all."""
+        segment = current.segment
+        if some := _take(current.records):
+            try:
+                with own_errors():
+                    self._copy(segment.no, some)
+            except StorageFull:
+                if not segment.unerased:
+                    raise
+                # Erasing needs no space: a full disk must not keep removed pages readable.
+                self._current = self._over(segment, compacts=False)
             return False
         self._index.drop(segment.no)
         if all(one.no != segment.no for one in self._index.segments()):
             self._segments.unlink(segment.no)
-        else:  # it should not be: something alive was passed over
-            self._index.tidied(segment.no, segment.untidy)
+        else:
+            # A damaged head hides live records behind it. Trying again would never end.
+            self._cannot_empty.add(segment.no)
         return True
 
     def _copy(self, segment: int, some: list[Record]) -> None:
         with self._segments.opened(segment) as descriptor:
-            alive = [
+            live = [
                 (one.name, (os.pread(descriptor, one.size, one.at),))
-                for one, alive in self._judged(segment, some)
-                if alive and one.name
+                for one, is_live in self._judged(segment, some)
+                if is_live and one.name
             ]
-        if alive:
-            self._appender.append(alive)
+        if live:
+            self._appender.append(live)
 
     def _judged(self, segment: int, some: list[Record]) -> Iterator[tuple[Record, bool]]:
-        """Bodies among records, each with whether the index still leads to it."""
+        """Bodies that are not erased, each with whether the index leads to this record."""
         bodies = [one for one in some if one.name]
         places = self._index.places([one.name for one in bodies if one.name])
         for one, place in zip(bodies, places, strict=True):
             yield one, place == Place(segment, one.at, one.size)
 
 
-def _is_mostly_dead(segment: Segment) -> bool:
-    return segment.live * 2 < segment.covered
+def _take(records: Iterator[Record]) -> list[Record]:
+    """The records of one step."""
+    some, size = [], 0
+    for one in islice(records, STEP_RECORDS):
+        some.append(one)
+        size += one.size
+        if size >= STEP_BYTES:
+            break
+    return some

@@ -1,4 +1,4 @@
--- Where each body lies. All of it can be made again from the segments.
+-- The place of each body. All of it can be rebuilt from the segments.
 
 CREATE TABLE run (
     no INTEGER PRIMARY KEY,
@@ -17,11 +17,11 @@ CREATE TABLE body (
     PRIMARY KEY (run, task_id, claim_no)
 ) STRICT, WITHOUT ROWID;
 
--- `covered`: bytes of the segment whose records are known here. `live`: bytes of records of bodies.
--- `untidy`: bytes of records of bodies that are no more, and have not been seen to.
+-- `covered`: bytes of the segment whose records are entered here. `live`: bytes of records of bodies.
+-- `unerased`: bytes of records of removed bodies that were not erased yet.
 CREATE TABLE segment (
     no INTEGER PRIMARY KEY,
     covered INTEGER NOT NULL,
     live INTEGER NOT NULL DEFAULT 0,
-    untidy INTEGER NOT NULL DEFAULT 0
+    unerased INTEGER NOT NULL DEFAULT 0
 ) STRICT;

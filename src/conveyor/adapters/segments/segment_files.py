@@ -1,4 +1,4 @@
-"""SegmentFiles: numbered files that are appended to, and brought into line with their index at the start."""
+"""SegmentFiles: numbered files that are appended to, and at the start compared with their index."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from conveyor.adapters.segments.records import Record, first_record, is_sound, r
 
 SUFFIX = ".warc"
 MODE = 0o600
-LEARNED_AT_ONCE = 5_000
+LEARN_RECORDS = 5_000
 
 
 class SegmentFiles:
@@ -68,9 +68,9 @@ class SegmentFiles:
 
 
 def learn(segments: SegmentFiles, index: Index) -> int:
-    """Let the index know of all that lies in the segments beyond what it covers.
+    """Enter in the index what the segments hold beyond what it covers.
 
-    Says where the last segment ends: what follows there was being written when the process died.
+    Returns where the last segment ends: what follows was being written when the process died.
     """
     known = {one.no: one.covered for one in index.segments()}
     newest = max(known, default=0)
@@ -81,8 +81,8 @@ def learn(segments: SegmentFiles, index: Index) -> int:
     return end
 
 
-def clear_left(segments: SegmentFiles, index: Index) -> None:
-    """Remove segments that were emptied, and not removed before the process died."""
+def unlink_emptied(segments: SegmentFiles, index: Index) -> None:
+    """Unlink segments that were emptied but not unlinked before the process died."""
     known = {one.no for one in index.segments()}
     newest = max(known, default=0)
     for number in segments.numbers():
@@ -91,7 +91,7 @@ def clear_left(segments: SegmentFiles, index: Index) -> None:
 
 
 def cut(segments: SegmentFiles, segment: int, end: int, *, sync: bool) -> None:
-    """Cut a torn tail off."""
+    """Truncate a torn tail."""
     with segments.opened(segment, write=True) as descriptor:
         if os.fstat(descriptor).st_size > end:
             os.ftruncate(descriptor, end)
@@ -108,13 +108,14 @@ def _learn_one(segments: SegmentFiles, index: Index, segment: int, covered: int)
         index.forget_beyond(segment, covered)
     found = segments.records(segment, start=covered)
     with segments.opened(segment) as descriptor:
-        while some := list(islice(found, LEARNED_AT_ONCE)):
+        while some := list(islice(found, LEARN_RECORDS)):
             covered = some[-1].at + some[-1].size
-            # One that is torn inside may be the copy of a sound one: it must not take its place.
-            sound = [one for one in some if one.name and is_sound(descriptor, one)]
-            torn = sum(one.size for one in some if one.name) - sum(one.size for one in sound)
+            # A torn record may be the copy of a sound one, and must not replace it in the index.
+            bodies = [one for one in some if one.name]
+            sound = [one for one in bodies if one.is_resource and is_sound(descriptor, one)]
+            unerased = sum(one.size for one in bodies) - sum(one.size for one in sound)
             entries = _entries(segment, sound)
-            index.add(entries, segment=segment, covered=covered, untidy=torn)
+            index.add(entries, segment=segment, covered=covered, unerased=unerased)
     return covered
 
 

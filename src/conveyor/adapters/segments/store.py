@@ -1,4 +1,9 @@
-"""SegmentStore: many bodies in few files, written by one thread, read by any."""
+"""SegmentStore: many bodies in few files, written by one thread, read by any.
+
+Readers take no lock. The index leads to a record; the record is read and its mark is looked at
+afterwards, because the reclaimer marks a record before it erases the body. A body that was moved
+meanwhile is looked up again.
+"""
 
 import asyncio
 import os
@@ -12,7 +17,7 @@ from conveyor.adapters.segments.disk import make_folder, own_errors
 from conveyor.adapters.segments.index import Index, Place, open_index, visit_index
 from conveyor.adapters.segments.reclaim import Reclaimer
 from conveyor.adapters.segments.records import END, LIVE_START, content_of, date_of, head, urn
-from conveyor.adapters.segments.segment_files import SegmentFiles, clear_left, cut, learn
+from conveyor.adapters.segments.segment_files import SegmentFiles, cut, learn, unlink_emptied
 from conveyor.adapters.segments.writer import Appender, Put, Record, Writer, WriterCall
 from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import Unavailable
@@ -24,7 +29,7 @@ T = TypeVar("T")
 INDEX = "index.db"
 SEGMENT = 256 * 1024 * 1024
 MOST_TRIES = 5
-PORTION = 1024 * 1024  # bytes made into records before others get their turn
+SLICE = 1024 * 1024  # bytes made into records before the event loop runs other tasks
 
 
 class SegmentStore:
@@ -35,14 +40,14 @@ class SegmentStore:
         self._index = index
         self._writer: Writer | None = None
         self._appender: Appender | None = None
-        self._tidying: Reclaimer | None = None
+        self._reclaimer: Reclaimer | None = None
 
     def begin(self, appender: Appender, clock: Clock, *, sync: bool) -> None:
-        """Be writable from now on."""
+        """Start the writer."""
         self._clock = clock
         self._appender = appender
-        self._tidying = Reclaimer(self._segments, self._index, appender, sync=sync)
-        self._writer = Writer(appender, self._tidying.step)
+        self._reclaimer = Reclaimer(self._segments, self._index, appender, sync=sync)
+        self._writer = Writer(appender, self._reclaimer.step)
 
     def close(self) -> None:
         if self._writer:
@@ -52,27 +57,27 @@ class SegmentStore:
         self._index.close()
 
     async def put(self, bodies: Sequence[tuple[BodyName, bytes]]) -> list[Kept]:
-        """Records are made here, a little at a time: the thread that writes them would wait for
-        its turn of the interpreter's lock with each, and be what everything waits for.
+        """Records are made here, in slices, and not by the writer: its thread would wait for the
+        interpreter's lock with each record, and all appends with it.
         """
         writing, date = self._writing, date_of(self._clock.now())
         records: list[Record] = []
         kept: list[Kept] = []
-        portion = 0
+        made = 0
         for name, content in bodies:
             digest, word = sha256(content).hexdigest(), urn(name)
             records.append((name, (head(word, digest, len(content), date), content, END)))
             kept.append(Kept(f"pack:{word}", len(content), digest))
-            portion += len(content)
-            if portion > PORTION:
-                portion = 0
+            made += len(content)
+            if made > SLICE:
+                made = 0
                 await asyncio.sleep(0)
         future: asyncio.Future[list[Kept]] = asyncio.get_running_loop().create_future()
         writing.put(Put(records, kept, future))
         return await future
 
     async def remove(self, names: Sequence[BodyName]) -> int:
-        """Remove bodies, and say how many there were."""
+        """Remove bodies, and return how many there were."""
 
         def remove() -> int:
             if not any(self._index.places(names)):
@@ -82,7 +87,7 @@ class SegmentStore:
         return await self._do(remove) if names else 0
 
     async def remove_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
-        """Remove up to so many bodies of a run, and say how many."""
+        """Remove up to `limit` bodies of a run, and return how many."""
 
         def remove() -> int:
             if not self._index.names(job_id, run_id, ("", -1), 1):
@@ -92,10 +97,10 @@ class SegmentStore:
 
         return await self._do(remove)
 
-    async def tidy(self) -> None:
-        """Give back all room there is to give back, now."""
-        assert self._tidying
-        while await self._do(self._tidying.step):
+    async def reclaim(self) -> None:
+        """Erase and compact all there is, now."""
+        assert self._reclaimer
+        while await self._do(self._reclaimer.step):
             pass
 
     async def load(self, names: Sequence[BodyName]) -> list[bytes | None]:
@@ -136,7 +141,7 @@ class SegmentStore:
         return count
 
     def _load(self, names: Sequence[BodyName]) -> list[bytes | None]:
-        """Bodies as the index tells. One that was moved meanwhile is looked up again."""
+        """Bodies by name. One that was moved while it was read is looked up again."""
         found: dict[int, bytes] = {}
         wanted = list(enumerate(names))
         with own_errors():
@@ -154,7 +159,7 @@ class SegmentStore:
         return [found.get(number) for number in range(len(names))]
 
     def _read(self, there: Sequence[tuple[Place, int, BodyName]]) -> Iterator[tuple[int, bytes]]:
-        """Bodies in the order they lie; those that lie there no more are left out."""
+        """Bodies in the order of their places, without those that are no longer there."""
         with ExitStack() as stack:
             descriptors: dict[int, int] = {}
             for place, number, name in sorted(there, key=lambda one: (one[0].segment, one[0].at)):
@@ -172,7 +177,7 @@ class SegmentStore:
 def _read_one(descriptor: int, place: Place, name: BodyName) -> bytes | None:
     record = os.pread(descriptor, place.size, place.at)
     content = content_of(record, urn(name)) if len(record) == place.size else None
-    # A record is marked before its pages go: if it still is not, they were there when read.
+    # A record is marked before it is erased. Without a mark now, the body was whole when read.
     if os.pread(descriptor, len(LIVE_START), place.at) != LIVE_START:
         return None
     return content
@@ -182,9 +187,9 @@ def _read_one(descriptor: int, place: Place, name: BodyName) -> bytes | None:
 def open_segment_store(
     folder: Path, *, clock: Clock, sync: bool = True, segment_size: int = SEGMENT
 ) -> Iterator[SegmentStore]:
-    """Own a folder of segments: cut off what a death left torn, and go on where it ended.
+    """Open a folder of segments for writing: truncate a torn tail and append after it.
 
-    The caller sees to it that nobody else has the folder open for writing.
+    The caller must hold the lock of the data folder, so that no other process writes to it.
     """
     segments = SegmentFiles(folder, sync=sync)
     with own_errors():
@@ -206,7 +211,7 @@ def open_segment_store(
 
 @contextmanager
 def visit_segment_store(folder: Path) -> Iterator[SegmentStore]:
-    """Look at a folder that nobody has open, and change nothing in it."""
+    """Open a folder for reading, while no process writes to it, and change nothing in it."""
     segments = SegmentFiles(folder, sync=False)
     with ExitStack() as stack:
         with own_errors():
@@ -219,7 +224,7 @@ def visit_segment_store(folder: Path) -> Iterator[SegmentStore]:
 
 def _resume(segments: SegmentFiles, index: Index, appender: Appender, *, sync: bool) -> None:
     end = learn(segments, index)
-    clear_left(segments, index)
+    unlink_emptied(segments, index)
     numbers = segments.numbers()
     appender.segment = max([*numbers, *(one.no for one in index.segments())], default=0)
     if numbers and end:

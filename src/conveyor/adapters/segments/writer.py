@@ -1,4 +1,12 @@
-"""The thread that appends. Bodies that wait together are written and synced together."""
+"""The thread that appends. Bodies that wait together are written and synced together.
+
+| Invariant | Why |
+|---|---|
+| Only this thread changes segments and index | no locks; a removal and an append have an order |
+| A put is answered after its records are synced and in the index | a body that was answered is there |
+| What was not appended whole is truncated before the next append | records follow each other without gaps |
+| Removed pages are erased while the thread is idle, and from `OVERDUE` on between appends | they leave the disk under load too |
+"""
 
 import asyncio
 import os
@@ -6,6 +14,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
+from time import monotonic
 from typing import Generic, TypeVar
 
 import structlog
@@ -21,16 +30,17 @@ from conveyor.ports.clock import Clock
 log = structlog.get_logger()
 
 T = TypeVar("T")
-# A body's name, and the parts of its record in their order: joined only as they are written.
+# A body's name, and the parts of its record in order. They are joined when they are written.
 Record = tuple[BodyName, tuple[bytes, ...]]
 
 MOST_GROUPED = 16 * 1024 * 1024  # bytes that share a sync
-QUIET = 2.0  # seconds without a call after which there is time to tidy
-BUSY_ROUNDS = 50  # so many groups without a removal will do as well
+IDLE = 2.0  # seconds without a call: the removals of a run are over, and emptied segments are gone
+BUSY_GROUPS = 50  # groups written since the last removal, which mean the same under load
+OVERDUE = 60.0  # seconds since a removal: reclaim a step after each group, whatever is waiting
 
 
 class WriterCall(Generic[T]):
-    """Something for the thread to do, and who waits for it."""
+    """A call for the thread to make, and the future that waits for it."""
 
     __slots__ = ("call", "error", "future", "result")
 
@@ -44,7 +54,7 @@ class WriterCall(Generic[T]):
         try:
             with own_errors():
                 self.result = self.call()
-        except Exception as error:  # noqa: BLE001 - a bug is its caller's, not the thread's end
+        except Exception as error:  # noqa: BLE001 - a bug fails its caller, not the thread
             self.error = error
 
     def resolve(self) -> None:
@@ -57,7 +67,7 @@ class WriterCall(Generic[T]):
 
 
 class Put(WriterCall[list[Kept]]):
-    """Records to be written with those of others, and what is told of them when they last."""
+    """Records to append, with those of other puts, and the answer once they are durable."""
 
     __slots__ = ("records", "size")
 
@@ -71,7 +81,7 @@ class Put(WriterCall[list[Kept]]):
 
 
 class Appender:
-    """The open segment. What was not appended whole is cut off again."""
+    """The open segment. What was not appended whole is truncated again."""
 
     def __init__(
         self, segments: SegmentFiles, index: Index, *, clock: Clock, sync: bool, segment_size: int
@@ -86,7 +96,7 @@ class Appender:
         self.segment = 0
 
     def resume(self, segment: int, end: int) -> None:
-        """Go on with a segment that an earlier process began."""
+        """Append to a segment that an earlier process began."""
         self._descriptor = self._segments.open(segment, write=True)
         self.segment, self._end = segment, end
 
@@ -96,7 +106,7 @@ class Appender:
         self._descriptor = None
 
     def append(self, records: Sequence[Record]) -> None:
-        """Write whole records, make them last, and let the index know of them."""
+        """Write whole records, sync them and enter them in the index."""
         sizes = [sum(map(len, parts)) for _, parts in records]
         descriptor = self._ready(sum(sizes))
         start, end = self._end, self._end + sum(sizes)
@@ -113,7 +123,7 @@ class Appender:
         self._end = end
 
     def roll(self) -> None:
-        """Leave the open segment, and begin another."""
+        """Close the open segment and begin the next."""
         date = date_of(self._clock.now())
         descriptor, end = self._segments.create(self.segment + 1, date)
         self.close()
@@ -136,8 +146,8 @@ class Appender:
         ]
 
     def _step_back(self, descriptor: int, end: int, error: BaseException) -> None:
-        """Nothing was promised of what follows: cut it off. A segment whose sync failed is left,
-        for what the disk holds of it is not known.
+        """Truncate what was not answered yet. After a failed sync the segment is closed, because
+        what the disk holds of it is unknown.
         """
         try:
             os.ftruncate(descriptor, end)
@@ -149,14 +159,14 @@ class Appender:
 
 
 class Writer:
-    """Does jobs in their order, one after another; puts that wait side by side are one."""
+    """Makes calls in order; puts that wait next to each other are one append."""
 
-    def __init__(self, appender: Appender, tidy: Callable[[], bool]) -> None:
-        """`tidy` does a little of what can wait, and says whether there is more."""
+    def __init__(self, appender: Appender, reclaim: Callable[[], bool]) -> None:
+        """`reclaim` does a bounded amount of work, and returns whether there may be more."""
         self._appender = appender
-        self._tidy = tidy
-        self._rounds = 0
-        self._untidy = True
+        self._reclaim = reclaim
+        self._groups = 0
+        self._dead_since: float | None = monotonic()
         self._waiting: queue.SimpleQueue[WriterCall[object] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="segments-write", daemon=True)
         self._thread.start()
@@ -175,33 +185,36 @@ class Writer:
             self._do(group)
             if last:
                 return
+            if self._dead_since is not None and monotonic() - self._dead_since > OVERDUE:
+                self._reclaim_some()
 
     def _next(self) -> "WriterCall[object] | None":
-        """The next job; until it comes, or when it has been busy for long, tidy."""
-        while self._untidy:
+        """The next call. While none is waiting, reclaim."""
+        while self._dead_since is not None:
             try:
-                quiet = QUIET if self._rounds < BUSY_ROUNDS else 0
-                return self._waiting.get(timeout=quiet) if quiet else self._waiting.get_nowait()
+                idle = IDLE if self._groups < BUSY_GROUPS else 0
+                return self._waiting.get(timeout=idle) if idle else self._waiting.get_nowait()
             except queue.Empty:
-                self._tidy_some()
+                self._reclaim_some()
         return self._waiting.get()
 
-    def _tidy_some(self) -> None:
+    def _reclaim_some(self) -> None:
         try:
             with own_errors():
-                self._untidy = self._tidy()
-            self._rounds = BUSY_ROUNDS
-        except ConveyorError:  # the disk is full or away: another time
-            self._rounds = 0
+                if not self._reclaim():
+                    self._dead_since = None
+            self._groups = BUSY_GROUPS
+        except ConveyorError:  # the disk is full or gone: try again when idle, or overdue again
+            self._groups, self._dead_since = 0, monotonic()
         except Exception:
-            # Whatever it is, bodies are waiting: room is given back at the next start.
+            # Bodies are waiting to be appended, so the thread must go on without reclaiming.
             log.exception("segments.reclaim.bug")
-            self._untidy = False
+            self._dead_since = None
 
     def _gather(
         self, first: "WriterCall[object]"
     ) -> tuple[list["WriterCall[object]"], "WriterCall[object] | None", bool]:
-        """Puts that wait in a row; what comes after them; whether that is the end."""
+        """Puts that wait in a row; the call after them, if any; whether the writer is to stop."""
         group, size = [first], first.size if isinstance(first, Put) else MOST_GROUPED
         while size < MOST_GROUPED:
             try:
@@ -219,20 +232,22 @@ class Writer:
     def _do(self, group: list["WriterCall[object]"]) -> None:
         puts = [job for job in group if isinstance(job, Put)]
         if puts:
-            self._rounds += 1
+            self._groups += 1
             self._put_all(puts)
         else:
-            self._untidy, self._rounds = True, 0
+            if self._dead_since is None:
+                self._dead_since = monotonic()
+            self._groups = 0
             group[0].run()
         if (future := group[0].future) and not (loop := future.get_loop()).is_closed():
             loop.call_soon_threadsafe(_resolve, group)
 
     def _put_all(self, puts: Sequence[Put]) -> None:
-        """Together; if that fails each by itself, so that one too many fails alone."""
+        """Append puts together; if that fails each alone, so that one too large fails alone."""
         try:
             with own_errors():
                 self._appender.append([record for put in puts for record in put.records])
-        except Exception as error:  # noqa: BLE001 - told to whoever waits
+        except Exception as error:  # noqa: BLE001 - the answer of its caller
             if len(puts) == 1:
                 puts[0].error = error
                 return
