@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -15,35 +16,36 @@ import pytest
 from conveyor.adapters.crypto.key_ring import AesKeyRing
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.coordination import MemoryCoordination
-from conveyor.app.background_steps import export_handler, ingest_handler, purge_handler
-from conveyor.domain.batch import INGEST, Batch
-from conveyor.domain.deletion import PURGE
+from conveyor.app.engines import Engines, ports
+from conveyor.app.steps import build_steps
+from conveyor.domain.batch import Batch
 from conveyor.domain.delivery_queue import DeliveryQueue
-from conveyor.domain.export import EXPORT, GIB
+from conveyor.domain.export import GIB
 from conveyor.domain.ids import CallerId, JobId, RunId, ulid
 from conveyor.domain.job import Job
-from conveyor.domain.outbox import Channel
 from conveyor.domain.rerun import parse_statuses
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.run import Run
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import Task, TaskStatus
-from conveyor.domain.webhook import NewWebhook, Webhook
+from conveyor.domain.webhook import Webhook
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies, BodyName
-from conveyor.ports.clock import Clock
+from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.coordination import Coordination
+from conveyor.ports.encryption import KeyRing
+from conveyor.ports.gateway import Gateway
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.step_functions import StepFunctions
 from conveyor.ports.tasks import Tasks
-from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Held, Work
+from conveyor.settings import Settings
 from conveyor.steps.add_tasks import AddTasks
 from conveyor.steps.complete import Complete
 from conveyor.steps.control import ControlWorker
 from conveyor.steps.delete import Delete
-from conveyor.steps.deliver.channels import StepFunctionsChannel, WebhookChannel, callback_queue
+from conveyor.steps.deliver.channels import StepFunctionsChannel, WebhookChannel
 from conveyor.steps.deliver.sender import ChannelSender, OutboxSender
 from conveyor.steps.export import Export
 from conveyor.steps.file_inputs import FileInputs
@@ -55,18 +57,13 @@ from conveyor.steps.rerun import RerunJob, Rerunning
 from conveyor.steps.schedules import FireSchedules, ManageSchedules
 from conveyor.steps.settle import Settle
 from conveyor.steps.shared.attempt import Assignment, Fetched, FinishedAttempt, Result
-from conveyor.steps.shared.batch_writer import BatchWriter
-from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
-from conveyor.steps.shared.loop_slices import LoopSlices
+from conveyor.steps.shared.idempotency import Answer, Call
 from conveyor.steps.shared.sizes import DEFAULT_SIZES
 from conveyor.steps.shared.webhook_sender import WebhookSender
 from conveyor.steps.submit import SubmitJob
-from conveyor.steps.sweep.orphans import Orphans
-from conveyor.steps.sweep.retire import RetireRuns
-from conveyor.steps.sweep.stalled import StalledWork
 from conveyor.steps.sweep.sweeper import Sweeper
 from conveyor.steps.webhooks import ManageWebhooks, RotateSigningKeys
-from conveyor.steps.zip_export import ZipExport
+from conveyor.telemetry import Metrics
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.memory.blobs import MemoryBlobs
 from conveyor.testing.memory.bodies import MemoryBodies
@@ -78,11 +75,10 @@ from conveyor.testing.memory.work import MemoryWork
 from tests.harness.trace import Crash, Trace, watched
 from tests.harness.webhooks import ScriptedWebhooks
 
-P = TypeVar("P")
-
 CALLER = CallerId("caller")
 STRANGER = CallerId("stranger")
 LEASE = timedelta(seconds=30)
+SHORT = timedelta(milliseconds=5)
 RUN_LIFE = timedelta(days=30)
 BODY_LIFE = timedelta(days=30)
 KEY = "the-caller's-own-key"
@@ -109,7 +105,7 @@ class House:
     """Engines in memory and all steps over them. The ports are watched; `Trace` breaks them."""
 
     clock: FakeClock
-    ids: ClockIds
+    ids: Ids
     trace: Trace
     metadata: Metadata
     states: MemoryStepFunctions  # that wait for a run
@@ -119,7 +115,7 @@ class House:
     control_queue: ControlQueue
     bodies: Bodies
     coordination: Coordination
-    encryption: AesKeyRing
+    encryption: KeyRing
     file_inputs: FileInputs
     submit_job: SubmitJob
     add_tasks: AddTasks
@@ -243,277 +239,143 @@ def sized(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
 def a_house(
     *, limits: Limits = LIMITS, bodies: Bodies | None = None, export_bytes: int = GIB
 ) -> House:
-    """Composed as in `conveyor.app`, over memory."""
-    clock, trace = FakeClock(), Trace()
-    ids, encryption, rows = ClockIds(clock), AesKeyRing(bytes(32)), Rows(clock, LEASE)
-    fired: Counter[str] = Counter()
-    swept: Counter[str] = Counter()
-    cleared: Counter[str] = Counter()
-    woken: list[RunId] = []
-    sender_woken: list[datetime] = []
-
-    def wake_sender() -> None:
-        sender_woken.append(clock.now())
-
-    def port(port: P, name: str) -> P:
-        return watched(port, name, trace)
-
-    metadata: Metadata = port(MemoryMetadata(clock), "metadata")
-    states = MemoryStepFunctions()
-    tokens: StepFunctions = port(states, "step_functions")
-    tasks: Tasks = port(MemoryTasks(rows), "tasks")
-    work: Work = port(MemoryWork(rows), "work")
-    blobs: Blobs = port(MemoryBlobs(), "blobs")
-    queued = MemoryControlQueue(clock)
-    control_queue: ControlQueue = port(queued, "control_queue")
-    kept: Bodies = port(bodies or MemoryBodies(), "bodies")
-    coordination: Coordination = port(MemoryCoordination(clock, lease=LEASE), "coordination")
-
-    complete = Complete(
-        metadata=metadata, tasks=tasks, work=work, clock=clock, ids=ids, wake_sender=wake_sender
-    )
-    writer = BatchWriter(
-        metadata=metadata,
-        tasks=tasks,
-        work=work,
-        blobs=blobs,
-        clock=clock,
-        ids=ids,
-        wake_sender=wake_sender,
-        limits=limits,
-        check=complete.check,
-        wake=woken.append,
-        sizes=SIZES,
-    )
-    ingest = Ingest(
-        metadata=metadata, blobs=blobs, clock=clock, ids=ids, wake_sender=wake_sender, writer=writer
-    )
-
-    purge = Purge(
-        metadata=metadata,
-        tasks=tasks,
-        work=work,
-        bodies=kept,
-        blobs=blobs,
-        clock=clock,
-    )
-
-    stalled = StalledWork(
-        metadata=metadata,
-        control_queue=control_queue,
-        blobs=blobs,
-        clock=clock,
-        is_due=complete.is_due,
-        check=complete.check,
-    )
-    orphans = Orphans(
-        metadata=metadata,
-        tasks=tasks,
-        bodies=kept,
-        blobs=blobs,
-        clock=clock,
-        body_life=BODY_LIFE,
-    )
-    delete = Delete(
-        metadata=metadata,
-        work=work,
-        control_queue=control_queue,
-        clock=clock,
-        ids=ids,
-        wake_sender=wake_sender,
-        wake=woken.append,
-    )
-    retire = RetireRuns(
-        metadata=metadata,
-        clock=clock,
-        run_life=RUN_LIFE,
-        delete_run=delete.run,
-    )
-
-    zip_export = ZipExport(tasks=tasks, bodies=kept, blobs=blobs, clock=clock, cap=export_bytes)
-    exporting = Export(
-        metadata=metadata,
-        blobs=blobs,
-        control_queue=control_queue,
-        clock=clock,
-        ids=ids,
-        make=zip_export.write,
-    )
-    idempotency = Idempotency(metadata=metadata, clock=clock)
-    told = ScriptedWebhooks()
-    webhooks: Webhooks = port(told, "webhooks")
-    sender = WebhookSender(webhooks=webhooks, metadata=metadata, encryption=encryption, clock=clock)
-    callbacks, heartbeats = (
-        StepFunctionsChannel(
-            metadata=metadata, clock=clock, encryption=encryption, step_functions=tokens, name=name
-        )
-        for name in (Channel.STEP_FUNCTIONS, Channel.HEARTBEAT)
-    )
-    manage_webhooks = ManageWebhooks(
-        metadata=metadata,
-        sender=sender,
-        clock=clock,
-        ids=ids,
-        wake_sender=wake_sender,
-    )
-
-    async def vet(caller: CallerId, asked: NewWebhook) -> Webhook:
-        return await manage_webhooks.vet(caller, asked.url, signature=bool(asked.signature))
-
+    """The real composition over memory, with what it does by chance or by time made certain."""
+    clock, trace, states, told = FakeClock(), Trace(), MemoryStepFunctions(), ScriptedWebhooks()
+    settings = _settings(limits, export_bytes)
+    engines = _watched(_memory_engines(clock, states, told, bodies), trace)
+    steps = build_steps(settings, engines, Metrics(), SIZES)
+    others = steps.deliver.channels[1:]
+    callbacks, heartbeats = (one.channel for one in others)
+    assert isinstance(callbacks, StepFunctionsChannel)
+    assert isinstance(heartbeats, StepFunctionsChannel)
+    sender_woken, woken = _Bell(clock), _Heard()
+    others[-1].woken = sender_woken
+    steps.dispatcher.discovery.changed = woken
+    for channel in others:
+        channel.idle = SHORT
+    fired, swept, cleared = Counter[str](), Counter[str](), Counter[str]()
+    steps.sweep.count = lambda action, times: swept.update({action: times})
+    steps.sweep.cleared = lambda kind, times: cleared.update({kind: times})
     return House(
         clock=clock,
-        ids=ids,
+        ids=engines.ids,
         trace=trace,
-        metadata=metadata,
+        metadata=engines.metadata,
         states=states,
-        tasks=tasks,
-        work=work,
-        blobs=blobs,
-        control_queue=control_queue,
-        bodies=kept,
-        coordination=coordination,
-        encryption=encryption,
+        tasks=engines.tasks,
+        work=engines.work,
+        blobs=engines.blobs,
+        control_queue=engines.control_queue,
+        bodies=engines.bodies,
+        coordination=engines.coordination,
+        encryption=engines.encryption,
+        told=told,
+        file_inputs=steps.file_inputs,
+        submit_job=steps.submit,
+        add_tasks=steps.add_tasks,
+        lifecycle=steps.lifecycle,
+        complete=steps.complete,
+        ingest=steps.ingest,
+        settle=replace(steps.settle, outage=timedelta(milliseconds=1)),
+        control_worker=steps.control_worker,
+        sweep=steps.sweep,
+        read=steps.read,
+        rerun_job=steps.rerun,
+        delete=steps.delete,
+        purge=steps.purge,
+        exporting=steps.export,
+        callbacks=callbacks,
+        heartbeats=heartbeats,
+        callback_sender=OutboxSender(others),
+        manage_webhooks=steps.manage_webhooks,
+        rotate=replace(steps.rotate_signing_keys, secret=lambda: bytes(range(32))),
+        webhook_sender=a_webhook_sender(engines.metadata, clock, steps.manage_webhooks.sender),
+        fire=replace(steps.fire, count=lambda what: fired.update([what])),
+        rescheduling=steps.manage_schedules,
         fired=fired,
         swept=swept,
         cleared=cleared,
-        woken=woken,
-        sender_woken=sender_woken,
-        told=told,
-        manage_webhooks=manage_webhooks,
-        rotate=RotateSigningKeys(
-            metadata=metadata,
-            encryption=encryption,
-            clock=clock,
-            ids=ids,
-            secret=lambda: bytes(range(32)),
-        ),
-        webhook_sender=a_webhook_sender(metadata, clock, sender),
-        complete=complete,
-        ingest=ingest,
-        file_inputs=FileInputs(
-            metadata=metadata,
-            blobs=blobs,
-            clock=clock,
-            ids=ids,
-            most_bytes=limits.list_bytes,
-        ),
-        submit_job=SubmitJob(
-            metadata=metadata,
-            tasks=tasks,
-            work=work,
-            blobs=blobs,
-            control_queue=control_queue,
-            encryption=encryption,
-            idempotency=idempotency,
-            clock=clock,
-            ids=ids,
-            limits=limits,
-            slices=LoopSlices(clock=clock),
-            vet=vet,
-            wake=woken.append,
-            sizes=SIZES,
-            takes_tokens=True,
-        ),
-        add_tasks=AddTasks(
-            metadata=metadata,
-            blobs=blobs,
-            control_queue=control_queue,
-            idempotency=idempotency,
-            clock=clock,
-            ids=ids,
-            limits=limits,
-            slices=LoopSlices(clock=clock),
-            writer=writer,
-        ),
-        lifecycle=Lifecycle(
-            metadata=metadata,
-            work=work,
-            clock=clock,
-            ids=ids,
-            wake_sender=wake_sender,
-            check=complete.check,
-            wake=woken.append,
-        ),
-        rerun_job=RerunJob(
-            metadata=metadata,
-            tasks=tasks,
-            work=work,
-            blobs=blobs,
-            control_queue=control_queue,
-            encryption=encryption,
-            idempotency=idempotency,
-            clock=clock,
-            ids=ids,
-            limits=limits,
-            check=complete.check,
-            wake=woken.append,
-            sizes=SIZES,
-        ),
-        delete=delete,
-        callbacks=callbacks,
-        heartbeats=heartbeats,
-        callback_sender=OutboxSender(
-            [
-                ChannelSender(
-                    metadata=metadata,
-                    clock=clock,
-                    channel=channel,
-                    queue=callback_queue(channel.name),
-                    idle=timedelta(milliseconds=5),
-                )
-                for channel in (callbacks, heartbeats)
-            ]
-        ),
-        purge=purge,
-        exporting=exporting,
-        fire=FireSchedules(
-            metadata=metadata,
-            control_queue=control_queue,
-            clock=clock,
-            ids=ids,
-            count=lambda what: fired.update([what]),
-        ),
-        rescheduling=ManageSchedules(metadata=metadata, encryption=encryption, clock=clock),
-        settle=Settle(
-            metadata=metadata,
-            tasks=tasks,
-            work=work,
-            bodies=kept,
-            clock=clock,
-            ids=ids,
-            wake_sender=wake_sender,
-            check=complete.check,
-            wake=woken.append,
-            outage=timedelta(milliseconds=1),
-        ),
-        control_worker=ControlWorker(
-            control_queue,
-            {
-                INGEST: ingest_handler(ingest),
-                PURGE: purge_handler(purge),
-                EXPORT: export_handler(exporting),
-            },
-            clock,
-        ),
-        read=Read(
-            metadata=metadata,
-            tasks=tasks,
-            bodies=kept,
-            blobs=blobs,
-            coordination=coordination,
-            clock=clock,
-        ),
-        sweep=Sweeper(
-            metadata=metadata,
-            tasks=tasks,
-            work=work,
-            bodies=kept,
-            clock=clock,
-            checks=(*stalled.checks(), *orphans.checks(), *retire.checks()),
-            count=lambda action, times: swept.update({action: times}),
-            cleared=lambda kind, times: cleared.update({kind: times}),
-        ),
+        woken=woken.runs,
+        sender_woken=sender_woken.rung_at,
     )
+
+
+def _settings(limits: Limits, export_bytes: int) -> Settings:
+    """Without quotas, whose reads would be calls of ports in every scenario."""
+    given = {
+        name: getattr(limits, name)
+        for name in Limits.__struct_fields__
+        if name in Settings.__struct_fields__
+    }
+    settings = Settings(
+        **given,
+        export_bytes=export_bytes,
+        unused_file_inputs=0,
+        active_exports=0,
+        lease=LEASE,
+        body_life=BODY_LIFE,
+        scheduled_run_life=RUN_LIFE,
+        step_functions="aws:",
+    )
+    assert settings.limits == limits
+    return settings
+
+
+def _memory_engines(
+    clock: FakeClock,
+    states: MemoryStepFunctions,
+    told: ScriptedWebhooks,
+    bodies: Bodies | None,
+) -> Engines:
+    rows = Rows(clock, LEASE)
+    return Engines(
+        clock=clock,
+        ids=ClockIds(clock),
+        metadata=MemoryMetadata(clock),
+        tasks=MemoryTasks(rows),
+        work=MemoryWork(rows),
+        control_queue=MemoryControlQueue(clock),
+        bodies=bodies or MemoryBodies(),
+        blobs=MemoryBlobs(),
+        coordination=MemoryCoordination(clock, lease=LEASE),
+        gateway=Mock(spec=Gateway),
+        step_functions=states,
+        webhooks=told,
+        encryption=AesKeyRing(bytes(32)),
+        link_secret=bytes(32),
+        disk_space=Mock(),
+    )
+
+
+def _watched(engines: Engines, trace: Trace) -> Engines:
+    names = ports().keys() - {"clock", "ids", "encryption", "gateway"}
+    return replace(
+        engines, **{name: watched(getattr(engines, name), name, trace) for name in names}
+    )
+
+
+class _Heard(set[RunId]):
+    """The runs that the dispatcher was woken for, each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs: list[RunId] = []
+
+    def add(self, run_id: RunId) -> None:
+        self.runs.append(run_id)
+
+
+class _Bell(asyncio.Event):
+    """Knows when the outbox sender was woken."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.rung_at: list[datetime] = []
+
+    def set(self) -> None:
+        self.rung_at.append(self._clock.now())
+        super().set()
 
 
 def a_webhook_sender(
@@ -528,7 +390,7 @@ def a_webhook_sender(
             metadata=metadata, clock=clock, sender=sender, chance=chance, lasting=LEASE
         ),
         queue=DeliveryQueue(chance=chance),
-        idle=timedelta(milliseconds=5),
+        idle=SHORT,
     )
 
 

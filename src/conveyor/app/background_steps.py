@@ -51,9 +51,9 @@ def build_control_worker(
     stores: Stores, ingest: Ingest, purge: Purge, export: Export
 ) -> ControlWorker:
     handlers = {
-        INGEST: ingest_handler(ingest),
-        PURGE: purge_handler(purge),
-        EXPORT: export_handler(export),
+        INGEST: _ingest_handler(ingest),
+        PURGE: _purge_handler(purge),
+        EXPORT: _export_handler(export),
     }
     return ControlWorker(stores.control_queue, handlers, stores.clock)
 
@@ -69,7 +69,7 @@ def build_ingest(stores: Stores, writer: BatchWriter) -> Ingest:
     )
 
 
-def ingest_handler(ingest: Ingest) -> Handler:
+def _ingest_handler(ingest: Ingest) -> Handler:
     async def handle(payload: Mapping[str, str], turn: Turn) -> Mapping[str, str] | None:
         ahead = await ingest.run(RunId(payload["run_id"]), int(payload["first"]), turn)
         return ingest_payload(ahead) if ahead else None
@@ -97,7 +97,7 @@ def build_purge(stores: Stores) -> Purge:
     )
 
 
-def purge_handler(purge: Purge) -> Handler:
+def _purge_handler(purge: Purge) -> Handler:
     async def handle(payload: Mapping[str, str], turn: Turn) -> Mapping[str, str] | None:
         return None if await purge.run(payload["id"], turn) else payload
 
@@ -126,7 +126,7 @@ def build_export(settings: Settings, engines: Engines, quotas: Quotas) -> Export
     )
 
 
-def export_handler(export: Export) -> Handler:
+def _export_handler(export: Export) -> Handler:
     async def handle(payload: Mapping[str, str], _: Turn) -> None:
         # A file is written without a break: an export keeps its slot to its end.
         await export.run(ExportId(payload["id"]))
