@@ -61,7 +61,7 @@ def test_a_role_of_its_own_refuses_state_that_one_process_holds(
     role: str, *, by_variable: bool
 ) -> None:
     told = _run(environ={"CONVEYOR_ROLE": role}) if by_variable else _run(role)
-    _assert_refused(told, f"conveyor {role}", "'sqlite'", "conveyor serve")
+    _assert_refused(told, f"conveyor {role}", "'sqlite:'", "conveyor serve")
 
 
 def test_an_open_address_without_keys_is_refused(tmp_path: Path) -> None:

@@ -155,7 +155,8 @@ class TestPace:
             for number in range(20):
                 group.create_task(page(gateway, here.url(host=f"h{number}.example")))
         own = [one.at for one in here.heard if one.host == "a.example"]
-        assert all(at - began >= number * 0.2 for number, at in enumerate(own))
+        # 10 ms: the time of a uvloop stands still while callbacks run.
+        assert all(at - began >= number * 0.2 - 0.01 for number, at in enumerate(own))
         others = [one.at for one in here.heard if one.host != "a.example"]
         assert max(others) < own[-1]
 
@@ -168,7 +169,7 @@ class TestPace:
         async with site(answer) as here, visiting(here, **settings) as gateway:
             await page(gateway, here.url("/a"))
         assert [one.path for one in here.heard] == ["/robots.txt", "/a", "/b"]
-        assert all(one.at - began >= number * 0.06 for number, one in enumerate(here.heard))
+        assert all(one.at - began >= number * 0.06 - 0.01 for number, one in enumerate(here.heard))
 
     async def test_who_would_wait_for_long_is_sent_back_with_times_apart(self) -> None:
         async with site() as here, visiting(here, delay=timedelta(seconds=30)) as gateway:

@@ -47,7 +47,7 @@ from conveyor.steps.control import ControlWorker
 from conveyor.steps.delete import Delete
 from conveyor.steps.deliver.channels import StepFunctionsChannel, WebhookChannel
 from conveyor.steps.deliver.sender import ChannelSender, OutboxSender
-from conveyor.steps.export import Export
+from conveyor.steps.export import ExportRuns
 from conveyor.steps.file_inputs import FileInputs
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.lifecycle import Lifecycle
@@ -129,7 +129,7 @@ class House:
     rerun_job: RerunJob
     delete: Delete
     purge: Purge
-    exporting: Export
+    exporting: ExportRuns
     callbacks: StepFunctionsChannel
     heartbeats: StepFunctionsChannel
     callback_sender: OutboxSender  # for ends of runs and heartbeats

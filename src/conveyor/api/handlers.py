@@ -26,7 +26,7 @@ from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import InvalidArgument
 from conveyor.steps.add_tasks import AddTasks
 from conveyor.steps.delete import Delete
-from conveyor.steps.export import Export
+from conveyor.steps.export import ExportRuns
 from conveyor.steps.file_inputs import FileInputs
 from conveyor.steps.lifecycle import Lifecycle
 from conveyor.steps.progress import ProgressFeed
@@ -65,7 +65,7 @@ class Handlers:
     lifecycle: Lifecycle
     reruns: RerunJob
     deleting: Delete
-    exporting: Export
+    exporting: ExportRuns
     read: Read
     progress: ProgressFeed
     public_url: str | None = None

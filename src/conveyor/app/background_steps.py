@@ -23,7 +23,7 @@ from conveyor.steps.deliver.channels import (
     callback_queue,
 )
 from conveyor.steps.deliver.sender import ChannelSender, OutboxSender
-from conveyor.steps.export import Export
+from conveyor.steps.export import ExportRuns
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.purge import Purge
 from conveyor.steps.shared.batch_writer import BatchWriter
@@ -48,7 +48,7 @@ EXPORTS = SlotLimits(slots=4, per_caller=1)
 
 
 def build_control_worker(
-    stores: Stores, ingest: Ingest, purge: Purge, export: Export
+    stores: Stores, ingest: Ingest, purge: Purge, export: ExportRuns
 ) -> ControlWorker:
     handlers = {
         INGEST: _ingest_handler(ingest),
@@ -107,7 +107,7 @@ def _purge_handler(purge: Purge) -> Handler:
     return Handler(handle, give_up, limits=PURGES)
 
 
-def build_export(settings: Settings, engines: Engines, quotas: Quotas) -> Export:
+def build_export(settings: Settings, engines: Engines, quotas: Quotas) -> ExportRuns:
     zip_export = ZipExport(
         tasks=engines.tasks,
         bodies=engines.bodies,
@@ -115,7 +115,7 @@ def build_export(settings: Settings, engines: Engines, quotas: Quotas) -> Export
         clock=engines.clock,
         cap=settings.export_bytes,
     )
-    return Export(
+    return ExportRuns(
         metadata=engines.metadata,
         blobs=engines.blobs,
         control_queue=engines.control_queue,
@@ -126,7 +126,7 @@ def build_export(settings: Settings, engines: Engines, quotas: Quotas) -> Export
     )
 
 
-def _export_handler(export: Export) -> Handler:
+def _export_handler(export: ExportRuns) -> Handler:
     async def handle(payload: Mapping[str, str], _: Turn) -> None:
         # A file is written without a break: an export keeps its slot to its end.
         await export.run(ExportId(payload["id"]))

@@ -28,7 +28,7 @@ from conveyor.steps.delete import Delete
 from conveyor.steps.deliver.sender import OutboxSender
 from conveyor.steps.dispatch.config import DispatchConfig
 from conveyor.steps.dispatch.dispatcher import Dispatcher
-from conveyor.steps.export import Export
+from conveyor.steps.export import ExportRuns
 from conveyor.steps.file_inputs import FileInputs
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.lifecycle import Lifecycle
@@ -66,7 +66,7 @@ class Steps:
     fire: FireSchedules
     ingest: Ingest
     purge: Purge
-    export: Export
+    export: ExportRuns
     control_worker: ControlWorker
     dispatcher: Dispatcher
     settle: Settle

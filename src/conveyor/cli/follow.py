@@ -42,7 +42,7 @@ class Gone(ConveyorError):
     """There is no run to follow, or there is none any more."""
 
 
-class FollowedRun(msgspec.Struct, frozen=True):
+class FinishedRun(msgspec.Struct, frozen=True):
     """The run at its end, and the document that shows it."""
 
     run: Run
@@ -70,7 +70,7 @@ def how_to_follow(job_id: str) -> str:
     return f"The run goes on. Follow it again with: conveyor status {plain(job_id)} --follow"
 
 
-def follow(service: Endpoint, job_id: str, run_id: str | None, *, quiet: bool) -> FollowedRun:
+def follow(service: Endpoint, job_id: str, run_id: str | None, *, quiet: bool) -> FinishedRun:
     """Wait for the end of that run, or of the job's latest; `Gone` if it is deleted.
 
     The first call reports a service that cannot be reached. From then on an outage is waited out.
@@ -107,17 +107,17 @@ def latest_run_id(client: Conveyor, job_id: str) -> str:
     return job.latest_run.run_id
 
 
-def _with_job(client: Conveyor, job_id: str, raw: bytes) -> FollowedRun:
+def _with_job(client: Conveyor, job_id: str, raw: bytes) -> FinishedRun:
     """Shown by the job's own document while its latest run is this one."""
     run = decoded(raw, Run)
     try:
         of_job = client.request("GET", "jobs", job_id)
     except ApiError:
-        return FollowedRun(run, raw, None)
+        return FinishedRun(run, raw, None)
     job = decoded(of_job, Job)
     if job.latest_run and job.latest_run.run_id == run.run_id:
-        return FollowedRun(job.latest_run, of_job, job)
-    return FollowedRun(run, raw, None)
+        return FinishedRun(job.latest_run, of_job, job)
+    return FinishedRun(run, raw, None)
 
 
 class _Standstill(threading.Thread):

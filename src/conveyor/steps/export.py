@@ -13,8 +13,14 @@ import msgspec
 import structlog
 
 from conveyor.domain import export as life
-from conveyor.domain.export import Export as Row
-from conveyor.domain.export import ExportStatus, Unmade, export_blob, export_message, files_of
+from conveyor.domain.export import (
+    Export,
+    ExportStatus,
+    Unmade,
+    export_blob,
+    export_message,
+    files_of,
+)
 from conveyor.domain.ids import CallerId, ExportId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.run import Run, RunStatus
@@ -32,7 +38,7 @@ PAGE = 100
 log = structlog.get_logger()
 
 Wanted = Callable[[], Awaitable[bool]]
-Make = Callable[[Row, Job, Wanted], Awaitable[int | Unmade]]
+Make = Callable[[Export, Job, Wanted], Awaitable[int | Unmade]]
 
 
 class Download(msgspec.Struct, frozen=True):
@@ -45,7 +51,7 @@ class Download(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Export:
+class ExportRuns:
     metadata: Metadata
     blobs: Blobs
     control_queue: ControlQueue
@@ -54,7 +60,7 @@ class Export:
     make: Make
     quota: Check = unlimited
 
-    async def start(self, caller: CallerId, job_id: JobId, run_id: RunId) -> Row:
+    async def start(self, caller: CallerId, job_id: JobId, run_id: RunId) -> Export:
         """Promise an export of a run as it will be found; a live one is exported as it stands.
 
         While one is being made, that one.
@@ -62,11 +68,11 @@ class Export:
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
         now = self.clock.now()
-        async for begun in every_of_run(self.metadata, Row, run.id):
+        async for begun in every_of_run(self.metadata, Export, run.id):
             if not (begun.has_ended or life.is_over(begun, now)):
                 return begun  # one at a time is enough: it is as good as another
         await self.quota(QuotaDemand(caller=caller, exports=1))
-        export = Row(
+        export = Export(
             id=ExportId(self.ids.new()),
             job_id=job.id,
             run_id=run.id,
@@ -82,17 +88,17 @@ class Export:
 
     async def find(
         self, caller: CallerId, job_id: JobId, run_id: RunId, export_id: ExportId
-    ) -> Row:
+    ) -> Export:
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
-        export = await self.metadata.get(Row, export_id)
+        export = await self.metadata.get(Export, export_id)
         if export is None or export.run_id != run.id or life.is_over(export, self.clock.now()):
             raise NotFound("No such export")
         return export
 
     async def open(self, export_id: ExportId) -> Download:
         """The file that a signed link names; the link is the authority."""
-        export = await self.metadata.get(Row, export_id)
+        export = await self.metadata.get(Export, export_id)
         if export is None or export.status is not ExportStatus.COMPLETED:
             raise NotFound("No such export")
         key = export_blob(export)
@@ -117,16 +123,16 @@ class Export:
 
     async def abandon(self, export_id: ExportId) -> None:
         """Give an export up that cannot be made."""
-        while (export := await self.metadata.get(Row, export_id)) and not export.has_ended:
+        while (export := await self.metadata.get(Export, export_id)) and not export.has_ended:
             with suppress(Stale):
                 await self.metadata.commit(life.failed(export, life.GAVE_UP))
                 _say(life.failed(export, life.GAVE_UP))
         if export and export.status is ExportStatus.FAILED:
             await self._clear(export)
 
-    async def _claimed(self, export_id: ExportId) -> Row | None:
+    async def _claimed(self, export_id: ExportId) -> Export | None:
         """The export under a new claim, with nothing left of those before; None if it is over."""
-        while (export := await self.metadata.get(Row, export_id)) and not export.has_ended:
+        while (export := await self.metadata.get(Export, export_id)) and not export.has_ended:
             if life.is_over(export, self.clock.now()):
                 return None
             claimed = life.begun(export)
@@ -137,7 +143,7 @@ class Export:
                 return claimed
         return None
 
-    async def _made(self, export: Row, job: Job) -> int | Unmade:
+    async def _made(self, export: Export, job: Job) -> int | Unmade:
         try:
             return await self.make(export, job, lambda: self._is_wanted(export))
         except StorageFull:
@@ -148,7 +154,7 @@ class Export:
                 raise
             return Unmade()  # whoever claimed it next has cleared away what was begun here
 
-    async def _finish(self, export: Row, made: int | Unmade) -> None:
+    async def _finish(self, export: Export, made: int | Unmade) -> None:
         if isinstance(made, int):
             is_told = await self._tell(export, lambda row: life.completed(row, made))
         else:
@@ -162,9 +168,9 @@ class Export:
         if await self._job_of(export) is None:
             await self._drop(export)
 
-    async def _tell(self, export: Row, move: Callable[[Row], Row]) -> bool:
+    async def _tell(self, export: Export, move: Callable[[Export], Export]) -> bool:
         """Write how it ended, if this claim is still the one to say so."""
-        while await self._is_wanted(export) and (row := await self.metadata.get(Row, export.id)):
+        while await self._is_wanted(export) and (row := await self.metadata.get(Export, export.id)):
             ended = move(row)
             with suppress(Stale):
                 await self.metadata.commit(ended)
@@ -172,13 +178,13 @@ class Export:
                 return True
         return False
 
-    async def _is_wanted(self, export: Row) -> bool:
+    async def _is_wanted(self, export: Export) -> bool:
         """Whether this claim is to go on."""
-        row = await self.metadata.get(Row, export.id)
+        row = await self.metadata.get(Export, export.id)
         is_held = row is not None and not row.has_ended and row.claim_no == export.claim_no
         return is_held and await self._job_of(export) is not None
 
-    async def _job_of(self, export: Row) -> Job | None:
+    async def _job_of(self, export: Export) -> Job | None:
         """The job, as long as somebody can have this export of it."""
         job = await self.metadata.get(Job, export.job_id)
         run = await self.metadata.get(Run, export.run_id)
@@ -191,17 +197,17 @@ class Export:
         )
         return None if is_gone else job
 
-    async def _drop(self, export: Row) -> None:
+    async def _drop(self, export: Export) -> None:
         await self._clear(export)
         with suppress(Stale):  # the purge of its run was first
             await self.metadata.commit(Removed(export))
 
-    async def _clear(self, export: Row) -> None:
+    async def _clear(self, export: Export) -> None:
         while keys := await self.blobs.keys(files_of(export), limit=PAGE):
             await self.blobs.delete(keys)
 
 
-def _say(export: Row) -> None:
+def _say(export: Export) -> None:
     ids = {"export_id": export.id, "job_id": export.job_id, "run_id": export.run_id}
     if export.status is ExportStatus.COMPLETED:
         log.info("export.completed", length=export.length, **ids)

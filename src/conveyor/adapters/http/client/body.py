@@ -48,7 +48,7 @@ class BodyReader:
 
     async def _gather(self, inflow: "BodyStream", spool: Callable[[], Spool]) -> bytes | Spool:
         pieces, size = [], 0
-        while piece := await inflow.piece():
+        while piece := await inflow.chunk():
             pieces.append(piece)
             size += len(piece)
             if size > self._small:
@@ -65,7 +65,7 @@ class BodyReader:
                 if size > self._largest:
                     raise BodyTooLarge  # noqa: TRY301  # the spool is discarded for it as for all else
                 await room.write(piece)
-                piece = await inflow.piece()
+                piece = await inflow.chunk()
         except BaseException:
             await room.discard()
             raise
@@ -74,7 +74,7 @@ class BodyReader:
     async def beginning(self, answer: Connection, most: int) -> bytes:
         """At least `most` bytes of a body, or all of it."""
         inflow, pieces, size = self.inflow(answer), [], 0
-        while size < most and (piece := await inflow.piece()):
+        while size < most and (piece := await inflow.chunk()):
             pieces.append(piece)
             size += len(piece)
         return b"".join(pieces)
@@ -95,7 +95,7 @@ class BodyStream:
         self._came = 0
         self._pieces: Iterator[bytes] = iter(())
 
-    async def piece(self) -> bytes:
+    async def chunk(self) -> bytes:
         while (piece := next(self._pieces, None)) is None:
             chunk = await self._chunk()
             if not chunk:
