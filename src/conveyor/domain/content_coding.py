@@ -1,7 +1,7 @@
 """Streaming decoders for compressed content: bounded pieces out, corrupt or cut content detected.
 
 HTTP bodies and uploaded lists both use them. None decodes more than `PIECE` bytes at a time, since
-a few compressed bytes may hold gigabytes; whoever drives them counts and stops.
+a few compressed bytes may hold gigabytes; the caller counts and stops.
 """
 
 import sys

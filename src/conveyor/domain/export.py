@@ -119,7 +119,7 @@ def spool_blob(export: Export, part: str) -> str:
 
 
 def files_of(export: Export) -> str:
-    """What the keys of all files of an export begin with, whoever made them."""
+    """The prefix of the keys of all files of an export, of every claim."""
     return f"{exports_of(export.job_id, export.run_id)}{export.id}."
 
 

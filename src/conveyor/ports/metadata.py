@@ -102,7 +102,7 @@ class Metadata(Protocol):
         of version n, and is stored as version n + 1. `Removed` removes its row, if it is there.
         `Stale` when one of these conditions does not hold.
 
-        An `IdempotencyRecord` claims its key: `KeyTaken` when an unexpired claim stands, whoever made it; an
+        An `IdempotencyRecord` claims its key: `KeyTaken` when an unexpired claim stands; an
         expired one is replaced. When both hold, `KeyTaken` is raised, not `Stale`.
         """
         ...

@@ -152,7 +152,7 @@ class ExportRuns:
         except NotFound:
             if await self._is_wanted(export):
                 raise
-            return Unmade()  # whoever claimed it next has cleared away what was begun here
+            return Unmade()  # the next claim has cleared away what was begun here
 
     async def _finish(self, export: Export, made: int | Unmade) -> None:
         if isinstance(made, int):
@@ -164,7 +164,7 @@ class ExportRuns:
             )
         if not is_told:
             await self.blobs.delete([export_blob(export)])
-        # After the row: whoever deletes the run from now on finds the file.
+        # After the row: a delete of the run finds the file from now on.
         if await self._job_of(export) is None:
             await self._drop(export)
 

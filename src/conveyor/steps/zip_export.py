@@ -92,7 +92,7 @@ class ZipExport:
         try:
             await self.blobs.delete([spool_blob(export, part) for part in (DIRECTORY, LINES)])
         except Unavailable:
-            return  # whoever clears the export away finds them by their names
+            return  # the purge of the export finds them by their names
 
     async def _content(
         self,

@@ -57,7 +57,7 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 
 async def to_the_end(call: Callable[..., T], *given: object) -> T:
-    """Run a call in a thread. Whoever is cancelled meanwhile waits for its end: a file must not be
+    """Run a call in a thread. A caller that is cancelled meanwhile waits for its end: a file must not be
     closed, nor its number given to another, while a thread is still about to write to it.
     """
     running = asyncio.ensure_future(asyncio.to_thread(call, *given))
@@ -95,7 +95,7 @@ def below(folder: Path, name: str) -> Path:
 def in_folder(folder: str | Path, create: Callable[[], T], *, sync: bool) -> T:
     """Create something in a folder, making it first if need be.
 
-    More than once if need be: whoever removes a folder's last object removes the folder.
+    More than once if need be: the call that removes a folder's last object removes the folder.
     """
     for _ in range(MOST_TRIES):
         try:

@@ -314,7 +314,7 @@ def _connect(path: Path, *, read_only: bool = False) -> apsw.Connection:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock: whoever has it knows that every earlier owner is dead."""
+    """Hold the folder's lock: its holder knows that every earlier owner is dead."""
     descriptor = _open_lock(folder)
     try:
         try:
