@@ -17,8 +17,8 @@ from conveyor.ports.step_functions import Sent
 from tests.aws.endpoint import THROTTLED, Endpoint, an_endpoint, bad_weather
 from tests.aws.state_machines import a_machine, until
 from tests.emulators import Emulator
+from tests.harness.memory_service import A_PAGE, CALLER, House, a_house
 from tests.harness.programs import Program, mock_gateway, service
-from tests.unit.kit import A_PAGE, CALLER, House, a_house
 
 ON = {"CONVEYOR_STEP_FUNCTIONS": "aws:", "CONVEYOR_GRACE": "200ms"}
 KEY = {"X-API-Key": "an-api-key"}

@@ -31,7 +31,7 @@ from tests.aws.endpoint import (
     an_endpoint,
     refusal,
 )
-from tests.unit.kit import until
+from tests.harness.memory_service import until
 
 TOKEN = "AQCEAAAAKgAAAAMAAAAA-a-token-of-mine"
 

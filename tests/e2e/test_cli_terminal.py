@@ -24,7 +24,7 @@ import pytest
 
 from tests.e2e.polling import ended, until
 from tests.harness.programs import Program, free_port, service
-from tests.unit.answers_kit import Answer, Answers, served
+from tests.harness.scripted_server import Answer, Answers, served
 
 SECRET = "an-api-key"
 OK = "https://ok.example/"

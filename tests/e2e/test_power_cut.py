@@ -29,7 +29,7 @@ from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.ports.work import Work
 from conveyor.settings import Settings
 from conveyor.testing.factories import gateway_refusal
-from tests.unit.segments_kit import Disk, watched
+from tests.harness.segments import Disk, watched
 
 CUTS = 25  # of each history: with those of `make test-long` 200 in all
 JOBS = 4

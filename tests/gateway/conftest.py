@@ -7,7 +7,7 @@ import pytest
 import uvloop
 
 from tests.gateway.stage import Opened
-from tests.unit import gateway_kit
+from tests.harness import gateways
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -18,7 +18,7 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 def opened(request: pytest.FixtureRequest) -> Opened:
     """Opens each gateway in turn on a server's address, which is the page to ask for as well."""
     each: dict[str, Opened] = {
-        "zenrows": gateway_kit.opened,
-        "direct": gateway_kit.opened_directly,
+        "zenrows": gateways.opened,
+        "direct": gateways.opened_directly,
     }
     return each[request.param]

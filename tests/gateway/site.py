@@ -10,7 +10,7 @@ from typing import Any
 from conveyor.adapters.http.direct import DirectGateway
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 from tests.gateway.stage import OK, Line, playing
-from tests.unit.gateway_kit import KEY, THIS_MACHINE, Spools
+from tests.harness.gateways import KEY, THIS_MACHINE, Spools
 
 HERE = "127.0.0.1"
 

@@ -19,9 +19,8 @@ from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.mock_gateway.server import MockGateway
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 from tests.gateway.stage import OK, Line, Opened, playing, saying, sized
-from tests.harness.programs import free_port
-from tests.unit import gateway_kit
-from tests.unit.gateway_kit import (
+from tests.harness import gateways
+from tests.harness.gateways import (
     KEY,
     MIB,
     UNREACHABLE,
@@ -33,6 +32,7 @@ from tests.unit.gateway_kit import (
     refused,
     until,
 )
+from tests.harness.programs import free_port
 
 TARGET = "https://ok.example/"
 OTHER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother"
@@ -124,7 +124,7 @@ class TestKeeping:
             await line.say(OTHER)
             await line.gone()
 
-        async with playing(play) as stage, gateway_kit.opened(stage.url) as gateway:
+        async with playing(play) as stage, gateways.opened(stage.url) as gateway:
             made = await gateway._pool.acquire()
             await until(lambda: made.is_lost)
             made.send(b"GET / HTTP/1.1\r\n\r\n")
@@ -218,7 +218,7 @@ class TestTurns:
     async def test_a_turn_that_comes_with_the_cancelling_is_passed_on(self) -> None:
         async with (
             playing(saying(OK)) as stage,
-            gateway_kit.opened(stage.url, connections=1) as gateway,
+            gateways.opened(stage.url, connections=1) as gateway,
         ):
             held = await gateway._pool.acquire()
             second, third = (asyncio.ensure_future(fetched(gateway, stage.url)) for _ in range(2))
@@ -295,9 +295,7 @@ class TestTurns:
         async with MockGateway() as mock:
             for milliseconds in (1, 2, 3, 5, 10, 30):
                 deadline = timedelta(milliseconds=milliseconds)
-                async with gateway_kit.opened(
-                    mock.url, connections=5, deadline=deadline
-                ) as gateway:
+                async with gateways.opened(mock.url, connections=5, deadline=deadline) as gateway:
                     calls = (call(gateway) for _ in range(60))
                     await asyncio.gather(*calls, return_exceptions=True)
                     assert gateway._pool._free == 5
@@ -309,7 +307,7 @@ class TestTurns:
 
 class TestReaching:
     async def test_the_next_address_is_tried(self) -> None:
-        async with playing(saying(OK)) as stage, gateway_kit.opened(stage.url) as gateway:
+        async with playing(saying(OK)) as stage, gateways.opened(stage.url) as gateway:
             [(host, port)] = await gateway._pool._resolved()
             dead = free_port()
             gateway._pool._addresses = [(host, dead), (host, port)]
@@ -341,7 +339,7 @@ class TestReaching:
 
         async with playing(play) as stage:
             place = stage.url.split("/")[2]
-            async with gateway_kit.opened(url.replace("HOST", place)) as gateway:
+            async with gateways.opened(url.replace("HOST", place)) as gateway:
                 await fetched(gateway, TARGET)
         assert heard[0].startswith(b"GET " + target.encode())
         assert b"\r\nHost: %b\r\n" % place.encode() in heard[0]

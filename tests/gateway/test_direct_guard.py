@@ -11,7 +11,7 @@ from conveyor.adapters.http.direct import DirectGateway
 from conveyor.domain.public_address import Reach, networks
 from tests.gateway.site import HERE, Names, Site, fetched, page, site, to, visiting
 from tests.gateway.stage import OK
-from tests.unit.gateway_kit import THIS_MACHINE, refused
+from tests.harness.gateways import THIS_MACHINE, refused
 
 NOT_ALLOWED = "target_not_allowed"
 

@@ -10,7 +10,7 @@ from conveyor.adapters.http.page_wire import Denied
 from conveyor.adapters.http.spacing import LONGEST_REST, MOST_HOSTS, PATIENCE, Spacing
 from conveyor.ports.gateway import Page, Refusal
 from tests.gateway.site import Answer, Heard, fetched, page, said, site, to, visiting
-from tests.unit.gateway_kit import refused
+from tests.harness.gateways import refused
 
 PATIENT = timedelta(seconds=PATIENCE)
 RULES = b"user-agent: *\ndisallow: /private\n\nuser-agent: mybot\ndisallow: /bots"

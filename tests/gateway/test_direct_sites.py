@@ -10,7 +10,7 @@ from conveyor.adapters.http.direct_wire import LONGEST_LANDING
 from conveyor.ports.gateway import Page, Refusal
 from tests.gateway.site import Heard, fetched, page, said, site, to, visiting
 from tests.gateway.stage import Line, playing
-from tests.unit.gateway_kit import KEY, opened_directly, refused, until
+from tests.harness.gateways import KEY, opened_directly, refused, until
 
 
 class TestAsking:

@@ -23,8 +23,7 @@ from tests.gateway.stage import (
     saying_last,
     sized,
 )
-from tests.harness.programs import free_port
-from tests.unit.gateway_kit import (
+from tests.harness.gateways import (
     MIB,
     UNREACHABLE,
     MemorySpool,
@@ -36,6 +35,7 @@ from tests.unit.gateway_kit import (
     refused,
     until,
 )
+from tests.harness.programs import free_port
 
 SOON = timedelta(milliseconds=150)
 PIECE = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"

@@ -13,9 +13,9 @@ from conveyor.mock_gateway.server import MockGateway
 from conveyor.ports.gateway import Page, PageRequest
 from tests.gateway.site import Names, fetched, said, site, visiting
 from tests.gateway.stage import OK, Line, Play, going_on, playing, saying, saying_last, sized
+from tests.harness import gateways
+from tests.harness.gateways import KEY, MIB, Spools, opened, opened_directly
 from tests.harness.programs import free_port
-from tests.unit import gateway_kit
-from tests.unit.gateway_kit import KEY, MIB, Spools, opened, opened_directly
 
 SHORT = timedelta(milliseconds=300)
 NO_HTTP = b"\x16\x03 this is no HTTP at all \x00\xff\r\n\r\n"
@@ -76,7 +76,7 @@ class TestZenrows:
         self, target: str, params: dict[str, str], signal: HealthSignal
     ) -> None:
         async with MockGateway() as mock, opened(mock.url, largest_body=MIB) as gateway:
-            answer = await gateway_kit.fetched(gateway, f"https://{target}", params=params)
+            answer = await gateways.fetched(gateway, f"https://{target}", params=params)
         assert answer.signal is signal, answer
 
     @pytest.mark.parametrize(
@@ -84,12 +84,12 @@ class TestZenrows:
     )
     async def test_an_answer_that_does_not_come_or_stops(self, target: str, limit: str) -> None:
         async with MockGateway() as mock, opened(mock.url, **{limit: SHORT}) as gateway:
-            answer = await gateway_kit.fetched(gateway, f"https://{target}")
+            answer = await gateways.fetched(gateway, f"https://{target}")
         assert answer.signal is HealthSignal.BROKEN
 
     async def test_a_reset(self) -> None:
         async with playing(reset) as stage, opened(stage.url) as gateway:
-            answer = await gateway_kit.fetched(gateway, "https://ok.example/")
+            answer = await gateways.fetched(gateway, "https://ok.example/")
         assert answer.signal is HealthSignal.BROKEN
 
     async def test_a_request_that_cannot_be_sent(self) -> None:
@@ -99,7 +99,7 @@ class TestZenrows:
 
     async def test_no_room_for_the_page_is_not_the_gateways_fault(self) -> None:
         async with MockGateway() as mock, opened(mock.url) as gateway:
-            answer = await gateway_kit.fetched(
+            answer = await gateways.fetched(
                 gateway, "https://big.example/", Spools(fails_after=MIB)
             )
         assert answer.signal is HealthSignal.ALIVE
@@ -111,7 +111,7 @@ class TestZenrows:
         with full_server() as full:
             for server in (f"127.0.0.1:{free_port()}", "gateway.invalid", f"127.0.0.1:{full}"):
                 async with opened(f"http://{server}/v1/") as gateway:
-                    answer = await gateway_kit.fetched(gateway, "https://ok.example/")
+                    answer = await gateways.fetched(gateway, "https://ok.example/")
                 assert answer.signal is HealthSignal.UNREACHABLE, server
 
     async def test_a_check_of_a_gateway_that_works(self) -> None:
@@ -163,14 +163,14 @@ class TestDirect:
             playing(play) as stage,
             opened_directly(stage.url, silence=SHORT, largest_body=MIB) as gateway,
         ):
-            assert (await gateway_kit.fetched(gateway, stage.url)).signal is signal
+            assert (await gateways.fetched(gateway, stage.url)).signal is signal
 
     async def test_a_site_that_does_not_answer_within_the_deadline(self) -> None:
         async with (
             playing(saying(b"")) as stage,
             opened_directly(stage.url, deadline=SHORT) as gateway,
         ):
-            assert (await gateway_kit.fetched(gateway, stage.url)).signal is HealthSignal.NONE
+            assert (await gateways.fetched(gateway, stage.url)).signal is HealthSignal.NONE
 
     async def test_no_connection_to_a_site(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
@@ -180,7 +180,7 @@ class TestDirect:
             for port in (free_port(), full):
                 url = f"http://127.0.0.1:{port}/"
                 async with opened_directly(url) as gateway:
-                    answer = await gateway_kit.fetched(gateway, url)
+                    answer = await gateways.fetched(gateway, url)
                 assert answer.signal is HealthSignal.UNCONNECTED
 
     async def test_a_host_without_an_address(self) -> None:
@@ -212,7 +212,7 @@ class TestDirect:
             await next(plays, reset_at_once)(line)
 
         async with playing(play) as stage, opened_directly(stage.url) as gateway:
-            assert isinstance(await gateway_kit.fetched(gateway, stage.url), Page)
+            assert isinstance(await gateways.fetched(gateway, stage.url), Page)
             assert await gateway.check()
 
     async def test_a_check_when_one_of_several_sites_is_left(self) -> None:

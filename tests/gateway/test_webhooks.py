@@ -30,8 +30,8 @@ from conveyor.testing.clock import NOON
 from tests.certificates import Authority
 from tests.gateway.site import HERE, Names
 from tests.gateway.stage import CHUNKED, UNTIL_CLOSE, Line, Play, Stage, playing
+from tests.harness.gateways import THIS_MACHINE
 from tests.harness.webhooks import GONE
-from tests.unit.gateway_kit import THIS_MACHINE
 
 HOST = "hooks.example"
 HEADERS = {"X-ZenRows-Event-Id": "01JZ", "X-Signature": "t=1,v1=2,kid=3"}

@@ -31,7 +31,7 @@ from conveyor.steps.shared.attempt import Assignment, FinishedAttempt
 from conveyor.steps.shared.sizes import Sizes
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import gateway_refusal
-from tests.unit.kit import ClockIds
+from tests.harness.memory_service import ClockIds
 
 P = TypeVar("P")
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from conveyor.telemetry import Metrics
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.contracts.control_queue import a_message
 from conveyor.testing.memory.metadata import MemoryMetadata
-from tests.unit.gateway_kit import until
+from tests.harness.gateways import until
 
 SLOW = timedelta(milliseconds=300)
 ROOM = DiskSpace(10, 100, {"rows": 7, "log": 3})

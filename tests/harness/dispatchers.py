@@ -1,0 +1,65 @@
+"""Dispatchers over the memory engines, with short intervals, for tests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace as remade
+from datetime import timedelta
+from random import Random
+
+from conveyor.domain.task import Task
+from conveyor.steps.dispatch.config import DispatchConfig
+from conveyor.steps.dispatch.dispatcher import Dispatcher
+from conveyor.steps.shared.attempt import Assignment, Result
+from tests.harness.memory_service import House, RealRounds
+
+Attempt = Callable[[Task, Assignment], Awaitable[Result]]
+
+
+def quick(**changes: object) -> DispatchConfig:
+    config = {
+        "refresh": timedelta(milliseconds=10),
+        "resync": timedelta(milliseconds=20),
+        "renewal": timedelta(milliseconds=5),
+        "shortest_idle": timedelta(milliseconds=1),
+        "longest_idle": timedelta(milliseconds=4),
+        "unavailable_wait": timedelta(milliseconds=2),
+        "grace": timedelta(seconds=5),
+    }
+    return DispatchConfig(**{**config, **changes})  # type: ignore[arg-type]
+
+
+def a_dispatcher(
+    house: House, attempt: Attempt, config: DispatchConfig | None = None
+) -> Dispatcher:
+    """A dispatcher over the house's engines."""
+    settle = remade(
+        house.settle,
+        same_key=lambda run_id: dispatcher.discovery.sharing_key(run_id),  # noqa: PLW0108 - made below
+    )
+    dispatcher = Dispatcher(
+        metadata=house.metadata,
+        work=house.work,
+        coordination=house.coordination,
+        encryption=house.encryption,
+        clock=RealRounds(house.clock),
+        attempt=attempt,
+        settle=settle.settle,
+        settle_final=settle.settle_final,
+        config=config or quick(),
+        dice=Random(7),
+    )
+    return dispatcher
+
+
+@asynccontextmanager
+async def running(*dispatchers: Dispatcher) -> AsyncIterator[None]:
+    """Dispatchers at work; told to stop, and waited for, at the end."""
+    stopping = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for dispatcher in dispatchers:
+            group.create_task(dispatcher.run(stopping))
+        try:
+            yield
+        finally:
+            stopping.set()

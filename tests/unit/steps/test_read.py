@@ -1,0 +1,314 @@
+"""What callers see: their own, all of it, and nothing that is not there."""
+
+from datetime import timedelta
+
+import pytest
+from msgspec import structs
+
+from conveyor.domain import job as job_life
+from conveyor.domain.counts import Counts
+from conveyor.domain.failure import FailureReason
+from conveyor.domain.ids import JobId, RunId, TaskId, task_ids, task_index
+from conveyor.domain.job import JobStatus, JobType
+from conveyor.domain.run import RunStatus, counts
+from conveyor.domain.task import Refused, Task, TaskStatus, new_tasks
+from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
+from conveyor.ports.metadata import LISTING_BYTES
+from conveyor.ports.tasks import PAGE_BYTES
+from conveyor.steps.read import HOT, ResultContent, ResultPart
+from conveyor.steps.shared.attempt import Fetched, FinishedAttempt, Result
+from conveyor.testing.factories import a_problem, a_run, a_task_spec
+from tests.harness.memory_service import (
+    A_PAGE,
+    CALLER,
+    STRANGER,
+    House,
+    a_house,
+    an_assignment,
+    away,
+)
+
+
+async def test_a_job_is_seen_with_its_run_and_what_is_settled_of_it() -> None:
+    house, job_id, run_id = await _drained(3)
+
+    view = await house.read.job(CALLER, job_id)
+
+    assert view.run is not None
+    assert (view.job.id, view.run.id, view.settled) == (job_id, run_id, _counts(3))
+    seen = await house.read.run(CALLER, job_id, run_id)
+    assert (seen.run, seen.settled) == (view.run, view.settled)
+
+
+async def test_others_see_nothing_of_a_job_and_neither_does_anyone_of_a_deleted_one() -> None:
+    house, job_id, run_id = await _drained(1)
+    unknown = JobId(house.ids.new())
+    for caller, name in ((STRANGER, job_id), (CALLER, unknown)):
+        with pytest.raises(NotFound):
+            await house.read.job(caller, name)
+        with pytest.raises(NotFound):
+            await house.read.run(caller, name, run_id)
+
+    await house.metadata.commit(job_life.delete(await house.job(job_id), house.clock.now()))
+
+    with pytest.raises(NotFound):
+        await house.read.job(CALLER, job_id)
+    with pytest.raises(NotFound):
+        await house.read.content_by_link(job_id, run_id, task_ids(run_id)(0))
+
+
+async def test_a_run_is_seen_only_under_its_own_job_and_while_it_is_not_deleted() -> None:
+    house, job_id, run_id = await _drained(1)
+    other_job, other_run = await house.submit(1)
+    for run in (other_run, RunId(house.ids.new())):
+        with pytest.raises(NotFound):
+            await house.read.run(CALLER, job_id, run)
+
+    deleted = structs.replace(await house.run(other_run), status=RunStatus.DELETED)
+    await house.metadata.commit(deleted)
+
+    with pytest.raises(NotFound):
+        await house.read.run(CALLER, other_job, other_run)
+    assert (await house.read.run(CALLER, job_id, run_id)).run.id == run_id
+
+
+async def test_jobs_are_paged_newest_first_and_each_is_seen_once() -> None:
+    house = a_house()
+    made = [(await house.submit(1))[0] for _ in range(5)]
+
+    seen: list[JobId] = []
+    before: str | None = None
+    for expected in (2, 2, 1):
+        page, before = await house.read.jobs(
+            CALLER, limit=2, before=before, status=JobStatus.CLOSED, kind=JobType.REGULAR
+        )
+        assert len(page) == expected
+        seen += [view.job.id for view in page]
+
+    assert before is None
+    assert seen == made[::-1]
+
+
+async def test_a_page_of_large_jobs_is_dense() -> None:
+    """Two fit into what the port gives at once."""
+    house = a_house()
+    made = [(await house.submit(1))[0] for _ in range(5)]
+    for job_id in made:
+        large = structs.replace(await house.job(job_id), metadata="x" * (LISTING_BYTES * 2 // 5))
+        await house.metadata.commit(large)
+
+    seen: list[JobId] = []
+    before: str | None = None
+    for expected in (4, 1):
+        page, before = await house.read.jobs(CALLER, limit=4, before=before, status=None, kind=None)
+        assert len(page) == expected
+        seen += [view.job.id for view in page]
+
+    assert before is None
+    assert seen == made[::-1]
+
+
+async def test_runs_are_paged_newest_first() -> None:
+    house, job_id, first = await _drained(1)
+    runs = [
+        a_run(id=RunId(house.ids.new()), job_id=job_id, status=RunStatus.COMPLETED)
+        for _ in range(2)
+    ]
+    await house.metadata.commit(*runs)
+
+    page, before = await house.read.runs(CALLER, job_id, limit=2, before=None)
+    rest, end = await house.read.runs(CALLER, job_id, limit=2, before=before)
+
+    assert [view.run.id for view in (*page, *rest)] == [runs[1].id, runs[0].id, first]
+    assert rest[0].settled == _counts(1)
+    assert end is None
+
+
+async def test_results_are_paged_in_order_each_once_also_when_filtered() -> None:
+    house, job_id, run_id = await _drained(7)
+
+    for statuses, expected in (
+        (None, 7),
+        (frozenset({TaskStatus.SUCCESSFUL}), 7),
+        (frozenset({TaskStatus.FAILED}), 0),
+    ):
+        seen: list[int] = []
+        after, more = -1, True
+        while more:
+            [part] = await _results(house, job_id, run_id, limit=3, after=after, statuses=statuses)
+            seen += [task.index for task in part.tasks]
+            more = part.next_cursor is not None
+            after = seen[-1] if seen else -1
+        assert seen == list(range(expected))
+
+    [latest] = await _results(house, job_id, None, limit=9)
+    assert len(latest.tasks) == 7
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 6, 7, 8])
+async def test_a_page_of_heavy_tasks_is_dense_and_read_in_parts(limit: int) -> None:
+    """Of these tasks two fit into what the port gives at once."""
+    house = a_house()
+    job_id, run_id = await house.submit(1)
+    heavy = a_task_spec(metadata=f'{{"key":"{"x" * (PAGE_BYTES * 2 // 5)}"}}')
+    await house.tasks.add(run_id, new_tasks(run_id, 1, [heavy] * 6))
+
+    seen: list[int] = []
+    after, more = -1, True
+    while more:
+        parts = await _results(house, job_id, run_id, limit=limit, after=after)
+        assert [part.is_last for part in parts] == [False] * (len(parts) - 1) + [True]
+        page = [task for part in parts for task in part.tasks]
+        seen += [task.index for task in page]
+        more = parts[-1].next_cursor is not None
+        assert len(page) == limit or not more
+        assert parts[-1].next_cursor == (page[-1].id if more else None)
+        after = seen[-1]
+    assert seen == list(range(7))
+
+
+async def test_the_body_of_a_successful_task_is_read_whole() -> None:
+    house, job_id, run_id = await _drained(1)
+    task_id = task_ids(run_id)(0)
+
+    for content in (
+        await house.read.content(CALLER, job_id, None, task_id),
+        await house.read.content(CALLER, job_id, run_id, task_id),
+        await house.read.content_by_link(job_id, run_id, task_id),
+    ):
+        assert (content.format, content.length) == ("html", 4)
+        assert await _whole(content) == b"page"
+
+
+async def test_a_link_to_an_unknown_job_leads_nowhere() -> None:
+    house, _, run_id = await _drained(1)
+    with pytest.raises(NotFound):
+        await house.read.content_by_link(JobId(house.ids.new()), run_id, task_ids(run_id)(0))
+
+
+@pytest.mark.parametrize("task_id", ["", "../../etc/passwd", "0" * 33, task_ids(RunId("x"))(0)])
+async def test_what_is_no_task_of_the_run_is_not_found(task_id: str) -> None:
+    house, job_id, _ = await _drained(1)
+    with pytest.raises(NotFound):
+        await house.read.content(CALLER, job_id, None, TaskId(task_id))
+    with pytest.raises(NotFound):
+        await house.read.history(CALLER, job_id, None, TaskId(task_id))
+
+
+async def test_a_task_without_a_result_says_why() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(2)
+    task_id = task_ids(run_id)
+    with pytest.raises(TaskNotReady, match="pending"):
+        await house.read.content(CALLER, job_id, None, task_id(0))
+
+    await house.drain(run_id, _page_or_refusal)
+
+    with pytest.raises(TaskUnsuccessful) as told:
+        await house.read.content(CALLER, job_id, None, task_id(1))
+    assert told.value.extras["code"] == "RESP002"
+    [line] = await house.read.history(CALLER, job_id, None, task_id(1))
+    assert (line.attempt, line.problem) == (1, a_problem("RESP002"))
+
+
+async def test_a_result_is_kept_for_as_long_as_its_job_says() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(1, result_ttl_days=2)
+    await house.drain(run_id, _page_or_refusal)
+    job, [task] = await house.job(job_id), await house.rows(run_id)
+
+    house.clock.advance(timedelta(days=2) - timedelta(microseconds=1))
+    assert not house.read.has_expired(job, task)
+    await house.read.content(CALLER, job_id, None, task.id)
+
+    house.clock.advance(timedelta(microseconds=1))
+    assert house.read.has_expired(job, task)
+    with pytest.raises(ResultExpired):
+        await house.read.content(CALLER, job_id, None, task.id)
+
+
+def _page_or_refusal(task: Task) -> Result:
+    if task_index(task.id) == 1:
+        return Refused(a_problem("RESP002"), FailureReason.BAD_TARGET, retryable=False)
+    return Fetched(content=b"page", format="html")
+
+
+async def _drained(count: int) -> tuple[House, JobId, RunId]:
+    """A job all of whose tasks were successful."""
+    house = a_house()
+    job_id, run_id = await house.submit(count)
+    await house.drain(run_id, lambda _: Fetched(content=b"page", format="html"))
+    return house, job_id, run_id
+
+
+def _counts(successful: int) -> Counts:
+    return Counts(successful=successful)
+
+
+async def _whole(content: ResultContent) -> bytes:
+    return b"".join([part async for part in content.chunks])
+
+
+async def test_counts_that_many_ask_for_are_read_once_in_a_while() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(3)
+    house.trace.forget()
+
+    for _ in range(100):
+        await house.read.job(CALLER, job_id)
+        await house.read.run(CALLER, job_id, run_id)
+    assert house.trace.of("tasks.counts") == ["tasks.counts"]
+    assert len(house.trace.of("metadata.get(Run)")) == 200  # whose status is never a late one
+
+    house.clock.advance(HOT)
+    await house.read.job(CALLER, job_id)
+    assert len(house.trace.of("tasks.counts")) == 2
+
+
+async def test_a_run_that_moved_on_is_never_shown_with_counts_from_before() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(3)
+    assert (await house.read.job(CALLER, job_id)).settled.done == 0
+
+    await house.drain(run_id, lambda _task: A_PAGE)
+
+    view = await house.read.job(CALLER, job_id)
+    assert view.run is not None
+    assert view.run.status is RunStatus.COMPLETED
+    assert counts(view.run, view.settled).successful == 3
+
+
+async def test_nobody_sees_older_counts_after_newer_ones() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(3)
+    await house.read.job(CALLER, job_id)
+    [task] = await house.work.claim({run_id: 1})
+    assignment = an_assignment(await house.job(job_id))
+    await house.settle.settle([FinishedAttempt(task, assignment, A_PAGE)])
+
+    [listed], _ = await house.read.runs(CALLER, job_id, limit=9, before=None)
+    assert listed.settled.successful == 1
+    assert (await house.read.job(CALLER, job_id)).settled.successful == 1
+
+
+async def test_counts_are_read_when_there_is_nobody_to_share_them() -> None:
+    house = a_house()
+    job_id, _ = await house.submit(3)
+    for call in ("coordination.recall", "coordination.remember"):
+        with away(house.trace, call, Unavailable("away")):
+            assert (await house.read.job(CALLER, job_id)).settled.done == 0
+
+
+async def _results(
+    house: House,
+    job_id: JobId,
+    run_id: RunId | None,
+    *,
+    limit: int,
+    after: int = -1,
+    statuses: frozenset[TaskStatus] | None = None,
+) -> list[ResultPart]:
+    _, parts = await house.read.results(
+        CALLER, job_id, run_id, limit=limit, after=after, statuses=statuses
+    )
+    return [part async for part in parts]
