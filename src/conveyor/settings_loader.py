@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from conveyor.domain.json_errors import LONGEST_SHOWN, brief
+from conveyor.domain.json_bodies import LONGEST_SHOWN, brief
 from conveyor.domain.public_address import networks
 from conveyor.domain.submission import LEAST_TASK_BYTES
 from conveyor.errors import RefusedToStart

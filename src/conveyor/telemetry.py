@@ -25,8 +25,8 @@ from conveyor.domain.counts import NANO, NOTHING
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import RunId
 from conveyor.domain.outbox import DeliveryResult
+from conveyor.domain.progress import Waiting
 from conveyor.domain.task import NewRow, Settlement, Task, TaskStatus
-from conveyor.domain.waiting import Waiting
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
 from conveyor.ports.tasks import TaskPage, Tasks

@@ -23,8 +23,7 @@ from conveyor.domain import (
     file_input,
     ids,
     job,
-    json_errors,
-    json_slices,
+    json_bodies,
     media,
     outbox,
     params,
@@ -38,10 +37,10 @@ from conveyor.domain import (
 )
 from conveyor.domain.batch import INGEST
 from conveyor.domain.control_queue import SlotLimits
-from conveyor.domain.deletion import PURGE
 from conveyor.domain.export import EXPORT
 from conveyor.domain.failure import AccountReason, FailureReason, Handling
-from conveyor.domain.json_slices import finish
+from conveyor.domain.job import PURGE
+from conveyor.domain.json_bodies import finish
 from conveyor.domain.outbox import Channel
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.task_list import decompress, reader, rows, spec
@@ -150,8 +149,7 @@ def test_the_constants_are_the_codes() -> None:
     listed = {name: number(value) for name, value in column(fixed, "constant", "value").items()}
     modules = [
         submission,
-        json_errors,
-        json_slices,
+        json_bodies,
         task_bodies,
         params,
         ids,
@@ -173,9 +171,7 @@ def test_the_constants_are_the_codes() -> None:
 
 def _imported(module: ModuleType) -> set[str]:
     """Constants that a module has from another one of them."""
-    sources = {json_slices: (json_errors,), submission: (json_errors, json_slices)}
-    sources[task_bodies] = sources[submission]
-    return {name for source in sources.get(module, ()) for name in vars(source)}
+    return set(vars(json_bodies)) if module in {submission, task_bodies} else set()
 
 
 def _constants(module: ModuleType) -> dict[str, int]:

@@ -4,8 +4,8 @@ import re
 from datetime import timedelta
 
 from conveyor.domain.batch import Batch
-from conveyor.domain.deletion import Deletion
 from conveyor.domain.ids import RunId
+from conveyor.domain.job import Deletion
 from conveyor.domain.run import Run, counts
 from conveyor.domain.task import TaskStatus
 from tests.kept import every_body

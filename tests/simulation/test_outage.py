@@ -18,9 +18,9 @@ from conveyor.domain.breaker import Breaker, HealthSignal
 from conveyor.domain.counts import Spend
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.problem import encoded, problem
+from conveyor.domain.progress import WaitReason
 from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.task import Task, TaskSpec, TaskStatus, new_tasks
-from conveyor.domain.waiting import WaitReason
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.steps.complete import Complete

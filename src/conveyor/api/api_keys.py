@@ -11,7 +11,7 @@ from starlette.routing import Route
 from conveyor.api.intake import read_body
 from conveyor.domain.api_key import NewKey
 from conveyor.domain.ids import KeyId
-from conveyor.domain.json_errors import brief
+from conveyor.domain.json_bodies import brief
 from conveyor.errors import ConveyorError, InvalidArgument
 from conveyor.steps.api_keys import ApiKeyAdmin
 from conveyor.steps.rotate_encryption import RotateEncryption

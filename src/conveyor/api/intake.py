@@ -11,7 +11,7 @@ from starlette.requests import Request
 from conveyor.api.auth import Who
 from conveyor.api.bounds import UNCOUNTED_BYTES, HeldMemory
 from conveyor.domain.ids import CallerId
-from conveyor.domain.json_errors import LONGEST_SHOWN
+from conveyor.domain.json_bodies import LONGEST_SHOWN
 from conveyor.domain.step_functions import TaskToken
 from conveyor.domain.submission import BOUNDS, OnInvalid
 from conveyor.errors import InvalidArgument, TooLarge, UnsupportedMediaType

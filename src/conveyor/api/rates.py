@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from conveyor.api.auth import caller_of
-from conveyor.domain.allowance import Allowance
+from conveyor.domain.concurrency import Allowance
 from conveyor.errors import RateLimited, Unavailable
 from conveyor.ports.coordination import Coordination
 

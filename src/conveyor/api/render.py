@@ -10,10 +10,9 @@ from conveyor.domain import run as run_life
 from conveyor.domain.counts import ZERO, Counts, Spend
 from conveyor.domain.export import Export, ExportStatus
 from conveyor.domain.job import Job
-from conveyor.domain.progress import RunProgress
+from conveyor.domain.progress import RunProgress, Waiting
 from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.task import Attempt, Task, TaskStatus
-from conveyor.domain.waiting import Waiting
 from conveyor.domain.webhook import Webhook
 from conveyor.steps.read import JobView, RunView
 from conveyor.steps.rerun import Rerunning

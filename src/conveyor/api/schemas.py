@@ -10,9 +10,9 @@ from conveyor.domain import cursor, params, schedule, step_functions, webhook
 from conveyor.domain import submission as sub
 from conveyor.domain.ids import TASK_ID, ULID
 from conveyor.domain.job import JobStatus, JobType
+from conveyor.domain.progress import WaitReason
 from conveyor.domain.submission import Limits, OnInvalid
 from conveyor.domain.task import TaskStatus
-from conveyor.domain.waiting import WaitReason
 
 Document = dict[str, Any]
 

@@ -14,7 +14,7 @@ from conveyor.api.intake import LARGEST_FORM, read_body
 from conveyor.api.render import encode, webhook_shown
 from conveyor.domain import cursor
 from conveyor.domain.ids import EventId, JobId
-from conveyor.domain.json_errors import message_of, suggestion
+from conveyor.domain.json_bodies import message_of, suggestion
 from conveyor.domain.outbox import Delivery, OutboxEvent
 from conveyor.domain.signing import SigningKey
 from conveyor.domain.webhook import NewWebhook, WebhookSetting

@@ -7,10 +7,10 @@ from conveyor.adapters.crypto.key_ring import new_signing_secret
 from conveyor.app.engines import Engines, Stores
 from conveyor.domain.batch import INGEST, ingest_payload
 from conveyor.domain.control_queue import SlotLimits
-from conveyor.domain.deletion import PURGE
 from conveyor.domain.delivery_queue import DeliveryQueue
 from conveyor.domain.export import EXPORT
 from conveyor.domain.ids import ExportId, RunId
+from conveyor.domain.job import PURGE
 from conveyor.domain.outbox import Channel
 from conveyor.domain.webhook import Webhook
 from conveyor.settings import Settings

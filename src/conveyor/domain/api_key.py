@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from conveyor.domain.ids import CallerId, KeyId
-from conveyor.domain.json_errors import field_error
+from conveyor.domain.json_bodies import field_error
 
 FORM = re.compile(r"cvk_([0-7][0-9A-HJKMNP-TV-Z]{25})_[0-9A-Za-z]{32}", re.ASCII)
 CALLER = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)

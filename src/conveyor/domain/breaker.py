@@ -19,11 +19,20 @@ its own for ten minutes and open nothing. So is a host whose errors are still un
 after the opening although the gateway answers for itself. Without both rules a single page that a
 working gateway cannot explain would keep its run waiting for ever.
 
+`RefusedKeys` is the same idea for one API key: the gateway works, but refuses the key because it is
+not valid or its account cannot pay.
+
 Nothing here does I/O or reads a clock: `now` is a monotonic time in seconds.
 """
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum, StrEnum
+from hashlib import sha256
+
+import msgspec
+
+from conveyor.domain.failure import AccountReason
 
 WINDOW = 5.0  # seconds without a success before failures are the gateway's
 FEWEST_HOSTS = 5  # target hosts that must fail, so that none of them is to blame
@@ -172,3 +181,62 @@ class Breaker:
         if self.is_open:
             self.opened_at, self.cause = None, HealthSignal.NONE
             self.probed.clear()
+
+
+# Refused API keys.
+
+FRESH = 3.0  # seconds for which a refusal is believed; then the gateway is asked again
+MOST_KEPT = 10_000  # keys; beyond that the key whose latest refusal is oldest is forgotten
+
+
+def digest_of(key: str) -> str:
+    """Identify a key without revealing it."""
+    return sha256(b"conveyor gateway key\0" + key.encode()).hexdigest()
+
+
+class RefusedKey(msgspec.Struct, frozen=True, kw_only=True):
+    reason: AccountReason
+    detail: str
+    since: datetime  # of the first refusal
+    since_monotonic: float  # the same moment
+    refused_at: float  # of the latest
+
+
+@dataclass(slots=True)
+class RefusedKeys:
+    """Keys that the gateway refuses, by digest.
+
+    A key is refused from a 401 or 402 until a call that began later is served.
+    """
+
+    known: dict[str, RefusedKey] = field(default_factory=dict)  # by digest
+
+    def get(self, digest: str) -> RefusedKey | None:
+        return self.known.get(digest)
+
+    def refuse(
+        self, digest: str, reason: AccountReason, detail: str, now: float, date: datetime
+    ) -> None:
+        """Record a refusal; `now` and `date` are the same moment."""
+        before = self.known.pop(digest, None)
+        if len(self.known) >= MOST_KEPT:
+            del self.known[next(iter(self.known))]
+        self.known[digest] = RefusedKey(
+            reason=reason,
+            detail=detail,
+            since=before.since if before else date,
+            since_monotonic=before.since_monotonic if before else now,
+            refused_at=now,
+        )
+
+    def serve(self, digest: str, begun: float) -> bool:
+        """Record that a call was served; return whether that ends a refusal.
+
+        A call that began before the latest refusal proves nothing: the account may have run out of
+        credits in between.
+        """
+        refused = self.known.get(digest)
+        if refused is None or begun <= refused.refused_at:
+            return False
+        del self.known[digest]
+        return True

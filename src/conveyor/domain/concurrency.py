@@ -1,8 +1,9 @@
-"""How much runs at once: fair shares of a process, the calls of an API key, bounced messages.
+"""Limits on work: how much runs at once, and how often something may be tried.
 
-Three rules that keep work within what others allow. `fair_shares` divides the places of a process
-between callers and their runs. `ConcurrencyLimiter` learns how many calls an API key may have under
-way. `hidden_for` says how long a queue message stays hidden that was received in vain.
+- `fair_shares` divides the places of a process between callers and their runs.
+- `ConcurrencyLimiter` learns how many calls an API key may have under way at the gateway.
+- `take_one` is the token bucket that limits how often a caller may call the API.
+- `hidden_for` is the visibility delay of a queue message whose receive started no task.
 """
 
 import math
@@ -213,6 +214,48 @@ class ConcurrencyLimiter:
         self.lone_refusals += 1
         wait = backoff(self.lone_refusals, first=FIRST_COOL_DOWN, longest=LONGEST_COOL_DOWN)
         self.close(now, wait)
+
+
+# Requests of a caller: a token bucket that fills at a rate and holds at most a burst.
+
+
+class Bucket(msgspec.Struct, frozen=True):
+    """The tokens that were left at a moment."""
+
+    tokens: float
+    at: float  # monotonic time in seconds
+
+
+class Allowance(msgspec.Struct, frozen=True):
+    """Whether a token was granted, and what the caller may know about the next ones."""
+
+    granted: bool
+    left: int  # tokens
+    next_in: float  # seconds until the next token; 0 while there is one
+    full_in: float  # seconds until the bucket is full
+
+
+def take_one(
+    bucket: Bucket | None, now: float, *, rate: float, burst: int
+) -> tuple[Bucket, Allowance]:
+    """Take a token, if there is one. `None` is a new bucket, which is full."""
+    tokens = float(burst)
+    if bucket is not None:
+        passed = max(now - bucket.at, 0.0)
+        tokens = min(bucket.tokens + passed * rate, tokens)
+    granted = tokens >= 1
+    left = tokens - 1 if granted else tokens
+    return Bucket(left, now), Allowance(
+        granted=granted,
+        left=math.floor(left),
+        next_in=max(1 - left, 0.0) / rate,
+        full_in=(burst - left) / rate,
+    )
+
+
+def is_full(bucket: Bucket, now: float, *, rate: float, burst: int) -> bool:
+    """Whether the bucket equals a new one, so that it need not be kept."""
+    return bucket.tokens + (now - bucket.at) * rate >= burst
 
 
 # Bounced messages.

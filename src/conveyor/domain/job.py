@@ -3,17 +3,21 @@
 open → closed → deleted
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 import msgspec
 
 from conveyor.domain.api_key import ApiKey, KeyStatus, status
+from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.ids import CallerId, JobId, KeyId, RunId
 from conveyor.domain.schedule import PauseReason, Schedule, ScheduleState, next_fire
 from conveyor.domain.task_list.spec import SourceList
 from conveyor.domain.webhook import Webhook
 from conveyor.errors import IllegalMove, InvalidArgument
+
+PURGE = "purge"  # the kind of message that removes what was deleted
+TOMBSTONE_LIFE = timedelta(hours=24)  # how long a repeated delete is answered like the first
 
 
 class JobType(StrEnum):
@@ -70,6 +74,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """When it is to run next by itself."""
         is_on = self.status is not JobStatus.DELETED and self.schedule_state is ScheduleState.ACTIVE
         return self.next_fire_at if is_on else None
+
+
+class Deletion(msgspec.Struct, frozen=True, kw_only=True):
+    """A deleted job, or one deleted run of a job, whose data must be purged.
+
+    The commit that deletes the job or run stores it. Once everything is purged the row stays, with
+    the tombstone, for `TOMBSTONE_LIFE`.
+    """
+
+    id: str  # of the deleted run or job
+    job_id: JobId
+    sent_at: datetime  # when its message was last sent
+    run_id: RunId | None = None
+    done_at: datetime | None = None
+    version: int = 0
 
 
 def close(job: Job, now: datetime) -> Job:
@@ -182,6 +201,12 @@ def tombstone(job: Job) -> Job:
         created_at=job.created_at,
         updated_at=job.updated_at,
         version=job.version,
+    )
+
+
+def purge_message(deletion: Deletion, caller: CallerId | None) -> ControlMessage:
+    return ControlMessage(
+        kind=PURGE, subject=deletion.id, caller=caller or "", payload={"id": deletion.id}
     )
 
 

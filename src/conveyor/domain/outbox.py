@@ -21,8 +21,7 @@ from conveyor.domain import step_functions
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import CallerId, EventId, JobId, RunId
 from conveyor.domain.job import Job
-from conveyor.domain.run import Run, RunStatus
-from conveyor.domain.stats import stats
+from conveyor.domain.run import Run, RunStatus, stats
 from conveyor.domain.webhook import WebhookPayload
 from conveyor.errors import IllegalMove
 

@@ -1,15 +1,31 @@
-"""How far a run is, how fast it goes, and when it may be done."""
+"""How far a run is, how fast it goes, when it may be done, and what it waits for."""
 
 import math
+from datetime import datetime
+from enum import StrEnum
 
 import msgspec
 
 from conveyor.domain import run as run_life
 from conveyor.domain.counts import Counts
 from conveyor.domain.run import IngestStatus, Run, RunStatus
-from conveyor.domain.waiting import Waiting
 
 WINDOW = 10.0  # seconds over which the rate is measured
+
+
+class WaitReason(StrEnum):
+    GATEWAY_UNAVAILABLE = "gateway_unavailable"
+    API_KEY_REFUSED = "api_key_refused"
+    STORAGE_FULL = "storage_full"
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a run waits for. Its tasks are not charged meanwhile."""
+
+    reason: WaitReason
+    since: datetime
+    detail: str
+    next_attempt_at: datetime | None = None  # unknown when there is no task to try with
 
 
 class ProgressReading(msgspec.Struct, frozen=True):

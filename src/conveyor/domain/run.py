@@ -11,8 +11,9 @@ from datetime import datetime
 from enum import StrEnum
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from conveyor.domain.counts import ZERO, Counts
+from conveyor.domain.counts import ZERO, Counts, Spend
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.errors import IllegalMove
@@ -109,6 +110,20 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return self.pause_state is PauseState.PAUSED
 
 
+class Cost(msgspec.Struct, frozen=True, rename={"dollars": "cost"}):
+    credits: int
+    dollars: float
+
+
+class Stats(msgspec.Struct, frozen=True):
+    total: int
+    completed: int
+    successful: int
+    failed: int
+    spend: Cost
+    failure_reasons: dict[str, int] | UnsetType = UNSET
+
+
 def counts(run: Run, settled: Counts) -> Counts:
     """A run's figures, given the sum of its counter rows."""
     return run.frozen or run.inherited.counts + settled
@@ -150,6 +165,24 @@ def shown_total(run: Run, settled: Counts) -> int:
     if run.ingest_status is IngestStatus.PENDING:
         return max(run.total, counts(run, settled).done + 1)
     return run.total
+
+
+def stats(run: Run, settled: Counts) -> Stats:
+    """A run's figures, given the sum of its counter rows."""
+    figures = counts(run, settled)
+    failed = figures.failed
+    return Stats(
+        total=shown_total(run, settled),
+        completed=figures.successful + failed,
+        successful=figures.successful,
+        failed=failed,
+        failure_reasons=figures.reasons if failed else UNSET,
+        spend=cost(figures.spend),
+    )
+
+
+def cost(spend: Spend) -> Cost:
+    return Cost(spend.credits, spend.dollars)
 
 
 def complete(run: Run, settled: Counts, now: datetime) -> Run:

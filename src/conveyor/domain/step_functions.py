@@ -16,8 +16,7 @@ from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import CallerId, RunId
 from conveyor.domain.job import Job, JobType
 from conveyor.domain.retry import backoff
-from conveyor.domain.run import Run, RunStatus
-from conveyor.domain.stats import Stats, stats
+from conveyor.domain.run import Run, RunStatus, Stats, stats
 from conveyor.errors import InvalidArgument
 
 FIELD = "step_functions"

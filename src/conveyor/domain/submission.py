@@ -11,8 +11,14 @@ import msgspec
 from conveyor.domain import params as scraper_params
 from conveyor.domain import step_functions
 from conveyor.domain.job import JobStatus, JobType
-from conveyor.domain.json_errors import LONGEST_SHOWN, UNKNOWN_FIELD, brief, field_error
-from conveyor.domain.json_slices import DEEPEST_JSON, is_deeper
+from conveyor.domain.json_bodies import (
+    DEEPEST_JSON,
+    LONGEST_SHOWN,
+    UNKNOWN_FIELD,
+    brief,
+    field_error,
+    is_deeper,
+)
 from conveyor.domain.params import BadParam, Honoured, Params
 from conveyor.domain.schedule import Schedule, parse_schedule
 from conveyor.domain.step_functions import TaskToken

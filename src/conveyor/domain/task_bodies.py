@@ -10,19 +10,17 @@ from typing import TypeVar
 
 import msgspec
 
-from conveyor.domain import json_slices
-from conveyor.domain.json_errors import (
+from conveyor.domain import json_bodies
+from conveyor.domain.json_bodies import (
     LONGEST_SHOWN,
     UNREADABLE,
-    field_error,
-    message_of,
-    suggestion,
-)
-from conveyor.domain.json_slices import (
     OverlongElement,
     SlicedBody,
     Span,
     Steps,
+    field_error,
+    message_of,
+    suggestion,
 )
 from conveyor.domain.params import Params
 from conveyor.domain.submission import (
@@ -103,7 +101,7 @@ def _cut(raw: bytes, limits: Limits) -> Steps[SlicedBody]:
     """The body with its tasks cut out; a task too long to be decoded is refused at once."""
     most = JSON_FACTOR * limits.task_bytes
     try:
-        sliced = yield from json_slices.cut(raw, "tasks", most=most)
+        sliced = yield from json_bodies.cut(raw, "tasks", most=most)
         msgspec.json.decode(sliced.frame, type=msgspec.Raw)
     except OverlongElement as overlong:
         before = overlong.before

@@ -9,7 +9,7 @@ import can_ada
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from conveyor.domain.stats import Stats
+from conveyor.domain.run import Stats
 from conveyor.errors import CallbackUrlMustBeHttps, InvalidArgument
 
 SCHEMA = "conveyor.event.v1"  # changes when a field changes its meaning, not when one is added

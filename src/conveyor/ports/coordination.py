@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 
-from conveyor.domain.allowance import Allowance
+from conveyor.domain.concurrency import Allowance
 from conveyor.domain.ids import JobId
 
 

@@ -7,12 +7,11 @@ import msgspec
 
 from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import Batch
-from conveyor.domain.deletion import Deletion
 from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.idempotency import IdempotencyRecord
 from conveyor.domain.ids import CallerId, JobId, RunId
-from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.job import Deletion, Job, JobStatus, JobType
 from conveyor.domain.outbox import Channel, OutboxEvent
 from conveyor.domain.run import Run
 from conveyor.domain.signing import SigningKeys

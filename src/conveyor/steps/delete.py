@@ -12,9 +12,8 @@ import structlog
 
 from conveyor.domain import job as job_life
 from conveyor.domain import run as run_life
-from conveyor.domain.deletion import Deletion, purge_message
 from conveyor.domain.ids import CallerId, JobId, RunId
-from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.job import Deletion, Job, JobStatus, purge_message
 from conveyor.domain.outbox import events_at_end
 from conveyor.domain.run import Run, RunStatus
 from conveyor.errors import NotFound, RunHasDescendants, Stale, Unavailable

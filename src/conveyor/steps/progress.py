@@ -18,9 +18,8 @@ import structlog
 from conveyor.domain import run as run_life
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import CallerId, JobId, KeyId, RunId
-from conveyor.domain.progress import ProgressReading, RunProgress, eta, gone, rate, slid
+from conveyor.domain.progress import ProgressReading, RunProgress, Waiting, eta, gone, rate, slid
 from conveyor.domain.run import Run, RunStatus
-from conveyor.domain.waiting import Waiting
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata

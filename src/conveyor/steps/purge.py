@@ -16,11 +16,10 @@ import structlog
 
 from conveyor.domain import job as life
 from conveyor.domain.batch import Batch, lists_of, source_list_key
-from conveyor.domain.deletion import Deletion
 from conveyor.domain.export import Export, exports_of
 from conveyor.domain.file_input import FileInput, is_over, released_by
 from conveyor.domain.ids import InputId, JobId, RunId
-from conveyor.domain.job import Job
+from conveyor.domain.job import Deletion, Job
 from conveyor.domain.outbox import Channel, EventStatus, OutboxEvent
 from conveyor.domain.task_list.reader import error_reports
 from conveyor.errors import Stale

@@ -11,10 +11,10 @@ from conveyor.domain import cursor
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_index
 from conveyor.domain.job import Job, JobStatus, JobType, next_run
+from conveyor.domain.progress import Waiting
 from conveyor.domain.run import IngestStatus, Run
 from conveyor.domain.task import Attempt, Task, TaskStatus, has_expired
 from conveyor.domain.task_list.reader import error_reports
-from conveyor.domain.waiting import Waiting
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies

@@ -10,7 +10,6 @@ from conveyor.adapters.http import direct_wire, zenrows_errors
 from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import Batch
 from conveyor.domain.counts import NOTHING, Spend
-from conveyor.domain.deletion import Deletion
 from conveyor.domain.export import Export
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.file_input import FileInput
@@ -26,7 +25,7 @@ from conveyor.domain.ids import (
     TaskId,
     task_ids,
 )
-from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.job import Deletion, Job, JobStatus
 from conveyor.domain.outbox import Channel, EventType, OutboxEvent
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.run import Run

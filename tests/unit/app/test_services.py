@@ -16,7 +16,7 @@ from conveyor.app.engines import open_engines
 from conveyor.app.roles import work
 from conveyor.app.services import build_service
 from conveyor.domain.control_queue import ControlMessage
-from conveyor.domain.deletion import PURGE
+from conveyor.domain.job import PURGE
 from conveyor.process_metrics import DiskSpace
 from conveyor.settings import Settings
 from conveyor.steps.doctor.doctor import LEAST_ROOM

@@ -13,7 +13,7 @@ from conveyor.domain.counts import COLUMNS, Counts
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import JobType
-from conveyor.domain.json_slices import finish
+from conveyor.domain.json_bodies import finish
 from conveyor.domain.outbox import Channel, EventStatus, EventType, OutboxEvent
 from conveyor.domain.run import RunStatus
 from conveyor.domain.step_functions import (

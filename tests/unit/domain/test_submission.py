@@ -16,7 +16,7 @@ from conveyor.api.render import job_shown
 from conveyor.domain import submission, task_bodies
 from conveyor.domain.counts import ZERO
 from conveyor.domain.job import Job, JobStatus, JobType
-from conveyor.domain.json_slices import finish
+from conveyor.domain.json_bodies import finish
 from conveyor.domain.submission import (
     BOUNDS,
     CONVERTED,

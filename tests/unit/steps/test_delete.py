@@ -7,10 +7,9 @@ import pytest
 
 from conveyor.domain import job as job_life
 from conveyor.domain.control_queue import ControlMessage
-from conveyor.domain.deletion import PURGE, TOMBSTONE_LIFE, Deletion
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId
-from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.job import PURGE, TOMBSTONE_LIFE, Deletion, Job, JobStatus
 from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.task import Refused, Task
 from conveyor.errors import (

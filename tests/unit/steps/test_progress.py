@@ -11,9 +11,8 @@ import pytest
 from conveyor.api import render
 from conveyor.domain.counts import ZERO
 from conveyor.domain.ids import CallerId, JobId, KeyId, RunId
-from conveyor.domain.progress import RunProgress, gone
+from conveyor.domain.progress import RunProgress, Waiting, WaitReason, gone
 from conveyor.domain.run import PauseState
-from conveyor.domain.waiting import Waiting, WaitReason
 from conveyor.errors import NotFound, QuotaExceeded, Unavailable
 from conveyor.steps.progress import HEARTBEAT, ROUND, ProgressFeed, Updates
 from conveyor.steps.shared.attempt import FinishedAttempt

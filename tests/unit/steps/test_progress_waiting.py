@@ -7,12 +7,11 @@ from contextlib import aclosing
 import pytest
 
 from conveyor.adapters.system.clock import SteadyClock
-from conveyor.domain.breaker import HealthSignal
+from conveyor.domain.breaker import HealthSignal, digest_of
 from conveyor.domain.failure import AccountReason, FailureReason
 from conveyor.domain.ids import KeyId
-from conveyor.domain.refused_key import digest_of
+from conveyor.domain.progress import WaitReason
 from conveyor.domain.task import Refused, Task
-from conveyor.domain.waiting import WaitReason
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.progress import ProgressFeed
 from conveyor.steps.shared.attempt import Assignment, Result

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from conveyor.domain.job import JobStatus
-from conveyor.domain.json_slices import SLICE_BYTES
+from conveyor.domain.json_bodies import SLICE_BYTES
 from conveyor.domain.run import IngestStatus, RunStatus
 from conveyor.domain.submission import Limits
 from conveyor.errors import (

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 
-from conveyor.domain.allowance import Allowance, Bucket, is_full, take_one
+from conveyor.domain.concurrency import Allowance, Bucket, is_full, take_one
 from conveyor.domain.ids import JobId
 from conveyor.ports.clock import Clock
 

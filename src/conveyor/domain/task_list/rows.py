@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import msgspec
 
-from conveyor.domain.json_errors import UNREADABLE
+from conveyor.domain.json_bodies import UNREADABLE
 from conveyor.domain.submission import TaskInput, task_fault
 from conveyor.domain.task_list.spec import ColumnIndexes, ListSpec, column_indexes
 from conveyor.errors import InvalidArgument

@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from conveyor.domain.ids import InputId
-from conveyor.domain.json_errors import UNREADABLE, field_error, message_of, suggestion
+from conveyor.domain.json_bodies import UNREADABLE, field_error, message_of, suggestion
 from conveyor.errors import InvalidArgument
 
 MOST_COLUMNS_SHOWN = 20  # of a header, in an error

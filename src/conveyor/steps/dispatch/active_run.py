@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple
 
-from conveyor.domain.breaker import FAILURES, HealthSignal
+from conveyor.domain.breaker import FAILURES, HealthSignal, RefusedKeys
 from conveyor.domain.concurrency import (
     ACCOUNT_COOL_DOWN,
     LONGEST_COOL_DOWN,
@@ -32,7 +32,6 @@ from conveyor.domain.concurrency import (
 )
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job
-from conveyor.domain.refused_key import RefusedKeys
 from conveyor.domain.run import Run
 from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
 from conveyor.ports.clock import Clock

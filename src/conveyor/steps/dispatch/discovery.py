@@ -23,15 +23,15 @@ from random import Random
 import structlog
 from msgspec.structs import replace
 
+from conveyor.domain.breaker import RefusedKeys, digest_of
 from conveyor.domain.concurrency import ACCOUNT_COOL_DOWN, ConcurrencyLimiter
 from conveyor.domain.credentials import context
 from conveyor.domain.ids import CallerId, RunId, ulid
 from conveyor.domain.job import Job
 from conveyor.domain.params import load
-from conveyor.domain.refused_key import RefusedKeys, digest_of
+from conveyor.domain.progress import Waiting, WaitReason
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.run import Run
-from conveyor.domain.waiting import Waiting, WaitReason
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.encryption import KeyRing

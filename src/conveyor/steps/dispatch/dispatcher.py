@@ -30,12 +30,12 @@ from datetime import timedelta
 
 import structlog
 
+from conveyor.domain.breaker import RefusedKeys
 from conveyor.domain.concurrency import Demand, fair_shares
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.refused_key import RefusedKeys
+from conveyor.domain.progress import Waiting
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.task import Task
-from conveyor.domain.waiting import Waiting
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination

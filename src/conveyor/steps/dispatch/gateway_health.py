@@ -27,8 +27,8 @@ import structlog
 
 from conveyor.domain.breaker import FAILURES, WINDOW, Breaker, Diagnosis, HealthSignal
 from conveyor.domain.ids import RunId
+from conveyor.domain.progress import Waiting, WaitReason
 from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
-from conveyor.domain.waiting import Waiting, WaitReason
 from conveyor.ports.clock import Clock
 from conveyor.steps.dispatch.active_run import ActiveRun, InFlight, host_of
 from conveyor.steps.shared.attempt import Fetched, Result

@@ -7,7 +7,7 @@ one every 5 s until one was stored.
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from conveyor.domain.waiting import Waiting, WaitReason
+from conveyor.domain.progress import Waiting, WaitReason
 from conveyor.ports.clock import Clock
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT
 

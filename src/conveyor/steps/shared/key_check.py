@@ -14,11 +14,17 @@ from datetime import timedelta
 
 import structlog
 
-from conveyor.domain.breaker import FAILURES, HealthSignal
+from conveyor.domain.breaker import (
+    FAILURES,
+    FRESH,
+    HealthSignal,
+    RefusedKey,
+    RefusedKeys,
+    digest_of,
+)
 from conveyor.domain.credentials import context
 from conveyor.domain.failure import AccountReason, Handling
 from conveyor.domain.job import Job
-from conveyor.domain.refused_key import FRESH, RefusedKey, RefusedKeys, digest_of
 from conveyor.errors import (
     ApiKeyCapReached,
     CallerFault,

@@ -8,7 +8,7 @@ a slice on the loop delays one whole iteration once.
 import asyncio
 from dataclasses import dataclass, field
 
-from conveyor.domain.json_slices import Result, Steps
+from conveyor.domain.json_bodies import Result, Steps
 from conveyor.ports.clock import Clock
 
 SLICE = 0.003  # seconds

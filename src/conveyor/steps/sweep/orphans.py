@@ -13,11 +13,10 @@ from functools import partial
 from conveyor.domain import file_input as file_input_life
 from conveyor.domain.audit import MissedStep
 from conveyor.domain.batch import Batch
-from conveyor.domain.deletion import Deletion
 from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import ExportId, InputId, JobId, RunId, is_ulid, ulid_milliseconds
-from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.job import Deletion, Job, JobStatus
 from conveyor.domain.outbox import EventStatus, OutboxEvent, last_tried
 from conveyor.domain.run import ENDED, Run, RunStatus
 from conveyor.errors import Stale

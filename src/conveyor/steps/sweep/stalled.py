@@ -15,10 +15,9 @@ from conveyor.domain import export as export_life
 from conveyor.domain.audit import MissedStep
 from conveyor.domain.batch import Batch, ingest_message
 from conveyor.domain.control_queue import ControlMessage
-from conveyor.domain.deletion import TOMBSTONE_LIFE, Deletion, purge_message
 from conveyor.domain.export import Export, ExportStatus, export_message, files_of
 from conveyor.domain.ids import RunId
-from conveyor.domain.job import Job
+from conveyor.domain.job import TOMBSTONE_LIFE, Deletion, Job, purge_message
 from conveyor.domain.run import Run
 from conveyor.errors import Stale
 from conveyor.ports.blobs import Blobs

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from conveyor.domain.allowance import Allowance
+from conveyor.domain.concurrency import Allowance
 from conveyor.domain.ids import JobId
 from conveyor.ports.coordination import Coordination
 from conveyor.testing.clock import FakeClock

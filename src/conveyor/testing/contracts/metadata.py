@@ -12,13 +12,12 @@ from conveyor.domain import run as run_life
 from conveyor.domain.api_key import ApiKey, Scope
 from conveyor.domain.batch import Batch
 from conveyor.domain.counts import Counts
-from conveyor.domain.deletion import Deletion
 from conveyor.domain.export import Export, ExportStatus
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.idempotency import IdempotencyRecord
 from conveyor.domain.ids import CallerId, JobId, RunId
-from conveyor.domain.job import Job, JobType
+from conveyor.domain.job import Deletion, Job, JobType
 from conveyor.domain.outbox import Channel, Delivery, EventStatus, EventType, OutboxEvent
 from conveyor.domain.run import IngestStatus, Inheritance, Run, RunStatus, Trigger
 from conveyor.domain.schedule import (

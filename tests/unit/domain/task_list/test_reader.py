@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from conveyor.domain import submission, task_bodies
-from conveyor.domain.json_slices import finish
+from conveyor.domain.json_bodies import finish
 from conveyor.domain.submission import Limits
 from conveyor.domain.task_list.reader import ListReader
 from conveyor.domain.task_list.rows import LONGEST_SHOWN, ReaderLimits

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conveyor.domain import submission, task_bodies
-from conveyor.domain.json_slices import finish
+from conveyor.domain.json_bodies import finish
 from conveyor.domain.task_list.reader import ListChunk
 from conveyor.domain.task_list.rows import Position, ReaderLimits
 from conveyor.domain.task_list.spec import ListFormat, ListSpec

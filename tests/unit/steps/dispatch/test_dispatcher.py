@@ -12,6 +12,7 @@ from conveyor.adapters.crypto.key_ring import AesKeyRing
 from conveyor.domain.counts import Spend
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import CallerId, RunId
+from conveyor.domain.progress import WaitReason
 from conveyor.domain.run import PauseState, RunStatus
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import (
@@ -22,7 +23,6 @@ from conveyor.domain.task import (
     TaskStatus,
     Throttled,
 )
-from conveyor.domain.waiting import WaitReason
 from conveyor.errors import StorageFull, Unavailable
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, Fetched, Result
 from conveyor.testing.factories import a_run, scraped, settlement

@@ -6,9 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from conveyor.domain.breaker import HealthSignal
+from conveyor.domain.breaker import FRESH, MOST_KEPT, HealthSignal, RefusedKeys, digest_of
 from conveyor.domain.failure import AccountReason
-from conveyor.domain.refused_key import FRESH, MOST_KEPT, RefusedKeys, digest_of
 from conveyor.errors import (
     ApiKeyCapReached,
     CallerFault,

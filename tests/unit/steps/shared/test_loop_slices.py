@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from conveyor.domain.json_slices import Steps
+from conveyor.domain.json_bodies import Steps
 from conveyor.steps.shared.loop_slices import SLICE, LoopSlices
 from conveyor.testing.clock import FakeClock
 

@@ -1,23 +1,23 @@
-"""Large JSON bodies, cut where a cut cannot change their meaning.
+"""JSON bodies: cut where a cut cannot change their meaning, and refused with a message that helps.
 
-The decoder holds the interpreter until it has read everything it was given. So a body is first
-cut into its frame (all members but the one long list) and slices of that list of a few kilobytes
-each. Each is decoded by itself, and other work runs in between.
+Cutting. The decoder holds the interpreter until it has read everything it was given. So a large
+body is first cut into its frame (all members but the one long list) and into slices of that list
+of a few kilobytes each. Each part is decoded by itself, and other work runs in between.
 
-The cuts are found by regular expressions that know strings and nesting and no other grammar. That
-is sound: every byte of the body is in the frame or in a slice, or is a comma between two slices,
-and the decoder reads each of them in full. Text that is not JSON is refused there, wherever it was
-cut.
+Regular expressions find the cuts. They know strings and nesting and no other grammar. That is
+sound: every byte of the body is in the frame, in a slice, or is a comma between two slices, and
+the decoder reads each frame and slice in full. So the decoder refuses text that is not JSON,
+wherever it was cut.
 """
 
 import re
 from collections.abc import Generator, Sequence
+from difflib import get_close_matches
 from itertools import accumulate
-from typing import TypeVar
+from typing import TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from conveyor.domain.json_errors import LONGEST_SHOWN, field_error
 from conveyor.errors import InvalidArgument
 
 SLICE_BYTES = 32 * 1024  # decoded at once, unless a single element is longer
@@ -188,3 +188,56 @@ def _name(token: bytes) -> str:
         return msgspec.json.decode(token, type=str)[: LONGEST_SHOWN + 1]
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ""  # the decoder refuses the frame
+
+
+# Messages about bodies that cannot be accepted.
+
+LONGEST_SHOWN = 80  # characters of a name or value that are compared or shown
+
+# What the decoder raises for bytes that are not JSON. Invalid UTF-8 is found only where a string is
+# decoded, and has its own exception. Nesting beyond Python's limit raises a RecursionError.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+UNKNOWN_FIELD = re.compile(
+    r"Object contains unknown field `(?P<name>.*?)`(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL
+)
+
+
+def field_error(field: str, what: str) -> InvalidArgument:
+    """An error about one field of a body, which it names in its extras as well."""
+    return InvalidArgument(f"`{field}` {what}", extras={"field": field})
+
+
+def brief(text: str, most: int = 300) -> str:
+    """A text of any length as one that can be compared and shown: its beginning and its end."""
+    return text if len(text) <= most else f"{text[: most * 2 // 3]}…{text[-most // 3 :]}"
+
+
+def message_of(error: Exception) -> str:
+    """A decoder's message without msgspec's notation of paths, and short whatever it quotes."""
+    return brief(str(error)).replace("`$.", "`").replace("`$`", "the body")
+
+
+def suggestion(message: str, kind: type[msgspec.Struct]) -> str:
+    """A hint for an unknown field that resembles a known one of the same object, else nothing."""
+    unknown = UNKNOWN_FIELD.search(brief(message))
+    owner = unknown and _struct_at(kind, unknown["path"] or "$")
+    if not (unknown and owner):
+        return ""
+    like = get_close_matches(unknown["name"][:LONGEST_SHOWN], owner.__struct_encode_fields__, n=1)
+    return f"; did you mean `{like[0]}`?" if like else ""
+
+
+def _struct_at(kind: type[msgspec.Struct], path: str) -> type[msgspec.Struct] | None:
+    """The struct at a decoder's path; None where the path leads to anything else."""
+    for name in path.split(".")[1:]:
+        hint = get_type_hints(kind).get(name)
+        kinds = [
+            one
+            for one in get_args(hint) or (hint,)
+            if isinstance(one, type) and issubclass(one, msgspec.Struct)
+        ]
+        if not kinds:
+            return None
+        [kind] = kinds
+    return kind

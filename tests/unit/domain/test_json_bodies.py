@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conveyor.domain import json_slices, task_bodies
-from conveyor.domain.json_slices import OverlongElement, SlicedBody, cut, finish
+from conveyor.domain import json_bodies, task_bodies
+from conveyor.domain.json_bodies import OverlongElement, SlicedBody, cut, finish
 from conveyor.domain.submission import Addition, Limits, RejectedTask
 from conveyor.domain.task import TaskSpec
 from conveyor.errors import InvalidArgument
@@ -32,7 +32,7 @@ LAYOUTS = st.sampled_from([
 
 @pytest.fixture(autouse=True)
 def tiny_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_slices, "SLICE_BYTES", 12)
+    monkeypatch.setattr(json_bodies, "SLICE_BYTES", 12)
 
 
 def cut_up(raw: bytes, most: int = MOST) -> SlicedBody:
@@ -194,5 +194,5 @@ def test_every_slice_is_a_step_of_its_own() -> None:
 @pytest.mark.parametrize("depth", [1, 31, 32, 33, 34, 35, 100, 1_000])
 def test_depth_is_told_exactly(depth: int) -> None:
     deep = b"[" * depth + b"]" * depth
-    assert json_slices.is_deeper(deep, 32) is (depth > 32)
-    assert json_slices.is_deeper(b'{"a":' * depth + b"1" + b"}" * depth, 32) is (depth > 32)
+    assert json_bodies.is_deeper(deep, 32) is (depth > 32)
+    assert json_bodies.is_deeper(b'{"a":' * depth + b"1" + b"}" * depth, 32) is (depth > 32)
