@@ -1,7 +1,7 @@
-"""Every error Conveyor raises on purpose, with the stable `code` the wire uses.
+"""Every error that Conveyor raises on purpose, with its stable `code` in API responses.
 
 ConveyorError
-├── CallerFault                   the request is at fault; repeating it will not help
+├── CallerFault                   the request is at fault; repeating it unchanged does not help
 │   ├── InvalidArgument           400 invalid_argument
 │   │   ├── CallbackUrlMustBeHttps    callback_url_must_be_https
 │   │   ├── CallbackUrlUnresolvable   callback_url_unresolvable
@@ -40,13 +40,13 @@ ConveyorError
 │   ├── QuotaExceeded             429 quota_exceeded
 │   ├── RateLimited               429 rate_limited
 │   └── HeadTooLarge              431 head_too_large
-├── Unavailable                   503 unavailable: a backend is absent, try again later
+├── Unavailable                   503 unavailable: a backend does not answer; try again later
 │   ├── Overloaded                503 overloaded
 │   └── StorageFull               503 storage_full
-├── Stale                         a version or claim moved on under the writer
-├── KeyTaken                      an idempotency key was claimed first by another call
-├── RefusedToStart                settings or surroundings that the program cannot work with
-└── IllegalMove                   a bug: a state machine was asked for a move it does not have
+├── Stale                         another writer changed the row or took over the claim
+├── KeyTaken                      another call claimed the idempotency key first
+├── RefusedToStart                the program cannot run with its settings or environment
+└── IllegalMove                   a bug: a transition that the state machine does not have
 """
 
 from collections.abc import Mapping
@@ -54,16 +54,18 @@ from typing import ClassVar
 
 
 class ConveyorError(Exception):
-    """Something went wrong here. The log has it under the answer's `X-Request-ID`."""
+    """An unexpected error of the service. The log has it under the response's `X-Request-ID`."""
 
     code: str = "internal"
-    remedy: ClassVar[str] = "Repeat the call; if it goes on, tell the operator the request id."
+    remedy: ClassVar[str] = (
+        "Repeat the call. If it fails again, send the request id to the operator."
+    )
 
 
 class CallerFault(ConveyorError):
     """The request is at fault.
 
-    `extras` become members of the problem document, `headers` those of the answer.
+    `extras` become members of the problem document, `headers` become headers of the response.
     """
 
     status: ClassVar[int] = 400
@@ -83,277 +85,279 @@ class CallerFault(ConveyorError):
 
 
 class InvalidArgument(CallerFault):
-    """A field, a parameter or a task of the request is not as it should be. Nothing was created."""
+    """A field, a parameter or a task of the request is not valid. Nothing was created."""
 
     code, title = "invalid_argument", "Invalid argument"
-    remedy = "Mend what `field` names, or every task that `invalid_tasks` lists by index, and send it again."
+    remedy = "Correct the field that `field` names, or every task that `invalid_tasks` lists, and send the request again."
 
 
 class CallbackUrlMustBeHttps(InvalidArgument):
-    """A webhook's URL is not on https."""
+    """The URL of a webhook must use https."""
 
     code, title = "callback_url_must_be_https", "Callback URL must be https"
-    remedy = "Give a URL that begins with `https://`."
+    remedy = "Use a URL that begins with `https://`."
 
 
 class CallbackUrlUnresolvable(InvalidArgument):
-    """A webhook's host has no address that could be found within a second, or one that is not public."""
+    """The host of a webhook must resolve within a second, to public addresses only."""
 
     code, title = "callback_url_unresolvable", "Callback URL cannot be resolved"
-    remedy = "Give a host with public addresses only; for a network of your own, the operator sets `webhook_allow_private`."
+    remedy = "Use a host with public addresses only. To allow a private network, the operator sets `webhook_allow_private`."
 
 
 class SigningRequiresActiveKey(InvalidArgument):
-    """Signed deliveries are asked for, and there is no key to sign them with."""
+    """Signed deliveries require an active signing key, and the caller has none."""
 
     code, title = "webhook_signing_requires_active_key", "Signing requires an active key"
-    remedy = "Make a key with `POST /v1/hmac/keys/rotate`, then ask again."
+    remedy = "Create a key with `POST /v1/hmac/keys/rotate`, then repeat the call."
 
 
 class Unauthenticated(CallerFault):
-    """There is no API key, it is not known here or not any more, or it stands in the query."""
+    """The request has no API key, or one that is unknown, expired or revoked, or has it in the query."""
 
     code, status, title = "unauthenticated", 401, "Unauthenticated"
-    remedy = "Send a known key in the header `X-API-Key`."
+    remedy = "Send a valid key in the header `X-API-Key`."
 
 
 class SubscriptionInactive(Unauthenticated):
     """The gateway does not accept the key, or its subscription is not active."""
 
     code, title = "subscription_inactive", "Subscription inactive"
-    remedy = "Renew the subscription, or use a key that the gateway accepts; then repeat the call."
+    remedy = "Renew the subscription or use a key that the gateway accepts, then repeat the call."
 
 
 class PaymentRequired(CallerFault):
     """The account behind the key has no credits left."""
 
     code, status, title = "payment_required", 402, "Payment required"
-    remedy = "Buy credits for the account; then repeat the call: it works within seconds."
+    remedy = "Buy credits for the account, then repeat the call after a few seconds."
 
 
 class ApiKeyCapReached(PaymentRequired):
-    """The key has used up a cap of its own."""
+    """The API key has reached the spending cap that is set for it."""
 
     code, title = "api_key_cap_reached", "API key cap reached"
-    remedy = "Raise the cap of the key, or use another; then repeat the call."
+    remedy = "Raise the cap of the key or use another key, then repeat the call."
 
 
 class PermissionDenied(CallerFault):
-    """The key is known, and is not for this call: it may only read, or nothing pays for its pages."""
+    """The API key is valid but does not allow this call: it is read-only, or has no gateway key."""
 
     code, status, title = "permission_denied", 403, "Permission denied"
     remedy = (
-        "Use a key that may do it; whoever runs the service makes one with `conveyor keys create`."
+        "Use a key that allows the call. The operator creates keys with `conveyor keys create`."
     )
 
 
 class NotFound(CallerFault):
-    """There is no such thing, it is deleted, or it belongs to another caller."""
+    """The resource does not exist, was deleted, or belongs to another caller."""
 
     code, status, title = "not_found", 404, "Not found"
-    remedy = "Check the id, and that the key is the one it was made with."
+    remedy = "Check the id, and use a key of the caller that created the resource."
 
 
 class FileInputNotFound(NotFound):
-    """There is no such file input, it has expired, or it belongs to another caller."""
+    """The file input does not exist, has expired, or belongs to another caller."""
 
     code, title = "file_input_not_found", "File input not found"
-    remedy = "Create a new one with `POST /v1/job_inputs`, and upload the file again."
+    remedy = "Create a new file input with `POST /v1/job_inputs`, and upload the file again."
 
 
 class MethodNotAllowed(CallerFault):
-    """The path has no such method."""
+    """The path does not support this method."""
 
     code, status, title = "method_not_allowed", 405, "Method not allowed"
-    remedy = "Use one that the header `Allow` names."
+    remedy = "Use one of the methods in the header `Allow`."
 
 
 class RequestTimeout(CallerFault):
-    """The request came too slowly, or stopped coming."""
+    """The request did not arrive in time."""
 
     code, status, title = "request_timeout", 408, "Request timeout"
-    remedy = "Send it again, whole; with `Idempotency-Key` that is safe."
+    remedy = "Send the whole request again; with `Idempotency-Key` that is safe."
 
 
 class Conflict(CallerFault):
-    """The state a thing is in does not allow the call."""
+    """The state of the resource does not allow the call."""
 
     code, status, title = "conflict", 409, "Conflict"
-    remedy = "Read the thing again, and decide by what `detail` says."
+    remedy = "Read the resource again; `detail` names the state that forbids the call."
 
 
 class JobNotOpen(Conflict):
-    """Tasks for a job that is closed, or whose run has ended."""
+    """Tasks can be added only to an open job with a live run."""
 
     code, title = "job_not_open", "Job is not open"
-    remedy = "Submit them as a new job; a job that is to grow is submitted with `status: open`."
+    remedy = "Submit the tasks as a new job. To add tasks later, submit a job with `status: open`."
 
 
 class LastBatchReceived(Conflict):
-    """Tasks for a job after those marked `last_batch`."""
+    """Tasks cannot be added after a batch with `last_batch`."""
 
     code, title = "last_batch_received", "Last batch already received"
-    remedy = "Submit them as a new job."
+    remedy = "Submit the tasks as a new job."
 
 
 class RunNotTerminal(Conflict):
-    """The run must have ended first, or its rows must all be written."""
+    """The call requires a run that has ended, with all its rows written."""
 
     code, title = "run_not_terminal", "Run is not terminal"
-    remedy = "Wait for its end or stop it; while rows are being written, try again in a moment."
+    remedy = "Wait until the run ends, or stop it. While rows are being written, try again after a few seconds."
 
 
 class RunNotStoppable(Conflict):
-    """The run has ended, and not by a stop."""
+    """Only a live run can be stopped, and this one has ended otherwise than by a stop."""
 
     code, title = "run_not_stoppable", "Run cannot be stopped"
-    remedy = "There is nothing to stop; run the job again if you want more of it."
+    remedy = "There is nothing to stop. To scrape the tasks again, run the job again."
 
 
 class RunHasDescendants(Conflict):
-    """A newer run shows rows that this one owns."""
+    """A newer run inherited rows from this one."""
 
     code, title = "run_has_descendants", "Run has descendants"
-    remedy = "Delete the newer run first, or the whole job."
+    remedy = "Delete the newer run first, or delete the job."
 
 
 class NoPriorRun(Conflict):
-    """The job has no run that could be repeated: all are deleted."""
+    """The job has no run to repeat: all its runs were deleted."""
 
     code, title = "no_prior_run", "No prior run"
     remedy = "Submit a new job."
 
 
 class NoMatchingTasks(Conflict):
-    """No task of the last run is in the statuses that were asked for."""
+    """No task of the last run has one of the statuses in `status`."""
 
     code, title = "no_matching_tasks", "No matching tasks"
-    remedy = "There is nothing to do again; leave `status` out to repeat all tasks."
+    remedy = "There is nothing to repeat. Leave `status` out to repeat all tasks."
 
 
 class PartialRerunWindowExpired(Conflict):
-    """Results that the new run would take over are past their retention."""
+    """Results that the new run would inherit have expired."""
 
     code, title = "partial_rerun_window_expired", "Partial rerun window expired"
-    remedy = "Leave `status` out: a full rerun scrapes all tasks anew."
+    remedy = "Leave `status` out: a full rerun scrapes all tasks again."
 
 
 class FileInputNotUploaded(Conflict):
-    """A job names a file input that was not uploaded, or not whole."""
+    """The file input that the job names has no complete upload."""
 
     code, title = "file_input_not_uploaded", "File input not uploaded"
-    remedy = "PUT the file to its `upload.url`, then submit again."
+    remedy = "Send the file with PUT to its `upload.url`, then submit again."
 
 
 class FileInputAlreadyUploaded(Conflict):
-    """A file input takes one upload, and has it."""
+    """A file input accepts one upload, and this one already has its file."""
 
     code, title = "file_input_already_uploaded", "File input already uploaded"
-    remedy = "Use it as it is, or create a new one with `POST /v1/job_inputs`."
+    remedy = "Use the file input as it is, or create a new one with `POST /v1/job_inputs`."
 
 
 class FileInputUnsupported(Conflict):
     """A file input requires a closed job."""
 
     code, title = "file_input_unsupported_for_job_type", "File input unsupported for job type"
-    remedy = "Leave `status: open` out, or hand the tasks in with `POST /v1/jobs/{job}/tasks`."
+    remedy = "Leave `status: open` out, or add the tasks with `POST /v1/jobs/{job}/tasks`."
 
 
 class IdempotencyKeyConflict(Conflict):
-    """The key was used for another request, or its first call is still under way."""
+    """The idempotency key was used for another request, or its first call is still running."""
 
     code, title = "idempotency_key_conflict", "Idempotency key conflict"
-    remedy = "For another request take another key; for the same one, try again in a moment."
+    remedy = (
+        "Use a new key for another request. For the same request, try again after a few seconds."
+    )
 
 
 class CandidatePending(Conflict):
-    """A key is about to take the place of another: there cannot be a third."""
+    """A rotation of signing keys is in progress: there is already a candidate key."""
 
     code, title = "candidate_pending", "A candidate key is pending"
-    remedy = "Finish the rotation with `POST /v1/hmac/keys/rotate/finalize`, or give it up with `DELETE /v1/hmac/keys/rotate`."
+    remedy = "Finish the rotation with `POST /v1/hmac/keys/rotate/finalize`, or cancel it with `DELETE /v1/hmac/keys/rotate`."
 
 
 class NoCandidate(Conflict):
-    """There is no key that could take the place of the active one."""
+    """No rotation of signing keys is in progress: there is no candidate key."""
 
     code, title = "no_candidate", "There is no candidate key"
-    remedy = "Begin a rotation with `POST /v1/hmac/keys/rotate`."
+    remedy = "Start a rotation with `POST /v1/hmac/keys/rotate`."
 
 
 class TaskNotReady(Conflict):
-    """Content of a task that is not done."""
+    """The task has no content yet: it has not finished."""
 
     code, title = "task_not_ready", "Task is not ready"
-    remedy = "Ask again when its status is final."
+    remedy = "Repeat the call when the task is `successful` or `failed`."
 
 
 class ResultExpired(CallerFault):
-    """Content of a task that is past its retention."""
+    """The content of the task was kept for `result_ttl_days` and has expired."""
 
     code, status, title = "result_expired", 410, "Result expired"
-    remedy = "Run the job again; a longer `result_ttl_days` at submit keeps results longer."
+    remedy = "Run the job again. To keep results longer, submit with a larger `result_ttl_days`."
 
 
 class TooLarge(CallerFault):
-    """The request has more bytes than are taken."""
+    """The body of the request is larger than the limit."""
 
     code, status, title = "payload_too_large", 413, "Payload too large"
-    remedy = "Send fewer tasks in a call: submit an open job, and add the rest to it."
+    remedy = "Send fewer tasks in one call: submit an open job, and add the other tasks to it."
 
 
 class UriTooLong(CallerFault):
-    """The path and query of the request have more bytes than are taken."""
+    """The path and query of the request are longer than the limit."""
 
     code, status, title = "uri_too_long", 414, "URI too long"
-    remedy = "Check the path and the query; no call of this API needs a long one."
+    remedy = "Shorten the path and the query; no call of this API needs long ones."
 
 
 class UnsupportedMediaType(CallerFault):
-    """The body is sent as something that is not JSON, or packed."""
+    """The body must be JSON and must not be compressed."""
 
     code, status, title = "unsupported_media_type", 415, "Unsupported media type"
-    remedy = "Send JSON in UTF-8, unpacked, with `Content-Type: application/json`."
+    remedy = "Send uncompressed JSON in UTF-8, with `Content-Type: application/json`."
 
 
 class RangeNotSatisfiable(CallerFault):
-    """A part of a file was asked for that lies beyond its end."""
+    """The requested range begins after the end of the file."""
 
     code, status, title = "range_not_satisfiable", 416, "Range not satisfiable"
-    remedy = "Ask for what is there: `Content-Range` tells its length; or for all of it."
+    remedy = "Request a range within the length that `Content-Range` states, or the whole file."
 
 
 class TaskUnsuccessful(CallerFault):
-    """Content of a failed task was asked for: the task's own problem, with its own code, is the answer."""
+    """The task failed and has no content. The response is the task's problem, with the task's code."""
 
     code, status, title = "task_failed", 422, "Task failed"
-    remedy = "See the problem; a rerun with `status=failed` tries the task again."
+    remedy = "Read the problem. A rerun with `status=failed` tries the task again."
 
 
 class QuotaExceeded(CallerFault):
-    """A limit of the account, or of an open job, is reached."""
+    """A limit of the caller or of an open job is reached."""
 
     code, status, title = "quota_exceeded", 429, "Quota exceeded"
-    remedy = "Wait as `Retry-After` says, if it is there, or submit another job."
+    remedy = "If there is a `Retry-After`, wait that many seconds; otherwise submit another job."
 
 
 class RateLimited(CallerFault):
-    """The caller asks more often than it may."""
+    """The caller sends more requests than its rate limit allows."""
 
     code, status, title = "rate_limited", 429, "Too many requests"
     remedy = (
-        "Wait as `Retry-After` says; `RateLimit` tells what is left, and when it is full again."
+        "Wait the seconds in `Retry-After`. `RateLimit` states what is left, and when it resets."
     )
 
 
 class HeadTooLarge(CallerFault):
-    """The headers of the request are too many, or have more bytes than are taken."""
+    """The headers of the request are too many or too long."""
 
     code, status, title = "head_too_large", 431, "Request header fields too large"
     remedy = "Send fewer or shorter headers."
 
 
 class Unavailable(ConveyorError):
-    """A backend is absent or overloaded; the same call may work later."""
+    """A backend does not answer or is overloaded. The same call may succeed later."""
 
     code = "unavailable"
     title: ClassVar[str] = "Service unavailable"
@@ -361,7 +365,7 @@ class Unavailable(ConveyorError):
 
 
 class Overloaded(Unavailable):
-    """The service has more in hand than it has room for; nothing was created."""
+    """The service is at capacity. Nothing was created."""
 
     code, title = "overloaded", "Overloaded"
     remedy = (
@@ -370,32 +374,32 @@ class Overloaded(Unavailable):
 
 
 class StorageFull(Unavailable):
-    """There is no room left where the service keeps its data."""
+    """The disk that holds the service's data is full."""
 
     code, title = "storage_full", "Storage is full"
-    remedy = "Tell the operator; repeat the call when there is room again."
+    remedy = "Ask the operator to free space, then repeat the call."
 
 
 class Stale(ConveyorError):
-    """A row moved on since it was read: read it again and decide anew."""
+    """A row changed since it was read. The step must read it again and decide again."""
 
     code = "stale"
 
 
 class KeyTaken(ConveyorError):
-    """Another call has claimed this idempotency key; read its claim and answer from it."""
+    """Another call claimed this idempotency key first. Its record holds the response."""
 
     code = "key_taken"
 
 
 class RefusedToStart(ConveyorError):
-    """The program cannot work with its settings or surroundings."""
+    """The program cannot run with its settings or environment."""
 
     code = "refused_to_start"
-    remedy = "Do what the message says, and start it again."
+    remedy = "Correct what the message names, and start the program again."
 
 
 class IllegalMove(ConveyorError):
-    """A bug: a state machine was asked for a move it does not have."""
+    """A bug: the requested transition does not exist in the state machine."""
 
     code = "illegal_move"

@@ -1,4 +1,4 @@
-"""Result bodies: stored many at a time, read as streams."""
+"""Result bodies: the pages that tasks fetched, stored many at a time and read as streams."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
@@ -9,8 +9,10 @@ from conveyor.domain.ids import JobId, RunId, TaskId
 
 
 class BodyName(msgspec.Struct, frozen=True, gc=False):
-    """The name of a body. It includes the claim number, so that a worker that lost its lease cannot
-    overwrite the body of the next claim.
+    """The name of a body.
+
+    It includes the claim number, so that a worker that lost its lease cannot overwrite the body
+    that the next claim stored.
     """
 
     job_id: JobId
@@ -20,28 +22,40 @@ class BodyName(msgspec.Struct, frozen=True, gc=False):
 
 
 class Spool(Protocol):
-    """A body that is too large for memory and is being written. Discarding it after a put does nothing."""
+    """A body that is too large for memory, while it arrives.
+
+    It belongs to the coroutine that opened it, until `Bodies.put_many` takes it over or `discard`
+    removes it. `write` raises `Unavailable` or `StorageFull`.
+    """
 
     @property
-    def length(self) -> int: ...
+    def length(self) -> int:
+        """Bytes written so far."""
+        ...
 
     @property
     def checksum(self) -> str:
-        """SHA-256 in hex of what has been written."""
+        """SHA-256 in hex of the bytes written so far."""
         ...
 
-    async def write(self, chunk: bytes) -> None: ...
+    async def write(self, chunk: bytes) -> None:
+        """Append a chunk. It need not be durable before `put_many`."""
+        ...
 
-    async def discard(self) -> None: ...
+    async def discard(self) -> None:
+        """Remove the spool. After a put, or when repeated, this does nothing."""
+        ...
 
 
 class Body(msgspec.Struct, frozen=True, gc=False):
+    """A body to store: in memory, or in a spool."""
+
     name: BodyName
     content: bytes | Spool
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
-    """A stored body: its place, and its length and SHA-256 (hex) to verify it."""
+    """A stored body: where it is, and its length and SHA-256 in hex, which verify it."""
 
     locator: str
     length: int
@@ -49,52 +63,63 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
 
 
 class Bodies(Protocol):
-    """Raises `Unavailable`, and `StorageFull` when there is no room."""
+    """Every method raises `Unavailable`; `put_many` also raises `StorageFull`.
+
+    Bodies are stored before the rows that refer to them. So a body may exist that no row refers
+    to, but no row may refer to a body that was never stored. The next start or the sweeper removes
+    the former by name.
+    """
 
     def spool(self) -> Spool:
-        """Open a spool for one large body; `put_many` takes it over."""
+        """Open a spool for one large body."""
         ...
 
     async def put_many(self, bodies: Sequence[Body]) -> Sequence[Kept]:
-        """Store the bodies, as durably as the engine was opened for, and return where they are.
+        """Store bodies and return where each is, in the given order.
 
-        A locator is opaque, and stays valid when the way bodies are stored changes.
+        When the call returns, they are as durable as the engine was opened for. When it raises,
+        some of them may be stored; the call may be repeated, and a body stored twice exists once.
+        A locator is opaque to all other code. It must stay valid for as long as the body exists,
+        also when a later version stores bodies in another way.
         """
         ...
 
     def read(self, locator: str) -> AsyncIterator[bytes]:
-        """Stream a body; `NotFound` when it is gone."""
+        """Stream a body in chunks of bounded size; `NotFound` when it does not exist."""
         ...
 
     async def load_many(self, locators: Sequence[str]) -> Sequence[bytes | None]:
-        """Read whole bodies in the given order; None for one that is gone.
+        """Read whole bodies in the given order, with None for each that does not exist.
 
-        All of them are in memory at once: for bodies that are known to be small.
+        All of them are in memory at once, so the caller must know that they are small.
         """
         ...
 
     async def discard(self, names: Sequence[BodyName]) -> int:
-        """Remove bodies of claims that never settled; return how many there were."""
+        """Remove bodies of claims that never settled, and return how many existed."""
         ...
 
     async def runs_held(self, *, limit: int, after: str = "") -> Sequence[tuple[JobId, RunId]]:
-        """List runs that have bodies in order of job id and run id, from above `after`, which is
-        `"<job>/<run>"`.
+        """List at most `limit` runs that have bodies, in order of job id and run id.
+
+        The list begins above `after`, which has the form `"<job>/<run>"`.
         """
         ...
 
     async def names(
         self, job_id: JobId, run_id: RunId, *, limit: int, after: tuple[str, int] = ("", -1)
     ) -> Sequence[BodyName]:
-        """List the bodies of a run in order of (task id, claim number), from above `after`.
+        """List at most `limit` bodies of a run in order of (task id, claim number), above `after`.
 
-        A foreign file among them is listed too, by its own name and claim 0.
+        A file that is not a body is listed too, with its file name as task id and claim number 0,
+        so that the doctor can report it.
         """
         ...
 
     async def delete_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
-        """Remove up to `limit` bodies of a run; return how many were found.
+        """Remove up to `limit` bodies of a run, and return how many were found.
 
-        Fewer than `limit` means that none are left, even when another process removes them too.
+        Fewer than `limit` means that none are left, also while another process removes bodies of
+        the same run.
         """
         ...

@@ -1,4 +1,4 @@
-"""Claims of named tasks, for engines that hand out work through a queue beside the rows."""
+"""Claims of named tasks, for engines whose queue is separate from their rows."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -10,27 +10,34 @@ from conveyor.ports.work import Held
 
 
 class Claims(Protocol):
-    """As `Work`, for tasks that the caller names. Raises `Unavailable`."""
+    """The part of `Work` that writes rows, for tasks that the caller names.
+
+    `QueuedWork` receives messages from `Queues` and claims the tasks that they name. Each task is
+    claimed, renewed, settled or released in one atomic step. Every method raises `Unavailable`; a
+    call that raised may be repeated.
+    """
 
     async def take(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
-        """Claim those of the named tasks that are due; a task that this fails is returned as failed.
+        """Claim those of the named tasks that are due, and return them `as_claimed`.
 
-        Tasks are `as_claimed`. Once `CLAIM_BYTES` are claimed, the other tasks stay unclaimed.
+        Tasks that are unknown, final or not due are left out. A task that lost too many workers is
+        failed and counted by this call, and returned as failed. Once `CLAIM_BYTES` are claimed, the
+        remaining tasks stay unclaimed.
         """
         ...
 
     async def look(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
-        """Read the named tasks that exist, `as_listed`."""
+        """Read the named tasks that exist, in any state, `as_listed`. Nothing is changed."""
         ...
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
-        """As `Work.renew`."""
+        """Extend leases, as `Work.renew` does."""
         ...
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
-        """As `Work.settle`."""
+        """End claims, as `Work.settle` does."""
         ...
 
     async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
-        """As `Work.release_lapsed`."""
+        """Release claims whose lease has lapsed, as `Work.release_lapsed` does."""
         ...

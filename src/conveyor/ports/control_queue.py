@@ -1,4 +1,4 @@
-"""The control queue: background work, done at least once.
+"""The control queue: messages for background work, each handled at least once.
 
 Messages that cannot be handled become dead letters, which an operator redrives or drops.
 """
@@ -13,14 +13,16 @@ from conveyor.domain.control_queue import ControlMessage, MessageGroup
 
 
 class ReceivedMessage(ControlMessage, frozen=True, kw_only=True):
-    """A message under a lease; `receipt` names this delivery."""
+    """A message under a lease. `receipt` names this delivery; only the latest one is valid."""
 
     id: str
-    deliveries: int
+    deliveries: int  # how often it was received, this time included
     receipt: str
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that was given up, and why."""
+
     id: str
     kind: str
     payload: Mapping[str, str]
@@ -29,45 +31,54 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetters(Protocol):
-    """The part of a control queue that operators use. No dead letter leaves by itself.
+    """The part of a control queue that operators use.
 
-    Every method raises `Unavailable`.
+    Dead letters do not expire. Every method raises `Unavailable`.
     """
 
     async def dead_letters(self, *, limit: int, after: str = "") -> Sequence[DeadLetter]:
-        """Dead letters in order of id, beginning above `after`."""
+        """List at most `limit` dead letters in order of id, beginning above `after`."""
         ...
 
-    async def find_dead_letter(self, message_id: str) -> DeadLetter | None: ...
+    async def find_dead_letter(self, message_id: str) -> DeadLetter | None:
+        """Read one dead letter; None when it does not exist."""
+        ...
 
     async def redrive(self, message_id: str) -> bool:
-        """Put a dead letter back on the queue, due at once; return whether it existed.
+        """Put a dead letter back on the queue, due at once, and return whether it existed.
 
-        It gets a new id, so no earlier delivery can settle it. If a message of the same kind and
-        subject is live, that message does the work and the dead letter is removed.
+        The message gets a new id, so that no receipt of an earlier delivery is valid for it. If a
+        message of the same kind and subject is live, that message does the work, and the dead
+        letter is only removed.
         """
         ...
 
     async def drop(self, message_id: str) -> bool:
-        """Remove a dead letter for good; return whether it existed."""
+        """Remove a dead letter, and return whether it existed."""
         ...
 
 
 class ControlQueue(DeadLetters, Protocol):
-    """At-least-once delivery. No step may assume that a send is atomic with another write.
+    """A queue with at-least-once delivery.
 
     A message is live from `send` until `ack` or `dead_letter`: it waits to be received, or it is
-    held under a lease. `extend`, `ack`, `retry_later`, `resend` and `dead_letter` raise `Stale`
-    when the message has been received again since this delivery. Every method raises
-    `Unavailable`.
+    held under a lease. A message whose lease has ended is due again.
+
+    No step may assume that a send is atomic with another write: the sweeper sends messages that a
+    crash left out. Each call is atomic by itself. `extend`, `ack`, `retry_later`, `resend` and
+    `dead_letter` raise `Stale`, and change nothing, when the message was received again since this
+    delivery. Every method raises `Unavailable`.
     """
 
     async def send(self, message: ControlMessage) -> bool:
-        """Send a message unless one of its kind and subject is live; return whether it was sent."""
+        """Send a message, due at once, unless one of its kind and subject is live.
+
+        Return whether it was sent. Concurrent sends of one subject send one message.
+        """
         ...
 
     async def is_live(self, kind: str, subject: str) -> bool:
-        """Whether a message of this kind and subject waits or is held."""
+        """Return whether a message of this kind and subject waits or is held."""
         ...
 
     async def receive(
@@ -79,26 +90,35 @@ class ControlQueue(DeadLetters, Protocol):
         excluded: Collection[MessageGroup] = (),
         served: Sequence[MessageGroup] = (),
     ) -> Sequence[ReceivedMessage]:
-        """Receive due messages of the given kinds (default: any) outside the excluded groups.
+        """Receive at most `limit` due messages, each under a lease from now on.
 
-        Groups that are not in `served` come first, then the others in the order of `served`;
-        within a group, the message that has been due longest. Fewer than `limit` may come back.
+        Only messages of the given `kinds` (None: of any kind) outside the `excluded` groups are
+        received. Groups that are not in `served` come first, then the others in the order of
+        `served`; within a group, the message that has been due longest comes first. An engine may
+        return fewer messages than are due.
         """
         ...
 
-    async def extend(self, message: ReceivedMessage, *, lease: timedelta) -> None: ...
+    async def extend(self, message: ReceivedMessage, *, lease: timedelta) -> None:
+        """Hold a message for `lease` from now on. Its receipt stays valid."""
+        ...
 
-    async def ack(self, message: ReceivedMessage) -> None: ...
+    async def ack(self, message: ReceivedMessage) -> None:
+        """Remove a message that was handled."""
+        ...
 
-    async def retry_later(self, message: ReceivedMessage, *, delay: timedelta) -> None: ...
+    async def retry_later(self, message: ReceivedMessage, *, delay: timedelta) -> None:
+        """End the lease of a message, and make it due after `delay`."""
+        ...
 
     async def resend(self, message: ReceivedMessage, payload: Mapping[str, str]) -> None:
-        """Put a message back as if it had just been sent: due at once, with no deliveries.
+        """Replace a message by one with a new payload and a new id, due at once, not yet delivered.
 
-        For work done in parts, each of which makes progress. The message gets a new id.
+        Work that is done in parts ends each part with this call, so that the deliveries of one part
+        do not count against the next.
         """
         ...
 
     async def dead_letter(self, message: ReceivedMessage, reason: str) -> None:
-        """Take a message off the queue and keep it, with the reason, as a dead letter."""
+        """Take a message off the queue, and keep it as a dead letter with the reason."""
         ...

@@ -29,15 +29,15 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 DueRow = TypeVar("DueRow", Job, OutboxEvent)
 RowOfRun = TypeVar("RowOfRun", Batch, Export)
 
-# Bytes that the records of one page take, unless the first alone is larger: a job with large
-# parameters and metadata has a record of 100 KB, one of an older version 500 KB and more.
+# Bytes that the records of one page take at most, unless the first record alone is larger. A job with
+# large parameters and metadata has a record of 100 KB; 0.1.0 wrote some of 500 KB and more.
 LISTING_BYTES = 4 * 1024 * 1024
-# Changes of one commit: engines whose transactions are small must keep it too.
+# Changes of one commit. Small enough for engines with small transactions, such as DynamoDB.
 MOST_CHANGES = 25
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """Remove the row, if it is there."""
+    """A change that removes a row, if it exists."""
 
     row: Row
     if_unchanged: bool = False  # `Stale` unless the stored row has this row's version
@@ -80,40 +80,50 @@ def check_changes(changes: Sequence[Change]) -> None:
 
 
 class Metadata(Protocol):
-    """The record of jobs, runs and what belongs to them. Each call is one atomic step.
+    """Records of jobs, runs and what belongs to them. Each call is one atomic step.
 
     `get`, `runs`, `events` and `of_run` are consistent: they see every commit that ended before
     the call began. `page`, `jobs`, `live_runs`, `due` and `usage` may be answered from an index
-    that lags by seconds. A row may then be missing, or be listed as it was; no row is missing for
-    good. A step that acts on such a row commits it on condition of its version, or gets it first.
+    that lags by seconds: a row may be missing for that time, or be listed in an earlier version. A
+    step that acts on such a row commits it on condition of its version, or reads it with `get`
+    first.
 
-    A page holds at most `limit` rows and `LISTING_BYTES`, but at least one row while there are
-    any: only an empty page is the end.
+    A page holds at most `limit` rows and `LISTING_BYTES`, but at least one row if there are any.
+    So a page may be short; only an empty page is the end.
 
-    Raises only `conveyor.errors`: `Unavailable` when the engine cannot answer, `StorageFull` when
-    it has no room.
+    Every method raises `Unavailable` when the engine cannot answer; `commit` also raises
+    `StorageFull`. Errors of drivers must not pass.
     """
 
     async def commit(self, *changes: Change) -> None:
-        """Write all the changes, or none: at most `MOST_CHANGES`, and no record twice.
+        """Write all the changes in one transaction, or none of them.
 
-        A row of version 0 is new and must not exist. A row of version n replaces the stored row
-        of version n, and is stored as version n + 1. `Removed` removes its row, if it is there.
-        `Stale` when one of these conditions does not hold.
+        There are at most `MOST_CHANGES`, and no record is changed twice; `check_changes` raises
+        `ValueError` otherwise.
 
-        An `IdempotencyRecord` claims its key: `KeyTaken` when an unexpired claim stands; an
-        expired one is replaced. When both hold, `KeyTaken` is raised, not `Stale`.
+        - A row of version 0 is new and must not exist. It is stored as version 1.
+        - A row of version n replaces the stored row of version n, and is stored as version n + 1.
+        - `Removed` removes its row, if it exists; with `if_unchanged` the stored row must have the
+          version of the given one.
+        - An `IdempotencyRecord` claims its key. A record that has expired is replaced.
+
+        Raises `Stale` when a version does not match, and `KeyTaken` when another unexpired record
+        has the key; `KeyTaken` if both apply. After `Unavailable` the commit may have happened: a
+        step that repeats it must be prepared for `Stale`.
+
+        Example: `commit(job, run, record)` accepts a job with its first run and its stored
+        response, or nothing.
         """
         ...
 
     async def get(self, kind: type[AnyRecord], key: Key) -> AnyRecord | None:
-        """Read one record by its key, consistently. An expired idempotency record is None."""
+        """Read one record by its key; None when it does not exist or, of idempotency, has expired."""
         ...
 
     async def page(
         self, kind: type[AnyRow], *, limit: int, after: Key | None = None
     ) -> Sequence[AnyRow]:
-        """List the rows of a kind, of all callers, in order of key, from above `after`."""
+        """List the rows of a kind, of all callers, in order of key, beginning above `after`."""
         ...
 
     async def jobs(
@@ -125,9 +135,9 @@ class Metadata(Protocol):
         status: JobStatus | None = None,
         kind: JobType | None = None,
     ) -> Sequence[tuple[Job, Run | None]]:
-        """List a caller's jobs with their latest runs, newest first, with ids below `before`.
+        """List a caller's jobs, each with its latest run, newest first, with ids below `before`.
 
-        Deleted jobs are left out unless `status` asks for them.
+        `status` and `kind` filter the list. Deleted jobs are listed only with `status` deleted.
         """
         ...
 
@@ -136,12 +146,12 @@ class Metadata(Protocol):
     ) -> Sequence[Run]:
         """List a job's runs, newest first, with ids below `before`.
 
-        Deleted runs are left out unless `deleted`.
+        Deleted runs are listed only with `deleted`.
         """
         ...
 
     async def live_runs(self, *, limit: int, after: str = "") -> Sequence[tuple[Run, Job]]:
-        """List live runs with their jobs in order of run id, from above `after`."""
+        """List the live runs of all callers with their jobs, by run id, beginning above `after`."""
         ...
 
     async def events(
@@ -153,17 +163,23 @@ class Metadata(Protocol):
     async def of_run(
         self, kind: type[RowOfRun], run_id: RunId, *, limit: int, after: Key | None = None
     ) -> Sequence[RowOfRun]:
-        """List a run's unfinished batches, or its exports, in order of key, from above `after`."""
+        """List a run's unfinished batches, or its exports, by key, beginning above `after`."""
         ...
 
     async def due(
         self, kind: type[DueRow], *, limit: int, channel: Channel | None = None
     ) -> Sequence[DueRow]:
-        """List the events of a channel, or the scheduled jobs, that are due, longest due first."""
+        """List due outbox events of a channel, or due scheduled jobs, longest due first.
+
+        `channel` is required for events. A row is due when its `due_at`, or the job's `fires_at`,
+        is not after now by the engine's clock.
+        """
         ...
 
-    async def usage(self, caller: CallerId) -> Usage: ...
+    async def usage(self, caller: CallerId) -> Usage:
+        """Return what a caller has under way, for its quotas."""
+        ...
 
     async def clear_expired(self, *, limit: int) -> int:
-        """Remove up to `limit` expired idempotency records; return how many."""
+        """Remove up to `limit` expired idempotency records, and return how many were removed."""
         ...

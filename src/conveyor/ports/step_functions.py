@@ -10,7 +10,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class TaskClosed(msgspec.Struct, frozen=True):
-    """No state waits for the token, or none ever did: do not call again.
+    """No state waits for the token, or none ever did. The caller must not call again.
 
     This is also the answer when an earlier call succeeded and its response was lost.
     """
@@ -19,7 +19,7 @@ class TaskClosed(msgspec.Struct, frozen=True):
 
 
 class RetryLater(msgspec.Struct, frozen=True):
-    """The state may or may not have received the call: call again later."""
+    """The state may or may not have received the call. The caller must call again later."""
 
     why: str
     status_code: int | None = None
@@ -29,10 +29,10 @@ Answer = Sent | TaskClosed | RetryLater
 
 
 class StepFunctions(Protocol):
-    """Every failure is an answer, and none raises. No answer quotes the token.
+    """Calls to the state that waits for a task token.
 
-    Calls are safe to repeat: the state continues with the first one, and later calls are answered
-    `TaskClosed`.
+    Every failure is an answer; no method raises. No answer contains the token. Calls may be
+    repeated: the state continues with the first one, and later ones are answered `TaskClosed`.
     """
 
     async def succeed(self, token: str, output: str) -> Answer:
@@ -44,5 +44,5 @@ class StepFunctions(Protocol):
         ...
 
     async def heartbeat(self, token: str) -> Answer:
-        """Keep the state waiting until its next heartbeat is due."""
+        """Restart the heartbeat timeout of the state."""
         ...

@@ -11,13 +11,13 @@ from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import Attempt, NewRow, Task, TaskStatus, spec_size
 from conveyor.ports.work import Held
 
-# Bytes of texts (`size_of`) that one call reads or removes at most. A row may have 64 KiB, and one of
-# an older version some MB: a limit in rows alone would not bound memory.
+# Bytes of texts (`size_of`) that one call reads or removes at most. A row may have 64 KiB, and rows of
+# 0.1.0 several MB, so a limit in rows alone would not bound memory.
 PAGE_BYTES = 4 * 1024 * 1024
 
 
 def in_chunks(rows: Sequence[NewRow]) -> Iterator[list[NewRow]]:
-    """Cut rows into chunks for `add`: at most `PAGE_BYTES` each, or a single row."""
+    """Cut rows into chunks for `Tasks.add`, each of at most `PAGE_BYTES` or a single row."""
     chunk, room = list[NewRow](), PAGE_BYTES
     for row in rows:
         size = spec_size(row.spec)
@@ -38,17 +38,22 @@ class TaskPage(msgspec.Struct, frozen=True):
 
 
 class Tasks(Protocol):
-    """The rows of tasks. Raises `Unavailable`, and `StorageFull` when there is no room."""
+    """The rows of tasks.
+
+    Every method raises `Unavailable`; `add` also raises `StorageFull`.
+    """
 
     async def add(self, run_id: RunId, tasks: Sequence[NewRow]) -> int:
-        """Insert tasks that are not there yet; return how many were new.
+        """Insert the rows that do not exist yet, and return how many were inserted.
 
-        All tasks of one call are stored, or none. Stored tasks are not changed.
+        All rows of one call are inserted, or none. Existing rows are not changed, whatever their
+        state, so an ingest that resumes may add the same rows again. New rows are due at once;
+        inherited rows are never due.
         """
         ...
 
     async def get(self, run_id: RunId, task_id: TaskId) -> Task | None:
-        """Read one task, `as_listed`."""
+        """Read one task, `as_listed`; None when it does not exist."""
         ...
 
     async def page(
@@ -60,17 +65,17 @@ class Tasks(Protocol):
         statuses: frozenset[TaskStatus] | None = None,
         whole: bool = False,
     ) -> TaskPage:
-        """List tasks in order of index from above `after`; only those in `statuses` when given.
+        """List tasks in order of index, beginning above `after`; with `statuses`, only those.
 
-        They are `as_listed`, or complete when `whole`, for steps that copy them. A page has at most
-        `limit` tasks and `PAGE_BYTES`, unless its first task alone is larger. A page with a cursor
-        may have any number of tasks, even none. The engine reads about as many rows as it returns,
-        whatever the filter leaves out.
+        Tasks are `as_listed`, or complete with `whole`, for steps that copy them. A page has at
+        most `limit` tasks and `PAGE_BYTES`, unless its first task alone is larger. A page that has
+        a cursor may have fewer tasks, even none. A filter must not make the engine read many more
+        rows than it returns.
         """
         ...
 
     async def history(self, run_id: RunId, task_id: TaskId) -> Sequence[Attempt]:
-        """List the ended attempts at a task, in the order they ended."""
+        """List the attempts at a task that have ended, in the order in which they ended."""
         ...
 
     async def histories(
@@ -78,32 +83,37 @@ class Tasks(Protocol):
     ) -> Mapping[TaskId, Sequence[Attempt]]:
         """Return the history of each task with an index above `after` and at most `up_to`.
 
-        As `history` returns it, but `in_brief`; tasks without an ended attempt are left out.
+        The attempts are as in `history`, but `in_brief`. Tasks without an ended attempt are left
+        out.
         """
         ...
 
     async def lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
-        """List claims whose lease ended at least `overdue` ago: what `Work.release_lapsed` would
-        release. Nothing is changed.
+        """List at most `limit` claims whose lease ended at least `overdue` ago.
+
+        These are the claims that `Work.release_lapsed` would release. Nothing is changed.
         """
         ...
 
     async def counts(self, run_ids: Sequence[RunId]) -> Mapping[RunId, Counts]:
-        """Return what has been settled of each run; zero for a run without settled tasks."""
+        """Return the sum of what was settled of each run; zero for a run without settled tasks.
+
+        A settled task is counted in the transaction that settles it.
+        """
         ...
 
     async def tally(self, run_id: RunId) -> Mapping[TaskStatus, int]:
-        """Count the tasks of a run by status, from the rows themselves."""
+        """Count the tasks of a run by status. This reads all rows of the run."""
         ...
 
     async def runs_held(self, *, limit: int, after: str = "") -> Sequence[RunId]:
-        """List the ids of runs that have rows, in order, from above `after`."""
+        """List at most `limit` ids of runs that have rows, in order, beginning above `after`."""
         ...
 
     async def discard(self, run_id: RunId, *, limit: int) -> int:
-        """Remove rows of a run with their history and counts; return how many were removed.
+        """Remove rows of a run with their history and counts, and return how many were removed.
 
-        At most `limit` rows and `PAGE_BYTES`, unless the first row alone is larger. Zero means that
-        none are left.
+        One call removes at most `limit` rows and `PAGE_BYTES`, unless the first row alone is
+        larger. Zero means that no rows are left.
         """
         ...
