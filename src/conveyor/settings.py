@@ -16,6 +16,7 @@ IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=\?)\S+")
 DIRECT = "direct:"  # in place of a gateway's URL
 MOST_TASK_BYTES = 1024 * 1024
 SECRET = {"api_keys", "gateway_key"}
+LIMITS = Limits()  # the defaults
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
@@ -39,8 +40,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gateway: Annotated[
         str,
         _about(
-            "The scraping gateway: an http or https URL of ZenRows' API, or `direct:` to ask each "
-            "site itself."
+            "The scraping gateway: an http or https URL of ZenRows' API, or `direct:` to fetch "
+            "pages from the sites themselves."
         ),
     ] = "https://api.zenrows.com/v1/"
     public_url: Annotated[
@@ -60,7 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = ()
     gateway_key: Annotated[
         str | None,
-        _about("Of `keys`: the gateway key for API keys that have none of their own."),
+        _about("Of `keys`: the gateway key for API keys that were created without one."),
     ] = None
     encryption: Annotated[
         str,
@@ -70,7 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = "file:"
 
-    metadata: Annotated[str, _about("Engine of jobs, runs and what is owed to them.")] = "sqlite:"
+    metadata: Annotated[str, _about("Engine of jobs, runs and other small records.")] = "sqlite:"
     tasks: Annotated[str, _about("Engine of tasks and their claims.")] = "sqlite:"
     control_queue: Annotated[str, _about("Engine of the control queue.")] = "sqlite:"
     bodies: Annotated[str, _about("Engine of results: `segments:` or `files:`.")] = "segments:"
@@ -79,28 +80,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     durability: Annotated[
         str,
         _about(
-            "What an answered call survives: power cuts (power), or crashes of the process (process)."
+            "What a call that was answered survives: power cuts (power), or process crashes (process)."
         ),
     ] = "power"
 
     step_functions: Annotated[
         str,
         _about(
-            "Where task tokens are told of the end of runs: `aws:`, with region, endpoint and "
-            "credentials from the AWS_* variables, or empty for nowhere."
+            "Step Functions, which receive the end of runs that have a task token: `aws:`, with "
+            "region, endpoint and credentials from the AWS_* variables, or empty for none."
         ),
     ] = ""
 
     concurrency: Annotated[int, _about("Tasks in flight in one process.", ge=1)] = 500
     lease: Annotated[
-        timedelta, _about("How long a claim or a permit lasts without being renewed.")
+        timedelta, _about("How long a claim or a permit is valid without renewal.")
     ] = timedelta(seconds=30)
     renewal: Annotated[
-        timedelta, _about("How often both are renewed; less than half of the lease.")
+        timedelta, _about("Time between renewals of both; must be less than half of the lease.")
     ] = timedelta(seconds=10)
-    grace: Annotated[timedelta, _about("Time for tasks in flight when the program stops.")] = (
-        timedelta(seconds=20)
-    )
+    grace: Annotated[
+        timedelta, _about("Time that tasks in flight get to finish when the program stops.")
+    ] = timedelta(seconds=20)
     sweep_every: Annotated[timedelta, _about("Time between two sweeps.")] = timedelta(seconds=60)
     body_life: Annotated[
         timedelta,
@@ -112,19 +113,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     scheduled_run_life: Annotated[
         timedelta,
         _about(
-            "How long runs of scheduled jobs stay on record after their end; never less than "
-            "their job's `result_ttl_days`. The latest run stays; 0 keeps them all."
+            "How long runs of scheduled jobs are kept after their end; never less than their "
+            "job's `result_ttl_days`. The latest run is always kept; 0 keeps all runs."
         ),
     ] = timedelta(days=30)
     retry_first_delay: Annotated[
         timedelta,
-        _about("Before the first retry of a task; each further delay is 8 times as long."),
+        _about("Delay before the first retry of a task; each further one is 8 times as long."),
     ] = timedelta(seconds=1)
     retry_longest_delay: Annotated[timedelta, _about("The longest delay between retries.")] = (
         timedelta(minutes=5)
     )
     gateway_deadline: Annotated[
-        timedelta, _about("Deadline of one call to the gateway, which itself gives up sooner.")
+        timedelta, _about("Deadline of one call to the gateway; the gateway must time out sooner.")
     ] = timedelta(seconds=190)
     largest_body: Annotated[int, _about("Bytes of a page; a larger one fails its task.", ge=1)] = (
         50 * 1024 * 1024
@@ -160,7 +161,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _about("Ports of webhooks that are allowed, separated by commas or spaces."),
     ] = (443,)
     webhook_allow_http: Annotated[
-        bool, _about("Whether webhooks may use http, which protects nothing on the way.")
+        bool, _about("Whether webhooks may use http, without encryption.")
     ] = False
     webhook_allow_private: Annotated[
         tuple[str, ...],
@@ -176,8 +177,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int, _about("Bytes of results in one export; a larger one fails.", ge=1)
     ] = 100 * 1024**3
 
-    inline_tasks: Annotated[int, _about("Tasks in one submission.", ge=1)] = 100_000
-    inline_bytes: Annotated[int, _about("Bytes of one request.", ge=1)] = 64 * 1024 * 1024
+    inline_tasks: Annotated[int, _about("Tasks in one submission.", ge=1)] = LIMITS.inline_tasks
+    inline_bytes: Annotated[int, _about("Bytes of one request.", ge=1)] = LIMITS.inline_bytes
     task_bytes: Annotated[
         int,
         _about(
@@ -185,7 +186,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             f"at least {LEAST_TASK_BYTES}.",
             le=MOST_TASK_BYTES,
         ),
-    ] = 64 * 1024
+    ] = LIMITS.task_bytes
     bodies_in_flight: Annotated[
         int, _about("Bytes of request bodies in memory at once; further requests wait.", ge=1)
     ] = 256 * 1024 * 1024
@@ -198,11 +199,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "Number of tasks from which a submission or rerun is answered 202 and ingested later.",
             ge=1,
         ),
-    ] = 10_000
-    list_bytes: Annotated[int, _about("Bytes of one file input, as sent.", ge=1)] = 2 * 1024**3
-    list_rows: Annotated[int, _about("Rows of one file input.", ge=1, le=MOST_TASKS)] = 10_000_000
+    ] = LIMITS.sync_tasks
+    list_bytes: Annotated[int, _about("Bytes of one file input, as sent.", ge=1)] = (
+        LIMITS.list_bytes
+    )
+    list_rows: Annotated[int, _about("Rows of one file input.", ge=1, le=MOST_TASKS)] = (
+        LIMITS.list_rows
+    )
     open_job_tasks: Annotated[int, _about("Tasks of an open job, over all additions.", ge=1)] = (
-        10_000_000
+        LIMITS.open_job_tasks
     )
 
     requests_per_second: Annotated[
@@ -262,16 +267,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def limits(self) -> Limits:
-        return Limits(
-            inline_tasks=self.inline_tasks,
-            inline_bytes=self.inline_bytes,
-            task_bytes=self.task_bytes,
-            sync_tasks=self.sync_tasks,
-            open_job_tasks=self.open_job_tasks,
-            list_bytes=self.list_bytes,
-            list_rows=self.list_rows,
-            honoured=HONOURED_BY_DIRECT if self.gateway == DIRECT else None,
-        )
+        """The limits of callers' input: those that are settings, and what the gateway can do."""
+        names = set(Limits.__struct_fields__) & set(Settings.__struct_fields__)
+        honoured = HONOURED_BY_DIRECT if self.gateway == DIRECT else None
+        return Limits(honoured=honoured, **{name: getattr(self, name) for name in names})
 
     @property
     def folder(self) -> Path:

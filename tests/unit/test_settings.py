@@ -1,12 +1,15 @@
 """Settings: where they come from, which source wins, and what is refused with which words."""
 
+import ast
 import re
+import traceback
 from datetime import timedelta
 from pathlib import Path
 from typing import cast, get_args, get_origin, get_type_hints
 
 import pytest
 
+from conveyor import settings_loader
 from conveyor.errors import RefusedToStart
 from conveyor.settings import DIRECT, Settings, shown
 from conveyor.settings_loader import MAY_BE_ZERO, load_settings
@@ -202,7 +205,7 @@ CROSS_CHECKS: list[dict[str, object]] = [
         for name in ("durability", "log_level", "log_format", "step_functions")
     ),
 ]
-REFUSAL = re.compile(r"settings: (\w+) must .+, got .+", re.DOTALL)
+REFUSAL = re.compile(r"settings: (\w+) must .+, got (.+)", re.DOTALL)
 
 
 def _kind(name: str) -> str:
@@ -212,14 +215,13 @@ def _kind(name: str) -> str:
     return str(getattr(get_origin(base) or base, "__name__", base))
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        *({name: bad} for name in Settings.__struct_fields__ for bad in OF_WRONG_TYPE[_kind(name)]),
-        *CROSS_CHECKS,
-    ],
-    ids=str,
-)
+REFUSALS: list[dict[str, object]] = [
+    *({name: bad} for name in Settings.__struct_fields__ for bad in OF_WRONG_TYPE[_kind(name)]),
+    *CROSS_CHECKS,
+]
+
+
+@pytest.mark.parametrize("given", REFUSALS, ids=str)
 def test_every_refusal_says_what_must_hold_and_what_was_given(given: dict[str, object]) -> None:
     if set(given) <= MAY_BE_ZERO and set(given.values()) == {"0"}:
         load_settings(given, environ={})
@@ -231,6 +233,35 @@ def test_every_refusal_says_what_must_hold_and_what_was_given(given: dict[str, o
     assert found, text
     assert found[1] in given, text
     assert "canary" not in text
+    value = given[found[1]]
+    if isinstance(value, str) and "canary" not in value and "0s" not in found[2]:
+        assert all(part in found[2] for part in re.split(r"[,\s]+", value)), text
+
+
+def test_no_check_of_the_loader_escapes_the_test_of_its_words() -> None:
+    """Every refusal is worded by `_refused`, and every call of it is reached by some case above."""
+    tree = ast.parse(Path(settings_loader.__file__).read_text())
+    worded = {
+        function.name
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "RefusedToStart"
+    }
+    # A file that cannot be read, and a name that is no setting, have no value to show.
+    assert worded == {"_refused", "_from_file", "_check_names"}
+    raised = {
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Raise) and ast.unparse(node).startswith("raise _")
+    }
+    reached = set[int]()
+    for given in REFUSALS:
+        try:
+            load_settings(given, environ={})
+        except RefusedToStart as refused:
+            reached |= {line for _, line in traceback.walk_tb(refused.__traceback__)}
+    assert raised <= reached
 
 
 def test_a_refusal_never_shows_a_secret_nor_a_long_text() -> None:
