@@ -346,7 +346,7 @@ def test_what_is_not_public_is_the_codes() -> None:
     [addresses] = tables("Addresses", DIRECT)
     listed = {row["addresses"]: re.findall(r"[0-9a-f.:]+/\d+", row["which"]) for row in addresses}
     assert listed["IPv4"] == [str(one) for one in public_address.NOT_PUBLIC]
-    there = (public_address.GIVEN_OUT, *public_address.NOT_PUBLIC_THERE)
+    there = (public_address.ALLOCATED, *public_address.NOT_PUBLIC_THERE)
     assert listed["IPv6"] == [str(one) for one in there]
 
 

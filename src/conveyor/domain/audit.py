@@ -1,8 +1,8 @@
-"""Audits: what the doctor finds, and the accounts of a run made up from its rows.
+"""Audits: what the doctor reports, and sums over the rows of a run to compare with its counts.
 
-The accounts are compared with what was counted. Rows may change while they are read. The counts
-before and after the reading bound what the rows can say: counts only grow, and the write that ends
-a row also counts it. Where nothing changed the bounds are equal, and the comparison is exact.
+Rows may change while they are read. So the counts are read before and after the rows, and the sums
+must lie between the two: counts only grow, and the write that ends a row also counts it. If nothing
+changed meanwhile, both bounds are equal and the comparison is exact.
 """
 
 from collections import Counter
@@ -13,11 +13,10 @@ import msgspec
 
 from conveyor.domain.batch import Batch
 from conveyor.domain.counts import COLUMNS, ZERO, Counts
-from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId, TaskId, task_ids, task_index
 from conveyor.domain.rerun import inherited
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, RunStatus, counts
-from conveyor.domain.task import WORKER_LOST, Attempt, Task, TaskStatus
+from conveyor.domain.task import WORKER_LOST, Attempt, Task, TaskStatus, counter_of
 
 MONEY = {"credits", "nanos"}
 FIGURES = tuple(name for name in COLUMNS if name not in MONEY)
@@ -126,25 +125,20 @@ class Ledger:
     def add(self, page: Sequence[Task]) -> None:
         self.rows += len(page)
         self.statuses.update(task.status for task in page)
-        self.figures.update(_figure(task) for task in page if task.is_final)
+        self.figures.update(counter_of(task) for task in page if task.is_final)
         self.inherited += inherited(page)
 
     def faults(self, before: RunSnapshot, after: RunSnapshot) -> Iterator[tuple[str, str]]:
-        """(code, text) of each account that does not agree."""
+        """The code and text of each sum that does not agree with what was counted."""
         yield from _rows(self.rows, before, after)
         yield from self._counted(before, after)
-        if (
-            before.run.status is RunStatus.COMPLETED
-        ):  # before a row was read: else rows were at work
+        # Only if the run had completed before the first row was read: until then rows change.
+        if before.run.status is RunStatus.COMPLETED:
             yield from self._completed(after)
         if before.is_whole and after.is_whole and self.inherited != after.run.inherited:
-            yield (
-                "inheritance_differs",
-                (
-                    f"its rows have {_told(self.inherited)} from earlier runs, and the run says "
-                    f"{_told(after.run.inherited)}"
-                ),
-            )
+            found, stored = _inheritance(self.inherited), _inheritance(after.run.inherited)
+            what = f"its rows have {found} from earlier runs, and the run says {stored}"
+            yield "inheritance_differs", what
 
     def _counted(self, before: RunSnapshot, after: RunSnapshot) -> Iterator[tuple[str, str]]:
         if not (before.is_whole and after.is_whole):
@@ -154,38 +148,25 @@ class Ledger:
         yield from self._compare(
             counts(before.run, before.settled), counts(after.run, after.settled), less=ZERO
         )
-        frozen = after.run.frozen
-        if frozen and frozen != after.run.inherited.counts + after.settled:
-            yield (
-                "frozen_differs",
-                (
-                    f"the figures frozen at completion are {_shown(frozen)}, and the counters say "
-                    f"{_shown(after.run.inherited.counts + after.settled)}"
-                ),
-            )
+        frozen, counted = after.run.frozen, after.run.inherited.counts + after.settled
+        if frozen and frozen != counted:
+            what = f"the figures frozen at completion are {_shown(frozen)}"
+            yield "frozen_differs", f"{what}, and the counters say {_shown(counted)}"
 
     def _compare(self, low: Counts, high: Counts, *, less: Counts) -> Iterator[tuple[str, str]]:
         for name in FIGURES:
             found = self.figures[name] - getattr(less, name)
             if not getattr(low, name) <= found <= getattr(high, name):
-                counted = getattr(high, name)
-                yield (
-                    "counter_differs",
-                    f"{found:,} of its rows are `{name}`, and {counted:,} were counted",
-                )
+                counted = f"{getattr(high, name):,} were counted"
+                yield "counter_differs", f"{found:,} of its rows are `{name}`, and {counted}"
 
     def _completed(self, standing: RunSnapshot) -> Iterator[tuple[str, str]]:
         if held := self.statuses[TaskStatus.PROCESSING]:
             yield "unfinished_row", f"it is completed, and {held:,} of its rows are processing"
-        idle = self.statuses[TaskStatus.PENDING]
-        if idle != standing.run.inherited.idle:
-            yield (
-                "unfinished_row",
-                (
-                    f"it is completed, and {idle:,} of its rows are pending, where "
-                    f"{standing.run.inherited.idle:,} were to be left alone"
-                ),
-            )
+        idle, expected = self.statuses[TaskStatus.PENDING], standing.run.inherited.idle
+        if idle != expected:
+            what = f"it is completed, and {idle:,} of its rows are pending"
+            yield "unfinished_row", f"{what}, where {expected:,} were to be left alone"
 
 
 def _rows(found: int, before: RunSnapshot, after: RunSnapshot) -> Iterator[tuple[str, str]]:
@@ -198,25 +179,24 @@ def _rows(found: int, before: RunSnapshot, after: RunSnapshot) -> Iterator[tuple
 
 
 def row_faults(run: Run, task: Task, lines: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
-    """(code, text) of what is wrong with one row and its history."""
+    """The code and text of everything that is wrong with one row and its history."""
     yield from _name_faults(run, task)
     yield from _state_faults(task)
     yield from _history_faults(task, lines)
 
 
 def _name_faults(run: Run, task: Task) -> Iterator[tuple[str, str]]:
-    strange = task_index(task.id) != task.index
-    if run.sequence == 1 and task.id != task_ids(run.id)(task.index):
-        strange = True
-    if strange:
-        yield "wrong_id", f"the row at index {task.index:,} bears an id that is not its own"
+    # Rows of later runs keep the ids that the first run gave them.
+    is_derived = run.sequence > 1 or task.id == task_ids(run.id)(task.index)
+    if task_index(task.id) != task.index or not is_derived:
+        yield "wrong_id", f"the row at index {task.index:,} has the id of another row"
     if task.index >= run.next_index:
         yield "wrong_index", f"its index {task.index:,} was never given out"
 
 
 def _state_faults(task: Task) -> Iterator[tuple[str, str]]:
     if task.status is TaskStatus.SUCCESSFUL and task.result is None:
-        yield "result_missing", "it is successful, and says nothing of where its body is"
+        yield "result_missing", "it is successful, and does not say where its body is"
     if task.status is TaskStatus.FAILED and not (task.problem and task.reason):
         yield "problem_missing", "it is failed, and does not say why"
     if not task.is_final and task.result is not None:
@@ -237,22 +217,11 @@ def _history_faults(task: Task, lines: Sequence[Attempt]) -> Iterator[tuple[str,
     else:
         fits = charged == list(range(1, task.attempts + 1)) and lost == task.lost
     if not fits:
-        yield (
-            "history_differs",
-            (
-                f"it counts {task.attempts} attempts and {task.lost} lost workers, and its history "
-                f"has {len(charged)} and {lost}"
-            ),
-        )
+        what = f"it counts {task.attempts} attempts and {task.lost} lost workers"
+        yield "history_differs", f"{what}, and its history has {len(charged)} and {lost}"
 
 
-def _figure(task: Task) -> str:
-    if task.status is TaskStatus.SUCCESSFUL:
-        return "successful"
-    return task.reason or FailureReason.OTHER
-
-
-def _told(inheritance: Inheritance) -> str:
+def _inheritance(inheritance: Inheritance) -> str:
     sources = len(inheritance.sources)
     return f"{_shown(inheritance.counts)}, {inheritance.idle:,} left alone, of {sources} runs"
 

@@ -1,7 +1,8 @@
-"""What is owed: rows on their way from a list or an earlier run and rows on their way out."""
+"""Batches: rows that a run was promised and that an ingest writes, from a list or an earlier run."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -14,7 +15,7 @@ from conveyor.domain.task_list.reader import START
 from conveyor.domain.task_list.rows import Position
 from conveyor.domain.task_list.spec import SourceList
 
-INGEST = "ingest"  # the message that finishes a batch
+INGEST = "ingest"  # the kind of message that finishes a batch
 LINES_AT_A_TIME = 5_000
 BYTES_AT_A_TIME = 1024 * 1024
 
@@ -68,7 +69,10 @@ def lines(specs: Sequence[TaskSpec]) -> Iterator[bytes]:
 
 
 def parts(specs: Sequence[TaskSpec]) -> Iterator[Sequence[TaskSpec]]:
-    """Tasks in groups that are soon encoded: bounded in number, and in bytes but for the last."""
+    """Tasks in groups of bounded number and size, each of which is encoded in a few milliseconds.
+
+    A group ends with the task that reaches the bound, so a large task may exceed it.
+    """
     start = size = 0
     for end, spec in enumerate(specs, 1):
         size += len(spec.url)
@@ -97,25 +101,19 @@ def ingest_message(batch: Batch, caller: CallerId | None) -> ControlMessage:
 
 
 def ingest_payload(batch: Batch) -> dict[str, str]:
-    """Which batch, and how far it had come when this was written."""
+    """The payload names the batch and its version, which shows whether an ingest made progress."""
     place = {"run_id": batch.run_id, "first": str(batch.first)}
     return {**place, "version": str(batch.version)}
 
 
 def batch_of(source_list: SourceList, job_id: JobId, run_id: RunId, now: datetime) -> Batch:
     """The batch that makes a job's whole source list the rows of a run."""
-    if source_list.spec is None:
-        return Batch(
-            run_id=run_id,
-            job_id=job_id,
-            first=0,
-            count=source_list.count,
-            blob=source_list.blob,
-            created_at=now,
-        )
-    return Batch(
-        run_id=run_id, job_id=job_id, first=0, count=0, source_list=source_list, created_at=now
+    rows: dict[str, Any] = (
+        {"count": source_list.count, "blob": source_list.blob}
+        if source_list.spec is None
+        else {"count": 0, "source_list": source_list}
     )
+    return Batch(run_id=run_id, job_id=job_id, first=0, created_at=now, **rows)
 
 
 def run_of(

@@ -7,17 +7,18 @@ blame, because a target that makes the gateway fail must not stop the work for o
 |---|---|---|
 | unreachable | no connection: refused, no address, connect timeout | at once |
 | unexplained | a 5xx without the gateway's problem document | after a window without a success, from five hosts, or from all when fewer than five are in play |
-| broken | a reset, garbage, a timeout, a 5xx with a problem document | after a window without a success, if the gateway does not answer a request of its own either |
+| broken | a reset, garbage, a timeout, a 5xx with a problem document | after a window without a success, if the gateway does not answer a health check either |
 | unconnected | without a gateway: one site cannot be connected to | after a window without a success, from five hosts, if no site that answered before can be connected to either |
-| alive | any other answer | never: it closes the breaker |
+| alive | any other response | never: it closes the breaker |
 | none | says nothing about the gateway | never |
 
 While the breaker is open only single probes start, with growing intervals. The first `alive` closes it.
 
-A host is at fault if its call failed before a successful call of another host began. Its failures are
-its own for ten minutes and open nothing. So is a host whose errors are still unexplained ten minutes
-after the opening although the gateway answers for itself. Without both rules a single page that a
-working gateway cannot explain would keep its run waiting for ever.
+A target host is at fault if its call failed before a successful call of another host began. For ten
+minutes its failures are ordinary failures of its tasks and do not open the breaker. The same holds
+for a host whose errors are still unexplained ten minutes after the breaker opened, although the
+gateway answers a health check. Without both rules a single page that a working gateway cannot
+explain would keep its run waiting for ever.
 
 `RefusedKeys` is the same idea for one API key: the gateway works, but refuses the key because it is
 not valid or its account cannot pay.
@@ -65,7 +66,7 @@ class Diagnosis(Enum):
     """What must be done about the failures so far."""
 
     NOTHING = "nothing"
-    ASK = "ask"  # send the gateway a request of its own
+    ASK = "ask"  # send the gateway a health check
     OPEN = "open"
 
 
@@ -91,7 +92,7 @@ class Breaker:
         return self.opened_at is not None
 
     def failed(self, now: float, signal: HealthSignal, host: str) -> bool:
-        """Count a failed call. False when it is known to be the task's own failure."""
+        """Count a failed call. Return False if the target host is to blame, not the gateway."""
         if signal is HealthSignal.UNREACHABLE:
             self.open(now, signal)
         elif now < self.at_fault.get(host, 0.0):
@@ -102,15 +103,16 @@ class Breaker:
         else:
             if not self.failing:
                 self.failing_since = now
+            # More hosts would change no decision: five are enough to open the breaker.
             if host in self.failing or len(self.failing) < MOST_REMEMBERED:
                 self.failing[host] = signal, now
         return True
 
     def answered(self, host: str, begun: float) -> None:
-        """A call that began at `begun` shows that the gateway works.
+        """Record that a call that began at `begun` was answered: the gateway works.
 
-        Calls that failed before `begun` failed by themselves. A success that was under way at a
-        failure proves nothing: the gateway may have failed in between.
+        Hosts whose calls failed before `begun` are at fault. A call that was already running at the
+        time of a failure proves nothing about it: the gateway may have failed in between.
         """
         for other, (_, failed_at) in self.failing.items():
             if other != host and failed_at < begun:
@@ -119,7 +121,7 @@ class Breaker:
         self._close()
 
     def diagnose(self, now: float, hosts_in_play: int) -> Diagnosis:
-        """What follows from the failures, once no call has succeeded for a window."""
+        """What to do about the failures, once no call has succeeded for `WINDOW`."""
         fresh = {host: one for host, one in self.failing.items() if now - one[1] < EVIDENCE_LIFE}
         self.failing = fresh
         if self.is_open or not fresh or now - self.failing_since < WINDOW:
@@ -127,16 +129,18 @@ class Breaker:
         unexplained = sum(signal is HealthSignal.UNEXPLAINED for signal, _ in fresh.values())
         if unexplained >= FEWEST_HOSTS or (unexplained and hosts_in_play < FEWEST_HOSTS):
             return Diagnosis.OPEN
+        # One broken host is reason enough to ask the gateway, which costs one request. One site that
+        # cannot be connected to is normal; several at once may be this machine's network.
         broken = any(signal is HealthSignal.BROKEN for signal, _ in fresh.values())
         return Diagnosis.ASK if broken or len(fresh) >= FEWEST_HOSTS else Diagnosis.NOTHING
 
     def is_worth_asking(self, now: float, signal: HealthSignal) -> bool:
-        """Whether a probe that failed is a reason to ask the gateway itself."""
+        """Whether to send the gateway a health check after a probe failed."""
         waited = now - self.opened_at if self.opened_at is not None else 0.0
         return signal in AMBIGUOUS or waited >= UNEXPLAINED_FOR
 
     def confirm_healthy(self, now: float) -> None:
-        """The gateway answered a request of its own: only calls for some targets fail."""
+        """Record that the gateway answered a health check: only some targets fail."""
         self.healthy_until = now + CONFIRMED_FOR
         if self.opened_at is not None and now - self.opened_at >= UNEXPLAINED_FOR:
             for host in self.failing:
@@ -151,10 +155,10 @@ class Breaker:
         self.last_probe_at, self.next_probe_at = now, now + FIRST_INTERVAL
 
     def may_probe(self, now: float, caller: str) -> bool:
-        """Whether a task of this caller may be started as a probe.
+        """Whether a task of this caller may start as a probe.
 
-        Unless there is no connection at all, the tasks of one caller may be what fails: another
-        caller does not wait for the next interval.
+        While the gateway can be reached, the tasks of the callers that probed may be to blame. So a
+        caller that has not probed yet need not wait for the next interval.
         """
         if now >= self.next_probe_at:
             return True
@@ -162,7 +166,7 @@ class Breaker:
         return is_new and now >= self.last_probe_at + NEW_CALLER_WAIT
 
     def probe(self, now: float, caller: str, host: str) -> None:
-        """A probe begins; the next one waits twice as long."""
+        """Record that a probe starts. The interval to the next one doubles."""
         self.last_probe_at = now
         self.interval = min(self.interval * 2, LONGEST_INTERVAL)
         self.next_probe_at = now + self.interval
@@ -171,10 +175,10 @@ class Breaker:
         self.probed[caller] = self.probed[host] = now
 
     def _mark_at_fault(self, host: str, now: float) -> None:
-        self.at_fault.pop(host, None)
+        self.at_fault.pop(host, None)  # so that the dict stays in order of the latest failure
         self.at_fault[host] = now + AT_FAULT_FOR
         if len(self.at_fault) > MOST_REMEMBERED:
-            del self.at_fault[next(iter(self.at_fault))]  # of the oldest failure
+            del self.at_fault[next(iter(self.at_fault))]
 
     def _close(self) -> None:
         self.failing.clear()

@@ -34,9 +34,9 @@ class Demand(msgspec.Struct, frozen=True):
 def leaves_reserve(held: int, free: int) -> bool:
     """Whether a caller that holds so many places leaves enough free for callers that come later.
 
-    Each caller leaves a fifth of the places that others do not hold: alone it leaves 100 of 500. A
-    second caller may take 80 of those and leaves 20. So a caller that comes late finds a place even
-    when the others want all of them and give none back.
+    Each caller leaves a fifth of the places that other callers do not hold. Alone, it leaves 100 of
+    500. A second caller may take 80 of those, and leaves 20. So a caller that comes late finds a
+    place even when the others could use all of them and their tasks take minutes.
     """
     return free >= (held + free) // RESERVE
 
@@ -48,12 +48,12 @@ def fair_shares(
     held: Mapping[CallerId, int] | None = None,
     reserve: bool = False,
 ) -> dict[RunId, int]:
-    """Divide free places so that callers hold equally many, then divide a caller's between its runs.
+    """Divide free places so that callers hold equally many, then a caller's share between its runs.
 
-    Places that callers hold already count, so a caller that comes late catches up as places become
-    free. With `reserve` every caller leaves some (`leaves_reserve`). No run gets more than its
-    demand. The order of `demands` breaks ties: the caller shuffles it, so that the remainder is fair
-    over time.
+    Places that a caller already holds count, so a caller that comes late catches up as places
+    become free. With `reserve` every caller leaves some free (`leaves_reserve`). No run gets more
+    than its demand. The order of `demands` breaks ties: the dispatcher shuffles it, so that the
+    remainder is fair over time.
     """
     by_caller: dict[CallerId, dict[RunId, int]] = defaultdict(dict)
     for run_id, demand in demands.items():
@@ -85,7 +85,7 @@ def _level(
             high = middle - 1
     shares = _filled(demands, held, low)
     left = free - sum(shares.values())
-    # The next level does not fit for all, but it may for some: the first ones get one more.
+    # The next level does not fit for all keys, but may fit for some: the first ones get one more.
     for key, more in _filled(demands, held, low + 1).items():
         if more > shares[key] and fits(low + 1, left - 1):
             shares[key] += 1
@@ -100,10 +100,10 @@ def _filled(demands: Mapping[K, int], held: Mapping[K, int], level: int) -> dict
 # Calls of an API key.
 
 FIRST_LIMIT = 20  # calls of a key of which nothing is known
-BURST = 0.5  # seconds in which refusals after a refused probe count as one
+BURST = 0.5  # seconds in which further refusals after a refused probe are ignored
 PROBE_AFTER = 200  # successes at the highest level known to be good, before one more is tried
-LONGEST_PROBE_AFTER = 1_600  # when one more was refused again and again
-FIRST_COOL_DOWN = timedelta(seconds=1)  # of a key that not even a single call is let in for
+LONGEST_PROBE_AFTER = 1_600  # after several refused probes
+FIRST_COOL_DOWN = timedelta(seconds=1)  # of a key for which even a single call is refused
 LONGEST_COOL_DOWN = timedelta(minutes=1)
 ACCOUNT_COOL_DOWN = timedelta(seconds=30)  # of a key that the gateway refuses altogether
 
@@ -121,10 +121,11 @@ class ConcurrencyLimiter:
     | steady | just below the refused level | unchanged; after `probe_after` successes one more is probed |
     | cool-down | a lone call was refused | no call for a while, then single calls |
 
-    A refusal cuts the limit to what is still under way: of a burst that was too large so many were
-    let in. A refused probe goes back by one and doubles the wait for the next probe. A limit that the
-    gateway advertises is taken at its word. A refusal while no other call is under way means that
-    other users exhaust the account: it says nothing about the limit, so the key cools down.
+    A refusal cuts the limit to the calls that are still under way: that many of the burst were
+    accepted. A refused probe lowers the limit by one and doubles the wait for the next probe. A limit
+    that the gateway advertises is used as it is. A refusal while no other call is under way means
+    that other users of the account exhaust it. That says nothing about the limit, so the key cools
+    down.
 
     | invariant | kept by |
     |---|---|
@@ -152,22 +153,24 @@ class ConcurrencyLimiter:
         self.limit = min(self.limit, self.ceiling)
 
     def room(self) -> int:
-        """How many more calls may begin."""
+        """How many more calls may begin; negative when the limit was just cut."""
         return (1 if self.is_half_open else int(self.limit)) - self.under_way
 
     @property
     def is_contended(self) -> bool:
-        """Whether one more call of a run is one less of another."""
+        """Whether runs compete for the key: one more call of a run is one less of another."""
         return self.runs > 1 and self.room() <= 1
 
     def advertise(self, limit: int) -> None:
-        """Take up the limit that the gateway names."""
+        """Use the limit that the gateway advertises."""
         self.advertised = max(float(limit), 1.0)
         highest = min(self.ceiling, self.advertised)
+        # The advertised limit belongs to the account, which other users may share. So once a call
+        # was refused, it only lowers the learned limit and never raises it.
         self.limit = highest if self.refused_level is None else min(self.limit, highest)
 
     def refused(self, now: float) -> None:
-        """A call was one too many; it is no longer under way."""
+        """Record that a call was refused as one too many; it is no longer under way."""
         self.successes = 0
         if not self.under_way:
             self._cool_down(now)
@@ -177,12 +180,14 @@ class ConcurrencyLimiter:
             self.probe_after = min(self.probe_after * 2, LONGEST_PROBE_AFTER)
             self.burst_until = now + BURST
             self.limit = max(self.limit - 1, 1.0)
+        # The calls that a refused probe overtook are refused in the same burst. Their refusals say
+        # nothing new, unless fewer calls than the limit are left under way.
         elif now >= self.burst_until or self.limit > self.under_way:
             self.limit = max(min(self.limit, float(self.under_way)), 1.0)
             self.refused_level = self.limit + 1
 
     def succeeded(self) -> None:
-        """A call was let in and answered."""
+        """Record that a call was accepted and answered."""
         self.is_half_open = False
         self.lone_refusals = max(self.lone_refusals - 1, 0)
         highest = min(self.ceiling, self.advertised)
@@ -194,7 +199,8 @@ class ConcurrencyLimiter:
             return
         self.successes += 1
         if self.is_probing and self.successes > 2 * self.limit:
-            # More than a round of calls was let in: the level that was refused no longer is.
+            # Two rounds of calls were accepted at this level: the account allows more than before.
+            # Forgetting the refused level starts the fast growth of the slow start again.
             self.is_probing = False
             self.refused_level = None
             self.probe_after = PROBE_AFTER
@@ -206,7 +212,7 @@ class ConcurrencyLimiter:
             self.limit = float(int(self.limit) + 1)
 
     def close(self, now: float, wait: timedelta) -> None:
-        """Begin no call for a while, then single calls until one succeeds."""
+        """Start no call for `wait`, then single calls until one succeeds."""
         self.closed_until = max(self.closed_until, now + wait.total_seconds())
         self.is_half_open = True
 
@@ -265,18 +271,19 @@ LONGEST_HIDING = timedelta(minutes=5)
 
 
 def futile_receives(task: Task, receives: int) -> int:
-    """How many receives of a task's message were no attempt, assuming the present one is none.
+    """How many receives of a task's message started no attempt, the present one included.
 
-    A message that replaced another starts to count again, so this may be too few; never below 1.
+    The count of a message that replaced another starts again, so the result may be too low; it is
+    at least 1.
     """
     return max(receives - task.attempts - task.lost, 1)
 
 
 def hidden_for(task_id: TaskId, times: int) -> timedelta:
-    """How long a message stays hidden after so many receives in vain: 5 s, doubling up to 5 min.
+    """How long to hide a message after `times` receives that started no task: 5 s to 5 min.
 
-    Queues count receives and give up on a message that has too many. Up to a quarter is taken off,
-    so that messages which bounced together return apart.
+    Queues count receives, and give up a message that has too many. Up to a quarter is taken off the
+    delay, so that messages which were hidden together do not return together.
     """
     base = backoff(times, first=SHORTEST_HIDING, longest=LONGEST_HIDING)
     return base * (1 - spread(f"{task_id}/{times}") / 4)

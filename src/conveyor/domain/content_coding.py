@@ -1,7 +1,7 @@
-"""Streaming decoders for compressed content: bounded pieces out, corrupt or cut content detected.
+"""Content codings: streaming decoders that detect corrupt and truncated content.
 
-HTTP bodies and uploaded lists both use them. None decodes more than `PIECE` bytes at a time, since
-a few compressed bytes may hold gigabytes; the caller counts and stops.
+HTTP bodies and uploaded lists use them. A few compressed bytes may hold gigabytes, so no decoder
+returns more than `PIECE` bytes at a time; the caller counts them and stops.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Exact figures of a run: how many tasks ended how, and what they cost."""
+"""Counts: exact figures of a run, how many tasks ended with which result, and their cost."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ import msgspec
 
 from conveyor.domain.failure import FailureReason
 
-NANO = 1_000_000_000  # money is kept in whole billionths of a dollar: sums stay exact
+NANO = 1_000_000_000  # money is counted in whole billionths of a dollar, so that sums are exact
 
 
 class Spend(msgspec.Struct, frozen=True, gc=False):
@@ -24,7 +24,7 @@ NOTHING = Spend()
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A sum over settled claims. Adding is the only thing ever done to it, so order is free."""
+    """A sum over settled claims. Counts are only ever added, so the order does not matter."""
 
     successful: int = 0
     auth_failed: int = 0
@@ -47,7 +47,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def reasons(self) -> dict[str, int]:
-        """How many failed for which reason, those that happened only."""
+        """How many tasks failed for each reason that occurred."""
         return {str(why): n for why in FailureReason if (n := getattr(self, why))}
 
     @property

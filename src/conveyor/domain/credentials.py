@@ -4,13 +4,13 @@ A credential can be decrypted in its own row only: its context names the caller 
 """
 
 from collections.abc import Callable
-from functools import singledispatch
 from typing import TypeVar, cast
 
 import msgspec
 
 from conveyor.domain import signing
 from conveyor.domain.api_key import ApiKey
+from conveyor.domain.ids import CallerId
 from conveyor.domain.job import Job
 from conveyor.domain.outbox import OutboxEvent
 from conveyor.domain.run import Run
@@ -45,55 +45,38 @@ def context(caller: str, name: str) -> str:
 
 def reencrypted(row: H, reencrypt: Reencrypt) -> H:
     """Return the row with each credential re-encrypted; the same object when none changed."""
-    return cast("H", _reencrypted(row, reencrypt))
+    changes: dict[str, object] = {}
+    match row:
+        case Job():
+            changes["encrypted_key"] = _replaced(
+                row.encrypted_key, context(row.caller, row.id), reencrypt
+            )
+        case Run(id=run_id) | OutboxEvent(run_id=run_id):
+            where = token_context(row.caller, run_id)
+            changes["encrypted_token"] = _replaced(row.encrypted_token, where, reencrypt)
+        case ApiKey():
+            changes["encrypted_gateway_key"] = _replaced(
+                row.encrypted_gateway_key, context(row.caller, row.id), reencrypt
+            )
+        case SigningKeys():
+            changes["active"] = _signing_key(row.id, row.active, reencrypt)
+            changes["candidate"] = _signing_key(row.id, row.candidate, reencrypt)
+    if all(getattr(row, name) == new for name, new in changes.items()):
+        return row
+    return cast("H", msgspec.structs.replace(cast("msgspec.Struct", row), **changes))
 
 
-@singledispatch
-def _reencrypted(row: object, _reencrypt: Reencrypt) -> object:
-    return row
-
-
-@_reencrypted.register
-def _job(job: Job, reencrypt: Reencrypt) -> Job:
-    new = _replaced(job.encrypted_key, context(job.caller, job.id), reencrypt)
-    return job if new == job.encrypted_key else msgspec.structs.replace(job, encrypted_key=new)
-
-
-@_reencrypted.register
-def _run(run: Run, reencrypt: Reencrypt) -> Run:
-    new = _replaced(run.encrypted_token, token_context(run.caller, run.id), reencrypt)
-    return run if new == run.encrypted_token else msgspec.structs.replace(run, encrypted_token=new)
-
-
-@_reencrypted.register
-def _api_key(key: ApiKey, reencrypt: Reencrypt) -> ApiKey:
-    old = key.encrypted_gateway_key or b""
-    new = _replaced(old, context(key.caller, key.id), reencrypt)
-    return key if new == old else msgspec.structs.replace(key, encrypted_gateway_key=new)
-
-
-@_reencrypted.register
-def _event(event: OutboxEvent, reencrypt: Reencrypt) -> OutboxEvent:
-    new = _replaced(event.encrypted_token, token_context(event.caller, event.run_id), reencrypt)
-    same = new == event.encrypted_token
-    return event if same else msgspec.structs.replace(event, encrypted_token=new)
-
-
-@_reencrypted.register
-def _signing_keys(keys: SigningKeys, reencrypt: Reencrypt) -> SigningKeys:
-    active = _key(keys, keys.active, reencrypt)
-    candidate = _key(keys, keys.candidate, reencrypt)
-    same = active is keys.active and candidate is keys.candidate
-    return keys if same else msgspec.structs.replace(keys, active=active, candidate=candidate)
-
-
-def _key(keys: SigningKeys, key: SigningKey | None, reencrypt: Reencrypt) -> SigningKey | None:
+def _signing_key(
+    caller: CallerId, key: SigningKey | None, reencrypt: Reencrypt
+) -> SigningKey | None:
     if key is None:
         return None
-    new = _replaced(key.encrypted_secret, signing.context(keys.id, key.kid), reencrypt)
-    same = new == key.encrypted_secret
-    return key if same else msgspec.structs.replace(key, encrypted_secret=new)
+    new = _replaced(key.encrypted_secret, signing.context(caller, key.kid), reencrypt)
+    return msgspec.structs.replace(key, encrypted_secret=new)
 
 
-def _replaced(encrypted: bytes, where: str, reencrypt: Reencrypt) -> bytes:
+E = TypeVar("E", bytes, bytes | None)
+
+
+def _replaced(encrypted: E, where: str, reencrypt: Reencrypt) -> E:
     return reencrypt(encrypted, where) if encrypted else encrypted

@@ -1,6 +1,7 @@
-"""Positions in a listing, as text that callers hand back unread."""
+"""Pagination: cursors and limits of listings. A cursor is opaque to callers."""
 
 from conveyor.domain.ids import TaskId, is_ulid, task_index
+from conveyor.domain.json_bodies import field_error
 from conveyor.errors import InvalidArgument
 
 DEFAULT_LIMIT = 50
@@ -10,7 +11,7 @@ LARGEST_PAGE = 1000
 
 
 def after_id(cursor: str | None) -> str | None:
-    """The ULID a listing of jobs or runs goes on from."""
+    """The ULID after which a listing of jobs or runs continues; None for the first page."""
     if not cursor:
         return None
     if not is_ulid(cursor):
@@ -19,14 +20,12 @@ def after_id(cursor: str | None) -> str | None:
 
 
 def _odd_cursor(cursor: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"`cursor` must be the `next_cursor` of an earlier page, got {cursor[:40]!r}",
-        extras={"field": "cursor"},
-    )
+    what = f"must be the `next_cursor` of an earlier page, got {cursor[:40]!r}"
+    return field_error("cursor", what)
 
 
 def after_index(cursor: str | None) -> int:
-    """The index a listing of results goes on from; before the first: -1."""
+    """The index after which a listing of results continues; -1 for the first page."""
     if not cursor:
         return -1
     index = task_index(cursor)
@@ -36,17 +35,15 @@ def after_index(cursor: str | None) -> int:
 
 
 def at_task(task_id: TaskId) -> str:
-    """The cursor that goes on after a task: its id, which sorts as tasks do."""
+    """The cursor of the page after a task: the id of the task, in which its index comes first."""
     return task_id
 
 
 def limit(text: str | None, *, default: int, most: int) -> int:
-    """How many to list, from a query parameter."""
+    """The query parameter `limit`, checked."""
     if text is None or text == "":
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
-        raise InvalidArgument(
-            f"`limit` must be a whole number from 1 to {most}, got {text[:40]!r}",
-            extras={"field": "limit"},
-        )
+        what = f"must be a whole number from 1 to {most}, got {text[:40]!r}"
+        raise field_error("limit", what)
     return int(text)

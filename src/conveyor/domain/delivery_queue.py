@@ -1,4 +1,4 @@
-"""Which deliveries may start now, and which wait for which receiver.
+"""The delivery queue: which webhook deliveries may start now, and which wait for their receiver.
 
 A process sends `places` deliveries at a time: at most `per_origin` to one receiver (a host and
 port), and at most `per_caller` for one caller. So neither a slow receiver nor a caller with many
@@ -6,8 +6,16 @@ of them can occupy every place. Receivers whose last response failed or came lat
 together they get at most `unhealthy` places.
 
 An event that finds no place waits in memory, in its caller's line for its receiver. A place that
-comes free goes to the callers in turn, and within a caller to its receivers in turn. The lines are
-lost with the process: what waits is also postponed in storage, by `delay`, and found there again.
+becomes free goes to the callers in turn, and within a caller to its receivers in turn. The lines are
+lost with the process. So the sender also postpones a waiting event in storage, by `delay`, and finds
+it there again.
+
+| invariant | kept by |
+|---|---|
+| `in_flight` is the sum over receivers, and the sum over callers | `_take`, `cancel` |
+| `_unhealthy_in_flight` is the sum over unhealthy receivers | `_take`, `cancel`, `_set_health` |
+| a line is in `healthy` or `unhealthy` of its caller as its receiver is | `add`, `_set_health` |
+| `_line_of` has every event that waits; no line and no caller is empty | `add`, `_remove` |
 """
 
 from collections import Counter, OrderedDict
@@ -46,8 +54,8 @@ class Receiver:
 class CallerLines:
     """A caller's lines by receiver; the next in turn is first.
 
-    Lines of unhealthy receivers are kept apart: when these have no place, all of them are passed
-    over at once, not one by one.
+    Lines of unhealthy receivers are kept apart, so that all of them are skipped in one step while
+    there is no place for them.
     """
 
     healthy: OrderedDict[str, Line] = field(default_factory=OrderedDict)
@@ -59,6 +67,8 @@ class CallerLines:
 
 @dataclass(slots=True, kw_only=True)
 class DeliveryQueue:
+    """The places of one process, and the events that wait for them."""
+
     chance: Callable[[], float]  # from 0 to 1
     places: int = PLACES
     per_origin: int = PER_ORIGIN
@@ -95,6 +105,7 @@ class DeliveryQueue:
         """Free the place of a delivery that took `seconds`."""
         receiver = self._receiver(origin)
         receiver.seconds = seconds
+        # Before the place is freed: `cancel` counts it where the receiver is now.
         self._set_health(origin, receiver, is_healthy=succeeded and seconds <= LATE)
         self.cancel(origin, caller)
 
@@ -109,11 +120,11 @@ class DeliveryQueue:
             del self._of_caller[caller]
 
     def delay(self, origin: str) -> timedelta:
-        """About how long an event that is added now waits for its turn."""
+        """About how long an event that is added now will wait for its turn."""
         receiver = self._receiver(origin)
         seconds = (receiver.waiting + 1) * receiver.seconds / self.per_origin
         likely = timedelta(seconds=min(seconds, LONGEST_DELAY.total_seconds()))
-        # Spread, so that a line which outlives its process does not become due all at once.
+        # Jitter, so that the events of a line do not all become due at once if the process ends.
         return max(likely, SHORTEST_DELAY) * (1 + 0.5 * self.chance())
 
     def add(self, origin: str, event: OutboxEvent) -> None:
@@ -144,7 +155,8 @@ class DeliveryQueue:
         if self._of_caller[caller] >= self.per_caller:
             return None
         has_unhealthy_place = self._unhealthy_in_flight < self.unhealthy
-        # Few are passed over: a receiver without a free place occupies some of the places.
+        # This loop is short: a receiver that is skipped occupies `per_origin` places of a process
+        # that has `places`.
         for kind in (lines.healthy, lines.unhealthy) if has_unhealthy_place else (lines.healthy,):
             for origin in kind:
                 if self._receivers[origin].in_flight < self.per_origin:
@@ -203,7 +215,7 @@ class DeliveryQueue:
     def _make_room(self) -> None:
         """Forget the receivers used longest ago, unless a delivery to them is in flight or waits.
 
-        A few are looked at, no more, so that a lookup stays cheap however many are busy.
+        At most `EVICTIONS_TRIED` are examined, so that a lookup stays cheap when all are busy.
         """
         for _ in range(EVICTIONS_TRIED):
             if len(self._receivers) < MOST_REMEMBERED:

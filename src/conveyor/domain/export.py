@@ -1,10 +1,11 @@
-"""An export: all of a run in one file, made once, kept for half a day.
+"""Exports: all results of a run in one zip file, which is kept for 12 hours.
 
     pending → running → completed | failed
 
-Whoever begins to make one, or finds one whose maker died, claims it. Each claim raises
-`claim_no`, and files bear its number: what an older maker still writes is in nobody's way, and
-only the newest can say that it is done.
+The control worker that handles an export's message claims the export. If that worker dies, the
+message is delivered again, and the next worker claims it. Each claim raises `claim_no`, and the
+names of its files contain the number. So a worker that lost its claim writes to other files, and
+only the latest claim can complete the export.
 """
 
 from datetime import datetime, timedelta
@@ -19,7 +20,7 @@ from conveyor.domain.problem import problem
 from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import IllegalMove
 
-EXPORT = "export"  # the message that makes it
+EXPORT = "export"  # the kind of message that makes an export
 EXPORT_LIFE = timedelta(hours=12)
 GIB = 1024**3
 MANIFEST = "manifest.ndjson"
@@ -61,13 +62,13 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unmade(msgspec.Struct, frozen=True):
-    """There is no file: for a reason to tell, or because nobody wants it any more."""
+    """No file was made: because of an error, or because the export is no longer wanted."""
 
-    error: str | None = None
+    error: str | None = None  # None when there is nothing to report
 
 
 class Fault(StrEnum):
-    """Why a result is not in the file, or not as it should be."""
+    """Why a result is missing from the file, or is damaged in it."""
 
     EXPIRED = "result_expired"
     MISSING = "result_missing"
@@ -75,24 +76,24 @@ class Fault(StrEnum):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """A task in the manifest. Every member is there, null when there is nothing to say."""
+    """A task in the manifest. Every member is present; those that do not apply are null."""
 
     id: str
     external_id: str | None
     url: str
     status: str
-    entry: str | None  # what its result is called in the file
-    content_type: str | None  # as its site labelled it
+    entry: str | None  # the name of its result in the file
+    content_type: str | None  # as the site labelled it
     error: msgspec.Raw | None  # a problem document
 
 
 def is_over(export: Export, now: datetime) -> bool:
-    """Whether it is gone for its caller, and may be cleared away."""
+    """Whether it has expired: its caller no longer sees it, and the sweeper may remove it."""
     return now >= export.expires_at
 
 
 def begun(export: Export) -> Export:
-    """The export as a new claim holds it."""
+    """The export under a new claim."""
     return _moved(export, ExportStatus.RUNNING, claim_no=export.claim_no + 1)
 
 
@@ -109,12 +110,12 @@ def too_large(cap: int) -> str:
 
 
 def export_blob(export: Export) -> str:
-    """Where the file is, once the export is completed."""
+    """The key of the file of a completed export."""
     return f"{files_of(export)}{export.claim_no}.zip"
 
 
 def spool_blob(export: Export, part: str) -> str:
-    """Where a part of the file is kept until all that comes before it is written."""
+    """The key of a part of the file that waits until everything before it is written."""
     return f"{files_of(export)}{export.claim_no}.{part}"
 
 
@@ -124,7 +125,7 @@ def files_of(export: Export) -> str:
 
 
 def exports_of(job_id: JobId, run_id: RunId) -> str:
-    """Where all exports of a run are kept."""
+    """The prefix of the keys of all exports of a run."""
     return f"exports/{job_id}/{run_id}/"
 
 
@@ -136,7 +137,11 @@ def export_message(export: Export) -> ControlMessage:
 
 
 def entry_name(task: Task) -> str:
-    """What a result is called in the file: nothing of it is the caller's, and it is no path."""
+    """The name of a result in the file.
+
+    It consists of the task id and a known extension. A name chosen by a caller or a site could be
+    a path that leads out of the folder in which the file is unpacked.
+    """
     return f"{task.id}.{_extension(task)}"
 
 
@@ -149,8 +154,8 @@ def _extension(task: Task) -> str:
     return media.extension(result.format, result.content_type) if result else "bin"
 
 
-def told(task: Task, *, entry: str | None = None, fault: Fault | None = None) -> bytes:
-    """A task's line in the manifest: what its result is called in the file, or why it is not."""
+def manifest_line(task: Task, *, entry: str | None = None, fault: Fault | None = None) -> bytes:
+    """A task's line in the manifest: the name of its result in the file, or why there is none."""
     line = Line(
         id=task.id,
         external_id=task.spec.external_id,

@@ -1,6 +1,6 @@
-"""What can go wrong with a page: the public reasons, and how each kind of refusal is handled.
+"""Failures: the public reasons why tasks and runs fail, and how each refusal is handled.
 
-Which refusal of a gateway means what is in the error table of that gateway, beside its adapter.
+The error table of each gateway, beside its adapter, says which refusal has which reason.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class AccountReason(StrEnum):
 
 
 class Handling(StrEnum):
-    """What a refusal of the gateway asks for."""
+    """What to do after a refusal of the gateway."""
 
     RETRY = "retry"
     FAIL = "fail"
@@ -62,7 +62,7 @@ def account(reason: AccountReason) -> Ruling:
 
 
 def by_status(status: int, known: Mapping[int, Ruling]) -> Ruling:
-    """What a refusal without a known code means: server errors may pass, others do not."""
+    """The ruling on a refusal without a known code: 5xx is retried, any other status fails."""
     if status in known:
         return known[status]
     return retry(FailureReason.GATEWAY_ERROR) if status >= 500 else fail(FailureReason.OTHER)

@@ -1,7 +1,7 @@
-"""A file input: an upload that a caller asks for, sends once, and names in jobs.
+"""File inputs: a file that a caller uploads once and then names in jobs.
 
-The file stays where its upload put it, unchanged, for as long as a job may read it again. A file
-input that no job uses expires after a day.
+The file is kept unchanged for as long as a job may read it again. A file input that no job uses
+expires after 24 hours.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def is_over(file_input: FileInput, now: datetime) -> bool:
 def uploaded(file_input: FileInput, blob: str, length: int, encodings: Sequence[str]) -> FileInput:
     if file_input.blob is not None:
         raise FileInputAlreadyUploaded(
-            "A file input takes one file, and this one has it; create another"
+            "A file input accepts one upload, and this one has its file: create another"
         )
     return msgspec.structs.replace(file_input, blob=blob, length=length, encodings=tuple(encodings))
 
@@ -69,7 +69,7 @@ def released_by(file_input: FileInput, job_id: JobId) -> FileInput:
 
 
 def upload_key(file_input: FileInput, nonce: str) -> str:
-    """Where one upload is stored. Each has a nonce: two at the same time do not collide."""
+    """The key of one upload. The nonce keeps concurrent uploads apart."""
     return f"inputs/{file_input.id}/{nonce}"
 
 

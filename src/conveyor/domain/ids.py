@@ -1,4 +1,4 @@
-"""Names of things: ULIDs for jobs and runs, derived ids for tasks."""
+"""Ids: ULIDs for jobs, runs and other records, derived ids for tasks."""
 
 import hashlib
 import re
@@ -21,13 +21,13 @@ MOST_TASKS = 2**32  # the index takes eight hex digits of a task id
 
 
 def ulid(milliseconds: int, randomness: int) -> str:
-    """The ULID of a moment (48 bits) and 80 bits of randomness."""
+    """The ULID of a time in milliseconds (48 bits) and 80 random bits."""
     value = (milliseconds << 80) | randomness
     return "".join(CROCKFORD[(value >> shift) & 31] for shift in range(125, -5, -5))
 
 
 def ulid_milliseconds(text: str) -> int:
-    """The moment a ULID was made, in milliseconds since the epoch."""
+    """When a ULID was made, in milliseconds since the epoch."""
     value = 0
     for character in text[:10]:
         value = value * 32 + CROCKFORD.index(character)
@@ -39,11 +39,13 @@ def is_ulid(text: str) -> bool:
 
 
 def task_ids(run_id: RunId) -> Callable[[int], TaskId]:
-    """How the run that first holds a task names it: its index, then a hash of run and index.
+    """Return the function that makes the ids of a run's tasks: the index, then a hash of both.
 
-    The index leads so that ids sort in the order of submission, insert in key order and
-    lead straight to their row.
+    Ids are derived, so an ingest that resumes gives its tasks the same ids. The index comes first,
+    so that ids sort in the order of submission, rows are inserted in key order, and a task is found
+    by its id without another index.
     """
+    # The hash of the run id is computed once: a run may have millions of tasks.
     prefix = hashlib.sha256(f"{run_id}:".encode())
 
     def task_id(index: int) -> TaskId:
@@ -55,5 +57,5 @@ def task_ids(run_id: RunId) -> Callable[[int], TaskId]:
 
 
 def task_index(task_id: str) -> int | None:
-    """The index a task id carries; None when the text is no task id."""
+    """The index in a task id; None when the text is not a task id."""
     return int(task_id[:8], 16) if TASK_ID.fullmatch(task_id) else None

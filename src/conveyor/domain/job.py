@@ -1,4 +1,4 @@
-"""The life of a job: a reusable submission, with no state of execution.
+"""Jobs: a submission that can be run again, and its deletion. A job has no execution state.
 
 open → closed → deleted
 """
@@ -56,22 +56,22 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     max_per_host: int | None = None  # pages of one host at a time
     retries: int = 3
     result_ttl_days: int = 14
-    runs: int = 1  # runs there have ever been: the next one's sequence is one more
+    runs: int = 1  # how many were ever created; the sequence of the next is one more
     source_list: SourceList | None = None  # the list its rows came from, where one is kept
     webhook: Webhook | None = None
     schedule: Schedule | None = None  # of a scheduled job
     schedule_state: ScheduleState = ScheduleState.ACTIVE
     pause_reason: PauseReason | None = None  # of a schedule that the service paused
     api_key_id: KeyId | None = None  # the key it fires under, where keys can be revoked
-    next_fire_at: datetime | None = None  # computed while paused, too; None when none is to come
-    skipped: int = 0  # fires that found the last run live
+    next_fire_at: datetime | None = None  # also while paused; None when there is no further one
+    skipped: int = 0  # fires that were skipped because the last run was live
     last_skipped_at: datetime | None = None
     last_batch: bool = False  # closed by the last batch of added tasks, not by a call to close
     version: int = 0  # 0: not stored yet; each store raises it
 
     @property
     def fires_at(self) -> datetime | None:
-        """When it is to run next by itself."""
+        """When its schedule next creates a run; None while it is paused or deleted."""
         is_on = self.status is not JobStatus.DELETED and self.schedule_state is ScheduleState.ACTIVE
         return self.next_fire_at if is_on else None
 
@@ -96,18 +96,18 @@ def close(job: Job, now: datetime) -> Job:
 
 
 def run_again(job: Job, run_id: RunId, now: datetime) -> Job:
-    """The job with a new run. It takes no more tasks: they would be for its first."""
+    """The job with a new run. It is closed: tasks that are added belong to the first run."""
     closed = job if job.status is JobStatus.CLOSED else close(job, now)
     return msgspec.structs.replace(closed, latest_run_id=run_id, runs=job.runs + 1, updated_at=now)
 
 
 def fire(job: Job, run_id: RunId, next_at: datetime | None, now: datetime) -> Job:
-    """The job with a run that its schedule began, and when the next is to be."""
+    """The job with a run that its schedule created, and the time of the next fire."""
     return msgspec.structs.replace(run_again(job, run_id, now), next_fire_at=next_at)
 
 
 def skip_fire(job: Job, next_at: datetime | None, now: datetime) -> Job:
-    """The job after a fire that found its last run live."""
+    """The job after a fire that was skipped, because the last run was still live."""
     return msgspec.structs.replace(
         job, skipped=job.skipped + 1, last_skipped_at=now, next_fire_at=next_at, updated_at=now
     )
@@ -125,14 +125,14 @@ def turn_schedule(
     *,
     why: PauseReason | None = None,
 ) -> Job:
-    """Pause a job's schedule, or let it go on with what is to come."""
+    """Pause a job's schedule, or resume it with the next fire. Missed fires are not made up."""
     return msgspec.structs.replace(
         job, schedule_state=state, next_fire_at=next_at, pause_reason=why, updated_at=now
     )
 
 
 def pause_without_key(job: Job, key: ApiKey | None, now: datetime) -> Job:
-    """The job with its schedule paused, if the key it fires under is not good any more."""
+    """The job with its schedule paused, if its API key has expired or was revoked."""
     if job.api_key_id is None or job.schedule_state is ScheduleState.PAUSED:
         return job
     match status(key, now) if key else KeyStatus.REVOKED:
@@ -146,7 +146,10 @@ def pause_without_key(job: Job, key: ApiKey | None, now: datetime) -> Job:
 
 
 def next_run(job: Job, now: datetime) -> datetime | None:
-    """When it runs next, or would if it were not paused. What a pause has missed is not made up."""
+    """When the job runs next, or would run if it were not paused.
+
+    While a schedule is paused its stored next fire is not moved on, so it may be in the past.
+    """
     at = job.next_fire_at
     is_past = at is not None and at <= now and job.schedule_state is ScheduleState.PAUSED
     if at is None or job.schedule is None or not is_past:
@@ -154,14 +157,14 @@ def next_run(job: Job, now: datetime) -> datetime | None:
     try:
         return next_fire(job.schedule, now, anchor=at)
     except InvalidArgument:
-        return None  # its time zone is not known here any more
+        return None  # its time zone is no longer known
 
 
 def after_clock_set_back(job: Job, now: datetime) -> Job:
-    """The job with a next fire that a clock reading `now` can have led to.
+    """The job with its next fire repaired after the clock was set back to `now`.
 
-    One that passes over a single moment of the schedule stays: that moment came before the clock
-    was set back, and would fire twice.
+    A next fire that skips a single time of the schedule stays as it is: that time fired before the
+    clock was set back, and must not fire twice.
     """
     at, schedule = job.next_fire_at, job.schedule
     if at is None or schedule is None:
@@ -170,13 +173,13 @@ def after_clock_set_back(job: Job, now: datetime) -> Job:
         first = next_fire(schedule, now, anchor=at)
         second = next_fire(schedule, first, anchor=at) if first else None
     except InvalidArgument:
-        return job  # its time zone is not known here any more: that is found when it fires
+        return job  # its time zone is no longer known; the next fire pauses the schedule
     is_possible = second is None or at <= second
     return job if is_possible else msgspec.structs.replace(job, next_fire_at=first)
 
 
 def point_at(job: Job, run_id: RunId | None, now: datetime) -> Job:
-    """The job after one of its runs was deleted, with the newest that is left."""
+    """The job after its latest run was deleted; `run_id` is the newest run that is left."""
     if job.status is JobStatus.DELETED:
         raise IllegalMove(f"job {job.id} is deleted")
     return msgspec.structs.replace(job, latest_run_id=run_id, updated_at=now)
@@ -187,7 +190,7 @@ def delete(job: Job, now: datetime) -> Job:
 
 
 def tombstone(job: Job) -> Job:
-    """What is left of a deleted job once it is cleared: whose it was, and that it is gone."""
+    """What remains of a deleted job once it is purged: its owner, type and times."""
     if job.status is not JobStatus.DELETED:
         raise IllegalMove(f"job {job.id} is {job.status}")
     return Job(

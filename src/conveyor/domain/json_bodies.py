@@ -25,16 +25,20 @@ DEEPEST_JSON = 32
 MOST_MEMBERS = 100
 
 Result = TypeVar("Result")
+Form = TypeVar("Form", bound=msgspec.Struct)
 # A computation that yields wherever other work may run.
 Steps = Generator[None, None, Result]
 Span = tuple[int, int]  # the first byte of a part of the body, and the first after it
 
-# The quantifiers are possessive: nothing is tried twice, so time grows with the input alone.
+# All quantifiers are possessive (`*+`): the engine never backtracks, so time is linear in the input.
 STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 
 
 def _text(levels: int) -> bytes:
-    """Any text with at most so many levels of brackets in it."""
+    """A pattern for any text with at most so many levels of brackets.
+
+    `re` has no recursion, so the pattern is nested as deeply as JSON may be.
+    """
     run = rb'[^][{}"]*+(?:%b[^][{}"]*+)*+' % STRING
     inner = run
     for _ in range(levels):
@@ -42,8 +46,8 @@ def _text(levels: int) -> bytes:
     return inner
 
 
-# A value up to the next comma. A task is a level of its own around what its fields may have, and
-# one more lets a body that is too deep be named by its task.
+# A value up to the next comma. A task is one level around the levels that its fields may have. One
+# more level is matched, so that a task whose body is too deep is reported by its index.
 RUN = rb'[^][{}",]*+(?:%b[^][{}",]*+)*+' % STRING
 VALUE = rb"%b(?:[\[{]%b[\]}]%b)*+" % (RUN, _text(DEEPEST_JSON + 1), RUN)
 ONE_VALUE = re.compile(VALUE, re.DOTALL)
@@ -53,19 +57,19 @@ OPENING = re.compile(rb"[ \t\r\n]*+\{")
 MEMBER = re.compile(rb"[ \t\r\n]*+(%b)[ \t\r\n]*+:[ \t\r\n]*+" % STRING, re.DOTALL)
 NO_BRACKETS = re.compile(rb'%b?+|[^][{}"]++' % STRING, re.DOTALL)
 STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-DEPTH_BYTES = 64 * 1024  # of a value without an end that are looked at to say why
+DEPTH_BYTES = 64 * 1024  # of a value without an end, examined to find the reason
 
 
 class SlicedBody(msgspec.Struct, frozen=True):
-    """A body, cut: its frame, in which the list is empty, and the slices of that list."""
+    """A body in parts: its frame, in which the list is empty, and the slices of that list."""
 
     frame: bytes
-    names: tuple[str, ...]  # of the members, cut to LONGEST_SHOWN and one more
+    names: tuple[str, ...]  # of the members, each cut after LONGEST_SHOWN + 1 characters
     slices: Sequence[Span]  # elements with commas between them; a blank one is an empty list
 
 
 class OverlongElement(Exception):
-    """An element of the list is longer than any may be; `before` are the slices before it."""
+    """An element of the list is longer than the limit; `before` are the slices before it."""
 
     def __init__(self, before: Sequence[Span]) -> None:
         super().__init__()
@@ -97,9 +101,12 @@ def cut(raw: bytes, name: str, *, most: int) -> Steps[SlicedBody]:
         end = _end_of_value(raw, at, most, names[-1])
         at = end + 1
         if sum(map(len, parts)) + at - begin > most:
-            raise _overlong_frame(name, most)  # at once: many long members would be a long step
+            # At once, because there is no break between members: many long ones would take long.
+            raise _overlong_frame(name, most)
         if raw[end:at] != b",":
             break
+    # Anything but blanks after the body belongs to the frame, where the decoder refuses it. Cut, so
+    # that the decoder is never given more than `most`.
     tail = at if BLANK.match(raw, at) else begin + most + 1
     parts.append(raw[begin:tail])
     frame = b"".join(parts)
@@ -119,7 +126,7 @@ def finish(steps: Steps[Result]) -> Result:
 
 
 def is_deeper(raw: bytes, most: int) -> bool:
-    """Whether arrays and objects of a JSON text lie more than `most` in each other."""
+    """Whether the arrays and objects of a JSON text are nested more than `most` levels deep."""
     if len(raw) <= most:
         return False
     brackets = NO_BRACKETS.sub(b"", raw)
@@ -161,7 +168,7 @@ def _end_of_value(raw: bytes, at: int, most: int, name: str) -> int:
         )
     if raw[end : end + 1] in {b"[", b"{"}:
         raise _endless(end)
-    return end  # the decoder says what is wrong with it
+    return end  # the decoder reports what is wrong
 
 
 def _end_of_text(raw: bytes, at: int, most: int) -> int:
@@ -180,7 +187,7 @@ def _overlong_frame(name: str, most: int, besides: str = "") -> InvalidArgument:
 
 def _endless(at: int) -> InvalidArgument:
     what = f"what begins at byte {at} does not end, or has more than {DEEPEST_JSON} levels"
-    return InvalidArgument(f"The body is not valid JSON: {what}")
+    return not_json(what)
 
 
 def _name(token: bytes) -> str:
@@ -209,17 +216,31 @@ def field_error(field: str, what: str) -> InvalidArgument:
 
 
 def brief(text: str, most: int = 300) -> str:
-    """A text of any length as one that can be compared and shown: its beginning and its end."""
+    """Shorten a text for comparing and showing: its beginning and its end remain."""
     return text if len(text) <= most else f"{text[: most * 2 // 3]}…{text[-most // 3 :]}"
 
 
 def message_of(error: Exception) -> str:
-    """A decoder's message without msgspec's notation of paths, and short whatever it quotes."""
+    """A decoder's message, shortened, without msgspec's notation of paths."""
     return brief(str(error)).replace("`$.", "`").replace("`$`", "the body")
 
 
+def not_json(why: str) -> InvalidArgument:
+    return InvalidArgument(f"The body is not valid JSON: {why}")
+
+
+def decode_body(raw: bytes, kind: type[Form]) -> Form:
+    """A body as a struct; `InvalidArgument` names the fault and, for a misspelled field, the known one."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(message_of(error) + suggestion(str(error), kind)) from None
+    except UNREADABLE as error:
+        raise not_json(message_of(error)) from None
+
+
 def suggestion(message: str, kind: type[msgspec.Struct]) -> str:
-    """A hint for an unknown field that resembles a known one of the same object, else nothing."""
+    """A hint for an unknown field that resembles a known field of the same object; else empty."""
     unknown = UNKNOWN_FIELD.search(brief(message))
     owner = unknown and _struct_at(kind, unknown["path"] or "$")
     if not (unknown and owner):

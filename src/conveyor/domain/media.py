@@ -1,7 +1,7 @@
-"""Media types of results: how a site's label is read, and what follows from it.
+"""Media types of results: how a site's `Content-Type` is read, and the format and extension.
 
-A label comes from a site that anybody may choose, and is later sent in a header of this service's
-own. So only its type and charset are kept, and only if they are tokens of RFC 9110.
+The value comes from a site that any caller may choose, and this service later sends it in a header.
+So only its type and charset are kept, and only if they are tokens of RFC 9110.
 """
 
 import re
@@ -65,7 +65,10 @@ COMPRESSED |= frozenset({"avif", "gif", "jpg", "png", "webp"})
 
 
 def label(text: str | None) -> str:
-    """A Content-Type in its one form: type, and charset if there is one. Unreadable is unlabelled."""
+    """A `Content-Type` in canonical form: the type, and the charset if there is one.
+
+    A value that cannot be read counts as absent.
+    """
     if text is None or len(text) > LONGEST_LABEL:
         return UNLABELLED
     found = LABEL.fullmatch(text)

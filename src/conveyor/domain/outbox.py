@@ -105,9 +105,8 @@ class OutboxEvent(msgspec.Struct, frozen=True, kw_only=True):
     occurred_at: datetime
     payload: str  # JSON, exactly as it is sent
     due_at: datetime | None  # None unless it is owed
-    encrypted_token: bytes = (
-        b""  # Step Functions: encrypted for the caller and run, empty once it ended
-    )
+    # Step Functions: encrypted for the caller and run; empty once the event has ended.
+    encrypted_token: bytes = b""
     every_seconds: int = 0  # between two heartbeats
     status: EventStatus = EventStatus.OWED
     tries: int = 0  # that failed in a row, since it became owed
@@ -133,8 +132,8 @@ def events_at_end(
         events.append(_event_at_end(event_id, run, Channel.WEBHOOK, payload))
     if run.encrypted_token:
         payload = step_functions.payload(job, run, settled)
-        ended = _event_at_end(EventId(new_id()), run, Channel.STEP_FUNCTIONS, payload)
-        events.append(msgspec.structs.replace(ended, encrypted_token=run.encrypted_token))
+        event_id, token = EventId(new_id()), run.encrypted_token
+        events.append(_event_at_end(event_id, run, Channel.STEP_FUNCTIONS, payload, token))
     return events
 
 
@@ -155,7 +154,9 @@ def heartbeat_event(run: Run, every_seconds: int, event_id: EventId) -> OutboxEv
     )
 
 
-def _event_at_end(event_id: EventId, run: Run, channel: Channel, payload: str) -> OutboxEvent:
+def _event_at_end(
+    event_id: EventId, run: Run, channel: Channel, payload: str, token: bytes = b""
+) -> OutboxEvent:
     return OutboxEvent(
         id=event_id,
         caller=run.caller,
@@ -166,6 +167,7 @@ def _event_at_end(event_id: EventId, run: Run, channel: Channel, payload: str) -
         occurred_at=run.updated_at,
         payload=payload,
         due_at=run.updated_at,
+        encrypted_token=token,
     )
 
 

@@ -1,6 +1,6 @@
-"""Scraper parameters: what is accepted, how they are stored, merged and read.
+"""Scraper parameters: which are accepted, and how they are stored and merged.
 
-Stored form: a JSON object whose values are all strings, keys sorted.
+Their stored form is a JSON object whose values are all strings, with sorted keys.
 """
 
 import re
@@ -51,38 +51,38 @@ HONOURED_BY_DIRECT = frozenset({HEADERS, "original_status", "allowed_status_code
 class BadParam(Exception):
     """A parameter is unknown, has a bad value or does not go with another."""
 
-    def __init__(self, reason: str, key: str) -> None:
+    def __init__(self, key: str, reason: str = "invalid_param_value") -> None:
         super().__init__(f"{reason}: {key}")
         self.reason = reason
         self.key = key
 
 
 def canonical(given: Mapping[str, object]) -> Params:
-    """The stored form of parameters as given; `BadParam` names the first that will not do."""
+    """The stored form of given parameters; `BadParam` names the first that is not valid."""
     return {key: _canonical_value(key, given[key]) for key in sorted(given)}
 
 
 def check_together(params: Params, method: str) -> None:
-    """Refuse combinations the gateway refuses; ask it of the merged parameters."""
+    """Refuse combinations that the gateway refuses. `params` are those of job and task, merged."""
     if "mode" in params and ("js_render" in params or "premium_proxy" in params):
-        raise BadParam("invalid_param_value", "mode")
+        raise BadParam("mode")
     if method == "POST":
         for key in NOT_WITH_POST:
             if params.get(key, "false") != "false":
-                raise BadParam("method_param_conflict", key)
+                raise BadParam(key, "method_param_conflict")
 
 
 def check_honoured(params: Params, honoured: Honoured) -> None:
-    """Refuse what the gateway cannot do: a page without it would be worse than none."""
+    """Refuse parameters that the gateway cannot honour, rather than return another page."""
     if honoured is None:
         return
     for key, value in params.items():
         if key not in honoured and value not in ASKS_FOR_NOTHING:
-            raise BadParam("unsupported_param", key)
+            raise BadParam(key, "unsupported_param")
 
 
 def merged(job: Params, task: Params) -> Params:
-    """The task wins key by key; custom headers are one key and so are replaced whole."""
+    """The job's parameters, replaced by the task's; custom headers are one parameter."""
     return {**job, **task}
 
 
@@ -101,7 +101,7 @@ def load(text: str | None) -> Params:
 
 
 def dump(params: Params) -> str | None:
-    """The stored form; nothing for no parameters."""
+    """The stored form of parameters; None when there are none."""
     return msgspec.json.encode(params).decode() if params else None
 
 
@@ -112,14 +112,14 @@ def headers(params: Params) -> dict[str, str]:
 
 def _canonical_value(key: str, value: object) -> str:
     if key not in KNOWN:
-        raise BadParam("unknown_param", key)
+        raise BadParam(key, "unknown_param")
     if key == HEADERS:
         return _canonical_headers(value)
     text = _scalar_text(key, value)
     if key in BOOLEANS:
         text = text.lower()  # clients of several languages send "True" and "TRUE" as well
     if not _is_allowed(key, text):
-        raise BadParam("invalid_param_value", key)
+        raise BadParam(key)
     return text
 
 
@@ -132,7 +132,7 @@ def _scalar_text(key: str, value: object) -> str:
         case str():
             return value
         case _:
-            raise BadParam("invalid_param_value", key)
+            raise BadParam(key)
 
 
 def _is_allowed(key: str, text: str) -> bool:
@@ -149,23 +149,22 @@ def _canonical_headers(value: object) -> str:
     if isinstance(value, str):
         value = _headers_from_text(value)
     if not isinstance(value, Mapping) or len(value) > MOST_HEADERS:
-        raise BadParam("invalid_param_value", HEADERS)
+        raise BadParam(HEADERS)
     for name, content in value.items():
-        if not isinstance(content, str) or not HEADER_VALUE.fullmatch(content):
-            raise BadParam("invalid_param_value", HEADERS)
-        if not HEADER_NAME.fullmatch(name):
-            raise BadParam("invalid_param_value", HEADERS)
+        is_text = isinstance(content, str) and HEADER_VALUE.fullmatch(content)
+        if not (is_text and HEADER_NAME.fullmatch(name)):
+            raise BadParam(HEADERS)
     encoded = msgspec.json.encode(value)
     if len(encoded) > MOST_HEADER_BYTES:
-        raise BadParam("invalid_param_value", HEADERS)
+        raise BadParam(HEADERS)
     return encoded.decode()
 
 
 def _headers_from_text(text: str) -> object:
     """Headers as the JSON text of their object, which is how the official CLI sends them."""
     if len(text) > LONGEST_TEXT:
-        raise BadParam("invalid_param_value", HEADERS)
+        raise BadParam(HEADERS)
     try:
         return msgspec.json.decode(text, type=dict[str, str])
     except (msgspec.DecodeError, RecursionError):
-        raise BadParam("invalid_param_value", HEADERS) from None
+        raise BadParam(HEADERS) from None

@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457), whole enough for strict clients."""
+"""Problem documents (RFC 9457), with all members that strict clients require."""
 
 from http import HTTPStatus
 
@@ -22,7 +22,7 @@ def problem(
 
 
 def completed(partial: dict[str, object], status: int, code: str) -> dict[str, object]:
-    """A foreign problem made whole: type, title, status and code are there and of their type."""
+    """A gateway's problem document with valid type, title, status and code."""
     whole = dict(partial)
     if not _is_absolute_uri(whole.get("type")):
         whole["type"] = "about:blank"
@@ -35,7 +35,7 @@ def completed(partial: dict[str, object], status: int, code: str) -> dict[str, o
     for optional in ("detail", "instance"):
         if optional in whole and not isinstance(whole[optional], str):
             del whole[optional]
-    # A strict client parses this member; a foreign problem has no say in it.
+    # The official client parses this member, so only this service may set it.
     whole.pop("invalid_tasks", None)
     return whole
 

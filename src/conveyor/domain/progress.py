@@ -29,14 +29,14 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProgressReading(msgspec.Struct, frozen=True):
-    """How many tasks were done at a moment of a clock that does not jump."""
+    """How many tasks were done at a moment."""
 
-    at: float
+    at: float  # monotonic time in seconds
     done: int
 
 
 class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it was read, with what a single reading does not show."""
+    """A run as it was read, with figures that need more than one reading."""
 
     run: Run
     settled: Counts
@@ -46,7 +46,7 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mark(self) -> str:
-        """Names what was read. It follows from the rows alone, so any process gives the same."""
+        """Identify this reading. It is derived from the rows alone, so it is equal in all processes."""
         run, counts = self.run, run_life.counts(self.run, self.settled)
         return f"{run.id}-{run.version}-{counts.done}-{counts.credits}-{counts.nanos}"
 
@@ -55,7 +55,7 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
         return not self.run.is_live
 
     def differs_from(self, earlier: "RunProgress") -> bool:
-        """Whether there is news: other figures, a run that came to a standstill, another wait."""
+        """Whether listeners must get it: other figures, a run that stalled, or another wait."""
         return (
             self.mark != earlier.mark
             or bool(self.rate) != bool(earlier.rate)
@@ -64,7 +64,11 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def slid(window: tuple[ProgressReading, ...], new: ProgressReading) -> tuple[ProgressReading, ...]:
-    """The window with one more reading; the oldest kept is the last that is not too young."""
+    """The window with one more reading, without those that are no longer needed.
+
+    The oldest that stays is the latest one that is at least `WINDOW` old, so that the rate is
+    always measured over the whole window.
+    """
     begins = new.at - WINDOW
     too_old = [reading for reading in window if reading.at <= begins]
     return (*window[max(len(too_old) - 1, 0) :], new)
@@ -77,7 +81,7 @@ def rate(window: tuple[ProgressReading, ...]) -> float | None:
 
 
 def eta(run: Run, settled: Counts, speed: float | None) -> int | None:
-    """Seconds until all is done at this speed; None while more may come or nothing moves."""
+    """Seconds until all tasks are done at this speed; None while that cannot be known."""
     all_known = run.last_batch_received and run.ingest_status is not IngestStatus.PENDING
     if not (speed and all_known and run.is_live) or run.is_paused:
         return None
@@ -86,5 +90,5 @@ def eta(run: Run, settled: Counts, speed: float | None) -> int | None:
 
 
 def gone(run: Run) -> Run:
-    """A run whose row is no more, as it would look at the end of its life."""
+    """A run whose row was removed, shown to its listeners as deleted."""
     return msgspec.structs.replace(run, status=RunStatus.DELETED, version=run.version + 1)

@@ -1,25 +1,19 @@
-"""Which addresses belong to the public internet, and which lead into somebody's own network.
+"""Which addresses belong to the public internet, and which lead into a private network.
 
-For whoever connects where a stranger says. Asked of the address that is connected to, never of a
-name: names can be spelled in many ways, and mean something else a moment later.
+Webhooks and the direct gateway connect to hosts that callers choose. They check the address that
+they connect to, never the name: a name has many spellings, and may resolve to another address a
+moment later.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
-)
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-# Tables of our own: what `ipaddress` calls global differs between versions of Python, and holds
-# addresses that lead elsewhere.
+# `ipaddress.is_global` is not used: its result differs between versions of Python, and it includes
+# addresses that lead elsewhere, such as those of 6to4.
 NOT_PUBLIC = tuple(
     map(
         IPv4Network,
@@ -38,14 +32,14 @@ NOT_PUBLIC = tuple(
             "198.18.0.0/15",  # benchmarks
             "198.51.100.0/24",  # documentation
             "203.0.113.0/24",  # documentation
-            "224.0.0.0/4",  # many at once
+            "224.0.0.0/4",  # multicast
             "240.0.0.0/4",  # reserved, and broadcast
         ),
     )
 )
-# Of IPv6 this part alone is given out: NAT64, addresses with an IPv4 address in them, local ones
-# and those of many at once all lie outside.
-GIVEN_OUT = IPv6Network("2000::/3")
+# The only part of IPv6 that is allocated. NAT64, addresses that embed an IPv4 address, local and
+# multicast addresses all lie outside it.
+ALLOCATED = IPv6Network("2000::/3")
 NOT_PUBLIC_THERE = tuple(
     map(
         IPv6Network,
@@ -60,10 +54,7 @@ NOT_PUBLIC_THERE = tuple(
 
 
 def parsed(text: str) -> Address:
-    """An address from its usual form. One of IPv4 in the clothes of IPv6 is undressed.
-
-    Raises ValueError.
-    """
+    """Parse an address. An IPv4-mapped IPv6 address becomes the IPv4 address. Raises ValueError."""
     address = ip_address(text)
     if isinstance(address, IPv6Address) and address.ipv4_mapped and not address.scope_id:
         return address.ipv4_mapped
@@ -73,14 +64,14 @@ def parsed(text: str) -> Address:
 def is_public(address: Address) -> bool:
     if isinstance(address, IPv4Address):
         return not any(address in network for network in NOT_PUBLIC)
-    if address.scope_id or address not in GIVEN_OUT:
+    if address.scope_id or address not in ALLOCATED:
         return False
     return not any(address in network for network in NOT_PUBLIC_THERE)
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Where connections may go: to public addresses, and to what is opened besides."""
+    """Where connections may go: to public addresses, and to networks that the operator allowed."""
 
     opened: tuple[Network, ...] = ()
 
@@ -88,10 +79,10 @@ class Reach:
         return is_public(address) or any(address in network for network in self.opened)
 
     def permits_all(self, addresses: Iterable[Address]) -> bool:
-        """Whether every one will do: a name that also stands for a private address is refused."""
+        """Whether all are permitted. A name that also resolves to a private address is refused."""
         return all(map(self.permits, addresses))
 
 
 def networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """Networks as `10.0.0.0/8` or `::1`. Raises ValueError."""
+    """Parse networks such as `10.0.0.0/8` or `::1`. Raises ValueError."""
     return tuple(ip_network(text, strict=False) for text in texts)

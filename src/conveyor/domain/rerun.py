@@ -7,26 +7,23 @@ from datetime import datetime, timedelta
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.job import Job
+from conveyor.domain.json_bodies import LONGEST_SHOWN, field_error
 from conveyor.domain.run import Inheritance, Run
-from conveyor.domain.task import FINAL, Inherited, NewRow, Task, TaskStatus, inherit
-from conveyor.errors import InvalidArgument
+from conveyor.domain.task import FINAL, Inherited, NewRow, Task, TaskStatus, counter_of, inherit
 
 Statuses = frozenset[TaskStatus]
 
 
 def parse_statuses(text: str | None) -> Statuses | None:
-    """The statuses a rerun is narrowed to; None for a full one."""
+    """The statuses of the tasks that a rerun repeats; None for all."""
     if text is None:
         return None
     names = [name.strip() for name in text.split(",")]
     try:
         return frozenset(TaskStatus(name) for name in names)
     except ValueError:
-        choices = ", ".join(TaskStatus)
-        raise InvalidArgument(
-            f"`status` must be one or more of {choices}, separated by commas",
-            extras={"field": "status"},
-        ) from None
+        wanted = f"must be one or more of {', '.join(TaskStatus)}, separated by commas"
+        raise field_error("status", f"{wanted}, got {text[:LONGEST_SHOWN]!r}") from None
 
 
 def copy_rows(rows: Sequence[Task], statuses: Statuses | None) -> list[NewRow]:
@@ -52,7 +49,7 @@ def _scraped_again(statuses: Statuses | None) -> Statuses:
 def inherited(rows: Iterable[Task | Inherited]) -> Inheritance:
     """What a rerun inherits with its rows. Their cost stays with the run that paid it."""
     taken_over = [row for row in rows if row.source_run_id]
-    tally = Counter(_field(row) for row in taken_over if row.is_final)
+    tally = Counter(counter_of(row) for row in taken_over if row.is_final)
     return Inheritance(
         counts=Counts(**tally),
         idle=len(taken_over) - tally.total(),
@@ -88,10 +85,3 @@ def is_too_late(source: Run, job: Job, now: datetime) -> bool:
     An ended run was last changed when it ended: none of its results is newer.
     """
     return source.updated_at + timedelta(days=job.result_ttl_days) <= now
-
-
-def _field(row: Task | Inherited) -> str:
-    """The counter that a final row belongs to."""
-    if row.status is TaskStatus.SUCCESSFUL:
-        return "successful"
-    return row.reason or FailureReason.OTHER

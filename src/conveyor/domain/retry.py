@@ -1,4 +1,4 @@
-"""How long to wait before something that failed is tried again."""
+"""Retries: how long to wait before something that failed is tried again."""
 
 from datetime import timedelta
 from zlib import crc32
@@ -20,7 +20,8 @@ def backoff(failures: int, *, first: timedelta, longest: timedelta, factor: int 
 def spread(key: str) -> float:
     """A number from 0 to 1 that is always the same for a key.
 
-    Waits are spread by it, so that what failed together is not tried again together.
+    It spreads waits, so that tasks which failed together are not retried together. It is derived
+    and not random, so that a decision can be repeated with the same result.
     """
     return crc32(key.encode()) / 2**32
 

@@ -1,10 +1,11 @@
-"""The life of a run: one drain of a job.
+"""Runs: one execution of a job, its states and its figures.
 
     running ⇄ pending → completed | stopped | failed | deleted
                         completed | stopped | failed → deleted
 
-`pending` (an open job, idle between batches) is what `running` looks like when every known task
-is done and more may come; it is derived when a run is read, so no writer races to set it.
+`pending` means that every known task is done and more may be added: an open job between batches.
+It is derived when a run is read and never stored. If it were stored, a settle that ends the last
+task and a call that adds tasks would race to set it.
 """
 
 from datetime import datetime
@@ -53,18 +54,18 @@ class IngestStatus(StrEnum):
 
 
 class PauseState(StrEnum):
-    """Orthogonal to the status: while a run is paused none of its tasks is taken up."""
+    """Independent of the status: while a run is paused, no task of it is claimed."""
 
     ACTIVE = "active"
     PAUSED = "paused"
 
 
 class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run has from earlier ones, as its own rows tell it."""
+    """What a rerun inherits from earlier runs."""
 
-    counts: Counts = ZERO  # rows that are final
-    idle: int = 0  # rows that are not: the run leaves them as they are
-    sources: tuple[RunId, ...] = ()  # the runs whose rows they are
+    counts: Counts = ZERO  # of inherited rows that are final
+    idle: int = 0  # inherited rows that are not final: this run never claims them
+    sources: tuple[RunId, ...] = ()  # the runs that own the inherited rows
 
     def __add__(self, other: "Inheritance") -> "Inheritance":
         return Inheritance(
@@ -78,13 +79,15 @@ NO_INHERITANCE = Inheritance()
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """The stored row. What tasks have settled meanwhile is kept apart, in counter rows."""
+
     id: RunId
     job_id: JobId
     caller: CallerId
     created_at: datetime
     updated_at: datetime
     total: int  # rows that exist or are promised by an unfinished batch
-    next_index: int  # the first index no task has been given; gaps below it are legal
+    next_index: int  # above every index that was given to a task; there may be gaps below it
     sequence: int = 1
     status: RunStatus = RunStatus.RUNNING
     trigger: Trigger = Trigger.MANUAL
@@ -95,10 +98,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     failure_detail: str | None = None
     inherited: Inheritance = NO_INHERITANCE
     ingest_errors: int = 0  # rows of its list that are no tasks
-    ingest_error: str | None = None  # why its list gave less than all of it, or nothing
+    ingest_error: str | None = None  # why its list was not read to its end
     is_cut: bool = False  # it has fewer rows than its list
     frozen: Counts | None = None  # set once, at completion
-    encrypted_token: bytes = b""  # of the state that waits for it, encrypted for its caller and id
+    encrypted_token: bytes = b""  # of the waiting state of Step Functions, for its caller and id
     version: int = 0  # 0: not stored yet; each store raises it
 
     @property
@@ -125,23 +128,23 @@ class Stats(msgspec.Struct, frozen=True):
 
 
 def counts(run: Run, settled: Counts) -> Counts:
-    """A run's figures, given the sum of its counter rows."""
+    """A run's figures: frozen at completion, before that inherited ones plus settled ones."""
     return run.frozen or run.inherited.counts + settled
 
 
 def open_tasks(run: Run, settled: Counts) -> int:
-    """How many tasks of a live run are still to be done, those included that are promised."""
+    """How many tasks of a live run are not done yet, including rows that are not written yet."""
     done = counts(run, settled).done
     return max(run.total - done - run.inherited.idle, 0) if run.is_live else 0
 
 
 def wiped(run: Run) -> Run:
-    """The run without the token of the state that waited for it, which has heard of its end."""
+    """The run without its task token, once the waiting state has received the end of the run."""
     return msgspec.structs.replace(run, encrypted_token=b"")
 
 
 def is_complete(run: Run, settled: Counts) -> bool:
-    """All is done but what the run was told to leave alone, and no more tasks can come."""
+    """Whether every task is done, except inherited ones, and no more tasks can be added."""
     return (
         run.is_live
         and run.last_batch_received
@@ -151,7 +154,7 @@ def is_complete(run: Run, settled: Counts) -> bool:
 
 
 def shown_status(run: Run, settled: Counts) -> RunStatus:
-    """The status a reader sees: a live run with nothing to do and more to come is pending."""
+    """The status that the API shows: a live run that is idle and may get more tasks is pending."""
     idle = (
         not run.last_batch_received
         and run.ingest_status is not IngestStatus.PENDING
@@ -161,14 +164,17 @@ def shown_status(run: Run, settled: Counts) -> RunStatus:
 
 
 def shown_total(run: Run, settled: Counts) -> int:
-    """The total a reader sees: while rows still stream in, always above what is done."""
+    """The total that the API shows. While rows are being written it is above what is done.
+
+    Otherwise a client that compares the two would take the run for finished.
+    """
     if run.ingest_status is IngestStatus.PENDING:
         return max(run.total, counts(run, settled).done + 1)
     return run.total
 
 
 def stats(run: Run, settled: Counts) -> Stats:
-    """A run's figures, given the sum of its counter rows."""
+    """A run's figures as the API, webhooks and Step Functions show them."""
     figures = counts(run, settled)
     failed = figures.failed
     return Stats(
@@ -200,17 +206,12 @@ def delete(run: Run, now: datetime) -> Run:
 
 
 def fail(run: Run, reason: AccountReason, detail: str, now: datetime) -> Run:
-    return _moved(
-        run,
-        RunStatus.FAILED,
-        now,
-        failure_reason=reason,
-        failure_detail=detail[:LONGEST_DETAIL],
-    )
+    why = {"failure_reason": reason, "failure_detail": detail[:LONGEST_DETAIL]}
+    return _moved(run, RunStatus.FAILED, now, **why)
 
 
 def pause(run: Run, state: PauseState, now: datetime) -> Run:
-    """Pause a live run, or let it go on."""
+    """Pause a live run, or resume it."""
     if not run.is_live:
         raise IllegalMove(f"run {run.id} is {run.status}")
     return msgspec.structs.replace(run, pause_state=state, updated_at=now)
@@ -226,19 +227,19 @@ def grow(run: Run, count: int, now: datetime) -> Run:
 
 
 def latch(run: Run, now: datetime) -> Run:
-    """No more tasks will come."""
+    """Record that no more tasks will be added."""
     return msgspec.structs.replace(run, last_batch_received=True, updated_at=now)
 
 
 def listed(run: Run, total: int, next_index: int, errors: int, now: datetime) -> Run:
-    """So much of a list whose length nobody knows has come in."""
+    """Record how much of a file input was read: its length is unknown until its end."""
     return msgspec.structs.replace(
         run, total=total, next_index=next_index, ingest_errors=errors, updated_at=now
     )
 
 
 def ingested(run: Run, total: int, inherited: Inheritance, now: datetime) -> Run:
-    """Every accepted row is written: the figures are set, never added to."""
+    """Record that every row is written. Figures are set, not added to, so a repeat is harmless."""
     return msgspec.structs.replace(
         run,
         total=total,
@@ -249,7 +250,7 @@ def ingested(run: Run, total: int, inherited: Inheritance, now: datetime) -> Run
 
 
 def explained(run: Run, why: str | None, *, is_cut: bool) -> Run:
-    """The run with what its caller has to know of its list, if anything."""
+    """Record why the run has fewer rows than its list, if it has."""
     error = why[:LONGEST_DETAIL] if why else run.ingest_error
     return msgspec.structs.replace(run, is_cut=run.is_cut or is_cut, ingest_error=error)
 

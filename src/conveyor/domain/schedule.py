@@ -1,8 +1,10 @@
-"""When a scheduled job runs: once, at a rate, or by the calendar of a time zone.
+"""Schedules: when a scheduled job runs, once, at a rate, or by the calendar of a time zone.
 
-A wall-clock time stands for the first instant at which the clock of its zone reads it or a later
-one. Both edges of summer time follow from that: a time that is left out fires when the clock has
-jumped over it, and a time that comes twice fires at its first.
+A local time means the first instant at which the clock of its zone shows that time or a later one.
+Both changes of daylight saving time follow from this rule. For 02:30 in `Europe/Berlin`:
+
+- In spring the clock jumps from 02:00 to 03:00. The job fires at that instant, when it shows 03:00.
+- In autumn the clock shows 02:30 twice. The job fires once, at the first of them.
 """
 
 import re
@@ -16,11 +18,12 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import msgspec
 
+from conveyor.domain.json_bodies import UNREADABLE, field_error, not_json
 from conveyor.errors import InvalidArgument
 
 LONGEST_RATE = timedelta(days=3650)
 YEARS = range(1900, 9001)  # that an `at` can be in
-DAYS_AHEAD = 64  # among so many there is one of every number
+DAYS_AHEAD = 64  # days searched for the next fire: any 64 in a row include a 31st
 MOST_DAYS = 31
 
 
@@ -34,7 +37,7 @@ class PauseReason(StrEnum):
 
     API_KEY_REVOKED = "api_key_revoked"
     API_KEY_EXPIRED = "api_key_expired"
-    CANNOT_FIRE = "cannot_fire"  # its time zone is not known here any more, or its list is gone
+    CANNOT_FIRE = "cannot_fire"  # its time zone is no longer known, or its list is gone
 
 
 class RateUnit(StrEnum):
@@ -71,7 +74,7 @@ class Monthly(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cadence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Exactly one of them."""
+    """On which days: exactly one of the three is set."""
 
     daily: Daily | None = None
     weekly: Weekly | None = None
@@ -84,7 +87,7 @@ class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """As it goes over the wire: exactly one of `at`, `rate` and `calendar`."""
+    """A schedule as the API has it: exactly one of `at`, `rate` and `calendar` is set."""
 
     at: str | None = None
     rate: Rate | None = None
@@ -116,11 +119,11 @@ NO_PLACES = re.compile(r"(posix|right)/.*|localtime|posixrules|Factory")
 MISREAD_AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 
 T = TypeVar("T")
-Fault = Callable[[str, str], InvalidArgument]  # of a field, and what is to be said of it
+Fault = Callable[[str, str], InvalidArgument]  # of a field, and what is wrong with it
 
 
 def parse_schedule(raw: bytes, *, within: str = "") -> Schedule:
-    """A schedule as a caller sends it, checked field by field; `within` is where it stands."""
+    """Parse and check a schedule. `within` is the field that holds it, for error messages."""
     return _checked(_decoded(raw, Schedule, _fault(within)), _fault(within))
 
 
@@ -129,18 +132,19 @@ def parse_turn(raw: bytes) -> ScheduleState:
 
 
 def first_fire(schedule: Schedule, now: datetime, *, within: str = "") -> datetime:
-    """When a schedule that begins now fires first; one that never would is refused."""
+    """The first fire of a schedule that begins now. A schedule that never fires is refused."""
     moment = next_fire(schedule, now, anchor=now)
     if moment is None:
-        raise _fault(within)("at", f"has passed: it is {now.isoformat(timespec='seconds')} now")
+        today = now.isoformat(timespec="seconds")
+        raise _fault(within)("at", f"must be in the future, got {schedule.at}: it is {today} now")
     return moment
 
 
 def next_fire(schedule: Schedule, after: datetime, *, anchor: datetime) -> datetime | None:
-    """The first moment past `after` at which it fires; None when there is none.
+    """The first fire after `after`; None when there is none.
 
-    `anchor` is any moment of a rate: all others are whole steps away from it, however late each
-    of them was acted upon.
+    `anchor` is any fire of a rate. All others are whole steps away from it, so a fire that was
+    handled late does not shift the following ones.
     """
     if schedule.rate:
         step = step_of(schedule.rate)
@@ -153,12 +157,14 @@ def next_fire(schedule: Schedule, after: datetime, *, anchor: datetime) -> datet
 
 
 def first_instant(local: datetime, zone: ZoneInfo) -> datetime:
-    """When the clock of a zone first reads a time or a later one, in UTC."""
+    """The first instant, in UTC, at which the clock of a zone shows `local` or a later time."""
+    # For a time that the clock shows twice, `fold=0` selects the first.
     moment = local.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if _clock(moment, zone) == local:
         return moment
-    # The clock jumps over it: what it was before the jump gives a moment past it, and what it was
-    # after gives one before. Clocks jump on whole seconds.
+    # The clock jumps over `local`. Python then uses the offset before the jump for `fold=0`, which
+    # gives an instant after the jump, and the offset after the jump for `fold=1`, which gives one
+    # before it. A binary search between the two finds the jump; clocks jump at whole seconds.
     before = int(local.replace(tzinfo=zone, fold=1).timestamp())
     past = int(moment.timestamp())
     while past - before > 1:
@@ -176,19 +182,21 @@ def step_of(rate: Rate) -> timedelta:
 
 @lru_cache(maxsize=1024)
 def zone_of(name: str | None) -> ZoneInfo:
-    """A time zone by its IANA name; `InvalidArgument` when it is not known here."""
+    """The time zone with an IANA name; `InvalidArgument` when it is unknown."""
     try:
         if name and not NO_PLACES.fullmatch(name):
             return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        pass  # what is no zone may still be the name of a folder, or none of anything
+        # `ZoneInfo` opens a file of that name: the name of a folder, such as `Europe`, raises an
+        # OSError, and a path that leads elsewhere a ValueError.
+        pass
     raise InvalidArgument(f"`timezone` must be an IANA name, got {str(name)[:80]!r}")
 
 
 def _next_on(calendar: Calendar, zone: ZoneInfo, after: datetime) -> datetime | None:
     hours = sorted(int(text[:2]) for text in calendar.times_of_day)
     today = _clock(after, zone).date()
-    # From yesterday on: a clock may have jumped over the end of it.
+    # Yesterday is included: if the clock jumped over its end, a time of yesterday fires today.
     for day in (today + timedelta(days=number) for number in range(-1, DAYS_AHEAD)):
         if _falls_on(calendar.cadence, day):
             moments = (first_instant(datetime.combine(day, time(hour)), zone) for hour in hours)
@@ -204,7 +212,7 @@ def _falls_on(cadence: Cadence, day: date) -> bool:
 
 
 def _clock(moment: datetime, zone: ZoneInfo) -> datetime:
-    """What the clock of a zone reads."""
+    """What the clock of a zone shows at an instant."""
     return moment.astimezone(zone).replace(tzinfo=None, fold=0)
 
 
@@ -219,8 +227,8 @@ def _decoded(raw: bytes, kind: type[Decoded], fault: Fault) -> Decoded:
         found = MISREAD_AT.search(text)
         path, what = (found["path"], text[: found.start()]) if found else ("", text)
         raise fault(path, f"cannot be read: {what[:200]}{_choices(path)}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"The body is not valid JSON: {str(error)[:200]}") from None
+    except UNREADABLE as error:
+        raise not_json(str(error)[:200]) from None
 
 
 def _choices(path: str) -> str:
@@ -234,7 +242,7 @@ def _checked(schedule: Schedule, fault: Fault) -> Schedule:
         raise fault("", f"must hold exactly one of `at`, `rate` and `calendar`, got {count}")
     if schedule.rate:
         _check_rate(schedule.rate, fault)
-        return Schedule(rate=schedule.rate)  # which no time zone has a say in
+        return Schedule(rate=schedule.rate)  # a time zone has no effect on a rate
     _check_zone(schedule.timezone, fault)
     if schedule.at is not None:
         _check_at(schedule.at, fault)
@@ -314,7 +322,6 @@ def _once_each(values: Sequence[T]) -> tuple[T, ...]:
 
 def _fault(within: str) -> Fault:
     def at(field: str, what: str) -> InvalidArgument:
-        name = ".".join(filter(None, (within, field))) or "schedule"
-        return InvalidArgument(f"`{name}` {what}", extras={"field": name})
+        return field_error(".".join(filter(None, (within, field))) or "schedule", what)
 
     return at

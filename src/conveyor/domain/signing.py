@@ -1,4 +1,4 @@
-"""The keys that sign the deliveries to a caller's webhooks: an active one and a candidate.
+"""Signing keys: the keys that sign deliveries to a caller's webhooks, one active, one candidate.
 
 A caller's first key is active at once. Each later one is a candidate, until it replaces the active
 key or is removed.
@@ -14,8 +14,6 @@ import msgspec
 
 from conveyor.domain.ids import CallerId, EventId
 from conveyor.errors import CandidatePending, NoCandidate
-
-SECRET_BYTES = 32
 
 
 class SigningKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,12 +39,12 @@ class Secret(msgspec.Struct, frozen=True):
 
 
 def context(caller: CallerId, kid: str) -> str:
-    """Where a secret belongs: encrypted for one key of one caller it opens nowhere else."""
+    """The context of an encrypted secret: it can be decrypted for this key of this caller only."""
     return f"{caller}|signing|{kid}"
 
 
 def rotated(keys: SigningKeys, new: SigningKey) -> SigningKeys:
-    """With a new key: as the candidate, or as the active key if there is none."""
+    """The keys with a new one: the candidate, or the active key if there is none."""
     if keys.candidate:
         raise CandidatePending(
             "A rotation is in progress: finalize it or delete the candidate first"
@@ -64,7 +62,7 @@ def finished(keys: SigningKeys) -> SigningKeys:
 
 
 def given_up(keys: SigningKeys) -> SigningKeys:
-    """Without the candidate, if there is one."""
+    """The keys without the candidate, if there is one."""
     return msgspec.structs.replace(keys, candidate=None)
 
 

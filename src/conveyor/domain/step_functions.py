@@ -15,6 +15,7 @@ from conveyor.domain.counts import Counts
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import CallerId, RunId
 from conveyor.domain.job import Job, JobType
+from conveyor.domain.json_bodies import field_error
 from conveyor.domain.retry import backoff
 from conveyor.domain.run import Run, RunStatus, Stats, stats
 from conveyor.errors import InvalidArgument
@@ -78,20 +79,25 @@ class CallbackFailure(msgspec.Struct, frozen=True):
 def check(given: TaskToken, kind: JobType | None) -> None:
     """Refuse a malformed token or interval, and scheduled jobs. Raises `InvalidArgument`."""
     if kind is JobType.SCHEDULED:
-        raise _at("", "must be left out of a scheduled job: a token is good for a single run")
+        raise field_error(
+            FIELD, "must be left out of a scheduled job: a token is good for a single run"
+        )
     if not TOKEN.fullmatch(given.task_token):
-        raise _at(
-            ".task_token", f"must have 1 to {LONGEST_TOKEN} printable ASCII characters, no spaces"
+        raise field_error(
+            f"{FIELD}.task_token",
+            f"must have 1 to {LONGEST_TOKEN} printable ASCII characters, no spaces",
         )
     every = given.heartbeat_seconds
     if every is not None and not SHORTEST_HEARTBEAT <= every <= LONGEST_HEARTBEAT:
         bounds = f"from {SHORTEST_HEARTBEAT} to {LONGEST_HEARTBEAT}"
-        raise _at(".heartbeat_seconds", f"must be a whole number {bounds}, got {every}")
+        raise field_error(
+            f"{FIELD}.heartbeat_seconds", f"must be a whole number {bounds}, got {every}"
+        )
 
 
 def unconfigured() -> InvalidArgument:
-    return _at(
-        "",
+    return field_error(
+        FIELD,
         "must be left out: this service is not connected to Step Functions; its operator can "
         "connect it with the setting `step_functions`",
     )
@@ -190,8 +196,3 @@ def _failure(run: Run) -> CallbackFailure:
 
 def _encoded(body: CallbackOutput | CallbackFailure | CallbackCause) -> str:
     return msgspec.json.encode(body).decode()
-
-
-def _at(below: str, what: str) -> InvalidArgument:
-    field = f"{FIELD}{below}"
-    return InvalidArgument(f"`{field}` {what}", extras={"field": field})

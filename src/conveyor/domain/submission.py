@@ -1,4 +1,4 @@
-"""What a caller may hand in: the fields of submit bodies and of tasks, and how they are checked."""
+"""Submissions: the fields of submit bodies and of tasks, their limits, and how they are checked."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -68,7 +68,7 @@ class Reason(StrEnum):
     TASK_TOO_LARGE = "task_too_large"
 
 
-# What a field of the wrong type is called.
+# The reason for a field of the wrong type.
 WRONG_TYPE: dict[str, Reason] = {
     "url": Reason.MALFORMED_URL,
     "external_id": Reason.INVALID_EXTERNAL_ID,
@@ -80,27 +80,27 @@ WRONG_TYPE: dict[str, Reason] = {
 
 
 class OnInvalid(StrEnum):
-    """What is done about bad rows of a list."""
+    """What to do with a list that has bad rows: skip the rows, or accept none of the list."""
 
     SKIP = "skip"
     FAIL = "fail"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much one call may carry."""
+    """How much a caller may send. Those with the name of a setting can be configured."""
 
     inline_tasks: int = 100_000
     inline_bytes: int = 64 * 1024 * 1024
     task_bytes: int = 64 * 1024
     tasks_per_add: int = 10_000
-    sync_tasks: int = 10_000  # from here on a list is staged and answered 202
+    sync_tasks: int = 10_000  # from this many on the tasks are staged, and the response is a 202
     open_job_tasks: int = 10_000_000
     list_bytes: int = 2 * 1024**3
     list_rows: int = 10_000_000
     most_inflight: int = 10_000
     most_retries: int = 100
     most_ttl_days: int = 3650
-    honoured: Honoured = None  # parameters that the gateway can do something with; None: all
+    honoured: Honoured = None  # parameters that the gateway supports; None: all
 
 
 # Decoded by `job_schedule`, so that a fault names its own place.
@@ -119,9 +119,9 @@ class TaskInput(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class Submission(msgspec.Struct, kw_only=True):
-    """The body of a submit: the contract's fields, then Conveyor's extensions.
+    """The body of a submit: the fields of the contract, then Conveyor's extensions.
 
-    Other members are judged by their names, see `_ignored`.
+    `_ignored` of `task_bodies.py` decides about members with other names.
     """
 
     type: JobType | None = None
@@ -159,7 +159,7 @@ CONVERTED: dict[str, tuple[str, ...]] = {
     "async_": (),  # it decides how the call is answered
     "step_functions": (),  # the run holds the token
 }
-# Whole numbers of a job, and between what: the lowest, and the limit that is the highest.
+# Bounds of a job's whole numbers: the lowest value, and the limit that is the highest.
 BOUNDS: dict[str, tuple[int, str]] = {
     "max_inflight": (1, "most_inflight"),
     "max_per_host": (1, "most_inflight"),
@@ -218,9 +218,9 @@ def job_schedule(body: Submission) -> Schedule | None:
 def sift(
     tasks: Iterable[tuple[int, TaskInput]], params: Params, limits: Limits
 ) -> tuple[list[tuple[int, TaskSpec]], list[RejectedTask]]:
-    """The good tasks in stored form, each under its index, and what is wrong with the others.
+    """Separate tasks into those that are accepted, in stored form, and those that are not.
 
-    `limits` bounds the size of one and says which parameters can be honoured.
+    Each keeps its index.
     """
     accepted: list[tuple[int, TaskSpec]] = []
     bad: list[RejectedTask] = []
@@ -233,7 +233,7 @@ def sift(
 
 
 def accept_task(task: TaskInput, job: Params, limits: Limits) -> TaskSpec:
-    """One task in stored form; raises the reason why not, for `sift` to collect."""
+    """One task in stored form. Raises `Unfit` with the reason why it is not accepted."""
     url = _accept_url(task.url)
     if task.external_id is not None and not EXTERNAL_ID.fullmatch(task.external_id):
         raise Unfit(Reason.INVALID_EXTERNAL_ID, task.external_id)
@@ -253,7 +253,7 @@ def invalid_tasks(bad: Sequence[RejectedTask]) -> InvalidArgument:
 
 
 class Unfit(Exception):
-    """A reason to be listed, not an error that travels."""
+    """A task is not accepted. `sift` and `task_bodies` collect the reasons of all tasks."""
 
     def __init__(self, reason: Reason, value: str | None = None) -> None:
         super().__init__(reason)
@@ -278,9 +278,9 @@ def _accept_url(text: str) -> str:
     return href
 
 
-# The scheme is followed by exactly two slashes. Browsers also read `https:x` and `https:///x`, and
-# take the first part of the path for the host: that is a typing error more often than a wish.
-LINE_ENDS = re.compile(r"[\t\n\r]")  # a URL is read without them
+# The scheme must be followed by exactly two slashes. Browsers also accept `https:x` and `https:///x`,
+# and take the first part of the path for the host. In a task that is more likely a typing error.
+LINE_ENDS = re.compile(r"[\t\n\r]")  # URL parsers remove them
 AUTHORITY = re.compile(r"[\x00-\x20]*https?:[/\\]{2}(?![/\\])", re.IGNORECASE)
 # Nothing but a user or a port where the host should be.
 NO_HOST = re.compile(
@@ -321,7 +321,8 @@ def _accept_shaped(
         raise Unfit(Reason(bad.reason), bad.key) from None
     body, sent = _accept_body(bytes(task.body), method)
     dumped = scraper_params.dump(params)
-    # No sum is made of what is small by far: JSON is no shorter than the texts in it.
+    # An upper bound, because the exact sum costs as much as all other checks: JSON is at least as
+    # long as the texts in it, and a character of the parameters has at most four bytes.
     if (
         len(metadata or "") + 4 * len(dumped or "") + sent
         > limits.task_bytes - LONGEST_URL - LONGEST_EXTERNAL_ID
@@ -338,10 +339,10 @@ def _accept_shaped(
 
 
 def _check_size(task: TaskInput, url: str, params: Params, sent: int, most: int) -> None:
-    """Refuse a task that is too large as a whole.
+    """Refuse a task whose parts together are too large.
 
-    Each part is measured as its own limit measures it, so that none keeps its own limit and is
-    too large for the sum: texts in characters, parameters and the body in bytes.
+    Each part is measured as its own limit measures it: texts in characters, parameters and the body
+    in bytes. So a task whose parts keep their limits keeps `LEAST_TASK_BYTES` too.
     """
     texts = sum(len(key) + len(value) for key, value in (task.metadata or {}).items())
     size = len(url) + len(task.external_id or "") + texts + _params_size(params) + sent
@@ -354,7 +355,7 @@ def _params_size(params: Params) -> int:
 
 
 def _accept_body(raw: bytes, method: str) -> tuple[str | None, int]:
-    """A body in stored form, and how many bytes are sent of it."""
+    """A task's body in stored form, and how many bytes the gateway gets of it."""
     if raw in {b"", b"null"}:
         return None, 0
     if method != "POST":
@@ -363,7 +364,7 @@ def _accept_body(raw: bytes, method: str) -> tuple[str | None, int]:
         text = raw.decode()
     except UnicodeDecodeError:
         raise Unfit(Reason.BODY_MALFORMED) from None
-    # A string travels as itself, so the escapes of its JSON do not count.
+    # A JSON string is sent as its text, so the escapes of its JSON do not count.
     sent = msgspec.json.decode(raw, type=str).encode() if text.startswith('"') else raw
     if len(sent) > LARGEST_TASK_BODY:
         raise Unfit(Reason.BODY_TOO_LARGE)
@@ -452,7 +453,10 @@ AT_FIELD = re.compile(r"at `\$\.(?P<name>\w+)")
 
 
 def task_fault(message: str) -> tuple[Reason, str | None]:
-    """The reason in a decoder's complaint about a task, and the field it names."""
+    """The reason for a task that could not be decoded, and the name of an unknown field.
+
+    msgspec reports both in the text of its message only.
+    """
     message = brief(message)
     if unknown := UNKNOWN_FIELD.search(message):
         return Reason.UNKNOWN_FIELD, unknown["name"][:LONGEST_SHOWN]

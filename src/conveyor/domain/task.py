@@ -91,10 +91,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """When its result was made. A row that a rerun copied is younger than its result."""
         return self.scraped_at or self.updated_at
 
-    @property
-    def was_charged(self) -> bool:
-        return self.attempts > 0
-
 
 def as_listed(task: Task) -> Task:
     """The task without the parts of its spec that no listing shows: they may be large."""
@@ -133,9 +129,6 @@ class Inherited(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.status in FINAL
 
 
-# How an attempt can end. Expected results are values, not exceptions.
-
-
 class NewRow(msgspec.Struct, frozen=True, gc=False):
     """A row to be added. The engine dates it and makes it due at once.
 
@@ -155,7 +148,12 @@ def new_tasks(run_id: RunId, first: int, specs: Sequence[TaskSpec]) -> list[NewR
     return [NewRow(index, task_id(index), spec) for index, spec in enumerate(specs, first)]
 
 
+# How an attempt can end. Expected results are values, not exceptions.
+
+
 class Scraped(msgspec.Struct, frozen=True):
+    """The page was fetched, and its body is stored."""
+
     body: StoredBody
     spend: Spend = NOTHING
 
@@ -171,7 +169,7 @@ class Refused(msgspec.Struct, frozen=True):
     retryable: bool
     spend: Spend = NOTHING
     wait: timedelta = timedelta()
-    signal: HealthSignal = HealthSignal.ALIVE  # what the call told about the gateway
+    signal: HealthSignal = HealthSignal.ALIVE  # what the call says about the gateway
 
 
 class Throttled(msgspec.Struct, frozen=True):
@@ -216,7 +214,10 @@ class SettleDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One line of a task's history. The line of a lost worker has the number of the next attempt."""
+    """One line of a task's history.
+
+    A lost worker is not charged, so its line has the same number as the attempt that follows it.
+    """
 
     attempt: int
     started_at: datetime
@@ -242,6 +243,7 @@ WORKER_LOST = encoded(
         detail="The worker that held this task stopped without a word.",
     )
 )
+FAILED_BY_LOSSES = {"due_at": None, "problem": WORKER_LOST, "reason": FailureReason.OTHER}
 
 
 def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> SettleDecision:
@@ -301,41 +303,20 @@ def claim(task: Task, now: datetime, lease: timedelta) -> Task:
     if not is_due(task, now):
         raise IllegalMove(f"task {task.id} is not due")
     lost = task.lost + (task.status is TaskStatus.PROCESSING)
+    # The number is raised even when the task fails here: the write that the lost worker may still
+    # attempt must not find its own claim.
+    changes = {"lost": lost, "claim_no": task.claim_no + 1}
     if lost >= MOST_LOST:
-        return _moved(
-            task,
-            TaskStatus.FAILED,
-            now,
-            lost=lost,
-            claim_no=task.claim_no + 1,
-            due_at=None,
-            problem=WORKER_LOST,
-            reason=FailureReason.OTHER,
-        )
-    return _moved(
-        task,
-        TaskStatus.PROCESSING,
-        now,
-        lost=lost,
-        claim_no=task.claim_no + 1,
-        claimed_at=now,
-        due_at=now + lease,
-    )
+        return _moved(task, TaskStatus.FAILED, now, **changes, **FAILED_BY_LOSSES)
+    held = {"claimed_at": now, "due_at": now + lease}
+    return _moved(task, TaskStatus.PROCESSING, now, **changes, **held)
 
 
 def release(task: Task, now: datetime) -> Task:
     """A processing task whose worker is known to be dead, up for claiming again at once."""
     lost = task.lost + 1
     if lost >= MOST_LOST:
-        return _moved(
-            task,
-            TaskStatus.FAILED,
-            now,
-            lost=lost,
-            due_at=None,
-            problem=WORKER_LOST,
-            reason=FailureReason.OTHER,
-        )
+        return _moved(task, TaskStatus.FAILED, now, lost=lost, **FAILED_BY_LOSSES)
     return _moved(task, TaskStatus.PENDING, now, lost=lost, due_at=now)
 
 
@@ -367,7 +348,7 @@ def check_ends(decision: SettleDecision) -> None:
 
 
 def line(task: Task, decision: SettleDecision, now: datetime) -> Attempt | None:
-    """The history line that the end of a claim leaves, if it was an attempt at all."""
+    """The history line that the end of a claim writes; None if it was not a charged attempt."""
     if not decision.charged:
         return None
     return Attempt(
@@ -397,12 +378,15 @@ def in_brief(line: Attempt) -> Attempt:
 
 def counted(decision: SettleDecision) -> Counts:
     """What a decision adds to its run's counts."""
-    money = {"credits": decision.spend.credits, "nanos": decision.spend.nanos}
-    if decision.status is TaskStatus.SUCCESSFUL:
-        return Counts(successful=1, **money)
-    if decision.status is TaskStatus.FAILED:
-        return Counts(**{decision.reason or FailureReason.OTHER: 1}, **money)
-    return Counts(**money)
+    ended = {counter_of(decision): 1} if decision.status in FINAL else {}
+    return Counts(**ended, credits=decision.spend.credits, nanos=decision.spend.nanos)
+
+
+def counter_of(ended: Task | Inherited | SettleDecision) -> str:
+    """The field of `Counts` in which a final task is counted."""
+    if ended.status is TaskStatus.SUCCESSFUL:
+        return "successful"
+    return ended.reason or FailureReason.OTHER
 
 
 def _check_held(task: Task, claim_no: int) -> None:

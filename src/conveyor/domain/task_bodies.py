@@ -1,6 +1,7 @@
-"""Bodies with tasks, decoded and checked slice by slice, so that other work runs in between.
+"""Bodies with tasks: submit and add-tasks bodies, decoded and checked slice by slice.
 
-Only a slice that fails to decode is decoded task by task, to name every bad one.
+Other work runs between two slices. A slice is decoded at once, which is fast; only a slice that
+fails is decoded task by task, to name every task that is at fault.
 """
 
 import re
@@ -18,9 +19,10 @@ from conveyor.domain.json_bodies import (
     SlicedBody,
     Span,
     Steps,
+    decode_body,
     field_error,
     message_of,
-    suggestion,
+    not_json,
 )
 from conveyor.domain.params import Params
 from conveyor.domain.submission import (
@@ -41,13 +43,14 @@ from conveyor.domain.submission import (
 from conveyor.domain.task import TaskSpec
 from conveyor.errors import CallerFault, InvalidArgument
 
-# JSON may take six bytes for a byte (`\u0041`), and blanks: more than this is never decoded.
+# JSON may have six bytes for one byte (`\u0041`), and spaces. A task that is longer than this many
+# times its limit is refused without being decoded.
 JSON_FACTOR = 16
 MOST_IGNORED = 20
 
 
 class ParsedSubmission(msgspec.Struct, frozen=True):
-    """A submit body that is fit to be stored, its tasks in stored form."""
+    """A submit body in which everything was checked, with its tasks in stored form."""
 
     body: Submission
     specs: list[TaskSpec]
@@ -61,18 +64,15 @@ class ParsedAddition(msgspec.Struct, frozen=True):
     specs: list[TaskSpec]
 
 
-Body = TypeVar("Body", Submission, Addition)
-
-
 def read_submission(
     raw: bytes, extensions: Mapping[str, object], limits: Limits
 ) -> Steps[ParsedSubmission]:
-    """The submit body, every field and task checked. Faults of tasks are reported before others."""
+    """Read a submit body and check every field and task. Faults of tasks are reported first."""
     sliced = yield from _cut(raw, limits)
     fault, params = None, Params()
     try:
         ignored = _ignored(sliced.names)
-        body = _decode(sliced.frame, Submission)
+        body = decode_body(sliced.frame, Submission)
         params = job_params(body, limits)
         check_fields(body, extensions, limits, has_tasks=_has_tasks(raw, sliced))
     except CallerFault as error:
@@ -84,10 +84,10 @@ def read_submission(
 
 
 def read_addition(raw: bytes, params: Params, limits: Limits) -> Steps[ParsedAddition]:
-    """The body of an add-tasks call, judged with the job's parameters."""
+    """Read the body of an add-tasks call. Its tasks are checked with the job's parameters."""
     sliced = yield from _cut(raw, limits)
     specs = yield from _accepted(raw, sliced.slices, params, limits, limits.tasks_per_add)
-    body = _decode(sliced.frame, Addition)
+    body = decode_body(sliced.frame, Addition)
     if not specs:
         raise field_error("tasks", "must hold at least one task")
     return ParsedAddition(body, specs)
@@ -98,7 +98,7 @@ ONE_BY_ONE = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def _cut(raw: bytes, limits: Limits) -> Steps[SlicedBody]:
-    """The body with its tasks cut out; a task too long to be decoded is refused at once."""
+    """Cut the body. A task that is too long to be decoded is refused at once, by its index."""
     most = JSON_FACTOR * limits.task_bytes
     try:
         sliced = yield from json_bodies.cut(raw, "tasks", most=most)
@@ -106,7 +106,7 @@ def _cut(raw: bytes, limits: Limits) -> Steps[SlicedBody]:
     except OverlongElement as overlong:
         before = overlong.before
     except UNREADABLE as error:
-        raise _not_json(message_of(error)) from None
+        raise not_json(message_of(error)) from None
     else:
         return sliced
     index = 0
@@ -117,15 +117,20 @@ def _cut(raw: bytes, limits: Limits) -> Steps[SlicedBody]:
     raise invalid_tasks([RejectedTask(index, Reason.TASK_TOO_LARGE, what)])
 
 
-# What a newer client's field may be called: it is named in a header.
+# Names of unknown fields that are ignored. They are echoed in a response header, so they must be
+# harmless there.
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-# How like a known name an unknown one has to be to be taken for a slip. `task` and `asinc` are
-# that, `tags` is not.
+# How similar an unknown name must be to a known one to be taken for a typing error: `task` and
+# `asinc` are, `tags` is not.
 SLIP = 0.75
 
 
 def _ignored(names: Iterable[str]) -> tuple[str, ...]:
-    """Members of a submit that are let pass: those that no known one can have been meant by."""
+    """Unknown members of a submit. A newer client may send fields that this version does not know.
+
+    They are ignored, unless one resembles a known name: then it is probably a typing error, and
+    ignoring it would lose what the caller meant.
+    """
     known = Submission.__struct_encode_fields__
     unknown = dict.fromkeys(name for name in names if name not in known)
     for name in unknown:
@@ -155,7 +160,7 @@ def _accepted(
         good, refused = _judged(raw, span, count, params, limits)
         found = len(good) + len(refused)
         if not found and len(slices) > 1:
-            raise _not_json(f"JSON is malformed: no task before the comma (byte {span[1]})")
+            raise not_json(f"JSON is malformed: no task before the comma (byte {span[1]})")
         specs += good
         bad += refused
         count += found
@@ -211,20 +216,7 @@ def _elements(
     except UNREADABLE as error:
         # Bytes are counted from the start of the body, not of the slice in its brackets.
         message = BYTE.sub(lambda found: f"(byte {int(found[1]) + start - 1})", message_of(error))
-        raise _not_json(message) from None
-
-
-def _decode(raw: bytes, kind: type[Body]) -> Body:
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except msgspec.ValidationError as error:
-        raise InvalidArgument(message_of(error) + suggestion(str(error), kind)) from None
-    except UNREADABLE as error:
-        raise _not_json(message_of(error)) from None
-
-
-def _not_json(why: str) -> InvalidArgument:
-    return InvalidArgument(f"The body is not valid JSON: {why}")
+        raise not_json(message) from None
 
 
 def _too_many(count: int, most: int, *, more: bool) -> InvalidArgument:

@@ -9,12 +9,15 @@ import can_ada
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from conveyor.domain.json_bodies import field_error
 from conveyor.domain.run import Stats
-from conveyor.errors import CallbackUrlMustBeHttps, InvalidArgument
+from conveyor.errors import CallbackUrlMustBeHttps
 
 SCHEMA = "conveyor.event.v1"  # changes when a field changes its meaning, not when one is added
 NO_RUN = "test"  # the job and run of a test event
 LONGEST_URL = 2048
+URL_FIELD = "webhook.url"
+FIELD = {"field": URL_FIELD}
 PORTS = {"http:": 80, "https:": 443}
 # The wait before each attempt, counted from the one before it.
 WAITS = tuple(
@@ -108,11 +111,13 @@ class WebhookRules:
     def target(self, url: str) -> Target:
         """Raises `CallbackUrlMustBeHttps` and `InvalidArgument`; neither quotes the URL."""
         if len(url) > LONGEST_URL:
-            raise _at(f"must have at most {LONGEST_URL} characters, has {len(url)}")
+            raise field_error(
+                URL_FIELD, f"must have at most {LONGEST_URL} characters, got {len(url)}"
+            )
         try:
             parts = can_ada.parse(url)
         except ValueError:
-            raise _at("must be a URL") from None
+            raise field_error(URL_FIELD, "must be an absolute URL") from None
         return self._allowed(parts)
 
     def _allowed(self, parts: can_ada.URL) -> Target:
@@ -120,21 +125,18 @@ class WebhookRules:
         if scheme != "https:" and not (self.allow_http and scheme == "http:"):
             raise CallbackUrlMustBeHttps("`webhook.url` must begin with https://", extras=FIELD)
         if parts.username or parts.password:
-            raise _at("must not contain a user or password: use `signature` instead")
+            raise field_error(
+                URL_FIELD, "must not contain a user or password: use `signature` instead"
+            )
         port = int(parts.port) if parts.port else PORTS[scheme]
         if port not in self.ports:
             allowed = ", ".join(map(str, sorted(self.ports)))
-            raise _at(f"must be on one of the allowed ports ({allowed}), got {port}")
+            raise field_error(
+                URL_FIELD, f"must be on one of the allowed ports ({allowed}), got {port}"
+            )
         path = f"{parts.pathname}{parts.search}"
         host = str(parts.hostname).strip("[]")
         return Target(host, port, str(parts.host), scheme == "https:", path)
-
-
-FIELD = {"field": "webhook.url"}
-
-
-def _at(what: str) -> InvalidArgument:
-    return InvalidArgument(f"`webhook.url` {what}", extras=FIELD)
 
 
 def next_wait(tries: int, chance: float, asked: timedelta | None = None) -> timedelta | None:

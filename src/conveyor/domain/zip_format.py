@@ -1,5 +1,13 @@
-"""Zip files, front to back: every part of one as bytes, so that a file of any size can be written
-without going back in it. What outgrows the old fields is told in those of zip64.
+"""The zip format (APPNOTE 6.3), written front to back as a stream of any size.
+
+    local header, content [, descriptor]    for each file
+    directory line                          for each file
+    ending                                  where the directory is, and how many lines it has
+
+A sink that cannot seek has two consequences. The sizes of a file whose content arrives in pieces
+are written after it, in a descriptor. And whether such a file needs zip64 must be decided before its
+content is known: its header and its descriptor must agree. Sizes, offsets and counts that do not fit
+the original fields of 32 and 16 bits are written in those of zip64.
 """
 
 import struct
@@ -10,9 +18,9 @@ from datetime import UTC, datetime
 import msgspec
 
 STORED, DEFLATED = 0, 8
-LEVEL = 1  # the least work: a page shrinks to a third or less, and little more at any other
+LEVEL = 1  # the fastest: a page shrinks to a third or less, and other levels gain little
 RAW = -zlib.MAX_WBITS
-PLAIN, WITH_ZIP64 = 20, 45  # the version of zip that a reader must know
+PLAIN, WITH_ZIP64 = 20, 45  # the version of the format that a reader must support
 MADE_ON_UNIX = 3 << 8
 REGULAR_FILE = 0o100644 << 16
 SIZES_FOLLOW = 0x08
@@ -27,7 +35,7 @@ END = struct.Struct("<4sHHHHLLH")
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """From where on the old fields are too small: of a size or an offset, and of a number."""
+    """From which size, offset and count on zip64 is needed. Tests lower them."""
 
     size: int = FULL_32
     count: int = FULL_16
@@ -37,7 +45,7 @@ BOUNDS = Bounds()
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One file of the archive. The name is ASCII, and no path."""
+    """One file of the archive. Its name is ASCII and not a path."""
 
     name: str
     modified: datetime
@@ -45,21 +53,21 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     crc: int = 0
     packed: int = 0
     length: int = 0
-    is_streamed: bool = False  # its sizes are told after its content
-    is_long: bool = False  # of a streamed one: they may need zip64
+    is_streamed: bool = False  # its sizes follow its content, in a descriptor
+    is_long: bool = False  # of a streamed file: its sizes may need zip64
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
-    """A file that is at hand as a whole."""
+    """A file whose whole content is in memory."""
 
     name: str
     modified: datetime
     content: bytes
-    shrinks: bool = True  # whether it is worth trying to make it smaller
+    shrinks: bool = True  # whether to try to compress it
 
 
 def packed(item: Item) -> tuple[Entry, bytes]:
-    """A file's entry with its content, smaller if it can be made so."""
+    """A file's entry and its content, compressed if that makes it smaller."""
     content, method = item.content, STORED
     if item.shrinks:
         smaller = zlib.compress(content, LEVEL, RAW)
@@ -77,12 +85,13 @@ def packed(item: Item) -> tuple[Entry, bytes]:
 
 
 class Stream:
-    """A file whose content comes piece by piece."""
+    """A file whose content arrives in pieces."""
 
     def __init__(
         self, name: str, modified: datetime, expected: int, bounds: Bounds = BOUNDS
     ) -> None:
-        # What cannot be made smaller grows a little, by less than a thousandth.
+        # Content that cannot be compressed grows, by less than a thousandth. `is_long` must cover
+        # that: a descriptor with 32 bits could not hold the larger size.
         is_long = expected + expected // 1000 + 64 >= bounds.size
         self._entry = Entry(name=name, modified=modified, is_streamed=True, is_long=is_long)
         self._deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, RAW)
@@ -97,7 +106,7 @@ class Stream:
         return self._grown(self._deflate.compress(piece))
 
     def end(self) -> tuple[Entry, bytes]:
-        """What follows the pieces, and the entry as it came to be."""
+        """The complete entry, and the bytes that follow the pieces."""
         last = self._grown(self._deflate.flush())
         entry = msgspec.structs.replace(
             self._entry, crc=self._crc, packed=self._packed, length=self.length
@@ -110,7 +119,8 @@ class Stream:
 
 
 def local_header(entry: Entry, bounds: Bounds = BOUNDS) -> bytes:
-    """What stands before a file's content."""
+    """The bytes before a file's content."""
+    # Of a streamed file crc and sizes are zero here, and follow in its descriptor.
     is_long = entry.is_long or max(entry.packed, entry.length) >= bounds.size
     sizes = (FULL_32, FULL_32) if is_long else (entry.packed, entry.length)
     extra = struct.pack("<HHQQ", 1, 16, entry.length, entry.packed) if is_long else b""
@@ -133,7 +143,8 @@ def local_header(entry: Entry, bounds: Bounds = BOUNDS) -> bytes:
 
 
 def directory_line(entry: Entry, offset: int, bounds: Bounds = BOUNDS) -> bytes:
-    """A file's line in the directory; `offset` is where its header stands."""
+    """A file's line in the directory; `offset` is where its local header begins."""
+    # The zip64 field holds exactly the values whose original field is full, in this order.
     fields = (entry.length, entry.packed, offset)
     long = [field for field in fields if field >= bounds.size]
     extra = struct.pack(f"<HH{len(long)}Q", 1, 8 * len(long), *long) if long else b""
@@ -165,14 +176,14 @@ def directory_line(entry: Entry, offset: int, bounds: Bounds = BOUNDS) -> bytes:
 
 
 def ending(count: int, offset: int, length: int, bounds: Bounds = BOUNDS) -> bytes:
-    """What stands after the directory: how many lines it has, where it is, and how long."""
+    """The bytes after the directory: the number of its lines, its offset and its length."""
     short = (
         FULL_16 if count >= bounds.count else count,
         FULL_32 if length >= bounds.size else length,
         FULL_32 if offset >= bounds.size else offset,
     )
     end = END.pack(b"PK\x05\x06", 0, 0, short[0], *short, 0)
-    # A field that happens to hold just the mark has to be told at length too.
+    # A value that equals the full field must be in zip64 too: readers take it for the mark.
     if count < bounds.count and max(length, offset) < bounds.size:
         return end
     versions = (MADE_ON_UNIX | WITH_ZIP64, WITH_ZIP64)
@@ -183,7 +194,7 @@ def ending(count: int, offset: int, length: int, bounds: Bounds = BOUNDS) -> byt
 def laid_out(
     files: Sequence[tuple[Entry, bytes]], offset: int, bounds: Bounds = BOUNDS
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Of each file its header with its content, and its line in the directory."""
+    """Each file's local header with its content, and its line in the directory."""
     for entry, content in files:
         line = directory_line(entry, offset, bounds)
         whole = local_header(entry, bounds) + content
@@ -197,7 +208,7 @@ def _descriptor(entry: Entry) -> bytes:
 
 
 def _dos_moment(moment: datetime) -> tuple[int, int]:
-    """Time and date as zip has them: in steps of two seconds, from 1980 to 2107."""
+    """Time and date in the format of MS-DOS: steps of two seconds, from 1980 to 2107."""
     at = min(max(moment.astimezone(UTC), OLDEST), NEWEST)
     time = at.hour << 11 | at.minute << 5 | at.second // 2
     return time, (at.year - 1980) << 9 | at.month << 5 | at.day

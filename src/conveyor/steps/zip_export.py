@@ -21,8 +21,8 @@ from conveyor.domain.export import (
     entry_name,
     export_blob,
     is_compressible,
+    manifest_line,
     spool_blob,
-    told,
     too_large,
 )
 from conveyor.domain.ids import TaskId
@@ -153,14 +153,16 @@ class ZipExport:
         try:
             first = await anext(chunks, b"")
         except NotFound:
-            await manifest.add(told(task, fault=Fault.MISSING))
+            await manifest.add(manifest_line(task, fault=Fault.MISSING))
             return
         name = entry_name(task)
         stream = Stream(name, task.made_at, task.result.length)
         async for piece in archive.streamed(stream, _chain(first, chunks)):
             yield piece
         is_whole = stream.length == task.result.length
-        await manifest.add(told(task, entry=name, fault=None if is_whole else Fault.DAMAGED))
+        await manifest.add(
+            manifest_line(task, entry=name, fault=None if is_whole else Fault.DAMAGED)
+        )
 
     async def _row_chunks(
         self, export: Export, job: Job, is_wanted: Wanted
@@ -253,9 +255,9 @@ def _packed(tasks: Sequence[Task], loaded: Mapping[TaskId, bytes | None]) -> Pac
         if result and content is not None and len(content) == result.length:
             name = entry_name(task)
             files.append(packed(Item(name, task.made_at, content, is_compressible(task))))
-            lines.append(told(task, entry=name))
+            lines.append(manifest_line(task, entry=name))
         else:
-            lines.append(told(task, fault=_fault(task, loaded)))
+            lines.append(manifest_line(task, fault=_fault(task, loaded)))
     return Packed(files, b"".join(lines))
 
 

@@ -39,7 +39,10 @@ def test_a_refusal_cannot_steer_the_terminal() -> None:
 
 
 def test_a_refusal_without_words_of_the_commands_has_those_of_the_error() -> None:
-    assert "run the job again; a longer `result_ttl_days`" in _refused(410, "result_expired")
+    assert (
+        "run the job again. To keep results longer, submit with a larger `result_ttl_days`"
+        in _refused(410, "result_expired")
+    )
     assert _refused(418, "teapot") == "So (418 teapot)"
 
 

@@ -270,7 +270,7 @@ def test_success_keeps_the_body_and_is_never_due_again() -> None:
     done = tasks.settle(held, 1, tasks.decide(held, Scraped(PAGE), SOME_POLICY), NOW)
     assert (done.status, done.result, done.due_at) == (TaskStatus.SUCCESSFUL, PAGE, None)
     assert done.is_final
-    assert done.was_charged
+    assert done.attempts == 1
     assert (done.problem, done.reason) == (None, None)
 
 
@@ -293,7 +293,6 @@ def test_giving_a_task_back_charges_nothing() -> None:
     held = a_task(TaskStatus.PROCESSING)
     back = tasks.settle(held, 1, tasks.decide(held, Interrupted(), SOME_POLICY), NOW)
     assert (back.status, back.attempts, back.due_at) == (TaskStatus.PENDING, 0, NOW)
-    assert not back.was_charged
 
 
 @pytest.mark.parametrize("claim_no", [1, 2])

@@ -1,9 +1,9 @@
 """Decompression of uploaded lists: detected by magic number, streamed, and bounded against bombs.
 
-No list can begin with the magic numbers of gzip or zstd: they are not UTF-8 or hold a control
-character. So a list is decompressed without being declared as compressed. Neither format can be
-entered midway: to resume, the list is decompressed from its start again and the part that was read
-before is discarded. That costs computing only.
+No list can begin with the magic numbers of gzip or zstd: they are not UTF-8, or contain a control
+character. So a compressed list need not be declared as such. Neither format can be entered in the
+middle: to resume, the list is decompressed from its start, and the part that was read before is
+discarded. That costs CPU time, but no storage.
 """
 
 from collections.abc import Iterable, Iterator
@@ -66,11 +66,11 @@ def declared_compression(encodings: Iterable[str]) -> str | None:
 
 
 class ListDecompressor:
-    """Takes a list's bytes as they were sent, and gives them decompressed, from an offset on.
+    """Decompresses a list as it was uploaded, and returns its bytes from an offset on.
 
     Raises `InvalidArgument` for a list that is corrupt or not compressed as declared, and
-    `TooLarge` for one that decompresses to too much. It holds no more than it was given and one
-    piece of output.
+    `TooLarge` for one that decompresses to too much. It holds only its input and one piece of
+    output in memory.
     """
 
     def __init__(

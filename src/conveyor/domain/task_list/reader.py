@@ -1,9 +1,9 @@
-"""Lists of any length, read as a stream in chunks of bounded size: bytes in, checked tasks out.
+"""Readers of task lists of any length: bytes in, chunks of checked tasks out, in bounded memory.
 
-Reading is resumable. Every chunk carries the position after it; a reader that starts at that
-position gives exactly the chunks that would have followed. For this the chunks depend on the list
-alone, never on how its bytes arrived. So a process that resumes after a crash writes the same rows
-under the same indexes, and the same error report under the same key, which changes nothing.
+Reading is resumable. Every chunk has the position after it, and a reader that starts there returns
+exactly the chunks that would have followed. For this, chunks must depend on the list alone, never
+on how its bytes arrived. So a process that resumes after a crash writes the same rows with the same
+indexes, and the same error reports under the same keys, which changes nothing.
 """
 
 import math
@@ -29,8 +29,8 @@ from conveyor.domain.task_list.spec import ListFormat, ListSpec, SourceList
 from conveyor.errors import IllegalMove, InvalidArgument, TooLarge
 
 MOST_REPORTED = 100_000  # bad rows of a list that are reported one by one; all are counted
-# Reading lines that are not rows takes time too. A list may have a tenth as many of them as it may
-# have rows, and ten more for each row that it does have.
+# Blank lines and comments take time too, and would make a list of no rows endless. A list may have a
+# tenth as many of them as it may have rows, plus ten for each row that it has.
 BLANK_SHARE = 10
 BLANK_PER_ROW = 10
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -40,9 +40,9 @@ TASK_LIMITS = Limits()
 
 
 class ListChunk(msgspec.Struct, frozen=True):
-    """Rows of a list: tasks under their ordinals, errors for the others, and the position after.
+    """Rows of a list: tasks with their ordinals, errors for the other rows, and the next position.
 
-    A chunk of blank lines has neither, and only says how far the reader got.
+    A chunk of blank lines has neither, and only states how far the reader got.
     """
 
     tasks: list[tuple[int, TaskSpec]]
@@ -51,10 +51,10 @@ class ListChunk(msgspec.Struct, frozen=True):
 
 
 class ListReader:
-    """Takes a list's decompressed bytes from a position on, and gives its chunks.
+    """Turns a list's decompressed bytes, from a position on, into chunks.
 
-    It holds one chunk, and as much again for a row that continues beyond it. Tasks are checked as
-    those of a submit are, with the parameters of their job.
+    It holds one chunk in memory, and as much again for a row that continues beyond it. Tasks are
+    checked as those of a submit, with the parameters of their job.
     """
 
     def __init__(
@@ -138,13 +138,13 @@ class ListReader:
 
 
 class ReadEnough(Exception):
-    """The reader has read as much as it was asked to look at, and the list goes on."""
+    """The reader has read `most_bytes`, and the list is longer."""
 
 
 class SourceListReader:
-    """Takes a file input as it was sent, from a position on, and gives its chunks.
+    """Turns a file input, as it was uploaded, into chunks, from a position on.
 
-    The bytes to feed it begin at `offset`: a compressed list must be read from its start.
+    The bytes to feed begin at `offset`, because a compressed list must be read from its start.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Bytes of a list become lines, lines become rows: each a task, or the reason why it is none.
+"""Rows of a task list: bytes become lines, and lines become tasks or row errors.
 
-Everything here works on one chunk of lines that `LineBuffer` holds. `reader.py` drives it.
+Everything here works on one chunk of lines, which `LineBuffer` holds. `reader.py` drives it.
 """
 
 import csv
@@ -31,12 +31,12 @@ class ReaderLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def split_bytes(self) -> int:
-        """So few that they cannot hold a whole line that is too long."""
+        """Bytes that are split at once: too few to contain a whole line that is too long."""
         return min(SPLIT_BYTES, self.line_bytes)
 
 
 class RowReason(StrEnum):
-    """Why a row is not a task, beside the reasons of any task."""
+    """Why a row of a list is not a task, in addition to `submission.Reason`."""
 
     LINE_TOO_LONG = "line_too_long"
     INVALID_UTF8 = "invalid_utf8"
@@ -50,7 +50,7 @@ class RowReason(StrEnum):
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a reader resumes: all it has to know of what it read before."""
+    """Where a reader resumes: everything it must know about the part that was read."""
 
     offset: int = 0  # bytes of the list, decompressed
     line: int = 1
@@ -61,7 +61,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RowError(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A row that is not a task: the line it begins on, and why."""
+    """A row that is not a task: its first line, its ordinal, and the reason."""
 
     line: int
     ordinal: int
@@ -70,14 +70,14 @@ class RowError(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DecodedLines(msgspec.Struct, frozen=True):
-    """Lines as text. One that is not text is empty, with the reason under its place."""
+    """Lines as text. A line that cannot be decoded is empty, and its fault is stored by index."""
 
     lines: list[str]
     faults: dict[int, RowReason]
 
 
 class LineBuffer:
-    """Complete lines that wait to be read. Of a line that is too long only the head is kept."""
+    """Complete lines that wait to be read. Of a line that is too long, only the head is kept."""
 
     def __init__(self, limits: ReaderLimits) -> None:
         self.limits = limits
@@ -89,7 +89,7 @@ class LineBuffer:
         self._is_unended = False
 
     def add(self, content: bytes) -> bool:
-        """Take at most `split_bytes`; whether they end a line."""
+        """Add at most `split_bytes`; return whether they end a line."""
         first, *others = content.split(b"\n")
         self._extend(first)
         if not others:
@@ -102,16 +102,16 @@ class LineBuffer:
         return True
 
     def finish(self) -> None:
-        """No more bytes follow: what came last is a line, although no line end closes it."""
+        """Record the end of the list: the last line may lack a line end."""
         if self._size:
             self._is_unended = True
             self._end_line()
 
     def chunk(self) -> int:
-        """How many of the lines make the next chunk; 0 when there are not enough yet.
+        """How many lines make the next chunk; 0 when there are not enough yet.
 
-        Only the bytes of the list decide, not how they arrived: a reader that resumes at the end of
-        a chunk must cut the next ones exactly as its predecessor would have.
+        The result depends on the bytes of the list alone, not on how they arrived: a reader that
+        resumes after a chunk must cut the next chunks exactly as the first reader would have.
         """
         most, full_at = self.limits.chunk_lines, self.limits.chunk_bytes
         if self._held >= full_at:
@@ -134,14 +134,16 @@ class LineBuffer:
         return self._decoded_one_by_one(lines)
 
     def drop(self, count: int) -> int:
-        """Remove lines that were read; how many bytes of the list they were."""
+        """Remove lines that were read, and return how many bytes of the list they had."""
         gone = self.lines[:count]
         del self.lines[:count]
         held = sum(map(len, gone)) + count
         self._held -= held
+        # Positions count the bytes of the list, so the parts that were not kept count too.
         for place, size in self._overlong.items():
             held += size - len(gone[place]) if place < count else 0
         self._overlong = {at - count: size for at, size in self._overlong.items() if at >= count}
+        # The last line of a list may lack the line end that was counted for it.
         return held - (self._is_unended and not self.lines)
 
     def _decoded_one_by_one(self, lines: list[bytes]) -> DecodedLines:
@@ -173,7 +175,7 @@ class LineBuffer:
 
 
 class RowCollector:
-    """The rows of a chunk. Each row has an ordinal, the bad ones too."""
+    """Collects the rows of a chunk. Every row has an ordinal, also a bad one."""
 
     def __init__(self, buffer: LineBuffer, position: Position) -> None:
         self.tasks: list[tuple[int, TaskInput]] = []
@@ -185,11 +187,11 @@ class RowCollector:
 
     @property
     def ordinal(self) -> int:
-        """Of the next row."""
+        """The ordinal of the next row."""
         return self._ordinal + len(self.begins)
 
     def decoded(self, end: int) -> DecodedLines:
-        """The first lines as text, without the byte order mark that some programs write."""
+        """The first `end` lines as text, without the byte order mark that some programs write."""
         decoded = self._buffer.decoded(end)
         if self._line == 1:
             decoded.lines[0] = decoded.lines[0].removeprefix(BOM)
@@ -201,7 +203,7 @@ class RowCollector:
         begins.append(self._line + place)
 
     def refuse_line(self, place: int, reason: str) -> None:
-        """Refuse the row that begins on a line, and quote the line."""
+        """Report the row that begins on a line as bad, with the beginning of the line."""
         line = self._buffer.lines[place]
         shown = line[:HEAD].decode(errors="replace")[:LONGEST_SHOWN].rstrip("\r")
         self.refuse(place, reason, shown)
@@ -255,14 +257,14 @@ READ_LINES: dict[str, Callable[[RowCollector, int], None]] = {
 
 
 class CsvParser:
-    """Rows of CSV, which may run over line ends inside quotes.
+    """Parses rows of CSV, which may contain line ends inside quotes.
 
-    Recovery. A quote that is never closed swallows all lines after it, and with them every good
-    row. So only the first line of a row that went wrong is refused, and the lines it had swallowed
-    are parsed again. In that second pass each row must end with its line (`single_line_until`):
-    otherwise every further stray quote would swallow the rest once more, and a hostile list would
-    take time that grows with the square of its length. So no line is parsed more than twice. The
-    bound is part of the position, because the swallowed lines may belong to later chunks.
+    Recovery from a bad row. A quote that is never closed makes all following lines part of its row,
+    and so hides every good row among them. Therefore only the first line of a bad row is refused,
+    and its other lines are parsed again. In that second pass each row must end with its line
+    (`single_line_until`). Otherwise every further stray quote would capture the rest again, and a
+    hostile list would take time that grows with the square of its length. So no line is parsed more
+    than twice. The bound is part of the position, because those lines may belong to later chunks.
     """
 
     def __init__(
@@ -320,9 +322,9 @@ class CsvParser:
                 self._refuse_malformed(str(error), end)
             elif is_single or end in self._decoded.faults:
                 self._give_up(end)
-            # Here the row is still inside quotes after the last line it was given. It may have the
-            # lines after its chunk; if none are there, the reader must wait for them, unless the
-            # list is over or the row is longer than any may be.
+            # The row is still inside quotes after the last line that the parser was given. It may
+            # use lines after its chunk. If none have arrived, the reader must wait for them, unless
+            # the list has ended or the row is already longer than the limit.
             elif not self._is_given_more():
                 if not (is_last or self._size(self._count, end) > self._most_bytes):
                     return False
@@ -339,7 +341,7 @@ class CsvParser:
         self._is_exhausted = True
 
     def _is_given_more(self) -> bool:
-        """Let the last row have the lines after its chunk, up to the size a row may have."""
+        """Give the last row the lines after its chunk, up to the longest row that is allowed."""
         had = end = len(self._decoded.lines)
         size = self._size(self._count, end)
         while end < len(self._buffer.lines) and size <= self._most_bytes:
@@ -369,7 +371,7 @@ class CsvParser:
             self._rows.add(place, task)
 
     def _refuse_malformed(self, message: str, end: int) -> None:
-        """Refuse a row that the parser rejected; the reason is in its message only."""
+        """Refuse a row that the parser rejected. `csv` states the reason in its message only."""
         if end - self.used > 1:
             self._give_up(end - 1)
         elif message.startswith("new-line"):

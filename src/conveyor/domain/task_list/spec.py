@@ -1,6 +1,6 @@
-"""The format of a task list, as its caller declares it: a list is read as declared, never guessed.
+"""The format of a task list, as its caller declares it. A format is never guessed.
 
-`SourceList` is a list that a job is made from, with all that is needed to read it again.
+`SourceList` is the list that a job was made from, with everything that is needed to read it again.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from conveyor.domain.ids import InputId
-from conveyor.domain.json_bodies import UNREADABLE, field_error, message_of, suggestion
+from conveyor.domain.json_bodies import decode_body, field_error
 from conveyor.errors import InvalidArgument
 
 MOST_COLUMNS_SHOWN = 20  # of a header, in an error
@@ -37,10 +37,10 @@ class ListSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The list that a job is made from. It stays unchanged for as long as the job.
+    """The list that a job was made from. It is kept unchanged for as long as the job.
 
-    A list without a spec holds tasks in stored form, `count` of them. A list with one is a file
-    input, as the caller sent it: how many tasks it holds is known once it has been read.
+    A list without a spec has `count` tasks in stored form. A list with a spec is a file input, as
+    the caller uploaded it: how many tasks it has is known once it was read.
     """
 
     blob: str
@@ -49,7 +49,7 @@ class SourceList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     encodings: tuple[str, ...] = ()  # the values of `Content-Encoding` it was sent with
     compressed: bool = False
     file_input_id: InputId | None = None
-    strict: bool = False  # a single bad row, and none of its tasks is scraped
+    strict: bool = False  # if one row is bad, no task of the list is scraped
 
 
 class CsvFields(msgspec.Struct, forbid_unknown_fields=True):
@@ -73,17 +73,11 @@ class ListForm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 def parse_spec(raw: bytes) -> ListSpec:
     """The spec in a body, checked; `InvalidArgument` names the field at fault."""
-    try:
-        form = msgspec.json.decode(raw, type=ListForm)
-    except msgspec.ValidationError as error:
-        raise InvalidArgument(message_of(error) + suggestion(str(error), ListForm)) from None
-    except UNREADABLE as error:
-        raise InvalidArgument(f"The body is not valid JSON: {message_of(error)}") from None
-    return _spec(form)
+    return _spec(decode_body(raw, ListForm))
 
 
 def column_indexes(spec: ListSpec, header: Sequence[str] | None) -> ColumnIndexes:
-    """Where the columns are. A header that lacks one of them is a fault of the whole list."""
+    """The indexes of the columns. A header that lacks one of them makes the whole list invalid."""
     if header is None:
         assert isinstance(spec.url, int)
         assert not isinstance(spec.external_id, str)
