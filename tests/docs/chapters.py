@@ -11,10 +11,16 @@ FILES = "docs/storage/files.md"
 ZENROWS = "docs/gateways/zenrows.md"
 DIRECT = "docs/gateways/direct.md"
 TELEMETRY = "docs/telemetry.md"
+FILE_INPUTS = "docs/file-inputs.md"
+WEBHOOKS = "docs/webhooks.md"
+STEP_FUNCTIONS = "docs/step-functions.md"
 OPERATIONS = "docs/operations.md"
 SETTINGS = "docs/reference/settings.md"
 # Chapters that SPEC.md names as normative.
-NORMATIVE = (SQLITE, SEGMENTS, FILES, ZENROWS, DIRECT, TELEMETRY, SETTINGS)
+NORMATIVE = (
+    SQLITE, SEGMENTS, FILES, ZENROWS, DIRECT, FILE_INPUTS, WEBHOOKS, STEP_FUNCTIONS, TELEMETRY,
+    SETTINGS,
+)  # fmt: skip
 NONE = "-"
 
 Row = dict[str, str]

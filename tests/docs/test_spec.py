@@ -47,7 +47,19 @@ from conveyor.domain.task_list import decompress, reader, rows, spec
 from conveyor.domain.webhook import SCHEMA
 from conveyor.steps.dispatch.config import SETTLE_LOOPS, DispatchConfig
 from conveyor.steps.shared.turn import TURN
-from tests.docs.chapters import DIRECT, NONE, NORMATIVE, ZENROWS, Row, column, section, tables, text
+from tests.docs.chapters import (
+    DIRECT,
+    FILE_INPUTS,
+    NONE,
+    NORMATIVE,
+    WEBHOOKS,
+    ZENROWS,
+    Row,
+    column,
+    section,
+    tables,
+    text,
+)
 
 TEXT = text()
 
@@ -236,15 +248,16 @@ def test_every_extension_of_the_code_is_listed() -> None:
 
 
 def test_the_formats_reasons_and_fields_of_lists_are_the_codes() -> None:
-    kinds, reasons, fields, _, _ = tables("6.8 File inputs")
+    kinds, reasons = tables("Formats", FILE_INPUTS)
+    [fields] = tables("CSV", FILE_INPUTS)
     assert column(kinds, "format", "a row is").keys() == set(spec.ListFormat)
     assert column(reasons, "reason", "when").keys() == set(rows.RowReason)
     assert column(fields, "field", "rule").keys() == names(spec.CsvForm)
-    assert all(f"`{name}`" in section("6.8 File inputs") for name in names(rows.Position))
+    assert all(f"`{name}`" in section("Chunks", FILE_INPUTS) for name in names(rows.Position))
 
 
 def test_the_limits_of_lists_are_the_codes() -> None:
-    *_, settable, fixed = tables("6.8 File inputs")
+    settable, fixed = tables("Limits of the reader", FILE_INPUTS)
     listed = {name: number(value) for name, value in column(settable, "limit", "default").items()}
     assert listed == msgspec.structs.asdict(rows.ReaderLimits())
     for name, value in column(fixed, "constant", "value").items():
@@ -405,19 +418,17 @@ def test_the_figures_of_the_dispatcher_are_those_of_its_config() -> None:
     assert f"{config.prefetch / timedelta(milliseconds=1):g} ms" in section("11.1 The dispatcher")
 
 
-# 11.10.
-
-WEBHOOKS = "11.11 Webhooks"
+# 11.11 Webhooks.
 
 
 def test_the_moves_of_events_are_the_codes() -> None:
-    states, *_ = tables(WEBHOOKS)
+    [states] = tables("Events", WEBHOOKS)
     listed = {one: set(to.split(", ")) for one, to in column(states, "status", "moves to").items()}
     assert listed == as_text(outbox.MOVES)
 
 
 def test_the_waits_between_attempts_are_the_codes() -> None:
-    waits = next(table for table in tables(WEBHOOKS) if "wait" in table[0])
+    waits = next(table for table in tables("Attempts", WEBHOOKS) if "wait" in table[0])
     assert column(waits, "attempt", "wait") == {
         str(number): f"{wait.total_seconds():.0f} s"
         for number, wait in enumerate(webhook.WAITS, start=1)
@@ -425,7 +436,7 @@ def test_the_waits_between_attempts_are_the_codes() -> None:
 
 
 def test_the_bounds_of_webhooks_are_the_codes() -> None:
-    text = section(WEBHOOKS)
+    text = section("Rules", WEBHOOKS)
     for said in (
         f"`{SCHEMA}`",
         f"the latest {outbox.KEPT_DELIVERIES[Channel.WEBHOOK]} of each event",
