@@ -81,9 +81,9 @@ INVENTED = (
     "shelf", "timetable", "vitals",
 )  # fmt: skip
 TEXTS = ("*.py", "*.md", "*.sql", "*.toml", "Makefile")
-# What tells of 0.1.0: its migrations, the decisions of that time, and tests with its rows.
+# What tells of 0.1.0: its migrations, and tests with its rows.
 EXCEPT = (
-    "migrations/", "docs/decisions/", "tests/upgrade/", "sqlite/test_database.py", "CHANGELOG.md",
+    "migrations/", "tests/upgrade/", "sqlite/test_database.py", "CHANGELOG.md",
     Path(__file__).name,
 )  # fmt: skip
 
