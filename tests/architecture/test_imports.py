@@ -19,9 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "loops": {"errors"},
     "settings": {"errors", "domain"},
     "settings_loader": {"errors", "domain", "settings"},
-    "telemetry": {"errors", "domain", "ports"},
-    "port_metrics": {"errors", "domain", "ports", "telemetry"},
-    "process_metrics": {"errors", "domain", "ports", "telemetry", "loops"},
+    "telemetry": {"errors", "domain", "ports", "loops"},
     "timekeeping": {"errors", "ports", "loops"},
     "api": {"errors", "domain", "ports", "steps", "telemetry", "wire", "__version__"},
     # It runs in other people's programs, and knows the service by its wire alone.

@@ -12,7 +12,7 @@ from conveyor.app.engines import Engines, ports
 from conveyor.app.services import measured
 from conveyor.ports.blobs import Blobs
 from conveyor.settings import Settings
-from conveyor.telemetry import Metrics
+from conveyor.telemetry.metrics import Metrics
 from conveyor.testing.memory.blobs import MemoryBlobs
 from tests.crash.life import PORTS as CRASH_POINTS
 

@@ -15,7 +15,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from conveyor.api.handlers import CONTENT_TYPES
 from conveyor.api.routes import ROUTES
 from conveyor.cli import main as cli
-from conveyor.telemetry import SWEEPER_ACTIONS, Metrics
+from conveyor.telemetry.metrics import SWEEPER_ACTIONS, Metrics
 from tests.docs import reference
 from tests.docs.chapters import NONE, OPERATIONS, SQLITE, TELEMETRY, tables
 
@@ -133,6 +133,20 @@ def test_the_metrics_are_those_that_are_exposed() -> None:
         for metric in vars(Metrics()).values()
         if isinstance(metric, MetricWrapperBase)
     }
+
+
+@pytest.mark.parametrize("metric", ["conveyor_cleared_total", "conveyor_schedule_fires_total"])
+def test_the_label_values_that_are_listed_start_at_zero(metric: str) -> None:
+    [table] = tables("Metrics", TELEMETRY)
+    [row] = [row for row in table if row["metric"] == metric]
+    started = {
+        sample.labels[row["labels"]]: sample.value
+        for family in Metrics().registry.collect()
+        for sample in family.samples
+        if sample.name == metric
+    }
+    listed = row["meaning"].rpartition(": ")[2].split(", ")
+    assert started == dict.fromkeys(listed, 0.0)
 
 
 def _exposed(metric: MetricWrapperBase) -> str:

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from conveyor.api.routes import ROUTES
 from conveyor.domain.ids import is_ulid
-from conveyor.telemetry import SWEEPER_ACTIONS
+from conveyor.telemetry.metrics import SWEEPER_ACTIONS
 from tests.e2e.conftest import FAST_RETRIES, client_of, problem_of
 from tests.e2e.polling import ended, every_row, until
 from tests.harness.programs import Program, mock_gateway, service

@@ -13,7 +13,7 @@ from prometheus_client.samples import Sample
 
 from conveyor.app.engines import CODES
 from conveyor.domain.failure import Handling
-from conveyor.telemetry import Metrics
+from conveyor.telemetry.metrics import Metrics
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
 from tests.e2e.polling import ended, every_row, until
 from tests.harness.programs import Program, service

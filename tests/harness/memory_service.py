@@ -63,7 +63,7 @@ from conveyor.steps.shared.webhook_sender import WebhookSender
 from conveyor.steps.submit import SubmitJob
 from conveyor.steps.sweep.sweeper import Sweeper
 from conveyor.steps.webhooks import ManageWebhooks, RotateSigningKeys
-from conveyor.telemetry import Metrics
+from conveyor.telemetry.metrics import Metrics
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.memory.blobs import MemoryBlobs
 from conveyor.testing.memory.bodies import MemoryBodies

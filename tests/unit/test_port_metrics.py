@@ -14,7 +14,6 @@ from conveyor.domain.idempotency import IdempotencyRecord
 from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.domain.job import Job
 from conveyor.errors import NotFound, Unavailable
-from conveyor.port_metrics import timed
 from conveyor.ports.blobs import Blobs, as_stream
 from conveyor.ports.bodies import Bodies, Body, BodyName
 from conveyor.ports.control_queue import ControlQueue, ReceivedMessage
@@ -22,7 +21,8 @@ from conveyor.ports.coordination import Coordination
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
-from conveyor.telemetry import Metrics
+from conveyor.telemetry.metrics import Metrics
+from conveyor.telemetry.ports import timed
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import JOB
 from conveyor.testing.memory.blobs import MemoryBlobs

@@ -14,8 +14,8 @@ from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.domain.batch import Batch
 from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import Unavailable
-from conveyor.process_metrics import REMEMBERED, DiskSpace, ProcessMetrics
-from conveyor.telemetry import Metrics
+from conveyor.telemetry.metrics import Metrics
+from conveyor.telemetry.process import REMEMBERED, DiskSpace, ProcessMetrics
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.contracts.control_queue import a_message
 from conveyor.testing.memory.metadata import MemoryMetadata

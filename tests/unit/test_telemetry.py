@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from conveyor.telemetry import set_up_logs, without_secrets
+from conveyor.telemetry.logs import set_up_logs, without_secrets
 
 LEAKS = (
     "GET http://gateway/v1/?apikey=S3CRET&url=https://a.example/?token=S3CRET",

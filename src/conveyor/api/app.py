@@ -32,7 +32,7 @@ from conveyor.domain.ids import TASK_ID, ULID
 from conveyor.domain.problem import phrase
 from conveyor.errors import ConveyorError, Unavailable
 from conveyor.ports.clock import Ids
-from conveyor.telemetry import Metrics
+from conveyor.telemetry.metrics import Metrics
 
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 OTHER = "other"

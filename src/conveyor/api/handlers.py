@@ -34,7 +34,7 @@ from conveyor.steps.read import Read, ResultContent, ResultPart
 from conveyor.steps.rerun import RerunJob
 from conveyor.steps.shared.idempotency import Answer
 from conveyor.steps.submit import SubmitJob
-from conveyor.telemetry import Metrics
+from conveyor.telemetry.metrics import Metrics
 
 JSON = "application/json"
 CONTENT_TYPES = {

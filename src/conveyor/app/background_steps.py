@@ -36,7 +36,7 @@ from conveyor.steps.sweep.stalled import StalledWork
 from conveyor.steps.sweep.sweeper import Count, Sweeper
 from conveyor.steps.webhooks import ManageWebhooks, RotateSigningKeys
 from conveyor.steps.zip_export import ZipExport
-from conveyor.telemetry import Metrics
+from conveyor.telemetry.metrics import Metrics
 
 # Slots of one process. An export keeps its slot for hours, so one caller has one of them.
 INGESTS = SlotLimits(slots=4, per_caller=2)

@@ -52,9 +52,9 @@ from conveyor.ports.step_functions import Answer, RetryLater, StepFunctions
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Held, Work
-from conveyor.process_metrics import DiskSpace
 from conveyor.settings import DIRECT, Settings, without_secrets
 from conveyor.steps.deliver.channels import CALLBACKS, HEARTBEATS
+from conveyor.telemetry.process import DiskSpace
 from conveyor.timekeeping import DueTimes
 
 SEGMENTS = "packs"  # the folder of segments, as version 0.1.0 named it

@@ -28,7 +28,7 @@ from conveyor.loops import repeat
 from conveyor.mock_gateway.server import MockGateway
 from conveyor.settings import DIRECT, Auth, Settings
 from conveyor.steps.progress import ROUND
-from conveyor.telemetry import set_up_logs
+from conveyor.telemetry.logs import set_up_logs
 
 REQUEST_GRACE = 10  # seconds, at the least, for requests under way when the program stops
 INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it

@@ -26,9 +26,7 @@ from conveyor.app.steps import Steps, build_steps
 from conveyor.domain.audit import Environment, MissedStep
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.errors import StorageFull
-from conveyor.port_metrics import timed
 from conveyor.ports.encryption import KeyRing
-from conveyor.process_metrics import ProcessMetrics
 from conveyor.settings import DIRECT, Auth, Settings, shown
 from conveyor.steps.api_keys import ApiKeyAdmin
 from conveyor.steps.auth import Authenticate
@@ -38,7 +36,15 @@ from conveyor.steps.doctor.doctor import LEAST_ROOM, Doctor
 from conveyor.steps.rotate_encryption import RotateEncryption
 from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
 from conveyor.steps.sweep.sweeper import Sweeper
-from conveyor.telemetry import MeteredGateway, MeteredTasks, MeteredWebhooks, MeteredWork, Metrics
+from conveyor.telemetry.metrics import Metrics
+from conveyor.telemetry.ports import (
+    MeteredGateway,
+    MeteredTasks,
+    MeteredWebhooks,
+    MeteredWork,
+    timed,
+)
+from conveyor.telemetry.process import ProcessMetrics
 from conveyor.timekeeping import Timekeeper
 
 # Ports that no wrapper times: the first two answer at once, the others have metrics of their own.

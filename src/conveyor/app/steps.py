@@ -48,7 +48,7 @@ from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
 from conveyor.steps.submit import SubmitJob
 from conveyor.steps.sweep.sweeper import Sweeper
 from conveyor.steps.webhooks import ManageWebhooks, RotateSigningKeys
-from conveyor.telemetry import Metrics
+from conveyor.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

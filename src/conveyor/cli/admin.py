@@ -30,7 +30,7 @@ from conveyor.errors import ConveyorError, RefusedToStart
 from conveyor.ports.control_queue import DeadLetter, DeadLetters
 from conveyor.settings import Settings
 from conveyor.steps.api_keys import ApiKeyAdmin, ApiKeyInfo, CreatedApiKey
-from conveyor.telemetry import set_up_logs
+from conveyor.telemetry.logs import set_up_logs
 
 PAGE = 500
 TIMEOUT = 120.0  # seconds without a byte

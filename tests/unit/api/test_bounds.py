@@ -29,7 +29,7 @@ from conveyor.errors import (
     UnsupportedMediaType,
     UriTooLong,
 )
-from conveyor.telemetry import Metrics
+from conveyor.telemetry.metrics import Metrics
 from conveyor.testing.clock import FakeIds
 from tests.harness import time_lapse
 

@@ -17,9 +17,9 @@ from conveyor.app.roles import work
 from conveyor.app.services import build_service
 from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.job import PURGE
-from conveyor.process_metrics import DiskSpace
 from conveyor.settings import Settings
 from conveyor.steps.doctor.doctor import LEAST_ROOM
+from conveyor.telemetry.process import DiskSpace
 
 A_PURGE = ControlMessage(kind=PURGE, subject="a job", payload={"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"})
 

@@ -243,7 +243,7 @@ async def test_each_lost_step_is_found_then_repaired_and_then_all_is_well(action
 
 
 def test_every_action_of_the_sweeper_is_made_to_happen_here() -> None:
-    from conveyor.telemetry import SWEEPER_ACTIONS  # noqa: PLC0415
+    from conveyor.telemetry.metrics import SWEEPER_ACTIONS  # noqa: PLC0415
 
     assert LOST.keys() == set(SWEEPER_ACTIONS)
 

@@ -20,12 +20,12 @@ from conveyor.loops import rest
 from conveyor.ports.clock import Clock
 from conveyor.ports.control_queue import DeadLetters
 from conveyor.ports.metadata import Metadata
-from conveyor.telemetry import Metrics
+from conveyor.telemetry.metrics import Metrics
 
 TICK = timedelta(milliseconds=250)
 REMEMBERED = 240  # ticks: a minute
 SAMPLE_EVERY = timedelta(seconds=15)
-MOST_COUNTED = 1000  # of each kind: a larger number would tell an operator no more
+MOST_COUNTED = 1000  # of each kind: counting on would cost more than the figure is worth
 
 log = structlog.get_logger()
 
@@ -58,7 +58,7 @@ class ProcessMetrics:
             group.create_task(self._sample_engines(stopping), name="samples")
 
     async def _measure_lag(self, stopping: asyncio.Event) -> None:
-        """Measure how late timers fire: the only sign of work that blocks the event loop."""
+        """Measure how late timers fire, which is how work that blocks the event loop shows."""
         due = TICK.total_seconds()
         while not stopping.is_set():
             started = time.perf_counter()

@@ -1,0 +1,1 @@
+"""Logs and metrics. Telemetry wraps ports, so that steps and adapters count nothing themselves."""
