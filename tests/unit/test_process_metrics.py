@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from conveyor.adapters.files import disk_space
+from conveyor.adapters.files.disk import disk_usage, file_sizes
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.domain.batch import Batch
 from conveyor.domain.ids import JobId, RunId
@@ -119,9 +119,9 @@ async def test_disk_space_is_that_of_the_disk_and_a_file_that_is_not_there_takes
     tmp_path: Path,
 ) -> None:
     (tmp_path / "a").write_bytes(b"12345")
-    free, size = await disk_space.disk_usage(tmp_path)
+    free, size = await disk_usage(tmp_path)
     assert 0 < free <= size
-    told = await disk_space.file_sizes({"a": tmp_path / "a", "b": tmp_path / "b"})
+    told = await file_sizes({"a": tmp_path / "a", "b": tmp_path / "b"})
     assert told == {"a": 5, "b": 0}
     with pytest.raises(Unavailable):
-        await disk_space.disk_usage(tmp_path / "nowhere")
+        await disk_usage(tmp_path / "nowhere")

@@ -21,10 +21,9 @@ from conveyor import __version__
 from conveyor.adapters.aws.step_functions import AwsStepFunctions
 from conveyor.adapters.crypto.key_files import PLAIN, KeyFiles, PlainKeyProvider, load_or_create_key
 from conveyor.adapters.crypto.key_ring import AesKeyRing
-from conveyor.adapters.files import disk_space
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
-from conveyor.adapters.files.private import is_open_to_others, make_private
+from conveyor.adapters.files.disk import disk_usage, file_sizes, is_open_to_others, make_private
 from conveyor.adapters.files.service_info import ServiceInfo, read_service_info
 from conveyor.adapters.http import direct_wire, zenrows_errors
 from conveyor.adapters.http.direct import DirectGateway
@@ -361,7 +360,7 @@ def _keep_private(folder: Path) -> None:
 async def _disk_space(folder: Path) -> DiskSpace:
     database = folder / "conveyor.db"
     parts = {"rows": database, "log": database.with_name("conveyor.db-wal")}
-    return DiskSpace(*await disk_space.disk_usage(folder), await disk_space.file_sizes(parts))
+    return DiskSpace(*await disk_usage(folder), await file_sizes(parts))
 
 
 async def open_key_ring(settings: Settings, *, any_provider: bool = False) -> AesKeyRing:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from conveyor import __version__
 from conveyor.adapters.crypto.key_ring import new_secret, new_token
-from conveyor.adapters.files import disk_space
+from conveyor.adapters.files.disk import disk_usage
 from conveyor.adapters.system.clock import SteadyClock
 from conveyor.api.api_keys import ApiKeyRoutes
 from conveyor.api.app import Application, Ready, build_app
@@ -255,7 +255,7 @@ def build_doctor(settings: Settings, stores: Stores, sweep: Sweeper, *, running:
             yield one, sweep.when(one) if running else "at the next start of the service"
 
     async def environment() -> Environment:
-        free, size = await disk_space.disk_usage(settings.folder)
+        free, size = await disk_usage(settings.folder)
         return Environment(
             version=__version__,
             running=running,

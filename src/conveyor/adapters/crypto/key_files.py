@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from conveyor.adapters.shared.disk import replace_file, sync_folder
 from conveyor.errors import RefusedToStart, Unavailable
 from conveyor.ports.encryption import KeyProvider
 
@@ -189,26 +190,9 @@ def _read(path: Path) -> bytes | None:
 
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".new")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.write(descriptor, content)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    draft.rename(path)
-    _sync_folder(path.parent)
+    replace_file(path, content, sync=True)
 
 
 def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(path.parent)

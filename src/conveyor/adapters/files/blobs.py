@@ -9,15 +9,15 @@ from tempfile import mkstemp
 
 from conveyor.adapters.files.disk import (
     CHUNK,
+    ENGINE,
     below,
     in_folder,
-    own_errors,
     reading,
     remove_empty,
-    sync_folder,
     to_the_end,
     write_all,
 )
+from conveyor.adapters.shared.disk import own_errors, sync_folder
 
 DRAFT = ".draft-"
 
@@ -31,7 +31,7 @@ class FileBlobs:
 
     async def put(self, key: str, content: AsyncIterable[bytes]) -> int:
         draft = _Draft(below(self._folder, key), sync=self._sync)
-        with own_errors():
+        with own_errors(ENGINE):
             try:
                 await to_the_end(draft.open)
                 async for chunk in content:
@@ -69,11 +69,11 @@ class FileBlobs:
             remove_empty(Path(path), up_to=self._folder)
 
     def _keys(self, prefix: str, limit: int, after: str) -> list[str]:
-        with own_errors():
+        with own_errors(ENGINE):
             return list(islice(_below(str(self._folder), "", prefix, after), limit))
 
     def _delete(self, keys: Sequence[str]) -> None:
-        with own_errors():
+        with own_errors(ENGINE):
             for key in keys:
                 path = below(self._folder, key)
                 path.unlink(missing_ok=True)

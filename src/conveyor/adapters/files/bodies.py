@@ -11,17 +11,17 @@ from tempfile import NamedTemporaryFile
 
 from conveyor.adapters.files.disk import (
     CHUNK,
+    ENGINE,
     below,
     in_folder,
-    own_errors,
     read_whole,
     reading,
     remove_empty,
-    sync_folder,
     to_the_end,
     write_all,
     write_new,
 )
+from conveyor.adapters.shared.disk import own_errors, sync_folder
 from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.ports.bodies import Body, BodyName, Kept, Spool
 
@@ -33,7 +33,7 @@ class FileSpool:
     """A large body on disk, hashed as it grows."""
 
     def __init__(self, folder: Path) -> None:
-        with own_errors():
+        with own_errors(ENGINE):
             folder.mkdir(parents=True, exist_ok=True)
             # Unbuffered: a buffer that found no room would be written again when closed.
             self._file = NamedTemporaryFile(dir=folder, delete=False, buffering=0)  # noqa: SIM115 - outlives this call
@@ -57,7 +57,7 @@ class FileSpool:
         in_folder(path.parent, lambda: Path(self._file.name).rename(path), sync=sync)
 
     def _write(self, chunk: bytes) -> None:
-        with own_errors():
+        with own_errors(ENGINE):
             write_all(self._file.fileno(), chunk)
         self._digest.update(chunk)
         self.length += len(chunk)
@@ -121,7 +121,7 @@ class FileBodies:
             left.unlink(missing_ok=True)
 
     def _put_all(self, bodies: Sequence[Body]) -> list[Kept]:
-        with own_errors():
+        with own_errors(ENGINE):
             kept = [self._put(body) for body in bodies]
             if self._sync:
                 for folder in {self._path(one.locator).parent for one in kept}:
@@ -144,7 +144,7 @@ class FileBodies:
                 raise TypeError(f"not a body of this store: {other!r}")
 
     def _load_all(self, locators: Sequence[str]) -> list[bytes | None]:
-        with own_errors():
+        with own_errors(ENGINE):
             return [read_whole(self._path(locator)) for locator in locators]
 
     def _runs_held(self, limit: int, after: str) -> list[tuple[JobId, RunId]]:
@@ -168,13 +168,13 @@ class FileBodies:
             for task_id, claim_no in sorted(_claim_of(one) for one in _entries(Path(part.path)))
             if (task_id, claim_no) > after
         )
-        with own_errors():
+        with own_errors(ENGINE):
             return list(islice(found, limit))
 
     def _delete_run(self, folder: str, limit: int) -> int:
         parts = _entries(below(self._folder, folder))
         paths = (Path(entry.path) for part in parts for entry in _entries(Path(part.path)))
-        with own_errors():
+        with own_errors(ENGINE):
             found = list(islice(paths, limit))
         self._delete(found)
         if not found:  # a process was killed between a run's last body and its folders
@@ -185,7 +185,7 @@ class FileBodies:
 
     def _delete(self, paths: Iterable[Path]) -> int:
         removed = 0
-        with own_errors():
+        with own_errors(ENGINE):
             for path in paths:
                 removed += path.exists()
                 path.unlink(missing_ok=True)

@@ -1,46 +1,41 @@
-"""What files and folders need to be trusted."""
+"""Files and folders: whole writes, folders that appear and go, modes, free space."""
 
 import asyncio
-import errno
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from conveyor.errors import NotFound, StorageFull, Unavailable
+from conveyor.adapters.shared.disk import PRIVATE, make_folder, own_errors
+from conveyor.errors import NotFound
 
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+ENGINE = "files"  # the name in errors
 CHUNK = 256 * 1024
 MOST_TRIES = 10
+OWNER_ONLY = 0o700
+OTHERS = 0o077  # every permission of the group and of all other users
 
 T = TypeVar("T")
 
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """As `own_errors`, of something that may be gone."""
-    with own_errors():
+    """Translate errors of reading an object that may have been removed."""
+    with own_errors(ENGINE):
         try:
             yield
         except FileNotFoundError as error:
             raise NotFound("The object is gone") from error
 
 
-@contextmanager
-def own_errors() -> Iterator[None]:
-    """Let no operating system error out of this package."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            raise StorageFull(f"files: {error.strerror}") from error
-        raise Unavailable(f"files: {error.strerror or error}") from error
-
-
 def write_new(path: str, content: bytes, *, sync: bool) -> None:
-    """Write a file, and its folder if need be."""
-    descriptor = _open_new(path, sync=sync)
+    """Write a file, and create its folder if needed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    # Not `Path.parent`, which costs more: this runs for every body.
+    folder = os.path.dirname(path)  # noqa: PTH120
+    descriptor = in_folder(folder, lambda: os.open(path, flags, PRIVATE), sync=sync)
     try:
         write_all(descriptor, content)
         if sync:
@@ -50,15 +45,17 @@ def write_new(path: str, content: bytes, *, sync: bool) -> None:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write all of it: a single write may stop short when the disk runs full."""
+    """Write all of it: a single write may be short when the disk fills up."""
     written = os.write(descriptor, content)
     while written < len(content):
         written += os.write(descriptor, content[written:])
 
 
 async def to_the_end(call: Callable[..., T], *given: object) -> T:
-    """Run a call in a thread. A caller that is cancelled meanwhile waits for its end: a file must not be
-    closed, nor its number given to another, while a thread is still about to write to it.
+    """Run a call in a thread, and wait for its end even if the caller is cancelled.
+
+    Otherwise the caller would close the file while the thread still writes to it, and the kernel may
+    give the number of the descriptor to another file.
     """
     running = asyncio.ensure_future(asyncio.to_thread(call, *given))
     try:
@@ -69,34 +66,24 @@ async def to_the_end(call: Callable[..., T], *given: object) -> T:
 
 
 def read_whole(path: Path) -> bytes | None:
-    """All of a file; None when there is none."""
+    """The content of a file; None when there is none."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
         return None
 
 
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder last through a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def below(folder: Path, name: str) -> Path:
-    """Where a name of ours stands. Names hold ids only; one that leads out of the folder is a bug."""
+    """The path of a name in a folder. Names consist of ids; one that leads out of it is a bug."""
     if name.startswith("/") or ".." in name.split("/"):
         raise ValueError(f"not a name below {folder}: {name!r}")
     return folder / name
 
 
 def in_folder(folder: str | Path, create: Callable[[], T], *, sync: bool) -> T:
-    """Create something in a folder, making it first if need be.
-
-    More than once if need be: the call that removes a folder's last object removes the folder.
-    """
+    """Create something in a folder, and the folder first if it is missing."""
+    # In a loop, because another call that removes the last object of the folder removes the folder
+    # too, maybe right after this call created it.
     for _ in range(MOST_TRIES):
         try:
             return create()
@@ -105,31 +92,45 @@ def in_folder(folder: str | Path, create: Callable[[], T], *, sync: bool) -> T:
     return create()
 
 
-def make_folder(folder: Path, *, sync: bool) -> None:
-    """Make a folder and those above it, each to last through a power cut when `sync`."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    if sync:
-        for one in missing:
-            sync_folder(one.parent)
-
-
 def remove_empty(folder: Path, *, up_to: Path) -> None:
-    """Remove folders that have become empty, up to and without `up_to`.
-
-    Those that are gone already too: a process that was killed may have left the one above.
-    """
+    """Remove a folder and its parents, as far as they are empty, but not `up_to`."""
     while folder != up_to and up_to in folder.parents:
         try:
             folder.rmdir()
         except FileNotFoundError:
-            pass
+            pass  # go on: a process that was killed may have left the parent
         except OSError:
             return
         folder = folder.parent
 
 
-def _open_new(path: str, *, sync: bool) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    folder = os.path.dirname(path)  # noqa: PTH120
-    return in_folder(folder, lambda: os.open(path, flags, 0o600), sync=sync)
+def make_private(folder: Path) -> None:
+    """Create a folder for its owner only, or take it from other users.
+
+    They cannot reach what is in it then, whatever its mode.
+    """
+    folder.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
+    with suppress(OSError):  # a folder of another user, or a file system without modes
+        if is_open_to_others(folder):
+            folder.chmod(OWNER_ONLY)
+
+
+def is_open_to_others(folder: Path) -> bool:
+    return bool(folder.stat().st_mode & OTHERS)
+
+
+async def disk_usage(folder: Path) -> tuple[int, int]:
+    """The free bytes and the size of the disk that a folder is on."""
+    with own_errors(ENGINE):
+        usage = await asyncio.to_thread(shutil.disk_usage, folder)  # may hang on a network disk
+    return usage.free, usage.total
+
+
+async def file_sizes(files: Mapping[str, Path]) -> dict[str, int]:
+    """The length of each file; 0 for one that does not exist."""
+
+    def lengths() -> dict[str, int]:
+        return {name: path.stat().st_size if path.exists() else 0 for name, path in files.items()}
+
+    with own_errors(ENGINE):
+        return await asyncio.to_thread(lengths)

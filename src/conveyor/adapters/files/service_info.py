@@ -1,12 +1,13 @@
-"""The file by which commands of an operator find the service that holds a data folder."""
+"""The file by which operator commands find the service that owns a data folder."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import structlog
+
+from conveyor.adapters.shared.disk import replace_file
 
 NAME = "operator.json"
 
@@ -28,24 +29,14 @@ def published(folder: Path, info: ServiceInfo) -> Iterator[None]:
     """
     path = folder / NAME
     try:
-        _write(path, info)
+        # Not synced: it is of use only while this process runs.
+        replace_file(path, msgspec.json.encode(info), sync=False)
     except OSError as error:
         log.warning("operator.service_info.unwritten", file=str(path), why=error.strerror)
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
-
-
-def _write(path: Path, info: ServiceInfo) -> None:
-    draft = path.with_name(f"{NAME}.new")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.write(descriptor, msgspec.json.encode(info))
-    finally:
-        os.close(descriptor)
-    draft.rename(path)
 
 
 def read_service_info(folder: Path) -> ServiceInfo | None:

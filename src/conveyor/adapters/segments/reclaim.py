@@ -24,11 +24,11 @@ from itertools import islice
 
 import msgspec
 
-from conveyor.adapters.segments.disk import own_errors
 from conveyor.adapters.segments.index import Index, Place, Segment
-from conveyor.adapters.segments.records import Record, erase, mark_erased
+from conveyor.adapters.segments.records import ENGINE, Record, erase, mark_erased
 from conveyor.adapters.segments.segment_files import SegmentFiles
 from conveyor.adapters.segments.writer import Appender
+from conveyor.adapters.shared.disk import own_errors
 from conveyor.errors import StorageFull
 
 STEP_BYTES = 4 * 1024 * 1024
@@ -119,7 +119,7 @@ class Reclaimer:
         segment = current.segment
         if some := _take(current.records):
             try:
-                with own_errors():
+                with own_errors(ENGINE):
                     self._copy(segment.no, some)
             except StorageFull:
                 if not segment.unerased:

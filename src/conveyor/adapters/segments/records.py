@@ -19,10 +19,10 @@ from hashlib import sha256
 
 import msgspec
 
-from conveyor.adapters.segments.disk import write_all
 from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.ports.bodies import BodyName
 
+ENGINE = "segments"  # the name in errors and of the thread
 END = b"\r\n\r\n"
 LONGEST_HEAD = 1024
 LONGEST_NAME = 300
@@ -125,6 +125,14 @@ def erase(descriptor: int, record: Record) -> None:
 def mark_erased(descriptor: int, record: Record) -> None:
     """Mark a record whose zeros are on disk."""
     write_all(descriptor, _OBSOLETE, record.at)
+
+
+def write_all(descriptor: int, content: bytes, at: int) -> None:
+    """Write all of it: a single write may be short when the disk fills up."""
+    rest = memoryview(content)
+    while rest:
+        written = os.pwrite(descriptor, rest, at)
+        rest, at = rest[written:], at + written
 
 
 def records(descriptor: int, start: int, end: int) -> Iterator[Record]:

@@ -6,12 +6,11 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from conveyor.adapters.segments.disk import sync_folder
 from conveyor.adapters.segments.index import Entry, Index, Place
 from conveyor.adapters.segments.records import Record, first_record, is_sound, records
+from conveyor.adapters.shared.disk import PRIVATE, sync_folder
 
 SUFFIX = ".warc"
-MODE = 0o600
 LEARN_RECORDS = 5_000
 
 
@@ -33,7 +32,7 @@ class SegmentFiles:
         """A new segment, open for writing, and its length."""
         content = first_record(segment, date)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        descriptor = os.open(self.path(segment), flags, MODE)
+        descriptor = os.open(self.path(segment), flags, PRIVATE)
         try:
             os.pwrite(descriptor, content, 0)
             if self._sync:

@@ -13,12 +13,21 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
-from conveyor.adapters.segments.disk import make_folder, own_errors
 from conveyor.adapters.segments.index import Index, Place, open_index, visit_index
 from conveyor.adapters.segments.reclaim import Reclaimer
-from conveyor.adapters.segments.records import END, LIVE_START, content_of, date_of, head, urn
+from conveyor.adapters.segments.records import (
+    END,
+    ENGINE,
+    LIVE_START,
+    content_of,
+    date_of,
+    head,
+    urn,
+)
 from conveyor.adapters.segments.segment_files import SegmentFiles, cut, learn, unlink_emptied
-from conveyor.adapters.segments.writer import Appender, Put, Record, Writer, WriterCall
+from conveyor.adapters.segments.writer import Appender, Put, Record, Writer
+from conveyor.adapters.shared.disk import make_folder, own_errors
+from conveyor.adapters.shared.writer_thread import WriterCall
 from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import Unavailable
 from conveyor.ports.bodies import BodyName, Kept
@@ -72,9 +81,7 @@ class SegmentStore:
             if made > SLICE:
                 made = 0
                 await asyncio.sleep(0)
-        future: asyncio.Future[list[Kept]] = asyncio.get_running_loop().create_future()
-        writing.put(Put(records, kept, future))
-        return await future
+        return await writing.do(Put(records, kept))
 
     async def remove(self, names: Sequence[BodyName]) -> int:
         """Remove bodies, and return how many there were."""
@@ -126,12 +133,10 @@ class SegmentStore:
         return self._appender.segment if self._appender else 0
 
     async def _do(self, call: Callable[[], T]) -> T:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._writing.put(WriterCall(call, future))
-        return await future
+        return await self._writing.do(WriterCall(call))
 
     async def _ask(self, call: Callable[[], T]) -> T:
-        with own_errors():
+        with own_errors(ENGINE):
             return await asyncio.to_thread(call)
 
     def _unlink(self, removed: tuple[int, list[int]]) -> int:
@@ -144,7 +149,7 @@ class SegmentStore:
         """Bodies by name. One that was moved while it was read is looked up again."""
         found: dict[int, bytes] = {}
         wanted = list(enumerate(names))
-        with own_errors():
+        with own_errors(ENGINE):
             for _ in range(MOST_TRIES):
                 places = self._index.places([name for _, name in wanted])
                 there = [
@@ -192,7 +197,7 @@ def open_segment_store(
     The caller must hold the lock of the data folder, so that no other process writes to it.
     """
     segments = SegmentFiles(folder, sync=sync)
-    with own_errors():
+    with own_errors(ENGINE):
         make_folder(folder, sync=sync)
         index = open_index(folder / INDEX, sync=sync)
         store = SegmentStore(segments, index)
@@ -214,7 +219,7 @@ def visit_segment_store(folder: Path) -> Iterator[SegmentStore]:
     """Open a folder for reading, while no process writes to it, and change nothing in it."""
     segments = SegmentFiles(folder, sync=False)
     with ExitStack() as stack:
-        with own_errors():
+        with own_errors(ENGINE):
             index = stack.enter_context(visit_index(folder / INDEX))
             store = SegmentStore(segments, index)
             stack.callback(store.close)

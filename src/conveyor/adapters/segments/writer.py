@@ -8,62 +8,33 @@
 | Removed pages are erased while the thread is idle, and from `OVERDUE` on between appends | they leave the disk under load too |
 """
 
-import asyncio
 import os
 import queue
-import threading
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 from time import monotonic
-from typing import Generic, TypeVar
+from typing import Any
 
 import structlog
 
-from conveyor.adapters.segments.disk import NO_ROOM, own_errors, write_all
 from conveyor.adapters.segments.index import Entry, Index, Place
-from conveyor.adapters.segments.records import date_of
+from conveyor.adapters.segments.records import ENGINE, date_of, write_all
 from conveyor.adapters.segments.segment_files import SegmentFiles
+from conveyor.adapters.shared.disk import NO_ROOM, own_errors
+from conveyor.adapters.shared.writer_thread import WriterCall, WriterThread
 from conveyor.errors import ConveyorError
 from conveyor.ports.bodies import BodyName, Kept
 from conveyor.ports.clock import Clock
 
 log = structlog.get_logger()
 
-T = TypeVar("T")
 # A body's name, and the parts of its record in order. They are joined when they are written.
 Record = tuple[BodyName, tuple[bytes, ...]]
 
-MOST_GROUPED = 16 * 1024 * 1024  # bytes that share a sync
+MOST_GROUPED = 16 * 1024 * 1024  # bytes that share a sync: they are in memory twice meanwhile
 IDLE = 2.0  # seconds without a call: the removals of a run are over, and emptied segments are gone
 BUSY_GROUPS = 50  # groups written since the last removal, which mean the same under load
 OVERDUE = 60.0  # seconds since a removal: reclaim a step after each group, whatever is waiting
-
-
-class WriterCall(Generic[T]):
-    """A call for the thread to make, and the future that waits for it."""
-
-    __slots__ = ("call", "error", "future", "result")
-
-    def __init__(self, call: Callable[[], T], future: "asyncio.Future[T] | None") -> None:
-        self.call = call
-        self.future = future
-        self.result: T | None = None
-        self.error: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            with own_errors():
-                self.result = self.call()
-        except Exception as error:  # noqa: BLE001 - a bug fails its caller, not the thread
-            self.error = error
-
-    def resolve(self) -> None:
-        if self.future is None or self.future.done():  # the caller was cancelled meanwhile
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.result)  # type: ignore[arg-type]
 
 
 class Put(WriterCall[list[Kept]]):
@@ -71,10 +42,8 @@ class Put(WriterCall[list[Kept]]):
 
     __slots__ = ("records", "size")
 
-    def __init__(
-        self, records: Sequence[Record], kept: list[Kept], future: "asyncio.Future[list[Kept]]"
-    ) -> None:
-        super().__init__(list, future)
+    def __init__(self, records: Sequence[Record], kept: list[Kept]) -> None:
+        super().__init__(lambda: kept)
         self.records = records
         self.result = kept
         self.size = sum(one.length for one in kept)
@@ -158,28 +127,21 @@ class Appender:
             self.close()
 
 
-class Writer:
+class Writer(WriterThread):
     """Makes calls in order; puts that wait next to each other are one append."""
 
     def __init__(self, appender: Appender, reclaim: Callable[[], bool]) -> None:
         """`reclaim` does a bounded amount of work, and returns whether there may be more."""
         self._appender = appender
         self._reclaim = reclaim
-        self._groups = 0
+        self._groups = 0  # since the last removal
+        # When the oldest removal was made that is not reclaimed; None when nothing is left to do.
+        # Set at the start: the process before may have died with removals to reclaim.
         self._dead_since: float | None = monotonic()
-        self._waiting: queue.SimpleQueue[WriterCall[object] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="segments-write", daemon=True)
-        self._thread.start()
-
-    def put(self, job: "WriterCall[T]") -> None:
-        self._waiting.put(job)  # type: ignore[arg-type]
-
-    def close(self) -> None:
-        self._waiting.put(None)
-        self._thread.join()
+        super().__init__(ENGINE)
 
     def _run(self) -> None:
-        held: WriterCall[object] | None = None
+        held: WriterCall[Any] | None = None
         while (first := held or self._next()) is not None:
             group, held, last = self._gather(first)
             self._do(group)
@@ -188,22 +150,26 @@ class Writer:
             if self._dead_since is not None and monotonic() - self._dead_since > OVERDUE:
                 self._reclaim_some()
 
-    def _next(self) -> "WriterCall[object] | None":
+    def _next(self) -> WriterCall[Any] | None:
         """The next call. While none is waiting, reclaim."""
         while self._dead_since is not None:
             try:
+                # A run is removed in many calls. Reclaiming between them would copy bodies that the
+                # next call removes, so it waits until the removals seem to be over.
                 idle = IDLE if self._groups < BUSY_GROUPS else 0
-                return self._waiting.get(timeout=idle) if idle else self._waiting.get_nowait()
+                call = self._waiting.get(timeout=idle) if idle else self._waiting.get_nowait()
             except queue.Empty:
                 self._reclaim_some()
-        return self._waiting.get()
+            else:
+                return call  # type: ignore[no-any-return]
+        return self._waiting.get()  # type: ignore[no-any-return]
 
     def _reclaim_some(self) -> None:
         try:
-            with own_errors():
+            with own_errors(ENGINE):
                 if not self._reclaim():
                     self._dead_since = None
-            self._groups = BUSY_GROUPS
+            self._groups = BUSY_GROUPS  # so that the next step follows without a wait
         except ConveyorError:  # the disk is full or gone: try again when idle, or overdue again
             self._groups, self._dead_since = 0, monotonic()
         except Exception:
@@ -212,25 +178,26 @@ class Writer:
             self._dead_since = None
 
     def _gather(
-        self, first: "WriterCall[object]"
-    ) -> tuple[list["WriterCall[object]"], "WriterCall[object] | None", bool]:
-        """Puts that wait in a row; the call after them, if any; whether the writer is to stop."""
+        self, first: WriterCall[Any]
+    ) -> tuple[list[WriterCall[Any]], WriterCall[Any] | None, bool]:
+        """Puts that wait in a row; the call after them, if any; whether the writer must stop."""
         group, size = [first], first.size if isinstance(first, Put) else MOST_GROUPED
         while size < MOST_GROUPED:
             try:
-                job = self._waiting.get_nowait()
+                call = self._waiting.get_nowait()
             except queue.Empty:
                 break
-            if job is None:
+            if call is None:
                 return group, None, True
-            if not isinstance(job, Put):
-                return group, job, False
-            group.append(job)  # type: ignore[arg-type]
-            size += job.size
+            # Calls keep their order: a body that is put after a removal must not be removed by it.
+            if not isinstance(call, Put):
+                return group, call, False
+            group.append(call)
+            size += call.size
         return group, None, False
 
-    def _do(self, group: list["WriterCall[object]"]) -> None:
-        puts = [job for job in group if isinstance(job, Put)]
+    def _do(self, group: list[WriterCall[Any]]) -> None:
+        puts = [call for call in group if isinstance(call, Put)]
         if puts:
             self._groups += 1
             self._put_all(puts)
@@ -238,14 +205,13 @@ class Writer:
             if self._dead_since is None:
                 self._dead_since = monotonic()
             self._groups = 0
-            group[0].run()
-        if (future := group[0].future) and not (loop := future.get_loop()).is_closed():
-            loop.call_soon_threadsafe(_resolve, group)
+            self._make(group[0])
+        self._resolve(group)
 
     def _put_all(self, puts: Sequence[Put]) -> None:
         """Append puts together; if that fails each alone, so that one too large fails alone."""
         try:
-            with own_errors():
+            with own_errors(ENGINE):
                 self._appender.append([record for put in puts for record in put.records])
         except Exception as error:  # noqa: BLE001 - the answer of its caller
             if len(puts) == 1:
@@ -253,8 +219,3 @@ class Writer:
                 return
             for one in puts:
                 self._put_all([one])
-
-
-def _resolve(group: "list[WriterCall[object]]") -> None:
-    for job in group:
-        job.resolve()

@@ -1,7 +1,14 @@
 """One SQLite file: a lock, one writer thread that commits in groups, readers beside it.
 
-All writes go through one thread on one connection, which alone checkpoints. Whatever is waiting
-when it comes round is committed together, so one sync serves hundreds of callers.
+All writes go through one thread on one connection, which is the only one to checkpoint. It commits
+everything that is waiting in one transaction, so one sync serves hundreds of callers.
+
+| Invariant | Why |
+|---|---|
+| Each operation of a group has a savepoint | one that fails is rolled back alone |
+| A group that fails as a whole is run again, one operation at a time | a caller sees only errors of its own operation |
+| Futures are resolved after the commit | an answered write is durable |
+| A group is synced unless all its operations are lazy | a sync also covers every lazy commit before it |
 """
 
 import asyncio
@@ -13,47 +20,38 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import StrEnum
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 import apsw
 
-from conveyor.errors import ConveyorError, RefusedToStart, StorageFull, Unavailable
+from conveyor.adapters.shared.disk import PRIVATE, own_errors
+from conveyor.adapters.shared.writer_thread import WriterCall, WriterThread
+from conveyor.errors import ConveyorError, RefusedToStart, Unavailable
 
 T = TypeVar("T")
 Operation = Callable[[apsw.Connection], T]
 
-MOST_GROUPED = 512
+ENGINE = "sqlite"  # the name in errors and of the thread
+MOST_GROUPED = 512  # operations: bounds how long the first of a group waits for the last
 READERS = 2
-PRIVATE = 0o600
 OLDEST_SAFE = 3_051_003  # SQLite before 3.51.3 can corrupt a WAL
 
 
-# What the disk or another program does to us, as against what we do wrong.
-AWAY = (
-    apsw.BusyError,
-    apsw.CantOpenError,
-    apsw.CorruptError,
-    apsw.IOError,
-    apsw.LockedError,
-    apsw.NotADBError,
-    apsw.ReadOnlyError,
-)
-
-
 class Durability(StrEnum):
-    """What an acknowledged write survives: a power cut, or the end of the process only."""
+    """What an acknowledged write survives: a power cut, or only the end of the process."""
 
     POWER = "power"
     PROCESS = "process"
 
 
 class Database:
-    """Reads and writes of one open file. Make it with `open_database`."""
+    """Reads and writes of one open file. `open_database` and `visit_database` make it."""
 
     def __init__(self, path: Path, durability: Durability | None) -> None:
-        """Without a durability there is no writing."""
+        """Open the file; without a durability, for reading only."""
         self._path = path
         self._writer = _Writer(_connect(path), durability) if durability else None
         self._near = _connect(path, read_only=True)
@@ -62,25 +60,24 @@ class Database:
         self._reading: list[apsw.Connection] = []
 
     async def write(self, operation: Operation[T], *, lazy: bool = False) -> T:
-        """Run an operation in a transaction of its own, committed with its neighbours'.
+        """Run an operation in a transaction that it may share with others.
 
-        It may be run twice, of which one at most takes effect: it must do nothing but its
-        statements. A lazy one lasts through the end of the process at once, through a power
-        cut from the next write on that is not lazy: for what means nothing without that write.
+        The operation may run twice, of which at most one run takes effect, so it must have no
+        effect besides its statements. A lazy write survives the end of the process at once, and a
+        power cut from the next write on that is not lazy: use it for rows that mean nothing without
+        that later write.
         """
         if self._writer is None:
             raise Unavailable("sqlite: the data folder is open for reading only")
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._writer.put(_Job(operation, future, lazy=lazy))
-        return await future
+        return await self._writer.do(_Write(partial(operation, self._writer.connection), lazy=lazy))
 
     def peek(self, operation: Operation[T]) -> T:
-        """A point read, here and now: it is shorter than the way to another thread."""
-        with own_errors():
+        """Run a point read in this thread: it takes less time than a switch to another thread."""
+        with own_errors(ENGINE):
             return operation(self._near)
 
     async def read(self, operation: Operation[T]) -> T:
-        """A read of many rows, on a thread of its own."""
+        """Run a read of many rows in a reader thread."""
         return await asyncio.get_running_loop().run_in_executor(
             self._readers, self._read_here, operation
         )
@@ -91,6 +88,7 @@ class Database:
         self._readers.shutdown()
         for connection in (*self._reading, self._near):
             connection.close()
+        # Last, because the last connection to close checkpoints, and readers cannot.
         if self._writer:
             self._writer.connection.close()
 
@@ -100,7 +98,7 @@ class Database:
             connection = _connect(self._path, read_only=True)
             self._local.connection = connection
             self._reading.append(connection)
-        with own_errors():
+        with own_errors(ENGINE):
             return operation(connection)
 
 
@@ -108,12 +106,12 @@ class Database:
 async def open_database(
     folder: Path, *, durability: Durability = Durability.POWER
 ) -> AsyncIterator[Database]:
-    """Own a data folder: lock it, bring its schema up to date, open it."""
+    """Own a data folder: lock it, migrate its schema, open it."""
     if apsw.SQLITE_VERSION_NUMBER < OLDEST_SAFE:
         raise RefusedToStart(f"SQLite {apsw.sqlite_lib_version()} is too old; upgrade apsw")
     with _locked(folder):
         path = folder / "conveyor.db"
-        with own_errors():
+        with own_errors(ENGINE):
             _make_private(path)
             _migrate(path)
             database = Database(path, durability)
@@ -125,17 +123,18 @@ async def open_database(
 
 @asynccontextmanager
 async def visit_database(folder: Path, *, writable: bool) -> AsyncIterator[Database]:
-    """Open a data folder that has no owner, just as it stands: nothing is made or brought up to
-    date. The lock is held meanwhile, so that no service begins to work on it.
+    """Open a data folder that no process owns, and neither create nor migrate anything.
+
+    The lock is held meanwhile, so that no service starts on it.
     """
     path = folder / "conveyor.db"
     if not path.exists():
         raise RefusedToStart(
-            f"there is no data of Conveyor in {folder}: name its folder by --data, or start the "
-            "service once, which makes it"
+            f"there is no data of Conveyor in {folder}: name its folder with --data, or start the "
+            "service once, which creates it"
         )
     with _locked(folder):
-        with own_errors():
+        with own_errors(ENGINE):
             _check_schema(path)
             database = Database(path, Durability.POWER if writable else None)
         try:
@@ -145,7 +144,7 @@ async def visit_database(folder: Path, *, writable: bool) -> AsyncIterator[Datab
 
 
 def owner_of(folder: Path) -> str | None:
-    """The process that holds a data folder; None when nobody does."""
+    """The id of the process that owns a data folder; None when no process does."""
     try:
         descriptor = os.open(folder / "conveyor.lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -153,81 +152,42 @@ def owner_of(folder: Path) -> str | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _told_owner(descriptor)
+        return _written_owner(descriptor)
     finally:
         os.close(descriptor)
     return None
 
 
-@contextmanager
-def own_errors() -> Iterator[None]:
-    """Let no driver error out of this package."""
-    try:
-        yield
-    except apsw.FullError as error:
-        raise StorageFull(f"sqlite: {error}") from error
-    except AWAY as error:
-        raise Unavailable(f"sqlite: {error}") from error
+class _Write(WriterCall[T]):
+    __slots__ = ("lazy",)
 
-
-class _Job(Generic[T]):
-    """An operation on its way to the writer, and who waits for it."""
-
-    __slots__ = ("error", "future", "lazy", "operation", "result")
-
-    def __init__(self, operation: Operation[T], future: "asyncio.Future[T]", *, lazy: bool) -> None:
-        self.operation = operation
-        self.future = future
+    def __init__(self, call: Callable[[], T], *, lazy: bool) -> None:
+        super().__init__(call)
         self.lazy = lazy
-        self.result: T | None = None
-        self.error: BaseException | None = None
-
-    def run(self, connection: apsw.Connection) -> None:
-        self.error = None
-        try:
-            with own_errors():
-                self.result = self.operation(connection)
-        except Exception as error:  # noqa: BLE001 - a bug is its caller's, not the thread's end
-            self.error = error
-
-    def resolve(self) -> None:
-        if self.future.done():  # the caller was cancelled meanwhile
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.result)  # type: ignore[arg-type]
 
 
-class _Writer:
+class _Writer(WriterThread):
     """The thread that writes. Operations that wait together are committed together."""
 
     def __init__(self, connection: apsw.Connection, durability: Durability) -> None:
         self.connection = connection
         self._may_sync = durability is Durability.POWER
         self._syncs = False
-        self._waiting: queue.SimpleQueue[_Job[object] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="sqlite-write", daemon=True)
-        self._thread.start()
-
-    def put(self, job: "_Job[T]") -> None:
-        self._waiting.put(job)  # type: ignore[arg-type]
-
-    def close(self) -> None:
-        self._waiting.put(None)
-        self._thread.join()
+        super().__init__(ENGINE)
 
     def _run(self) -> None:
         while (first := self._waiting.get()) is not None:
             group, last = self._gather(first)
             self._commit(group)
-            loop = group[0].future.get_loop()
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_resolve, group)
+            self._resolve(group)
             if last:
                 return
 
-    def _gather(self, first: "_Job[object]") -> tuple[list["_Job[object]"], bool]:
+    def _gather(self, first: _Write[Any]) -> tuple[list[_Write[Any]], bool]:
+        """The operations that wait by now, and whether the writer must stop after them.
+
+        It never waits for more: while one group is committed, the next gathers by itself.
+        """
         group = [first]
         while len(group) < MOST_GROUPED:
             try:
@@ -239,7 +199,7 @@ class _Writer:
             group.append(job)
         return group, False
 
-    def _commit(self, group: list["_Job[object]"]) -> None:
+    def _commit(self, group: list[_Write[Any]]) -> None:
         self._set_sync(wanted=self._may_sync and not all(job.lazy for job in group))
         if len(group) > 1 and self._commit_together(group):
             return
@@ -247,20 +207,22 @@ class _Writer:
             self._commit_alone(job)
 
     def _set_sync(self, *, wanted: bool) -> None:
-        """Whether the next commit waits for the disk, which then has all earlier ones too."""
+        """Set whether the next commit waits for the disk. A sync covers all earlier commits too."""
         if wanted is not self._syncs:
             self.connection.pragma("synchronous", "FULL" if wanted else "NORMAL")
             self._syncs = wanted
 
-    def _commit_together(self, group: list["_Job[object]"]) -> bool:
-        """One transaction for all, a savepoint for each. False when SQLite undid it all."""
+    def _commit_together(self, group: list[_Write[Any]]) -> bool:
+        """Commit all in one transaction; False when nothing was committed."""
         connection = self.connection
         try:
-            with own_errors():
+            with own_errors(ENGINE):
                 connection.execute("BEGIN IMMEDIATE")
                 for job in group:
                     connection.execute("SAVEPOINT one")
-                    job.run(connection)
+                    self._make(job)
+                    # On some errors, such as a full disk, SQLite rolls the whole transaction back,
+                    # and with it the operations before this one.
                     if not connection.in_transaction:
                         return False
                     connection.execute(
@@ -272,22 +234,17 @@ class _Writer:
             return False
         return True
 
-    def _commit_alone(self, job: "_Job[object]") -> None:
+    def _commit_alone(self, job: _Write[Any]) -> None:
         connection = self.connection
         try:
-            with own_errors():
+            with own_errors(ENGINE):
                 connection.execute("BEGIN IMMEDIATE")
-                job.run(connection)
+                self._make(job)
                 if job.error is None:
                     connection.execute("COMMIT")
         except (ConveyorError, apsw.Error) as error:
             job.error = error
         _undo(connection)
-
-
-def _resolve(group: "list[_Job[object]]") -> None:
-    for job in group:
-        job.resolve()
 
 
 def _undo(connection: apsw.Connection) -> None:
@@ -314,14 +271,16 @@ def _connect(path: Path, *, read_only: bool = False) -> apsw.Connection:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock: its holder knows that every earlier owner is dead."""
+    """Hold the lock of a folder. The kernel frees it when its holder dies, however it dies, so the
+    next holder knows that every earlier owner is dead.
+    """
     descriptor = _open_lock(folder)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RefusedToStart(
-                f"the data folder {folder} is in use by process {_told_owner(descriptor)}: stop that one first, "
+                f"the data folder {folder} is in use by process {_written_owner(descriptor)}: stop it first, "
                 "or choose another folder with --data"
             ) from None
         os.ftruncate(descriptor, 0)
@@ -332,17 +291,17 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _make_private(path: Path) -> None:
-    """Make the file, for its owner alone. SQLite gives its log and its index the same mode."""
+    """Create the file, readable by its owner only. SQLite gives its `-wal` and `-shm` the same mode."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
     except OSError as error:
-        raise Unavailable(f"sqlite: {error}") from error
-    for part in ("", "-wal", "-shm"):  # an earlier release left them open to others
+        raise Unavailable(f"sqlite: {error}") from error  # with the path, for the operator
+    for part in ("", "-wal", "-shm"):  # an earlier release left them readable by others
         with suppress(OSError):
             Path(f"{path}{part}").chmod(PRIVATE)
 
 
-def _told_owner(descriptor: int) -> str:
+def _written_owner(descriptor: int) -> str:
     return os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
 
 
@@ -378,7 +337,7 @@ def _check_schema(path: Path) -> None:
     if have < known[-1][0]:
         raise RefusedToStart(
             f"{path} was written by an older Conveyor (schema {have} of {known[-1][0]}): start the "
-            "service once, which brings it up to date"
+            "service once, which migrates it"
         )
 
 

@@ -16,7 +16,8 @@ import pytest
 from conveyor.adapters.files import blobs as blobs_module
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
-from conveyor.adapters.files.disk import in_folder, own_errors
+from conveyor.adapters.files.disk import in_folder
+from conveyor.adapters.shared.disk import own_errors
 from conveyor.domain.batch import list_key
 from conveyor.domain.ids import JobId, RunId, TaskId, task_ids
 from conveyor.errors import NotFound, StorageFull, Unavailable
@@ -346,7 +347,7 @@ def test_a_folder_removed_just_before_its_first_file_is_made_again(tmp_path: Pat
 
 def test_a_folder_that_is_removed_every_time_is_an_engine_that_is_away(tmp_path: Path) -> None:
     folder = tmp_path / "a"
-    with pytest.raises(Unavailable), own_errors():
+    with pytest.raises(Unavailable), own_errors("files"):
         in_folder(folder, _failing(1_000, folder, lambda: None), sync=False)
 
 

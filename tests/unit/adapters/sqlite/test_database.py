@@ -14,6 +14,7 @@ import apsw
 import msgspec
 import pytest
 
+from conveyor.adapters.shared.disk import own_errors
 from conveyor.adapters.sqlite import database as database_module
 from conveyor.adapters.sqlite import metadata
 from conveyor.adapters.sqlite.database import (
@@ -21,7 +22,6 @@ from conveyor.adapters.sqlite.database import (
     Durability,
     migrations,
     open_database,
-    own_errors,
 )
 from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine
 from conveyor.adapters.sqlite.metadata import KINDS, Kind
@@ -240,7 +240,7 @@ async def test_every_commit_is_as_durable_as_was_asked_for(
 def test_errors_of_the_driver_become_ours(
     theirs: type[apsw.Error], ours: type[Unavailable]
 ) -> None:
-    with pytest.raises(ours), own_errors():
+    with pytest.raises(ours), own_errors("sqlite"):
         raise theirs("sqlite says no")
 
 
