@@ -1,5 +1,9 @@
-from conveyor.testing.contracts.control_queue import ControlQueueContract
+from conveyor.testing.contracts.control_queue import ControlQueueContract, DeadLettersContract
 
 
 class TestControlQueue(ControlQueueContract):
+    pass
+
+
+class TestDeadLetters(DeadLettersContract):
     pass

@@ -1,4 +1,4 @@
-"""Time and ids that move only when a test says so."""
+"""A clock and ids that a test controls."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -24,7 +24,7 @@ class FakeClock:
 
     def advance(self, by: timedelta) -> None:
         if by < timedelta():
-            raise ValueError(f"time does not run back: {by}")
+            raise ValueError(f"time must not run back, got {by}")
         self._passed += by
 
     def set_wall(self, by: timedelta) -> None:

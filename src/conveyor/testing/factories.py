@@ -1,10 +1,10 @@
-"""Things to test with: whole and valid, so that a test names only what it is about."""
+"""Valid rows and values for tests: a test names only the fields that it is about."""
 
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from conveyor.adapters.http import direct_wire, zenrows_errors
 from conveyor.domain.api_key import ApiKey
@@ -57,7 +57,7 @@ KEY = KeyId(_ids.new())
 
 
 def a_task_spec(**changes: object) -> TaskSpec:
-    return msgspec.structs.replace(TaskSpec(url="https://example.com/"), **changes)
+    return replace(TaskSpec(url="https://example.com/"), **changes)
 
 
 def new_tasks(run_id: RunId = RUN, n: int = 1, *, first: int = 0) -> list[NewRow]:
@@ -82,7 +82,7 @@ def a_task(**changes: object) -> Task:
         updated_at=NOON,
         due_at=NOON,
     )
-    return msgspec.structs.replace(task, **changes)
+    return replace(task, **changes)
 
 
 def a_job(**changes: object) -> Job:
@@ -96,7 +96,7 @@ def a_job(**changes: object) -> Job:
         created_at=NOON,
         updated_at=NOON,
     )
-    return msgspec.structs.replace(job, **changes)
+    return replace(job, **changes)
 
 
 def a_run(**changes: object) -> Run:
@@ -109,29 +109,29 @@ def a_run(**changes: object) -> Run:
         total=1,
         next_index=1,
     )
-    return msgspec.structs.replace(run, **changes)
+    return replace(run, **changes)
 
 
 def a_batch(**changes: object) -> Batch:
     batch = Batch(run_id=RUN, job_id=JOB, first=0, count=1, blob="lists/1", created_at=NOON)
-    return msgspec.structs.replace(batch, **changes)
+    return replace(batch, **changes)
 
 
 def a_deletion(**changes: object) -> Deletion:
     deletion = Deletion(id=JOB, job_id=JOB, sent_at=NOON)
-    return msgspec.structs.replace(deletion, **changes)
+    return replace(deletion, **changes)
 
 
 def a_file_input(**changes: object) -> FileInput:
     file_input = FileInput(
         id=INPUT, caller=CALLER, spec=ListSpec(format=ListFormat.TXT), created_at=NOON
     )
-    return msgspec.structs.replace(file_input, **changes)
+    return replace(file_input, **changes)
 
 
 def an_export(**changes: object) -> Export:
     export = Export(id=EXPORT, job_id=JOB, run_id=RUN, caller=CALLER, created_at=NOON, sent_at=NOON)
-    return msgspec.structs.replace(export, **changes)
+    return replace(export, **changes)
 
 
 def an_event(**changes: object) -> OutboxEvent:
@@ -146,17 +146,17 @@ def an_event(**changes: object) -> OutboxEvent:
         payload="{}",
         due_at=NOON,
     )
-    return msgspec.structs.replace(event, **changes)
+    return replace(event, **changes)
 
 
 def signing_keys(**changes: object) -> SigningKeys:
     active = SigningKey(kid=_ids.new(), encrypted_secret=b"encrypted", created_at=NOON)
-    return msgspec.structs.replace(SigningKeys(id=CALLER, active=active), **changes)
+    return replace(SigningKeys(id=CALLER, active=active), **changes)
 
 
 def an_api_key(**changes: object) -> ApiKey:
     key = ApiKey(id=KEY, caller=CALLER, digest=b"digest", created_at=NOON)
-    return msgspec.structs.replace(key, **changes)
+    return replace(key, **changes)
 
 
 def an_idempotency_record(**changes: object) -> IdempotencyRecord:
@@ -168,7 +168,7 @@ def an_idempotency_record(**changes: object) -> IdempotencyRecord:
         body=b"{}",
         expires_at=NOON + IDEMPOTENCY_LIFE,
     )
-    return msgspec.structs.replace(record, **changes)
+    return replace(record, **changes)
 
 
 _Row = TypeVar(
@@ -177,8 +177,8 @@ _Row = TypeVar(
 
 
 def as_stored(row: _Row) -> _Row:
-    """A new row as its first store leaves it."""
-    return msgspec.structs.replace(row, version=1)
+    """A new row as it is after its first commit."""
+    return replace(row, version=1)
 
 
 def a_stored_body(**changes: object) -> StoredBody:
@@ -189,11 +189,11 @@ def a_stored_body(**changes: object) -> StoredBody:
         format="html",
         content_type="text/html; charset=koi8-r",
     )
-    return msgspec.structs.replace(body, **changes)
+    return replace(body, **changes)
 
 
 def inherited_as(status: TaskStatus) -> Inherited:
-    """A row of another run that stood so, some time ago."""
+    """The state of a row of another run with this status."""
     failed = status is TaskStatus.FAILED
     return Inherited(
         status=status,
@@ -216,7 +216,7 @@ def scraped(*, body: StoredBody | None = None, spend: Spend = NOTHING) -> Settle
 def refused(
     *, code: str = "RESP002", reason: FailureReason | None = None, spend: Spend = NOTHING
 ) -> SettleDecision:
-    """The page was refused for good."""
+    """The decision for a page that was refused and is not retried."""
     return SettleDecision(
         status=TaskStatus.FAILED,
         charged=True,
@@ -232,14 +232,14 @@ def to_retry(
     code: str = "RESP001",
     spend: Spend = NOTHING,
 ) -> SettleDecision:
-    """The page was refused, and is to be tried again."""
+    """The decision for a page that was refused and is retried."""
     return SettleDecision(
         status=TaskStatus.PENDING, charged=True, delay=delay, problem=a_problem(code), spend=spend
     )
 
 
 def uncharged(*, wait: timedelta = timedelta()) -> SettleDecision:
-    """Throttled or interrupted: it was no attempt."""
+    """The decision for a task that was throttled or interrupted, which is not an attempt."""
     return SettleDecision(status=TaskStatus.PENDING, charged=False, delay=wait)
 
 
@@ -262,12 +262,12 @@ def ids_of(tasks: Iterable[Task | NewRow]) -> list[TaskId]:
 
 
 def new_ids(n: int) -> list[str]:
-    """ULIDs in order, later than those of the things above."""
+    """ULIDs in order, later than those of the rows above."""
     ids = FakeIds(NOON + timedelta(seconds=1))
     return [ids.new() for _ in range(n)]
 
 
 def gateway_refusal(status: int, code: str, problem: str = "{}", **fields: Any) -> Refusal:
-    """A refusal as the gateway that has this code reads it."""
+    """A refusal with the ruling of the gateway that knows this code."""
     ruling = direct_wire.BY_CODE.get(code) or zenrows_errors.ruling(status, code)
     return Refusal(status=status, code=code, problem=problem, ruling=ruling, **fields)

@@ -1,4 +1,4 @@
-"""Encryption keys that AWS KMS creates and wraps: the stored form is of no use without KMS.
+"""Encryption keys that AWS KMS creates and wraps: only KMS can unwrap the stored form.
 
 Region, endpoint and credentials come from the usual AWS_* variables and files.
 """
@@ -29,7 +29,7 @@ class KmsKeyProvider:
 
     async def unwrap(self, stored: bytes) -> bytes:
         opened = await self._ask(
-            # Without a key's name: an alias may point at another by now, and the blob names its own.
+            # Without `KeyId`: an alias may point to another key by now, and the blob names its own.
             lambda kms: kms.decrypt(CiphertextBlob=stored, EncryptionContext=CONTEXT)
         )
         key: bytes = opened["Plaintext"]
@@ -51,7 +51,7 @@ class KmsKeyProvider:
         bounds = Config(
             connect_timeout=SECONDS, read_timeout=SECONDS, retries={"total_max_attempts": 3}
         )
-        region = os.environ.get("AWS_REGION") or None  # botocore itself does not look there
+        region = os.environ.get("AWS_REGION") or None  # botocore itself ignores AWS_REGION
         try:
             return question(get_session().create_client("kms", region_name=region, config=bounds))
         except (BotoCoreError, ClientError, ValueError) as error:

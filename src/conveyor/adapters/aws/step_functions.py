@@ -25,7 +25,7 @@ CODE = re.compile(r"[A-Za-z][A-Za-z0-9.]{0,79}")
 
 
 class AwsStepFunctions:
-    """Each call is made once: retries are up to the caller."""
+    """Makes each call once: retries are the responsibility of the caller."""
 
     def __init__(
         self, *, threads: int, connect: timedelta = CONNECT, read: timedelta = READ
@@ -37,7 +37,7 @@ class AwsStepFunctions:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Does not wait for calls in flight: they end by their own time-outs."""
+        """Close without waiting for calls in flight: they end by their own time-outs."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
@@ -65,7 +65,7 @@ def _answer(call: Callable[..., object], given: dict[str, str]) -> Answer:
 
 
 def _why(error: Exception) -> TaskClosed | RetryLater:
-    """The answer to a call that raised; it quotes nothing that was sent."""
+    """The answer for a call that raised. It must not quote the request, which holds the token."""
     answered: dict[str, Any] | None = getattr(error, "response", None)
     if not isinstance(answered, dict):
         return RetryLater(type(error).__name__)

@@ -1,7 +1,7 @@
 """Encryption keys in files of the data folder: in plain text, or wrapped by a key provider.
 
-A file is written whole or not at all, and survives a power cut: without its key every credential
-that was encrypted with it is lost.
+A file is written whole or not at all, and survives a power cut, because without its key every
+credential that was encrypted with it is lost.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ ROTATE = "`conveyor keys rotate-encryption`"
 
 
 class WrappedKey(msgspec.Struct, frozen=True):
-    """A key that is not stored in plain text: the setting that names its provider, and its form."""
+    """A key in wrapped form, and the setting that names its provider."""
 
     encryption: str
     wrapped: bytes
@@ -51,8 +51,8 @@ class PlainKeyProvider:
 class KeyFiles:
     """The current key and, during a rotation, the old one beside it.
 
-    The order of writes: the old key under its second name, then the new one in its place. So a key
-    that encrypted anything is in one of the files at every moment.
+    A rotation first writes the old key under its second name, then the new key in its place. So at
+    every moment each key that encrypted anything is in one of the files.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class KeyFiles:
         if not any_provider:
             self._check_provider(content)
         old = await asyncio.to_thread(_read, self._folder / OLD)
+        # Equal files: a rotation died between its two writes, so there is only one key.
         stored = [content] if old in {None, content} else [old or b"", content]
         return [await self._unwrap(one) for one in stored]
 
@@ -86,7 +87,7 @@ class KeyFiles:
         current = await asyncio.to_thread(_read, self._folder / CURRENT)
         old = await asyncio.to_thread(_read, self._folder / OLD)
         if current is None or old in {None, current}:
-            created = await self._new_key()  # first, for it may fail
+            created = await self._new_key()  # before any write, because the provider may fail
             if current is not None:
                 await self._change(_write, OLD, current)
             await self._change(_write, CURRENT, created[1])
@@ -159,6 +160,8 @@ def _adopt(folder: Path) -> None:
         if content is None:
             continue
         content = _converted(content)
+        # Written before the former file is removed, so that a crash loses no key. A different file
+        # under the new name is another key, and the former file is then left alone.
         if _read(folder / name) is None:
             _write(folder / name, content)
         if _read(folder / name) == content:

@@ -23,10 +23,10 @@ SECRET_LETTERS = 32  # of 62 kinds: 190 bits
 
 
 class AesKeyRing:
-    """An encrypted value: a version byte, the key's fingerprint, a nonce, the ciphertext and its tag.
+    """Encrypts and decrypts with the last of `keys`, and decrypts with the others too.
 
-    Values of the first version have no fingerprint; each key is tried on them. The last of `keys`
-    is the current one.
+    A value is a version byte, the fingerprint of its key, a nonce, the ciphertext and its tag. Values
+    of the first version have no fingerprint, so each key is tried on them.
     """
 
     def __init__(self, *keys: bytes, files: KeyFiles | None = None) -> None:
@@ -67,11 +67,14 @@ class AesKeyRing:
         if self._files is None:
             raise Unavailable("the encryption key is in no file, and cannot be rotated")
         self._take(*await self._files.rotate())
+        # A writer that began before may still commit a value under the old key. The caller rewrites
+        # stored values next, and must not miss that one.
         for ended in [*self._writers]:
             await ended.wait()
 
     async def retire(self) -> None:
-        # From the folder only: a value that was read a moment ago can still be decrypted.
+        # Only the file is removed. The cipher stays, for values that were read before they were
+        # rewritten.
         if self._files:
             await self._files.retire()
 
@@ -103,5 +106,5 @@ def new_token() -> str:
 
 
 def new_secret() -> str:
-    """Return the secret part of an API key: letters and digits, so that a double click selects it."""
+    """Return the secret part of an API key: letters and digits, which a double click selects whole."""
     return "".join(secrets.choice(LETTERS) for _ in range(SECRET_LETTERS))

@@ -61,7 +61,7 @@ class FileBlobs:
         await asyncio.to_thread(self._delete, keys)
 
     def sweep_drafts(self) -> None:
-        """Remove what a dead process had begun to write, and folders it emptied and left."""
+        """Remove drafts and empty folders that a dead process left."""
         for path, _, names in os.walk(self._folder, topdown=False):
             for name in names:
                 if name.startswith(DRAFT):
@@ -81,23 +81,27 @@ class FileBlobs:
 
 
 class _Draft:
-    """An object on its way in, beside the place where it will appear."""
+    """An object that is being written, in the folder where it will appear."""
 
     def __init__(self, path: Path, *, sync: bool) -> None:
         self._path = path
         self._sync = sync
-        self._made: tuple[int, str] | None = None
+        self._descriptor, self._name = -1, ""  # until it is open
         self.length = 0
 
     def open(self) -> None:
         folder = self._path.parent
-        self._made = in_folder(folder, lambda: mkstemp(dir=folder, prefix=DRAFT), sync=self._sync)
+        self._descriptor, self._name = in_folder(
+            folder, lambda: mkstemp(dir=folder, prefix=DRAFT), sync=self._sync
+        )
 
     def write(self, chunk: bytes) -> None:
         write_all(self._descriptor, chunk)
         self.length += len(chunk)
 
     def publish(self) -> None:
+        # The content is synced before the rename and the name after it, so that a power cut leaves
+        # either no object or a whole one.
         if self._sync:
             os.fdatasync(self._descriptor)
         Path(self._name).rename(self._path)
@@ -105,26 +109,18 @@ class _Draft:
             sync_folder(self._path.parent)
 
     def discard(self, *, up_to: Path) -> None:
-        """Let go of it; what was not published is gone, and so are folders made for it alone."""
-        if self._made:
+        """Close it. If it was not published, remove it and the folders that were created for it."""
+        if self._name:
             os.close(self._descriptor)
             Path(self._name).unlink(missing_ok=True)
             remove_empty(self._path.parent, up_to=up_to)
 
-    @property
-    def _descriptor(self) -> int:
-        assert self._made
-        return self._made[0]
-
-    @property
-    def _name(self) -> str:
-        assert self._made
-        return self._made[1]
-
 
 def _below(folder: str, base: str, prefix: str, after: str) -> Iterator[str]:
-    """Keys in order, those of the folder `base` and below it; only folders that can hold one with
-    the prefix and above `after` are looked into, and only as far as keys are taken.
+    """Yield the keys at and below the folder `base`, in order.
+
+    It reads only folders that can hold a key with the prefix after `after`, and no further than the
+    caller iterates.
     """
     for name in _names(f"{folder}/{base}"):
         key = base + name
@@ -138,11 +134,11 @@ def _below(folder: str, base: str, prefix: str, after: str) -> Iterator[str]:
 
 
 def _names(folder: str) -> list[str]:
-    """What a folder holds in order of key: folders end with a stroke, as they do in keys."""
+    """The names in a folder in the order of keys. Folders end with a slash, as they do in keys."""
     try:
         with os.scandir(folder) as entries:
             return sorted(one.name + "/" * one.is_dir(follow_symlinks=False) for one in entries)
-    except FileNotFoundError:  # it has vanished meanwhile
+    except FileNotFoundError:  # removed since its parent was read
         return []
 
 

@@ -26,16 +26,16 @@ from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.ports.bodies import Body, BodyName, Kept, Spool
 
 SCHEME = "file:"
-SMALL_GROUP = 1024 * 1024  # what may be written while others wait
+SMALL_GROUP = 1024 * 1024  # bytes that are written in the thread of the event loop
 
 
 class FileSpool:
-    """A large body on disk, hashed as it grows."""
+    """A large body on disk, hashed as it is written."""
 
     def __init__(self, folder: Path) -> None:
         with own_errors(ENGINE):
             folder.mkdir(parents=True, exist_ok=True)
-            # Unbuffered: a buffer that found no room would be written again when closed.
+            # Unbuffered: a buffer that did not fit on the disk would be written again by `close`.
             self._file = NamedTemporaryFile(dir=folder, delete=False, buffering=0)  # noqa: SIM115 - outlives this call
         self._digest = hashlib.sha256()
         self.length = 0
@@ -68,13 +68,13 @@ class FileSpool:
 
 
 class FileBodies:
-    """A body's file name holds its task and claim, so no two claims ever write the same file."""
+    """The name of a file contains task and claim, so no two claims ever write the same file."""
 
     def __init__(self, folder: Path, *, sync: bool = True) -> None:
         self._folder = folder
         self._sync = sync
-        # Threads that make files in one folder at once spin on its lock: with four of them a file
-        # took nearly twice the CPU, and none came sooner.
+        # One thread: several that create files in one folder contend for its lock in the kernel. With
+        # four threads a file took nearly twice the CPU time, and no file was done earlier.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="bodies-write")
 
     def spool(self) -> Spool:
@@ -82,8 +82,8 @@ class FileBodies:
 
     async def put_many(self, bodies: Sequence[Body]) -> Sequence[Kept]:
         if not self._sync and sum(map(_size, bodies)) <= SMALL_GROUP:
-            # Into the page cache: shorter than the way to another thread and back, which has
-            # to wait for the interpreter's lock at every call of the system.
+            # Writes to the page cache take less time than a switch to another thread, which would
+            # wait for the interpreter lock after every system call.
             return self._put_all(bodies)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._writer, self._put_all, bodies)
@@ -129,7 +129,7 @@ class FileBodies:
             return kept
 
     def _put(self, body: Body) -> Kept:
-        """Straight under its name: nobody looks for it there before its claim has settled."""
+        """Write a body under its final name: no row refers to it before its claim is settled."""
         name = _file_name(body.name)
         path = str(below(self._folder, name))
         match body.content:
@@ -177,7 +177,7 @@ class FileBodies:
         with own_errors(ENGINE):
             found = list(islice(paths, limit))
         self._delete(found)
-        if not found:  # a process was killed between a run's last body and its folders
+        if not found:  # a process may have died between the last body and the folders
             run = below(self._folder, folder)
             for hollow in [run, *(Path(entry.path) for entry in [*_entries(run)])]:
                 remove_empty(hollow, up_to=self._folder / "jobs")
@@ -197,7 +197,7 @@ class FileBodies:
 
 
 def _size(body: Body) -> int:
-    """What is to be written of a body: a spool is there already, and only moved."""
+    """The bytes to write for a body: a spool is on disk already, and only renamed."""
     return len(body.content) if isinstance(body.content, bytes) else 0
 
 
@@ -206,7 +206,7 @@ def _run_folder(job_id: JobId, run_id: RunId) -> str:
 
 
 def _file_name(name: BodyName) -> str:
-    """A folder for each 4,096 tasks keeps folders small enough to list."""
+    """The path of a body. Each folder has up to 4,096 tasks, so that it can be listed at once."""
     part = name.task_id[:5]
     return f"{_run_folder(name.job_id, name.run_id)}/{part}/{name.task_id}.{name.claim_no}"
 

@@ -1,4 +1,4 @@
-"""Permits, tokens and notes in memory: enough when one process does all the work."""
+"""Permits, tokens and notes in memory, for a service of one process."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -9,7 +9,7 @@ from conveyor.domain.ids import JobId
 from conveyor.ports.clock import Clock
 
 LEASE = timedelta(seconds=30)
-MOST_KEPT = 10_000  # buckets, and notes: what is beyond is the oldest
+MOST_KEPT = 10_000  # buckets, and notes; the oldest are dropped first
 
 
 class MemoryCoordination:
@@ -17,11 +17,11 @@ class MemoryCoordination:
         self._clock = clock
         self._lease = lease.total_seconds()
         self._numbers = count(1)
-        # Leases are all of one length and a renewed permit goes to the end, so each job's
-        # permits stand in the order they lapse: those to drop are always the first ones.
+        # All leases have the same length and a renewed permit goes to the end, so the permits of a
+        # job are in the order in which they lapse: lapsed ones come first.
         self._jobs: dict[JobId, dict[str, float]] = {}
         self._buckets: dict[str, Bucket] = {}
-        self._notes: dict[str, tuple[float, bytes]] = {}  # each with the time it lasts to
+        self._notes: dict[str, tuple[float, bytes]] = {}  # each with its expiry
 
     async def reserve(self, job_id: JobId, *, want: int, cap: int) -> Sequence[str]:
         room = min(want, cap - self._live(job_id))
@@ -42,7 +42,7 @@ class MemoryCoordination:
 
     async def take(self, bucket: str, *, rate: float, burst: int) -> Allowance:
         now = self._clock.monotonic()
-        # What was used last stands last, so that the first are those to forget.
+        # The bucket that was used last goes to the end, so idle ones come first.
         left, allowance = take_one(self._buckets.pop(bucket, None), now, rate=rate, burst=burst)
         self._buckets[bucket] = left
         while len(self._buckets) > 1:

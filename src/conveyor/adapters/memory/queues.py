@@ -1,4 +1,4 @@
-"""TaskMessage queues in memory with the bad habits of SQS, as often as a test asks for them."""
+"""Queues of task messages in memory that misbehave like SQS, as often as a test wants."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ LONGEST_HIDING = timedelta(hours=12)
 
 
 class Habits(msgspec.Struct, frozen=True, kw_only=True):
-    """How often, from 0 to 1, the queue does what its documents warn of."""
+    """How often, from 0 to 1, the queue does what the documentation of SQS warns of."""
 
     doubled: float = 0.0  # a message is delivered and stays visible
     late: float = 0.0  # a visible message is passed over
@@ -65,7 +65,7 @@ class MemoryQueues:
 
     async def receive(self, run_id: RunId, limit: int) -> Sequence[TaskMessage] | None:
         if not 1 <= limit <= MOST_RECEIVED:
-            raise ValueError(f"a receive is of 1 to {MOST_RECEIVED} messages, not {limit}")
+            raise ValueError(f"limit must be from 1 to {MOST_RECEIVED}, got {limit}")
         if run_id not in self._queues:
             return None
         if self._happens(self._habits.empty):
@@ -83,11 +83,11 @@ class MemoryQueues:
             message.visible_at = self._clock.now() + delay
 
     def waiting(self, run_id: RunId) -> int:
-        """How many messages a queue has, hidden ones too: for tests that nothing is left behind."""
+        """The number of messages in a queue, hidden ones included; for tests."""
         return len(self._queues.get(run_id, []))
 
     def dead(self, run_id: RunId) -> list[TaskId]:
-        """The dead letters: whose messages were received too often, and are delivered no more."""
+        """The tasks whose messages were received too often, and are no longer delivered; for tests."""
         return list(self._dead.get(run_id, []))
 
     def _visible(self, run_id: RunId) -> Iterable["_Queued"]:
@@ -108,7 +108,7 @@ class MemoryQueues:
         return TaskMessage(message.task_id, message.receipt, message.receives)
 
     def _received(self, run_id: RunId, receipts: Sequence[str]) -> list["_Queued"]:
-        """The messages whose receipts are still good."""
+        """The messages whose receipts are still valid."""
         now = self._clock.now()
         return [
             message
@@ -129,4 +129,4 @@ class _Queued(msgspec.Struct, eq=False):
 
 def _check(delay: timedelta, longest: timedelta) -> None:
     if not timedelta() <= delay <= longest:
-        raise ValueError(f"a delay is from 0 to {longest}, not {delay}")
+        raise ValueError(f"delay must be from 0 to {longest}, got {delay}")

@@ -1,10 +1,14 @@
 """Work built from claims and queues, for engines whose rows are not their queue.
 
-The row decides; a message only says that a task may be due. A message is acknowledged when its task is
-final and its run was checked for completion, and not before: as long as the queue loses nothing, each
-task that is not final has a message somewhere. A failure to update a message after its row was
-written is repaired by the next delivery. A message that was received in vain is hidden for longer each
-time, because queues count receives and give up on a message that has too many.
+The row decides; a message only says that a task may be due.
+
+| Invariant | Why |
+|---|---|
+| A message is acknowledged after its task is final and its run was checked for completion | a worker that dies before the check leaves a message, whose next delivery repeats it |
+| A task that is not final has a message, as long as the queue loses none | every task is claimed at some time |
+| The row is written before its message | a failure in between is repaired by the next delivery |
+| A message whose receive started no task is hidden for longer each time | queues count receives, and give up on a message that has too many |
+| Only the newest receipt of a message is kept | a queue ignores older ones |
 """
 
 from collections import defaultdict
@@ -13,7 +17,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
 
-from conveyor.adapters.queued.receipts import FinalReceipts, Receipt
+import msgspec
+
 from conveyor.domain import concurrency
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import FINAL, Settlement, Task, size_of
@@ -24,25 +29,68 @@ from conveyor.ports.queues import Queues, TaskMessage
 from conveyor.ports.work import CLAIM_BYTES, Held
 
 MOST_RECEIVED = 10
-MOST_REMEMBERED = 10_000
+MOST_REMEMBERED = 10_000  # closed runs
 # The longest that SQS delays a new message, and hides a received one.
 LONGEST_DELAY = timedelta(minutes=15)
 LONGEST_HIDING = timedelta(hours=12)
 
 
+class Receipt(msgspec.Struct, frozen=True):
+    """The receipt of a message of a claimed task, and how many receives of it started no task."""
+
+    text: str
+    in_vain: int
+
+
+class FinalReceipts:
+    """The receipts of final tasks until their ack.
+
+    Each is kept only as long as it can ack its message, so that a missing ack leaks no memory.
+    """
+
+    def __init__(self, clock: Clock, *, good_for: timedelta) -> None:
+        self._clock = clock
+        self._good_for = good_for.total_seconds()
+        # All have the same lifetime and a newer one goes to the end, so expired ones come first.
+        self._kept: dict[Held, tuple[str, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, claim: Held, receipt: str) -> None:
+        """Keep the newest receipt of a task: a queue ignores older receipts of the same message."""
+        self._forget_old()
+        self.forget([claim])
+        self._kept[claim] = receipt, self._clock.monotonic() + self._good_for
+
+    def of(self, claims: Iterable[Held]) -> dict[Held, str]:
+        """The receipts of those claims that have one."""
+        self._forget_old()
+        return {claim: self._kept[claim][0] for claim in claims if claim in self._kept}
+
+    def forget(self, claims: Iterable[Held]) -> None:
+        for claim in claims:
+            self._kept.pop(claim, None)
+
+    def _forget_old(self) -> None:
+        now = self._clock.monotonic()
+        while self._kept and self._kept[first := next(iter(self._kept))][1] <= now:
+            del self._kept[first]
+
+
 class QueuedWork:
-    """The queues must hide a received message for the length of a lease, or for less."""
+    """The queues must hide a received message for at most the length of a lease."""
 
     def __init__(self, claims: Claims, queues: Queues, *, clock: Clock, lease: timedelta) -> None:
         self._claims = claims
         self._queues = queues
         self._clock = clock
         self._lease = lease
-        self._receipts: dict[Held, Receipt] = {}  # of claims that stand
+        self._receipts: dict[Held, Receipt] = {}  # of claims that are held
         self._settling: set[Held] = set()
         self._final = FinalReceipts(clock, good_for=lease)
-        # An ingester that does not know of the end may still enqueue rows: that must not create the
-        # queue again. Another process may do so, but it claims no tasks of an ended run.
+        # An ingest that does not know of the end may still enqueue rows. That must not create the queue
+        # again. Another process may create it, but no process claims tasks of an ended run.
         self._closed: dict[RunId, None] = {}
 
     async def open(self, run_id: RunId) -> None:
@@ -64,7 +112,7 @@ class QueuedWork:
             for run_id, want in wants.items():
                 await self._fill(taken, run_id, want)
         except Unavailable:
-            # What was claimed so far must reach its worker, or it stays idle for a whole lease.
+            # Tasks that are claimed already must be returned, or they stay idle for a whole lease.
             if not taken:
                 raise
         return taken
@@ -72,7 +120,7 @@ class QueuedWork:
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
         fallen = await self._claims.renew(held)
         for claim in fallen:
-            # A claim that is being settled has fallen too; `settle` still needs its receipt.
+            # A claim that is being settled cannot be renewed either, but `settle` needs its receipt.
             if claim not in self._settling:
                 self._receipts.pop(claim, None)
         known = [(one.run_id, self._receipts[one].text) for one in held if one in self._receipts]
@@ -130,7 +178,7 @@ class QueuedWork:
         try:
             taken = list(await self._claims.take(run_id, list(messages)))
         except Unavailable:
-            # Visible at once, they would reach the next receiver and fail in the same way.
+            # If they stayed visible, the next receiver would fail in the same way.
             await self._bounce(run_id, messages.values())
             raise
         for task in taken:
@@ -145,7 +193,7 @@ class QueuedWork:
     def _redelivered(
         self, looked: Sequence[Task], messages: Mapping[TaskId, TaskMessage]
     ) -> list[Task]:
-        """The final ones: the worker that had to ack them may have died before its completion check."""
+        """The final tasks: the worker that settled them may have died before its completion check."""
         final = [task for task in looked if task.is_final]
         for task in final:
             self._keep_receipt(task, messages[task.id])
@@ -156,7 +204,7 @@ class QueuedWork:
         if not task.is_final:
             self._receipts[claim] = _receipt_of(task, message)
             return
-        # A settle of this claim that is under way must not keep the older receipt instead.
+        # A settle of this claim may be under way, and must not replace the receipt by an older one.
         self._receipts.pop(claim, None)
         self._final.keep(claim, message.receipt)
 
@@ -184,14 +232,14 @@ class QueuedWork:
             self._receipts[claim] = _receipt_of(task, newer)
 
     def _until_due(self, task: Task, message: TaskMessage) -> timedelta:
-        """As the row says. A task that is due and was not claimed all the same has bounced."""
+        """The time until a task is due. One that is due and was not claimed has bounced."""
         now = self._clock.now()
         if task.due_at and task.due_at > now:
             return task.due_at - now
         return concurrency.hidden_for(task.id, concurrency.futile_receives(task, message.receives))
 
     async def _bounce(self, run_id: RunId, messages: Iterable[TaskMessage]) -> None:
-        """Hide messages whose tasks could not be read."""
+        """Hide the messages of tasks that could not be read."""
         waits = [
             (concurrency.hidden_for(message.task_id, message.receives), message.receipt)
             for message in messages
@@ -248,9 +296,10 @@ def _receipt_of(task: Task, message: TaskMessage) -> Receipt:
 
 
 def _hiding(ending: Settlement, receipt: Receipt) -> timedelta:
-    """A task that was refused without an attempt waits longer each time, beyond what its row says.
+    """How long to hide the message of a task that is pending again.
 
-    A task that is due at once was handed back by a worker that had to stop, and is not hidden.
+    A task that was refused without an attempt waits longer each time, maybe longer than its row says.
+    A task without a delay was handed back by a worker that had to stop, and is not hidden.
     """
     decision = ending.decision
     if decision.charged or not decision.delay:

@@ -13,12 +13,12 @@ from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import NotFound
 from conveyor.ports.bodies import Bodies, Body, BodyName, Kept, Spool
 
-SCHEME = "pack:"
+SCHEME = "pack:"  # stored in rows since 0.1.0
 CHUNK = 256 * 1024
 
 
 class SegmentBodies:
-    """Reads, lists and removes the bodies of both; `packing` selects where small ones are put."""
+    """Reads, lists and removes bodies of both engines; `packing` selects where small ones are put."""
 
     def __init__(self, store: SegmentStore, singles: Bodies, *, packing: bool = True) -> None:
         self._store = store

@@ -47,7 +47,7 @@ Entry = tuple[BodyName, Place]
 
 
 class Index:
-    """One thread writes; any thread may read, on a connection of its own."""
+    """One thread writes. Any thread may read, by a second connection that a lock guards."""
 
     def __init__(self, connection: apsw.Connection, near: apsw.Connection, *, sync: bool) -> None:
         self._connection = connection
@@ -74,7 +74,9 @@ class Index:
             rows = self._rows(entries)
             try:
                 self._connection.execute(INSERT_ALL, (msgspec.json.encode(rows).decode(),))
-            except apsw.ConstraintError:  # none of them was inserted
+            except apsw.ConstraintError:
+                # A body is already there, after a crash or as the copy of a compaction. The statement
+                # inserted nothing; one row at a time counts the old record as dead.
                 for row in rows:
                     self._replace(row)
 
@@ -98,7 +100,7 @@ class Index:
             self._connection.execute("DELETE FROM segment WHERE no = ? AND live <= 0", (segment,))
 
     def forget_beyond(self, segment: int, end: int) -> None:
-        """Remove the bodies beyond the end of a segment that is shorter than it is covered."""
+        """Remove the bodies beyond the end of a segment that is shorter than its `covered`."""
         with self._transaction(sync=True):
             lost = self._connection.execute(
                 "SELECT run, task_id, claim_no FROM body WHERE segment = ? AND at + size > ?",
@@ -197,6 +199,8 @@ class Index:
     @contextmanager
     def _transaction(self, *, sync: bool = False) -> Iterator[None]:
         connection = self._connection
+        # Entries need no sync: after a power cut they are read from the segments again. A removal
+        # needs one, because the record would bring the body back.
         synced = sync and self._sync
         if synced:
             connection.pragma("synchronous", "FULL")
@@ -214,7 +218,9 @@ class Index:
 
 
 def open_index(path: Path, *, sync: bool) -> Index:
-    """Open an index. One that is missing or cannot be read is replaced by an empty one."""
+    """Open an index. One that is missing or cannot be read is replaced by an empty one, which the
+    caller fills from the segments.
+    """
     try:
         connection = _connect(path, sync=sync)
     except (apsw.CorruptError, apsw.NotADBError):
@@ -240,7 +246,7 @@ def visit_index(path: Path) -> Iterator[Index]:
 
 
 def _connect(path: Path, *, sync: bool) -> apsw.Connection:
-    # SQLite gives its log and its index the mode of the file.
+    # Created here for its mode, which SQLite also gives to `-wal` and `-shm`.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection = apsw.Connection(str(path), statementcachesize=50)
     try:
@@ -302,7 +308,7 @@ ON CONFLICT DO UPDATE SET
 covered = excluded.covered, live = live + excluded.live, unerased = unerased + excluded.unerased
 """
 INSERT = "INSERT INTO body (run, task_id, claim_no, segment, at, size) VALUES (?, ?, ?, ?, ?, ?)"
-# Many rows are bound as one JSON value: each row bound alone would wait for the interpreter's lock.
+# Many rows are bound as one JSON value: rows bound one by one would each wait for the interpreter lock.
 INSERT_ALL = """
 INSERT INTO body (run, task_id, claim_no, segment, at, size)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5

@@ -1,4 +1,4 @@
-"""SegmentFiles: numbered files that are appended to, and at the start compared with their index."""
+"""The files of segments, and their comparison with the index when the store opens."""
 
 import os
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from conveyor.adapters.segments.index import Entry, Index, Place
+from conveyor.adapters.segments.index import Index, Place
 from conveyor.adapters.segments.records import Record, first_record, is_sound, records
 from conveyor.adapters.shared.disk import PRIVATE, sync_folder
 
@@ -15,7 +15,7 @@ LEARN_RECORDS = 5_000
 
 
 class SegmentFiles:
-    """The files of a folder. A number is never used for two of them."""
+    """The numbered files of a folder. No number is used twice."""
 
     def __init__(self, folder: Path, *, sync: bool) -> None:
         self._folder = folder
@@ -75,6 +75,7 @@ def learn(segments: SegmentFiles, index: Index) -> int:
     newest = max(known, default=0)
     end = 0
     for number in segments.numbers():
+        # Older segments are covered: a segment is begun after all entries of the one before.
         if number >= newest:
             end = _learn_one(segments, index, number, known.get(number, 0))
     return end
@@ -113,10 +114,6 @@ def _learn_one(segments: SegmentFiles, index: Index, segment: int, covered: int)
             bodies = [one for one in some if one.name]
             sound = [one for one in bodies if one.is_resource and is_sound(descriptor, one)]
             unerased = sum(one.size for one in bodies) - sum(one.size for one in sound)
-            entries = _entries(segment, sound)
+            entries = [(one.name, Place(segment, one.at, one.size)) for one in sound if one.name]
             index.add(entries, segment=segment, covered=covered, unerased=unerased)
     return covered
-
-
-def _entries(segment: int, some: list[Record]) -> list[Entry]:
-    return [(one.name, Place(segment, one.at, one.size)) for one in some if one.name]

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 INDEX = "index.db"
 SEGMENT = 256 * 1024 * 1024
-MOST_TRIES = 5
+MOST_TRIES = 5  # lookups of a body that compaction moves meanwhile
 SLICE = 1024 * 1024  # bytes made into records before the event loop runs other tasks
 
 
@@ -66,8 +66,10 @@ class SegmentStore:
         self._index.close()
 
     async def put(self, bodies: Sequence[tuple[BodyName, bytes]]) -> list[Kept]:
-        """Records are made here, in slices, and not by the writer: its thread would wait for the
-        interpreter's lock with each record, and all appends with it.
+        """Store bodies, and return where and how they are stored.
+
+        Records are made here, in slices, and not by the writer: its thread would wait for the
+        interpreter lock with each record, and all other appends would wait with it.
         """
         writing, date = self._writing, date_of(self._clock.now())
         records: list[Record] = []
@@ -105,7 +107,7 @@ class SegmentStore:
         return await self._do(remove)
 
     async def reclaim(self) -> None:
-        """Erase and compact all there is, now."""
+        """Erase and compact all dead records now; for tests and benchmarks."""
         assert self._reclaimer
         while await self._do(self._reclaimer.step):
             pass
@@ -182,7 +184,8 @@ class SegmentStore:
 def _read_one(descriptor: int, place: Place, name: BodyName) -> bytes | None:
     record = os.pread(descriptor, place.size, place.at)
     content = content_of(record, urn(name)) if len(record) == place.size else None
-    # A record is marked before it is erased. Without a mark now, the body was whole when read.
+    # The reclaimer marks a record before it erases the body. If there is no mark after the read, the
+    # body was whole during the read.
     if os.pread(descriptor, len(LIVE_START), place.at) != LIVE_START:
         return None
     return content

@@ -79,6 +79,7 @@ class Appender:
         sizes = [sum(map(len, parts)) for _, parts in records]
         descriptor = self._ready(sum(sizes))
         start, end = self._end, self._end + sum(sizes)
+        # The order matters: the index must never lead to a record that a power cut can still take.
         try:
             content = b"".join(chain.from_iterable(parts for _, parts in records))
             write_all(descriptor, content, start)
@@ -115,8 +116,10 @@ class Appender:
         ]
 
     def _step_back(self, descriptor: int, end: int, error: BaseException) -> None:
-        """Truncate what was not answered yet. After a failed sync the segment is closed, because
-        what the disk holds of it is unknown.
+        """Truncate a failed append, so that the next record follows the last whole one.
+
+        After a failed sync the segment is closed, because it is unknown what the disk holds of it: a
+        second sync may succeed although the pages of the first were dropped.
         """
         try:
             os.ftruncate(descriptor, end)

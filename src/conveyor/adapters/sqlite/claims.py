@@ -1,28 +1,29 @@
-"""Row-level claims in SQLite, for work that is handed out by a queue beside it."""
+"""Claims of named tasks in SQLite, for work that a queue beside the rows hands out."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 import apsw
 
 from conveyor.adapters.sqlite.database import Database
-from conveyor.adapters.sqlite.rows import NOT_CLAIMED, NOT_LISTED, columns, task_of
-from conveyor.adapters.sqlite.run_numbers import find_run_no
+from conveyor.adapters.sqlite.rows import NOT_CLAIMED, NOT_LISTED, columns, find_run_no, task_of
 from conveyor.adapters.sqlite.work import SqliteWork
 from conveyor.domain.ids import RunId, TaskId, task_index
-from conveyor.domain.task import Settlement, Task, size_of
-from conveyor.ports.work import CLAIM_BYTES, Held
+from conveyor.domain.task import Task, size_of
+from conveyor.ports.work import CLAIM_BYTES
 
 CLAIMED = f"SELECT {columns(NOT_CLAIMED)} FROM task WHERE run_no = ? AND idx = ?"
 LISTED = f"SELECT {columns(NOT_LISTED)} FROM task WHERE run_no = ? AND idx = ?"
 
 
 class SqliteClaims:
-    """The claims of `SqliteWork`, of tasks named by the caller."""
+    """Claims as `SqliteWork` makes them, of tasks that the caller names."""
 
     def __init__(self, database: Database, work: SqliteWork) -> None:
         self._database = database
         self._work = work
+        self.renew = work.renew
+        self.settle = work.settle
+        self.release_lapsed = work.release_lapsed
 
     async def take(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
         def operation(connection: apsw.Connection) -> list[Task]:
@@ -43,15 +44,6 @@ class SqliteClaims:
             return [task for task in found if task]
 
         return await self._database.read(operation)
-
-    async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
-        return await self._work.renew(held)
-
-    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
-        return await self._work.settle(settlements)
-
-    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
-        return await self._work.release_lapsed(overdue=overdue, limit=limit)
 
 
 def _look_at(

@@ -63,7 +63,7 @@ DROP = "DELETE FROM control_message WHERE id = ? AND dead_lettered_at IS NOT NUL
 
 
 class SqliteControlQueue:
-    """The number of deliveries is the receipt: receiving a message again makes older ones stale."""
+    """The number of deliveries is the receipt: each delivery makes the receipts before it stale."""
 
     def __init__(self, database: Database, clock: Clock, ids: Ids) -> None:
         self._database = database
@@ -90,7 +90,7 @@ class SqliteControlQueue:
         served: Sequence[MessageGroup] = (),
     ) -> Sequence[ReceivedMessage]:
         now = self._clock.now()
-        # A point read before the write: an idle worker must not cost a transaction.
+        # A point read first: an idle worker that polls must not cost a transaction.
         if not self._database.peek(lambda connection: _any_due(connection, stamp(now))):
             return []
         due: Sequence[Row] = await self._database.read(

@@ -18,7 +18,7 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from enum import StrEnum
 from functools import partial
 from importlib.resources import files
@@ -115,10 +115,8 @@ async def open_database(
             _make_private(path)
             _migrate(path)
             database = Database(path, durability)
-        try:
+        with closing(database):
             yield database
-        finally:
-            database.close()
 
 
 @asynccontextmanager
@@ -137,10 +135,8 @@ async def visit_database(folder: Path, *, writable: bool) -> AsyncIterator[Datab
         with own_errors(ENGINE):
             _check_schema(path)
             database = Database(path, Durability.POWER if writable else None)
-        try:
+        with closing(database):
             yield database
-        finally:
-            database.close()
 
 
 def owner_of(folder: Path) -> str | None:
@@ -327,11 +323,8 @@ def migrations() -> list[tuple[int, str]]:
 
 
 def _check_schema(path: Path) -> None:
-    connection = _connect(path, read_only=True)
-    try:
+    with closing(_connect(path, read_only=True)) as connection:
         have = connection.pragma("user_version")
-    finally:
-        connection.close()
     known = migrations()
     _refuse_newer(path, have, known[-1][0])
     if have < known[-1][0]:
@@ -350,15 +343,13 @@ def _refuse_newer(path: Path, have: int, newest: int) -> None:
 
 
 def _migrate(path: Path) -> None:
-    connection = _connect(path)
-    try:
+    with closing(_connect(path)) as connection:
         have = connection.pragma("user_version")
         known = migrations()
         _refuse_newer(path, have, known[-1][0])
         for version, script in known:
             if version > have:
+                # The version is part of the transaction: a crash leaves the old schema or the new.
                 connection.execute(
                     f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {version}; COMMIT"
                 )
-    finally:
-        connection.close()

@@ -24,7 +24,7 @@ from conveyor.adapters.sqlite.rows import Row, moment, stamp
 from conveyor.domain.job import after_clock_set_back
 from conveyor.ports.clock import SLEW, Clock
 
-BITE = 10_000  # rows of one transaction: other writes wait for it
+BATCH = 10_000  # rows of one transaction, for which all other writes wait
 SCHEDULES_AT_ONCE = 200
 MICROSECOND = timedelta(microseconds=1)
 
@@ -70,10 +70,9 @@ class SqliteDueTimes:
         await self._database.write(lambda connection: _execute(connection, NOTE, row), lazy=True)
 
     async def set_back(self, by: timedelta) -> None:
-        """Repair what a clock that was set back by so much has made too late.
+        """Repair due times after the clock was set back. The clock shows the new time already.
 
-        The clock shows the new time already. Repeated after a failure or a crash, it brings
-        retries forward at worst.
+        Repeating it after a failure or a crash does no harm: at worst retries come too early.
         """
         now, step = stamp(self._clock.now()), by // MICROSECOND
         await self._database.write(lambda connection: self._back(connection, now, step))
@@ -83,21 +82,21 @@ class SqliteDueTimes:
         run_numbers = await self._database.read(
             lambda connection: [no for (no,) in connection.execute(OPEN_RUNS)]
         )
-        # Those that were due by the old time first: once they are, whatever is left of the hour
-        # ahead was moved there, and is not moved again. They may be millions.
+        # First the tasks that were due by the old time, of which there may be millions. `BACK_OFF`
+        # moves later tasks into the same interval, where `COME_DUE` would make them due at once.
         for run_no in run_numbers:
-            bite = (run_no, now, step, BITE)
-            while await self._changed(COME_DUE, bite) == BITE:
+            batch = (run_no, now, step, BATCH)
+            while await self._changed(COME_DUE, batch) == BATCH:
                 pass
         for run_no in run_numbers:
             await self._changed(BACK_OFF, (run_no, now, step))
         await self.note()
 
     async def set_ahead(self, by: timedelta, adopt: Callable[[], None]) -> None:
-        """Keep leases alive over a step ahead, which `adopt` makes the clock show.
+        """Extend leases by a step ahead, and call `adopt`, which makes the clock show the new time.
 
-        Both happen in one turn of the writer, which alone claims: no claim sees one without the
-        other, and takes its own process for dead.
+        Both happen in one operation of the writer. Claims are operations too, so no claim sees the
+        new time with the old leases, and takes the tasks of its own process.
         """
         step = (by // MICROSECOND,)
 
@@ -118,7 +117,8 @@ class SqliteDueTimes:
         events: Sequence[Row] = connection.execute(EVENTS, (now,)).fetchall()
         for event_id, due_at in events:
             due = max(due_at - step, now)
-            # Its version stays: the process that is sending it must be able to record the outcome.
+            # The version stays the same: the sender that holds the event must be able to record the
+            # outcome of its delivery.
             connection.execute(MOVE_EVENT, (event_id, due, moment(due).isoformat()))
 
     async def _changed(self, statement: str, row: tuple[int, ...]) -> int:
@@ -130,8 +130,9 @@ class SqliteDueTimes:
 def _some_schedules(
     connection: apsw.Connection, *, now: int, after: tuple[int, str]
 ) -> tuple[int, str] | None:
-    """Repair some schedules that fire after a place; say where to go on. What is repaired fires
-    sooner, and does not come by again.
+    """Repair a page of schedules and return where the next page starts; None at the end.
+
+    A repaired schedule fires earlier than its page, so no later page has it again.
     """
     page: Sequence[Row] = connection.execute(SCHEDULES, (*after, SCHEDULES_AT_ONCE)).fetchall()
     for _, _, doc in page:

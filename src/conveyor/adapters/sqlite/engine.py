@@ -14,14 +14,14 @@ from conveyor.adapters.sqlite.database import Database, Durability, open_databas
 from conveyor.adapters.sqlite.due_times import LAST_SEEN, SqliteDueTimes
 from conveyor.adapters.sqlite.metadata import SqliteMetadata
 from conveyor.adapters.sqlite.rows import stamp
-from conveyor.adapters.sqlite.settling import ENDING
 from conveyor.adapters.sqlite.tasks import SqliteTasks
-from conveyor.adapters.sqlite.work import SqliteWork
+from conveyor.adapters.sqlite.work import ENDING, SqliteWork
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.work import Held
 
 NOBODY = 0
-# What a dead owner held is due again. A message that waits for its next delivery goes on waiting.
+# Messages that a dead owner held are due again. `held = 0` is a message that waits out a delay, and
+# goes on waiting.
 FREE = "UPDATE control_message SET due_at = ?1, held = 0 WHERE held = 1 AND due_at > ?1"
 
 
@@ -34,7 +34,7 @@ class SqliteEngine(msgspec.Struct, frozen=True, kw_only=True):
     control_queue: SqliteControlQueue
     due_times: SqliteDueTimes
     incarnation: int
-    dead: Sequence[Held]  # claims that earlier incarnations died holding, and still hold
+    dead: Sequence[Held]  # claims of earlier incarnations that were not settled
 
 
 @asynccontextmanager
@@ -46,7 +46,7 @@ async def open_engine(
     lease: timedelta,
     durability: Durability = Durability.POWER,
 ) -> AsyncIterator[SqliteEngine]:
-    """Open a data folder as its only owner, and find what dead owners held."""
+    """Open a data folder as its only owner, and find the claims that dead owners held."""
     async with open_database(folder, durability=durability) as database:
         now = stamp(clock.now())
         incarnation, set_back = await database.write(lambda connection: _begin(connection, now))
@@ -61,9 +61,9 @@ async def open_engine(
 async def visit_engine(
     folder: Path, *, clock: Clock, ids: Ids, writable: bool = False
 ) -> AsyncIterator[SqliteEngine]:
-    """A data folder that nobody owns, as it stands: no claim is freed, nothing comes due.
+    """Open a data folder that no process owns, and release or repair nothing.
 
-    Its work is to be looked at, not done: it has no incarnation to count under.
+    No task may be settled: there is no incarnation to count under.
     """
     async with visit_database(folder, writable=writable) as database:
         work = SqliteWork(database, clock, lease=timedelta(), incarnation=NOBODY)
@@ -96,7 +96,8 @@ def _begin(connection: apsw.Connection, now: int) -> tuple[int, int]:
     """The number of this incarnation, and how far the clock was set back since the last one."""
     seen = connection.execute(LAST_SEEN).get
     connection.execute(FREE, (now,))
-    # The time seen before stays on record until the repair is whole: after a crash it is repeated.
+    # The later of the two times is kept until the repair is complete, so that after a crash the next
+    # start sees the step of the clock again and repeats the repair.
     connection.execute(
         "INSERT INTO incarnation (started_at, seen_at) VALUES (?, ?)", (now, max(now, seen or now))
     )

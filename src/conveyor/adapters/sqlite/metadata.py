@@ -39,13 +39,13 @@ from conveyor.ports.metadata import (
 )
 
 Values = tuple[str | int | bytes | None, ...]
-PAST_EVERY_ID = "~"
+PAST_EVERY_ID = "~"  # sorts after every ULID
 
 
 @dataclass(frozen=True)
 class Kind(Generic[AnyRow]):
     """How rows of a kind are stored: a table with the key, the version, the whole row as JSON, and
-    the columns that queries need besides.
+    the columns that queries need in addition.
     """
 
     table: str
@@ -77,7 +77,7 @@ class Kind(Generic[AnyRow]):
 
     @cached_property
     def update(self) -> str:
-        """Takes the values of `insert`."""
+        """The statement takes the same values as `insert`."""
         numbers = {name: number for number, name in enumerate((*self.columns, "version", "doc"))}
         first = len(self.key) + 1
         changes = ", ".join(f"{name} = ?{first + number}" for name, number in numbers.items())
@@ -171,7 +171,7 @@ SELECT run.doc, job.doc FROM run INDEXED BY run_live JOIN job ON job.id = run.jo
  WHERE run.live = 1 AND run.id > ? ORDER BY run.id LIMIT ?
 """
 EVENTS = "SELECT doc FROM outbox_event WHERE job_id = ? AND id < ? ORDER BY id DESC LIMIT ?"
-# Each with the position before the first row.
+# Each query with the position before the first row.
 OF_RUN: Mapping[type[Batch | Export], tuple[str, str | int]] = {
     Batch: ("SELECT doc FROM batch WHERE run_id = ? AND first > ? ORDER BY first LIMIT ?", -1),
     Export: (
@@ -186,7 +186,7 @@ DUE_EVENTS = """
 SELECT doc FROM outbox_event INDEXED BY outbox_event_due WHERE channel = ? AND due_at <= ?
  ORDER BY due_at, id LIMIT ?
 """
-# Over all live runs, which are few: an index by caller would cost every run two writes.
+# It reads all live runs, which are few: an index by caller would cost two writes for every run.
 LIVE_RUNS_OF_CALLER = """
 SELECT doc FROM run INDEXED BY run_live WHERE live = 1 AND doc ->> 'caller' = ? ORDER BY id
 """
@@ -226,6 +226,8 @@ class SqliteMetadata:
     async def commit(self, *changes: Change) -> None:
         check_changes(changes)
         now = stamp(self._clock.now())
+        # Idempotency keys first: if a key is taken, the caller must learn that, and not that a row is
+        # stale which the request under the same key has changed.
         keys_first = sorted(changes, key=lambda change: not isinstance(change, IdempotencyRecord))
 
         def operation(connection: apsw.Connection) -> None:
@@ -321,7 +323,7 @@ class SqliteMetadata:
     async def clear_expired(self, *, limit: int) -> int:
         wanted = (stamp(self._clock.now()), limit)
         if not self._database.peek(lambda connection: _expired(connection, wanted)):
-            return 0  # the usual case, without a transaction
+            return 0  # as in most rounds: no transaction
         return await self._database.write(lambda connection: _clear(connection, wanted))
 
     async def _listed(

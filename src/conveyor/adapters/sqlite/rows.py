@@ -1,8 +1,8 @@
-"""How tasks and their lines stand in SQLite."""
+"""How tasks, their attempts and their counts are stored in SQLite."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import apsw
@@ -33,32 +33,34 @@ TASK_COLUMNS = (
     "updated_at", "url", "method", "external_id", "metadata", "params", "body", "locator", "length",
     "checksum", "format", "problem", "reason", "source_run_id", "content_type", "scraped_at",
 )  # fmt: skip
-# What may be large, as `size_of` in the domain has it.
+# The columns that may be large, as in `size_of` of the domain.
 TEXTS = ("url", "external_id", "metadata", "params", "body", "problem")
-NOT_LISTED = {"params": "NULL", "body": "NULL"}  # as `as_listed` in the domain has it
-NOT_CLAIMED = {"external_id": "NULL", "metadata": "NULL"}  # and `as_claimed`
+NOT_LISTED = {"params": "NULL", "body": "NULL"}  # as `as_listed` of the domain
+NOT_CLAIMED = {"external_id": "NULL", "metadata": "NULL"}  # as `as_claimed` of the domain
 NO_SPEC = {"url": "''", **NOT_LISTED, **NOT_CLAIMED}
 
 
 def columns(instead: Mapping[str, str]) -> str:
-    """The columns of a task, some of them with another expression in their place."""
+    """The columns of a task, with other expressions in place of some of them."""
     return ", ".join(instead.get(name, name) for name in TASK_COLUMNS)
 
 
 def needed(instead: Mapping[str, str], *others: str) -> str:
-    """Those columns of a task that are read for `columns`, and others."""
+    """The stored columns that `columns` reads, and others."""
     return ", ".join([*(name for name in TASK_COLUMNS if instead.get(name) != "NULL"), *others])
 
 
 def size(instead: Mapping[str, str]) -> str:
-    """Bytes of a row's texts, of which none is read for that."""
+    """The bytes of the texts of a row. `octet_length` takes them from the row's header, so the texts
+    themselves are not read.
+    """
     read = [name for name in TEXTS if name not in instead]
     return " + ".join(f"coalesce(octet_length({name}), 0)" for name in read)
 
 
 def sizes(near: str, order: str = "idx") -> str:
-    """Of a query for up to ?3 rows with their `size`: how many there are, and how many of the first
-    fit into ?4 bytes. The very first always does.
+    """Count the rows of a query that selects up to ?3 rows with their `size`, and those that fit into
+    ?4 bytes. The first row always counts as fitting.
     """
     return f"""
     SELECT count(*), coalesce(sum(so_far <= ?4 OR so_far = size), 0)
@@ -67,18 +69,21 @@ def sizes(near: str, order: str = "idx") -> str:
     """
 
 
-# Many rows travel as one JSON value: each row stepped to is a turn of the interpreter's lock, and
-# while pages come in, waiting for that turn takes longer than all the rest. It is always a value of
-# rows that fit into a number of bytes: SQLite gives none of 1e9, and half as much is no better.
+# Many rows are returned as one JSON value. The driver takes the interpreter lock once for each row,
+# and under load waiting for it takes longer than the query. The rows are always bounded in bytes
+# first, because SQLite refuses a value of 1e9 bytes or more.
 def gathered(instead: Mapping[str, str]) -> str:
     return f"json_group_array(json_array({columns(instead)}))"
 
 
 DECODER = msgspec.json.Decoder(list[list[Any]])
 
-# Rows whose sizes are looked at; then eight times as many, as long as all of them fit. A row that
-# an index leads to is found by comparing whole rows, so reading its size has a cost.
+# `fitting` looks at the sizes of so many rows first, then of eight times as many, as long as all of
+# them fit. Sizes are in the rows, not in the indexes, so looking at more of them than fit is wasted.
 FIRST_LOOK = 16
+
+FIND_RUN_NO = "SELECT no FROM run_no WHERE run_id = ?"
+MOST_KNOWN = 100_000  # run numbers in the cache: some 20 MB
 
 ADD_COUNTS = f"""
 INSERT INTO counter (run_no, incarnation, {", ".join(COUNTED)})
@@ -103,7 +108,7 @@ def stamp(moment: datetime) -> int:
     return (moment - EPOCH) // MICROSECOND
 
 
-# Rows that are written together have their moments in common.
+# Rows that were written together have the same times, so most calls hit the cache.
 @lru_cache(maxsize=4096)
 def moment(value: int) -> datetime:
     return EPOCH + timedelta(microseconds=value)
@@ -112,7 +117,7 @@ def moment(value: int) -> datetime:
 def fitting(
     connection: apsw.Connection, query: str, key: tuple[int, int], *, limit: int, room: int
 ) -> tuple[int, bool]:
-    """How many of the next rows fit, by a query of `sizes`; and whether no others follow them."""
+    """Return how many of the next rows fit, by a query of `sizes`, and whether they are the last."""
     look = min(FIRST_LOOK, limit)
     while True:
         [(near, fits)] = connection.execute(query, (*key, look, room))
@@ -122,7 +127,7 @@ def fitting(
 
 
 def within(rows: Iterable[Row], room: int) -> Iterator[Row]:
-    """Rows of records as long as they fit, and the first whatever its size."""
+    """Yield rows as long as they fit; the first always does."""
     used = 0
     for row in rows:
         size = sum(len(record) for record in row if record)
@@ -202,7 +207,7 @@ def add_counts(
 
 
 def replace_state(connection: apsw.Connection, run_no: int | None, task: Task) -> None:
-    """Write what a claim or a release changed of a task."""
+    """Write the columns that a claim or a release changes."""
     connection.execute(
         REPLACE_STATE,
         (
@@ -229,3 +234,40 @@ def _body_of(
     return StoredBody(
         locator=locator, length=length, checksum=checksum, format=fmt, content_type=content_type
     )
+
+
+def find_run_no(connection: apsw.Connection, run_id: RunId) -> int | None:
+    row = connection.execute(FIND_RUN_NO, (run_id,)).fetchone()
+    return row[0] if row else None
+
+
+def finder(connection: apsw.Connection) -> Callable[[RunId], int | None]:
+    """A lookup of run numbers that asks the database once for each run."""
+    return cache(partial(find_run_no, connection))
+
+
+def make_run_no(connection: apsw.Connection, run_id: RunId) -> int:
+    """The number of a run, assigned if it has none yet."""
+    known = find_run_no(connection, run_id)
+    if known is not None:
+        return known
+    connection.execute("INSERT INTO run_no (run_id) VALUES (?)", (run_id,))
+    return connection.last_insert_rowid()
+
+
+class RunNumbers:
+    """A cache of run numbers, for readers. A number never changes and is never reused.
+
+    Writers must not use it: a number that a writer sees may still be rolled back.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[RunId, int] = {}
+
+    def find(self, connection: apsw.Connection, run_id: RunId) -> int | None:
+        known = self._known.get(run_id)
+        if known is None and (known := find_run_no(connection, run_id)) is not None:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[run_id] = known
+        return known

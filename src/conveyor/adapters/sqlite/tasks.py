@@ -13,17 +13,19 @@ from conveyor.adapters.sqlite.rows import (
     NOT_LISTED,
     PHASE,
     STATUS_NO,
+    RunNumbers,
     columns,
+    find_run_no,
     fitting,
     gathered,
     line_of,
+    make_run_no,
     needed,
     size,
     sizes,
     stamp,
     task_of,
 )
-from conveyor.adapters.sqlite.run_numbers import RunNumbers, find_run_no, make_run_no
 from conveyor.domain.counts import COLUMNS as COUNTED
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import RunId, TaskId, task_index
@@ -63,8 +65,8 @@ ON CONFLICT DO NOTHING
 """
 ADDED_AT_A_TIME = 1_000
 GET = f"SELECT {columns(NOT_LISTED)} FROM task WHERE run_no = ? AND idx = ?"
-# Where the rows of a run end is told by a column. As a bound of the query it would be told by a
-# comparison of whole rows.
+# The end of the run is checked on `run_no`, outside the inner query. As a bound of the inner query
+# it would cost a comparison of whole rows.
 NEAR = """
 SELECT * FROM (SELECT {what} FROM task WHERE (run_no, idx) > (?1, ?2) ORDER BY run_no, idx LIMIT ?3)
  WHERE run_no = ?1
@@ -82,7 +84,7 @@ SUM = f"""
 SELECT {", ".join(f"sum({name})" for name in COUNTED)} FROM counter
  WHERE run_no = ? HAVING count(*) > 0
 """
-# From the indexes alone: the rows of a large run are many times their size.
+# These read the indexes only: the rows of a large run are many times as large.
 PHASES = """
 SELECT phase, count(*) FROM task INDEXED BY task_by_phase WHERE run_no = ? GROUP BY phase
 """
@@ -123,7 +125,7 @@ class SqliteTasks:
                 connection.execute(ADD_INHERITED, (chunk, run_no, now))
             return int(connection.total_changes() - before)
 
-        # Rows mean nothing before the commit of the run or watermark that follows them.
+        # Lazy: rows mean nothing before the commit of the run or the watermark that follows them.
         return await self._database.write(operation, lazy=True)
 
     async def get(self, run_id: RunId, task_id: TaskId) -> Task | None:
@@ -151,7 +153,7 @@ class SqliteTasks:
             run_no = self._run_numbers.find(connection, run_id)
             if run_no is None:
                 return TaskPage([], None)
-            with connection:  # both as of one moment
+            with connection:  # a transaction: both queries must see the same rows
                 fits, is_last = fitting(
                     connection, sizes_of, (run_no, after), limit=limit, room=PAGE_BYTES
                 )
@@ -167,7 +169,7 @@ class SqliteTasks:
             rows = connection.execute(HISTORY, (run_no, task_index(task_id)))
             return [line_of(row) for row in rows]
 
-        # Not a point read: what a gateway said of a hundred attempts is some MB.
+        # Not a point read: the problems of a hundred attempts may be several MB.
         return await self._database.read(operation)
 
     async def histories(
@@ -248,7 +250,7 @@ def _inherited_row(task: NewRow, stood: Inherited) -> tuple[int | str | None, ..
 
 
 def _chunks(rows: Iterable[tuple[int | str | None, ...]]) -> list[str]:
-    """Rows as JSON, many to a text, as long as they fit."""
+    """Rows as JSON arrays of at most `ADDED_AT_A_TIME` rows and about `PAGE_BYTES` bytes."""
     return [f"[{','.join(chunk)}]" for chunk in _chunked(rows)]
 
 
@@ -278,7 +280,7 @@ def _drop_rows(connection: apsw.Connection, run_no: int, limit: int) -> int:
 
 @cache
 def _page_queries(statuses: frozenset[TaskStatus] | None, *, whole: bool) -> tuple[str, str]:
-    """The queries of a page: for the sizes of the nearest rows, and for as many of them as fit."""
+    """The two queries of a page: for the sizes of the next rows, and for as many rows as fit."""
     instead = {} if whole else NOT_LISTED
     size_of = f"{size(instead)} AS size"
     if statuses is None:
@@ -293,10 +295,10 @@ def _gathering(rows: str, instead: Mapping[str, str]) -> str:
 
 
 def _near(statuses: frozenset[TaskStatus], what: str) -> str:
-    """Rows of some statuses: each phase read in order of index, then merged.
+    """A query for the next rows of some statuses: each phase is read by its index, then merged.
 
-    A phase that is wanted only in part (pending without processing, say) is read on until the
-    page is full.
+    If only a part of a phase is wanted (pending without processing, for example), its rows are read
+    until the page is full.
     """
     parts = []
     for phase in sorted({PHASE[status] for status in statuses}):

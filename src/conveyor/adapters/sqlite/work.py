@@ -1,19 +1,24 @@
 """Work in SQLite: the rows are the queue, ordered by `due_at`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 
 import apsw
+import msgspec
 
 from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.rows import (
     DECODER,
     NO_SPEC,
     NOT_CLAIMED,
+    PHASE,
+    STATUS_NO,
     Row,
+    RunNumbers,
     add_counts,
     add_line,
     columns,
+    finder,
     fitting,
     gathered,
     needed,
@@ -23,11 +28,10 @@ from conveyor.adapters.sqlite.rows import (
     stamp,
     task_of,
 )
-from conveyor.adapters.sqlite.run_numbers import RunNumbers, finder
-from conveyor.adapters.sqlite.settling import prepare, settle_all, were_settled
 from conveyor.domain import task as life
+from conveyor.domain.counts import COLUMNS as COUNTED
 from conveyor.domain.ids import RunId, TaskId, task_index
-from conveyor.domain.task import Settlement, Task, TaskStatus, size_of
+from conveyor.domain.task import SettleDecision, Settlement, Task, TaskStatus, size_of
 from conveyor.ports.clock import Clock
 from conveyor.ports.work import CLAIM_BYTES, Held
 
@@ -37,7 +41,8 @@ WHERE run_no = ?1 AND status = 0 AND due_at <= ?2 ORDER BY due_at, idx LIMIT ?3
 """
 SIZE = size(NOT_CLAIMED)
 SIZES = sizes(f"SELECT due_at, idx, {SIZE} AS size {PENDING}", "due_at, idx")
-# What `TAKE` makes of a pending task: `NEXT` reads the rows as they will be, before they change.
+# The columns that `TAKE` changes. `NEXT` runs before it and returns the rows as they will be, because
+# an UPDATE with RETURNING would return them one by one, and in no order.
 TAKEN = {
     **NOT_CLAIMED,
     "status": "1",
@@ -85,9 +90,60 @@ RENEW = """
 UPDATE task SET due_at = ? WHERE run_no = ? AND idx = ? AND claim_no = ? AND status = 1 RETURNING 1
 """
 
+# Settling: any number of claims in five statements. All values are encoded beforehand as one JSON
+# value, so that the writer thread runs SQL and hardly any Python, and does not wait for the
+# interpreter lock while pages arrive. `HOLD` unpacks the value into a temporary table; the other
+# statements join with it. These are the values of a claim, in the order in which they are sent.
+SENT = (
+    "run_no", "idx", "claim_no", "status", "phase", "charged", "due_at", "locator", "length",
+    "checksum", "format", "content_type", "problem", "reason", "line_problem", *COUNTED,
+)  # fmt: skip
+AT = {name: f"(claim.value ->> {place})" for place, name in enumerate(SENT)}
+# Created once, when the engine opens: it lives as long as the connection of the writer.
+ENDING = f"""
+CREATE TEMP TABLE ending (
+    {", ".join(SENT)}, attempts, claimed_at, PRIMARY KEY (run_no, idx)
+) WITHOUT ROWID
+"""
+# `jsonb_each` gives each claim in binary; text would be parsed again for every value.
+HOLD = f"""
+INSERT INTO temp.ending
+SELECT {", ".join(AT.values())}, task.attempts, task.claimed_at
+  FROM jsonb_each(?1) AS claim CROSS JOIN task
+    ON task.run_no = {AT["run_no"]} AND task.idx = {AT["idx"]}
+ WHERE task.claim_no = {AT["claim_no"]} AND task.status = 1
+"""
+ENDED = "SELECT json_group_array(json_array(run_no, idx, claim_no)) FROM temp.ending"
+ADD_LINES = """
+INSERT INTO attempt (run_no, idx, claim_no, attempt, started_at, ended_at, problem, credits, nanos)
+SELECT run_no, idx, claim_no, attempts + 1, claimed_at, ?1, line_problem, credits, nanos
+  FROM temp.ending WHERE charged
+"""
+COUNT = f"""
+INSERT INTO counter (run_no, incarnation, {", ".join(COUNTED)})
+SELECT run_no, ?1, {", ".join(f"sum({name})" for name in COUNTED)} FROM temp.ending WHERE true
+ GROUP BY run_no
+ON CONFLICT (run_no, incarnation) DO UPDATE SET
+{", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTED)}
+"""
+MOVED = (
+    "status", "phase", "due_at", "locator", "length", "checksum", "format", "content_type",
+    "problem", "reason",
+)  # fmt: skip
+MOVE = f"""
+UPDATE task SET updated_at = ?1, attempts = task.attempts + ending.charged,
+       {", ".join(f"{name} = ending.{name}" for name in MOVED)}
+  FROM temp.ending WHERE task.run_no = ending.run_no AND task.idx = ending.idx
+"""
+NO_BODY = (None,) * 5
+ENDED_KEYS = msgspec.json.Decoder(list[tuple[int, int, int]])
+
+Key = tuple[int | None, int | None, int]
+Values = tuple[int | str | None, ...]
+
 
 class SqliteWork:
-    """`claim`, `renew` and `settle` take one transaction each, which they share with other writes."""
+    """`claim`, `renew` and `settle` are one operation of the writer each, whatever their number of tasks."""
 
     def __init__(
         self,
@@ -121,14 +177,14 @@ class SqliteWork:
                 taken.append((run_id, given))
             return taken
 
-        # Not synced at once: a claim that a power cut undoes leaves a task that is pending again.
+        # Lazy: a power cut also ends the process that holds the claim, and the task is pending again.
         taken = await self._database.write(operation, lazy=True)
         return [task for run_id, given in taken for task in _given(run_id, given)]
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
         def operation(connection: apsw.Connection) -> list[Held]:
-            # The clock is read inside the write: a repair of leases after a clock step is a write too,
-            # and must not be overtaken.
+            # The clock is read inside the write. A repair of leases after a step of the clock is a
+            # write too, and a time read before it must not be written after it.
             until = stamp(self._clock.now() + self._lease)
             run_no = finder(connection)
             return [
@@ -139,11 +195,11 @@ class SqliteWork:
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
         now = stamp(self._clock.now())
-        keys, claims = prepare(settlements, self._run_no_of, now)
+        keys, claims = _prepare(settlements, self._run_no_of, now)
         held = await self._database.write(
-            lambda connection: settle_all(connection, claims, now, self._incarnation)
+            lambda connection: _settle_all(connection, claims, now, self._incarnation)
         )
-        return list(were_settled(keys, held))
+        return list(_were_settled(keys, held))
 
     async def ack(self, final: Sequence[Held]) -> None:
         """Nothing to do: the rows are the queue."""
@@ -155,7 +211,7 @@ class SqliteWork:
         )
 
     async def held_by_the_dead(self) -> Sequence[Held]:
-        """The claims of earlier incarnations: this process owns the folder, so they are dead."""
+        """The claims of earlier incarnations. This process owns the folder, so their holders are dead."""
         return await self._database.read(
             lambda connection: [Held(*row) for row in connection.execute(HELD)]
         )
@@ -163,7 +219,7 @@ class SqliteWork:
     def take_due(
         self, connection: apsw.Connection, run_no: int | None, tasks: Sequence[Task]
     ) -> list[Task]:
-        """Claim those of the tasks that are due, as the domain says."""
+        """Claim the tasks that are due, by the rules of the domain."""
         now = self._clock.now()
         due = [task for task in tasks if life.is_due(task, now)]
         taken = [life.claim(task, now, self._lease) for task in due]
@@ -177,11 +233,11 @@ class SqliteWork:
     def _claim_run(
         self, connection: apsw.Connection, run_id: RunId, limit: int, room: int
     ) -> str | list[Task]:
-        """Claim what is due of a run and fits into `room` bytes.
+        """Claim the due tasks of a run that fit into `room` bytes.
 
-        Pending tasks are returned as the JSON of their rows, to be decoded on another thread: all
-        writes wait for this one. Only where a lease has lapsed are tasks decoded here, because the
-        domain decides what becomes of them.
+        Pending tasks are returned as the JSON of their rows, which the caller decodes: this thread
+        holds up every other write. If a lease has lapsed, tasks are decoded here, because the domain
+        decides whether the task is claimed again or has failed.
         """
         now = stamp(self._clock.now())
         found = connection.execute(OPEN_RUN, (run_id, now)).fetchone()
@@ -216,7 +272,7 @@ class SqliteWork:
         replace_state(connection, run_no, new)
         add_line(connection, run_no, old, old.claim_no, life.lost_line(old, new.updated_at))
         if new.status is TaskStatus.FAILED:
-            decision = life.SettleDecision(status=new.status, charged=False, reason=new.reason)
+            decision = SettleDecision(status=new.status, charged=False, reason=new.reason)
             add_counts(connection, run_no, self._incarnation, life.counted(decision))
 
 
@@ -239,3 +295,53 @@ def _given(run_id: RunId, taken: str | list[Task]) -> list[Task]:
 
 def _set_open(connection: apsw.Connection, run_id: RunId, *, opened: bool) -> None:
     connection.execute("UPDATE run_no SET open = ? WHERE run_id = ?", (int(opened), run_id))
+
+
+def _prepare(
+    settlements: Sequence[Settlement], run_no_of: Callable[[RunId], int | None], now: int
+) -> tuple[list[Key], str]:
+    """Return the keys of the claims, and the JSON value for the statements."""
+    run_numbers = {run_id: run_no_of(run_id) for run_id in {one.run_id for one in settlements}}
+    keys = [(run_numbers[one.run_id], task_index(one.task_id), one.claim_no) for one in settlements]
+    sent: dict[Key, Values] = {}
+    for key, one in zip(keys, settlements, strict=True):
+        life.check_ends(one.decision)
+        # A claim that is named twice ends once, with its first decision.
+        sent.setdefault(key, (*key, *_values(one.decision, now)))
+    return keys, msgspec.json.encode(list(sent.values())).decode()
+
+
+def _settle_all(connection: apsw.Connection, claims: str, now: int, incarnation: int) -> str:
+    """End the claims that still hold their tasks; return their keys as JSON."""
+    connection.execute(HOLD, (claims,))
+    connection.execute(ADD_LINES, (now,))
+    connection.execute(COUNT, (incarnation,))
+    connection.execute(MOVE, (now,))
+    [(held,)] = connection.execute(ENDED)
+    connection.execute("DELETE FROM temp.ending")
+    return str(held)
+
+
+def _were_settled(keys: Sequence[Key], held: str) -> Iterator[bool]:
+    """Whether each claim took effect; a claim that is named twice did so the first time."""
+    left = set(ENDED_KEYS.decode(held))
+    for key in keys:
+        yield key in left
+        left.discard(key)
+
+
+def _values(decision: SettleDecision, now: int) -> Values:
+    result = decision.result
+    pending = decision.status is TaskStatus.PENDING
+    failed = decision.status is TaskStatus.FAILED
+    return (
+        STATUS_NO[decision.status],
+        PHASE[decision.status],
+        int(decision.charged),
+        now + decision.delay // timedelta(microseconds=1) if pending else None,
+        *(msgspec.structs.astuple(result) if result else NO_BODY),
+        decision.problem if failed else None,
+        decision.reason if failed else None,
+        decision.problem,
+        *msgspec.structs.astuple(life.counted(decision)),
+    )

@@ -1,4 +1,4 @@
-"""The machine's own clock and dice."""
+"""The clock of the machine, and ids from its clock and its randomness."""
 
 import os
 import threading
@@ -22,7 +22,7 @@ class SystemClock:
 
 
 class SteadyClock:
-    """A `SteppingClock` over any other: the monotonic clock plus an offset."""
+    """A `SteppingClock` over another clock: its monotonic time plus an offset."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -30,7 +30,8 @@ class SteadyClock:
         self.adopt()
 
     def now(self) -> datetime:
-        # As seconds: every task asks several times, and sums of timedeltas take four times as long.
+        # A sum of seconds: it takes a quarter of the time of a sum of timedeltas, and every task needs
+        # the time more than once.
         return datetime.fromtimestamp(self._clock.monotonic() + self._seconds, UTC)
 
     def monotonic(self) -> float:
@@ -47,8 +48,9 @@ class SteadyClock:
         self._seconds = self._found.total_seconds()
 
     def _measured(self) -> timedelta:
-        """Wall time less monotonic time. A pause between the two readings would look like a step:
-        the shortest of a few counts.
+        """Wall time less monotonic time, by the fastest of a few readings.
+
+        A pause of the process between the two clocks would look like a step of the wall clock.
         """
         return min((self._reading() for _ in range(READINGS)), key=lambda one: one[0])[1]
 
@@ -60,7 +62,7 @@ class SteadyClock:
 
 
 class SystemIds:
-    """ULIDs that rise: within a millisecond, or when the clock falls back, by counting on."""
+    """ULIDs in increasing order: within a millisecond, or after a step back, by counting up."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -76,7 +78,7 @@ class SystemIds:
         moment = int(self._clock.now().timestamp() * 1000)
         if moment > self._moment:
             self._moment = moment
-            # The top bit stays free, so that counting on never runs over.
+            # The top bit stays 0, so that counting up never overflows.
             self._chance = int.from_bytes(os.urandom(10)) >> 1
         else:
             self._chance += 1 + int.from_bytes(os.urandom(4))

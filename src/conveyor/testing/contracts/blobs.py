@@ -1,4 +1,4 @@
-"""What every home of large objects must do."""
+"""What every store of large objects must do."""
 
 from collections.abc import AsyncIterator
 
@@ -6,13 +6,14 @@ import pytest
 
 from conveyor.errors import NotFound, Unavailable
 from conveyor.ports.blobs import Blobs
+from conveyor.testing.contracts.engine import joined
 
 LARGE = bytes(range(256)) * 4000
 KEYS = ["exports/a/1", "lists/a/1", "lists/a/2", "lists/b/1", "lists/c"]
 
 
 class BlobsContract:
-    """A home passes by giving a `blobs` fixture."""
+    """A store passes by providing a `blobs` fixture."""
 
     @pytest.mark.parametrize("content", [b"", b"x", LARGE])
     async def test_an_object_comes_back_as_it_was_put(self, blobs: Blobs, content: bytes) -> None:
@@ -75,13 +76,13 @@ class BlobsContract:
     @pytest.mark.parametrize("size", [1, 2, 3])
     async def test_pages_of_keys_give_each_once(self, blobs: Blobs, size: int) -> None:
         await _given_keys(blobs)
-        listed: list[str] = []
-        while page := await blobs.keys("lists/", limit=size, after=listed[-1] if listed else ""):
-            listed += page
+        listed = await joined(
+            lambda after: blobs.keys("lists/", limit=size, after=after), str, size=size, start=""
+        )
 
         assert listed == KEYS[1:]
 
-    async def test_keys_are_in_order_of_their_characters_strokes_included(
+    async def test_keys_are_in_order_of_their_characters_slashes_included(
         self, blobs: Blobs
     ) -> None:
         keys = ["x/a", "x/a-1", "x/a.zip", "x/a1/z", "x/a2", "x/b/0/1", "x/b/0-1", "xa/1", "y"]

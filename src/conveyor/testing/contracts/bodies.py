@@ -1,4 +1,4 @@
-"""What every home of result bodies must do."""
+"""What every store of result bodies must do."""
 
 import asyncio
 import hashlib
@@ -8,13 +8,14 @@ import pytest
 from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import NotFound
 from conveyor.ports.bodies import Bodies, Body, BodyName, Kept, Spool
+from conveyor.testing.contracts.engine import joined
 from conveyor.testing.factories import JOB, OTHER_RUN, RUN, new_tasks
 
 CONTENTS = [b"", b"x", bytes(range(256)) * 4000]
 
 
 class BodiesContract:
-    """A home passes by giving a `bodies` fixture."""
+    """A store passes by providing a `bodies` fixture."""
 
     async def test_bodies_come_back_as_they_were_put(self, bodies: Bodies) -> None:
         put = [Body(_name(n), content) for n, content in enumerate(CONTENTS)]
@@ -24,7 +25,7 @@ class BodiesContract:
         assert [await _read(bodies, kept) for kept in all_kept] == CONTENTS
 
     @pytest.mark.parametrize("content", CONTENTS)
-    async def test_what_is_kept_is_told_with_its_length_and_checksum(
+    async def test_a_stored_body_is_returned_with_its_length_and_checksum(
         self, bodies: Bodies, content: bytes
     ) -> None:
         spool = await _spooled(bodies, content)
@@ -168,11 +169,9 @@ class BodiesContract:
         places = sorted((job, run) for job in (JOB, JobId("another")) for run in (RUN, OTHER_RUN))
         names = [_name(n, job_id=job, run_id=run) for job, run in places for n in range(2)]
         await bodies.put_many([Body(name, b"page") for name in reversed(names)])
-        listed: list[tuple[JobId, RunId]] = []
-        after = ""
-        while page := await bodies.runs_held(limit=size, after=after):
-            listed += page
-            after = "/".join(listed[-1])
+        listed = await joined(
+            lambda after: bodies.runs_held(limit=size, after=after), "/".join, size=size, start=""
+        )
 
         assert listed == places
 
@@ -192,11 +191,12 @@ class BodiesContract:
         names = [_name(index, claim_no=claim_no) for index, claim_no in claims]
         others = [_name(2, run_id=OTHER_RUN), _name(2, job_id=JobId("another"))]
         await bodies.put_many([Body(name, b"page") for name in (*reversed(names), *others)])
-        listed: list[BodyName] = []
-        after = ("", -1)
-        while page := await bodies.names(JOB, RUN, limit=size, after=after):
-            listed += page
-            after = (page[-1].task_id, page[-1].claim_no)
+        listed = await joined(
+            lambda after: bodies.names(JOB, RUN, limit=size, after=after),
+            lambda name: (name.task_id, name.claim_no),
+            size=size,
+            start=("", -1),
+        )
 
         assert listed == names
 

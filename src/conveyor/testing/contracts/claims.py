@@ -1,4 +1,4 @@
-"""What row-level claims must do, where an engine has them."""
+"""What claims of named tasks must do, on engines that have them."""
 
 from datetime import timedelta
 
@@ -13,7 +13,7 @@ from conveyor.testing.factories import OTHER_RUN, RUN, held, ids_of, new_tasks, 
 
 
 class ClaimsContract:
-    """An engine passes by giving an `engine` fixture with claims."""
+    """An engine passes by providing an `engine` fixture with claims."""
 
     @pytest.fixture
     def claims(self, engine: Engine) -> Claims:

@@ -1,8 +1,9 @@
-"""What the contracts know of an engine, and the few steps that all of them take."""
+"""An engine under test, and the steps that several contracts share."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, TypeVar
 
 from conveyor.domain.counts import Counts
 from conveyor.domain.ids import RunId
@@ -15,6 +16,8 @@ from conveyor.ports.work import Work
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import RUN, held, ids_of, new_tasks, settlement
 
+T = TypeVar("T")
+
 TRIES = 60
 MANY = 1000
 TICK = timedelta(microseconds=1)
@@ -23,7 +26,7 @@ SECOND = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One engine, open, with the clock it was opened with."""
+    """An open engine, with the clock it was opened with."""
 
     metadata: Metadata
     tasks: Tasks
@@ -31,8 +34,8 @@ class Engine:
     control_queue: ControlQueue
     clock: FakeClock
     lease: timedelta
-    ordered: bool  # gives the longest due first: an engine behind a queue cannot
-    hinted: bool = False  # its rows are not its queue: final tasks come round until acked
+    ordered: bool  # claims give the longest due first; an engine behind a queue cannot
+    hinted: bool = False  # it has messages beside its rows: final tasks come again until acked
     claims: Claims | None = None
 
 
@@ -63,9 +66,9 @@ async def given_claim(engine: Engine) -> Task:
 
 
 async def claim(engine: Engine, want: int = 1, run_id: RunId = RUN) -> list[Task]:
-    """What there is to do, up to `want`: asked for again, since a claim may come back short.
+    """Claim up to `want` tasks, in many calls: one may return fewer than there are.
 
-    Final tasks are acked as they come, which is all that a dispatcher has to do for them.
+    Final tasks are acked as they come, as a dispatcher does.
     """
     taken: list[Task] = []
     for _ in range(TRIES):
@@ -78,7 +81,7 @@ async def claim(engine: Engine, want: int = 1, run_id: RunId = RUN) -> list[Task
 
 
 async def claim_final(engine: Engine, run_id: RunId = RUN) -> list[Task]:
-    """The first final tasks that come, if any do, not acked."""
+    """Claim the first final tasks that come, if any, and do not ack them."""
     for _ in range(TRIES):
         given = await _claim_once(engine, 1, run_id)
         assert all(task.is_final for task in given)
@@ -99,7 +102,7 @@ async def settle(engine: Engine, task: Task, decision: SettleDecision) -> bool:
 async def _claim_once(engine: Engine, want: int, run_id: RunId) -> list[Task]:
     given = list(await engine.work.claim({run_id: want}))
     assert len(given) <= want, "more was given than was wanted"
-    # Neither what is listed nor what is claimed is all of a task.
+    # A listed task and a claimed one each lack some fields; the rest must be equal.
     kept = [as_claimed(await stored(engine, task)) for task in given]
     assert kept == [as_listed(task) for task in given]
     return given
@@ -112,7 +115,7 @@ async def stored(engine: Engine, task: Task) -> Task:
 
 
 async def let_lapse(engine: Engine, times: int) -> Task:
-    """Claim the only task so many times, and let each claim's lease run out."""
+    """Claim the only task so many times, and let each lease lapse."""
     for _ in range(times):
         [task] = await claim(engine)
         engine.clock.advance(engine.lease)
@@ -125,9 +128,25 @@ async def counts_of(engine: Engine, run_id: RunId = RUN) -> Counts:
 
 
 async def all_of(engine: Engine, task: Task) -> tuple[Task, list[Attempt], Counts]:
-    """All that a settle could change."""
+    """Everything that a settle could change."""
     history = list(await engine.tasks.history(task.run_id, task.id))
     return await stored(engine, task), history, await counts_of(engine, task.run_id)
+
+
+async def joined(
+    page: Callable[[Any], Awaitable[Sequence[T]]],
+    cursor: Callable[[T], Any],
+    *,
+    size: int,
+    start: Any = None,
+) -> list[T]:
+    """All rows of a listing, in pages of at most `size`, each after the last row before it."""
+    listed, after = list[T](), start
+    while rows := await page(after):
+        assert len(rows) <= size
+        listed += rows
+        after = cursor(rows[-1])
+    return listed
 
 
 def by_index(tasks: Iterable[Task]) -> list[Task]:

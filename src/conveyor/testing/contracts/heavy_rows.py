@@ -1,5 +1,5 @@
-"""Rows so large that not many of them fit in memory: no call reads, gives or removes more than its
-bytes, and nobody misses a row for that.
+"""Rows so large that few of them fit in memory: no call reads, returns or removes more than its
+bytes, and pages still give every row.
 """
 
 from collections.abc import Iterable

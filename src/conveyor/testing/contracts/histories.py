@@ -1,5 +1,6 @@
-"""Random histories of a run: whatever is done in whatever order, the rows are as the model's."""
+"""Random histories of a run: after any calls in any order, its rows equal those of a model."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
@@ -8,13 +9,14 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conveyor.domain.counts import Spend
+from conveyor.domain import task as life
+from conveyor.domain.counts import ZERO, Spend
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import TaskId
-from conveyor.domain.task import MOST_LOST, SettleDecision, Task
+from conveyor.domain.task import MOST_LOST, Attempt, SettleDecision, Settlement, Task, TaskStatus
+from conveyor.errors import Stale
 from conveyor.ports.work import Held
 from conveyor.testing.contracts.engine import MANY, Engine, given_tasks
-from conveyor.testing.contracts.model import Model
 from conveyor.testing.factories import (
     RUN,
     held,
@@ -119,6 +121,64 @@ class HistoriesContract:
             await history.check_all()
 
 
+class Model:
+    """The rows of a run as they must be, by the domain's functions alone."""
+
+    def __init__(self, tasks: Iterable[Task], lease: timedelta) -> None:
+        self.tasks = {task.id: task for task in tasks}
+        self.lines: defaultdict[TaskId, list[Attempt]] = defaultdict(list)
+        self.counts = ZERO
+        self._lease = lease
+
+    def due(self, now: datetime) -> list[Task]:
+        return [task for task in self.tasks.values() if life.is_due(task, now)]
+
+    def lapsed(self, then: datetime) -> list[Task]:
+        return [task for task in self.due(then) if task.status is TaskStatus.PROCESSING]
+
+    def claim(self, task_id: TaskId, now: datetime) -> Task:
+        before = self.tasks[task_id]
+        after = life.claim(before, now, self._lease)
+        if before.status is TaskStatus.PROCESSING:
+            self._lose(before, after, now)
+        self.tasks[task_id] = after
+        return after
+
+    def release(self, task_id: TaskId, now: datetime) -> None:
+        before = self.tasks[task_id]
+        after = life.release(before, now)
+        self._lose(before, after, now)
+        self.tasks[task_id] = after
+
+    def renew(self, held: Held, now: datetime) -> bool:
+        """Whether the claim stands."""
+        try:
+            renewed = life.renew(self.tasks[held.task_id], held.claim_no, now, self._lease)
+        except Stale:
+            return False
+        self.tasks[held.task_id] = renewed
+        return True
+
+    def settle(self, ending: Settlement, now: datetime) -> bool:
+        """Whether the claim held its task."""
+        before = self.tasks[ending.task_id]
+        try:
+            after = life.settle(before, ending.claim_no, ending.decision, now)
+        except Stale:
+            return False
+        line = life.line(before, ending.decision, now)
+        self.lines[ending.task_id] += [line] if line else []
+        self.counts += life.counted(ending.decision)
+        self.tasks[ending.task_id] = after
+        return True
+
+    def _lose(self, before: Task, after: Task, now: datetime) -> None:
+        self.lines[before.id].append(life.lost_line(before, now))
+        if after.is_final:
+            lost = SettleDecision(status=after.status, charged=False, reason=after.reason)
+            self.counts += life.counted(lost)
+
+
 class History:
     """An engine and its model, side by side."""
 
@@ -160,9 +220,9 @@ class History:
         await self.check_rows()
 
     async def drain(self) -> None:
-        """Ack final tasks as they come round, until none does that was not acked before.
+        """Ack final tasks as they come, until each was acked.
 
-        Where final tasks are hinted at, whoever died before an ack left a message behind.
+        On engines with messages, a worker that died before its ack left a message behind.
         """
         for _ in range(ROUNDS):
             self._engine.clock.advance(self._engine.lease)

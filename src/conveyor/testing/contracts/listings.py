@@ -1,7 +1,7 @@
-"""How jobs and runs are listed, page by page."""
+"""How metadata is listed: jobs, runs and events in pages, what is due, and the usage of a caller."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 import pytest
@@ -9,19 +9,24 @@ import pytest
 from conveyor.domain import job as job_life
 from conveyor.domain import run as run_life
 from conveyor.domain.batch import Batch
-from conveyor.domain.export import Export
-from conveyor.domain.ids import CallerId, EventId, ExportId, JobId, RunId
+from conveyor.domain.export import Export, ExportStatus
+from conveyor.domain.file_input import used_by
+from conveyor.domain.ids import CallerId, EventId, ExportId, InputId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.outbox import Channel, EventStatus, OutboxEvent
 from conveyor.domain.run import Run, RunStatus
-from conveyor.ports.metadata import LISTING_BYTES, Key, RowOfRun, key_of
+from conveyor.domain.schedule import Rate, RateUnit, Schedule, ScheduleState
+from conveyor.errors import Stale
+from conveyor.ports.metadata import LISTING_BYTES, DueRow, Removed, RowOfRun, Usage, key_of
 from conveyor.testing.clock import NOON, FakeIds
-from conveyor.testing.contracts.engine import Engine
+from conveyor.testing.contracts.engine import SECOND, TICK, Engine, joined
 from conveyor.testing.factories import (
     CALLER,
     JOB,
     OTHER_RUN,
     RUN,
     a_batch,
+    a_file_input,
     a_job,
     a_run,
     an_event,
@@ -30,8 +35,8 @@ from conveyor.testing.factories import (
     new_ids,
 )
 
-SECOND = timedelta(seconds=1)
 STRANGER = CallerId("stranger")
+HOURLY = Schedule(rate=Rate(1, RateUnit.HOUR))
 
 
 class ListingContract:
@@ -82,13 +87,13 @@ class ListingContract:
     @pytest.mark.parametrize("size", [1, 2, 3, 100])
     async def test_pages_of_jobs_give_each_once(self, engine: Engine, size: int) -> None:
         jobs = await _given_jobs(engine, 7)
-        listed: list[str] = []
-        before = None
-        while page := await engine.metadata.jobs(CALLER, limit=size, before=before):
-            listed += [job.id for job, _ in page]
-            before = listed[-1]
+        listed = await joined(
+            lambda before: engine.metadata.jobs(CALLER, limit=size, before=before),
+            lambda row: row[0].id,
+            size=size,
+        )
 
-        assert listed == [job.id for job in reversed(jobs)]
+        assert [job.id for job, _ in listed] == [job.id for job in reversed(jobs)]
 
     async def test_callers_see_their_own_jobs_only(self, engine: Engine) -> None:
         await _given_jobs(engine, 2)
@@ -131,13 +136,13 @@ class ListingContract:
         names = new_ids(5)
         await engine.metadata.commit(a_job(), *[a_run(id=RunId(name)) for name in names])
         await engine.metadata.commit(a_run(id=OTHER_RUN, job_id=JobId("another")))
-        listed: list[str] = []
-        before = None
-        while page := await engine.metadata.runs(JOB, limit=size, before=before):
-            listed += [run.id for run in page]
-            before = listed[-1]
+        listed = await joined(
+            lambda before: engine.metadata.runs(JOB, limit=size, before=before),
+            lambda run: run.id,
+            size=size,
+        )
 
-        assert listed == names[::-1]
+        assert [run.id for run in listed] == names[::-1]
 
     @pytest.mark.parametrize("size", [1, 2, 3, 100])
     async def test_live_runs_are_listed_in_order_with_their_jobs(
@@ -236,6 +241,150 @@ class ListingContract:
         assert not await _of_run(engine, Batch, RunId("another"), size)
 
 
+each_due_kind = pytest.mark.parametrize("kind", [OutboxEvent, Job])
+
+
+class DueContract:
+    @each_due_kind
+    async def test_a_row_is_due_from_its_moment_on(
+        self, engine: Engine, kind: type[DueRow]
+    ) -> None:
+        await engine.metadata.commit(_due_row(kind, engine.clock.now() + SECOND))
+
+        engine.clock.advance(SECOND - TICK)
+        assert not await _due(engine, kind)
+        engine.clock.advance(TICK)
+        assert await _due(engine, kind)
+
+    @each_due_kind
+    async def test_the_longest_due_come_first_and_no_more_than_asked(
+        self, engine: Engine, kind: type[DueRow]
+    ) -> None:
+        names = new_ids(4)
+        for name, wait in zip(names, [3, 1, 4, 2], strict=True):
+            await engine.metadata.commit(_due_row(kind, NOON - wait * SECOND, id=name))
+
+        due = await _due(engine, kind, limit=3)
+
+        assert [row.id for row in due] == [names[2], names[0], names[3]]
+
+    async def test_an_event_that_is_not_owed_is_never_due(self, engine: Engine) -> None:
+        await engine.metadata.commit(an_event())
+        await engine.metadata.commit(an_event(status=EventStatus.DELIVERED, due_at=None, version=1))
+        engine.clock.advance(timedelta(days=400))
+        assert not await _due(engine, OutboxEvent)
+
+    async def test_events_are_due_on_their_own_channel(self, engine: Engine) -> None:
+        names = [EventId(name) for name in new_ids(3)]
+        for name, channel in zip(names, Channel, strict=True):
+            await engine.metadata.commit(an_event(id=name, channel=channel))
+
+        for name, channel in zip(names, Channel, strict=True):
+            due = await engine.metadata.due(OutboxEvent, channel=channel, limit=9)
+            assert [event.id for event in due] == [name]
+
+    async def test_of_two_who_take_an_event_one_has_it(self, engine: Engine) -> None:
+        await engine.metadata.commit(an_event())
+        [event] = await _due(engine, OutboxEvent)
+        taken = msgspec.structs.replace(event, due_at=engine.clock.now() + engine.lease)
+        await engine.metadata.commit(taken)
+
+        with pytest.raises(Stale):
+            await engine.metadata.commit(taken)
+        assert not await _due(engine, OutboxEvent)
+        engine.clock.advance(engine.lease)
+        assert await _due(engine, OutboxEvent)
+
+    async def test_paused_deleted_and_spent_schedules_are_not_due(self, engine: Engine) -> None:
+        job = as_stored(a_scheduled_job())
+        await engine.metadata.commit(a_scheduled_job())
+        changes: list[dict[str, object]] = [
+            {"schedule_state": ScheduleState.PAUSED},
+            {"status": JobStatus.DELETED},
+            {"next_fire_at": None},
+        ]
+        for version, change in enumerate(changes, start=1):
+            await engine.metadata.commit(msgspec.structs.replace(job, version=version, **change))
+            assert not await _due(engine, Job)
+        await engine.metadata.commit(msgspec.structs.replace(job, version=4))
+        assert await _due(engine, Job)
+        await engine.metadata.commit(Removed(job))
+        assert not await _due(engine, Job)
+
+
+class UsageContract:
+    async def test_a_caller_without_anything_has_nothing(self, engine: Engine) -> None:
+        assert await engine.metadata.usage(CALLER) == Usage(live_runs=[])
+
+    async def test_unused_inputs_are_those_of_the_caller_that_no_job_uses(
+        self, engine: Engine
+    ) -> None:
+        file_input = msgspec.structs.replace(a_file_input(), blob="a list")
+        names = [InputId(name) for name in new_ids(4)]
+        for name in names[:3]:
+            await engine.metadata.commit(msgspec.structs.replace(file_input, id=name))
+        foreign = msgspec.structs.replace(file_input, id=names[3], caller=STRANGER)
+        await engine.metadata.commit(foreign)
+        used = as_stored(msgspec.structs.replace(file_input, id=names[0]))
+        await engine.metadata.commit(used_by(used, JobId("a job")))
+        await engine.metadata.commit(
+            Removed(as_stored(msgspec.structs.replace(file_input, id=names[1])))
+        )
+
+        assert (await engine.metadata.usage(CALLER)).unused_inputs == 1
+        assert (await engine.metadata.usage(STRANGER)).unused_inputs == 1
+
+    async def test_open_exports_are_those_of_the_caller_that_have_not_ended(
+        self, engine: Engine
+    ) -> None:
+        for name, status in zip(new_ids(4), ExportStatus, strict=True):
+            export = msgspec.structs.replace(an_export(), id=ExportId(name), status=status)
+            await engine.metadata.commit(export)
+        foreign = msgspec.structs.replace(an_export(), id=ExportId("foreign"), caller=STRANGER)
+        await engine.metadata.commit(foreign)
+
+        assert (await engine.metadata.usage(CALLER)).open_exports == 2
+        assert (await engine.metadata.usage(STRANGER)).open_exports == 1
+
+    async def test_live_runs_are_those_of_the_caller_in_order(self, engine: Engine) -> None:
+        names = new_ids(8)
+        ours = [await _given_run(engine, *names[at : at + 2]) for at in (0, 2, 4)]
+        await _given_run(engine, *names[6:], caller=STRANGER)
+
+        assert list((await engine.metadata.usage(CALLER)).live_runs) == ours
+        assert len((await engine.metadata.usage(STRANGER)).live_runs) == 1
+
+    @pytest.mark.parametrize(
+        "status", [RunStatus.COMPLETED, RunStatus.STOPPED, RunStatus.FAILED, RunStatus.DELETED]
+    )
+    async def test_a_run_that_is_over_is_not_among_them(
+        self, engine: Engine, status: RunStatus
+    ) -> None:
+        run = await _given_run(engine, *new_ids(2))
+        await engine.metadata.commit(msgspec.structs.replace(run, status=status))
+        assert not (await engine.metadata.usage(CALLER)).live_runs
+
+    async def test_scheduled_jobs_are_those_of_the_caller(self, engine: Engine) -> None:
+        names = new_ids(4)
+        for name in names[:2]:
+            await engine.metadata.commit(_scheduled(name))
+        await engine.metadata.commit(_scheduled(names[2], caller=STRANGER))
+        await engine.metadata.commit(a_job(id=JobId(names[3]), latest_run_id=None))
+
+        assert (await engine.metadata.usage(CALLER)).scheduled_jobs == 2
+        assert (await engine.metadata.usage(STRANGER)).scheduled_jobs == 1
+
+    async def test_a_deleted_job_does_not_count(self, engine: Engine) -> None:
+        [first, second] = new_ids(2)
+        for name in (first, second):
+            await engine.metadata.commit(_scheduled(name))
+        deleted = as_stored(_scheduled(first, status=JobStatus.DELETED))
+        await engine.metadata.commit(deleted)
+        assert (await engine.metadata.usage(CALLER)).scheduled_jobs == 1
+        await engine.metadata.commit(Removed(as_stored(_scheduled(second))))
+        assert (await engine.metadata.usage(CALLER)).scheduled_jobs == 0
+
+
 def _run_of(job: Job) -> RunId:
     assert job.latest_run_id
     return job.latest_run_id
@@ -258,18 +407,51 @@ async def _listed(engine: Engine, status: JobStatus | None) -> list[str]:
 
 
 async def _live(engine: Engine, size: int) -> Sequence[tuple[Run, Job]]:
-    listed: list[tuple[Run, Job]] = []
-    after = ""
-    while page := await engine.metadata.live_runs(limit=size, after=after):
-        listed += page
-        after = page[-1][0].id
-    return listed
+    return await joined(
+        lambda after: engine.metadata.live_runs(limit=size, after=after),
+        lambda row: row[0].id,
+        size=size,
+        start="",
+    )
 
 
 async def _of_run(engine: Engine, kind: type[RowOfRun], run_id: RunId, size: int) -> list[RowOfRun]:
-    listed: list[RowOfRun] = []
-    after: Key | None = None
-    while page := await engine.metadata.of_run(kind, run_id, limit=size, after=after):
-        listed += page
-        after = key_of(listed[-1])
-    return listed
+    return await joined(
+        lambda after: engine.metadata.of_run(kind, run_id, limit=size, after=after),
+        key_of,
+        size=size,
+    )
+
+
+def _due_row(kind: type, at: datetime, **changes: object) -> OutboxEvent | Job:
+    if kind is Job:
+        return a_scheduled_job(next_fire_at=at, **changes)
+    return an_event(due_at=at, **changes)
+
+
+async def _due(engine: Engine, kind: type[DueRow], *, limit: int = 9) -> Sequence[DueRow]:
+    channel = Channel.WEBHOOK if kind is OutboxEvent else None
+    return await engine.metadata.due(kind, channel=channel, limit=limit)
+
+
+def a_scheduled_job(**changes: object) -> Job:
+    job = a_job(
+        id=JOB,
+        type=JobType.SCHEDULED,
+        status=JobStatus.CLOSED,
+        latest_run_id=None,
+        schedule=HOURLY,
+        next_fire_at=NOON,
+    )
+    return msgspec.structs.replace(job, **changes)
+
+
+async def _given_run(engine: Engine, job: str, run: str, *, caller: CallerId = CALLER) -> Run:
+    made = a_run(id=RunId(run), job_id=JobId(job), caller=caller)
+    owner = a_job(id=JobId(job), latest_run_id=made.id, caller=caller)
+    await engine.metadata.commit(owner, made)
+    return as_stored(made)
+
+
+def _scheduled(name: str, **changes: object) -> Job:
+    return a_scheduled_job(id=JobId(name), **changes)

@@ -30,12 +30,10 @@ from conveyor.domain.schedule import (
 from conveyor.domain.signing import SigningKey, SigningKeys
 from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.errors import KeyTaken, Stale
-from conveyor.ports.metadata import MOST_CHANGES, Change, Key, Metadata, Removed, Row, key_of
+from conveyor.ports.metadata import MOST_CHANGES, Change, Metadata, Removed, Row, key_of
 from conveyor.testing.clock import NOON
-from conveyor.testing.contracts.due import DueContract
-from conveyor.testing.contracts.engine import TICK, Engine
-from conveyor.testing.contracts.listings import ListingContract
-from conveyor.testing.contracts.usage import UsageContract
+from conveyor.testing.contracts.engine import SECOND, TICK, Engine, joined
+from conveyor.testing.contracts.listings import DueContract, ListingContract, UsageContract
 from conveyor.testing.factories import (
     CALLER,
     EVENT,
@@ -56,7 +54,6 @@ from conveyor.testing.factories import (
     signing_keys,
 )
 
-SECOND = timedelta(seconds=1)
 STRANGER = CallerId("stranger")
 KINDS: Mapping[type[Row], Callable[..., Any]] = {
     Job: a_job,
@@ -176,12 +173,9 @@ class KindsContract:
         rows = [KINDS[kind](**{field: name}) for name in new_ids(5)]
         await engine.metadata.commit(*reversed(rows))
 
-        listed: list[Row] = []
-        after: Key | None = None
-        while page := await engine.metadata.page(kind, limit=size, after=after):
-            assert len(page) <= size
-            listed += page
-            after = key_of(listed[-1])
+        listed = await joined(
+            lambda after: engine.metadata.page(kind, limit=size, after=after), key_of, size=size
+        )
 
         assert listed == [as_stored(row) for row in rows]
 
@@ -309,7 +303,7 @@ class IdempotencyContract:
         assert await engine.metadata.get(Job, JOB) is None
         assert await engine.metadata.get(Run, RUN) is None
 
-    async def test_a_taken_key_is_told_rather_than_a_stale_row(self, engine: Engine) -> None:
+    async def test_a_taken_key_is_reported_before_a_stale_row(self, engine: Engine) -> None:
         await engine.metadata.commit(a_job(), a_run(), an_idempotency_record())
 
         with pytest.raises(KeyTaken):
@@ -319,11 +313,11 @@ class IdempotencyContract:
         await engine.metadata.commit(an_idempotency_record())
         engine.clock.advance(_life_of_a_claim(engine) + SECOND)
         assert await engine.metadata.get(IdempotencyRecord, (CALLER, "key")) is None
-        anew = an_idempotency_record(status=202, expires_at=engine.clock.now() + SECOND)
+        new = an_idempotency_record(status=202, expires_at=engine.clock.now() + SECOND)
 
-        await engine.metadata.commit(anew)
+        await engine.metadata.commit(new)
 
-        assert await engine.metadata.get(IdempotencyRecord, (CALLER, "key")) == anew
+        assert await engine.metadata.get(IdempotencyRecord, (CALLER, "key")) == new
 
     async def test_expired_claims_are_cleared_so_many_at_a_time(self, engine: Engine) -> None:
         await engine.metadata.commit(*[an_idempotency_record(key=f"old {n}") for n in range(5)])
@@ -357,7 +351,7 @@ class MetadataContract(
     DueContract,
     UsageContract,
 ):
-    """All that steps rely on. An engine passes by giving an `engine` fixture."""
+    """All that steps rely on. An engine passes by providing an `engine` fixture."""
 
 
 async def _get(engine: Engine, row: Row) -> Row | None:

@@ -1,4 +1,4 @@
-"""What every message queue must do, and no more: it may repeat, delay and forget to answer."""
+"""What every message queue must do. It may deliver twice, deliver late and return nothing."""
 
 from dataclasses import dataclass
 from datetime import timedelta

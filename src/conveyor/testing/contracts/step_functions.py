@@ -1,4 +1,4 @@
-"""What anything must do that tells states by their token."""
+"""What every adapter that calls back to Step Functions must do."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,14 +16,16 @@ OUTPUT: dict[str, Any] = {"status": "completed", "stats": {"total": 3}, "text": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBench:
-    """Something that tells, states that wait, and what an emulator of them cannot do."""
+    """An adapter, states that wait, and what the emulator of them cannot do."""
 
     tokens: StepFunctions
-    start: Callable[[], str]  # a state that waits; its token
-    outcome: Callable[[str], dict[str, Any]]  # what it went on with: `output`, or `error`, `cause`
+    start: Callable[[], str]  # starts a state that waits, and returns its token
+    outcome: Callable[
+        [str], dict[str, Any]
+    ]  # what the state received: `output`, or `error` and `cause`
     keeps_causes: bool = True
-    calls_the_ended_invalid: bool = False  # which is trouble anywhere else
-    knows_late_failures: bool = True  # a failure for a token that was told is answered `TaskClosed`
+    calls_the_ended_invalid: bool = False  # AWS gives that answer for a wrong region
+    knows_late_failures: bool = True  # a failure after the first callback is answered `TaskClosed`
 
 
 class StepFunctionsContract:

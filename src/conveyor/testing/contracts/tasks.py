@@ -8,15 +8,23 @@ import pytest
 
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import FINAL, NewRow, Task, TaskStatus, as_listed
+from conveyor.domain.task import (
+    FINAL,
+    NewRow,
+    SettleDecision,
+    Task,
+    TaskStatus,
+    as_listed,
+    in_brief,
+)
 from conveyor.ports.tasks import TaskPage
 from conveyor.testing.contracts.engine import Engine, claim, given_tasks, rows, settle, stored
 from conveyor.testing.contracts.heavy_rows import HeavyRowsContract
-from conveyor.testing.contracts.lapsed import LapsedContract
 from conveyor.testing.factories import (
     OTHER_RUN,
     RUN,
     a_task_spec,
+    held,
     inherited_as,
     new_tasks,
     new_tasks_at,
@@ -33,6 +41,8 @@ FILTERS = [
     frozenset({TaskStatus.PENDING, TaskStatus.FAILED}),
     frozenset(TaskStatus),
 ]
+OVERDUE = timedelta(seconds=30)
+A_MOMENT = timedelta(milliseconds=1)
 
 
 class AddingContract:
@@ -338,6 +348,51 @@ class DiscardingContract:
         assert await engine.tasks.discard(OTHER_RUN, limit=9) == 0
 
 
+class LapsedContract:
+    async def test_a_lease_that_is_overdue_is_shown_and_left_alone(self, engine: Engine) -> None:
+        await given_tasks(engine, 2)
+        [task] = await claim(engine)
+        engine.clock.advance(engine.lease + OVERDUE - A_MOMENT)
+        assert list(await engine.tasks.lapsed(overdue=OVERDUE, limit=9)) == []
+        engine.clock.advance(A_MOMENT)
+
+        shown = list(await engine.tasks.lapsed(overdue=OVERDUE, limit=9))
+
+        assert shown == [held(task)]
+        assert (await stored(engine, task)).status is TaskStatus.PROCESSING
+        assert list(await engine.work.release_lapsed(overdue=OVERDUE, limit=9)) == shown
+        assert list(await engine.tasks.lapsed(overdue=OVERDUE, limit=9)) == []
+
+    async def test_no_more_leases_are_shown_than_asked_for(self, engine: Engine) -> None:
+        await given_tasks(engine, 3)
+        await claim(engine, 3)
+        engine.clock.advance(engine.lease)
+
+        assert len(await engine.tasks.lapsed(overdue=timedelta(), limit=2)) == 2
+
+    async def test_histories_of_many_tasks_are_those_of_each(self, engine: Engine) -> None:
+        await given_tasks(engine, 6)
+        await given_tasks(engine, 2, OTHER_RUN)
+        await _work_on(engine, RUN, 5, to_retry(delay=timedelta()))
+        await _work_on(engine, OTHER_RUN, 2, scraped())
+        engine.clock.advance(timedelta(hours=1))
+        await _work_on(engine, RUN, 5, scraped())
+        tasks = list((await engine.tasks.page(RUN, limit=9)).tasks)
+
+        found = await engine.tasks.histories(RUN, after=0, up_to=4)
+
+        expected = {
+            task.id: [in_brief(line) for line in lines]
+            for task in tasks[1:5]
+            if (lines := list(await engine.tasks.history(RUN, task.id)))
+        }
+        assert len(expected) >= 3
+        assert {name: list(lines) for name, lines in found.items()} == expected
+
+    async def test_a_run_without_rows_has_no_histories(self, engine: Engine) -> None:
+        assert dict(await engine.tasks.histories(RunId("nobody"), after=-1, up_to=9)) == {}
+
+
 class TasksContract(
     AddingContract,
     InheritingContract,
@@ -347,7 +402,7 @@ class TasksContract(
     HeavyRowsContract,
     LapsedContract,
 ):
-    """All that readers rely on. An engine passes by giving an `engine` fixture."""
+    """All that readers rely on. An engine passes by providing an `engine` fixture."""
 
 
 async def _given_all_sorts(engine: Engine) -> list[Task]:
@@ -379,3 +434,9 @@ async def _discard(engine: Engine) -> int:
     while portion := await engine.tasks.discard(RUN, limit=5):
         gone += portion
     return gone
+
+
+async def _work_on(engine: Engine, run_id: RunId, count: int, decision: SettleDecision) -> None:
+    tasks: list[Task] = await claim(engine, count, run_id)
+    for task in tasks:
+        assert await settle(engine, task, decision)

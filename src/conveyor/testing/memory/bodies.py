@@ -11,7 +11,7 @@ CHUNK = 64 * 1024
 
 
 class MemorySpool:
-    """A spool that memory bounds; good enough where pages are small."""
+    """A spool in memory, for tests with small pages."""
 
     def __init__(self) -> None:
         self._content = bytearray()
@@ -99,4 +99,4 @@ def _whole(content: bytes | Spool) -> bytes:
         return content
     if isinstance(content, MemorySpool):
         return content.whole()
-    raise TypeError("a body's spool must come from the bodies that are to keep it")
+    raise TypeError(f"a spool must be made by the store that keeps it, got {content!r}")

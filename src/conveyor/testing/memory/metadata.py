@@ -69,9 +69,7 @@ class MemoryMetadata:
         kind: JobType | None = None,
     ) -> Sequence[tuple[Job, Run | None]]:
         asked = [
-            job
-            for job in self._all(Job)
-            if job.caller == caller and _is_asked_for(job, status, kind)
+            job for job in self._all(Job) if job.caller == caller and _is_wanted(job, status, kind)
         ]
         return [
             (job, self._table(Run).get(job.latest_run_id) if job.latest_run_id else None)
@@ -153,8 +151,8 @@ class MemoryMetadata:
     def _check_key(self, change: Change) -> None:
         if not isinstance(change, IdempotencyRecord):
             return
-        standing = self._table(IdempotencyRecord).get(key_of(change))
-        if standing and not self._has_expired(standing):
+        stored = self._table(IdempotencyRecord).get(key_of(change))
+        if stored and not self._has_expired(stored):
             raise KeyTaken(f"idempotency key {change.key!r} is taken")
 
     def _check_version(self, change: Change) -> None:
@@ -179,7 +177,7 @@ class MemoryMetadata:
 
 
 def within(rows: Sequence[AnyRow], limit: int) -> Sequence[AnyRow]:
-    """The first rows, as many as a page may hold."""
+    """The first rows, as many as fit into a page."""
     used = list(accumulate(len(msgspec.json.encode(row)) for row in rows[:limit]))
     return rows[: max(bisect_right(used, LISTING_BYTES), 1)] if used else []
 
@@ -195,7 +193,7 @@ def _due_at(row: Job | OutboxEvent, channel: Channel | None) -> Any:
     return row.due_at if row.channel is channel else None
 
 
-def _is_asked_for(job: Job, status: JobStatus | None, kind: JobType | None) -> bool:
+def _is_wanted(job: Job, status: JobStatus | None, kind: JobType | None) -> bool:
     fits = job.status is not JobStatus.DELETED if status is None else job.status is status
     return fits and (kind is None or job.type is kind)
 

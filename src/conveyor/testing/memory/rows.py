@@ -1,4 +1,4 @@
-"""The rows behind tasks, claims and work in memory. Every move is the domain's own function."""
+"""The rows behind tasks, claims and work in memory. Functions of the domain make every change."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -29,11 +29,11 @@ class Rows:
         self._counts: dict[RunId, Counts] = {}
 
     def add(self, run_id: RunId, new: NewRow) -> bool:
-        """Whether the task was new."""
+        """Add a row, and return whether it was new."""
         rows = self._runs.setdefault(run_id, {})
         if new.id in rows:
             return False
-        rows[new.id] = self._born(run_id, new)
+        rows[new.id] = self._new_row(run_id, new)
         return True
 
     def get(self, run_id: RunId, task_id: TaskId) -> Task | None:
@@ -72,14 +72,14 @@ class Rows:
         return claimed
 
     def release(self, task: Task) -> Held:
-        """The claim that ended so."""
+        """Release a task whose lease lapsed, and return the claim that held it."""
         released = life.release(task, self._clock.now())
         self._note_lost_worker(task, released)
         self._keep(released)
         return Held(task.run_id, task.id, task.claim_no)
 
     def renew(self, held: Held) -> bool:
-        """Whether the claim stood."""
+        """Renew a claim, and return whether it still held its task."""
         task = self.get(held.run_id, held.task_id)
         if task is None:
             return False
@@ -90,7 +90,7 @@ class Rows:
         return True
 
     def settle(self, ending: Settlement) -> bool:
-        """Whether the claim held its task."""
+        """Settle a claim, and return whether it still held its task."""
         task = self.get(ending.run_id, ending.task_id)
         if task is None:
             return False
@@ -124,26 +124,17 @@ class Rows:
             del self._runs[task.run_id]
             self._counts.pop(task.run_id, None)
 
-    def _born(self, run_id: RunId, new: NewRow) -> Task:
+    def _new_row(self, run_id: RunId, new: NewRow) -> Task:
         now = self._clock.now()
-        if new.inherited:
-            return Task(
-                run_id=run_id,
-                id=new.id,
-                index=new.index,
-                spec=new.spec,
-                due_at=None,
-                updated_at=now,
-                **msgspec.structs.asdict(new.inherited),
-            )
+        own = {"created_at": now, "due_at": now}
+        inherited = new.inherited and msgspec.structs.asdict(new.inherited) | {"due_at": None}
         return Task(
             run_id=run_id,
             id=new.id,
             index=new.index,
             spec=new.spec,
-            created_at=now,
             updated_at=now,
-            due_at=now,
+            **(inherited or own),
         )
 
     def _keep(self, task: Task) -> Task:

@@ -1,4 +1,4 @@
-"""Step Functions in memory: a model for tests."""
+"""Step Functions in memory, for tests."""
 
 from conveyor.ports.step_functions import Answer, Sent, TaskClosed
 

@@ -72,7 +72,7 @@ class MemoryTasks:
 
 
 def _page(tasks: Iterable[Task], limit: int) -> TaskPage:
-    """The first tasks, as many as fit."""
+    """The first tasks, as many as fit into a page."""
     near, room = list(islice(tasks, limit)), PAGE_BYTES
     for count, task in enumerate(near):
         room -= size_of(task)
