@@ -1,6 +1,6 @@
 """How metadata is listed: jobs, runs and events in pages, what is due, and the usage of a caller."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -241,7 +241,8 @@ class ListingContract:
         assert not await _of_run(engine, Batch, RunId("another"), size)
 
 
-each_due_kind = pytest.mark.parametrize("kind", [OutboxEvent, Job])
+DUE_KINDS: Mapping[type, Channel | None] = {OutboxEvent: Channel.WEBHOOK, Job: None}
+each_due_kind = pytest.mark.parametrize("kind", DUE_KINDS)
 
 
 class DueContract:
@@ -430,8 +431,7 @@ def _due_row(kind: type, at: datetime, **changes: object) -> OutboxEvent | Job:
 
 
 async def _due(engine: Engine, kind: type[DueRow], *, limit: int = 9) -> Sequence[DueRow]:
-    channel = Channel.WEBHOOK if kind is OutboxEvent else None
-    return await engine.metadata.due(kind, channel=channel, limit=limit)
+    return await engine.metadata.due(kind, channel=DUE_KINDS[kind], limit=limit)
 
 
 def a_scheduled_job(**changes: object) -> Job:
