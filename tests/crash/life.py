@@ -269,7 +269,7 @@ async def a_life(folder: Path, deaths: Deaths) -> AsyncIterator[Life]:
         seen = {name: watched(getattr(raw, name), name, deaths) for name in PORTS}
         wired = msgspec.structs.replace(settings, step_functions="aws:")
         service = build_service(wired, replace(raw, **seen), SIZES)
-        service.steps.dispatcher.dice.seed(1)
+        service.steps.dispatcher.rng.seed(1)
         life = Life(
             deaths=deaths,
             clock=clock,

@@ -47,7 +47,7 @@ def a_dispatcher(
         settle=settle.settle,
         settle_final=settle.settle_final,
         config=config or quick(),
-        dice=Random(7),
+        rng=Random(7),
     )
     return dispatcher
 

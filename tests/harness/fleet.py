@@ -212,7 +212,7 @@ class Fleet:
             settle=settle.settle,
             settle_final=settle.settle_final,
             config=self.config(self.places),
-            dice=dice,
+            rng=dice,
         )
         return dispatcher
 

@@ -1,50 +1,49 @@
-"""A live run as this process serves it: the one owner of what changes while it is served.
+"""A live run as this process serves it: the only owner of what changes while it is served.
 
 A task of a run passes through these states. Each arrow is a method of `ActiveRun`, which changes all
 counters that the move concerns; no other module changes them.
 
-    expect -> accept -+-> give_permit -> (waits for its host) -> began -> finish -> settled
-                      +-> prefetch.tasks -> give_permit ...
-                      +-> hand_back -> settled
+    begin_claim -> accept -+-> give_permit -> (waits for its host) -> begin_call -> finish_call -> settled
+                           +-> prefetch.tasks -> give_permit ...
+                           +-> hand_back -> settled
 
 | invariant | kept by |
 |---|---|
-| `pending` and `prefetch.pending` are the tasks of claims that the engine has not answered | `expect`, `unexpect` |
+| `pending` and `prefetch.pending` are the tasks of claims that the engine has not answered | `begin_claim`, `end_claim` |
 | `unsettled` is the number of tasks claimed and not settled | `accept`, `settled` |
-| `calls` is the number of tasks that have a permit and are not finished | `give_permit`, `finish`, `hand_back` |
-| the key's `under_way` is the calls that began, and `pending`, over all runs of the key | `expect`, `unexpect`, `began`, `finish` |
+| `calls` is the number of tasks that have a permit and are not finished | `give_permit`, `finish_call`, `hand_back` |
+| the key's `under_way` is the calls that began, and `pending`, over all runs of the key | `begin_claim`, `end_claim`, `begin_call`, `finish_call` |
 | a permit belongs to one call or is in `idle_permits` | `give_permit`, `keep_permit`, `take_idle_permits` |
-| a run with pending or unsettled tasks stays in the map | `is_served`, which `Discovery` asks |
+| a run with pending or unsettled tasks stays in the map of live runs | `is_served`, which `Discovery` checks |
+
+No method awaits, so no other coroutine sees a move half done.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple
 
 from conveyor.domain.breaker import FAILURES, HealthSignal, RefusedKeys
-from conveyor.domain.concurrency import (
-    ACCOUNT_COOL_DOWN,
-    LONGEST_COOL_DOWN,
-    ConcurrencyLimiter,
-)
+from conveyor.domain.concurrency import ACCOUNT_COOL_DOWN, LONGEST_COOL_DOWN, ConcurrencyLimiter
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job
-from conveyor.domain.run import Run
+from conveyor.domain.run import PauseState, Run
 from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
 from conveyor.ports.clock import Clock
-from conveyor.steps.dispatch.prefetch import Prefetch
 from conveyor.steps.shared.attempt import Assignment, Fetched, Result
 
-SHORT_WAIT = timedelta(seconds=5)  # a longer one means more than too many calls at once
+SHORT_WAIT = timedelta(seconds=5)  # a longer one means more than too many concurrent calls
+RATE_WINDOW = 0.05  # seconds over which finished calls are counted for a rate
+PREFETCH_PER_CALL = 2  # prefetched tasks for each call under way, at most
 
 
 class ClaimGrant(NamedTuple):
-    """What is about to be claimed of a run."""
+    """What the dispatcher is about to claim of a run."""
 
-    calls: int  # to start at once, each with a permit
+    calls: int  # tasks to start at once, each with a permit
     prefetch: int
 
 
@@ -55,8 +54,8 @@ class InFlight:
     task: Task
     run: "ActiveRun"
     group: asyncio.TaskGroup
-    permit: str | None = None  # none before its call starts, and once the next call has it
-    worker: asyncio.Task[None] | None = None  # none until its call begins
+    permit: str | None = None  # None before its call starts, and once the next call has it
+    worker: asyncio.Task[None] | None = None  # None until its call begins
     began_at: float = 0.0  # when its call did
     # Finished or handed back. Its worker may be busy with the next task by now, and must not be
     # cancelled for this one.
@@ -73,11 +72,7 @@ class KeyState:
     clock: Clock
 
     def learn(self, result: Result, now: float, began_at: float) -> Result:
-        """Take up what a call says about its key, and return the result that must be settled.
-
-        A refusal of the account says nothing if a call that began later was served: the account has
-        paid since, and the task goes back uncharged.
-        """
+        """Record what a call shows about its key, and return the result that must be settled."""
         limiter = self.limiter
         match result:
             case Fetched(limit=limit):
@@ -85,6 +80,7 @@ class KeyState:
                 if limit is not None:
                     limiter.advertise(limit)
             case AccountBlocked(spend=spend) if began_at < limiter.served_from:
+                # A call that began later was served: the account has been paid since this refusal.
                 return Interrupted(spend=spend)
             case AccountBlocked(reason, detail):
                 self.refused_keys.refuse(self.digest, reason, detail, now, self.clock.now())
@@ -103,6 +99,7 @@ class KeyState:
                     limiter.close(now, min(wait, LONGEST_COOL_DOWN))
             case _:
                 limiter.succeeded()
+        # The gateway accepted the key. Calls end in any order, so only a later start counts.
         limiter.served_from = max(limiter.served_from, began_at)
         self.refused_keys.serve(self.digest, began_at)
         return result
@@ -110,42 +107,77 @@ class KeyState:
 
 @dataclass(slots=True)
 class HostSlots:
-    """The calls of a run to each host, at most `most` at a time; no limit if that is None."""
+    """The concurrent calls of a run to each host, at most `limit`; unlimited if that is None."""
 
-    most: int | None
+    limit: int | None
     calls: Counter[str] = field(default_factory=Counter)  # under way, by host
     waiting: dict[str, list[InFlight]] = field(default_factory=dict)
 
-    def take(self, one: InFlight) -> bool:
-        """Take a slot of the task's host. If there is none the task waits for one."""
-        if self.most is None:
+    def take(self, entry: InFlight) -> bool:
+        """Take a slot of the task's host. If none is free the task waits for one."""
+        if self.limit is None:
             return True
-        host = host_of(one.task.spec.url)
-        if self.calls[host] >= self.most:
-            self.waiting.setdefault(host, []).append(one)
+        host = host_of(entry.task.spec.url)
+        if self.calls[host] >= self.limit:
+            self.waiting.setdefault(host, []).append(entry)
             return False
         self.calls[host] += 1
         return True
 
-    def pass_on(self, one: InFlight) -> InFlight | None:
-        """Give the slot of a finished call to the next task that waits for its host."""
-        if self.most is None:
+    def release(self, entry: InFlight) -> InFlight | None:
+        """Release the slot of a finished call; return the waiting task that has it now, if any."""
+        if self.limit is None:
             return None
-        host = host_of(one.task.spec.url)
+        host = host_of(entry.task.spec.url)
         if waiting := self.waiting.get(host):
             return waiting.pop(0)
         self.waiting.pop(host, None)
         self.calls[host] -= 1
+        # Empty entries are removed: a run may have millions of hosts.
         if not self.calls[host]:
             del self.calls[host]
         return None
 
-    def remove(self, one: InFlight) -> None:
-        self.waiting[host_of(one.task.spec.url)].remove(one)
+    def remove(self, entry: InFlight) -> None:
+        self.waiting[host_of(entry.task.spec.url)].remove(entry)
 
     def take_all(self) -> list[InFlight]:
         waiting, self.waiting = self.waiting, {}
-        return [one for tasks in waiting.values() for one in tasks]
+        return [entry for entries in waiting.values() for entry in entries]
+
+
+@dataclass(slots=True, kw_only=True)
+class Prefetch:
+    """Tasks of a run that are claimed before there is a permit for their calls.
+
+    Where pages load quickly, a run would wait for the engine rather than for the gateway. So it
+    claims in advance as many tasks as calls finished lately within `horizon`, at most two for each
+    call under way. A prefetched task has a claim, but no permit and no place. It starts with the
+    permit of the next call that finishes, in the same coroutine. Where pages load slowly the rate
+    is low and nothing is prefetched. With message queues nothing is, because a message counts its
+    receives.
+    """
+
+    horizon: timedelta
+    pending: int = 0  # in claims that the engine has not answered
+    tasks: deque[InFlight] = field(default_factory=deque)
+    finished: int = 0  # calls since `rated_at`
+    rated_at: float = 0.0
+    rate: float = 0.0  # calls that finish in a second
+
+    def room(self, calls: int) -> int:
+        """How many more tasks to prefetch, with so many calls under way."""
+        wanted = min(int(self.rate * self.horizon.total_seconds()), PREFETCH_PER_CALL * calls)
+        return max(wanted - len(self.tasks) - self.pending, 0)
+
+    def count_finished(self, now: float) -> None:
+        self.finished += 1
+        if (passed := now - self.rated_at) > RATE_WINDOW:
+            self.rate, self.finished, self.rated_at = self.finished / passed, 0, now
+
+    def take_all(self) -> list[InFlight]:
+        tasks, self.tasks = self.tasks, deque()
+        return list(tasks)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -157,14 +189,14 @@ class ActiveRun:
     claim_size: int  # tasks that make a claim worth its round trip
     prefetch: Prefetch
     hosts: HostSlots
-    pending: int = 0  # calls to start of claims that are under way
+    pending: int = 0  # calls to start, of claims that the engine has not answered
     calls: int = 0
     unsettled: int = 0
     idle_permits: list[str] = field(default_factory=list)  # for the next calls
     small_claims_at: float = 0.0  # until then only claims of `claim_size` are made
     permits_wait_until: float = 0.0  # a few permits wait for more
     idle_until: float = 0.0  # nothing was due
-    idle: float = 0.0  # seconds of the last idling; doubles
+    idle: float = 0.0  # seconds of the last rest; doubles
     is_gone: bool = False  # no longer live: nothing new starts
     probed_at: float = 0.0  # when a task of it was last a probe of the gateway
 
@@ -176,7 +208,8 @@ class ActiveRun:
 
     @property
     def is_open(self) -> bool:
-        return not self.is_gone and not self.run.is_paused
+        # Several times for each task, so without a call of `Run.is_paused`.
+        return not self.is_gone and self.run.pause_state is not PauseState.PAUSED
 
     @property
     def is_served(self) -> bool:
@@ -189,7 +222,7 @@ class ActiveRun:
         return self.unsettled - len(self.prefetch.tasks)
 
     def room(self) -> int:
-        """How many more calls may start, by the run's own cap and that of its key."""
+        """How many more calls may start, by the caps of the job and of the API key."""
         if not self.is_open:
             return 0
         return min(self.job.max_inflight - self.calls - self.pending, self.key.limiter.room())
@@ -236,15 +269,19 @@ class ActiveRun:
 
     # The moves of a task.
 
-    def expect(self, calls: int, prefetch: int) -> ClaimGrant:
-        """Count what is about to be claimed. Runs of one key share its limit, so it counts there."""
+    def begin_claim(self, calls: int, prefetch: int) -> ClaimGrant:
+        """Count what is about to be claimed.
+
+        Without that, the other claim loops would grant the same places while the engine answers.
+        It counts for the key as well, because runs of one key share its limit.
+        """
         self.pending += calls
         self.key.limiter.under_way += calls
         self.prefetch.pending += prefetch
         return ClaimGrant(calls, prefetch)
 
-    def unexpect(self, grant: ClaimGrant) -> None:
-        """The claim was answered or has failed: what it gave is counted as accepted by now."""
+    def end_claim(self, grant: ClaimGrant) -> None:
+        """The claim was answered or has failed. The tasks it returned are accepted by now."""
         self.pending -= grant.calls
         self.key.limiter.under_way -= grant.calls
         self.prefetch.pending -= grant.prefetch
@@ -253,58 +290,58 @@ class ActiveRun:
         self.unsettled += 1
         return InFlight(task, self, group)
 
-    def give_permit(self, one: InFlight) -> bool:
-        """Give a task an idle permit; False if it must wait for others of its host all the same."""
-        one.permit = self.idle_permits.pop()
+    def give_permit(self, entry: InFlight) -> bool:
+        """Give a task an idle permit; False if it must also wait for a slot of its host."""
+        entry.permit = self.idle_permits.pop()
         self.calls += 1
-        return self.hosts.take(one)
+        return self.hosts.take(entry)
 
-    def began(self, one: InFlight, now: float) -> None:
+    def begin_call(self, entry: InFlight, now: float) -> None:
         self.key.limiter.under_way += 1
-        one.began_at = now
+        entry.began_at = now
 
-    def finish(self, one: InFlight, result: Result, now: float) -> Result:
-        """Count a call that is over, and return its result as it must be settled."""
+    def finish_call(self, entry: InFlight, result: Result, now: float) -> Result:
+        """Count a call that is over, and return the result that must be settled."""
         self.calls -= 1
         self.key.limiter.under_way -= 1
         self.prefetch.count_finished(now)
-        one.is_finished = True
-        result = self.key.learn(result, now, one.began_at)
+        entry.is_finished = True
+        result = self.key.learn(result, now, entry.began_at)
         if isinstance(result, AccountBlocked):
-            self.is_gone = True
+            self.is_gone = True  # settling this result fails the run
         return result
 
-    def keep_permit(self, one: InFlight, now: float) -> bool:
+    def keep_permit(self, entry: InFlight, now: float) -> bool:
         """Keep the permit of a finished call for the next one, if there may be one."""
-        if one.permit is None or self.is_gone or self.key.limiter.closed_until > now:
+        if entry.permit is None or self.is_gone or self.key.limiter.closed_until > now:
             return False
-        self.idle_permits.append(one.permit)
-        one.permit = None
+        self.idle_permits.append(entry.permit)
+        entry.permit = None
         return True
 
     def next_prefetched(self) -> InFlight | None:
-        """The prefetched task that may follow a call that finished.
+        """Take the prefetched task that may start in place of a finished call.
 
-        None if the key has no room, or another run of the key waits for it: the next claim round
-        shares it fairly.
+        None if the key has no room, or another run waits for room of the same key: the next claim
+        round shares it fairly.
         """
         limiter = self.key.limiter
         if self.prefetch.tasks and limiter.room() > 0 and not limiter.is_contended:
             return self.prefetch.tasks.popleft()
         return None
 
-    def hand_back(self, one: InFlight) -> None:
-        """Give up a task whose call has not begun."""
-        if one.permit:
+    def hand_back(self, entry: InFlight) -> None:
+        """Count a task out whose call has not begun."""
+        if entry.permit:
             self.calls -= 1
-        one.is_finished = True
+        entry.is_finished = True
 
-    def withdraw(self, one: InFlight) -> None:
+    def withdraw(self, entry: InFlight) -> None:
         """Remove a task from where it waits: for a permit, or for its host."""
-        if one.permit is None:
-            self.prefetch.tasks.remove(one)
+        if entry.permit is None:
+            self.prefetch.tasks.remove(entry)
         else:
-            self.hosts.remove(one)
+            self.hosts.remove(entry)
 
     def withdraw_all(self) -> list[InFlight]:
         """Remove all tasks that wait for a permit or for their host."""
@@ -320,7 +357,7 @@ class ActiveRun:
         return max(len(self.idle_permits) - (self.pending - grant_calls), 0)
 
     def take_idle_permits(self, *, keep: int = 0) -> Sequence[str]:
-        """Take the idle permits out, but for the first `keep`."""
+        """Remove and return the idle permits, except the first `keep`."""
         self.idle_permits, taken = self.idle_permits[:keep], self.idle_permits[keep:]
         return taken
 

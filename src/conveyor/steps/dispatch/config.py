@@ -1,11 +1,11 @@
-"""The figures that a dispatcher works by."""
+"""The limits and intervals of a dispatcher."""
 
 from dataclasses import dataclass
 from datetime import timedelta
 
-SETTLE_LOOPS = 3  # groups being settled at once: one writes bodies while another commits
-BATCH_WAIT = timedelta(milliseconds=5)  # for which a claim or a settle waits to become a batch
-IDLE_RUNS = 500  # more idle runs are each asked less often, so that all of them cost no more
+SETTLE_LOOPS = 3  # groups settled concurrently: one writes bodies while another commits
+BATCH_WAIT = timedelta(milliseconds=5)  # how long a small claim or settle waits for more tasks
+IDLE_RUNS = 500  # with more runs than this, each idle one is polled less often
 PROBE_CHOICE = 20  # tasks claimed for a probe of the gateway, to find one of another host
 
 
@@ -16,11 +16,11 @@ class DispatchConfig:
     resync: timedelta = timedelta(seconds=30)  # between reads of all live runs
     renewal: timedelta = timedelta(seconds=10)  # of leases and permits, well within a lease
     batch: int = 50  # tasks that make a claim or a settle worth its round trip
-    permit_wait: timedelta = timedelta()  # for which a few permits wait for more, before a claim
+    permit_wait: timedelta = timedelta()  # how long a few permits wait for more before a claim
     shortest_idle: timedelta = timedelta(milliseconds=20)  # of a run with nothing due
     longest_idle: timedelta = timedelta(milliseconds=500)
     unavailable_wait: timedelta = timedelta(seconds=1)  # until an engine is tried again
-    claim_loops: int = 3  # claims at once: one waits for the engine while another starts tasks
+    claim_loops: int = 3  # concurrent claims: one waits for the engine while another starts tasks
     # As many tasks are prefetched as a run is likely to start within this time.
     prefetch: timedelta = timedelta(milliseconds=40)
     grace: timedelta = timedelta(seconds=20)  # for running tasks when the program stops

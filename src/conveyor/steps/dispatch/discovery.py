@@ -2,15 +2,15 @@
 
 | source | read | finds |
 |---|---|---|
-| `wake` | at once | runs that this process has changed |
-| new live runs | every second, by ids of the last minute | runs of other processes |
+| runs passed to `wake` | at once | changes made by this process |
+| live runs with ids of the last minute | every second | new runs of other processes |
 | all live runs | every 30 s | everything else: pauses, runs that ended elsewhere |
 
 | invariant | kept by |
 |---|---|
 | a run leaves the map only when no claim and no task of it is under way | `_leave`, by `ActiveRun.is_served` |
 | runs of one API key share one `KeyState`; its `runs` is how many there are | `_join`, `_leave` |
-| what is known of a key is dropped once no run uses it and its wait is over | `_drop_unused_keys` |
+| a `KeyState` is dropped once no run uses it and its cool-down is over | `_drop_unused_keys` |
 """
 
 import asyncio
@@ -36,14 +36,13 @@ from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
-from conveyor.steps.dispatch.active_run import ActiveRun, HostSlots, KeyState
+from conveyor.steps.dispatch.active_run import ActiveRun, HostSlots, KeyState, Prefetch
 from conveyor.steps.dispatch.config import IDLE_RUNS, DispatchConfig
 from conveyor.steps.dispatch.permits import Permits
-from conveyor.steps.dispatch.prefetch import Prefetch
 from conveyor.steps.shared.attempt import Assignment
 
 PAGE = 1000
-OVERLAP = timedelta(minutes=1)  # between looks for new runs, for clocks that disagree
+OVERLAP = timedelta(minutes=1)  # how far the clocks of two processes may differ
 
 log = structlog.get_logger()
 
@@ -69,7 +68,7 @@ class Discovery:
         self.woken.set()
 
     async def refresh(self) -> None:
-        """Read the live runs that have changed, and those of other processes when it is time."""
+        """Read the runs that this process changed, and those of other processes when it is time."""
         changed, self.changed = self.changed, set()
         for run_id in changed:
             await self.look_at(run_id)
@@ -81,7 +80,7 @@ class Discovery:
             self._drop_unused_keys(now)
             self.resync_at = now + self.config.resync.total_seconds()
         elif now >= self.refresh_at:
-            # Ids begin with their time. The overlap finds runs of clocks that are somewhat behind.
+            # Ids begin with their time of creation, by the clock of the process that made them.
             recent = self.clock.now() - OVERLAP
             await self._join_all(after=ulid(int(recent.timestamp() * 1000), 0))
         else:
@@ -98,31 +97,35 @@ class Discovery:
         elif job := await self.metadata.get(Job, run.job_id):
             self._join(run, job)
 
-    async def leave_ended(self, silent: Iterable[ActiveRun]) -> None:
-        """Look at runs that gave no task: those that are over leave the map."""
-        for active in silent:
+    async def leave_ended(self, idle: Iterable[ActiveRun]) -> None:
+        """Read runs that had no task due: those that have ended leave the map.
+
+        Without this, a run that another process completed would be polled until the next resync.
+        """
+        for active in idle:
             if not active.unsettled:
                 run = await self.metadata.get(Run, active.id)
                 if run is None or not run.is_live:
                     self.wake(active.id)
 
-    def ready(self, dice: Random) -> list[ActiveRun]:
+    def ready(self, rng: Random) -> list[ActiveRun]:
         """The runs to claim tasks of now, shuffled so that ties are broken fairly."""
         now = self.clock.monotonic()
         ready = [run for run in self.runs.values() if run.is_ready(now) and run.demand()]
-        dice.shuffle(ready)
+        rng.shuffle(ready)
         return ready
 
     def held(self) -> dict[CallerId, int]:
-        """How many places each caller has, or is about to have."""
+        """How many places each caller has, pending claims included."""
         held: dict[CallerId, int] = defaultdict(int)
         for run in self.runs.values():
             held[run.run.caller] += run.places + run.pending
         return held
 
     def rest(self, runs: Iterable[ActiveRun]) -> None:
-        """Leave runs alone for a while that have nothing due, or no permit."""
+        """Claim nothing for a while of runs that have nothing due, or no permit."""
         now = self.clock.monotonic()
+        # Many idle runs rest longer, so that polling all of them costs no more than polling a few.
         longest = self.config.longest_idle * max(len(self.runs) / IDLE_RUNS, 1.0)
         for run in runs:
             run.rest(now, shortest=self.config.shortest_idle, longest=longest)
@@ -134,7 +137,7 @@ class Discovery:
         refused = self.refused_keys.get(active.key.digest)
         if refused is None:
             return None
-        # Computed from the date of the refusal: the same at every reading.
+        # Computed from the date of the refusal, so that listeners see the same value every time.
         closed_until = active.key.limiter.closed_until
         next_attempt_at = refused.since + timedelta(seconds=closed_until - refused.since_monotonic)
         return Waiting(
@@ -147,12 +150,13 @@ class Discovery:
     def sharing_key(self, run_id: RunId) -> list[RunId]:
         """The live runs that use the same API key."""
         active = self.runs.get(run_id)
-        return [one.id for one in self.runs.values() if active and one.key is active.key]
+        return [run.id for run in self.runs.values() if active and run.key is active.key]
 
     def reopen(self, digest: str) -> None:
-        """The gateway serves a key again: use it at once, beginning with a single call."""
+        """Use a key at once that the gateway serves again, beginning with a single call."""
         if key := self.keys.get(digest):
             key.limiter.closed_until = 0.0
+            # Refusals of calls that are still under way are older than this answer.
             key.limiter.served_from = self.clock.monotonic()
 
     def _drop_unused_keys(self, now: float) -> None:
@@ -179,9 +183,11 @@ class Discovery:
 
     def _join(self, run: Run, job: Job) -> None:
         try:
-            secret = context(job.caller, job.id)
-            api_key = self.encryption.decrypt(job.encrypted_key, context=secret)
+            api_key = self.encryption.decrypt(
+                job.encrypted_key, context=context(job.caller, job.id)
+            )
         except Unavailable as error:
+            # The run stays live: once the operator restores the encryption key, a resync joins it.
             log.critical("run.key.unreadable", job_id=job.id, run_id=run.id, why=str(error))
             return
         assignment = Assignment(
@@ -202,7 +208,7 @@ class Discovery:
         )
 
     def _key(self, digest: str) -> KeyState:
-        """The state of a key that one more run uses."""
+        """Return the state of a key, and count one more run that uses it."""
         key = self.keys.get(digest)
         if key is None:
             limiter = ConcurrencyLimiter(ceiling=self.config.concurrency)
@@ -219,7 +225,7 @@ class Discovery:
         return key
 
     async def _leave(self, run_id: RunId) -> None:
-        """Start nothing more of a run; drop it when its last task is settled."""
+        """Start nothing more of a run. It leaves the map now, or at a later resync once it is settled."""
         active = self.runs.get(run_id)
         if active is None:
             return

@@ -5,19 +5,22 @@
 
 - **Discover** keeps the map of live runs (`Discovery`).
 - **Claim**, in several loops: divide the free places fairly between the runs that are ready, reserve
-  permits, claim as many tasks in one call, start them. A loop that took nothing rests until
+  permits, claim that many tasks in one call, start them. A loop that claimed nothing waits until
   `capacity_changed`, or until a resting run is ready again.
 - **Fetch**: one coroutine for each call (`Fetcher`).
 - **Settle**, in several loops: write everything that has finished as one group.
 - **Renew**: one timer renews all leases and permits.
 
+A place is the right to have one task started and not settled; a process has `concurrency` of them. A
+permit is the right to one call of a job, over all processes.
+
 | invariant | kept by |
 |---|---|
 | tasks started and not settled are at most `concurrency`; prefetched ones are not started | `_free` |
-| a permit is reserved before a task is claimed for it; what is left over is released | `_claim_tasks` |
-| what a round is about to claim counts for its run, key and caller until the engine has answered | `_claim` |
+| a permit is reserved before a task is claimed for it; unused ones are released | `_claim_tasks` |
+| what a round is about to claim counts for its run, key and caller until the engine has answered | `ActiveRun.begin_claim`, `_claim` |
 | while the breaker is open only probes start; while storage is full only single pages | `_claim_round` |
-| no claim is cancelled half-way: at the stop the claim loops end first, then calls, then settling | `run` |
+| no claim is cancelled half-way: at a stop the claim loops end first, then calls, then settling | `run` |
 """
 
 import asyncio
@@ -46,11 +49,7 @@ from conveyor.steps.dispatch.active_run import ActiveRun, ClaimGrant, InFlight, 
 from conveyor.steps.dispatch.config import BATCH_WAIT, SETTLE_LOOPS, DispatchConfig
 from conveyor.steps.dispatch.discovery import Discovery
 from conveyor.steps.dispatch.fetcher import Fetcher
-from conveyor.steps.dispatch.gateway_health import (
-    CHECK_EVERY,
-    GatewayHealth,
-    never_answers,
-)
+from conveyor.steps.dispatch.gateway_health import CHECK_EVERY, GatewayHealth, never_answers
 from conveyor.steps.dispatch.permits import Permits
 from conveyor.steps.dispatch.storage_pause import StoragePause
 from conveyor.steps.shared.attempt import Assignment, FinishedAttempt, Result
@@ -71,11 +70,11 @@ class Dispatcher:
     attempt: InitVar[Callable[[Task, Assignment], Awaitable[Result]]]
     settle: Callable[[Sequence[FinishedAttempt]], Awaitable[bool | None]]  # whether all was stored
     settle_final: Callable[[Sequence[Task]], Awaitable[None]]
-    check: InitVar[Callable[[], Awaitable[bool]]] = never_answers  # the gateway for itself
+    check: InitVar[Callable[[], Awaitable[bool]]] = never_answers  # of the gateway's health
     policy: InitVar[RetryPolicy] = DEFAULT_POLICY
     config: DispatchConfig = field(default_factory=DispatchConfig)
     refused_keys: RefusedKeys = field(default_factory=RefusedKeys)
-    dice: random.Random = field(default_factory=random.Random)
+    rng: random.Random = field(default_factory=random.Random)
     permits: Permits = field(init=False)
     discovery: Discovery = field(init=False)
     health: GatewayHealth = field(init=False)
@@ -122,7 +121,7 @@ class Dispatcher:
         return self.discovery.runs
 
     def wake(self, run_id: RunId) -> None:
-        """A run is new, has new tasks or has ended: look at it now rather than soon."""
+        """Read a run at once: it is new, has new tasks or has ended."""
         self.discovery.wake(run_id)
 
     def waiting(self, run_id: RunId) -> Waiting | None:
@@ -133,12 +132,12 @@ class Dispatcher:
         return self.discovery.refused(run) or self.health.waiting() or self.storage.waiting()
 
     async def round(self) -> None:
-        """Take what is due, fetch it to its end, renew the leases and settle: without the loops."""
+        """Claim what is due, fetch all of it, renew the leases and settle, without the loops."""
         await self.fetch_round()
         await self.settle_finished()
 
     async def fetch_round(self) -> None:
-        """The first half of a round: what was fetched is finished and not settled."""
+        """The first half of a round: everything is fetched, and nothing settled."""
         await self.discovery.refresh()
         async with asyncio.TaskGroup() as group:
             await self._claim_round(group)
@@ -164,10 +163,12 @@ class Dispatcher:
             ]
             await stopping.wait()
             self.fetcher.capacity_changed.set()
-            # A claim is not cut off in its middle: no worker would know of its tasks.
+            # A claim that is cancelled half-way may have taken effect in the engine. Its tasks would
+            # then wait for their leases to lapse, because no worker knows of them.
             await asyncio.wait(claiming, timeout=STOP_WAIT.total_seconds())
             for loop in claiming:
                 loop.cancel()
+            # The other loops go on meanwhile: they renew the leases and settle what finishes.
             await self._wind_down()
             for loop in others:
                 loop.cancel()
@@ -176,6 +177,7 @@ class Dispatcher:
 
     async def _discover_loop(self) -> None:
         while True:
+            # Cleared before the read: a run that is woken during it is read by the next one.
             self.discovery.woken.clear()
             try:
                 await self.discovery.refresh()
@@ -193,15 +195,16 @@ class Dispatcher:
 
     async def _claim_loop(self, stopping: asyncio.Event, group: asyncio.TaskGroup) -> None:
         while not stopping.is_set():
+            # Cleared before the round: a change during it starts another one.
             self.fetcher.capacity_changed.clear()
             try:
-                took = await self._claim_round(group)
+                claimed = await self._claim_round(group)
             except Unavailable as error:
                 log.warning("dispatch.unavailable", why=str(error))
                 await asyncio.sleep(self.config.unavailable_wait.total_seconds())
                 continue
-            if not took:
-                await self._rest()
+            if not claimed:
+                await self._wait_for_capacity()
 
     async def _claim_round(self, group: asyncio.TaskGroup) -> int:
         """Claim as many tasks as there are places for and start them; return how many."""
@@ -212,13 +215,14 @@ class Dispatcher:
         free = self._free()
         if free <= 0:
             return 0
-        ready = self.discovery.ready(self.dice)
+        ready = self.discovery.ready(self.rng)
         if self.storage.is_probing:
-            return await self._try_one(group, ready)
+            return await self._probe_storage(group, ready)
         demands = {
             run.id: Demand(run.run.caller, room) for run in ready if (room := run.room()) > 0
         }
         shares = fair_shares(demands, free, held=self.discovery.held(), reserve=True)
+        # A run that prefetched may not fill its own places while these runs want them.
         self.fetcher.unserved = frozenset(
             run_id for run_id, demand in demands.items() if shares.get(run_id, 0) < demand.tasks
         )
@@ -229,137 +233,142 @@ class Dispatcher:
         run = self.health.run_to_probe(self.runs.values(), self.clock.monotonic())
         if run is None:
             return 0
+        # Set before the first await, so that the other claim loops start no second probe.
         self.health.probing = run.id
         try:
-            return await self._claim(group, {run: run.expect(1, self.config.probe_choice - 1)})
+            grant = run.begin_claim(1, self.config.probe_choice - 1)
+            return await self._claim(group, {run: grant})
         finally:
             if self.health.probing:  # nothing was due, or there is no permit: another run is next
                 self.health.probing = None
                 self.discovery.rest([run])
 
-    async def _try_one(self, group: asyncio.TaskGroup, ready: Sequence[ActiveRun]) -> int:
+    async def _probe_storage(self, group: asyncio.TaskGroup, ready: Sequence[ActiveRun]) -> int:
         """Start a single task, to find out whether its page can be stored."""
-        run = next((one for one in ready if one.room() > 0), None)
+        run = next((run for run in ready if run.room() > 0), None)
         if run is None:
             return 0
         self.storage.close()  # to the other claim loops
-        took = await self._claim(group, {run: run.expect(1, 0)})
-        if not took:
+        claimed = await self._claim(group, {run: run.begin_claim(1, 0)})
+        if not claimed:
             self.storage.reopen()
-        return took
+        return claimed
 
     async def _claim(self, group: asyncio.TaskGroup, grants: Mapping[ActiveRun, ClaimGrant]) -> int:
         try:
             permits = await self.permits.reserve(grants)
-            asked = self._start_prefetched(permits, grants)
-            return await self._claim_tasks(group, asked, permits, grants) if asked else 0
+            wants = self._start_prefetched(permits, grants)
+            return await self._claim_tasks(group, wants, permits, grants) if wants else 0
         finally:
             for run, grant in grants.items():
-                run.unexpect(grant)
+                run.end_claim(grant)
 
     def _start_prefetched(
         self, permits: dict[ActiveRun, int], grants: Mapping[ActiveRun, ClaimGrant]
     ) -> dict[ActiveRun, int]:
         """Use permits for prefetched tasks first; return how many tasks of each run to claim.
 
-        Runs with too few permits for a claim wait a moment for more, and runs without any rest.
+        Runs with too few permits for a claim wait a moment for more. Runs without any rest.
         """
         now = self.clock.monotonic()
-        asked: dict[ActiveRun, int] = {}
+        wants: dict[ActiveRun, int] = {}
         for run, have in list(permits.items()):
             prefetch = grants[run].prefetch
             if not have and (not prefetch or self.health.is_open):
                 self.discovery.rest([run])
                 continue
-            waiting = (
+            # The run may have been paused, or its idle permits used, while permits were reserved.
+            startable = (
                 min(have, len(run.prefetch.tasks), len(run.idle_permits)) if run.is_open else 0
             )
-            for _ in range(waiting):
+            for _ in range(startable):
                 self.fetcher.start_call(run.prefetch.tasks.popleft())
-            permits[run] = have - waiting
-            wanted = permits[run] + prefetch
-            if wanted and run.is_worth_a_claim(wanted, now, self.config.permit_wait):
-                asked[run] = wanted
-        return asked
+            permits[run] = have - startable
+            want = permits[run] + prefetch
+            if want and run.is_worth_a_claim(want, now, self.config.permit_wait):
+                wants[run] = want
+        return wants
 
     async def _claim_tasks(
         self,
         group: asyncio.TaskGroup,
-        asked: Mapping[ActiveRun, int],
+        wants: Mapping[ActiveRun, int],
         permits: Mapping[ActiveRun, int],
         grants: Mapping[ActiveRun, ClaimGrant],
     ) -> int:
         started: Counter[ActiveRun] = Counter()
+        runs = self.runs
         try:
-            tasks = await self.work.claim({run.id: wanted for run, wanted in asked.items()})
+            tasks = await self.work.claim({run.id: want for run, want in wants.items()})
             for task in self.health.in_order(tasks):
                 if not task.is_final:
-                    run = self.runs[task.run_id]
+                    run = runs[task.run_id]
                     started[run] += 1
                     self.fetcher.start(group, run, task, has_permit=started[run] <= permits[run])
             await self.settle_final([task for task in tasks if task.is_final])
         finally:
-            short = {run: grants[run] for run, wanted in asked.items() if started[run] < wanted}
+            # Also when the engine is unavailable: permits without tasks would block other processes.
+            short = {run: grants[run] for run, want in wants.items() if started[run] < want}
             await self.permits.give_back(short)
-        self._pace(asked, short)
-        await self.discovery.leave_ended(run for run in asked if not started[run])
-        return len(tasks)
-
-    def _pace(self, asked: Iterable[ActiveRun], short: Mapping[ActiveRun, ClaimGrant]) -> None:
-        """Runs that gave fewer tasks than asked for have nothing more due: they rest."""
         small_claims_at = self.clock.monotonic() + BATCH_WAIT.total_seconds()
-        for run in asked:
+        for run in wants:
             run.small_claims_at = small_claims_at
             if run not in short:
                 run.idle = 0.0
+        # Runs that gave fewer tasks than wanted have nothing more due.
         self.discovery.rest(short)
+        await self.discovery.leave_ended(run for run in wants if not started[run])
+        return len(tasks)
 
     def _free(self) -> int:
-        """Places for tasks to start. Prefetched ones have none; those being claimed do."""
-        waiting = sum(len(run.prefetch.tasks) - run.pending for run in self.runs.values())
-        return self.config.concurrency - len(self.inflight) + waiting
+        """Places for tasks to start. Prefetched tasks have none; tasks being claimed have one."""
+        without_place = sum(len(run.prefetch.tasks) - run.pending for run in self.runs.values())
+        return self.config.concurrency - len(self.inflight) + without_place
 
     # Settle.
 
     async def _settle_loop(self) -> None:
         while True:
             await self.fetcher.any_finished.wait()
+            # Under load more tasks finish within milliseconds, and share the commit.
             if len(self.fetcher.finished) < self.config.batch < len(self.inflight):
-                await asyncio.sleep(BATCH_WAIT.total_seconds())  # more will finish
+                await asyncio.sleep(BATCH_WAIT.total_seconds())
             self.fetcher.any_finished.clear()
             await self.settle_finished()
 
     async def settle_finished(self) -> None:
         """Settle everything that has finished, as one group."""
+        # Taken before the first await, so that another settle loop takes only what finishes later.
         finished, self.fetcher.finished = self.fetcher.finished, []
         if not finished:
             return
         stored = await self.settle(
-            [FinishedAttempt(one.task, one.run.assignment, result) for one, result in finished]
+            [
+                FinishedAttempt(entry.task, entry.run.assignment, result)
+                for entry, result in finished
+            ]
         )
         self.storage.learn(stored=stored)
         if stored is False:
             self._hand_back_all_waiting()
-        await self._settled([one for one, _ in finished])
-        self.fetcher.capacity_changed.set()
-
-    async def _settled(self, settled: Sequence[InFlight]) -> None:
-        """Drop settled tasks, and release permits that nothing here can use."""
+        settled = [entry for entry, _ in finished]
         self.fetcher.settled(settled)
         now = self.clock.monotonic()
+        # Permits that this process cannot use now are released for other processes.
         resting = [
             run
             for run in self.runs.values()
             if run.idle_permits and run.is_open and not self.fetcher.may_start(run, now)
         ]
         await self.permits.release_after(settled, resting)
+        self.fetcher.capacity_changed.set()
 
     async def _health_loop(self) -> None:
         """Judge failed calls that may be the gateway's fault."""
         while True:
             await self.health.needs_check.wait()
             await asyncio.sleep(CHECK_EVERY.total_seconds())
-            hosts = {host_of(one.task.spec.url) for one in self.inflight.values()}
+            hosts = {host_of(entry.task.spec.url) for entry in self.inflight.values()}
             try:
                 self.fetcher.settle_soon(await self.health.examine(len(hosts)))
             except Exception:
@@ -377,20 +386,19 @@ class Dispatcher:
                 log.warning("dispatch.renew.unavailable", why=str(error))
 
     async def renew(self) -> None:
-        """Renew the leases and permits of all that is in flight; drop claims that are lost."""
+        """Renew the leases and permits of all tasks in flight; drop claims that are lost."""
         inflight = list(self.inflight.values())
         if not inflight:
             return
-        held = [Held(one.task.run_id, one.task.id, one.task.claim_no) for one in inflight]
+        held = [Held(entry.task.run_id, entry.task.id, entry.task.claim_no) for entry in inflight]
         for lost in await self.work.renew(held):
             self.fetcher.drop_lost(lost)
-        # Of what is in flight now: a permit that was released meanwhile would be taken again, for
-        # no call.
+        # Read again: renewing a permit that was released meanwhile would take it for no call.
         await self.permits.renew(self.runs.values(), self.inflight.values())
 
-    # Rest and stop.
+    # Wait and stop.
 
-    async def _rest(self) -> None:
+    async def _wait_for_capacity(self) -> None:
         """Wait until there may be capacity, or a resting run is ready again."""
         now = self.clock.monotonic()
         latest = now + self.config.refresh.total_seconds()
@@ -406,23 +414,23 @@ class Dispatcher:
     def _next_ready(self, now: float) -> float:
         """When a resting run is ready again, if there is a place for it."""
         if self._free() <= 0:
-            return math.inf
+            return math.inf  # a settle sets `capacity_changed`
         if self.storage.closed_until > now:
             return self.storage.closed_until
         if self.health.is_open and self.health.breaker.next_probe_at > now:
             return self.health.breaker.next_probe_at
         resting = (run.ready_at() for run in self.runs.values() if run.demand())
-        return min((moment for moment in resting if moment > now), default=math.inf)
+        return min((ready_at for ready_at in resting if ready_at > now), default=math.inf)
 
     async def _wind_down(self) -> None:
         """Let calls finish within the grace, hand back the rest, settle everything."""
         self._hand_back_all_waiting()
         self.fetcher.settle_soon(self.health.stop())
-        workers = [one.worker for one in self.inflight.values() if one.worker]
+        workers = [entry.worker for entry in self.inflight.values() if entry.worker]
         if workers:
             await asyncio.wait(workers, timeout=self.config.grace.total_seconds())
         for worker in workers:
-            worker.cancel()
+            worker.cancel()  # `_fetch` hands its task back, uncharged
         try:
             async with asyncio.timeout(STOP_WAIT.total_seconds()):
                 while self.inflight:
@@ -441,11 +449,15 @@ class Dispatcher:
 def _granted(
     ready: Iterable[ActiveRun], shares: Mapping[RunId, int]
 ) -> dict[ActiveRun, ClaimGrant]:
-    """What to claim of each run. Runs of one key share what is left of its limit, in order."""
+    """What to claim of each run.
+
+    `begin_claim` lowers the room of the key for the runs that follow: runs of one key share what is
+    left of its limit, in the order of `ready`, which is random.
+    """
     grants: dict[ActiveRun, ClaimGrant] = {}
     for run in ready:
         calls = max(min(shares.get(run.id, 0), run.room()), 0)
         prefetch = run.prefetch.room(run.calls) if run.is_open else 0
         if calls or prefetch:
-            grants[run] = run.expect(calls, prefetch)
+            grants[run] = run.begin_claim(calls, prefetch)
     return grants

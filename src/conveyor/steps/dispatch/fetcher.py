@@ -1,7 +1,7 @@
 """Fetch: tasks in flight, from their claim to the result that is handed to settle.
 
-One coroutine runs for each call under way. A permit covers the call alone: as one call finishes, the
-next task of the run starts with its permit in the same coroutine, so that its place is filled
+One coroutine runs for each call under way. A permit covers the call alone: when a call finishes, the
+next task of the run starts with its permit in the same coroutine. So the place is filled again
 without a claim.
 
 | invariant | kept by |
@@ -51,19 +51,20 @@ class Fetcher:
         self, group: asyncio.TaskGroup, run: ActiveRun, task: Task, *, has_permit: bool
     ) -> None:
         """Start a claimed task if a permit was reserved for it, or else as soon as possible."""
-        one, key = run.accept(task, group), (task.run_id, task.id)
-        # A process that slept through a lease may claim what it still has in flight.
-        if lapsed := self.inflight.get(key):
-            self._drop(lapsed)
-        self.inflight[key] = one
+        entry, key = run.accept(task, group), (task.run_id, task.id)
+        # A process that was suspended for longer than a lease may claim a task again that it still
+        # has in flight: the older claim is lost.
+        if lost := self.inflight.get(key):
+            self._drop(lost)
+        self.inflight[key] = entry
         now = self.clock.monotonic()
         # The permit may be gone by now: another claim of the run, or a call that finished, may have
-        # used it, and the run may have been paused or refused meanwhile.
+        # used it. The run may also have been paused or refused while the engine answered.
         may_start = has_permit and bool(run.idle_permits)
-        if may_start and (self.may_start(run, now) or self.health.starts_as_probe(one, now)):
-            self.start_call(one)
+        if may_start and (self.may_start(run, now) or self.health.starts_as_probe(entry, now)):
+            self.start_call(entry)
             return
-        run.prefetch.tasks.append(one)
+        run.prefetch.tasks.append(entry)
         if not run.is_open or self.health.is_open:
             self.hand_back_waiting(run)
         elif run.idle_permits and self._has_place(run, now) and (first := run.next_prefetched()):
@@ -73,7 +74,7 @@ class Fetcher:
         return run.may_start(now) and not self.health.is_open
 
     def _has_place(self, run: ActiveRun, now: float) -> bool:
-        """Whether a prefetched task may start in place of a finished one, at no other's expense."""
+        """Whether a prefetched task may start without taking a place from another run."""
         free = self.concurrency - (len(self.inflight) - len(run.prefetch.tasks)) - 1
         return (
             free >= 0
@@ -83,85 +84,95 @@ class Fetcher:
             and self.unserved <= {run.id}
         )
 
-    def start_call(self, one: InFlight) -> None:
-        if one.run.give_permit(one):
-            self._begin(one)
+    def start_call(self, entry: InFlight) -> None:
+        if entry.run.give_permit(entry):
+            self._begin(entry)
 
-    def _begin(self, one: InFlight) -> None:
-        one.run.began(one, self.clock.monotonic())
-        one.worker = one.group.create_task(self._fetch(one))
+    def _begin(self, entry: InFlight) -> None:
+        entry.run.begin_call(entry, self.clock.monotonic())
+        entry.worker = entry.group.create_task(self._fetch(entry))
 
-    async def _fetch(self, one: InFlight) -> None:
-        """Fetch a page, and then those of the tasks that may follow in its place."""
-        following: InFlight | None = one
+    async def _fetch(self, entry: InFlight) -> None:
+        """Fetch a page, and then the pages of the tasks that start in its place."""
+        following: InFlight | None = entry
         while following:
-            one = following
+            entry = following
             result: Result = Interrupted()
             try:
-                result = await self.attempt(one.task, one.run.assignment)
+                result = await self.attempt(entry.task, entry.run.assignment)
             except asyncio.CancelledError:
-                if following := self._finish(one, result):
+                # This coroutine ends, so the task that follows needs another one.
+                if following := self._finish(entry, result):
                     self._begin(following)
                 raise
             except Exception:
-                # A bug that one page triggers must not take all others down with it.
-                log.exception("attempt.bug", run_id=one.task.run_id, task_id=one.task.id)
+                # A bug that one page triggers must not end the process with all other calls.
+                log.exception("attempt.bug", run_id=entry.task.run_id, task_id=entry.task.id)
                 result = Refused(
                     INTERNAL, FailureReason.OTHER, retryable=True, signal=HealthSignal.NONE
                 )
-            if following := self._finish(one, result):
-                following.run.began(following, self.clock.monotonic())
-                following.worker = one.worker
+            if following := self._finish(entry, result):
+                following.run.begin_call(following, self.clock.monotonic())
+                following.worker = entry.worker
 
-    def _finish(self, one: InFlight, result: Result) -> InFlight | None:
-        """Take in the result of a call; return the task that starts in its place.
+    def _finish(self, entry: InFlight, result: Result) -> InFlight | None:
+        """Record the result of a call; return the task that starts in its place, if any.
 
-        That task has a permit and its slot at the host; the caller must begin its call.
+        That task has a permit and its slot of the host; the caller must begin its call.
         """
-        run, now = one.run, self.clock.monotonic()
-        result = run.finish(one, result, now)
-        self.settle_soon(self.health.heard(one, result, now))
+        run, now = entry.run, self.clock.monotonic()
+        result = run.finish_call(entry, result, now)
+        self.settle_soon(self.health.observe(entry, result, now))
         if run.is_gone:
             self.hand_back_waiting(run)
-        following = run.hosts.pass_on(one)
-        if run.keep_permit(one, now) and following is None and self._has_place(run, now):
-            first = run.next_prefetched()
-            following = first if first and run.give_permit(first) else None
+        # A task that waits for this host has its permit already, and comes first.
+        following = run.hosts.release(entry)
+        if (
+            run.keep_permit(entry, now)
+            and following is None
+            and run.prefetch.tasks
+            and self._has_place(run, now)
+            and (first := run.next_prefetched())
+            and run.give_permit(first)
+        ):
+            following = first
+        # A smaller demand is not worth a claim yet: the claim loops find it when they next look.
         if run.demand() >= run.claim_size:
             self.capacity_changed.set()
         return following
 
-    def _drop(self, one: InFlight) -> None:
-        """Another claim has this task now: end its call, or give it up before it begins."""
-        if one.is_finished:
+    def _drop(self, entry: InFlight) -> None:
+        """Give up a task that another claim holds now: cancel its call, or hand it back."""
+        if entry.is_finished:
             return
-        if one.worker:
-            # A coroutine that is cancelled before its first step never runs: then nothing but this
-            # callback finishes the task.
-            one.worker.add_done_callback(lambda _: self._finish_unbegun(one))
-            one.worker.cancel()
+        if entry.worker:
+            # A coroutine that is cancelled before its first step never runs, so `_fetch` cannot
+            # finish the task: this callback does.
+            entry.worker.add_done_callback(lambda _: self._finish_unbegun(entry))
+            entry.worker.cancel()
         else:
-            one.run.withdraw(one)
-            self._hand_back(one)
+            entry.run.withdraw(entry)
+            self._hand_back(entry)
 
-    def _finish_unbegun(self, one: InFlight) -> None:
-        if not one.is_finished and (following := self._finish(one, Interrupted())):
+    def _finish_unbegun(self, entry: InFlight) -> None:
+        if not entry.is_finished and (following := self._finish(entry, Interrupted())):
             self._begin(following)
 
-    def _hand_back(self, one: InFlight) -> None:
-        one.run.hand_back(one)
-        self.settle_soon([(one, Interrupted())])
+    def _hand_back(self, entry: InFlight) -> None:
+        entry.run.hand_back(entry)
+        self.settle_soon([(entry, Interrupted())])
 
     def hand_back_waiting(self, run: ActiveRun) -> None:
-        """Hand back the tasks of a run whose calls have not begun: they go back uncharged."""
-        for one in run.withdraw_all():
-            self._hand_back(one)
+        """Hand back, uncharged, the tasks of a run whose calls have not begun."""
+        for entry in run.withdraw_all():
+            self._hand_back(entry)
 
     def drop_lost(self, lost: Held) -> None:
-        """Another worker holds this task now: what this one would write has no effect."""
-        one = self.inflight.get((lost.run_id, lost.task_id))
-        if one and one.task.claim_no == lost.claim_no:
-            self._drop(one)
+        """Drop a task that another worker holds now: a settle by this one would have no effect."""
+        entry = self.inflight.get((lost.run_id, lost.task_id))
+        # This process may hold a later claim of the same task.
+        if entry and entry.task.claim_no == lost.claim_no:
+            self._drop(entry)
 
     def settle_soon(self, finished: Sequence[Finished]) -> None:
         if finished:
@@ -169,8 +180,8 @@ class Fetcher:
             self.any_finished.set()
 
     def settled(self, settled: Sequence[InFlight]) -> None:
-        for one in settled:
-            key = (one.task.run_id, one.task.id)
-            if self.inflight.get(key) is one:  # and not a later claim of the same task
+        for entry in settled:
+            key = (entry.task.run_id, entry.task.id)
+            if self.inflight.get(key) is entry:  # and not a later claim of the same task
                 del self.inflight[key]
-            one.run.settled()
+            entry.run.settled()

@@ -1,19 +1,20 @@
 """The health of the gateway as dispatch sees it: the circuit breaker, and suspect results.
 
-A call that failed in a way that may be the gateway's fault is a suspect: its result is held until it
-is known whose fault it was.
+Some failures may be the fault of the gateway or of the page. The result of such a call is a suspect:
+it is held until it is known whose fault it was. A failure of the page is charged as an attempt; one
+of the gateway is not.
 
 | what happens first | the result is |
 |---|---|
-| another call succeeds, 0.2 s later or more | settled as it is: the task failed by itself |
-| the gateway answers a request of its own | settled as it is |
+| another call succeeds, 0.2 s later or more | settled as it is: the page was at fault |
+| the gateway answers a health check | settled as it is |
 | the breaker opens | handed back uncharged |
 | none of these within the window | settled as it is |
 
 | invariant | kept by |
 |---|---|
-| a held result keeps its claim and its place, so an outage costs no more calls than there are places | `Dispatcher`, which settles only what is returned here |
-| nothing is held while the breaker is open or the dispatcher stops | `heard`, `_opened`, `stop` |
+| a held result keeps its claim and its place, so an outage costs at most as many calls as there are places | `Dispatcher`, which settles only what these methods return |
+| nothing is held while the breaker is open or the dispatcher stops | `observe`, `_opened`, `stop` |
 | at most one probe starts at a time | `probing` |
 """
 
@@ -53,7 +54,7 @@ Finished = tuple[InFlight, Result]
 class Suspect(NamedTuple):
     """A failed call whose result is held, and when it failed."""
 
-    one: InFlight
+    entry: InFlight
     result: Refused
     at: float
 
@@ -61,47 +62,52 @@ class Suspect(NamedTuple):
 @dataclass(slots=True, kw_only=True)
 class GatewayHealth:
     clock: Clock
-    check: Callable[[], Awaitable[bool]]  # whether the gateway answers a request of its own
+    check: Callable[[], Awaitable[bool]]  # the health check: whether the gateway answers
     on_open: Callable[[], None] = field(repr=False)
     breaker: Breaker = field(default_factory=Breaker)
     suspects: list[Suspect] = field(default_factory=list)
     since: datetime | None = None  # when the breaker last opened
     needs_check: asyncio.Event = field(default_factory=asyncio.Event)
     probing: RunId | None = None  # the run whose task is about to start as a probe
-    asks: bool = False  # a probe failed in a way that may be its target's fault
+    check_due: bool = False  # a probe failed in a way that may be its target's fault
     is_stopping: bool = False
     logged_at: float = -REMINDER
-    is_logged: bool = False  # whether the log has told of this outage
+    is_logged: bool = False  # whether this outage is in the log
 
     @property
     def is_open(self) -> bool:
         """Whether the breaker is open: no task starts but probes."""
         return self.breaker.opened_at is not None
 
-    def heard(self, one: InFlight, result: Result, now: float) -> list[Finished]:
-        """Take up what a call says about the gateway; return the results to settle now."""
+    def observe(self, entry: InFlight, result: Result, now: float) -> list[Finished]:
+        """Record what a call shows about the gateway; return the results to settle now."""
         signal = signal_of(result)
         if signal is HealthSignal.ALIVE:
-            return [*self._alive(one, now), (one, result)]
+            return [*self._alive(entry, now), (entry, result)]
         if signal not in FAILURES or not isinstance(result, Refused):
-            return [(one, result)]
+            return [(entry, result)]
         was_open = self.is_open
-        if not self.breaker.failed(now, signal, host_of(one.task.spec.url)):
-            return [(one, result)]
+        if not self.breaker.failed(now, signal, host_of(entry.task.spec.url)):
+            return [(entry, result)]
         self.needs_check.set()
-        self.asks = self.asks or (was_open and self.breaker.is_worth_asking(now, signal))
+        if was_open and self.breaker.is_worth_asking(now, signal):
+            self.check_due = True
         if self.is_open or self.is_stopping:
-            return [(one, _handed_back(result)), *([] if was_open else self._opened())]
-        self.suspects.append(Suspect(one, result, now))
+            return [(entry, _handed_back(result)), *([] if was_open else self._opened())]
+        self.suspects.append(Suspect(entry, result, now))
         return []
 
     async def examine(self, hosts_in_play: int) -> list[Finished]:
         """Judge the suspects; return the results to settle now."""
         now = self.clock.monotonic()
-        if self.is_open:
-            await self._ask_while_open()
-            released = list[Finished]()
-        else:
+        released: list[Finished] = []
+        if self.is_open and self.check_due:
+            # A probe broke. If the gateway answers, only the target of the probe is at fault.
+            self.check_due = False
+            if await self._answers():
+                self.breaker.confirm_healthy(self.clock.monotonic())
+                self._closed()
+        elif not self.is_open:
             released = await self._judge(self.breaker.diagnose(now, hosts_in_play))
         if self.is_open:
             self._remind(now)
@@ -110,7 +116,7 @@ class GatewayHealth:
         return released
 
     def stop(self) -> list[Finished]:
-        """Hold nothing any more: the suspects go back uncharged."""
+        """Hold no more results: the suspects go back uncharged."""
         self.is_stopping = True
         return self._hand_back_suspects()
 
@@ -119,8 +125,8 @@ class GatewayHealth:
         opened_at, next_probe_at = self.breaker.opened_at, self.breaker.next_probe_at
         if opened_at is None or self.since is None:
             return None
-        # Computed from the date of the opening: a second reading of the clock would give another
-        # value, and listeners would be sent each of them.
+        # Computed from the date of the opening. A second reading of the clock would give another
+        # value each time, and listeners would be sent each of them.
         next_attempt_at = self.since + timedelta(seconds=next_probe_at - opened_at)
         return Waiting(
             reason=WaitReason.GATEWAY_UNAVAILABLE,
@@ -134,13 +140,13 @@ class GatewayHealth:
     def run_to_probe(self, runs: Iterable[ActiveRun], now: float) -> ActiveRun | None:
         """The run whose task is the next probe, if one is due.
 
-        It is of the caller that was probed with least recently, and of that caller's runs the one
-        that was.
+        Callers take turns, and so do the runs of one caller: the pages of one of them may be what
+        fails.
         """
         if self.probing:
             return None
         probed = self.breaker.probed
-        able = [
+        candidates = [
             run
             for run in runs
             if run.is_open
@@ -148,7 +154,7 @@ class GatewayHealth:
             and self.breaker.may_probe(now, run.run.caller)
         ]
         return min(
-            able,
+            candidates,
             key=lambda run: (probed.get(run.run.caller, 0.0), run.probed_at),
             default=None,
         )
@@ -160,14 +166,14 @@ class GatewayHealth:
         probed = self.breaker.probed
         return sorted(tasks, key=lambda task: probed.get(host_of(task.spec.url), 0.0))
 
-    def starts_as_probe(self, one: InFlight, now: float) -> bool:
+    def starts_as_probe(self, entry: InFlight, now: float) -> bool:
         """Whether this task is the probe that is about to start; if so, it is counted as one."""
-        run = one.run
+        run = entry.run
         if not self.is_open or self.probing != run.id:
             return False
         self.probing = None
         run.probed_at = now
-        self.breaker.probe(now, run.run.caller, host_of(one.task.spec.url))
+        self.breaker.probe(now, run.run.caller, host_of(entry.task.spec.url))
         return True
 
     # Judging.
@@ -177,42 +183,35 @@ class GatewayHealth:
             if await self._answers():
                 self.breaker.confirm_healthy(self.clock.monotonic())
                 return self._release(self.suspects)
-            # A call may have succeeded while the gateway was asked.
+            # A call may have succeeded during the check, which clears the failures.
             diagnosis = Diagnosis.OPEN if self.breaker.failing else Diagnosis.NOTHING
         now = self.clock.monotonic()
         if diagnosis is Diagnosis.OPEN:
             signals = [signal for signal, _ in self.breaker.failing.values()]
             self.breaker.open(now, max(signals, key=signals.count))
             return self._opened()
-        return self._release([one for one in self.suspects if now - one.at >= WINDOW])
-
-    async def _ask_while_open(self) -> None:
-        """After a probe that broke, find out whether only its target is to blame."""
-        if self.asks:
-            self.asks = False
-            if await self._answers():
-                self.breaker.confirm_healthy(self.clock.monotonic())
-                self._closed()
+        return self._release([suspect for suspect in self.suspects if now - suspect.at >= WINDOW])
 
     async def _answers(self) -> bool:
-        """Whether the gateway answers for itself. A check that raises counts as no answer."""
+        """Run the health check. One that raises counts as no answer."""
         try:
             return await self.check()
         except Exception:
             log.exception("step.bug", step="gateway check")
             return False
 
-    def _alive(self, one: InFlight, now: float) -> list[Finished]:
+    def _alive(self, entry: InFlight, now: float) -> list[Finished]:
         was_open = self.is_open
         if self.breaker.failing or self.breaker.at_fault or was_open:
-            self.breaker.answered(host_of(one.task.spec.url), one.began_at)
+            self.breaker.answered(host_of(entry.task.spec.url), entry.began_at)
         if was_open:
             self._closed()
+        if was_open or not self.suspects:
             return []
-        return self._release([each for each in self.suspects if now - each.at >= OVERLAP])
+        return self._release([suspect for suspect in self.suspects if now - suspect.at >= OVERLAP])
 
     def _opened(self) -> list[Finished]:
-        self.asks = False
+        self.check_due = False
         self.since = self.clock.now()
         self.needs_check.set()
         self._remind(self.clock.monotonic())
@@ -226,18 +225,19 @@ class GatewayHealth:
 
     def _hand_back_suspects(self) -> list[Finished]:
         suspects, self.suspects = self.suspects, []
-        return [(suspect.one, _handed_back(suspect.result)) for suspect in suspects]
+        return [(suspect.entry, _handed_back(suspect.result)) for suspect in suspects]
 
     def _release(self, known: Sequence[Suspect]) -> list[Finished]:
-        """Let results go whose failure is known to be the task's own."""
+        """Release results whose page is known to be at fault."""
         if not known:
             return []
+        # By identity, in linear time: an outage leaves as many suspects as there are places.
         released = set(map(id, known))
-        self.suspects = [one for one in self.suspects if id(one) not in released]
-        return [(suspect.one, suspect.result) for suspect in known]
+        self.suspects = [suspect for suspect in self.suspects if id(suspect) not in released]
+        return [(suspect.entry, suspect.result) for suspect in known]
 
     def _remind(self, now: float) -> None:
-        """Log the opening, then once a minute; no more for a breaker that opens again and again."""
+        """Log the opening, then one line a minute, even if the breaker opens again and again."""
         if now - self.logged_at < REMINDER:
             return
         self.logged_at, self.is_logged = now, True
@@ -251,7 +251,7 @@ class GatewayHealth:
 
 
 async def never_answers() -> bool:
-    """The check of a gateway that cannot be asked for itself."""
+    """The health check of a gateway that has none."""
     return False
 
 

@@ -1,7 +1,7 @@
 """Permits: reserve them before a claim, keep them between calls, release what is not used.
 
 A permit allows one call of a job, over all processes. Permits belong to a run and not to a claim: of
-two claims under way the first to be answered starts its calls with them.
+two claims under way, the first that the engine answers starts its calls with them.
 """
 
 from collections import defaultdict
@@ -19,7 +19,11 @@ class Permits:
     coordination: Coordination
 
     async def reserve(self, grants: Mapping[ActiveRun, ClaimGrant]) -> dict[ActiveRun, int]:
-        """Reserve permits for the calls of a claim; the result says how many each run has."""
+        """Reserve permits for the calls of a claim; return how many each run has.
+
+        Raises `Unavailable` only if no run has any. Permits that were reserved before the engine
+        went away are used rather than left to lapse.
+        """
         permits: dict[ActiveRun, int] = {}
         try:
             for run, grant in grants.items():
@@ -44,39 +48,40 @@ class Permits:
         return have + len(more)
 
     async def give_back(self, grants: Mapping[ActiveRun, ClaimGrant]) -> None:
-        """Release what claims of too few tasks left over, but for the permits of other claims."""
+        """Release what claims of too few tasks left over, except the permits of other claims."""
         for run, grant in grants.items():
-            if unused := run.take_idle_permits(keep=run.pending - grant.calls):
-                await self.release(run.job.id, unused)
+            await self.release_idle(run, keep=run.pending - grant.calls)
 
-    async def release_idle(self, run: ActiveRun) -> None:
-        if idle := run.take_idle_permits():
-            await self.release(run.job.id, idle)
+    async def release_idle(self, run: ActiveRun, *, keep: int = 0) -> None:
+        if idle := run.take_idle_permits(keep=keep):
+            await self._release(run.job.id, idle)
 
     async def release_after(
         self, settled: Iterable[InFlight], resting: Iterable[ActiveRun]
     ) -> None:
         """Release the permits of settled tasks, and those of runs that cannot use theirs."""
-        permits: dict[JobId, list[str]] = defaultdict(list)
-        for one in settled:
-            if one.permit:
-                permits[one.run.job.id].append(one.permit)
+        permits = _by_job(settled)
         for run in resting:
             permits[run.job.id] += run.take_idle_permits()
         for job_id, released in permits.items():
-            await self.release(job_id, released)
+            await self._release(job_id, released)
 
     async def renew(self, runs: Iterable[ActiveRun], inflight: Iterable[InFlight]) -> None:
-        permits: dict[JobId, list[str]] = defaultdict(list)
+        permits = _by_job(inflight)
         for run in runs:
             permits[run.job.id] += run.idle_permits
-        for one in inflight:
-            if one.permit:
-                permits[one.run.job.id].append(one.permit)
         await self.coordination.renew(permits)
 
-    async def release(self, job_id: JobId, permits: Sequence[str]) -> None:
+    async def _release(self, job_id: JobId, permits: Sequence[str]) -> None:
         try:
             await self.coordination.release(job_id, permits)
         except Unavailable:
-            return  # they lapse without a renewal
+            return  # without a renewal they lapse
+
+
+def _by_job(entries: Iterable[InFlight]) -> dict[JobId, list[str]]:
+    permits: dict[JobId, list[str]] = defaultdict(list)
+    for entry in entries:
+        if entry.permit:
+            permits[entry.run.job.id].append(entry.permit)
+    return permits

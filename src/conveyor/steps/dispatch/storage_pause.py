@@ -1,7 +1,7 @@
-"""The pause of dispatch while there is no room to store results.
+"""The pause of dispatch while there is no disk space for results.
 
-A page that cannot be stored was paid for in vain. After one, no page is fetched for 5 s, then a single
-one every 5 s until one was stored.
+A page that cannot be stored was paid for in vain. So after one of them no page is fetched for 5 s,
+then one page every 5 s until one is stored.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class StoragePause:
         return self.since is not None
 
     def learn(self, *, stored: bool | None) -> None:
-        """Take up whether all pages of a group could be stored; None if it had no page."""
+        """Record whether all pages of a group could be stored; None if it had no page."""
         if stored:
             self.since, self.closed_until = None, 0.0
         elif stored is False:
@@ -42,14 +42,14 @@ class StoragePause:
         self.closed_until = self.clock.monotonic() + STORAGE_FULL_WAIT.total_seconds()
 
     def reopen(self) -> None:
-        """End the wait: the page that was to be tried was not fetched."""
+        """End the wait: no task was due, so no page was tried."""
         self.closed_until = 0.0
 
     def waiting(self) -> Waiting | None:
         """What callers see until a page was stored."""
         if self.since is None:
             return None
-        # Computed from the first date, so that listeners see the same values at every reading.
+        # Computed from `since`, so that listeners see the same value at every reading.
         next_attempt_at = self.since + timedelta(seconds=self.closed_until - self.since_monotonic)
         return Waiting(
             reason=WaitReason.STORAGE_FULL,
