@@ -1,4 +1,4 @@
-"""Loops: a step is repeated until the process stops. They know steps only as callables."""
+"""Loops: repeat a step until the process stops. They know steps only as callables."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ async def repeat(
     idle: timedelta,
     name: str,
 ) -> None:
-    """Run a step again and again until `stopping`; rest for `idle` when it found nothing to do."""
+    """Repeat a step until `stopping`; wait for `idle` after a repetition that found nothing to do."""
     while not stopping.is_set():
         try:
             worked = await step()
@@ -26,7 +26,8 @@ async def repeat(
             log.warning("step.unavailable", step=name, why=str(error))
             worked = 0
         except Exception:
-            # The other steps go on, and so does this one: what it was about is still on record.
+            # Neither this loop nor the others may end: the work that failed is still stored, and the
+            # step finds it again.
             log.exception("step.bug", step=name)
             worked = 0
         if not worked:
@@ -34,7 +35,7 @@ async def repeat(
 
 
 async def rest(stopping: asyncio.Event, idle: timedelta) -> None:
-    """Wait for so long, or until `stopping`."""
+    """Wait for `idle`, or until `stopping`."""
     try:
         async with asyncio.timeout(idle.total_seconds()):
             await stopping.wait()

@@ -1,11 +1,12 @@
-"""Keeping time: what a process does when its wall clock is set while it runs.
+"""Timekeeping: repairs due times when the wall clock is set while the process runs.
 
-Once a second wall time is compared with monotonic time. After a step the due times in the engines
-are repaired once, together with the change of what the program takes for the time:
+Once a second the timekeeper compares wall time with monotonic time. After a step it repairs the due
+times in the engines once, and the program adopts the new time:
 
-- back: the program takes over the new time first. Until the repair is whole, some work waits.
-- ahead: leases are extended in the same write in which the program takes over the new time.
-  (A machine that was asleep looks the same, and is treated the same: nothing is lost by it.)
+- Set back: the program adopts the new time first. Until the repair is done, some work waits.
+- Set ahead: leases are extended in the same write in which the program adopts the new time. Else
+  every lease would lapse at that moment. A machine that was suspended looks the same and is treated
+  the same, which loses nothing.
 """
 
 import asyncio
@@ -21,27 +22,27 @@ from conveyor.loops import rest
 from conveyor.ports.clock import SteppingClock
 
 EVERY = timedelta(seconds=1)
-NOTE_EVERY = 10.0  # seconds: what is seen of the wall time at the next start
+NOTE_EVERY = 10.0  # seconds between records of the wall time, which the next start compares
 
 log = structlog.get_logger()
 
 
 class DueTimes(Protocol):
-    """Wall times at which something in the engines comes up."""
+    """The wall times in the engines at which something is due."""
 
     async def note(self) -> None:
         """Record the time, for the next start to compare with."""
         ...
 
     async def set_back(self, by: timedelta) -> None:
-        """Bring due times forward that were made by a clock so much ahead of the present one.
+        """Move due times back that were set by a clock which was ahead by this much.
 
-        The length of delays is kept. Safe to repeat: at worst something comes up early.
+        Delays keep their length. Safe to repeat: at worst something is due early.
         """
         ...
 
     async def set_ahead(self, by: timedelta, adopt: Callable[[], None]) -> None:
-        """Extend leases by so much, and call `adopt` in the same moment."""
+        """Extend leases by this much, and call `adopt` in the same write."""
         ...
 
 
@@ -49,17 +50,17 @@ class DueTimes(Protocol):
 class Timekeeper:
     clock: SteppingClock
     due_times: DueTimes
-    unrepaired: timedelta = timedelta()  # set back, and not repaired yet
+    unrepaired: timedelta = timedelta()  # by how much the clock was set back, until repaired
     noted_at: float = 0.0
 
     async def run(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
             try:
                 await self.step()
-            except ConveyorError as error:  # the disk is full or away: it is tried again
+            except ConveyorError as error:  # such as a full disk: the next round tries again
                 log.warning("clock.unrepaired", why=str(error))
             except Exception:
-                log.exception("step.bug", step="timekeeper")  # the repair is tried again
+                log.exception("step.bug", step="timekeeper")  # the next round tries again
             await rest(stopping, EVERY)
 
     async def step(self) -> None:

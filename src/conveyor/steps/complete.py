@@ -1,7 +1,7 @@
 """Complete: end a run whose tasks are all done, by one conditional write.
 
-Every step that may have done the last thing calls it: after each settle the worker checks whether
-the run is complete.
+Settle, ingest and close check after their own write whether it was the last one the run needed. A
+process that dies between the two is made up for by the sweeper.
 """
 
 from collections.abc import Callable
@@ -35,9 +35,8 @@ class Complete:
     async def check(self, run_id: RunId) -> bool:
         """Complete the run if nothing is left to do; return whether this call did it.
 
-        Call it after a write that may have been the last: a settle, the end of an ingest, a
-        close. Of two calls at once one commits; the other finds its run stale, reads it again and
-        sees that it has ended. The outbox events of the end are in the same commit.
+        Of two concurrent calls one commits. The other finds its run stale, reads it again and sees
+        that it has ended. The outbox events of the end are in the same commit.
         """
         while (run := await self.metadata.get(Run, run_id)) and run.is_live:
             settled = (await self.tasks.counts([run_id]))[run_id]
@@ -53,6 +52,7 @@ class Complete:
             if events:
                 self.wake_sender()
             log.info("run.completed", job_id=run.job_id, run_id=run_id, tasks=run.total)
+            # Last, and not repaired after a crash: dispatchers claim for live runs only.
             await self.work.close(run_id)
             return True
         return False

@@ -28,8 +28,9 @@ from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, Fetched, Result
 
 SHORTEST_WAIT = timedelta(seconds=1)
+NO_HEADERS: Mapping[str, str] = {}
 LOG_EVERY = 60.0  # seconds between lines about one kind of refusal
-MOST_KINDS = 1_000  # counted apart; further ones are counted without their run
+MOST_KINDS = 1_000  # counted separately; further ones are counted without their run
 LONGEST_CODE = 64  # characters of a code in the log
 
 log = structlog.get_logger()
@@ -44,10 +45,10 @@ class RefusalKind(NamedTuple):
 
 @dataclass(slots=True)
 class RefusalLog:
-    """Refused calls in the log: the first of a kind at once, then one line a minute with a count.
+    """Logs refused calls: the first of a kind at once, then one line a minute with a count.
 
-    In an outage a line for each call would fill the disk. Each call is still logged at `debug`, and
-    kept in the history of its task.
+    In an outage one line for each call would fill the disk. Each call is still logged at `debug`,
+    and recorded in the history of its task.
     """
 
     counts: dict[RefusalKind, int] = field(default_factory=dict)  # since the last line of each kind
@@ -73,7 +74,7 @@ class RefusalLog:
         counts, self.counts, self.timer = self.counts, {}, None
         for kind, times in counts.items():
             if times:
-                self.counts[kind] = 0  # it goes on: still one line a minute
+                self.counts[kind] = 0  # the kind stays known: still one line a minute
                 self._write(kind, times)
             else:
                 del self.latest[kind]
@@ -117,7 +118,7 @@ class Scrape:
                 return self._judge(task, request, answer)
 
     def _judge(self, task: Task, request: PageRequest, refusal: Refusal) -> Outcome:
-        """The outcome of a refused attempt, by the ruling of its gateway."""
+        """The outcome of a refused attempt, as the gateway classified it."""
         if refusal.storage_full:
             return Interrupted(STORAGE_FULL_WAIT, refusal.spend, storage_full=True)
         rule = refusal.ruling
@@ -150,14 +151,14 @@ def _headers(params: Params) -> Mapping[str, str]:
 
 
 def _format(task: Task, assignment: Assignment, params: Params, content_type: str | None) -> str:
-    """By the site's own label where the gateway hands it on, else by what was asked for."""
+    """By the `Content-Type` of the site where the gateway passes it on, else by the parameters."""
     if content_type is not None:
         return media.format_of(content_type)
     return assignment.format if task.spec.params is None else scraper_params.result_format(params)
 
 
 def _ids(task: Task, request: PageRequest, answer: Page | Refusal) -> dict[str, str | None]:
-    """What a call goes by: here, and with the gateway."""
+    """The ids of a call, here and at the gateway."""
     return {
         "run_id": task.run_id,
         "task_id": task.id,
@@ -167,7 +168,7 @@ def _ids(task: Task, request: PageRequest, answer: Page | Refusal) -> dict[str, 
 
 
 def _wait(task: Task, refusal: Refusal) -> timedelta:
-    """As long as the gateway asks for, or the least; spread so that tasks do not return together."""
+    """What the gateway asks for, or the minimum; with jitter, so that tasks do not return together."""
     least = refusal.ruling.least_wait
     return max(refusal.retry_after or least, least) + least * spread(f"{task.id}/{task.claim_no}")
 
@@ -176,6 +177,3 @@ def _detail(refusal: Refusal) -> str:
     problem = msgspec.json.decode(refusal.problem, type=dict[str, object])
     detail = str(problem.get("detail") or problem.get("title") or refusal.code)
     return f"The gateway refused the API key: {detail}" if refusal.status == 401 else detail
-
-
-NO_HEADERS: Mapping[str, str] = {}

@@ -1,7 +1,7 @@
-"""Settle: results of attempts become bodies, rows and counts, many at a time.
+"""Settle: store the results of attempts as bodies, rows and counts, many at a time.
 
-Bodies first, then rows with counts, then the completion check. The writes of a claim
-that no longer holds its task have no effect, and its body is removed.
+The order is bodies, then rows with counts, then the completion check, then the acknowledgement. The
+writes of a claim that no longer holds its task have no effect, and its body is removed.
 """
 
 import asyncio
@@ -48,23 +48,23 @@ class Settle:
     check: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
     wake_sender: Callable[[], None]  # events were put in the outbox
-    same_key: Callable[[RunId], Collection[RunId]] = lambda _: ()  # runs that this process serves
-    outage: timedelta = timedelta(seconds=1)  # between tries while an engine is away
+    same_key: Callable[[RunId], Collection[RunId]] = lambda _: ()  # live runs of the same API key
+    outage: timedelta = timedelta(seconds=1)  # between tries while an engine is unavailable
 
     async def settle(self, ended: Sequence[FinishedAttempt]) -> bool | None:
-        """Settle finished attempts, and repeat what an unavailable engine did not take.
+        """Settle finished attempts; repeat the writes while an engine is unavailable.
 
-        The dispatcher renews their leases meanwhile. If one lapses all the same, what is written
-        for its claim has no effect. Returns whether all pages could be stored; None when there was
-        no page.
+        The dispatcher renews the leases meanwhile. If one lapses all the same, what is written for
+        its claim has no effect. Returns whether all pages could be stored; None when there was no
+        page.
         """
-        outcomes = await self._keep(ended)
-        await self._insist(lambda again: self._record(ended, outcomes, again=again))
-        await self._insist(lambda _: self._follow_up(ended, outcomes))
-        await self._ack([one.task for one in ended])
-        if any(isinstance(one, Interrupted) and one.storage_full for one in outcomes):
+        outcomes = await self._store_bodies(ended)
+        await self._repeat(lambda again: self._record(ended, outcomes, again=again))
+        await self._repeat(lambda _: self._follow_up(ended, outcomes))
+        await self._ack([attempt.task for attempt in ended])
+        if any(isinstance(outcome, Interrupted) and outcome.storage_full for outcome in outcomes):
             return False
-        return True if any(isinstance(one, Scraped) for one in outcomes) else None
+        return True if any(isinstance(outcome, Scraped) for outcome in outcomes) else None
 
     async def settle_final(self, tasks: Sequence[Task]) -> None:
         """Check the runs of tasks that turned out to be final when they were claimed."""
@@ -75,12 +75,12 @@ class Settle:
 
     async def _ack(self, tasks: Sequence[Task]) -> None:
         try:
-            await self.work.ack([Held(one.run_id, one.id, one.claim_no) for one in tasks])
+            await self.work.ack([Held(task.run_id, task.id, task.claim_no) for task in tasks])
         except Unavailable as error:
-            log.warning("ack.unavailable", why=str(error))  # they are delivered again
+            log.warning("ack.unavailable", why=str(error))  # the messages are delivered again
 
-    async def _insist(self, write: Callable[[bool], Awaitable[None]]) -> None:
-        """Repeat a write until it succeeds; `write` gets whether an earlier try may have taken effect."""
+    async def _repeat(self, write: Callable[[bool], Awaitable[None]]) -> None:
+        """Repeat a write until it succeeds; its argument says whether an earlier try may have."""
         again = False
         while True:
             try:
@@ -90,18 +90,24 @@ class Settle:
                 log.warning("settle.unavailable", why=str(error))
                 await asyncio.sleep(self.outage.total_seconds())
 
-    async def _keep(self, ended: Sequence[FinishedAttempt]) -> list[Outcome]:
-        """Store the bodies of fetched pages. Pages that cannot be stored go back uncharged."""
-        fetched = [one for one in ended if isinstance(one.result, Fetched)]
+    async def _store_bodies(self, ended: Sequence[FinishedAttempt]) -> list[Outcome]:
+        """Store the bodies of fetched pages. Tasks whose page cannot be stored go back uncharged."""
+        fetched = [
+            (attempt, attempt.result) for attempt in ended if isinstance(attempt.result, Fetched)
+        ]
+        stored: Iterator[Kept] = iter(())
         try:
-            stored = iter(await self._store(fetched))
+            if fetched:
+                bodies = [Body(_name(attempt), page.content) for attempt, page in fetched]
+                stored = iter(await self.bodies.put_many(bodies))
         except Unavailable as error:
             log.warning("bodies.unavailable", why=str(error), tasks=len(fetched))
-            await self._discard(fetched)
-            stored = iter(())
+            await self._discard([attempt for attempt, _ in fetched])
         return [
-            _outcome(one.result, stored) if isinstance(one.result, Fetched) else one.result
-            for one in ended
+            _outcome(attempt.result, next(stored, None))
+            if isinstance(attempt.result, Fetched)
+            else attempt.result
+            for attempt in ended
         ]
 
     async def _record(
@@ -110,35 +116,43 @@ class Settle:
         """Write decisions, history and counts."""
         settlements = [
             Settlement(
-                run_id=one.task.run_id,
-                task_id=one.task.id,
-                claim_no=one.task.claim_no,
-                decision=decide(one.task, outcome, one.assignment.policy),
+                run_id=attempt.task.run_id,
+                task_id=attempt.task.id,
+                claim_no=attempt.task.claim_no,
+                decision=decide(attempt.task, outcome, attempt.assignment.policy),
             )
-            for one, outcome in zip(ended, outcomes, strict=True)
+            for attempt, outcome in zip(ended, outcomes, strict=True)
         ]
         settled = await self.work.settle(settlements)
-        dropped = [one for one, took in zip(ended, settled, strict=True) if not took]
-        # After a try without an answer "dropped" may mean "settled by that try": the bodies must stay.
-        if dropped and not again:
-            await self._drop(dropped)
+        dropped = [attempt for attempt, done in zip(ended, settled, strict=True) if not done]
+        # An earlier try may have settled these and lost only its answer: then the rows refer to the
+        # bodies, which must stay.
+        if not dropped or again:
+            return
+        for attempt in dropped:
+            task = attempt.task
+            log.warning(
+                "task.settle.dropped", claim_no=task.claim_no, run_id=task.run_id, task_id=task.id
+            )
+        await self._discard(dropped)
 
     async def _follow_up(
         self, ended: Sequence[FinishedAttempt], outcomes: Sequence[Outcome]
     ) -> None:
         """Fail the runs whose account is blocked, and complete those that are done."""
         blocked: dict[RunId, AccountBlocked] = {
-            one.task.run_id: outcome
-            for one, outcome in zip(ended, outcomes, strict=True)
+            attempt.task.run_id: outcome
+            for attempt, outcome in zip(ended, outcomes, strict=True)
             if isinstance(outcome, AccountBlocked)
         }
         for run_id, why in blocked.items():
+            # The account is blocked for all runs of the key: each would lose a call to find out.
             for sibling in {run_id, *self.same_key(run_id)}:
                 await self._fail_run(sibling, why)
-        await self._check_all({one.task.run_id for one in ended})
+        await self._check_all({attempt.task.run_id for attempt in ended})
 
     async def _check_all(self, run_ids: Collection[RunId]) -> None:
-        """Check runs for completion side by side, so that their commits share a sync."""
+        """Check runs for completion concurrently, so that their commits share a sync."""
         first, *others = run_ids
         if not others:
             errors = [await self._check(first)]
@@ -157,31 +171,19 @@ class Settle:
             return error
         return None
 
-    async def _store(self, fetched: Sequence[FinishedAttempt]) -> list[StoredBody]:
-        pages = [one.result for one in fetched if isinstance(one.result, Fetched)]
-        if not pages:
-            return []
-        bodies = [Body(_name(one), page.content) for one, page in zip(fetched, pages, strict=True)]
-        kept = await self.bodies.put_many(bodies)
-        return [_stored(one, page) for one, page in zip(kept, pages, strict=True)]
-
-    async def _drop(self, dropped: Sequence[FinishedAttempt]) -> None:
-        for one in dropped:
-            ids = {"run_id": one.task.run_id, "task_id": one.task.id}
-            log.warning("task.settle.dropped", claim_no=one.task.claim_no, **ids)
-        await self._discard(dropped)
-
     async def _discard(self, ended: Sequence[FinishedAttempt]) -> None:
         """Remove the bodies that these claims may have stored: no row will refer to them."""
-        for one in ended:
-            if isinstance(one.result, Fetched) and not isinstance(one.result.content, bytes):
-                await one.result.content.discard()
+        for attempt in ended:
+            result = attempt.result
+            if isinstance(result, Fetched) and not isinstance(result.content, bytes):
+                await result.content.discard()
         try:
-            await self.bodies.discard([_name(one) for one in ended])
+            await self.bodies.discard([_name(attempt) for attempt in ended])
         except Unavailable:
-            return  # harmless: the name has the claim's number, so that no other claim uses it
+            return  # harmless: no other claim writes under this name, which has the claim's number
 
     async def _fail_run(self, run_id: RunId, why: AccountBlocked) -> None:
+        # A run that is stale is read again; one that has ended meanwhile leaves the loop.
         while (run := await self.metadata.get(Run, run_id)) and run.is_live:
             failed = run_life.fail(run, why.reason, why.detail, self.clock.now())
             settled = (await self.tasks.counts([run_id]))[run_id]
@@ -203,18 +205,15 @@ def _name(ended: FinishedAttempt) -> BodyName:
     return BodyName(ended.assignment.job_id, task.run_id, task.id, task.claim_no)
 
 
-def _outcome(page: Fetched, stored: Iterator[StoredBody]) -> Outcome:
-    body = next(stored, None)
-    if body is None:
+def _outcome(page: Fetched, kept: Kept | None) -> Outcome:
+    """The outcome of a fetched page; `kept` is None if its body could not be stored."""
+    if kept is None:
         return Interrupted(STORAGE_FULL_WAIT, page.spend, storage_full=True)
-    return Scraped(body, page.spend)
-
-
-def _stored(kept: Kept, page: Fetched) -> StoredBody:
-    return StoredBody(
+    body = StoredBody(
         locator=kept.locator,
         length=kept.length,
         checksum=kept.checksum,
         format=page.format,
         content_type=page.content_type,
     )
+    return Scraped(body, page.spend)
