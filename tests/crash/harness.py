@@ -18,13 +18,13 @@ import msgspec
 import structlog
 
 from conveyor.steps import (
-    delete,
     export,
     purge,
     rotate_encryption,
     zip_export,
 )
 from conveyor.steps.deliver import sender
+from conveyor.steps.shared import pagination
 from conveyor.steps.sweep import orphans, sweeper
 from tests.crash.deaths import ASTRAY, DEAD, Crossing, Deaths, Point, When
 from tests.crash.every_scenario import SCENARIOS
@@ -61,10 +61,12 @@ def prepare() -> None:
     """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     purge.CHUNK = sweeper.CHUNK = orphans.CHUNK = 4
-    delete.PAGE = purge.PAGE = sweeper.PAGE = 2
+    pagination.PAGE = purge.PAGE = sweeper.PAGE = 2
     export.PAGE = zip_export.PAGE = sender.PAGE = rotate_encryption.PAGE = 2
     zip_export.LARGE = 30  # bytes: those of a page from large.example
-    zip_export.AHEAD = 0  # one call after another, so that each has the same number in every life
+    zip_export.READ_AHEAD = (
+        0  # one call after another, so that each has the same number in every life
+    )
     with _folder() as folder:
         folder.live(SCENARIOS["settle_every_kind_of_answer"], Deaths())
     gc.collect()

@@ -20,7 +20,7 @@ from conveyor.app.engines import Engines, open_engines, ports
 from conveyor.app.services import Service, build_service
 from conveyor.domain.task_list.rows import ReaderLimits
 from conveyor.settings import Settings
-from conveyor.steps.shared.sizes import Sizes
+from conveyor.steps.shared.work_limits import Sizes
 from conveyor.testing.clock import NOON, FakeClock, FakeIds
 from tests.crash.deaths import Deaths
 from tests.crash.gateway import ScriptedGateway

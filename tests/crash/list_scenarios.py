@@ -6,7 +6,7 @@ from typing import Any
 import apsw
 
 from conveyor.domain.batch import INGEST
-from conveyor.steps.shared.turn import ENDLESS
+from conveyor.steps.shared.work_limits import ENDLESS
 from tests.crash.life import Answer, Life
 from tests.crash.scenarios import LARGE, on, pages, scenario, submit, without_how_far
 from tests.crash.snapshot import Picture

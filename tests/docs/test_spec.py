@@ -46,7 +46,7 @@ from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.task_list import decompress, reader, rows, spec
 from conveyor.domain.webhook import SCHEMA
 from conveyor.steps.dispatch.config import SETTLE_LOOPS, DispatchConfig
-from conveyor.steps.shared.turn import TURN
+from conveyor.steps.shared.work_limits import TURN
 from tests.docs.chapters import (
     DIRECT,
     FILE_INPUTS,

@@ -58,8 +58,8 @@ from conveyor.steps.schedules import FireSchedules, ManageSchedules
 from conveyor.steps.settle import Settle
 from conveyor.steps.shared.attempt import Assignment, Fetched, FinishedAttempt, Result
 from conveyor.steps.shared.idempotency import Answer, Call
-from conveyor.steps.shared.sizes import DEFAULT_SIZES
 from conveyor.steps.shared.webhook_sender import WebhookSender
+from conveyor.steps.shared.work_limits import DEFAULT_SIZES
 from conveyor.steps.submit import SubmitJob
 from conveyor.steps.sweep.sweeper import Sweeper
 from conveyor.steps.webhooks import ManageWebhooks, RotateSigningKeys
@@ -387,7 +387,7 @@ def a_webhook_sender(
         metadata=metadata,
         clock=clock,
         channel=WebhookChannel(
-            metadata=metadata, clock=clock, sender=sender, chance=chance, lasting=LEASE
+            metadata=metadata, clock=clock, sender=sender, chance=chance, lease_length=LEASE
         ),
         queue=DeliveryQueue(chance=chance),
         idle=SHORT,

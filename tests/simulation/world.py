@@ -28,7 +28,7 @@ from conveyor.ports.gateway import Page, PageRequest, Refusal
 from conveyor.ports.work import Held
 from conveyor.settings import Settings
 from conveyor.steps.shared.attempt import Assignment, FinishedAttempt
-from conveyor.steps.shared.sizes import Sizes
+from conveyor.steps.shared.work_limits import Sizes
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import gateway_refusal
 from tests.harness.memory_service import ClockIds

@@ -26,10 +26,9 @@ from conveyor.steps.deliver.sender import ChannelSender, OutboxSender
 from conveyor.steps.export import ExportRuns
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.purge import Purge
-from conveyor.steps.shared.batch_writer import BatchWriter
 from conveyor.steps.shared.quotas import Quotas
-from conveyor.steps.shared.turn import Turn
 from conveyor.steps.shared.webhook_sender import WebhookSender
+from conveyor.steps.shared.work_limits import Turn
 from conveyor.steps.sweep.orphans import Orphans
 from conveyor.steps.sweep.retire import DeleteRun, RetireRuns
 from conveyor.steps.sweep.stalled import StalledWork
@@ -58,30 +57,19 @@ def build_control_worker(
     return ControlWorker(stores.control_queue, handlers, stores.clock)
 
 
-def build_ingest(stores: Stores, writer: BatchWriter) -> Ingest:
-    return Ingest(
-        metadata=stores.metadata,
-        blobs=stores.blobs,
-        clock=stores.clock,
-        ids=stores.ids,
-        wake_sender=writer.wake_sender,
-        writer=writer,
-    )
-
-
 def _ingest_handler(ingest: Ingest) -> Handler:
     async def handle(payload: Mapping[str, str], turn: Turn) -> Mapping[str, str] | None:
-        ahead = await ingest.run(RunId(payload["run_id"]), int(payload["first"]), turn)
-        return ingest_payload(ahead) if ahead else None
+        rest = await ingest.run(RunId(payload["run_id"]), int(payload["first"]), turn)
+        return ingest_payload(rest) if rest else None
 
     async def give_up(payload: Mapping[str, str]) -> None:
         await ingest.abandon(RunId(payload["run_id"]), int(payload["first"]))
 
     async def status(payload: Mapping[str, str]) -> WorkStatus:
-        is_over, ahead = await ingest.standing(
+        is_done, batch = await ingest.progress(
             RunId(payload["run_id"]), int(payload["first"]), int(payload.get("version", 0))
         )
-        return WorkStatus(is_done=is_over, resend=ingest_payload(ahead) if ahead else None)
+        return WorkStatus(is_done=is_done, resend=ingest_payload(batch) if batch else None)
 
     return Handler(handle, give_up, status, limits=INGESTS)
 
@@ -173,7 +161,7 @@ def _webhook_channel(
         clock=engines.clock,
         sender=sender,
         chance=chance,
-        lasting=settings.webhook_timeout * 2,
+        lease_length=settings.webhook_timeout * 2,
     )
     return ChannelSender(
         metadata=engines.metadata, clock=engines.clock, channel=channel, queue=queue

@@ -34,7 +34,7 @@ from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.doctor.audit import Audit
 from conveyor.steps.doctor.doctor import LEAST_ROOM, Doctor
 from conveyor.steps.rotate_encryption import RotateEncryption
-from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
+from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
 from conveyor.steps.sweep.sweeper import Sweeper
 from conveyor.telemetry.metrics import Metrics
 from conveyor.telemetry.ports import (

@@ -8,7 +8,6 @@ from conveyor.app.background_steps import (
     build_control_worker,
     build_deliver,
     build_export,
-    build_ingest,
     build_manage_webhooks,
     build_purge,
     build_rotate_signing_keys,
@@ -39,12 +38,11 @@ from conveyor.steps.rerun import RerunJob
 from conveyor.steps.schedules import FireSchedules, ManageSchedules
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
-from conveyor.steps.shared.batch_writer import BatchWriter
 from conveyor.steps.shared.idempotency import Idempotency
 from conveyor.steps.shared.key_check import KeyCheck
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.quotas import Quotas
-from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
+from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
 from conveyor.steps.submit import SubmitJob
 from conveyor.steps.sweep.sweeper import Sweeper
 from conveyor.steps.webhooks import ManageWebhooks, RotateSigningKeys
@@ -88,7 +86,7 @@ class _Shared:
     sizes: Sizes
     complete: Complete
     dispatcher: Dispatcher
-    writer: BatchWriter
+    ingest: Ingest
     idempotency: Idempotency
     slices: LoopSlices
     quotas: Quotas
@@ -105,11 +103,7 @@ def build_steps(
     settle, dispatcher = _dispatch(settings, engines, complete)
     shared = _shared(settings, engines, complete, dispatcher, sizes)
     authenticate = _authenticate(engines)
-    ingest, purge, export = (
-        build_ingest(engines, shared.writer),
-        build_purge(engines),
-        build_export(settings, engines, shared.quotas),
-    )
+    purge, export = build_purge(engines), build_export(settings, engines, shared.quotas)
     delete = _delete(shared)
     manage_webhooks = build_manage_webhooks(engines, sender, deliver)
     return Steps(
@@ -122,10 +116,10 @@ def build_steps(
         delete=delete,
         manage_schedules=_manage_schedules(engines),
         fire=_fire(engines, metrics),
-        ingest=ingest,
+        ingest=shared.ingest,
         purge=purge,
         export=export,
-        control_worker=build_control_worker(engines, ingest, purge, export),
+        control_worker=build_control_worker(engines, shared.ingest, purge, export),
         dispatcher=dispatcher,
         settle=settle,
         complete=complete,
@@ -149,7 +143,7 @@ def _shared(
         sizes=sizes,
         complete=complete,
         dispatcher=dispatcher,
-        writer=BatchWriter(
+        ingest=Ingest(
             metadata=engines.metadata,
             tasks=engines.tasks,
             work=engines.work,
@@ -205,9 +199,9 @@ def _file_inputs(shared: _Shared) -> FileInputs:
 
 
 def _submit(shared: _Shared, webhooks: ManageWebhooks) -> SubmitJob:
-    async def vet(caller: CallerId, asked: NewWebhook) -> Webhook:
+    async def check_webhook(caller: CallerId, asked: NewWebhook) -> Webhook:
         """Return the webhook of a submission, if it can be delivered to."""
-        return await webhooks.vet(caller, asked.url, signature=bool(asked.signature))
+        return await webhooks.check(caller, asked.url, signature=bool(asked.signature))
 
     engines = shared.engines
     return SubmitJob(
@@ -222,7 +216,7 @@ def _submit(shared: _Shared, webhooks: ManageWebhooks) -> SubmitJob:
         ids=engines.ids,
         limits=shared.settings.limits,
         slices=shared.slices,
-        vet=vet,
+        check_webhook=check_webhook,
         wake=shared.dispatcher.wake,
         takes_tokens=bool(shared.settings.step_functions),
         quota=shared.quotas.check,
@@ -242,7 +236,7 @@ def _add_tasks(shared: _Shared) -> AddTasks:
         ids=engines.ids,
         limits=shared.settings.limits,
         slices=shared.slices,
-        writer=shared.writer,
+        ingest=shared.ingest.run,
         quota=shared.quotas.check,
         check_key=shared.key_check.check_job,
     )

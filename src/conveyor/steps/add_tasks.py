@@ -37,7 +37,6 @@ from conveyor.ports.blobs import Blobs, as_stream
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata
-from conveyor.steps.shared.batch_writer import BatchWriter
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.key_check import CheckJob, any_job
 from conveyor.steps.shared.loop_slices import LoopSlices
@@ -67,7 +66,7 @@ class AddTasks:
     ids: Ids
     limits: Limits
     slices: LoopSlices
-    writer: BatchWriter
+    ingest: Callable[[RunId, int], Awaitable[Batch | None]]  # the batch of a run at an index
     quota: Check = unlimited
     check_key: CheckJob = any_job
 
@@ -109,7 +108,7 @@ class AddTasks:
     async def _write_rows(self, batch: Batch, caller: CallerId) -> None:
         """Write the promised rows; if the engine is away, send a message to have them written."""
         try:
-            await self.writer.ingest(batch.run_id, batch.first)
+            await self.ingest(batch.run_id, batch.first)
         except Unavailable:
             with suppress(Unavailable):  # then the sweeper finds the batch
                 await self.control_queue.send(ingest_message(batch, caller))

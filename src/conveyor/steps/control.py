@@ -1,7 +1,7 @@
-"""The control worker: handles messages of the control queue under leases that it keeps alive.
+"""The control worker: handles messages of the control queue under leases that it extends.
 
-Work that takes longer than a turn is done in turns: the message goes back on the queue, behind
-those of other callers. That is not a failure and counts as no delivery.
+Work that takes longer than a turn is done in several turns. In between, the message goes back on the
+queue, behind those of other callers. That is no failure, and the number of deliveries starts again.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from conveyor.domain.retry import backoff
 from conveyor.errors import CallerFault, ConveyorError, Stale, Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.control_queue import ControlQueue, ReceivedMessage
-from conveyor.steps.shared.turn import Turn
+from conveyor.steps.shared.work_limits import Turn
 
 LEASE = timedelta(seconds=60)
 MOST_DELIVERIES = 10
@@ -32,7 +32,7 @@ Payload = Mapping[str, str]
 
 
 class WorkStatus(msgspec.Struct, frozen=True):
-    """How far the work of a message has come that was received often and never acknowledged."""
+    """How far the work for a message is that was delivered often and never acknowledged."""
 
     is_done: bool = False  # by another worker
     resend: Payload | None = None  # it made progress: the payload to send the message with
@@ -47,9 +47,9 @@ class Handler:
     """How one kind of message is handled.
 
     `handle` returns the payload to continue with if its turn ended before the work did. `give_up`
-    leaves stored state consistent before the message becomes a dead letter. `status` is asked
-    first: if the work has progressed since the message was sent, the crashes of workers on the way
-    are no reason to give up.
+    leaves stored state consistent before the message becomes a dead letter. `status` is called
+    before that: if the work has progressed since the message was sent, workers died for other
+    reasons than this message, and it is sent again.
     """
 
     handle: Callable[[Payload, Turn], Awaitable[Payload | None]]
@@ -59,14 +59,14 @@ class Handler:
 
 
 class ControlWorker:
-    """Handles one message in each `step`; up to `slots.count` steps may run at once."""
+    """Handles one message in each `step`; up to `slots.count` steps may run concurrently."""
 
     def __init__(
         self, control_queue: ControlQueue, handlers: Mapping[str, Handler], clock: Clock
     ) -> None:
         self.control_queue = control_queue
         self.handlers = handlers
-        self.slots = ControlSlots({kind: one.limits for kind, one in handlers.items()})
+        self.slots = ControlSlots({kind: handler.limits for kind, handler in handlers.items()})
         self._clock = clock
         self._receiving = asyncio.Lock()
 
@@ -89,7 +89,7 @@ class ControlWorker:
         return len(received)
 
     async def _receive(self) -> Sequence[ReceivedMessage]:
-        async with self._receiving:  # two receivers at once would both see the same slot free
+        async with self._receiving:  # two concurrent receives would both see the same slot free
             received = await self.control_queue.receive(
                 1,
                 lease=LEASE,
@@ -126,7 +126,7 @@ class ControlWorker:
             await self.control_queue.retry_later(message, delay=delay)
 
     async def _give_up(self, message: ReceivedMessage, handler: Handler, reason: str) -> None:
-        """End a message that was tried often enough, unless its work progressed all the same."""
+        """End a message that was delivered too often, unless its work has progressed."""
         status = await handler.status(message.payload)
         if status.resend:
             await self.control_queue.resend(message, status.resend)
@@ -152,8 +152,8 @@ class ControlWorker:
     ) -> Payload | Exception | None:
         """Run the handler while extending the lease; return what is left to do, or its exception.
 
-        A bug counts as a failed delivery. If it ended the process, the message would end every
-        process that comes after it.
+        A bug counts as a failed delivery. If it ended the process, each redelivery would end
+        another one.
         """
         async with asyncio.TaskGroup() as group:
             extending = group.create_task(self._keep_lease(message), name=f"lease {message.id}")
@@ -175,6 +175,7 @@ class ControlWorker:
             try:
                 await self.control_queue.extend(message, lease=LEASE)
             except (Stale, Unavailable) as error:
+                # Go on: handlers are safe to repeat, so a second worker does no harm.
                 log.warning("control.lease", message_id=message.id, why=str(error))
             except Exception:
                 log.exception("control.bug", **_fields(message))
@@ -199,7 +200,7 @@ def _fields(message: ReceivedMessage) -> dict[str, object]:
 
 
 def _reason(failure: Exception) -> str:
-    """Why a message is dead. The text of a bug stays in the log: it may hold a caller's data."""
+    """Why a message is dead-lettered. The text of a bug may hold a caller's data: log only."""
     if isinstance(failure, ConveyorError):
         return f"{failure.code}: {failure}"
     return f"bug: {type(failure).__name__}, logged as control.bug"

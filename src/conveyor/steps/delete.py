@@ -1,10 +1,11 @@
-"""Delete: a job or a run is gone for callers and dispatchers at once; a message clears it away.
+"""Delete: mark a job or a run as deleted, and have its data purged by a control message.
 
-One transaction marks it deleted and stores what is owed: the deletion. Every change of a job's runs
-raises the job's version, so a delete and a rerun at the same time cannot both have their way.
+One transaction marks it and stores the deletion, from which the sweeper repairs a lost message.
+Callers and dispatchers do not see it from then on. Every change of a job's runs raises the job's
+version, so of a concurrent delete and rerun only one commits.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,8 +23,7 @@ from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
 from conveyor.steps.shared.ownership import latest_run, own_job
-
-PAGE = 100
+from conveyor.steps.shared.pagination import runs_of
 
 log = structlog.get_logger()
 
@@ -39,7 +39,7 @@ class Delete:
     wake_sender: Callable[[], None]  # events were put in the outbox
 
     async def job(self, caller: CallerId, job_id: JobId) -> None:
-        """Delete a job with all its runs; one that is deleted stays so."""
+        """Delete a job with all its runs. Repeating it changes nothing."""
         while True:
             job = await self.metadata.get(Job, job_id)
             if job is None or job.caller != caller:
@@ -51,7 +51,7 @@ class Delete:
                 return await self._delete_job(job, run)
 
     async def run(self, caller: CallerId, job_id: JobId, run_id: RunId) -> None:
-        """Delete one run; the job's latest is then the newest that is left."""
+        """Delete one run; the newest that is left is then the job's latest."""
         while True:
             job = await own_job(self.metadata, caller, job_id)
             run = await self.metadata.get(Run, run_id)
@@ -65,7 +65,7 @@ class Delete:
     async def _delete_job(self, job: Job, run: Run | None) -> None:
         now = self.clock.now()
         ended = [run_life.delete(run, now)] if run and run.is_live else []
-        events = [event for one in ended for event in events_at_end(one, self.ids.new)]
+        events = events_at_end(ended[0], self.ids.new) if ended else []
         deletion = Deletion(id=job.id, job_id=job.id, sent_at=now)
         await self.metadata.commit(job_life.delete(job, now), *ended, *events, deletion)
         if events:
@@ -76,7 +76,10 @@ class Delete:
     async def _delete_run(self, job: Job, run: Run) -> None:
         now = self.clock.now()
         newest = None
-        async for other in self._others(job, run):
+        # Newest first. Other runs may show results of this one, whose bodies the purge removes.
+        async for other in runs_of(self.metadata, job.id):
+            if other.id == run.id:
+                continue
             if run.id in other.inherited.sources:
                 raise RunHasDescendants(
                     f"Run {other.id} shows results of this one: delete it first"
@@ -92,17 +95,8 @@ class Delete:
         log.info("run.deleted", job_id=job.id, run_id=run.id)
         await self._follow_up(deletion, run, job.caller)
 
-    async def _others(self, job: Job, run: Run) -> AsyncIterator[Run]:
-        """The job's other runs, newest first."""
-        before = None
-        while page := await self.metadata.runs(job.id, limit=PAGE, before=before):
-            for other in page:
-                if other.id != run.id:
-                    yield other
-            before = page[-1].id
-
     async def _follow_up(self, deletion: Deletion, run: Run | None, caller: CallerId) -> None:
-        """Take no more of the run, and have all cleared; what fails here the sweeper finds."""
+        """Stop claims of the run and send the message; the sweeper repairs what fails here."""
         with suppress(Unavailable):
             if run and run.is_live:
                 await self.work.close(run.id)

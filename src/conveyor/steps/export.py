@@ -1,8 +1,9 @@
-"""Export: all of a run as one file, made by a control message, kept for half a day.
+"""Export: all results of a run in one file, written by the control worker, kept for half a day.
 
-The row first, then the message. Whoever makes the file claims the export, writes the file under the
-claim's number, and then says in the row that it is there. A maker that died is followed by
-another, which begins anew; one that is merely slow finds that it was followed, and leaves.
+The row is stored first, then the message is sent. A control worker claims the export, writes the
+file under the number of its claim, and then completes the row. If the worker dies, the message is
+delivered again and the next worker starts over under a new claim. A worker that is only slow finds
+that its claim is no longer the latest, and stops.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -42,7 +43,7 @@ Make = Callable[[Export, Job, Wanted], Awaitable[int | Unmade]]
 
 
 class Download(msgspec.Struct, frozen=True):
-    """A file that is ready; `mark` is another for each that was ever made."""
+    """A file that is ready. `mark` is unique for each file, and serves as its ETag."""
 
     name: str
     mark: str
@@ -61,16 +62,16 @@ class ExportRuns:
     quota: Check = unlimited
 
     async def start(self, caller: CallerId, job_id: JobId, run_id: RunId) -> Export:
-        """Promise an export of a run as it will be found; a live one is exported as it stands.
+        """Start an export of a run, or return the one that is under way.
 
-        While one is being made, that one.
+        A live run is exported as the control worker finds it.
         """
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
         now = self.clock.now()
         async for begun in every_of_run(self.metadata, Export, run.id):
             if not (begun.has_ended or life.is_over(begun, now)):
-                return begun  # one at a time is enough: it is as good as another
+                return begun
         await self.quota(QuotaDemand(caller=caller, exports=1))
         export = Export(
             id=ExportId(self.ids.new()),
@@ -82,7 +83,7 @@ class ExportRuns:
         )
         await self.metadata.commit(export)
         log.info("export.started", export_id=export.id, job_id=job.id, run_id=run.id)
-        with suppress(Unavailable):  # then the sweeper sends it
+        with suppress(Unavailable):  # the sweeper sends the message later
             await self.control_queue.send(export_message(export))
         return export
 
@@ -113,7 +114,7 @@ class ExportRuns:
         )
 
     async def run(self, export_id: ExportId) -> None:
-        """Make an export, unless it is made, or nobody can have it any more."""
+        """Write an export, unless it has ended, or its run or job is deleted."""
         export = await self._claimed(export_id)
         job = await self._job_of(export) if export else None
         if export and job:
@@ -122,16 +123,17 @@ class ExportRuns:
             await self._drop(export)
 
     async def abandon(self, export_id: ExportId) -> None:
-        """Give an export up that cannot be made."""
+        """Fail an export that cannot be written."""
         while (export := await self.metadata.get(Export, export_id)) and not export.has_ended:
             with suppress(Stale):
-                await self.metadata.commit(life.failed(export, life.GAVE_UP))
-                _say(life.failed(export, life.GAVE_UP))
+                failed = life.failed(export, life.GAVE_UP)
+                await self.metadata.commit(failed)
+                _log_end(failed)
         if export and export.status is ExportStatus.FAILED:
             await self._clear(export)
 
     async def _claimed(self, export_id: ExportId) -> Export | None:
-        """The export under a new claim, with nothing left of those before; None if it is over."""
+        """Claim the export and remove the files of earlier claims; None if it has ended or expired."""
         while (export := await self.metadata.get(Export, export_id)) and not export.has_ended:
             if life.is_over(export, self.clock.now()):
                 return None
@@ -152,40 +154,40 @@ class ExportRuns:
         except NotFound:
             if await self._is_wanted(export):
                 raise
-            return Unmade()  # the next claim has cleared away what was begun here
+            return Unmade()  # the next claim has removed the files of this one
 
     async def _finish(self, export: Export, made: int | Unmade) -> None:
         if isinstance(made, int):
-            is_told = await self._tell(export, lambda row: life.completed(row, made))
+            is_recorded = await self._record(export, lambda row: life.completed(row, made))
         else:
             why = made.error
-            is_told = why is not None and await self._tell(
+            is_recorded = why is not None and await self._record(
                 export, lambda row: life.failed(row, why)
             )
-        if not is_told:
+        if not is_recorded:
             await self.blobs.delete([export_blob(export)])
-        # After the row: a delete of the run finds the file from now on.
+        # A purge of the run that ended before the row was written has not seen the file.
         if await self._job_of(export) is None:
             await self._drop(export)
 
-    async def _tell(self, export: Export, move: Callable[[Export], Export]) -> bool:
-        """Write how it ended, if this claim is still the one to say so."""
+    async def _record(self, export: Export, move: Callable[[Export], Export]) -> bool:
+        """Store how the export ended, if this claim is still the latest."""
         while await self._is_wanted(export) and (row := await self.metadata.get(Export, export.id)):
             ended = move(row)
             with suppress(Stale):
                 await self.metadata.commit(ended)
-                _say(ended)
+                _log_end(ended)
                 return True
         return False
 
     async def _is_wanted(self, export: Export) -> bool:
-        """Whether this claim is to go on."""
+        """Whether this claim is still the latest, and its export can still be downloaded."""
         row = await self.metadata.get(Export, export.id)
         is_held = row is not None and not row.has_ended and row.claim_no == export.claim_no
         return is_held and await self._job_of(export) is not None
 
     async def _job_of(self, export: Export) -> Job | None:
-        """The job, as long as somebody can have this export of it."""
+        """The job; None once the caller cannot download the export any more."""
         job = await self.metadata.get(Job, export.job_id)
         run = await self.metadata.get(Run, export.run_id)
         is_gone = (
@@ -199,7 +201,7 @@ class ExportRuns:
 
     async def _drop(self, export: Export) -> None:
         await self._clear(export)
-        with suppress(Stale):  # the purge of its run was first
+        with suppress(Stale):  # a purge has removed it
             await self.metadata.commit(Removed(export))
 
     async def _clear(self, export: Export) -> None:
@@ -207,7 +209,7 @@ class ExportRuns:
             await self.blobs.delete(keys)
 
 
-def _say(export: Export) -> None:
+def _log_end(export: Export) -> None:
     ids = {"export_id": export.id, "job_id": export.job_id, "run_id": export.run_id}
     if export.status is ExportStatus.COMPLETED:
         log.info("export.completed", length=export.length, **ids)

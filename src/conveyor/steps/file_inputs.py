@@ -1,7 +1,7 @@
-"""File inputs: create one, and take its upload in as a stream.
+"""File inputs: create one, and receive its upload as a stream.
 
-The file is stored whole before the file input says where it is. Each upload is stored under a key
-of its own; of two at the same time, the first that is complete stays.
+The whole file is stored before the row of the file input names it. Each upload has its own key; of
+two concurrent ones, the first that is complete stays.
 """
 
 import asyncio

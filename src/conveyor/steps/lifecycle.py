@@ -52,7 +52,7 @@ class Lifecycle:
             return
 
     async def stop(self, caller: CallerId, job_id: JobId) -> Run:
-        """End the live run: nothing new is taken up, what is in flight may finish and counts."""
+        """End the live run: no more tasks are claimed; tasks in flight may finish, and count."""
         while True:
             _, run = await self._load(caller, job_id)
             if run is None:

@@ -57,7 +57,7 @@ class FollowedRun:
         self.woken_at = 0.0
 
     def update(self, run: Run, settled: Counts, now: float, waiting: Waiting | None = None) -> None:
-        """Take up a reading; wake the listeners if it differs from the last one."""
+        """Record a reading; wake the listeners if it differs from the last one."""
         self._window = slid(self._window, ProgressReading(now, run_life.counts(run, settled).done))
         speed = rate(self._window)
         known = self.progress

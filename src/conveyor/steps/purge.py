@@ -1,10 +1,10 @@
-"""Purge: remove everything that a deleted job or run left, a chunk at a time.
+"""Purge: remove all data of a deleted job or run, a chunk at a time.
 
-For each run: its batches, then its rows, then its bodies, exports and lists. Rows go before bodies:
-a worker that settles late then finds no row and removes the body it wrote. Outbox events go first,
-except those that must still be sent to a task token, or to the webhook of a job that stays; they
-are removed once sent. A purge that is repeated after a crash finds less to do. At the end a
-tombstone stays for a day, so that a repeated delete is answered like the first.
+For each run: its batches, then its rows, then its bodies, exports and lists. Rows are removed before
+bodies: a worker that settles late then finds no row and removes the body it wrote. Outbox events are
+removed first, except those that must still be sent to a task token, or to the webhook of a job that
+stays; these are removed once sent. A purge that is repeated after a crash finds less to do. At the
+end a tombstone stays for a day, so that a repeated delete is answered like the first.
 """
 
 from collections.abc import AsyncGenerator
@@ -29,7 +29,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import MOST_CHANGES, Metadata, Removed
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
-from conveyor.steps.shared.turn import ENDLESS, Turn
+from conveyor.steps.shared.work_limits import ENDLESS, Turn
 
 CHUNK = 1_000
 PAGE = 100
@@ -46,12 +46,12 @@ class Purge:
     blobs: Blobs
     clock: Clock
 
-    async def run(self, name: str, turn: Turn = ENDLESS) -> bool:
+    async def run(self, deletion_id: str, turn: Turn = ENDLESS) -> bool:
         """Purge the deletion with this id, unless it is done.
 
         Return False when the turn ended before everything was removed.
         """
-        deletion = await self.metadata.get(Deletion, name)
+        deletion = await self.metadata.get(Deletion, deletion_id)
         if deletion is None or deletion.done_at:
             return True
         await self._drop_events(deletion)
@@ -85,19 +85,20 @@ class Purge:
     async def _release_input(self, file_input_id: InputId, job_id: JobId) -> None:
         """Release a file input; the last job to release it removes it, once no other can name it.
 
-        The input is released first: a job that names it at that moment is either seen here or
-        finds that the input has changed. A crash in between leaves the input to the sweeper.
+        The input is released first. A submit that names it at that moment is either seen here, or
+        its commit is stale because the input has changed. A crash in between leaves the input to
+        the sweeper.
         """
         while (
             file_input := await self.metadata.get(FileInput, file_input_id)
         ) and job_id in file_input.jobs:
-            free = released_by(file_input, job_id)
-            goes = is_over(free, self.clock.now())
+            released = released_by(file_input, job_id)
+            is_unused = is_over(released, self.clock.now())
             with suppress(Stale):
-                await self.metadata.commit(free)
-                if goes:
+                await self.metadata.commit(released)
+                if is_unused:
                     await self.blobs.delete([file_input.blob] if file_input.blob else [])
-                    await self.metadata.commit(Removed(free))
+                    await self.metadata.commit(Removed(released))
 
     async def _purge_run(self, job_id: JobId, run_id: RunId) -> AsyncGenerator[None, None]:
         """Purge a run, yielding after each chunk."""
@@ -143,6 +144,6 @@ class Purge:
 
 
 def _must_be_sent(event: OutboxEvent, deletion: Deletion) -> bool:
-    """A waiting state is told of every end; a webhook of its runs, unless its job is deleted."""
-    told = {Channel.STEP_FUNCTIONS} | ({Channel.WEBHOOK} if deletion.run_id else set())
-    return event.channel in told and event.status is EventStatus.OWED
+    """A waiting state learns of every end; a webhook does unless its job is deleted."""
+    channels = {Channel.STEP_FUNCTIONS} | ({Channel.WEBHOOK} if deletion.run_id else set())
+    return event.channel in channels and event.status is EventStatus.OWED

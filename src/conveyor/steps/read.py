@@ -25,7 +25,7 @@ from conveyor.ports.tasks import Tasks
 from conveyor.steps.shared.ownership import latest_run, own_job, own_run
 
 REPORTS = 500  # listed at a time
-HOT = timedelta(milliseconds=250)  # for which counts that were read are good
+HOT = timedelta(milliseconds=250)  # how long pollers of a run share one read of its counts
 COUNTS = msgspec.json.Decoder(Counts)
 
 
@@ -83,7 +83,7 @@ class Read:
     async def bad_rows(
         self, caller: CallerId, job_id: JobId, run_id: RunId | None
     ) -> AsyncIterator[bytes]:
-        """The rows of a run's list that are no tasks, as lines of JSON in the list's order."""
+        """The rows of a run's list that are not tasks, as JSON lines in the order of the list."""
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
         return self._reports(error_reports(job.id, run.id))
@@ -185,7 +185,7 @@ class Read:
     ) -> Sequence[Attempt]:
         job = await own_job(self.metadata, caller, job_id)
         task = await self._own_task(job, run_id, task_id)
-        # What is inherited was attempted in the run that it comes from.
+        # The attempts of an inherited result were made in the run it comes from.
         return await self.tasks.history(task.source_run_id or task.run_id, task.id)
 
     def has_expired(self, job: Job, task: Task) -> bool:
@@ -217,7 +217,7 @@ class Read:
         return JobView(job, run, settled, next_run(job, self.clock.now()), waiting)
 
     async def _settled(self, run: Run) -> Counts:
-        """The counts of a run, shared for a moment by all who poll it.
+        """The counts of a run, shared for 250 ms by all who poll it.
 
         Counts that decide the shown status are always read: a caller never sees a stale status. A
         run that changed has another version, and so another key.

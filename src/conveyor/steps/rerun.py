@@ -1,10 +1,12 @@
-"""Rerun: a new run of a job, made from the rows of its latest run.
+"""Rerun: a new run of a job, created from the rows of its latest run.
 
-As with a submit, rows are written first, and one transaction makes the run: job, run and the
-idempotency record. A large run is made with a batch instead, whose rows the control worker copies.
-Of two reruns, or a rerun and a delete, the job's version lets one commit; the other starts over.
+As with a submit, rows are written first; then one transaction stores the job, the run and the
+idempotency record. For a large run it stores a batch as well, whose rows the control worker copies.
+Of two concurrent reruns, or a rerun and a delete, the job's version lets one commit; the other
+starts over.
 
-A scheduled job that has no run yet is run from its list, and so is a run that was cut short of it.
+A scheduled job that has no run yet is run from its list. So is a job whose last run lacks rows of
+the list.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -44,17 +46,16 @@ from conveyor.ports.work import Work
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.key_check import CheckKey, any_key
 from conveyor.steps.shared.ownership import latest_run, own_job
+from conveyor.steps.shared.pagination import runs_of
 from conveyor.steps.shared.quotas import Check, QuotaDemand, unlimited
 from conveyor.steps.shared.row_sources import RowChunk, copied_rows, stored_rows
-from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
-
-RUNS = 100
+from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
 
 log = structlog.get_logger()
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A rerun about to be made, and where its rows come from: a run, or the job's list."""
+    """A rerun that is not stored yet, and where its rows come from: a run, or the job's list."""
 
     job: Job
     source: Run | SourceList
@@ -105,7 +106,7 @@ class RerunJob:
     async def rerun(
         self, call: Call, job_id: JobId, statuses: Statuses | None, render: Render
     ) -> Answer:
-        """Start a new run: of every task, or with `statuses` of those, the rest inherited."""
+        """Start a new run of every task; or of tasks in `statuses`, the other results being inherited."""
         with self.idempotency.claiming(call):
             while True:
                 if known := await self.idempotency.find(call):
@@ -120,7 +121,7 @@ class RerunJob:
 
     @contextmanager
     def _alone(self, job_id: JobId) -> Iterator[None]:
-        """Copy a job's rows once at a time: of two reruns only one can commit."""
+        """Refuse a second concurrent rerun: it would copy all rows, and could not commit."""
         if job_id in self.under_way:
             raise RunNotTerminal("Another rerun of this job is in progress: see its latest run")
         self.under_way.add(job_id)
@@ -168,7 +169,7 @@ class RerunJob:
             return self._from_list(job, job.source_list, None, large=not is_small)
         source = await self._source(job)
         if source.is_cut and statuses is None:
-            if job.source_list:  # the last run was cut short of it
+            if job.source_list:  # the last run lacks rows of it
                 return self._from_list(job, job.source_list, source.id, large=True)
             source = await self._whole_run(job) or source
         tally = await self.tasks.tally(source.id)
@@ -187,17 +188,15 @@ class RerunJob:
 
     async def _whole_run(self, job: Job) -> Run | None:
         """The job's newest run that has all its rows."""
-        before = None
-        while page := await self.metadata.runs(job.id, limit=RUNS, before=before):
-            if whole := next((run for run in page if not run.is_cut), None):
-                return whole
-            before = page[-1].id
+        async for run in runs_of(self.metadata, job.id):
+            if not run.is_cut:
+                return run
         return None
 
     def _from_list(
         self, job: Job, source_list: SourceList, rerun_of: RunId | None, *, large: bool
     ) -> Plan:
-        """All of the job's list."""
+        """A plan for all rows of the job's list."""
         return Plan(
             job=job,
             source=source_list,
@@ -295,7 +294,7 @@ class RerunJob:
         """Remove rows that no run refers to; the sweeper removes the rest."""
         try:
             if plan.large or await self.metadata.get(Run, plan.run_id):
-                return  # there are none; or the commit took effect, and only its answer was lost
+                return  # it has none; or the commit took effect, and only its answer was lost
             while await self.tasks.discard(plan.run_id, limit=self.sizes.chunk_rows):
                 pass
         except ConveyorError:

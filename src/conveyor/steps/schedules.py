@@ -1,10 +1,11 @@
 """Schedules: start the runs of scheduled jobs when they are due, and change schedules for callers.
 
 A fire is one conditional commit of the run, its batch and the time of the next fire. The job's
-version lets exactly one of many workers make it. After a crash before the commit the job is still
+version lets exactly one of many workers commit it. After a crash before the commit the job is still
 due; after a crash behind it the batch exists, and an ingest writes its rows.
 
-Fires that were missed while no worker ran are made up for by one run; the next fire lies ahead.
+All fires that were missed while no worker ran are made up for by one run; the next fire is in the
+future.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,8 @@
-"""Submit: a caller's submission becomes a stored job, with its rows or with the list they come from.
+"""Submit: store a job, with its rows or with the list they come from.
 
-The order of writes makes it safe. Rows, or the list, are written first: without a run they are
-invisible. Then one transaction stores job, run and the idempotency record: from here on the
-submission exists. A crash before it leaves rows that the sweeper removes; a crash after it leaves a
-whole job.
+The rows, or the list, are written first: without a run they are invisible. Then one transaction
+stores job, run and the idempotency record: from then on the submission exists. A crash before it
+leaves rows that the sweeper removes; a crash after it leaves a complete job.
 
 A scheduled job has no run yet. Its list is kept, whatever its size, for every fire of the schedule.
 """
@@ -47,7 +46,7 @@ from conveyor.domain.submission import (
     job_schedule,
 )
 from conveyor.domain.task import TaskSpec, new_tasks
-from conveyor.domain.task_bodies import ParsedSubmission, read_submission
+from conveyor.domain.task_bodies import read_submission
 from conveyor.domain.task_list.decompress import Compression, detect_compression
 from conveyor.domain.task_list.reader import ListChunk, ReadEnough, invalid_rows
 from conveyor.domain.task_list.rows import RowError
@@ -74,12 +73,12 @@ from conveyor.steps.shared.key_check import CheckKey, any_key
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.quotas import Check, QuotaDemand, unlimited
 from conveyor.steps.shared.row_sources import file_chunks
-from conveyor.steps.shared.sizes import DEFAULT_SIZES, Sizes
+from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
 
 log = structlog.get_logger()
 
 Render = Callable[[Job, Run | None, int], bytes]
-Vet = Callable[[CallerId, NewWebhook], Awaitable[Webhook]]  # raises `InvalidArgument`
+CheckWebhook = Callable[[CallerId, NewWebhook], Awaitable[Webhook]]  # raises `InvalidArgument`
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +87,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     job: Job
     run: Run | None  # None for a scheduled job
     specs: list[TaskSpec]
-    large: bool  # its rows are written later
+    large: bool  # the control worker writes its rows
     staged: SourceList | None = None  # the list its rows come from, now or at each fire
     file_input: FileInput | None = None  # that holds this list
     heartbeat: OutboxEvent | None = None  # for the state that waits for its run
@@ -108,15 +107,15 @@ class SubmitJob:
     ids: Ids
     limits: Limits
     slices: LoopSlices
-    vet: Vet
+    check_webhook: CheckWebhook
     wake: Callable[[RunId], None]
-    takes_tokens: bool = False  # of states that wait for a run
+    takes_tokens: bool = False  # task tokens of Step Functions
     quota: Check = unlimited
     check_key: CheckKey = any_key
     sizes: Sizes = DEFAULT_SIZES
 
     async def submit(self, call: Call, render: Render) -> Answer:
-        """Store the submission and answer 201, or 202 when its rows will follow."""
+        """Store the submission and answer 201, or 202 when its rows are written later."""
         with self.idempotency.claiming(call), self.encryption.writing():
             while True:
                 if known := await self.idempotency.find(call):
@@ -133,28 +132,23 @@ class SubmitJob:
                     return await self._store(call, draft, answer)
 
     async def _draft(self, call: Call) -> Draft:
-        given = await self._checked(call)
-        draft = await self._draft_of(call, given.body, given.specs)
-        return msgspec.structs.replace(draft, ignored=given.ignored)
-
-    async def _draft_of(self, call: Call, body: Submission, specs: list[TaskSpec]) -> Draft:
-        webhook = await self.vet(call.caller, body.webhook) if body.webhook else None
-        if body.file_input_id is None:
-            return self._new_draft(call, body, specs, webhook)
-        file_input = await self._uploaded_file_input(call.caller, InputId(body.file_input_id))
-        source_list = await self._source_list(file_input, body)
-        found = await self._small_list(file_input, source_list, body)
-        if found is None:
-            return self._new_draft(
-                call, body, [], webhook, file_input=file_input, source_list=source_list
-            )
-        return self._new_draft(call, body, found, webhook)
-
-    async def _checked(self, call: Call) -> ParsedSubmission:
         given = await self.slices.run(read_submission(call.raw, call.extensions, self.limits))
-        if given.body.step_functions and not self.takes_tokens:
+        body = given.body
+        if body.step_functions and not self.takes_tokens:
             raise unconfigured()
-        return given
+        webhook = await self.check_webhook(call.caller, body.webhook) if body.webhook else None
+        specs: list[TaskSpec] | None = given.specs
+        file_input, source_list = None, None
+        if body.file_input_id is not None:
+            file_input = await self._uploaded_file_input(call.caller, InputId(body.file_input_id))
+            source_list = await self._source_list(file_input, body)
+            specs = await self._small_list(file_input, source_list, body)
+            if specs is not None:  # read already: stored like tasks in the body of the call
+                file_input, source_list = None, None
+        draft = self._new_draft(
+            call, body, specs or [], webhook, file_input=file_input, source_list=source_list
+        )
+        return msgspec.structs.replace(draft, ignored=given.ignored)
 
     async def _uploaded_file_input(self, caller: CallerId, file_input_id: InputId) -> FileInput:
         """The caller's file input, with its file whole in storage."""
@@ -186,8 +180,8 @@ class SubmitJob:
     ) -> list[TaskSpec] | None:
         """The tasks of a file that is cheap to read; None for one that is read later.
 
-        The beginning of the latter is read too: most faults of a whole list show there, and are
-        refused at once.
+        The beginning of a large file is read too. Most faults that concern a whole list show
+        there, such as a missing column, and are refused at once.
         """
         specs, errors = list[TaskSpec](), list[RowError]()
         read = file_chunks(

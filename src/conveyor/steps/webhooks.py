@@ -32,7 +32,7 @@ from conveyor.steps.shared.webhook_sender import WebhookSender
 MOST_TRIES = 20  # to change a job that other calls are changing
 MOST_TESTS = 10  # at a time: each may take a connection for the whole time-out
 TESTS_PER_CALLER = 2
-PATIENCE = timedelta(seconds=1)  # of a test that waits for others to end
+PATIENCE = timedelta(seconds=1)  # how long a test waits for others to end
 
 log = structlog.get_logger()
 
@@ -72,8 +72,8 @@ class ManageWebhooks:
     wake_sender: Callable[[], None]
     tests: WebhookTests = field(default_factory=WebhookTests)
 
-    async def vet(self, caller: CallerId, url: str, *, signature: bool) -> Webhook:
-        """A webhook that can be delivered to, as of now. Raises `InvalidArgument`."""
+    async def check(self, caller: CallerId, url: str, *, signature: bool) -> Webhook:
+        """Return the webhook if it can be delivered to. Raises `InvalidArgument`."""
         await self.sender.webhooks.check(url)
         if signature:
             keys = await self.metadata.get(SigningKeys, caller)
@@ -93,7 +93,7 @@ class ManageWebhooks:
     async def put(self, caller: CallerId, job_id: JobId, url: str, *, signature: bool) -> Webhook:
         """Replace the webhook; one that was disabled is enabled again."""
         await own_job(self.metadata, caller, job_id)
-        webhook = await self.vet(caller, url, signature=signature)
+        webhook = await self.check(caller, url, signature=signature)
         await self._change(caller, job_id, webhook)
         log.info("webhook.set", job_id=job_id)
         return webhook
@@ -118,7 +118,7 @@ class ManageWebhooks:
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
     async def redeliver(self, caller: CallerId, job_id: JobId, event_id: EventId) -> OutboxEvent:
-        """Send an event again now, whatever its status, as if it were new."""
+        """Make an event due now, whatever its status, with all its retries ahead of it."""
         while True:
             job = await own_job(self.metadata, caller, job_id)
             event = await self.metadata.get(OutboxEvent, (job.id, event_id))
@@ -142,7 +142,7 @@ class ManageWebhooks:
 
         Raises `Overloaded` while too many tests, of the caller or in all, are in flight.
         """
-        webhook = await self.vet(caller, url, signature=signature)
+        webhook = await self.check(caller, url, signature=signature)
         event_id = EventId(self.ids.new())
         content = payload_of_test(event_id, EventType.WEBHOOK_TEST, self.clock.now()).encode()
         async with self.tests.place(caller):

@@ -1,8 +1,8 @@
-"""Pack: all of a run into one zip file in blob storage, in memory that does not grow with it.
+"""Zip export: write all results of a run to one zip file in blob storage, in constant memory.
 
-Results are read and deflated many at a time, in threads, a few chunks ahead of the writing. The
-directory and the manifest stand at the end of the file and grow with the run: until then each is
-a blob of its own, written along the way, read back, and removed.
+Results are read and deflated in chunks, in threads, a few chunks ahead of the writer. The manifest
+and the zip directory come at the end of the file and grow with the run. Until then each is spooled
+to a blob, which is read back and removed.
 """
 
 import asyncio
@@ -36,17 +36,17 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.tasks import Tasks
 
 PAGE = 250  # rows read at a time
-PORTION = 2 * 1024 * 1024  # bytes of results read and deflated at a time
-LARGE = 1024 * 1024  # from so many bytes on a result is streamed
-AHEAD = 2  # chunks under way while another is written
-DEPTH = 4  # pieces that wait to be written to a spool
+CHUNK_BYTES = 2 * 1024 * 1024  # of results that are read and deflated together
+LARGE = 1024 * 1024  # bytes from which a result is streamed
+READ_AHEAD = 2  # chunks prepared while another is written
+SPOOL_DEPTH = 4  # parts that wait to be written to a spool
 DIRECTORY, LINES = "directory", "manifest"
 
 Wanted = Callable[[], Awaitable[bool]]
 
 
 class ExportChunk(msgspec.Struct, frozen=True):
-    """Tasks next to each other, whose results fit in memory; a large one is alone."""
+    """Consecutive tasks whose results fit in memory; a task with a large result is alone."""
 
     tasks: Sequence[Task]
     now: datetime
@@ -58,7 +58,7 @@ class ExportChunk(msgspec.Struct, frozen=True):
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """A chunk ready to be written; a large result is still to be streamed."""
+    """A chunk that is ready to be written. A large result is streamed when its turn comes."""
 
     files: Sequence[tuple[Entry, bytes]] = ()
     lines: bytes = b""
@@ -74,7 +74,7 @@ class ZipExport:
     cap: int  # bytes of results in one file
 
     async def write(self, export: Export, job: Job, is_wanted: Wanted) -> int | Unmade:
-        """Write the file of an export's claim, and say how long it is; or why there is none."""
+        """Write the file of an export's claim; return its length, or why there is none."""
         try:
             async with asyncio.TaskGroup() as group:
                 chunks = self._row_chunks(export, job, is_wanted)
@@ -92,7 +92,7 @@ class ZipExport:
         try:
             await self.blobs.delete([spool_blob(export, part) for part in (DIRECTORY, LINES)])
         except Unavailable:
-            return  # the purge of the export finds them by their names
+            return  # they are removed with the files of the export, whose prefix they share
 
     async def _content(
         self,
@@ -101,53 +101,57 @@ class ZipExport:
         chunks: AsyncIterator[ExportChunk],
         group: asyncio.TaskGroup,
     ) -> AsyncIterator[bytes]:
-        """The file, front to back."""
-        directory = Feed(self.blobs, spool_blob(export, DIRECTORY), group)
-        manifest = Feed(self.blobs, spool_blob(export, LINES), group)
+        """The bytes of the file, from start to end."""
+        directory = Spooled(self.blobs, spool_blob(export, DIRECTORY), group)
+        manifest = Spooled(self.blobs, spool_blob(export, LINES), group)
         archive = Archive(directory)
-        async for ready in self._ahead(job, chunks, group):
+        async for ready in self._prepared(job, chunks, group):
             if ready.large:
-                async for piece in self._streamed(ready.large, archive, manifest):
-                    yield piece
+                async for part in self._streamed(ready.large, archive, manifest):
+                    yield part
             else:
                 yield await archive.added(ready.files)
                 await manifest.add(ready.lines)
         stream = Stream(MANIFEST, export.created_at, await manifest.end())
-        async for piece in archive.streamed(stream, self.blobs.read(manifest.key)):
-            yield piece
+        async for part in archive.streamed(stream, self.blobs.read(manifest.key)):
+            yield part
         length = await directory.end()
-        async for piece in self.blobs.read(directory.key):
-            yield piece
+        async for part in self.blobs.read(directory.key):
+            yield part
         yield ending(archive.count, archive.offset, length)
 
-    async def _ahead(
+    async def _prepared(
         self, job: Job, chunks: AsyncIterator[ExportChunk], group: asyncio.TaskGroup
     ) -> AsyncIterator[Packed]:
-        """Chunks made ready in their order, some while those before them are written."""
+        """Chunks in order, prepared concurrently with the writing of those before them."""
         under_way = deque[asyncio.Task[Packed]]()
         async for chunk in chunks:
-            under_way.append(group.create_task(self._ready(job, chunk)))
-            if len(under_way) > AHEAD:
+            under_way.append(group.create_task(self._prepare(job, chunk)))
+            if len(under_way) > READ_AHEAD:
                 yield await under_way.popleft()
         while under_way:
             yield await under_way.popleft()
 
-    async def _ready(self, job: Job, chunk: ExportChunk) -> Packed:
+    async def _prepare(self, job: Job, chunk: ExportChunk) -> Packed:
         if chunk.large and not has_expired(chunk.large, job.result_ttl_days, chunk.now):
             return Packed(large=chunk.large)
-        there = [
+        stored = [
             (task, task.result)
             for task in chunk.tasks
             if task.result and not has_expired(task, job.result_ttl_days, chunk.now)
         ]
-        contents = await self.bodies.load_many([result.locator for _, result in there])
-        loaded = {task.id: content for (task, _), content in zip(there, contents, strict=True)}
+        contents = await self.bodies.load_many([result.locator for _, result in stored])
+        loaded = {task.id: content for (task, _), content in zip(stored, contents, strict=True)}
         return await asyncio.to_thread(_packed, chunk.tasks, loaded)
 
     async def _streamed(
-        self, task: Task, archive: "Archive", manifest: "Feed"
+        self, task: Task, archive: "Archive", manifest: "Spooled"
     ) -> AsyncIterator[bytes]:
-        """A large result. Its first chunk is read before its header: it may be gone."""
+        """A large result.
+
+        Its first chunk is read before its header is written: once the header is in the file, a
+        result that turns out to be missing could not be left out.
+        """
         assert task.result
         chunks = self.bodies.read(task.result.locator)
         try:
@@ -157,8 +161,8 @@ class ZipExport:
             return
         name = entry_name(task)
         stream = Stream(name, task.made_at, task.result.length)
-        async for piece in archive.streamed(stream, _chain(first, chunks)):
-            yield piece
+        async for part in archive.streamed(stream, _chain(first, chunks)):
+            yield part
         is_whole = stream.length == task.result.length
         await manifest.add(
             manifest_line(task, entry=name, fault=None if is_whole else Fault.DAMAGED)
@@ -167,7 +171,7 @@ class ZipExport:
     async def _row_chunks(
         self, export: Export, job: Job, is_wanted: Wanted
     ) -> AsyncIterator[ExportChunk]:
-        """The run's rows as they are read, as long as the file is wanted and not too large."""
+        """The rows of the run in chunks, as long as the export is wanted and not too large."""
         after: int | None = -1
         total = 0
         while after is not None:
@@ -182,21 +186,21 @@ class ZipExport:
             )
             if total > self.cap:
                 raise _Stop(Unmade(too_large(self.cap)))
-            for tasks in _portioned(page.tasks):
+            for tasks in _split(page.tasks):
                 yield ExportChunk(tasks, now)
             after = page.cursor
 
 
 class Archive:
-    """A file as far as it is written."""
+    """The zip file written so far: its length, and the number of its entries."""
 
-    def __init__(self, directory: "Feed") -> None:
+    def __init__(self, directory: "Spooled") -> None:
         self._directory = directory
         self.offset = 0
         self.count = 0
 
     async def added(self, files: Sequence[tuple[Entry, bytes]]) -> bytes:
-        """The part of the file that these make."""
+        """The bytes of these entries in the file."""
         parts = list(laid_out(files, self.offset))
         await self._directory.add(b"".join(line for _, line in parts))
         self.count += len(files)
@@ -212,35 +216,35 @@ class Archive:
         await self._directory.add(directory_line(entry, start))
         self.count += 1
 
-    def _grown(self, piece: bytes) -> bytes:
-        self.offset += len(piece)
-        return piece
+    def _grown(self, part: bytes) -> bytes:
+        self.offset += len(part)
+        return part
 
 
-class Feed:
-    """A blob that is written piece by piece, in a task of its own."""
+class Spooled:
+    """A blob that is written part by part by a task, while the file itself is written."""
 
     def __init__(self, blobs: Blobs, key: str, group: asyncio.TaskGroup) -> None:
         self.key = key
-        self._pieces = asyncio.Queue[bytes](DEPTH)
+        self._parts = asyncio.Queue[bytes](SPOOL_DEPTH)
         self._written = group.create_task(blobs.put(key, self._drained()))
 
-    async def add(self, piece: bytes) -> None:
-        if piece:
-            await self._pieces.put(piece)
+    async def add(self, part: bytes) -> None:
+        if part:  # an empty part marks the end
+            await self._parts.put(part)
 
     async def end(self) -> int:
-        """Wait until it is stored, and say how long it is."""
-        await self._pieces.put(b"")
+        """Wait until the blob is stored; return its length."""
+        await self._parts.put(b"")
         return await self._written
 
     async def _drained(self) -> AsyncIterator[bytes]:
-        while piece := await self._pieces.get():
-            yield piece
+        while part := await self._parts.get():
+            yield part
 
 
 class _Stop(Exception):
-    """The file is not to be written to its end."""
+    """The file must not be finished; `why` is the result of the export."""
 
     def __init__(self, why: Unmade) -> None:
         super().__init__(why.error)
@@ -248,7 +252,7 @@ class _Stop(Exception):
 
 
 def _packed(tasks: Sequence[Task], loaded: Mapping[TaskId, bytes | None]) -> Packed:
-    """The files and lines of a chunk; what is in no `loaded` has expired."""
+    """The entries and manifest lines of a chunk. A result that is not in `loaded` has expired."""
     files, lines = list[tuple[Entry, bytes]](), list[bytes]()
     for task in tasks:
         result, content = task.result, loaded.get(task.id)
@@ -269,19 +273,19 @@ def _fault(task: Task, loaded: Mapping[TaskId, bytes | None]) -> Fault | None:
     return Fault.MISSING if loaded[task.id] is None else Fault.DAMAGED
 
 
-def _portioned(rows: Sequence[Task]) -> Iterator[Sequence[Task]]:
-    """Rows in their order, as many at a time as there is room for their results."""
-    tasks, room = list[Task](), PORTION
+def _split(rows: Sequence[Task]) -> Iterator[Sequence[Task]]:
+    """Rows in order, split so that the results of each chunk fit in memory."""
+    tasks, room = list[Task](), CHUNK_BYTES
     for task in rows:
         length = _length(task)
         if tasks and (length > room or length >= LARGE):
             yield tasks
-            tasks, room = [], PORTION
+            tasks, room = [], CHUNK_BYTES
         tasks.append(task)
         room -= length
         if length >= LARGE:
             yield tasks
-            tasks, room = [], PORTION
+            tasks, room = [], CHUNK_BYTES
     if tasks:
         yield tasks
 
@@ -291,7 +295,7 @@ def _length(task: Task) -> int:
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that made all others: tasks that fail together have one cause."""
+    """The first error of a group: it cancelled the other tasks, whose errors follow from it."""
     first = errors.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 

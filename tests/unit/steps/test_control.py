@@ -27,7 +27,7 @@ from conveyor.steps.control import (
     Handler,
     Payload,
 )
-from conveyor.steps.shared.turn import Turn
+from conveyor.steps.shared.work_limits import Turn
 from conveyor.testing.clock import FakeClock
 from tests.harness.memory_service import (
     away,

@@ -15,7 +15,7 @@ from conveyor.domain.ids import CallerId
 from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.task_list.decompress import ListDecompressor
 from conveyor.steps.control import MOST_DELIVERIES, ControlWorker, Handler
-from conveyor.steps.shared.turn import TURN, Turn
+from conveyor.steps.shared.work_limits import TURN, Turn
 from conveyor.testing.clock import FakeClock
 from tests.harness.file_inputs import packed, small_chunks, submitted_list, urls
 from tests.harness.memory_service import (

@@ -15,7 +15,7 @@ from conveyor.domain.submission import Limits
 from conveyor.domain.task_list.reader import BLANK_SHARE
 from conveyor.errors import InvalidArgument, NotFound, TooLarge, Unavailable
 from conveyor.steps.read import RunView
-from conveyor.steps.shared.turn import TURN
+from conveyor.steps.shared.work_limits import TURN
 from tests.harness.file_inputs import (
     CHUNK_LINES,
     packed,
@@ -372,7 +372,7 @@ async def test_only_so_many_bad_rows_are_told_and_all_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("conveyor.domain.task_list.reader.MOST_REPORTED", 6)
-    monkeypatch.setattr("conveyor.steps.shared.batch_writer.MOST_REPORTED", 6)
+    monkeypatch.setattr("conveyor.steps.ingest.MOST_REPORTED", 6)
     house = a_house()
     job_id, run_id = await submitted_list(house, urls(40, bad=range(40)))
     await house.handle_messages()

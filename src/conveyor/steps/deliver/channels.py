@@ -1,4 +1,4 @@
-"""The channels of the outbox: how an event reaches a webhook, or a state of Step Functions."""
+"""The channels of the outbox: how an event is sent to a webhook, or to Step Functions."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,9 +27,9 @@ from conveyor.steps.shared.webhook_sender import WebhookSender
 
 CALLBACK_LEASE = timedelta(seconds=60)
 HEARTBEAT_LEASE = timedelta(seconds=20)
-CALLBACK_DEADLINE = timedelta(seconds=15)  # of one call: shorter than any lease
-CALLBACKS = 12  # calls at a time
-HEARTBEATS = 4  # calls at a time, beside them: many ends of runs do not delay a heartbeat
+CALLBACK_DEADLINE = timedelta(seconds=15)  # of one call; must be shorter than any lease
+CALLBACKS = 12  # concurrent calls
+HEARTBEATS = 4  # further concurrent calls, so that many ends of runs do not delay heartbeats
 
 log = structlog.get_logger()
 
@@ -44,7 +44,7 @@ class WebhookChannel:
     clock: Clock
     sender: WebhookSender
     chance: Callable[[], float]  # from 0 to 1
-    lasting: timedelta  # of a lease
+    lease_length: timedelta
     name: Channel = Channel.WEBHOOK
 
     async def origins(self, events: Sequence[OutboxEvent]) -> Sequence[str | None]:
@@ -57,7 +57,7 @@ class WebhookChannel:
         return [targets[event.job_id] for event in events]
 
     def lease(self, _event: OutboxEvent) -> timedelta:
-        return self.lasting
+        return self.lease_length
 
     async def prepare(self, event: OutboxEvent) -> Webhook | None:
         return _in_use(await self.metadata.get(Job, event.job_id))
@@ -91,7 +91,7 @@ class WebhookChannel:
     ) -> Sequence[Change]:
         """The receiver answered 410: disable the webhook, until the caller sets it again.
 
-        If the caller has set another one meanwhile, the event goes there, as if it were new.
+        If the caller has set another one meanwhile, the event is redelivered there.
         """
         job = await self.metadata.get(Job, event.job_id)
         ended, now = life.failed(event, delivery), self.clock.now()
@@ -105,8 +105,8 @@ class WebhookChannel:
 class StepFunctionsChannel:
     """Ends of runs, or heartbeats, for the states of Step Functions that wait for them.
 
-    If a process dies after a call, the next one finds the token closed: that ends
-    the event, too.
+    If a process dies after a call and before its record, the next process finds the token closed.
+    That ends the event as well.
     """
 
     metadata: Metadata
@@ -121,7 +121,7 @@ class StepFunctionsChannel:
 
     def lease(self, event: OutboxEvent) -> timedelta:
         if event.channel is Channel.HEARTBEAT:
-            # Short: a heartbeat that is sent twice does no harm, one that is late does.
+            # Short: a heartbeat that is sent twice does no harm, one that is late fails the state.
             return max(timedelta(seconds=event.every_seconds), HEARTBEAT_LEASE)
         return CALLBACK_LEASE
 
@@ -170,7 +170,7 @@ class StepFunctionsChannel:
         return Removed(event)
 
     async def recorded(self, event: OutboxEvent, changes: Sequence[Change]) -> Sequence[Change]:
-        # A purge leaves owed events alone. One that ran since the run was read has left this one.
+        # A purge skips owed events. If it ran after `judge` read the run, it has skipped this one.
         ended = isinstance(changes[0], OutboxEvent) and changes[0].due_at is None
         return [Removed(event)] if ended and await self._kept_run(event) is None else ()
 
@@ -187,10 +187,10 @@ class StepFunctionsChannel:
         return step_functions.next_wait(tries, self.clock.now() - event.occurred_at)
 
     async def _ended(self, event: OutboxEvent) -> Sequence[Change]:
-        """The end of an event, and with it of its run's token: no further call can use it.
+        """The end of an event. The run's token is wiped with it, because it is used up.
 
-        A heartbeat leaves the token to the end of the run. The event of a deleted run goes at
-        once: no caller can ask for it.
+        A heartbeat leaves the token for the end of the run. The event of a deleted run is removed
+        at once: no caller can read it.
         """
         run = await self._kept_run(event)
         if run is None:
@@ -209,7 +209,7 @@ class StepFunctionsChannel:
 
 
 def callback_queue(channel: Channel) -> DeliveryQueue:
-    """So many calls at a time to one service; what is beyond them waits in storage."""
+    """A queue to one service. Events beyond its places wait in storage, not in memory."""
     places = HEARTBEATS if channel is Channel.HEARTBEAT else CALLBACKS
     return DeliveryQueue(
         chance=lambda: 0.0,

@@ -3,8 +3,9 @@
 There is one sender for all channels. For each channel it repeats these steps:
 
 1. Read the events that are due.
-2. Lease those that may be sent now, by a conditional write that postpones them. The others wait
-   their turn: in memory, and postponed in storage, so that they hide no event from the next read.
+2. Lease those that may be sent now, by a conditional write that postpones them. The others wait in
+   memory, and are postponed in storage too: else the next read would return them again, and no
+   event behind them.
 3. Send each leased event once.
 4. Record the result by a conditional write.
 
@@ -49,7 +50,7 @@ class DeliveryChannel(Protocol[Prepared]):
         ...
 
     def lease(self, event: OutboxEvent) -> timedelta:
-        """Longer than a delivery can take."""
+        """How long a lease of the event lasts; longer than a delivery can take."""
         ...
 
     async def prepare(self, event: OutboxEvent) -> Prepared | None:
@@ -61,15 +62,15 @@ class DeliveryChannel(Protocol[Prepared]):
     async def judge(
         self, event: OutboxEvent, prepared: Prepared, result: DeliveryResult, delivery: Delivery
     ) -> Sequence[Change]:
-        """What records the result: the event as it is from now on, and rows that change with it."""
+        """The changes that record the result: the event first, then rows that change with it."""
         ...
 
     def unwanted(self, event: OutboxEvent) -> OutboxEvent | Removed:
-        """What becomes of an event that nothing waits for."""
+        """The change that ends an event which nothing waits for."""
         ...
 
     async def recorded(self, event: OutboxEvent, changes: Sequence[Change]) -> Sequence[Change]:
-        """What must be committed after the changes, if anything."""
+        """Further changes to commit after those of `judge`, if any."""
         ...
 
 
@@ -119,7 +120,7 @@ class ChannelSender(Generic[Prepared]):
         return found
 
     async def round(self, group: asyncio.TaskGroup) -> int:
-        """Start what may be sent of what is due, let the rest wait; return how much was due."""
+        """Send the due events that have a place, let the others wait; return how many were due."""
         limit = PAGE if self.queue.most_waiting else self.queue.places - self.queue.in_flight
         due: Sequence[OutboxEvent] = ()
         if limit:
@@ -131,11 +132,14 @@ class ChannelSender(Generic[Prepared]):
                 await self._drop(event)
             else:
                 wanted.append((origin, event))
-        begun = [one for one in wanted if self.queue.begin(one[0], one[1].caller)]
+        begun = [
+            (origin, event) for origin, event in wanted if self.queue.begin(origin, event.caller)
+        ]
         started = {event.id for _, event in begun}
         await self._start(group, begun)
-        await self._let_wait([one for one in wanted if one[1].id not in started])
-        await self._start_waiting(group)  # a place may have come free before its line was there
+        await self._let_wait([(at, event) for at, event in wanted if event.id not in started])
+        # A place may have become free before the events above were in the queue.
+        await self._start_waiting(group)
         return len(due)
 
     async def _stop_with(self, stopping: asyncio.Event) -> None:
@@ -155,7 +159,10 @@ class ChannelSender(Generic[Prepared]):
     ) -> None:
         """Lease events that have a place, and send those that no other sender has leased."""
         now = self.clock.now()
-        leases = [(at, life.postponed(one, now + self.channel.lease(one))) for at, one in begun]
+        leases = [
+            (origin, life.postponed(event, now + self.channel.lease(event)))
+            for origin, event in begun
+        ]
         ours: list[tuple[str, OutboxEvent]] = []
         try:
             ours = await self._postpone(leases)
@@ -169,7 +176,10 @@ class ChannelSender(Generic[Prepared]):
 
     async def _let_wait(self, waiting: Sequence[tuple[str, OutboxEvent]]) -> None:
         now = self.clock.now()
-        delayed = [(at, life.postponed(one, now + self.queue.delay(at))) for at, one in waiting]
+        delayed = [
+            (origin, life.postponed(event, now + self.queue.delay(origin)))
+            for origin, event in waiting
+        ]
         for origin, event in await self._postpone(delayed):
             self.queue.add(origin, event)
 
@@ -179,7 +189,7 @@ class ChannelSender(Generic[Prepared]):
             while not self.is_stopping and (turn := self.queue.next()):
                 await self._start(group, [turn])
         except Unavailable as error:
-            # An event that has left its line is found in storage when it is due.
+            # An event that has left the queue is read from storage when it is due again.
             log.warning("step.unavailable", step="deliver", why=str(error))
         except Exception:
             log.exception("step.bug", step="deliver")
@@ -187,7 +197,7 @@ class ChannelSender(Generic[Prepared]):
     async def _postpone(
         self, changed: Sequence[tuple[str, OutboxEvent]]
     ) -> list[tuple[str, OutboxEvent]]:
-        """Write many at once or, where another sender has changed one, each by itself.
+        """Write events in one commit or, if another sender has changed one, each in its own.
 
         Returns those that were written, in the version that is stored now.
         """
@@ -195,7 +205,7 @@ class ChannelSender(Generic[Prepared]):
         for start in range(0, len(changed), MOST_CHANGES):
             some = changed[start : start + MOST_CHANGES]
             if not await self._commit(*(event for _, event in some)):
-                some = [one for one in some if await self._commit(one[1])]
+                some = [pair for pair in some if await self._commit(pair[1])]
             written += [(origin, _stored(event)) for origin, event in some]
         return written
 
@@ -212,7 +222,7 @@ class ChannelSender(Generic[Prepared]):
             seconds = self.clock.monotonic() - started
             self.queue.end(origin, event.caller, seconds=seconds, succeeded=succeeded)
         if not self.queue.most_waiting:
-            self.wake()  # what waits for this place is in storage alone
+            self.wake()  # events that wait for this place are in storage only
         await self._start_waiting(group)
 
     async def _attempt(self, origin: str, event: OutboxEvent) -> bool:
@@ -227,7 +237,7 @@ class ChannelSender(Generic[Prepared]):
         except Unavailable:
             raise
         except Exception:
-            # A bug that one event causes must not stop the others, nor be met again without end.
+            # A bug that one event triggers counts as a failed attempt, so that retries end.
             log.exception("outbox.bug", **ids_of(event))
             result = BUG
         delivery = Delivery(
@@ -250,8 +260,8 @@ class ChannelSender(Generic[Prepared]):
     ) -> None:
         """Commit the result, on the latest version of every row that it changes.
 
-        A caller may have asked for a redelivery meanwhile, or another sender may have the event
-        because the lease has ended. Then the delivery is put on record, and nothing else changes.
+        A caller may have asked for a redelivery meanwhile, or another sender may have leased the
+        event because the lease has ended. Then only the delivery is recorded.
         """
         event = leased
         while True:

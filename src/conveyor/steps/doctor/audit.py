@@ -1,7 +1,8 @@
-"""The audit of a run: its accounts, verified from its rows, their histories and their bodies.
+"""The audit of a run: verifies its counts by its rows, their histories and their bodies.
 
-It writes nothing and holds no more than a page of rows. What looks wrong while workers change it is
-read again before it is reported. Nothing is reported of a run that is deleted meanwhile.
+It writes nothing and holds one page of rows at a time. Workers may change rows meanwhile, so what
+looks wrong is read again before it is reported. Nothing is reported of a run that is deleted
+meanwhile.
 """
 
 import asyncio
@@ -222,15 +223,15 @@ class _Case:
         )
 
     def note(self, code: str, text: str, task_id: TaskId | None = None) -> None:
-        told = self._noted.setdefault(code, [])
-        if len(told) < MOST_LISTED:
-            told.append((text, task_id))
+        noted = self._noted.setdefault(code, [])
+        if len(noted) < MOST_LISTED:
+            noted.append((text, task_id))
         else:
             self._more[code] = self._more.get(code, 0) + 1
 
     def findings(self) -> Iterator[Finding]:
-        for code, told in self._noted.items():
-            for text, task_id in told:
+        for code, noted in self._noted.items():
+            for text, task_id in noted:
                 yield self._finding(code, text, task_id)
             if more := self._more.get(code):
                 yield self._finding(code, f"{more:,} more of its tasks have this fault", None)

@@ -32,12 +32,12 @@ from conveyor.ports.control_queue import DeadLetter, DeadLetters
 from conveyor.ports.metadata import Metadata, key_of
 from conveyor.ports.tasks import Tasks
 from conveyor.steps.doctor.audit import Audit
-from conveyor.steps.shared.pagination import every, rows
+from conveyor.steps.shared.pagination import every, rows, runs_of
 
 PAGE = 100
 TRIES = 5
 LEAST_ROOM = 64 * 1024 * 1024  # bytes: about what one page and its rows may take
-REPORT = "Conveyor never does this by itself: restore the data folder from a backup"
+RESTORE = "Conveyor never does this by itself: restore the data folder from a backup"
 
 Findings = AsyncIterator[Finding]
 
@@ -65,7 +65,11 @@ class Doctor:
         environment = await self.environment()
         yield environment
         if environment.free < LEAST_ROOM:
-            yield _no_room(environment)
+            yield _wrong(
+                "no_room",
+                f"{environment.free / 2**20:,.0f} MiB are free at {environment.folder}",
+                advice="free disk space: without it no page can be stored",
+            )
         async for finding in self._general(scope):
             yield finding
         known = False
@@ -74,7 +78,13 @@ class Doctor:
             async for event in self._job(job, scope):
                 yield event
         if not known and (scope.job_id or scope.run_id):
-            yield _unknown(scope)
+            yield _wrong(
+                "unknown",
+                "the job or run does not exist",
+                scope.job_id,
+                scope.run_id,
+                advice="look for it without --job and --run, or in another folder with --data",
+            )
 
     async def _general(self, scope: DoctorScope) -> Findings:
         async for missed, when in self.missed_steps():
@@ -86,7 +96,14 @@ class Doctor:
             run = await self.metadata.get(Run, RunId(message.payload.get("run_id", name)))
             job_id = run.job_id if run else JobId(name) or None
             if _is_of(scope, job_id, run.id if run else None):
-                yield _dead_letter(message, job_id, run.id if run else None)
+                yield _wrong(
+                    "dead_letter",
+                    f"the control message {message.id} ({message.kind}) failed: {message.reason}",
+                    job_id,
+                    run.id if run else None,
+                    advice=f"remove the cause, then `conveyor dlq redrive {message.id}`; or "
+                    f"`conveyor dlq drop {message.id}`",
+                )
         async for finding in self._missing():
             if _is_of(scope, finding.job_id, finding.run_id):
                 yield finding
@@ -116,7 +133,13 @@ class Doctor:
         async for export in every(self.metadata, Export):
             is_missing = self._is_ready(export) and await self._is_missing(export_blob(export))
             if is_missing and await self.metadata.get(Export, export.id) == export:
-                yield _missing_export(export)
+                yield _wrong(
+                    "export_missing",
+                    f"its export {export.id} is completed, and its file is missing",
+                    export.job_id,
+                    export.run_id,
+                    advice="ask for another export of the run",
+                )
 
     def _is_ready(self, export: Export) -> bool:
         """Whether its caller may download it."""
@@ -161,7 +184,7 @@ class Doctor:
     async def _job_state(self, job: Job) -> tuple[Sequence[Run], Sequence[Finding]]:
         """A job's runs and the faults between them; read again while the job changes."""
         for _ in range(TRIES):
-            runs = await self._runs(job.id)
+            runs = [run async for run in runs_of(self.metadata, job.id)]
             latest = await self.metadata.get(Job, job.id)
             if latest is None or latest.status is JobStatus.DELETED:
                 return [], []
@@ -169,15 +192,6 @@ class Doctor:
                 return runs, list(_job_faults(job, runs))
             job = latest
         return runs, []
-
-    async def _runs(self, job_id: JobId) -> list[Run]:
-        """Newest first."""
-        runs = rows(
-            lambda before: self.metadata.runs(job_id, limit=PAGE, before=before),
-            start=None,
-            key=lambda run: run.id,
-        )
-        return [run async for run in runs]
 
 
 def _job_faults(job: Job, runs: Sequence[Run]) -> Iterator[Finding]:
@@ -203,51 +217,26 @@ def _is_of(scope: DoctorScope, job_id: JobId | None, run_id: RunId | None) -> bo
     return scope.job_id is None or job_id == scope.job_id
 
 
-def _wrong(code: str, what: str, job_id: JobId, run_id: RunId | None = None) -> Finding:
+def _wrong(
+    code: str,
+    what: str,
+    job_id: JobId | None = None,
+    run_id: RunId | None = None,
+    *,
+    advice: str = RESTORE,
+) -> Finding:
     return Finding(
-        severity=Severity.WRONG, code=code, what=what, advice=REPORT, job_id=job_id, run_id=run_id
-    )
-
-
-def _unknown(scope: DoctorScope) -> Finding:
-    return Finding(
-        severity=Severity.WRONG,
-        code="unknown",
-        what="the job or run does not exist",
-        advice="look for it without --job and --run, or in another folder with --data",
-        job_id=scope.job_id,
-        run_id=scope.run_id,
+        severity=Severity.WRONG, code=code, what=what, advice=advice, job_id=job_id, run_id=run_id
     )
 
 
 def _missing_list(key: str | None, job_id: JobId | None, run_id: RunId | None = None) -> Finding:
-    return Finding(
-        severity=Severity.WRONG,
-        code="list_missing",
-        what=f"its list {key} is missing, and is still needed",
+    return _wrong(
+        "list_missing",
+        f"its list {key} is missing, and is still needed",
+        job_id,
+        run_id,
         advice="restore it from a backup, or submit the list again as a new job",
-        job_id=job_id,
-        run_id=run_id,
-    )
-
-
-def _missing_export(export: Export) -> Finding:
-    return Finding(
-        severity=Severity.WRONG,
-        code="export_missing",
-        what=f"its export {export.id} is completed, and its file is missing",
-        advice="ask for another export of the run",
-        job_id=export.job_id,
-        run_id=export.run_id,
-    )
-
-
-def _no_room(environment: Environment) -> Finding:
-    return Finding(
-        severity=Severity.WRONG,
-        code="no_room",
-        what=f"{environment.free / 2**20:,.0f} MiB are free at {environment.folder}",
-        advice="free disk space: without it no page can be stored",
     )
 
 
@@ -263,20 +252,8 @@ def _to_repair(missed: MissedStep, when: str) -> Finding:
     )
 
 
-def _dead_letter(message: DeadLetter, job_id: JobId | None, run_id: RunId | None) -> Finding:
-    return Finding(
-        severity=Severity.WRONG,
-        code="dead_letter",
-        what=f"the control message {message.id} ({message.kind}) failed: {message.reason}",
-        advice=f"remove the cause, then `conveyor dlq redrive {message.id}`; or `conveyor dlq drop "
-        f"{message.id}`",
-        job_id=job_id,
-        run_id=run_id,
-    )
-
-
 class _Tally:
-    """What has been examined so far."""
+    """Counts of what has been examined so far."""
 
     def __init__(self) -> None:
         self._jobs: set[JobId] = set()

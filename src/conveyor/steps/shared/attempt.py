@@ -1,7 +1,4 @@
-"""What passes from dispatch to scrape to settle: the values of one attempt.
-
-Not a station of its own: the three stations of an attempt share it.
-"""
+"""The values of one attempt, which pass from dispatch to scrape to settle."""
 
 from datetime import timedelta
 
@@ -19,7 +16,7 @@ from conveyor.ports.bodies import Spool
 INTERNAL = encoded(
     problem(status=500, code="internal", detail="Something went wrong here with this page.")
 )
-STORAGE_FULL_WAIT = timedelta(seconds=5)  # for which no page is asked for when one found no room
+STORAGE_FULL_WAIT = timedelta(seconds=5)  # without a fetch, after a page could not be stored
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,13 +30,13 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
-    """A page that came back and is not kept yet."""
+    """A page that was fetched and is not stored yet."""
 
     content: bytes | Spool
     format: str
-    content_type: str | None = None  # where the gateway hands on what the site said
+    content_type: str | None = None  # of the site, where the gateway passes it on
     spend: Spend = NOTHING
-    limit: int | None = None  # of calls at once, as the gateway tells it for the key
+    limit: int | None = None  # of concurrent calls, as the gateway advertises it for the key
     signal: HealthSignal = HealthSignal.ALIVE
 
 
@@ -47,7 +44,7 @@ Result = Fetched | Outcome
 
 
 class FinishedAttempt(msgspec.Struct, frozen=True):
-    """An attempt that is over, and not settled yet."""
+    """An attempt that has ended and is not settled yet."""
 
     task: Task
     assignment: Assignment

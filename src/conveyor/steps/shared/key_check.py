@@ -1,8 +1,9 @@
-"""Whether the gateway serves an API key: asked before work is taken on for it.
+"""Key check: refuse work for an API key that the gateway refuses.
 
-A key that was refused within the last 3 s is refused without another call. After that the gateway is
-asked for a page that cannot exist: it refuses an account that cannot pay at once, and tells any other
-that there is no such host, which costs nothing. So a caller who has paid is served by the next call.
+A key that was refused within the last 3 s is refused without another call. After that a page is
+requested that cannot exist: the gateway refuses an account that cannot pay at once, and answers any
+other that there is no such host, which costs nothing. So a caller who has paid is served by the next
+call.
 """
 
 import asyncio
@@ -39,9 +40,8 @@ from conveyor.ports.encryption import KeyRing
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
 
 NOWHERE = "https://key-check.invalid/"  # RFC 2606: a name that never exists
-PATIENCE = timedelta(
-    seconds=2
-)  # a refused key is answered at once; a slower gateway has accepted it
+# The gateway refuses a key at once: one that takes longer to answer has accepted it.
+PATIENCE = timedelta(seconds=2)
 ERRORS: dict[AccountReason, type[CallerFault]] = {
     AccountReason.INSUFFICIENT_CREDITS: PaymentRequired,
     AccountReason.API_KEY_CAP_REACHED: ApiKeyCapReached,
@@ -55,7 +55,7 @@ log = structlog.get_logger()
 
 
 async def any_key(_key: str) -> None:
-    """The check of a service without one: every key is served."""
+    """The check of a service that has none: accept every key."""
 
 
 async def any_job(_job: Job) -> None:
@@ -69,7 +69,7 @@ class KeyCheck:
     encryption: KeyRing
     clock: Clock
     reopen: Callable[[str], None]  # called with the digest of a key that is served again
-    asking: set[str] = field(default_factory=set)  # digests; one call for each at a time
+    asking: set[str] = field(default_factory=set)  # digests: one concurrent call for each
 
     async def check_job(self, job: Job) -> None:
         """As `check`, for the key that a job's pages are fetched with."""

@@ -1,8 +1,8 @@
 """Long computations on the event loop, in slices that let other work run.
 
-Not in a thread: the interpreter runs one thread at a time and switches every 5 ms, and the loop
-yields at each read and write of a socket. Beside a computing thread each of those would wait 5 ms;
-a slice on the loop delays one whole iteration once.
+A thread would be worse: the interpreter runs one thread at a time and switches every 5 ms. The event
+loop releases the interpreter at each read and write of a socket, and would wait up to 5 ms to get it
+back each time. A slice on the loop delays one iteration once.
 """
 
 import asyncio

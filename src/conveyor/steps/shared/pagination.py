@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from conveyor.domain.ids import RunId
+from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.run import Run
 from conveyor.ports.metadata import AnyRow, Metadata, RowOfRun, key_of
 
 PAGE = 100
@@ -17,10 +18,10 @@ Read = Callable[[Key], Awaitable[Sequence[Row]]]
 async def pages(
     read: Read[Key, Row], *, start: Key, key: Callable[[Row], Key]
 ) -> AsyncIterator[Sequence[Row]]:
-    """Yield the pages of a listing from above `start` until one is empty.
+    """Yield the pages of a listing from above `start` until one is empty: keyset pagination.
 
-    A short page is not the end: engines also bound the bytes of a page. `key` returns the position
-    of a row in the listing; rows that are removed between two reads move no other row.
+    A short page is not the end, because engines also bound the bytes of a page. `key` returns the
+    position of a row in the listing. Rows that are removed between two reads move no other row.
     """
     after = start
     while page := await read(after):
@@ -50,4 +51,13 @@ def every_of_run(
         lambda after: metadata.of_run(kind, run_id, limit=PAGE, after=after),
         start=None,
         key=key_of,
+    )
+
+
+def runs_of(metadata: Metadata, job_id: JobId) -> AsyncIterator[Run]:
+    """Yield the runs of a job that are not deleted, newest first."""
+    return rows(
+        lambda before: metadata.runs(job_id, limit=PAGE, before=before),
+        start=None,
+        key=lambda run: run.id,
     )

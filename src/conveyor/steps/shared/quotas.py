@@ -72,7 +72,7 @@ class Quotas:
             "active_jobs": len(usage.live_runs),
         }
         for name, (more, most) in asked.items():
-            # Open tasks are counted last, and only when they are limited: it takes a read of its own.
+            # Open tasks are counted last and only if they are limited: that takes a further read.
             taken = await self._open(usage.live_runs) if name == "open_tasks" else used[name]
             check_quota(name, taken, more, most)
 

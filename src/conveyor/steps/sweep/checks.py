@@ -1,4 +1,4 @@
-"""The parts of a sweep: listings whose entries are judged one by one, and the cursors over them."""
+"""The parts of a sweep: listings whose entries are judged one by one, and cursors over them."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from datetime import timedelta
 from conveyor.domain.audit import MissedStep
 
 YOUNG = timedelta(minutes=10)  # anything younger may still be under way
-MOST_KEYS = 100_000  # suspects of one listing; the rest waits until those are repaired
+MOST_KEYS = 100_000  # suspects of one listing; others wait until those are repaired
 
 Act = Callable[[], Awaitable[int]]  # returns how many things it repaired or removed
 
@@ -18,12 +18,12 @@ class Repair:
 
     step: MissedStep
     act: Act
-    at_once: bool = False  # judged by age alone: one sighting is enough
+    at_first_sight: bool = False  # judged by age alone: no second pass is needed
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Something past its retention. Nothing went wrong."""
+    """Something that has expired. Nothing went wrong."""
 
     kind: str
     act: Act

@@ -1,8 +1,8 @@
 """Orphans and retention: remove what nothing refers to, and what has expired.
 
 Orphans are rows, bodies and objects that a crash left without a run, job or input that names them.
-Bodies, inputs and events expire. There may be as much of either as jobs were ever run, so these
-listings are long: swept in parts, over many rounds.
+Bodies, inputs and events expire. Both grow with the number of jobs ever run, so these listings are
+long: they are swept in parts, over many rounds.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -31,7 +31,7 @@ from conveyor.steps.sweep.checks import YOUNG, Entry, Removal, Repair, SweepActi
 CHUNK = 5_000
 MOST_BODIES = 50_000  # of one run, removed in one round
 EVENT_LIFE = timedelta(days=30)  # of events that need not be sent any more
-LATE = timedelta(days=1)  # by then every claim that was held when its run ended has settled
+LATE = timedelta(days=1)  # after the end of a run every claim that was held then has settled
 KEY_PARTS = {  # of an object of ours, by the prefix of its key
     "lists/": 4,
     "pins/": 2,
@@ -87,7 +87,13 @@ class Orphans:
             return None
         if not await self._is_run_gone(await self.metadata.get(Run, run_id)):
             return None
-        return Repair(_orphan_rows(run_id), partial(self._discard, run_id))
+        missed = MissedStep(
+            action="orphan_rows",
+            key=f"rows {run_id}",
+            what="it has rows, and the run does not exist",
+            run_id=run_id,
+        )
+        return Repair(missed, partial(self._discard, run_id))
 
     async def _discard(self, run_id: RunId) -> int:
         while await self.tasks.discard(run_id, limit=CHUNK):
@@ -96,10 +102,10 @@ class Orphans:
 
     async def _bodies(self, after: str, limit: int) -> Sequence[Entry]:
         page = await self.bodies.runs_held(limit=limit, after=after)
-        return [("/".join(one), partial(self._bodies_of, *one)) for one in page]
+        return [("/".join(ids), partial(self._bodies_of, *ids)) for ids in page]
 
     async def _bodies_of(self, job_id: JobId, run_id: RunId, patient: bool) -> SweepAction | None:
-        """Bodies of a run that is gone, whose writer died before it could remove them; and bodies
+        """Bodies of a run that is gone, whose writer died before it could remove them; or bodies
         that have expired for every run that shows them.
         """
         if not self._is_old(run_id, patient=patient):
@@ -107,7 +113,14 @@ class Orphans:
         run = await self.metadata.get(Run, run_id)
         remove = partial(self._delete_bodies, job_id, run_id)
         if await self._is_run_gone(run):
-            return Repair(_orphan_bodies(job_id, run_id), remove)
+            missed = MissedStep(
+                action="orphan_body",
+                key=f"bodies {run_id}",
+                what="it has bodies, and the run does not exist",
+                job_id=job_id,
+                run_id=run_id,
+            )
+            return Repair(missed, remove)
         if run and await self._has_expired(run):
             return Removal("body", remove)
         return None
@@ -175,10 +188,10 @@ class Orphans:
     async def _events(self, after: str, limit: int) -> Sequence[Entry]:
         job_id, _, event_id = after.partition("/")
         page = await self.metadata.page(OutboxEvent, limit=limit, after=(job_id, event_id))
-        return [(f"{one.job_id}/{one.id}", partial(self._event, one)) for one in page]
+        return [(f"{event.job_id}/{event.id}", partial(self._event, event)) for event in page]
 
     async def _event(self, event: OutboxEvent, _patient: bool) -> SweepAction | None:
-        """Events still to be sent stay; the others are shown, and can be redelivered, for a while."""
+        """An event whose last delivery is 30 days old. Until then it is listed and can be redelivered."""
         if event.status is EventStatus.OWED:
             return None
         if last_tried(event) + EVENT_LIFE > self.clock.now():
@@ -187,7 +200,7 @@ class Orphans:
 
     async def _remove_event(self, event: OutboxEvent) -> int:
         try:
-            # A redelivery may just have made it due again.
+            # A redelivery may have made it due again meanwhile.
             await self.metadata.commit(Removed(event, if_unchanged=True))
         except Stale:
             return 0
@@ -221,12 +234,12 @@ class Orphans:
         if len(parts) != KEY_PARTS[prefix]:
             return None
         name, _, _ = parts[-1].partition(".")
-        # An object with an id of its own is as old as that id: its run may be far older.
-        born = name if is_ulid(name) else parts[-2]
-        if not self._is_old(born, patient=patient) or await is_wanted(parts, key):
+        # An object that has an id is as old as that id; its run may be far older.
+        dated = name if is_ulid(name) else parts[-2]
+        if not self._is_old(dated, patient=patient) or await is_wanted(parts, key):
             return None
         found = _orphan_blob(f"orphan_{prefix[:-2]}", key)
-        return Repair(found, partial(self._delete, key), at_once=prefix in BY_AGE_ALONE)
+        return Repair(found, partial(self._delete, key), at_first_sight=prefix in BY_AGE_ALONE)
 
     async def _delete(self, key: str) -> int:
         await self.blobs.delete([key])
@@ -256,7 +269,7 @@ class Orphans:
         return not await self._is_run_gone(await self.metadata.get(Run, RunId(parts[2])))
 
     def _is_old(self, name: str, *, patient: bool) -> bool:
-        """Whether it is old enough to be judged. A name that is not a ULID is not ours: never."""
+        """Whether it is old enough to be judged. A name that is no ULID is not Conveyor's: never."""
         if not is_ulid(name):
             return False
         age = self.clock.now().timestamp() * 1000 - ulid_milliseconds(name)
@@ -269,25 +282,6 @@ def _held_input(file_input: FileInput, job_id: JobId) -> MissedStep:
         key=f"input {file_input.id} {job_id}",
         what=f"the file input {file_input.id} is held for it, and the job does not exist",
         job_id=job_id,
-    )
-
-
-def _orphan_rows(run_id: RunId) -> MissedStep:
-    return MissedStep(
-        action="orphan_rows",
-        key=f"rows {run_id}",
-        what="it has rows, and the run does not exist",
-        run_id=run_id,
-    )
-
-
-def _orphan_bodies(job_id: JobId, run_id: RunId) -> MissedStep:
-    return MissedStep(
-        action="orphan_body",
-        key=f"bodies {run_id}",
-        what="it has bodies, and the run does not exist",
-        job_id=job_id,
-        run_id=run_id,
     )
 
 

@@ -16,11 +16,10 @@ from conveyor.domain.run import ENDED, Run
 from conveyor.errors import NotFound, RunHasDescendants
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
-from conveyor.steps.shared.pagination import rows
+from conveyor.steps.shared.pagination import runs_of
 from conveyor.steps.sweep.checks import Entry, Removal, SweepAction, SweepCheck
 
-MOST = 20  # runs of one job in one round: each delete reads all runs of the job
-PAGE = 100
+MOST_RUNS = 20  # of one job in one round: each delete reads all runs of the job
 
 DeleteRun = Callable[[CallerId, JobId, RunId], Awaitable[None]]
 
@@ -53,14 +52,7 @@ class RetireRuns:
         before = ulid(int(latest_end.timestamp() * 1000) + 1, 0)
         if not await self.metadata.runs(job.id, limit=1, before=before):
             return []
-        runs = [
-            run
-            async for run in rows(
-                lambda before: self.metadata.runs(job.id, limit=PAGE, before=before),
-                start=None,
-                key=lambda run: run.id,
-            )
-        ]
+        runs = [run async for run in runs_of(self.metadata, job.id)]
         old = [
             run
             for run in runs
@@ -80,7 +72,7 @@ class RetireRuns:
 
 
 def _deletable(old: Sequence[Run], runs: Sequence[Run]) -> list[Run]:
-    """Up to `MOST` old runs, the oldest first, each without descendants once its turn comes.
+    """Up to `MOST_RUNS` old runs, the oldest first, each without descendants once its turn comes.
 
     Runs that a remaining run inherits from are left out. If they were counted, 20 of them would
     keep all newer runs of the job from ever being deleted.
@@ -91,7 +83,7 @@ def _deletable(old: Sequence[Run], runs: Sequence[Run]) -> list[Run]:
             heirs.setdefault(source, set()).add(run.id)
     chosen: dict[RunId, Run] = {}
     oldest_first = sorted(old, key=lambda run: run.id)
-    while len(chosen) < MOST:
+    while len(chosen) < MOST_RUNS:
         free = (r for r in oldest_first if r.id not in chosen and heirs[r.id] <= chosen.keys())
         if (found := next(free, None)) is None:
             break

@@ -1,7 +1,6 @@
-"""Stalled work: make what was begun and does not progress go on.
+"""Stalled work: continue ingests, completions, deletions and exports that make no progress.
 
-Ingests, completions, deletions and exports: live work, of which there is never much. Every round of
-the sweeper looks at all of it.
+They are live work, of which there is never much. Every round of the sweeper looks at all of it.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -49,10 +48,10 @@ class StalledWork:
     async def _batches(self, after: str, limit: int) -> Sequence[Entry]:
         run_id, _, first = after.partition("/")
         page = await self.metadata.page(Batch, limit=limit, after=(run_id, int(first or -1)))
-        return [(f"{one.run_id}/{one.first}", partial(self._batch, one)) for one in page]
+        return [(f"{batch.run_id}/{batch.first}", partial(self._batch, batch)) for batch in page]
 
     async def _batch(self, batch: Batch, patient: bool) -> SweepAction | None:
-        """A batch that has waited long without a message that works on it."""
+        """A batch that has waited for 10 minutes without a message for it."""
         if patient and self._is_recent(batch.created_at):
             return None
         if await self._is_live(ingest_message(batch, None)):
@@ -74,14 +73,21 @@ class StalledWork:
     async def _completion(self, run: Run, _patient: bool) -> SweepAction | None:
         if not await self.is_due(run.id):
             return None
-        return Repair(_missed_completion(run), partial(self._complete, run.id))
+        missed = MissedStep(
+            action="missed_completion",
+            key=f"run {run.id}",
+            what=f"all its tasks are done, and its status is still {run.status}",
+            job_id=run.job_id,
+            run_id=run.id,
+        )
+        return Repair(missed, partial(self._complete, run.id))
 
     async def _complete(self, run_id: RunId) -> int:
         return int(await self.check(run_id))
 
     async def _deletions(self, after: str, limit: int) -> Sequence[Entry]:
         page = await self.metadata.page(Deletion, limit=limit, after=after)
-        return [(one.id, partial(self._deletion, one)) for one in page]
+        return [(deletion.id, partial(self._deletion, deletion)) for deletion in page]
 
     async def _deletion(self, deletion: Deletion, patient: bool) -> SweepAction | None:
         """A deletion not purged whose message was lost; or one whose tombstone has expired."""
@@ -90,7 +96,15 @@ class StalledWork:
                 return None
             if await self._is_live(purge_message(deletion, None)):
                 return None
-            return Repair(_unfinished_purge(deletion), partial(self._purge_again, deletion))
+            missed = MissedStep(
+                action="unfinished_purge",
+                key=f"deletion {deletion.id}",
+                what="it is deleted and not purged; its message was last sent at "
+                f"{deletion.sent_at:%Y-%m-%d %H:%M:%S}",
+                job_id=deletion.job_id,
+                run_id=deletion.run_id,
+            )
+            return Repair(missed, partial(self._purge_again, deletion))
         if deletion.done_at + TOMBSTONE_LIFE <= self.clock.now():
             return Removal("tombstone", partial(self._remove_tombstone, deletion))
         return None
@@ -120,8 +134,8 @@ class StalledWork:
     async def _export(self, export: Export, patient: bool) -> SweepAction | None:
         """An export that has expired; or one that was not begun and whose message was lost.
 
-        An export that was begun needs no help: its message outlives its worker, and a second
-        message would set a second worker against the first.
+        An export that was begun is left alone: its message outlives its worker, and a second
+        message would let a second worker write it at the same time.
         """
         if export_life.is_over(export, self.clock.now()):
             return Removal("export", partial(self._remove_export, export))
@@ -130,7 +144,15 @@ class StalledWork:
             return None
         if await self._is_live(export_message(export)):
             return None
-        return Repair(_unfinished_export(export), partial(self._export_again, export))
+        missed = MissedStep(
+            action="unfinished_export",
+            key=f"export {export.id} {export.version}",
+            what=f"its export {export.id} was not begun; its message was last sent at "
+            f"{export.sent_at:%Y-%m-%d %H:%M:%S}",
+            job_id=export.job_id,
+            run_id=export.run_id,
+        )
+        return Repair(missed, partial(self._export_again, export))
 
     async def _export_again(self, export: Export) -> int:
         try:
@@ -147,7 +169,7 @@ class StalledWork:
         return 1
 
     def _is_recent(self, moment: datetime | None) -> bool:
-        # A time in the future was written before the clock was set back: no reason to wait for it.
+        # `abs`: a time in the future was written before the clock was set back.
         return moment is not None and abs(self.clock.now() - moment) < YOUNG
 
 
@@ -167,36 +189,4 @@ def _unfinished_ingest(batch: Batch) -> MissedStep:
         what=what,
         job_id=batch.job_id,
         run_id=batch.run_id,
-    )
-
-
-def _missed_completion(run: Run) -> MissedStep:
-    return MissedStep(
-        action="missed_completion",
-        key=f"run {run.id}",
-        what=f"all its tasks are done, and its status is still {run.status}",
-        job_id=run.job_id,
-        run_id=run.id,
-    )
-
-
-def _unfinished_purge(deletion: Deletion) -> MissedStep:
-    return MissedStep(
-        action="unfinished_purge",
-        key=f"deletion {deletion.id}",
-        what="it is deleted and not purged; its message was last sent at "
-        f"{deletion.sent_at:%Y-%m-%d %H:%M:%S}",
-        job_id=deletion.job_id,
-        run_id=deletion.run_id,
-    )
-
-
-def _unfinished_export(export: Export) -> MissedStep:
-    return MissedStep(
-        action="unfinished_export",
-        key=f"export {export.id} {export.version}",
-        what=f"its export {export.id} was not begun; its message was last sent at "
-        f"{export.sent_at:%Y-%m-%d %H:%M:%S}",
-        job_id=export.job_id,
-        run_id=export.run_id,
     )

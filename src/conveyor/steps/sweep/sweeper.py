@@ -1,12 +1,12 @@
-"""The sweeper: makes up for steps that a crash left out, and removes what has expired.
+"""The sweeper: repeats steps that a crash left out, and removes what has expired.
 
 No leader is needed: each action is one conditional write, so two sweepers repair a thing once.
 
-- A thing is repaired only when it looked broken in the previous pass too: a step that is merely
-  under way is left alone. At the start of an embedded engine every earlier process is known to be
-  dead, and things are repaired at once. In a run without faults nothing is repaired.
-- A round ends however much there is: long listings are swept in parts, each round continuing where
-  the last one ended.
+- A thing is repaired only if it looked broken in the previous pass too. So a step that is merely
+  under way is left alone. When an embedded engine starts, every earlier process is known to be dead,
+  and things are repaired at once. Without crashes nothing is repaired.
+- A round is bounded: a long listing is swept in parts, and each round continues where the last one
+  ended.
 - Nothing starves: an entry that cannot be judged or repaired is logged and skipped.
 - Judging is separate from acting: the doctor lists what a round would do.
 """
@@ -38,13 +38,13 @@ from conveyor.steps.sweep.checks import (
     SweepCursor,
 )
 
-OVERDUE = timedelta(seconds=30)  # past the end of a lease: a live worker would have taken it over
+OVERDUE = timedelta(seconds=30)  # after the end of a lease: until then a live worker takes it over
 FOREVER = timedelta(days=36_500)  # longer than any lease
-RECENT = timedelta(days=1)  # what a crash left is mostly of the last day
+RECENT = timedelta(days=1)  # most of what a crash leaves is of the last day
 PAGE = 500
 CHUNK = 5_000
 ROUND = 2_000  # entries of a long listing that one round judges
-AT_ONCE = {"lapsed_lease", "orphan_list", "orphan_pin"}  # repaired at first sight
+FIRST_SIGHT = {"lapsed_lease", "orphan_list", "orphan_pin"}  # repaired at first sight
 
 log = structlog.get_logger()
 
@@ -66,7 +66,7 @@ class Sweeper:
     async def step(self) -> None:
         """Make one round: over all live work, and over a part of each long listing.
 
-        It is patient: it repairs what looked broken in the previous pass as well.
+        It is patient: it repairs only what looked broken in the previous pass as well.
         """
         await self._round(patient=True)
 
@@ -103,42 +103,39 @@ class Sweeper:
     def when(self, missed: MissedStep) -> str:
         """When a missed step is repaired, in words."""
         is_suspect = any(missed.key in cursor.suspects for cursor in self.cursors.values())
-        if is_suspect or missed.action in AT_ONCE:
+        if is_suspect or missed.action in FIRST_SIGHT:
             return "in its next round"
         return "in the round after the next, if nothing has changed"
 
     async def _round(self, *, patient: bool) -> None:
-        """Sweep everything even if an engine is away; raise its error at the end of the round."""
-        away: list[Unavailable] = []
-        parts: list[Callable[[], Awaitable[None]]] = [
+        """Sweep everything even if an engine is unavailable; raise its error at the end of the round."""
+        errors: list[Unavailable] = []
+        parts: list[Callable[[], Awaitable[object]]] = [
             self._release_lapsed,
             *(partial(self._sweep, check, patient=patient) for check in self.checks),
-            self._remove_idempotency_records,
+            partial(self.metadata.clear_expired, limit=CHUNK),  # idempotency records
         ]
         for part in parts:
             try:
                 await part()
             except Unavailable as error:
-                away.append(error)
+                errors.append(error)
             except Exception:
                 log.exception("sweeper.failed", place="")
-        if away:
-            raise away[0]
+        if errors:
+            raise errors[0]
 
     async def _release_lapsed(self) -> None:
         released = await self.work.release_lapsed(overdue=OVERDUE, limit=CHUNK)
         self._repaired("lapsed_lease", len(released))
         await self.remove_bodies(released)
 
-    async def _remove_idempotency_records(self) -> None:
-        await self.metadata.clear_expired(limit=CHUNK)
-
     async def _sweep(self, check: SweepCheck, *, patient: bool) -> None:
         """Continue with a listing: to its end, or for `ROUND` entries if it is a long one."""
         cursor = self.cursors.setdefault(check.name, SweepCursor())
         left = ROUND
         if check.long and not patient:
-            # The last day first: the start must find what the crash left without reading all.
+            # The last day first: a start must find what the crash left without reading everything.
             cursor.after = check.prefix + self._recent_id()
             left = await self._continue(check, cursor, left, patient=patient)
         if left:
@@ -147,12 +144,12 @@ class Sweeper:
     async def _continue(
         self, check: SweepCheck, cursor: SweepCursor, left: int, *, patient: bool
     ) -> int:
-        """Judge entries up to the end of the listing, or `left` of a long one; return the rest."""
+        """Judge entries to the end of the listing, or `left` of a long one; return how many are left."""
         budget = check.most
         while left > 0:
             page = await check.listing(cursor.after, min(CHUNK, left) if check.long else PAGE)
             for position, judge in page:
-                # Advance first: an entry that fails must not be met again by the next round.
+                # Advance first: the next round must not begin with an entry that fails.
                 before, cursor.after = cursor.after, position
                 action = await self._judged(judge, position, patient=patient)
                 if action:
@@ -172,7 +169,7 @@ class Sweeper:
         except Unavailable:
             raise
         except Exception:
-            # A bug that one entry brings out must not keep the others from being judged.
+            # A bug that one entry triggers must not keep the others from being judged.
             log.exception("sweeper.failed", place=position)
             return None
 
@@ -185,7 +182,7 @@ class Sweeper:
                 return self._removed(action.kind, await action.act())
             key = action.step.key
             cursor.note(key)
-            if key in cursor.suspects or action.at_once or not patient:
+            if key in cursor.suspects or action.at_first_sight or not patient:
                 return self._repaired(action.step.action, await action.act())
         except Unavailable:
             raise
@@ -226,7 +223,7 @@ def _lapsed_lease(held: Held, job_id: JobId | None) -> MissedStep:
     return MissedStep(
         action="lapsed_lease",
         key=f"lease {held.run_id} {held.task_id} {held.claim_no}",
-        what=f"its claim {held.claim_no} has lapsed: the worker died or stood still",
+        what=f"its claim {held.claim_no} has lapsed: the worker died or was suspended",
         job_id=job_id,
         run_id=held.run_id,
         task_id=held.task_id,

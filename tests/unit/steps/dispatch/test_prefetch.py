@@ -242,7 +242,7 @@ async def test_dispatchers_that_pause_and_cross_each_other_lose_nothing(seed: in
     dispatchers = [a_dispatcher(house, attempt, config) for config in configs]
     for dispatcher in dispatchers:
         dispatcher.settle = _lingering(dispatcher.settle)
-    async with running(*dispatchers), asyncio.timeout(30):
+    async with running(*dispatchers), asyncio.timeout(300):
         while any([(await house.run(run_id)).is_live for _, run_id in jobs]):
             await _pause_for_a_moment(house, dispatchers, dice.choice(jobs)[0], dice)
     for job_id, run_id in jobs:

@@ -99,7 +99,7 @@ async def test_a_run_whose_results_a_newer_one_shows_stays_as_long_as_that() -> 
 
 
 async def test_a_round_takes_the_oldest_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retire, "MOST", 2)
+    monkeypatch.setattr(retire, "MOST_RUNS", 2)
     house = a_house()
     job_id = await schedule(house)
     made = [await fire(house, job_id) for _ in range(6)]
@@ -128,7 +128,7 @@ async def test_runs_of_other_jobs_stay() -> None:
 async def test_runs_that_others_show_do_not_keep_newer_runs_from_being_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retire, "MOST", 1)
+    monkeypatch.setattr(retire, "MOST_RUNS", 1)
     house = a_house()
     job_id = await schedule(house)
     source = await fire(house, job_id)  # the oldest: as many as a round takes
