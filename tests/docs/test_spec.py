@@ -13,7 +13,7 @@ import pytest
 from conveyor import errors
 from conveyor.adapters.http import direct_wire, webhooks, zenrows_errors
 from conveyor.adapters.http.page_wire import OWN_CODES
-from conveyor.app.background_steps import EXPORTS, INGESTS, PURGES
+from conveyor.app.control_handlers import EXPORTS, INGESTS, PURGES
 from conveyor.app.engines import CODES
 from conveyor.domain import (
     counts,

@@ -1,7 +1,8 @@
-"""Engines: the ports of the service, the table of what can stand behind them, and how it opens.
+"""Engines: which implementations the service can open behind its ports.
 
-`KINDS` maps each kind of state to the URL schemes that its setting accepts. A new engine is a row
-of that table; nothing else in this package knows which schemes there are.
+`KINDS` maps each kind of state to the URL schemes that its setting accepts, and each scheme to the
+function that opens it. A new engine is a row of that table; no other module of this package knows
+the schemes.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -58,7 +59,7 @@ from conveyor.timekeeping import DueTimes
 
 SEGMENTS = "packs"  # the folder of segments, as version 0.1.0 named it
 KMS = "kms:"
-# Every code of a refusal that a gateway here gives a meaning to.
+# Every error code that a gateway adapter has a rule for. Metrics count all others together.
 CODES = OWN_CODES | zenrows_errors.BY_CODE | direct_wire.BY_CODE
 
 P = TypeVar("P")
@@ -68,7 +69,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """The ports behind which state is kept, as they are opened for operators too."""
+    """The ports that hold state. Offline commands open these alone."""
 
     clock: Clock
     ids: Ids
@@ -82,7 +83,7 @@ class Stores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines(Stores):
-    """Every port with an engine behind it."""
+    """Every port, opened."""
 
     coordination: Coordination
     gateway: Gateway
@@ -96,7 +97,7 @@ class Engines(Stores):
 
 
 def ports(of: type[Engines] = Engines) -> Mapping[str, type]:
-    """Return every port of `Engines` by name: metrics, crash points and docs use this one list."""
+    """Return the ports of `Engines` by name. Metrics, crash tests and docs are derived from it."""
     hints = get_type_hints(of)
     return {
         field.name: hints[field.name]
@@ -108,13 +109,13 @@ def ports(of: type[Engines] = Engines) -> Mapping[str, type]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What openers get: the settings, where to register what must be closed, and the mode."""
+    """What an opener gets: the settings, the stack that closes what it opens, and the mode."""
 
     settings: Settings
     stack: AsyncExitStack
     clock: Clock
     ids: Ids
-    is_offline: bool = False  # for an operator: nothing is repaired, freed or swept
+    is_offline: bool = False  # for an operator: the opener repairs, frees and sweeps nothing
     writable: bool = True
     opened: dict[object, Any] = field(default_factory=dict)
 
@@ -127,7 +128,7 @@ class Opening:
         return Durability(self.settings.durability) is Durability.POWER
 
     async def once(self, open_it: Callable[["Opening"], AbstractAsyncContextManager[P]]) -> P:
-        """Open what several kinds of state share, such as a database, for the first of them."""
+        """Open what several kinds of state share, such as a database, when the first asks for it."""
         if open_it not in self.opened:
             self.opened[open_it] = await self.stack.enter_async_context(open_it(self))
         found: P = self.opened[open_it]
@@ -146,7 +147,7 @@ class Scheme(Generic[P]):
 
 
 class TaskEngine(NamedTuple):
-    """Tasks and their claims live in one engine, and so does what it knows of dead processes."""
+    """What a task engine provides: tasks and their claims are rows of one database."""
 
     tasks: Tasks
     work: Work
@@ -186,14 +187,15 @@ async def _file_blobs(opening: Opening) -> Blobs:
 
 
 async def _file_bodies(opening: Opening) -> Bodies:
-    """Put bodies into files; those that were put into segments before can still be read."""
+    """Write bodies to files. Bodies that were written to segments earlier stay readable."""
+    # A service that never wrote segments does without their index and writer thread.
     if not opening.is_offline and not (opening.folder / "bodies" / SEGMENTS).exists():
         return _loose_bodies(opening)
     return _segment_bodies(opening, packing=False)
 
 
 async def _packed_bodies(opening: Opening) -> Bodies:
-    """Put bodies into segments; those that were put into files before can still be read."""
+    """Write bodies to segments. Bodies that were written to files earlier stay readable."""
     return _segment_bodies(opening, packing=True)
 
 
@@ -230,7 +232,7 @@ BLOBS: Mapping[str, Scheme[Blobs]] = {"files": Scheme(open=_file_blobs, is_share
 COORDINATION: Mapping[str, Scheme[Coordination]] = {
     "memory": Scheme(open=_memory_coordination, is_offline=False)
 }
-# Kind of state, which is the name of its setting -> URL scheme -> engine.
+# Kind of state (the name of its setting) -> URL scheme -> engine.
 KINDS: Mapping[str, Mapping[str, Scheme[Any]]] = {
     "metadata": METADATA,
     "tasks": TASKS,
@@ -242,7 +244,11 @@ KINDS: Mapping[str, Mapping[str, Scheme[Any]]] = {
 
 
 def check_engines(settings: Settings, *, sharing: str = "") -> None:
-    """Refuse engines that do not exist, and those that the command `sharing` cannot share."""
+    """Raise `RefusedToStart` for an engine that does not exist.
+
+    `sharing` is the command of a role whose processes share every engine; an engine that belongs to
+    one process is then refused too.
+    """
     for kind, schemes in KINDS.items():
         given: str = getattr(settings, kind)
         scheme, _, address = given.partition(":")
@@ -275,14 +281,14 @@ async def open_engines(
 ) -> Engines:
     """Open the engines that the settings choose; `stack` closes them.
 
-    Time and chance are the machine's, unless they are given.
+    Tests pass their own `clock` and `ids`; the default is the clock of the machine.
     """
     clock = clock or SteadyClock()
     opening = Opening(settings=settings, stack=stack, clock=clock, ids=ids or SystemIds(clock))
     metadata = await _open(METADATA, opening, settings.metadata)
     tasks = await _open(TASKS, opening, settings.tasks)
     control_queue = await _open(CONTROL_QUEUE, opening, settings.control_queue)
-    # After the database: opening it has locked the folder.
+    # Only now: opening the database has locked the folder, so no other process writes to it.
     _keep_private(settings.folder)
     return Engines(
         clock=clock,
@@ -307,9 +313,7 @@ async def open_engines(
 
 @asynccontextmanager
 async def open_offline(settings: Settings, *, writable: bool = False) -> AsyncIterator[Stores]:
-    """Open the stores for an operator while no service runs. Unless `writable`, nothing in them
-    can be changed.
-    """
+    """Open the stores for an operator while no service runs; without `writable`, read-only."""
     check_engines(settings)
     clock = SystemClock()
     async with AsyncExitStack() as stack:
@@ -336,17 +340,17 @@ async def open_offline(settings: Settings, *, writable: bool = False) -> AsyncIt
 
 
 def owner(settings: Settings) -> str | None:
-    """Return the process that holds the data folder; None if no process does."""
+    """Return a description of the process that has locked the data folder, or None."""
     return owner_of(settings.folder)
 
 
 def running_service(settings: Settings) -> ServiceInfo | None:
-    """Return address and token of the running service, from the file it keeps in its folder."""
+    """Return address and token of the running service, which it writes to a file in its folder."""
     return read_service_info(settings.folder)
 
 
 def _keep_private(folder: Path) -> None:
-    """Close to other users what is ours; warn about the folder, which may be open on purpose."""
+    """Close bodies and blobs to other users. Only warn about the folder: it may be open on purpose."""
     for part in ("bodies", "blobs"):
         make_private(folder / part)
     if is_open_to_others(folder):
@@ -364,7 +368,10 @@ async def _disk_space(folder: Path) -> DiskSpace:
 
 
 async def open_key_ring(settings: Settings, *, any_provider: bool = False) -> AesKeyRing:
-    """Open the key ring of a data folder; with `any_provider` also one the settings do not name."""
+    """Open the key ring of a data folder.
+
+    `any_provider` also accepts a key file of a provider that the settings do not name.
+    """
     files = KeyFiles(settings.folder, settings.encryption, _key_provider)
     try:
         keys = await files.load(any_provider=any_provider)
@@ -436,7 +443,7 @@ UNCONNECTED = RetryLater("the setting `step_functions` is empty")
 
 
 class Unconnected:
-    """Sends nothing: events of a time when the service was connected wait until it is again."""
+    """Step Functions while the setting is empty: callbacks that are still queued wait."""
 
     async def succeed(self, _token: str, _output: str) -> Answer:
         return UNCONNECTED

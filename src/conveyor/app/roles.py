@@ -1,7 +1,7 @@
-"""Roles: which parts of a service a process runs, how it starts, and how it stops.
+"""Roles: which parts of the service a process runs, how it starts, and how it stops.
 
-The API answers calls and feeds event streams. A worker runs the loops of the other steps. `serve`
-does both in one process.
+The role `api` answers requests and feeds event streams. The role `worker` runs the loops of all
+other steps. `serve` does both in one process.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ from conveyor.settings import DIRECT, Auth, Settings
 from conveyor.steps.progress import ROUND
 from conveyor.telemetry.logs import set_up_logs
 
-REQUEST_GRACE = 10  # seconds, at the least, for requests under way when the program stops
-INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
+REQUEST_GRACE = 10  # seconds that a stop waits for requests, at least
+INTERRUPTED = 130  # 128 + SIGINT, the exit status that shells use
 AGAIN = "waits for pages in flight, at most so many seconds; Ctrl-C again ends it at once, safely"
 NOTE_USES_EVERY = timedelta(seconds=5)
 CONTROL_IDLE = timedelta(milliseconds=250)
 FIRE_IDLE = timedelta(seconds=1)
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - to reach, not to listen
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not to listen on
 
 log = structlog.get_logger()
 
@@ -48,13 +48,13 @@ class Role(StrEnum):
 
 
 def check_role(role: Role, settings: Settings) -> None:
-    """Refuse settings that the role cannot run with, before anything is opened."""
+    """Raise `RefusedToStart` for settings that the role cannot run with; opens nothing."""
     check_engines(settings, sharing="" if role is Role.SERVE else role)
     check_callers(settings)
 
 
 def check_callers(settings: Settings) -> None:
-    """Refuse an address at which anyone could use the service."""
+    """Raise `RefusedToStart` if anyone who reaches the address could use the service."""
     if settings.is_local:
         return
     if settings.mode is Auth.DEV:
@@ -74,7 +74,7 @@ def check_callers(settings: Settings) -> None:
 
 @asynccontextmanager
 async def open_service(settings: Settings) -> AsyncIterator[Service]:
-    """Open the engines, compose the steps, and repair what dead processes left."""
+    """Open the engines, build the service, and repair what dead processes left."""
     async with AsyncExitStack() as stack:
         engines = await open_engines(settings, stack)
         service = build_service(settings, engines)
@@ -83,7 +83,7 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
 
 
 def run(coroutine: Coroutine[object, object, None]) -> None:
-    """Run the program on the fast event loop where there is one."""
+    """Run the program, on uvloop where it is installed."""
     try:
         import uvloop  # noqa: PLC0415 - not on every platform
     except ImportError:
@@ -113,7 +113,7 @@ async def _serve(role: Role, settings: Settings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, signals.received, number)
     async with AsyncExitStack() as stack:
-        # A port that is taken is found out before anything is opened.
+        # Listen first: a port that is in use must be reported before the engines open.
         listening = None if role is Role.WORKER else stack.enter_context(_listen(settings))
         service = await stack.enter_async_context(open_service(settings))
         signals.service = service
@@ -126,7 +126,7 @@ async def _serve(role: Role, settings: Settings) -> None:
 
 @contextmanager
 def _published(settings: Settings, token: str, host: str, port: int) -> Iterator[None]:
-    """Let operators find the running service, by a file in its folder."""
+    """Publish address and token in the data folder, where operators' commands find them."""
     near = EVERYWHERE.get(host, host)
     address = f"[{near}]" if ":" in near else near
     with published(settings.folder, ServiceInfo(f"http://{address}:{port}", token)):
@@ -134,8 +134,10 @@ def _published(settings: Settings, token: str, host: str, port: int) -> Iterator
 
 
 class _Signals:
-    """The first signal stops the service in good order and says what that waits for. A second
-    Ctrl-C ends the process at once: that is a crash like any other, and loses nothing.
+    """Handles SIGINT and SIGTERM.
+
+    The first signal stops the service gracefully. A second Ctrl-C ends the process at once. That is
+    safe, since the service survives a crash at any point, but pages in flight are paid for again.
     """
 
     def __init__(self, stopping: asyncio.Event, settings: Settings) -> None:
@@ -153,7 +155,7 @@ class _Signals:
 
     @property
     def _under_way(self) -> dict[str, int]:
-        """Pages that are being fetched: what a stop waits for, and an end pays for again."""
+        """Return how many pages are being fetched, as a field of the log line."""
         return {
             "pages_in_flight": len(self.service.steps.dispatcher.inflight) if self.service else 0
         }
@@ -171,10 +173,10 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 def _calm_collector() -> None:
-    """Leave what lives as long as the program out of collections, and collect less often.
+    """Exclude long-lived objects from garbage collection, and collect less often.
 
-    The hot path makes hardly any cycles; at the default threshold, looking for them took a fifth
-    of the event loop's time.
+    The hot path creates hardly any reference cycles. With the default thresholds, looking for them
+    took a fifth of the event loop's time.
     """
     gc.collect()
     gc.freeze()
@@ -218,14 +220,14 @@ async def work(service: Service, stopping: asyncio.Event) -> None:
         ]
         others = [group.create_task(loop) for loop in loops]
         await stopping.wait()
-        # Each of them can be cut off anywhere: the next start does the rest.
+        # Cancelling is safe at any point: the sweeper finishes interrupted work after a restart.
         await asyncio.wait(others, timeout=steps.dispatcher.config.grace.total_seconds())
         for other in others:
             other.cancel()
 
 
 async def follow_runs(service: Service, stopping: asyncio.Event) -> None:
-    """Keep event streams up to date, and end them at the stop, which would wait for them."""
+    """Feed event streams. End them at the stop: uvicorn would wait for them."""
     progress = service.steps.progress
     try:
         await repeat(progress.step, stopping, idle=ROUND, name="progress")
@@ -234,7 +236,7 @@ async def follow_runs(service: Service, stopping: asyncio.Event) -> None:
 
 
 async def note_uses(service: Service, stopping: asyncio.Event) -> None:
-    """Record every few seconds when keys were last used, and once more at the end."""
+    """Record every few seconds, and once more at the end, when API keys were last used."""
     authenticate = service.steps.authenticate
     await repeat(authenticate.step, stopping, idle=NOTE_USES_EVERY, name="uses")
     with suppress(Unavailable):
@@ -251,8 +253,8 @@ async def _serve_http(
             ws="none",
             access_log=False,
             proxy_headers=False,
-            log_config=None,  # its lines take the form of ours
-            log_level="error",  # its warnings tell of single requests, as our debug lines do
+            log_config=None,  # its lines go through structlog like ours
+            log_level="error",  # its warnings are about single requests, which we log at debug
             lifespan="off",
             server_header=False,
             timeout_keep_alive=75,
@@ -274,7 +276,7 @@ async def _stop_server(stopping: asyncio.Event, server: uvicorn.Server) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to us, and says where it listens once it does."""
+    """A uvicorn server that leaves signals to `_Signals` and logs where it listens."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,4 +1,7 @@
-"""Services: steps behind the HTTP API, with metrics around every port, and steps for operators."""
+"""The composition of a service: metrics around the ports, steps over them, the HTTP API in front.
+
+Also the steps of operators' commands, which run in the service or over stores opened offline.
+"""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -20,9 +23,8 @@ from conveyor.api.operators import Operators
 from conveyor.api.rates import Rates
 from conveyor.api.schedules import Schedules
 from conveyor.api.webhooks import WebhookHandlers
-from conveyor.app.background_steps import build_complete, build_sweep
 from conveyor.app.engines import CODES, Engines, Stores, ports
-from conveyor.app.steps import Steps, build_steps
+from conveyor.app.steps import Steps, build_complete, build_steps, build_sweep
 from conveyor.domain.audit import Environment, MissedStep
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.errors import StorageFull
@@ -47,7 +49,7 @@ from conveyor.telemetry.ports import (
 from conveyor.telemetry.process import ProcessMetrics
 from conveyor.timekeeping import Timekeeper
 
-# Ports that no wrapper times: the first two answer at once, the others have metrics of their own.
+# Ports that `timed` does not wrap: the first two never wait, the others have their own metrics.
 NOT_TIMED = {"clock", "ids", "encryption", "gateway", "webhooks"}
 
 
@@ -59,7 +61,7 @@ class Service:
     steps: Steps
     metrics: Metrics
     process_metrics: ProcessMetrics
-    timekeeper: Timekeeper | None  # None where the clock is a test's, and is never set
+    timekeeper: Timekeeper | None  # None with a test's clock, which never jumps
     sweep_every: timedelta
     token: str  # authenticates operators
 
@@ -67,7 +69,7 @@ class Service:
 def build_service(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> Service:
     """Compose a service over opened engines."""
     metrics = Metrics()
-    # The doctor reads the engines themselves: what it looks at must not count as traffic.
+    # The doctor reads the engines without metrics: an examination must not count as traffic.
     stores, engines = engines, measured(engines, metrics, settings.slow_call)
     steps = build_steps(settings, engines, metrics, sizes)
     _show_dispatcher(settings, metrics, steps.dispatcher)
@@ -97,7 +99,7 @@ def build_service(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_S
 
 
 def measured(engines: Engines, metrics: Metrics, slow: timedelta) -> Engines:
-    """Wrap every port so that its calls are timed and counted."""
+    """Return the engines with a wrapper around each port that times and counts its calls."""
     timed_ports = {
         name: timed(getattr(engines, name), name, metrics, slow=slow)
         for name in ports(type(engines)).keys() - NOT_TIMED
@@ -174,7 +176,10 @@ def _callers(settings: Settings, authenticate: Authenticate) -> Callers:
 
 
 def _readiness(engines: Engines, dispatcher: Dispatcher) -> Ready:
-    """Ask each engine something small; one that is away or out of disk raises `Unavailable`."""
+    """Return the check behind `/readyz`: one small read of each engine, and free disk space.
+
+    It raises `Unavailable` when an engine does not answer or the disk is full.
+    """
 
     async def ready() -> None:
         free = (await engines.disk_space()).free
@@ -210,7 +215,7 @@ def _api_key_routes(settings: Settings, engines: Engines) -> ApiKeyRoutes:
 def build_api_key_admin(
     settings: Settings, stores: Stores, encryption: KeyRing | None
 ) -> ApiKeyAdmin:
-    """Without a key ring, no key with a gateway key of its own can be created."""
+    """Build the admin of API keys. Without `encryption` it cannot store a gateway key with a key."""
     return ApiKeyAdmin(
         metadata=stores.metadata,
         encryption=encryption,
@@ -226,16 +231,16 @@ def build_rotate_encryption(stores: Stores, encryption: KeyRing) -> RotateEncryp
 
 
 def build_offline_doctor(settings: Settings, stores: Stores) -> Doctor:
-    """Compose a doctor for stores that no service uses: it looks, and changes nothing."""
+    """Build a doctor for stores that no service uses; it only reads."""
 
     def wake_nothing() -> None:
-        """No sender runs."""
+        """Do nothing: no sender runs."""
 
     def count_nothing(_what: str, _times: int) -> None:
-        """Nothing is repaired or removed."""
+        """Do nothing: the doctor repairs and removes nothing."""
 
     async def delete_nothing(_caller: CallerId, _job_id: JobId, _run_id: RunId) -> None:
-        """Nothing is removed."""
+        """Do nothing: the doctor removes nothing."""
 
     complete = build_complete(stores, wake_nothing)
     sweep = build_sweep(
@@ -245,7 +250,7 @@ def build_offline_doctor(settings: Settings, stores: Stores) -> Doctor:
 
 
 def build_doctor(settings: Settings, stores: Stores, sweep: Sweeper, *, running: bool) -> Doctor:
-    """Compose a doctor of a running service, or of one that is not, where every claim is dead."""
+    """Build a doctor. Unless the service is `running`, every claim counts as that of a dead process."""
     audit = Audit(
         metadata=stores.metadata, tasks=stores.tasks, bodies=stores.bodies, clock=stores.clock
     )

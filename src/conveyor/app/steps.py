@@ -1,30 +1,44 @@
-"""Steps over engines: every step of the service is constructed here, in the order work travels."""
+"""The composition of the steps: every step of the service, built over the opened engines.
 
+Most steps take the same few ports. The `TypedDict`s below name these groups, and a step takes one
+with `**`. mypy knows the keys of a `TypedDict`, so it still reports an argument that is missing,
+unknown or of the wrong type.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
+from random import SystemRandom
+from typing import TypedDict
 
+from conveyor.adapters.crypto.key_ring import new_signing_secret
 from conveyor.api import render
-from conveyor.app.background_steps import (
-    build_complete,
-    build_control_worker,
-    build_deliver,
-    build_export,
-    build_manage_webhooks,
-    build_purge,
-    build_rotate_signing_keys,
-    build_sweep,
-    build_webhook_sender,
-)
+from conveyor.app.control_handlers import build_control_worker
 from conveyor.app.engines import Engines, Stores
-from conveyor.domain.ids import CallerId
+from conveyor.domain.delivery_queue import DeliveryQueue
+from conveyor.domain.ids import CallerId, RunId
+from conveyor.domain.outbox import Channel
 from conveyor.domain.retry import RetryPolicy
+from conveyor.domain.submission import Limits
 from conveyor.domain.webhook import NewWebhook, Webhook
+from conveyor.ports.blobs import Blobs
+from conveyor.ports.clock import Clock, Ids
+from conveyor.ports.control_queue import ControlQueue
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.tasks import Tasks
+from conveyor.ports.work import Work
 from conveyor.settings import Settings
 from conveyor.steps.add_tasks import AddTasks
 from conveyor.steps.auth import Authenticate
 from conveyor.steps.complete import Complete
 from conveyor.steps.control import ControlWorker
 from conveyor.steps.delete import Delete
-from conveyor.steps.deliver.sender import OutboxSender
+from conveyor.steps.deliver.channels import (
+    Call,
+    StepFunctionsChannel,
+    WebhookChannel,
+    callback_queue,
+)
+from conveyor.steps.deliver.sender import ChannelSender, OutboxSender
 from conveyor.steps.dispatch.config import DispatchConfig
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.export import ExportRuns
@@ -41,11 +55,16 @@ from conveyor.steps.settle import Settle
 from conveyor.steps.shared.idempotency import Idempotency
 from conveyor.steps.shared.key_check import KeyCheck
 from conveyor.steps.shared.loop_slices import LoopSlices
-from conveyor.steps.shared.quotas import Quotas
+from conveyor.steps.shared.quotas import Check, Quotas
+from conveyor.steps.shared.webhook_sender import WebhookSender
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
 from conveyor.steps.submit import SubmitJob
-from conveyor.steps.sweep.sweeper import Sweeper
+from conveyor.steps.sweep.orphans import Orphans
+from conveyor.steps.sweep.retire import DeleteRun, RetireRuns
+from conveyor.steps.sweep.stalled import StalledWork
+from conveyor.steps.sweep.sweeper import Count, Sweeper
 from conveyor.steps.webhooks import ManageWebhooks, RotateSigningKeys
+from conveyor.steps.zip_export import ZipExport
 from conveyor.telemetry.metrics import Metrics
 
 
@@ -77,44 +96,91 @@ class Steps:
     sweep: Sweeper
 
 
+class _Base(TypedDict):
+    metadata: Metadata
+    clock: Clock
+
+
+class _Rows(_Base):
+    """For steps that create rows."""
+
+    ids: Ids
+
+
+class _TaskRows(_Rows):
+    """For steps that create or settle tasks."""
+
+    tasks: Tasks
+    work: Work
+
+
+class _Wakes(TypedDict):
+    """What a step calls after a commit: the dispatcher for a run, and the sender of the outbox."""
+
+    wake: Callable[[RunId], None]
+    wake_sender: Callable[[], None]
+
+
+class _TaskCall(_Rows):
+    """For calls that bring tasks."""
+
+    blobs: Blobs
+    control_queue: ControlQueue
+    idempotency: Idempotency
+    limits: Limits
+    quota: Check
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shared:
-    """What the steps behind several calls have in common."""
+    """What steps have in common beyond the engines."""
 
     settings: Settings
     engines: Engines
-    sizes: Sizes
-    complete: Complete
     dispatcher: Dispatcher
-    ingest: Ingest
-    idempotency: Idempotency
-    slices: LoopSlices
+    wakes: _Wakes
     quotas: Quotas
-    key_check: KeyCheck
+    ingest: Ingest
+
+
+def _base(stores: Stores) -> _Base:
+    return {"metadata": stores.metadata, "clock": stores.clock}
+
+
+def _rows(stores: Stores) -> _Rows:
+    return {**_base(stores), "ids": stores.ids}
+
+
+def _task_rows(stores: Stores) -> _TaskRows:
+    return {**_rows(stores), "tasks": stores.tasks, "work": stores.work}
 
 
 def build_steps(
     settings: Settings, engines: Engines, metrics: Metrics, sizes: Sizes = DEFAULT_SIZES
 ) -> Steps:
-    """Construct the steps. Those that wake another are given its `wake`, and so come after it."""
-    sender = build_webhook_sender(engines)
-    deliver = build_deliver(settings, engines, metrics, sender)
+    """Build the steps. A step that wakes another one is built after it."""
+    base, rows, encryption = _base(engines), _rows(engines), engines.encryption
+    sender = WebhookSender(**base, webhooks=engines.webhooks, encryption=encryption)
+    deliver = _deliver(settings, engines, metrics, sender)
+    manage_webhooks = ManageWebhooks(**rows, sender=sender, wake_sender=deliver.wake)
     complete = build_complete(engines, deliver.wake)
     settle, dispatcher = _dispatch(settings, engines, complete)
     shared = _shared(settings, engines, complete, dispatcher, sizes)
-    authenticate = _authenticate(engines)
-    purge, export = build_purge(engines), build_export(settings, engines, shared.quotas)
-    delete = _delete(shared)
-    manage_webhooks = build_manage_webhooks(engines, sender, deliver)
+    submit, add_tasks, rerun, lifecycle = _job_calls(shared, manage_webhooks)
+    delete = Delete(**rows, **shared.wakes, work=engines.work, control_queue=engines.control_queue)
+    purge, export = _queued_steps(shared)
+    authenticate = Authenticate(**base, encryption=encryption)
     return Steps(
         authenticate=authenticate,
-        file_inputs=_file_inputs(shared),
-        submit=_submit(shared, manage_webhooks),
-        add_tasks=_add_tasks(shared),
-        rerun=_rerun(shared),
-        lifecycle=_lifecycle(shared),
+        file_inputs=FileInputs(
+            **rows, blobs=engines.blobs, most_bytes=settings.list_bytes, quota=shared.quotas.check
+        ),
+        submit=submit,
+        add_tasks=add_tasks,
+        rerun=rerun,
+        lifecycle=lifecycle,
         delete=delete,
-        manage_schedules=_manage_schedules(engines),
+        manage_schedules=ManageSchedules(**base, encryption=encryption),
         fire=_fire(engines, metrics),
         ingest=shared.ingest,
         purge=purge,
@@ -125,8 +191,10 @@ def build_steps(
         complete=complete,
         deliver=deliver,
         manage_webhooks=manage_webhooks,
-        rotate_signing_keys=build_rotate_signing_keys(engines),
-        read=_read(shared),
+        rotate_signing_keys=RotateSigningKeys(
+            **rows, encryption=encryption, secret=new_signing_secret
+        ),
+        read=_read(engines, dispatcher),
         progress=_progress(shared, metrics, authenticate),
         sweep=build_sweep(
             settings, engines, complete, metrics.swept, metrics.cleared, delete_run=delete.run
@@ -137,27 +205,20 @@ def build_steps(
 def _shared(
     settings: Settings, engines: Engines, complete: Complete, dispatcher: Dispatcher, sizes: Sizes
 ) -> _Shared:
+    wakes: _Wakes = {"wake": dispatcher.wake, "wake_sender": complete.wake_sender}
     return _Shared(
         settings=settings,
         engines=engines,
-        sizes=sizes,
-        complete=complete,
         dispatcher=dispatcher,
+        wakes=wakes,
         ingest=Ingest(
-            metadata=engines.metadata,
-            tasks=engines.tasks,
-            work=engines.work,
-            blobs=engines.blobs,
-            clock=engines.clock,
-            ids=engines.ids,
-            limits=settings.limits,
+            **_task_rows(engines),
+            **wakes,
             check=complete.check,
-            wake=dispatcher.wake,
-            wake_sender=complete.wake_sender,
+            blobs=engines.blobs,
+            limits=settings.limits,
             sizes=sizes,
         ),
-        idempotency=Idempotency(metadata=engines.metadata, clock=engines.clock),
-        slices=LoopSlices(clock=engines.clock),
         quotas=Quotas(
             metadata=engines.metadata,
             tasks=engines.tasks,
@@ -167,148 +228,79 @@ def _shared(
             unused_file_inputs=settings.unused_file_inputs,
             active_exports=settings.active_exports,
         ),
-        key_check=KeyCheck(
-            gateway=engines.gateway,
-            keys=dispatcher.refused_keys,
-            encryption=engines.encryption,
-            clock=engines.clock,
-            reopen=dispatcher.discovery.reopen,
-        ),
     )
 
 
-# Calls of the API: who asks, and what is asked for.
+# Calls of the API.
 
 
-def _authenticate(engines: Engines) -> Authenticate:
-    return Authenticate(
-        metadata=engines.metadata, encryption=engines.encryption, clock=engines.clock
-    )
-
-
-def _file_inputs(shared: _Shared) -> FileInputs:
-    engines = shared.engines
-    return FileInputs(
-        metadata=engines.metadata,
-        blobs=engines.blobs,
-        clock=engines.clock,
-        ids=engines.ids,
-        most_bytes=shared.settings.list_bytes,
-        quota=shared.quotas.check,
-    )
-
-
-def _submit(shared: _Shared, webhooks: ManageWebhooks) -> SubmitJob:
+def _job_calls(
+    shared: _Shared, webhooks: ManageWebhooks
+) -> tuple[SubmitJob, AddTasks, RerunJob, Lifecycle]:
     async def check_webhook(caller: CallerId, asked: NewWebhook) -> Webhook:
         """Return the webhook of a submission, if it can be delivered to."""
         return await webhooks.check(caller, asked.url, signature=bool(asked.signature))
 
-    engines = shared.engines
-    return SubmitJob(
-        metadata=engines.metadata,
-        tasks=engines.tasks,
-        work=engines.work,
-        blobs=engines.blobs,
-        control_queue=engines.control_queue,
-        encryption=engines.encryption,
-        idempotency=shared.idempotency,
+    engines, dispatcher, sizes = shared.engines, shared.dispatcher, shared.ingest.sizes
+    rows, work, encryption = _rows(engines), engines.work, engines.encryption
+    check, slices = shared.ingest.check, LoopSlices(clock=engines.clock)
+    keys = KeyCheck(
+        gateway=engines.gateway,
+        keys=dispatcher.refused_keys,
+        encryption=encryption,
         clock=engines.clock,
-        ids=engines.ids,
-        limits=shared.settings.limits,
-        slices=shared.slices,
+        reopen=dispatcher.discovery.reopen,
+    )
+    call: _TaskCall = {
+        **rows,
+        "blobs": engines.blobs,
+        "control_queue": engines.control_queue,
+        "idempotency": Idempotency(**_base(engines)),
+        "limits": shared.settings.limits,
+        "quota": shared.quotas.check,
+    }
+    submit = SubmitJob(
+        **call,
+        tasks=engines.tasks,
+        work=work,
+        encryption=encryption,
+        slices=slices,
         check_webhook=check_webhook,
-        wake=shared.dispatcher.wake,
+        wake=dispatcher.wake,
         takes_tokens=bool(shared.settings.step_functions),
-        quota=shared.quotas.check,
-        check_key=shared.key_check.check,
-        sizes=shared.sizes,
+        check_key=keys.check,
+        sizes=sizes,
     )
-
-
-def _add_tasks(shared: _Shared) -> AddTasks:
-    engines = shared.engines
-    return AddTasks(
-        metadata=engines.metadata,
-        blobs=engines.blobs,
-        control_queue=engines.control_queue,
-        idempotency=shared.idempotency,
-        clock=engines.clock,
-        ids=engines.ids,
-        limits=shared.settings.limits,
-        slices=shared.slices,
-        ingest=shared.ingest.run,
-        quota=shared.quotas.check,
-        check_key=shared.key_check.check_job,
-    )
-
-
-def _rerun(shared: _Shared) -> RerunJob:
-    engines = shared.engines
-    return RerunJob(
-        metadata=engines.metadata,
+    rerun = RerunJob(
+        **call,
         tasks=engines.tasks,
-        work=engines.work,
-        blobs=engines.blobs,
-        control_queue=engines.control_queue,
-        encryption=engines.encryption,
-        idempotency=shared.idempotency,
-        clock=engines.clock,
-        ids=engines.ids,
-        limits=shared.settings.limits,
-        check=shared.complete.check,
-        wake=shared.dispatcher.wake,
-        quota=shared.quotas.check,
-        check_key=shared.key_check.check,
-        sizes=shared.sizes,
+        work=work,
+        encryption=encryption,
+        check=check,
+        wake=dispatcher.wake,
+        check_key=keys.check,
+        sizes=sizes,
     )
+    add_tasks = AddTasks(**call, slices=slices, ingest=shared.ingest.run, check_key=keys.check_job)
+    lifecycle = Lifecycle(**rows, **shared.wakes, work=work, check=check, check_key=keys.check_job)
+    return submit, add_tasks, rerun, lifecycle
 
 
-def _lifecycle(shared: _Shared) -> Lifecycle:
-    engines = shared.engines
-    return Lifecycle(
-        metadata=engines.metadata,
-        work=engines.work,
-        clock=engines.clock,
-        ids=engines.ids,
-        check=shared.complete.check,
-        wake=shared.dispatcher.wake,
-        wake_sender=shared.complete.wake_sender,
-        check_key=shared.key_check.check_job,
-    )
-
-
-def _delete(shared: _Shared) -> Delete:
-    engines = shared.engines
-    return Delete(
-        metadata=engines.metadata,
-        work=engines.work,
-        control_queue=engines.control_queue,
-        clock=engines.clock,
-        ids=engines.ids,
-        wake=shared.dispatcher.wake,
-        wake_sender=shared.complete.wake_sender,
-    )
-
-
-def _read(shared: _Shared) -> Read:
-    engines = shared.engines
+def _read(engines: Engines, dispatcher: Dispatcher) -> Read:
     return Read(
-        metadata=engines.metadata,
+        **_base(engines),
         tasks=engines.tasks,
         bodies=engines.bodies,
         blobs=engines.blobs,
         coordination=engines.coordination,
-        clock=engines.clock,
-        waiting=shared.dispatcher.waiting,
+        waiting=dispatcher.waiting,
     )
 
 
 def _progress(shared: _Shared, metrics: Metrics, authenticate: Authenticate) -> ProgressFeed:
-    engines = shared.engines
     progress = ProgressFeed(
-        metadata=engines.metadata,
-        tasks=engines.tasks,
-        clock=engines.clock,
+        **_base(shared.engines),
+        tasks=shared.engines.tasks,
         render=render.event_shown,
         count=metrics.watch_reads.inc,
         is_good=authenticate.is_good,
@@ -319,49 +311,35 @@ def _progress(shared: _Shared, metrics: Metrics, authenticate: Authenticate) -> 
     return progress
 
 
-def _manage_schedules(engines: Engines) -> ManageSchedules:
-    return ManageSchedules(
-        metadata=engines.metadata, encryption=engines.encryption, clock=engines.clock
-    )
+# Loops of a worker.
 
 
 def _fire(stores: Stores, metrics: Metrics) -> FireSchedules:
     return FireSchedules(
-        metadata=stores.metadata,
+        **_rows(stores),
         control_queue=stores.control_queue,
-        clock=stores.clock,
-        ids=stores.ids,
         count=lambda fired: metrics.fires.labels(fired).inc(),
     )
-
-
-# Tasks.
 
 
 def _dispatch(
     settings: Settings, engines: Engines, complete: Complete
 ) -> tuple[Settle, Dispatcher]:
-    scrape = Scrape(gateway=engines.gateway, bodies=engines.bodies)
     settle = Settle(
-        metadata=engines.metadata,
-        tasks=engines.tasks,
-        work=engines.work,
+        **_task_rows(engines),
         bodies=engines.bodies,
-        clock=engines.clock,
-        ids=engines.ids,
         check=complete.check,
         wake_sender=complete.wake_sender,
-        # The dispatcher settles, and settling wakes the dispatcher.
-        wake=lambda run_id: dispatcher.wake(run_id),  # noqa: PLW0108 - it is made below
-        same_key=lambda run_id: dispatcher.discovery.sharing_key(run_id),  # noqa: PLW0108 - the same
+        # The dispatcher calls `settle`, and `settle` wakes the dispatcher, which is built below.
+        wake=lambda run_id: dispatcher.wake(run_id),  # noqa: PLW0108 - not built yet
+        same_key=lambda run_id: dispatcher.discovery.sharing_key(run_id),  # noqa: PLW0108 - likewise
     )
     dispatcher = Dispatcher(
-        metadata=engines.metadata,
+        **_base(engines),
         work=engines.work,
         coordination=engines.coordination,
         encryption=engines.encryption,
-        clock=engines.clock,
-        attempt=scrape.attempt,
+        attempt=Scrape(gateway=engines.gateway, bodies=engines.bodies).attempt,
         settle=settle.settle,
         settle_final=settle.settle_final,
         check=engines.gateway.check,
@@ -373,3 +351,83 @@ def _dispatch(
         ),
     )
     return settle, dispatcher
+
+
+def _deliver(
+    settings: Settings, engines: Engines, metrics: Metrics, sender: WebhookSender
+) -> OutboxSender:
+    """Build the sender of the outbox; each channel has its own queue."""
+    base, chance = _base(engines), SystemRandom().random
+    webhooks = DeliveryQueue(chance=chance)
+    metrics.delivering.set_function(lambda: webhooks.in_flight)
+    metrics.in_line.set_function(lambda: webhooks.waiting)
+    lease_length = settings.webhook_timeout * 2
+    channel = WebhookChannel(**base, sender=sender, chance=chance, lease_length=lease_length)
+    return OutboxSender(
+        [
+            ChannelSender(**base, channel=channel, queue=webhooks),
+            _step_functions_sender(engines, Channel.STEP_FUNCTIONS),
+            _step_functions_sender(engines, Channel.HEARTBEAT),
+        ]
+    )
+
+
+def _step_functions_sender(engines: Engines, name: Channel) -> ChannelSender[Call]:
+    base = _base(engines)
+    channel = StepFunctionsChannel(
+        **base, encryption=engines.encryption, step_functions=engines.step_functions, name=name
+    )
+    return ChannelSender(**base, channel=channel, queue=callback_queue(name))
+
+
+def _queued_steps(shared: _Shared) -> tuple[Purge, ExportRuns]:
+    """Build the other steps that the control worker calls."""
+    engines, base, rows = shared.engines, _base(shared.engines), _rows(shared.engines)
+    tasks, bodies, blobs = engines.tasks, engines.bodies, engines.blobs
+    cap = shared.settings.export_bytes
+    zip_export = ZipExport(tasks=tasks, bodies=bodies, blobs=blobs, clock=engines.clock, cap=cap)
+    export = ExportRuns(
+        **rows,
+        blobs=blobs,
+        control_queue=engines.control_queue,
+        make=zip_export.write,
+        quota=shared.quotas.check,
+    )
+    return Purge(**base, tasks=tasks, work=engines.work, bodies=bodies, blobs=blobs), export
+
+
+# Completion and repair. The offline doctor builds these over stores alone.
+
+
+def build_complete(stores: Stores, wake_sender: Callable[[], None]) -> Complete:
+    return Complete(**_task_rows(stores), wake_sender=wake_sender)
+
+
+def build_sweep(
+    settings: Settings,
+    stores: Stores,
+    complete: Complete,
+    count: Count,
+    cleared: Count,
+    *,
+    delete_run: DeleteRun,
+) -> Sweeper:
+    base, tasks, bodies, blobs = _base(stores), stores.tasks, stores.bodies, stores.blobs
+    stalled = StalledWork(
+        **base,
+        control_queue=stores.control_queue,
+        blobs=blobs,
+        is_due=complete.is_due,
+        check=complete.check,
+    )
+    orphans = Orphans(**base, tasks=tasks, bodies=bodies, blobs=blobs, body_life=settings.body_life)
+    retire = RetireRuns(**base, run_life=settings.scheduled_run_life, delete_run=delete_run)
+    return Sweeper(
+        **base,
+        tasks=tasks,
+        work=stores.work,
+        bodies=bodies,
+        checks=(*stalled.checks(), *orphans.checks(), *retire.checks()),
+        count=count,
+        cleared=cleared,
+    )

@@ -1,0 +1,74 @@
+"""The handlers of the control queue: what the control worker does with each kind of message.
+
+A handler turns the payload of a message into a call of a step. Its `give_up` leaves stored state
+consistent before the message becomes a dead letter.
+"""
+
+from collections.abc import Mapping
+
+from conveyor.app.engines import Stores
+from conveyor.domain.batch import INGEST, ingest_payload
+from conveyor.domain.control_queue import SlotLimits
+from conveyor.domain.export import EXPORT
+from conveyor.domain.ids import ExportId, RunId
+from conveyor.domain.job import PURGE
+from conveyor.steps.control import ControlWorker, Handler, WorkStatus
+from conveyor.steps.export import ExportRuns
+from conveyor.steps.ingest import Ingest
+from conveyor.steps.purge import Purge
+from conveyor.steps.shared.work_limits import Turn
+
+# Slots of one process. An export keeps its slot for hours, so a caller gets one export at a time.
+INGESTS = SlotLimits(slots=4, per_caller=2)
+PURGES = SlotLimits(slots=2, per_caller=1)
+EXPORTS = SlotLimits(slots=4, per_caller=1)
+
+
+def build_control_worker(
+    stores: Stores, ingest: Ingest, purge: Purge, export: ExportRuns
+) -> ControlWorker:
+    """Build the worker of the control queue, with a handler for each kind of message."""
+    handlers = {
+        INGEST: _ingest_handler(ingest),
+        PURGE: _purge_handler(purge),
+        EXPORT: _export_handler(export),
+    }
+    return ControlWorker(stores.control_queue, handlers, stores.clock)
+
+
+def _ingest_handler(ingest: Ingest) -> Handler:
+    async def handle(payload: Mapping[str, str], turn: Turn) -> Mapping[str, str] | None:
+        rest = await ingest.run(RunId(payload["run_id"]), int(payload["first"]), turn)
+        return ingest_payload(rest) if rest else None
+
+    async def give_up(payload: Mapping[str, str]) -> None:
+        await ingest.abandon(RunId(payload["run_id"]), int(payload["first"]))
+
+    async def status(payload: Mapping[str, str]) -> WorkStatus:
+        is_done, batch = await ingest.progress(
+            RunId(payload["run_id"]), int(payload["first"]), int(payload.get("version", 0))
+        )
+        return WorkStatus(is_done=is_done, resend=ingest_payload(batch) if batch else None)
+
+    return Handler(handle, give_up, status, limits=INGESTS)
+
+
+def _purge_handler(purge: Purge) -> Handler:
+    async def handle(payload: Mapping[str, str], turn: Turn) -> Mapping[str, str] | None:
+        return None if await purge.run(payload["id"], turn) else payload
+
+    async def give_up(payload: Mapping[str, str]) -> None:
+        """Do nothing: the sweeper enqueues a deletion that is not finished again."""
+
+    return Handler(handle, give_up, limits=PURGES)
+
+
+def _export_handler(export: ExportRuns) -> Handler:
+    async def handle(payload: Mapping[str, str], _: Turn) -> None:
+        # An export writes its file in one go, so it keeps its slot to the end.
+        await export.run(ExportId(payload["id"]))
+
+    async def give_up(payload: Mapping[str, str]) -> None:
+        await export.abandon(ExportId(payload["id"]))
+
+    return Handler(handle, give_up, limits=EXPORTS)
