@@ -1,9 +1,9 @@
-"""The JSON documents of the API, for the service that writes them and the client that reads them.
+"""The JSON documents of the API: the service writes them, the client reads them.
 
-Imports msgspec alone. A field that is None by default, or empty, is left out of the JSON while it
-has that value. All others are always written; they have defaults (by `always`) so that a client can
-read the documents of a service that lacks them. Statuses and reasons are strings, since a newer
-service may have others.
+This module imports msgspec alone. A field whose default is None, zero or empty is left out of the
+JSON while it has that value. The service always writes all other fields. They still have defaults
+(by `always`), so that a client can read the documents of an older service that lacks them. Statuses
+and reasons are strings, because a newer service may have others.
 """
 
 from datetime import datetime
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 ACTIVE = "active"
 ENDED = frozenset({"completed", "stopped", "failed", "deleted"})
-# Never left out by the service, although a client reads documents without them.
+# Fields that the service always writes although their default is None. For the OpenAPI document.
 ALWAYS_WRITTEN = frozenset({"created_at", "updated_at", "expires_at", "since"})
 
 AnySchedule = Annotated[
@@ -25,9 +25,10 @@ AnySchedule = Annotated[
 
 
 def always(value: T) -> T:
-    """The default of a field that is written even while it has this value.
+    """Return the default of a field that is written even while it has this value.
 
-    `omit_defaults` looks at plain defaults, and of factories at `list`, `dict` and `set` only.
+    `omit_defaults` leaves out a value that equals a plain default, but does not call factories
+    other than `list`, `dict` and `set`.
     """
     written: T = msgspec.field(default_factory=lambda: value)
     return written
@@ -52,12 +53,12 @@ class WireStats(Document, frozen=True):
 
 
 class WireWaiting(Document, frozen=True, kw_only=True):
-    """Why no task of a live run can be started. Nothing is charged meanwhile."""
+    """Why the dispatcher starts no task of a live run. Nothing is charged meanwhile."""
 
     reason: str  # `gateway_unavailable`, `api_key_refused`, `storage_full`, or a newer one
     since: datetime | None = None
     detail: str = always("")
-    next_attempt_at: datetime | None = None  # None while there is no task to try with
+    next_attempt_at: datetime | None = None  # None if no task is left to try with
 
 
 class WireRun(Document, frozen=True, kw_only=True):
@@ -78,7 +79,7 @@ class WireRun(Document, frozen=True, kw_only=True):
     ingest_error: str | None = None  # what is wrong with its list as a whole
     cut_short: bool = False
     waiting: WireWaiting | None = None
-    inherited_tasks: int = 0  # done in earlier runs, and counted in `stats`
+    inherited_tasks: int = 0  # finished in earlier runs; `stats` includes them
 
     @property
     def has_ended(self) -> bool:
@@ -108,7 +109,7 @@ class WireJob(Document, frozen=True, kw_only=True):
     schedule: AnySchedule = None
     schedule_state: str | None = None
     schedule_pause_reason: str | None = None  # why the service paused it, if it did
-    skipped_fires: int = 0  # that found its last run live
+    skipped_fires: int = 0  # because the run before was still live
     last_skipped_at: datetime | None = None
     max_per_host: int | None = None
     latest_run: WireRun | None = None
@@ -133,7 +134,7 @@ class WireFileInput(Document, frozen=True):
 
 
 class WireBadRow(Document, frozen=True):
-    """A row of an uploaded list that is not a task: its line from 1 on, its index from 0 on."""
+    """A row of an uploaded list that is not a task. Lines count from 1, ordinals from 0."""
 
     line: int
     ordinal: int = always(0)
@@ -210,12 +211,12 @@ class WireResult(Document, frozen=True, kw_only=True):
     type: str | None = None
     error: WireFailure | None = None
     source_run_id: str | None = None
-    scraped_at: datetime | None = None  # of an inherited row: when its own run scraped it
-    content_type: str | None = None  # of the body, where the gateway gave it
+    scraped_at: datetime | None = None  # of an inherited result: when the earlier run scraped it
+    content_type: str | None = None  # of the body, if the gateway returned one
 
     @property
     def has_body(self) -> bool:
-        """Whether there is a page to be fetched."""
+        """Whether the result has a body to download."""
         return self.result_url is not None
 
 
@@ -268,3 +269,63 @@ class WireProgress(Document, frozen=True, kw_only=True):
     @property
     def has_ended(self) -> bool:
         return self.status in ENDED
+
+
+class WireDelivery(Document, frozen=True, kw_only=True):
+    """One attempt to deliver an event."""
+
+    attempt: int
+    started_at: datetime
+    elapsed_ms: int
+    status_code: int | None = None
+    error: str | None = None
+
+
+class WireEvent(Document, frozen=True, kw_only=True):
+    """A webhook event and its deliveries so far."""
+
+    event_id: str
+    event_type: str
+    run_id: str
+    occurred_at: datetime
+    status: str
+    attempts: list[WireDelivery]
+    next_attempt_at: datetime | None = None
+
+
+class WireEvents(Document, frozen=True):
+    events: list[WireEvent]
+    next_cursor: str | None = always(None)
+
+
+class WireTested(Document, frozen=True, kw_only=True):
+    """The result of a test event."""
+
+    delivered: bool
+    event_id: str
+    elapsed_ms: int
+    status_code: int | None = None
+    error: str | None = None
+
+
+class WireKey(Document, frozen=True):
+    """A signing key, without its secret."""
+
+    kid: str
+    created_at: datetime
+
+
+class WireKeys(Document, frozen=True):
+    active: WireKey | None = None
+    candidate: WireKey | None = None
+
+
+class WireNewKey(Document, frozen=True):
+    kid: str
+    secret: str
+    created_at: datetime
+
+
+class WireKeyInUse(Document, frozen=True):
+    active_kid: str
+    created_at: datetime

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conveyor.api import events
+from conveyor.api.handlers.common import EVENT_STREAM
 from conveyor.api.openapi import document
 from conveyor.api.routes import ROUTES
 from tests.harness.programs import Program, mock_gateway, service
@@ -21,7 +21,7 @@ SEED = 20260302
 # And what a webhook was told stays below its path when it is cleared.
 NOT_SO_HERE = "ensure_resource_availability,use_after_free"
 # A stream of events has no end while its run goes on.
-LEFT_OUT = {(route.method, route.path) for route in ROUTES if route.media_type == events.MEDIA_TYPE}
+LEFT_OUT = {(route.method, route.path) for route in ROUTES if route.media_type == EVENT_STREAM}
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,10 @@
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from prometheus_client import generate_latest
@@ -20,13 +20,21 @@ from structlog.contextvars import bound_contextvars
 
 from conveyor.api import problems
 from conveyor.api.auth import Callers, admit
-from conveyor.api.bounds import BodyMemory, HeldMemory, TimedBody, check_head
-from conveyor.api.connections import Connections
-from conveyor.api.handlers import Handlers
+from conveyor.api.handlers.files import FileHandlers
+from conveyor.api.handlers.jobs import JobHandlers
+from conveyor.api.handlers.operators import OperatorHandlers
+from conveyor.api.handlers.webhooks import WebhookHandlers
 from conveyor.api.intake import HELD_MEMORY
+from conveyor.api.limits import (
+    EXTRA_HEADERS,
+    BodyMemory,
+    Connections,
+    HeldMemory,
+    Rates,
+    TimedBody,
+    check_head,
+)
 from conveyor.api.openapi import encoded
-from conveyor.api.operators import Operators
-from conveyor.api.rates import EXTRA_HEADERS, Rates
 from conveyor.api.routes import ROUTES
 from conveyor.domain.ids import TASK_ID, ULID
 from conveyor.domain.problem import phrase
@@ -38,17 +46,17 @@ METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 OTHER = "other"
 NO_ROUTE = "none"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-# What may stand in a log of a path: its own words, and ids.
+# The parts of a path that may be logged: words of routes, and ids.
 ID = re.compile(f"{ULID.pattern}|{TASK_ID.pattern}|")
 WORDS = {word for route in ROUTES for word in re.findall(r"[a-z_0-9]+", route.path)} | {
     "_local", "inputs", "healthz", "readyz", "metrics", "openapi.json", "docs", "assets", "operator", "doctor", "dlq", "redrive",
 }  # fmt: skip
 MOST_PARTS = 12
 LONGEST_INSTANCE = 1_000
-# A link that names its own authority must not travel on in a Referer, nor a page be taken for
-# what it does not say it is.
+# A signed link is a credential: it must not leak in a Referer. And a browser must not guess the type
+# of a body, which could turn a scraped text into a script.
 SAFE = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
-CACHEABLE = "/docs"
+CACHEABLE = "/docs"  # every other response is `no-store`
 ASSETS = Path(__file__).parent / "assets"
 
 log = structlog.get_logger()
@@ -58,31 +66,35 @@ Ready = Callable[[], Awaitable[None]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
+class Handlers(NamedTuple):
+    """The handlers of all routes; those of `ROUTES` are methods of the first three."""
+
+    jobs: JobHandlers
+    files: FileHandlers
+    webhooks: WebhookHandlers
+    operators: OperatorHandlers
+
+
 def build_app(
     handlers: Handlers,
+    admission: "Admission",
     metrics: Metrics,
     ids: Ids,
     ready: Ready,
-    operators: Operators,
     *,
-    callers: Callers,
     body_memory: BodyMemory,
-    rates: Rates,
-    connections: Connections,
-    others: Sequence[object] = (),
 ) -> "Application":
-    """`others` serve the routes that `handlers` has no method for."""
     routes = [
-        *_contract_routes([handlers, *others], Admission(callers, rates, connections)),
-        *_linked_routes(handlers),
-        *_operators_routes(metrics, ready),
+        *_contract_routes(handlers, admission),
+        *_linked_routes(handlers.files),
+        *_unauthenticated_routes(metrics, ready),
+        handlers.operators.mounted(),
     ]
-    routes.append(operators.mounted())
     return Application(Router(routes, redirect_slashes=False), metrics, ids, body_memory)
 
 
 class Application:
-    """Every request passes here: it gets an id, bounds, and every error its problem document."""
+    """The ASGI application. Each request gets an id and limits, each error a problem document."""
 
     def __init__(self, router: Router, metrics: Metrics, ids: Ids, body_memory: BodyMemory) -> None:
         self._router = router
@@ -93,14 +105,13 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise NotImplementedError(f"this is an HTTP service: {scope['type']}")
-        scope["app"] = self._router  # so that the router raises its refusals
+        scope["app"] = self._router  # with it, Starlette raises 404 and 405 instead of answering
         request_id = self._request_id(scope["headers"])
-        # Whatever is logged below bears the id.
         with bound_contextvars(request_id=request_id):
             await self._serve(scope, receive, send, request_id.encode())
 
     def rejection(self, error: ConveyorError, headers: Headers) -> bytes:
-        """The whole answer to bytes that never became a request."""
+        """Return the whole response to bytes that never became a request."""
         request_id = self._request_id(headers)
         response = problems.answer(error, None)
         head = [*response.raw_headers, *_always("", []), (b"x-request-id", request_id.encode())]
@@ -135,7 +146,7 @@ class Application:
         except ClientDisconnect:
             return
         except Exception as error:
-            if answered:  # too late for a problem: the server cuts the connection
+            if answered:  # too late for a problem document: uvicorn closes the connection
                 raise
             await self._problem(error, scope)(scope, body.receive, stamped)
         finally:
@@ -176,13 +187,13 @@ class Application:
 
 
 def redacted_path(path: str) -> str:
-    """A path as it may stand in a log: its words and ids. Whatever else it holds may be a key."""
+    """Return a path for the log: known words and ids only. Anything else might be a secret."""
     parts = path.split("/")[:MOST_PARTS]
     return "/".join(one if one in WORDS or ID.fullmatch(one) else "***" for one in parts)
 
 
 def _always(path: str, headers: Headers) -> Iterator[tuple[bytes, bytes]]:
-    """What every answer bears, unless whoever made it knew better."""
+    """Yield the headers of every response, except those that the handler has set."""
     known = {name for name, _ in headers}
     for name, value in SAFE:
         if name not in known:
@@ -192,29 +203,30 @@ def _always(path: str, headers: Headers) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _template(scope: Mapping[str, Any]) -> str:
-    """The path as the table of routes has it: of paths themselves there is no end."""
+    """Return the path with its parameters as names: a metric must not have a label for each id."""
     return getattr(scope.get("route"), "path", None) or NO_ROUTE
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a request of the contract passes before it is served."""
+    """The checks that a request of the public API must pass before its handler runs."""
 
     callers: Callers
     rates: Rates
     connections: Connections
 
-    async def let_in(self, request: Request) -> None:
+    async def check(self, request: Request) -> None:
         await admit(request, self.callers)
         self.connections.count(request)
         await self.rates.count(request)
 
 
-def _contract_routes(served: Sequence[object], admission: Admission) -> list[Route]:
-    """One route a path, so that a refused method is told all that the path takes."""
+def _contract_routes(handlers: Handlers, admission: Admission) -> list[Route]:
+    """Return one route per path, so that the `Allow` of a 405 names every method of the path."""
+    public = (handlers.jobs, handlers.files, handlers.webhooks)
     paths: dict[str, dict[str, Endpoint]] = {}
     for route in ROUTES:
-        [serve] = [getattr(one, route.handler) for one in served if hasattr(one, route.handler)]
+        [serve] = [getattr(one, route.handler) for one in public if hasattr(one, route.handler)]
         paths.setdefault(route.path, {})[route.method] = serve
     return [
         Route(path, _by_method(calls, admission), methods=list(calls))
@@ -222,24 +234,24 @@ def _contract_routes(served: Sequence[object], admission: Admission) -> list[Rou
     ]
 
 
-def _linked_routes(handlers: Handlers) -> list[Route]:
-    """Where signed links lead: they need no key."""
+def _linked_routes(files: FileHandlers) -> list[Route]:
+    """Return the routes of signed links, whose signature takes the place of an API key."""
     return [
-        Route("/_local/results/{job}/{run}/{task}", handlers.get_linked_content),
-        Route("/_local/inputs/{input}", handlers.upload_file_input, methods=["PUT"]),
-        Route("/_local/exports/{export}", handlers.get_linked_export),
+        Route("/_local/results/{job}/{run}/{task}", files.get_linked_content),
+        Route("/_local/inputs/{input}", files.upload_file_input, methods=["PUT"]),
+        Route("/_local/exports/{export}", files.get_linked_export),
     ]
 
 
 def _by_method(calls: Mapping[str, Endpoint], admission: Admission) -> Endpoint:
     async def serve(request: Request) -> Response:
-        await admission.let_in(request)
+        await admission.check(request)
         return await calls["GET" if request.method == "HEAD" else request.method](request)
 
     return serve
 
 
-def _operators_routes(metrics: Metrics, ready: Ready) -> list[Route | Mount]:
+def _unauthenticated_routes(metrics: Metrics, ready: Ready) -> list[Route | Mount]:
     async def healthz(_: Request) -> Response:
         return Response(b'{"status":"ok"}', media_type="application/json")
 

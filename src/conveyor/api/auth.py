@@ -1,4 +1,4 @@
-"""Authentication of requests by their `X-API-Key` header, before anything else of them is read."""
+"""Authentication of requests by their `X-API-Key` header, before their body is read."""
 
 import hmac
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from conveyor.steps.auth import Authenticate
 IN_QUERY = {"apikey", "api_key", "api-key", "x-api-key", "key"}
 LONGEST_KEY = 512
 READS = {"GET", "HEAD"}
-# The same text for unknown, revoked and expired keys: it must not tell which keys exist.
+# The same text for unknown, revoked and expired keys, so that it does not reveal which keys exist.
 UNKNOWN = "This API key is not valid here"
 
 
@@ -38,7 +38,10 @@ class Callers(Protocol):
 
 
 class ForwardedKeys:
-    """Callers send their own gateway keys, which are passed on: any key, or only those listed."""
+    """Callers send their own gateway keys, which the service passes on.
+
+    With `keys`, only those are accepted.
+    """
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._known = [digest(key) for key in keys]
@@ -51,7 +54,7 @@ class ForwardedKeys:
         return Who(CallerId(found.hex()[:32]), key)
 
     def _is_known(self, found: bytes) -> bool:
-        # All keys are compared, so that response times do not tell which one is similar.
+        # Compare with every key: the response time must not depend on which one matches.
         return sum(hmac.compare_digest(found, known) for known in self._known) > 0
 
 
@@ -100,7 +103,7 @@ def who(request: Request) -> Who:
 
 
 def scraper(request: Request) -> Who:
-    """As `who`, for calls that have pages scraped: there must be a gateway key."""
+    """Return the caller of a request that starts scraping, for which it needs a gateway key."""
     known = who(request)
     if known.gateway_key is None:
         raise PermissionDenied(
@@ -117,7 +120,7 @@ def caller_of(request: Request) -> CallerId:
 def _key(request: Request) -> str:
     query = request.query_params
     _refuse_key_in_query(query)
-    # A proxy in front may have checked the other one of two keys.
+    # Refuse two keys: a proxy in front may have checked the other one.
     given = request.headers.getlist("x-api-key")
     key = given[0].strip() if len(given) == 1 else ""
     if not key or len(key) > LONGEST_KEY or not key.isprintable():

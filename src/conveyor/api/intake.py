@@ -1,4 +1,4 @@
-"""Requests as steps want them: bodies within bounds, extensions from headers, fingerprints."""
+"""Conversion of requests into the input of steps: body, `Conveyor-*` headers, fingerprint."""
 
 import hashlib
 import re
@@ -9,7 +9,7 @@ from io import BytesIO
 from starlette.requests import Request
 
 from conveyor.api.auth import Who
-from conveyor.api.bounds import UNCOUNTED_BYTES, HeldMemory
+from conveyor.api.limits import UNCOUNTED_BYTES, HeldMemory
 from conveyor.domain.ids import CallerId
 from conveyor.domain.json_bodies import LONGEST_SHOWN
 from conveyor.domain.step_functions import TaskToken
@@ -33,16 +33,16 @@ JSON_TYPES = re.compile(
 )
 CHARSET = re.compile(r"charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
 LARGEST_FORM = 64 * 1024  # bytes of a request that has no list in it
-HELD_MEMORY = "conveyor.held_memory"  # of a scope: the memory its body holds
+HELD_MEMORY = "conveyor.held_memory"  # key of an ASGI scope: the memory that the body holds
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """The body of a call that takes JSON, read no further than `most` bytes."""
+    """Return the body of a request that takes JSON; at most `most` bytes."""
     return await _read(request, most, lambda _: None)
 
 
 async def take_call(request: Request, who: Who, most: int) -> Call:
-    """A call that may be repeated."""
+    """Return a request that may have an `Idempotency-Key`, as the steps take it."""
     key, extensions = _idempotency_key(request), _extensions(request)
     digest = _fingerprint(request, who.caller)
     raw = await _read(request, most, digest.update)
@@ -58,10 +58,10 @@ async def take_call(request: Request, who: Who, most: int) -> Call:
 
 
 async def _read(request: Request, most: int, take: Callable[[bytes], object]) -> bytes:
-    """The body, each part of it shown to `take` as it comes.
+    """Read the body, and call `take` with each part as it arrives.
 
-    Memory is reserved as the body grows, whatever length it announces: a client that sends nothing
-    holds none.
+    Memory is reserved as the body grows, not by its announced length: a client that announces much
+    and sends nothing must not hold any.
     """
     declared = request.headers.get("content-length", "0")
     length = int(declared) if declared.isascii() and declared.isdigit() else 0
@@ -75,6 +75,7 @@ async def _read(request: Request, most: int, take: Callable[[bytes], object]) ->
         if reached > most:
             raise TooLarge(f"The body must have at most {most} bytes, got more")
         if reached > room:
+            # Reserve twice as much each time, so that a large body waits only a few times.
             room = max(min(max(2 * room, UNCOUNTED_BYTES), length or most), reached)
             await holding.reserve(room)
         take(part)
@@ -83,7 +84,7 @@ async def _read(request: Request, most: int, take: Callable[[bytes], object]) ->
 
 
 def _check_media_type(request: Request) -> None:
-    """Refuse what is plainly no JSON. What says nothing of itself is read as JSON."""
+    """Raise for a body that says that it is not JSON. A body without a type is read as JSON."""
     packed = request.headers.get("content-encoding", "identity").strip().lower()
     if packed not in {"", "identity"}:
         raise UnsupportedMediaType(f"The body must not be compressed, got `{packed[:40]}`")
@@ -99,7 +100,7 @@ def _check_media_type(request: Request) -> None:
 
 
 def _idempotency_key(request: Request) -> str | None:
-    """The key, which may stand in double quotes: bare or quoted, it is the same."""
+    """Return the key. The IETF draft puts it in double quotes; both forms are the same key."""
     given = request.headers.getlist("idempotency-key")
     if not given:
         return None
@@ -114,7 +115,7 @@ def _idempotency_key(request: Request) -> str | None:
 
 
 def _extensions(request: Request) -> dict[str, object]:
-    """What `Conveyor-*` headers say, under the names of the body's fields."""
+    """Return the values of `Conveyor-*` headers, by the names of the body's fields."""
     return {
         name.replace("-", "_"): _value(name, value)
         for header, value in request.headers.items()
@@ -139,7 +140,7 @@ def _value(name: str, text: str) -> object:
 
 
 def _fingerprint(request: Request, caller: CallerId) -> "hashlib._Hash":
-    """Tells one request from another: caller, route, extensions, and then the raw body."""
+    """Return the digest that tells requests apart, up to the body, which `take_call` adds."""
     extensions = sorted(
         f"{header}: {value}"
         for header, value in request.headers.items()

@@ -1,4 +1,7 @@
-"""Signed links: whoever has one may do what it says, until it expires. They never name storage."""
+"""Signed links to results, exports and uploads.
+
+A link is a credential: anyone who has it may use it until it expires. Links never name storage.
+"""
 
 import hashlib
 import hmac
@@ -15,11 +18,11 @@ from conveyor.errors import NotFound
 from conveyor.ports.clock import Clock
 
 UPLOAD_LIFE = timedelta(minutes=30)
-DOWNLOAD_LIFE = timedelta(hours=1)  # to begin one
+DOWNLOAD_LIFE = timedelta(hours=1)  # in which a download must begin
 
 
 class Links:
-    """Makes links and checks them: `NotFound` for one that was altered or has expired."""
+    """Makes links, and checks them: `NotFound` for one that was altered or has expired."""
 
     def __init__(self, secret: bytes, clock: Clock, *, life: timedelta) -> None:
         self._secret = secret
@@ -42,7 +45,7 @@ class Links:
         self._check(_export(export_id), query, "ask for the export again")
 
     def to_file_input(self, base: str, file_input: FileInput) -> tuple[str, datetime]:
-        """Where a list is to be put, as the content type its kind has, and until when."""
+        """Return the link to upload a list to, and its expiry. It is bound to a content type."""
         expires_at = min(self._in(UPLOAD_LIFE), file_input.expires_at)
         bound = CONTENT_TYPES[file_input.spec.format]
         return self._link(base, _path_of(file_input.id), expires_at, bound), expires_at
@@ -66,7 +69,7 @@ class Links:
         return self._clock.now() + life
 
     def _link(self, base: str, path: str, expires_at: datetime, bound: str = "") -> str:
-        expires = int(expires_at.timestamp()) + 1
+        expires = int(expires_at.timestamp()) + 1  # whole seconds, rounded up
         signature = self._sign(path, expires, bound)
         return f"{base}{path}?" + urlencode({"expires": expires, "signature": signature})
 

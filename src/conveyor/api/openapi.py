@@ -1,4 +1,4 @@
-"""The OpenAPI document, from the table of routes, the types of bodies and the tree of errors."""
+"""The OpenAPI document, built from the table of routes, the types of bodies and the error classes."""
 
 import re
 from collections.abc import Iterator
@@ -7,8 +7,9 @@ from functools import cache
 import msgspec
 
 from conveyor import __version__, wire
-from conveyor.api import events, render, schemas
+from conveyor.api import render, schemas
 from conveyor.api.auth import needed
+from conveyor.api.handlers.common import EVENT_STREAM
 from conveyor.api.problems import MEDIA_TYPE
 from conveyor.api.routes import ROUTES, Route
 from conveyor.api.schemas import Document
@@ -39,7 +40,7 @@ from conveyor.errors import (
 
 REFERENCE = "#/components/schemas/{name}"
 HEADER = "#/components/headers/{name}"
-# What any call may be answered, whatever it is for.
+# Errors that every operation can return.
 COMMON: tuple[type[ConveyorError], ...] = (
     InvalidArgument,
     Unauthenticated,
@@ -54,12 +55,12 @@ COMMON: tuple[type[ConveyorError], ...] = (
     StorageFull,
 )
 WITH_BODY: tuple[type[ConveyorError], ...] = (TooLarge, UnsupportedMediaType)
-# JSON that is stored, and passed through as it is.
+# Fields that hold stored JSON, which `render` copies without reading it.
 PASSED_THROUGH: dict[type, tuple[str, ...]] = {
     wire.WireResult: ("metadata", "error"),
     wire.WireAttempt: ("error",),
 }
-NO_BODY = {202, 204}  # where there is no shape to answer with
+NO_BODY = {202, 204}  # statuses of responses without a body, where the route names no document
 HEADERS: dict[str, Document] = {
     "X-Request-ID": {
         "description": "The caller's own if it is a sane one, else a new one",
@@ -87,7 +88,7 @@ HEADERS: dict[str, Document] = {
 
 @cache
 def encoded() -> bytes:
-    """The document as it is served: it never changes while the program runs."""
+    """Return the document as it is served. It does not change while the process runs."""
     return msgspec.json.encode(document())
 
 
@@ -118,7 +119,7 @@ def document() -> Document:
 
 
 def _without_unused(described: Document) -> Document:
-    """Schemas that nothing refers to any more, now that fields name their own values."""
+    """Remove schemas without a reference: `bounded` replaces some enumerations by their values."""
     text = msgspec.json.encode(described).decode()
     shapes = described["components"]["schemas"]
     for name in list(shapes):
@@ -128,8 +129,10 @@ def _without_unused(described: Document) -> Document:
 
 
 def _as_written(shapes: dict[str, Document]) -> dict[str, Document]:
-    """The schemas of documents by what the service writes. See `conveyor.wire`: it leaves out a
-    field that is None, and always writes one whose default is for clients only.
+    """Change the schemas of documents from what clients may read to what the service writes.
+
+    See `conveyor.wire`: the service leaves out a field that is None, and always writes one whose
+    default is for clients only. msgspec knows the defaults alone.
     """
     for kind in vars(wire).values():
         if not (isinstance(kind, type) and issubclass(kind, wire.Document)):
@@ -164,7 +167,7 @@ def _kinds() -> Iterator[type[msgspec.Struct]]:
 
 
 def _any(_kind: type) -> Document:
-    """The schema of JSON that is passed through."""
+    """Return the schema of `msgspec.Raw`: any JSON."""
     return {}
 
 
@@ -206,7 +209,8 @@ def _query_parameters(route: Route) -> Iterator[Document]:
         schema = known.get(name, {"type": "string"})
         about = schemas.ABOUT.get(name, "")
         described = {"name": name, "in": "query", "schema": schema, "description": about}
-        # An empty one is as good as none, but where none means all that there is.
+        # An empty parameter is the same as none. Only a rerun without a status means every task,
+        # so there an empty one is refused.
         yield described | ({} if route.handler == "rerun_job" else {"allowEmptyValue": True})
 
 
@@ -214,7 +218,7 @@ def _headers(route: Route) -> Iterator[Document]:
     shapes: dict[str, Document] = {}
     if route.repeatable:
         shapes["Idempotency-Key"] = schemas.IDEMPOTENCY_KEY
-    if route.media_type == events.MEDIA_TYPE:
+    if route.media_type == EVENT_STREAM:
         shapes["Last-Event-ID"] = {"type": "string"}
     if route.repeatable and route.path == "/v1/jobs":
         shapes |= {
@@ -227,9 +231,9 @@ def _headers(route: Route) -> Iterator[Document]:
 
 
 def _errors(route: Route) -> dict[int, list[str]]:
-    """The codes a call may be refused with, by their status.
+    """Return the error codes of an operation by status.
 
-    Where the table names a status and no error of it, any error of that status may come.
+    Where the route names a status and no error that has it, all errors with that status count.
     """
     kinds = [*COMMON, *route.raises, *(WITH_BODY if route.body else ())]
     if "{" in route.path and 404 in route.statuses:
@@ -254,7 +258,7 @@ def _tree(root: type[ConveyorError]) -> Iterator[type[ConveyorError]]:
 
 
 def _status(kind: type[ConveyorError]) -> int:
-    """The status an error is answered with; 0 for one that is never answered as itself."""
+    """Return the HTTP status of an error; 0 for a base class, which is never returned itself."""
     if issubclass(kind, CallerFault):
         return 0 if kind is CallerFault else kind.status
     if issubclass(kind, Unavailable):
@@ -263,8 +267,9 @@ def _status(kind: type[ConveyorError]) -> int:
 
 
 def _problem(status: int, codes: list[str]) -> Document:
-    """A refusal, with the codes it may have; a failed task's problem has its own code and status."""
+    """Return an error response and its codes."""
     shown: Document = {}
+    # The problem of a failed task has the status and code of the page, not of the response.
     if status != TaskUnsuccessful.status:
         shown = {"status": {"const": status}, "code": {"enum": sorted(codes)}}
     schema = {"$ref": REFERENCE.format(name="WireProblem"), "properties": shown}
@@ -289,7 +294,7 @@ def _response(route: Route, status: int) -> Document:
     return told
 
 
-# Where the ids of an answer lead: which field of it names what.
+# Handler -> path parameter -> the field of its response that holds the value.
 LEADS = {
     "submit_job": {"job": "/job_id", "run": "/latest_run/run_id"},
     "rerun_job": {"job": "/job_id", "run": "/latest_run/run_id"},
@@ -300,7 +305,7 @@ LEADS = {
 
 
 def _links(route: Route, status: int) -> Document:
-    """What can be asked next with the ids of an answer and of its request."""
+    """Return links to the operations that take ids of this response and of its request."""
     if status >= 300 or route.handler not in LEADS:
         return {}
     given = {name: f"$request.path.{name}" for name in re.findall(r"{(\w+)}", route.path)}

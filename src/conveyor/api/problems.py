@@ -1,4 +1,4 @@
-"""Every error as problem+json."""
+"""Errors as responses in `application/problem+json` (RFC 9457)."""
 
 from collections.abc import Mapping
 
@@ -20,12 +20,13 @@ from conveyor.errors import (
 )
 
 MEDIA_TYPE = "application/problem+json"
-RETRY_AFTER = "2"  # whole seconds; long enough for a restart, short enough not to annoy
+RETRY_AFTER = "2"  # seconds; about what a restart of the service takes
+# Errors after which the rest of the request is not read, so that the connection cannot be used again.
 CLOSING = (HeadTooLarge, RequestTimeout, UriTooLong)
 
 
 def answer(error: ConveyorError, path: str | None) -> Response:
-    """The response to an error of ours."""
+    """Return the response to an error of this service."""
     match error:
         case TaskUnsuccessful():
             return _respond(error.status, {**error.extras, "instance": path})
@@ -41,16 +42,16 @@ def answer(error: ConveyorError, path: str | None) -> Response:
 
 
 def internal(path: str | None) -> Response:
-    """The response to a bug: says nothing of its cause, which is in the log under the request id."""
+    """Return the response to a bug. The cause is only in the log, under the request id."""
     detail = "Something went wrong here; the request id leads to the cause in the log"
     return _respond(500, problem(status=500, code="internal", detail=detail, instance=path))
 
 
 def from_framework(error: HTTPException, method: str, path: str) -> Response:
-    """The framework's own refusals, in our form."""
+    """Return Starlette's own errors, 404 and 405, as problem documents."""
     if error.status_code != 405:
         return answer(NotFound("No such path"), path)
-    # The framework names them in any order, and its static files not at all.
+    # Starlette lists methods in any order, and for static files not at all.
     allowed = ", ".join(sorted((error.headers or {}).get("Allow", "GET, HEAD").split(", ")))
     response = answer(MethodNotAllowed(f"{method} is not for this path; it takes {allowed}"), path)
     response.headers["Allow"] = allowed
@@ -66,7 +67,6 @@ def _caller_fault(error: CallerFault, path: str | None) -> Response:
         instance=path,
         **error.extras,
     )
-    # Nobody reads what is left of such a request.
     closing = {"Connection": "close"} if isinstance(error, CLOSING) else {}
     return _respond(error.status, document, error.headers | closing)
 

@@ -1,24 +1,26 @@
 """The HTTP/1.1 protocol of the service: uvicorn's, with limits on slow and malformed clients.
 
-Uvicorn's own protocol waits for a head without a time limit, keeps any number of bytes of it,
+Uvicorn's own protocol waits for a head without a time limit, buffers any number of bytes of it,
 answers malformed requests in plain text, and closes connections with unread bytes, which makes the
 kernel reset them and drop the response. This class changes that by overriding methods of
 `HttpToolsProtocol` that are not its public interface. Hence the upper bound on uvicorn in
 pyproject.toml: raise it only with `tests/unit/api/test_bounds.py` and
 `tests/e2e/test_http_bounds.py` green.
 
-| overridden | why |
-|---|---|
-| connection_made, data_received, on_message_begin | a head must come within HEAD_TIMEOUT, whole or not |
-| on_headers_complete | heads that proxies read differently are refused (request smuggling) |
-| data_received, on_message_complete | requests to upgrade are served as if they did not ask |
-| send_400_response | malformed requests are answered with a problem document |
-| on_response_complete | an answered client may send on for LINGER, then is closed |
-| _start_asgi_task | remembers which request is being answered; others wait in `pipeline` |
-| connection_lost | responses that have no reader are abandoned; all timers end |
+| overridden | hostile or broken client | what the override does |
+|---|---|---|
+| connection_made | opens connections until sockets run out | refuses those above the limit with 503 |
+| connection_made, data_received, on_message_begin | sends a head byte by byte, or only empty lines (slowloris) | the head must be whole within HEAD_TIMEOUT |
+| data_received | sends a head without an end | at most LARGEST_UNPARSED bytes, then 431 |
+| on_headers_complete | sends two Host headers, or a Transfer-Encoding that a proxy reads differently (request smuggling) | 400 |
+| on_headers_complete, on_message_complete | asks to upgrade to HTTP/2 or a WebSocket | serves the request as HTTP/1.1 |
+| send_400_response | sends bytes that are not HTTP | a problem document instead of plain text |
+| on_response_complete | goes on sending a body that was refused | closes after LINGER, so that the client can read the refusal |
+| _start_asgi_task | pipelines good and bad requests | knows which request is being answered |
+| connection_lost | leaves before its response | ends the response and all timers |
 
-Responses are written through `_ResponseTransport`, which notices clients that read nothing.
-Put a reverse proxy in front of the service all the same where strangers can reach it.
+Responses are written through `_ResponseTransport`, which closes connections whose client reads
+nothing. Where strangers can reach the service, put a reverse proxy in front of it all the same.
 """
 
 import asyncio
@@ -32,7 +34,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from conveyor.api.app import Application
-from conveyor.api.connections import CONNECTION, OpenConnection
+from conveyor.api.limits import CONNECTION, OpenConnection
 from conveyor.errors import (
     ConveyorError,
     HeadTooLarge,
@@ -50,7 +52,7 @@ LARGEST_UNPARSED = 64 * 1024  # bytes of a head that does not end
 def bounded(
     app: Application, *, connections: int, stalled: float = READ_STALL
 ) -> type[HttpToolsProtocol]:
-    """Return the protocol class of a service; `app` renders what the protocol refuses."""
+    """Return the protocol class of a service; `app` renders the refusals of the protocol."""
     limits = {"application": app, "most": connections, "stalled": stalled}
     return type("Connection", (_Connection,), limits)
 
@@ -63,21 +65,22 @@ class _Connection(HttpToolsProtocol):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._connection = OpenConnection()
-        self._timer: asyncio.TimerHandle | None = None  # for a head, or for the end of a body
+        self._timer: asyncio.TimerHandle | None = None  # for a head, or to close after LINGER
         self._in_head = True  # the next bytes belong to a head
         self._head_begun = False
         self._head_bytes = 0
-        self._request_ended = False  # in the bytes that came last
+        self._request_ended = False  # in the bytes that were received last
         self._answering: RequestResponseCycle | None = None
-        self._fault = ""  # of a head that the parser accepts and this class refuses
-        self._discarding = False  # what comes is dropped
+        self._fault = ""  # what is wrong with a head that the parser accepts
+        self._discarding = False  # received bytes are dropped
         self._lingering = False  # the response is written, and the client still sends
         self._stall_timer: asyncio.TimerHandle | None = None
         self._written = 0
-        self._read_by_client = 0  # of what was written, when the timer was started
+        self._read_by_client = 0  # bytes, when the stall timer was started
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # A client that connects and sends nothing must not hold a connection.
         self._start_timer(HEAD_TIMEOUT, self._head_timed_out)
         if len(self.connections) > self.most:
             self._reject(Overloaded(f"There are {self.most} connections already: try later"))
@@ -87,6 +90,7 @@ class _Connection(HttpToolsProtocol):
         self._stop_timer()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
+        # Requests that wait in the pipeline have no client left to answer.
         self.pipeline.clear()
         if self._is_answering:
             self._abandon_response()
@@ -95,12 +99,14 @@ class _Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._discarding:
             return
-        # Also for bytes that begin no message yet: empty lines must not keep a connection open.
+        # Not only when a message begins: the parser skips empty lines before a request, and a client
+        # that sends nothing else must not keep the connection open.
         if self._in_head and self._timer is None:
             self._start_timer(HEAD_TIMEOUT, self._head_timed_out)
         self._request_ended = False
         self._unset_keepalive_if_required()
         self._parse(data)
+        # The parser reports headers one by one and never complains about their number or length.
         if self._in_head and not self._request_ended:
             self._head_bytes += len(data)
             if self._head_bytes > LARGEST_UNPARSED:
@@ -121,16 +127,17 @@ class _Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 raise ValueError("CONNECT is not served")
-            return  # `_ignore_upgrade` parses the head again
+            return  # `_ignore_upgrade` parses the head again, and this method is called again
         self._check_head()
         self._stop_timer()
         super().on_headers_complete()
+        # Uvicorn has created the cycle of this request just now.
         self.cycle.transport = _ResponseTransport(self)
         self._in_head = False
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
-            return
+            return  # the end of the head, not of the request
         self._stop_timer()
         self._in_head, self._head_begun = True, False
         self._head_bytes, self._request_ended = 0, True
@@ -140,15 +147,16 @@ class _Connection(HttpToolsProtocol):
         if self._lingering:
             return
         super().on_response_complete()
-        # Answered before its body ended, as refusals are: the rest must come within LINGER.
+        # The request was answered before its body ended, as most refusals are. Uvicorn would read the
+        # rest without a limit.
         if self.cycle.response_complete and not self._in_head and not self.transport.is_closing():
             self._start_timer(LINGER, self.transport.close)
 
     def _check_head(self) -> None:
-        """Refuse heads that a proxy may have read differently.
+        """Raise for a head that a proxy in front may have read differently.
 
-        The parser takes any number of Host headers, and reads a body as chunked whatever other
-        codings there are.
+        A client could otherwise smuggle a second request past the proxy. The parser accepts any
+        number of Host headers, and reads a body as chunked whatever other codings are listed.
         """
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
@@ -159,7 +167,7 @@ class _Connection(HttpToolsProtocol):
         if self._fault:
             raise ValueError(self._fault)
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - in plain text
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's text
         self._reject(InvalidArgument(self._fault or "These bytes are no request of HTTP/1.1"))
 
     # Parsing.
@@ -174,7 +182,7 @@ class _Connection(HttpToolsProtocol):
             self.send_400_response("")
 
     def _parsed(self, data: memoryview) -> int | None:
-        """Parse all bytes, or up to the end of a head that asks for another protocol."""
+        """Parse all bytes, or return where a head ends that asks for another protocol."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -184,13 +192,14 @@ class _Connection(HttpToolsProtocol):
     def _ignore_upgrade(self) -> None:
         """Parse a head again without its Upgrade header, as RFC 9110 7.8 allows a server to do.
 
-        curl and Java's client ask for HTTP/2 with their first request. The parser takes what
-        follows for the other protocol and cannot be told otherwise: it would lose the body, or
-        read it as the next request.
+        curl and Java's client ask for HTTP/2 with their first request. The parser treats what
+        follows as the other protocol, and has no option against it: it would lose the body, or read
+        it as the next request.
         """
         version = str(self.parser.get_http_version()).encode()
         head = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
         head += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        # As uvicorn creates its parser.
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.parser.feed_data(b"\r\n".join([*head, b"", b""]))
@@ -211,12 +220,13 @@ class _Connection(HttpToolsProtocol):
         if self._head_begun:
             self._reject(RequestTimeout(f"The head must be whole within {HEAD_TIMEOUT:g} s"))
         elif not self._is_answering:
-            self.transport.close()  # idle
+            self.transport.close()  # idle: there is no request to answer
 
     def close_gracefully(self) -> None:
         """Close once the client has stopped sending, at the latest after LINGER.
 
-        A socket that is closed with unread bytes is reset, and the client may lose the response.
+        The kernel resets a socket that is closed with unread bytes, and the client may then lose the
+        response.
         """
         if self._lingering or self.transport.is_closing():
             return
@@ -230,14 +240,14 @@ class _Connection(HttpToolsProtocol):
         self._start_timer(LINGER, self.transport.close)
 
     def _reject(self, error: ConveyorError) -> None:
-        """Answer for a request that never reached the application, and close."""
+        """Answer a request that never reached the application, and close the connection."""
         if self._discarding or self.transport.is_closing():
             return
         self._discarding = True
         if self._is_answering and (self._in_head or self.cycle is not self._answering):
             self._close_after_pipeline()
             return
-        # The body of the request that is being answered is at fault.
+        # No request is being answered, or the faulty bytes are in the body of that very request.
         is_answered = not self._in_head and self.cycle.response_started
         if self._is_answering:
             self._abandon_response()
@@ -247,12 +257,13 @@ class _Connection(HttpToolsProtocol):
         self.close_gracefully()
 
     def _close_after_pipeline(self) -> None:
-        """Answer the requests that came whole; the last response closes the connection.
+        """Answer the requests that were received whole; the last response closes the connection.
 
-        HTTP/1.1 has no other way: a rejection between them would be taken for one of theirs.
+        Responses of HTTP/1.1 come in the order of requests: a client would take a rejection now for
+        the response to an earlier request.
         """
         if not self._in_head:
-            self.pipeline.popleft()  # the request whose body is at fault
+            self.pipeline.popleft()  # the request with the faulty body; uvicorn appends on the left
         last = self.pipeline[0][0] if self.pipeline else self._answering
         assert last
         last.keep_alive = False
@@ -268,12 +279,16 @@ class _Connection(HttpToolsProtocol):
         return self._answering is not None and not self._answering.response_complete
 
     def _abandon_response(self) -> None:
+        """Let the application's next `receive` report a disconnect, and drop what it sends."""
         assert self._answering
         self._answering.disconnected = self._answering.response_complete = True
         self._answering.message_event.set()
 
     def write(self, data: bytes) -> None:
-        """Write a part of a response, and close the connection if the client reads nothing."""
+        """Write a part of a response, and start to watch whether the client reads it.
+
+        A client that reads nothing would hold the response, and its memory, forever.
+        """
         self.transport.write(data)
         self._written += len(data)
         if self._stall_timer is None and self.transport.get_write_buffer_size():

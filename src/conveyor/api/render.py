@@ -1,4 +1,4 @@
-"""The documents of the API, made from domain values."""
+"""Conversion of domain values into the documents of the API."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -9,20 +9,22 @@ from conveyor import wire
 from conveyor.domain import run as run_life
 from conveyor.domain.counts import ZERO, Counts, Spend
 from conveyor.domain.export import Export, ExportStatus
+from conveyor.domain.ids import EventId
 from conveyor.domain.job import Job
+from conveyor.domain.outbox import Delivery, OutboxEvent
 from conveyor.domain.progress import RunProgress, Waiting
 from conveyor.domain.run import Run, RunStatus
+from conveyor.domain.signing import SigningKeys
 from conveyor.domain.task import Attempt, Task, TaskStatus
 from conveyor.domain.webhook import Webhook
 from conveyor.steps.read import JobView, RunView
 from conveyor.steps.rerun import Rerunning
 
 EXPIRED = "expired"
-IGNORED = "Conveyor-Ignored-Fields"  # of an answer: what the body had that is not known here
+IGNORED = "Conveyor-Ignored-Fields"  # response header: unknown members of the request body
+TEXTS = msgspec.json.Decoder(dict[str, str])
 
-
-def encode(value: msgspec.Struct) -> bytes:
-    return ENCODER.encode(value)
+encode = msgspec.json.Encoder().encode
 
 
 def run_shown(run: Run, settled: Counts, waiting: Waiting | None = None) -> wire.WireRun:
@@ -79,6 +81,32 @@ def job_shown(view: JobView) -> wire.WireJob:
 
 def webhook_shown(webhook: Webhook) -> wire.WireWebhook:
     return wire.WireWebhook(webhook.url, webhook.signature, webhook.disabled_at or None)
+
+
+def webhook_event_shown(event: OutboxEvent) -> wire.WireEvent:
+    return wire.WireEvent(
+        event_id=event.id,
+        event_type=event.type,
+        run_id=event.run_id,
+        occurred_at=event.occurred_at,
+        status=event.status,
+        attempts=msgspec.convert(event.deliveries, list[wire.WireDelivery], from_attributes=True),
+        next_attempt_at=event.due_at,
+    )
+
+
+def tested_shown(event_id: EventId, delivery: Delivery) -> wire.WireTested:
+    return wire.WireTested(
+        delivered=delivery.error is None,
+        event_id=event_id,
+        elapsed_ms=delivery.elapsed_ms,
+        status_code=delivery.status_code,
+        error=delivery.error,
+    )
+
+
+def signing_keys_shown(keys: SigningKeys) -> wire.WireKeys:
+    return msgspec.convert(keys, wire.WireKeys, from_attributes=True)
 
 
 def jobs_shown(views: Sequence[JobView], next_cursor: str | None) -> wire.WireJobs:
@@ -169,7 +197,7 @@ def export_shown(export: Export, link: Callable[[Export], str]) -> wire.WireExpo
 
 
 def event_shown(progress: RunProgress) -> bytes:
-    """News of a run as a server-sent event."""
+    """Return the progress of a run as a server-sent event."""
     run = progress.run
     status = run_life.shown_status(run, progress.settled)
     data = wire.WireProgress(
@@ -188,7 +216,7 @@ def event_shown(progress: RunProgress) -> bytes:
 
 
 def _shown_waiting(status: RunStatus, waiting: Waiting | None) -> wire.WireWaiting | None:
-    """A run that has ended, or has no tasks left, waits for nothing."""
+    # A run that has ended or has no tasks left is not waiting, whatever the dispatcher last saw.
     if waiting is None or status is not RunStatus.RUNNING:
         return None
     return wire.WireWaiting(
@@ -220,7 +248,8 @@ def _webhook_of(job: Job) -> wire.WireWebhook | None:
     return webhook_shown(job.webhook) if job.webhook else None
 
 
-# Metadata and problems are stored as JSON, and go into a document as they are.
+# Metadata and problems are stored as JSON text. `Raw` puts the text into a document as it is, without
+# decoding and encoding it again for every row of a page.
 
 
 def _metadata(text: str | None) -> dict[str, Any] | None:
@@ -233,7 +262,3 @@ def _problem(text: str | None) -> wire.WireFailure | None:
 
 def _texts(text: str | None) -> dict[str, str] | None:
     return None if text is None else TEXTS.decode(text)
-
-
-ENCODER = msgspec.json.Encoder()
-TEXTS = msgspec.json.Decoder(dict[str, str])

@@ -1,6 +1,6 @@
-"""Every path of the API: what serves it, what it takes and what it answers.
+"""The table of routes: each path of the API with its handler, request body and responses.
 
-The table is the one source of routing and of the OpenAPI document.
+Routing and the OpenAPI document are both built from it.
 """
 
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from conveyor import wire
-from conveyor.api import events, webhooks
+from conveyor.api.handlers.common import EVENT_STREAM, NDJSON
 from conveyor.domain.schedule import Schedule, ScheduleTurn
 from conveyor.domain.submission import Addition, Submission
 from conveyor.domain.task_list.spec import ListForm
@@ -59,7 +59,9 @@ class Route(msgspec.Struct, frozen=True):
     query: Sequence[str] = ()
     repeatable: bool = False
     media_type: str = "application/json"
-    raises: Sequence[type[ConveyorError]] = ()  # those of its own, where a status has several
+    raises: Sequence[
+        type[ConveyorError]
+    ] = ()  # the errors of its statuses, where it cannot raise all that have the status
 
 
 ROUTES: tuple[Route, ...] = (
@@ -127,19 +129,19 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "GET", JOB + "/events", "follow_run", "Follow the latest run live",
-        answer=wire.WireProgress, media_type=events.MEDIA_TYPE,
+        answer=wire.WireProgress, media_type=EVENT_STREAM,
     ),
     Route(
         "GET", RUN + "/events", "follow_run", "Follow a run live",
-        answer=wire.WireProgress, media_type=events.MEDIA_TYPE,
+        answer=wire.WireProgress, media_type=EVENT_STREAM,
     ),
     Route(
         "GET", JOB + "/ingest_errors", "list_bad_rows", "Report the bad rows of the latest run's list",
-        answer=wire.WireBadRow, media_type="application/x-ndjson",
+        answer=wire.WireBadRow, media_type=NDJSON,
     ),
     Route(
         "GET", RUN + "/ingest_errors", "list_bad_rows", "Report the bad rows of a run's list",
-        answer=wire.WireBadRow, media_type="application/x-ndjson",
+        answer=wire.WireBadRow, media_type=NDJSON,
     ),
     Route(
         "GET", JOB + "/results", "list_results", "List results of the latest run",
@@ -190,27 +192,27 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "GET", JOB + "/webhook/deliveries", "list_deliveries", "List what a job's webhook was told",
-        (200, 400, 401, 404, 503), webhooks.WireEvents, query=LISTING,
+        (200, 400, 401, 404, 503), wire.WireEvents, query=LISTING,
     ),
     Route(
         "POST", JOB + "/webhook/deliveries/{event}/redeliver", "redeliver", "Deliver an event again",
-        (202, 401, 404, 409, 503), webhooks.WireEvent, raises=(Conflict,),
+        (202, 401, 404, 409, 503), wire.WireEvent, raises=(Conflict,),
     ),
     Route(
         "POST", "/v1/webhook/test", "test_webhook", "Send a test event",
-        (200, 400, 401, 413, 503), webhooks.WireTested, NewWebhook, raises=BAD_WEBHOOK,
+        (200, 400, 401, 413, 503), wire.WireTested, NewWebhook, raises=BAD_WEBHOOK,
     ),
     Route(
         "GET", "/v1/hmac/keys", "list_keys", "List signing keys", (200, 401, 503),
-        webhooks.WireKeys,
+        wire.WireKeys,
     ),
     Route(
         "POST", "/v1/hmac/keys/rotate", "rotate_key", "Begin a key rotation",
-        (201, 401, 409, 503), webhooks.WireNewKey, raises=(CandidatePending,),
+        (201, 401, 409, 503), wire.WireNewKey, raises=(CandidatePending,),
     ),
     Route(
         "POST", "/v1/hmac/keys/rotate/finalize", "finish_rotation", "Finish a key rotation",
-        (200, 401, 409, 503), webhooks.WireKeyInUse, raises=(NoCandidate,),
+        (200, 401, 409, 503), wire.WireKeyInUse, raises=(NoCandidate,),
     ),
     Route(
         "DELETE", "/v1/hmac/keys/rotate", "give_up_rotation", "Cancel a key rotation",

@@ -1,7 +1,8 @@
-"""Schemas of what is taken, with the bounds that the checks behind them hold.
+"""JSON Schemas of requests: the bounds that the domain checks, from the domain's own constants.
 
-Types give the shapes; what a shape may hold is checked by the domain, and told here from the
-domain's own constants.
+msgspec derives the shapes from types. The bounds are not `msgspec.Meta` constraints on those types,
+because the decoder would then enforce them: it would refuse a whole submission for one bad task, in
+its own words, where the domain lists every bad task with its reason.
 """
 
 from typing import Any
@@ -37,14 +38,14 @@ def _whole(lowest: int, highest: int) -> Document:
 
 
 def _several(names: list[str], *, empty: bool = False) -> Document:
-    """One name, or several with commas."""
+    """Return the schema of one name, or several separated by commas."""
     one = "|".join(names)
     several = f"({one})(,({one}))*"
     return {"type": "string", "pattern": f"^({several})?$" if empty else f"^{several}$"}
 
 
 def _parameter(name: str) -> Document:
-    """A parameter of a scrape: as itself, or as the text that stands for it."""
+    """Return the schema of a scraper parameter, which may be given as itself or as text."""
     if name == params.HEADERS:
         return HEADERS
     if name in params.BOOLEANS:
@@ -73,14 +74,14 @@ EXTENSIONS: dict[str, Document] = {
     "async": {"type": "boolean"},
     "on_invalid": {"enum": list(OnInvalid)},
 }
-# What is only a header: in a body it is an object.
+# The value of the header. In a body, the token is a field of an object.
 TASK_TOKEN: Document = {"type": "string", "pattern": f"^{step_functions.TOKEN.pattern}$"}
 WEBHOOK_URL: Document = {
     "format": "uri",
     "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://",
     "maxLength": webhook.LONGEST_URL,
 }
-# Schema, field, and what it holds beyond its type.
+# Schema -> field -> bounds beyond its type.
 BOUNDS: dict[str, dict[str, Document]] = {
     "Submission": {
         "status": {"enum": [JobStatus.OPEN, JobStatus.CLOSED]},
@@ -126,7 +127,7 @@ BOUNDS |= {
         ),
     },
 }
-# The ways to hand in tasks: in the body, later, or in a file input.
+# A submission has tasks in its body, or is open for later ones, or names a file input.
 SOURCES: list[Document] = [
     {
         "required": ["tasks"],
@@ -157,11 +158,11 @@ PATHS: dict[str, Document] = {
     "task": {"type": "string", "pattern": f"^{TASK_ID.pattern}$"},
     "": {"type": "string", "pattern": f"^{ULID.pattern}$"},  # of anything else
 }
-# An empty parameter is as good as none.
+# An empty parameter is the same as none.
 AFTER_ID: Document = {"type": "string", "pattern": f"^({ULID.pattern})?$"}
 AFTER_TASK: Document = {"type": "string", "pattern": f"^({TASK_ID.pattern})?$"}
 LISTED = _whole(1, cursor.MOST_LISTED) | {"default": cursor.DEFAULT_LIMIT}
-# Handler, parameter of the query, and what it takes.
+# Handler -> query parameter -> schema.
 QUERIES: dict[str, dict[str, Document]] = {
     "list_jobs": {
         "status": {"enum": ["", *JobStatus]},
@@ -184,7 +185,7 @@ ABOUT = {
     "status": "Only those of this status",
     "type": "Only those of this type",
 }
-# Handler, and a body that it takes.
+# Handler -> an example of its body.
 EXAMPLES: dict[str, Document] = {
     "submit_job": {"status": "open", "tasks": [{"url": "https://example.com/"}]},
     "add_tasks": {"tasks": [{"url": "https://example.com/"}]},
@@ -194,7 +195,7 @@ IDEMPOTENCY_KEY: Document = {"type": "string", "pattern": "^[!-~]{1,130}$"}
 
 
 def bounded(schemas: dict[str, Document]) -> dict[str, Document]:
-    """The schemas of types, with what their fields hold beyond their type."""
+    """Add the bounds of fields to the schemas of their types."""
     for name, fields in BOUNDS.items():
         properties = schemas[name]["properties"]
         for field, bounds in fields.items():
@@ -204,7 +205,7 @@ def bounded(schemas: dict[str, Document]) -> dict[str, Document]:
 
 
 def _narrowed(schema: Document, bounds: Document) -> Document:
-    """A schema with further bounds; where it may be null, it still may."""
+    """Return a schema with further bounds. A field that may be null still may."""
     if "anyOf" not in schema:
         return schema | bounds
     kinds = [kind if kind == NULL else _bound(kind, bounds) for kind in schema["anyOf"]]
@@ -212,5 +213,5 @@ def _narrowed(schema: Document, bounds: Document) -> Document:
 
 
 def _bound(kind: Document, bounds: Document) -> Document:
-    """An enumeration is named by the values that count, not by the type that has more."""
+    """Add bounds to one alternative. Accepted values replace an enumeration that has more."""
     return bounds if "$ref" in kind and "enum" in bounds else kind | bounds

@@ -12,17 +12,14 @@ from conveyor import __version__
 from conveyor.adapters.crypto.key_ring import new_secret, new_token
 from conveyor.adapters.files.disk import disk_usage
 from conveyor.adapters.system.clock import SteadyClock
-from conveyor.api.api_keys import ApiKeyRoutes
-from conveyor.api.app import Application, Ready, build_app
+from conveyor.api.app import Admission, Application, Handlers, Ready, build_app
 from conveyor.api.auth import Callers, ForwardedKeys, OwnKeys
-from conveyor.api.bounds import BodyMemory
-from conveyor.api.connections import Connections
-from conveyor.api.handlers import Handlers
+from conveyor.api.handlers.files import FileHandlers
+from conveyor.api.handlers.jobs import JobHandlers
+from conveyor.api.handlers.operators import OperatorHandlers
+from conveyor.api.handlers.webhooks import WebhookHandlers
+from conveyor.api.limits import BodyMemory, Connections, Rates
 from conveyor.api.links import Links
-from conveyor.api.operators import Operators
-from conveyor.api.rates import Rates
-from conveyor.api.schedules import Schedules
-from conveyor.api.webhooks import WebhookHandlers
 from conveyor.app.engines import CODES, Engines, Stores, ports
 from conveyor.app.steps import Steps, build_complete, build_steps, build_sweep
 from conveyor.domain.audit import Environment, MissedStep
@@ -73,11 +70,12 @@ def build_service(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_S
     stores, engines = engines, measured(engines, metrics, settings.slow_call)
     steps = build_steps(settings, engines, metrics, sizes)
     _show_dispatcher(settings, metrics, steps.dispatcher)
-    operators = Operators(
+    operators = OperatorHandlers(
         doctor=build_doctor(settings, stores, steps.sweep, running=True),
         control_queue=engines.control_queue,
+        api_keys=build_api_key_admin(settings, engines, engines.encryption),
+        rotate_encryption=build_rotate_encryption(engines, engines.encryption),
         token=new_token(),
-        others=_api_key_routes(settings, engines).routes(),
     )
     process_metrics = ProcessMetrics(
         metrics=metrics,
@@ -123,46 +121,58 @@ def _show_dispatcher(settings: Settings, metrics: Metrics, dispatcher: Dispatche
 
 
 def _application(
-    settings: Settings, engines: Engines, metrics: Metrics, steps: Steps, operators: Operators
+    settings: Settings,
+    engines: Engines,
+    metrics: Metrics,
+    steps: Steps,
+    operators: OperatorHandlers,
 ) -> Application:
-    webhooks = WebhookHandlers(
-        webhooks=steps.manage_webhooks, signing_keys=steps.rotate_signing_keys
+    rates = Rates(
+        coordination=engines.coordination,
+        rate=settings.requests_per_second,
+        burst=settings.requests_burst,
     )
-    schedules = Schedules(rescheduling=steps.manage_schedules, read=steps.read)
+    callers = _callers(settings, steps.authenticate)
     return build_app(
-        _handlers(settings, engines, metrics, steps),
+        _handlers(settings, engines, metrics, steps, operators),
+        Admission(callers, rates, Connections(settings.caller_connections)),
         metrics,
         engines.ids,
         _readiness(engines, steps.dispatcher),
-        operators,
-        callers=_callers(settings, steps.authenticate),
         body_memory=BodyMemory(settings.bodies_in_flight),
-        rates=Rates(
-            coordination=engines.coordination,
-            rate=settings.requests_per_second,
-            burst=settings.requests_burst,
-        ),
-        connections=Connections(settings.caller_connections),
-        others=[webhooks, schedules],
     )
 
 
-def _handlers(settings: Settings, engines: Engines, metrics: Metrics, steps: Steps) -> Handlers:
-    return Handlers(
-        links=Links(engines.link_secret, engines.clock, life=settings.result_url_life),
+def _handlers(
+    settings: Settings,
+    engines: Engines,
+    metrics: Metrics,
+    steps: Steps,
+    operators: OperatorHandlers,
+) -> Handlers:
+    jobs = JobHandlers(
         limits=settings.limits,
-        metrics=metrics,
-        public_url=settings.public_url,
-        file_inputs=steps.file_inputs,
         submit=steps.submit,
         additions=steps.add_tasks,
         lifecycle=steps.lifecycle,
         reruns=steps.rerun,
         deleting=steps.delete,
-        exporting=steps.export,
+        schedules=steps.manage_schedules,
         read=steps.read,
         progress=steps.progress,
     )
+    files = FileHandlers(
+        links=Links(engines.link_secret, engines.clock, life=settings.result_url_life),
+        metrics=metrics,
+        file_inputs=steps.file_inputs,
+        exporting=steps.export,
+        read=steps.read,
+        public_url=settings.public_url,
+    )
+    webhooks = WebhookHandlers(
+        webhooks=steps.manage_webhooks, signing_keys=steps.rotate_signing_keys
+    )
+    return Handlers(jobs, files, webhooks, operators)
 
 
 def _callers(settings: Settings, authenticate: Authenticate) -> Callers:
@@ -203,13 +213,6 @@ def _timekeeper(engines: Engines) -> Timekeeper | None:
 
 
 # Operators: through the running service, or offline.
-
-
-def _api_key_routes(settings: Settings, engines: Engines) -> ApiKeyRoutes:
-    return ApiKeyRoutes(
-        admin=build_api_key_admin(settings, engines, engines.encryption),
-        rotate_encryption=build_rotate_encryption(engines, engines.encryption),
-    )
 
 
 def build_api_key_admin(

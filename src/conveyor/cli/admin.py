@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from conveyor.api.api_keys import RotationFailed
+from conveyor.api.handlers.operators import RotationFailed
 from conveyor.app.engines import open_key_ring, open_offline, owner, running_service
 from conveyor.app.services import (
     build_api_key_admin,

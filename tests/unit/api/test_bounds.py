@@ -17,8 +17,8 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from conveyor.api.app import Application, redacted_path
-from conveyor.api.bounds import BODY_IDLE, BodyMemory, HeldMemory, TimedBody, check_head
 from conveyor.api.intake import HELD_MEMORY, read_body
+from conveyor.api.limits import BODY_IDLE, BodyMemory, HeldMemory, TimedBody, check_head
 from conveyor.api.protocol import HEAD_TIMEOUT, LARGEST_UNPARSED, LINGER, READ_STALL, bounded
 from conveyor.errors import (
     HeadTooLarge,

@@ -1,11 +1,29 @@
-"""Limits on the bytes and the time of one request, and on the memory of all requests together."""
+"""Limits: bytes and time of one request, memory of all bodies, connections and rate of a caller.
+
+`protocol.py` limits what happens before a head is parsed.
+"""
 
 import asyncio
-from dataclasses import dataclass
+import math
+from collections import Counter
+from dataclasses import dataclass, field
 
+from starlette.requests import Request
 from starlette.types import Message, Receive, Scope
 
-from conveyor.errors import HeadTooLarge, Overloaded, RequestTimeout, UriTooLong
+from conveyor.api.auth import caller_of
+from conveyor.domain.concurrency import Allowance
+from conveyor.domain.ids import CallerId
+from conveyor.errors import (
+    HeadTooLarge,
+    Overloaded,
+    RateLimited,
+    RequestTimeout,
+    Unavailable,
+    UriTooLong,
+)
+from conveyor.ports.coordination import Coordination
+from conveyor.steps.shared.quotas import check_quota, count_down
 
 LONGEST_TARGET = 8 * 1024  # bytes of path and query
 LARGEST_HEAD = 32 * 1024  # bytes of all headers
@@ -17,9 +35,13 @@ SLOWEST_LARGE_BODY = 64 * 1024  # bytes a second
 WAIT_AT_MOST = 10.0  # seconds for memory; then the request is refused
 UNCOUNTED_BYTES = 64 * 1024  # bytes of a body that every connection buffers anyway
 
+# Keys of an ASGI scope.
+CONNECTION = "conveyor.connection"  # the connection that the request came on
+EXTRA_HEADERS = "conveyor.extra_headers"  # headers of the response, also if it is an error
+
 
 def check_head(scope: Scope) -> None:
-    """Refuse a request whose target or headers are too large."""
+    """Raise if the target or the headers of a request are too large."""
     target = len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
     if target > LONGEST_TARGET:
         raise UriTooLong(f"Path and query must have at most {LONGEST_TARGET} bytes, got {target}")
@@ -34,7 +56,7 @@ def check_head(scope: Scope) -> None:
 
 
 class TimedBody:
-    """The messages of a request, with a time limit on its body.
+    """The messages of a request, with a time limit on its body against slow clients (slowloris).
 
     Time counts only while the service waits for the client, and only until the response begins.
     """
@@ -69,6 +91,7 @@ class TimedBody:
 
     @property
     def _patience(self) -> float:
+        # A body that holds much memory must come faster: others wait for that memory.
         holds_much = self._holding is not None and self._holding.held > LARGE_BODY
         slowest = SLOWEST_LARGE_BODY if holds_much else SLOWEST_BODY
         left = BODY_IDLE + self._length / slowest - self._waited
@@ -83,10 +106,12 @@ class _Waiting:
 
 
 class BodyMemory:
-    """Memory for request bodies. A request that finds none free waits, but not for long.
+    """The memory for request bodies, which all requests share.
 
-    The request that holds most is served first. When every request that holds some waits for more,
-    none could go on (a deadlock): then the one that holds least is refused at once.
+    A request that finds no free memory waits, at most `wait_at_most` seconds. Of the waiting
+    requests, the one that holds most is served first: it is the closest to being finished. If every
+    request that holds memory waits for more, none can continue (a deadlock). Then the one that holds
+    least is refused at once.
     """
 
     def __init__(self, most: int, *, wait_at_most: float = WAIT_AT_MOST) -> None:
@@ -96,11 +121,12 @@ class BodyMemory:
         self._waiting: list[_Waiting] = []
 
     async def take(self, length: int, held: int = 0) -> int:
-        """Take memory and return how much; `Overloaded` when none is free in time.
+        """Take memory and return how much; raise `Overloaded` if none becomes free in time.
 
         `held` is what the request holds already.
         """
-        length = min(length, self._most - held)  # a larger body gets all of it
+        length = min(length, self._most - held)  # a body larger than the memory gets all of it
+        # Do not overtake a waiting request that holds as much or more.
         if length <= self._free and not any(one.held >= held for one in self._waiting):
             self._free -= length
             return length
@@ -125,7 +151,7 @@ class BodyMemory:
         try:
             async with asyncio.timeout(self._turn_within):
                 await one.turn
-        except (TimeoutError, Overloaded):
+        except (TimeoutError, Overloaded):  # `_break_deadlock` raises the second
             self._leave(one)
             raise Overloaded("Too many large requests are under way: try again later") from None
         except asyncio.CancelledError:
@@ -138,7 +164,7 @@ class BodyMemory:
             min(holders, key=lambda one: one.held).turn.set_exception(Overloaded)
 
     def _leave(self, one: _Waiting) -> None:
-        """Stop waiting; memory that was given at the same moment goes to the next."""
+        """Stop waiting. If memory was granted at the same moment, give it to the next request."""
         if one in self._waiting:
             self._waiting.remove(one)
             self.give_back(0)
@@ -162,3 +188,84 @@ class HeldMemory:
         held, self.held = self.held, 0
         if held:
             self._memory.give_back(held)
+
+
+@dataclass(slots=True, eq=False)
+class OpenConnection:
+    """One connection, and the caller whose limit it counts against.
+
+    That is the caller who last authenticated a request on it. Until then it counts only against the
+    limit of the service: the caller is not known before a head is read.
+    """
+
+    caller: CallerId | None = None
+    counts: Counter[CallerId] = field(default_factory=Counter)  # those that include it
+
+    def assign(self, caller: CallerId, counts: Counter[CallerId]) -> None:
+        self.release()
+        self.caller, self.counts = caller, counts
+        counts[caller] += 1
+
+    def release(self) -> None:
+        if self.caller is not None:
+            count_down(self.counts, self.caller)
+            self.caller = None
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """A limit on the open connections of each caller."""
+
+    most: int = 0  # of one caller; 0 is any number
+    counts: Counter[CallerId] = field(default_factory=Counter)
+
+    def count(self, request: Request) -> None:
+        """Count the connection of an authenticated request, or raise `QuotaExceeded`.
+
+        The refusal closes the connection: a client that kept it would be refused again.
+        """
+        connection: OpenConnection | None = request.scope.get(CONNECTION)
+        caller = caller_of(request)
+        if not self.most or connection is None or connection.caller == caller:
+            return
+        check_quota(
+            "caller_connections", self.counts[caller], 1, self.most, {"Connection": "close"}
+        )
+        connection.assign(caller, self.counts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """A limit on the requests of each caller, reported in the RateLimit headers of the IETF draft."""
+
+    coordination: Coordination
+    rate: float = 0.0  # requests a second; 0 is no limit
+    burst: int = 0  # requests at once; 0: as many as in a second
+
+    async def count(self, request: Request) -> None:
+        """Count a request of an authenticated caller, or raise `RateLimited`."""
+        if not self.rate:
+            return
+        try:
+            allowance = await self.coordination.take(
+                f"requests:{caller_of(request)}", rate=self.rate, burst=self._burst
+            )
+        except Unavailable:
+            return  # rather serve too many requests than none while the counter is down
+        request.scope[EXTRA_HEADERS] += self._headers(allowance)
+        if not allowance.granted:
+            wait = max(math.ceil(allowance.next_in), 1)
+            raise RateLimited(
+                f"A caller may make {self.rate:g} requests a second, and made more: wait {wait} s",
+                headers={"Retry-After": str(wait)},
+            )
+
+    @property
+    def _burst(self) -> int:
+        return self.burst or max(math.ceil(self.rate), 1)
+
+    def _headers(self, allowance: Allowance) -> list[tuple[bytes, bytes]]:
+        window = max(math.ceil(self._burst / self.rate), 1)
+        policy = f'"requests";q={self._burst};w={window}'
+        left = f'"requests";r={allowance.left};t={math.ceil(allowance.full_in)}'
+        return [(b"ratelimit-policy", policy.encode()), (b"ratelimit", left.encode())]

@@ -1,0 +1,1 @@
+"""The handlers of HTTP requests, by topic: each is a few lines between a request and a step."""

@@ -1,0 +1,299 @@
+"""The handlers of what tasks bring and need: lists of tasks to upload, results, and exports.
+
+Signed links lead to three of them: an uploaded list, a result, and an export.
+"""
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from conveyor import wire
+from conveyor.api import problems, render
+from conveyor.api.auth import caller_of
+from conveyor.api.handlers.common import (
+    JSON,
+    NDJSON,
+    caller_and_job,
+    job_id,
+    json_response,
+    run_id,
+    run_or_latest,
+)
+from conveyor.api.intake import LARGEST_FORM, read_body
+from conveyor.api.links import Links
+from conveyor.domain import cursor, media
+from conveyor.domain.file_input import CONTENT_TYPES as CONTENT_TYPES_OF_LISTS
+from conveyor.domain.ids import ExportId, InputId, TaskId
+from conveyor.domain.task import Task, TaskStatus
+from conveyor.errors import InvalidArgument, RangeNotSatisfiable
+from conveyor.steps.export import Download, ExportRuns
+from conveyor.steps.file_inputs import FileInputs
+from conveyor.steps.read import Read, ResultContent, ResultPart
+from conveyor.telemetry.metrics import Metrics
+
+CONTENT_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "json": "application/json",
+    "markdown": "text/markdown; charset=utf-8",
+    "plaintext": "text/plain; charset=utf-8",
+    "pdf": "application/pdf",
+}
+EVERY_STATUS = frozenset(TaskStatus)
+STATUS_FILTERS = {
+    "all": EVERY_STATUS,
+    "successful": frozenset({TaskStatus.SUCCESSFUL}),
+    "failed": frozenset({TaskStatus.FAILED}),
+    "processing": frozenset({TaskStatus.PENDING, TaskStatus.PROCESSING}),
+}
+RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileHandlers:
+    links: Links
+    metrics: Metrics
+    file_inputs: FileInputs
+    exporting: ExportRuns
+    read: Read
+    public_url: str | None = None
+
+    async def create_file_input(self, request: Request) -> Response:
+        caller = caller_of(request)
+        file_input = await self.file_inputs.create(caller, await read_body(request, LARGEST_FORM))
+        url, expires_at = self.links.to_file_input(self._base(request), file_input)
+        headers = {"Content-Type": CONTENT_TYPES_OF_LISTS[file_input.spec.format]}
+        upload = wire.WireUpload(url, headers, expires_at)
+        shown = wire.WireFileInput(file_input.id, upload, file_input.expires_at)
+        return json_response(shown, 201)
+
+    async def upload_file_input(self, request: Request) -> Response:
+        file_input_id = InputId(request.path_params["input"])
+        content_type = request.headers.get("content-type", "")
+        self.links.check_file_input(file_input_id, content_type, request.query_params)
+        declared = request.headers.get("content-length", "")
+        await self.file_inputs.upload(
+            file_input_id,
+            request.stream(),
+            request.headers.getlist("content-encoding"),
+            length=int(declared) if declared.isascii() and declared.isdigit() else None,
+        )
+        return Response(status_code=200)
+
+    async def list_bad_rows(self, request: Request) -> Response:
+        lines = await self.read.bad_rows(*caller_and_job(request), run_or_latest(request))
+        return StreamingResponse(lines, media_type=NDJSON)
+
+    async def list_results(self, request: Request) -> Response:
+        query = request.query_params
+        job, parts = await self.read.results(
+            *caller_and_job(request),
+            run_or_latest(request),
+            limit=cursor.limit(
+                query.get("limit"), default=cursor.DEFAULT_PAGE, most=cursor.LARGEST_PAGE
+            ),
+            after=cursor.after_index(query.get("cursor")),
+            statuses=_status_filter(query.get("status")),
+        )
+        base = self._base(request)
+
+        def link(task: Task) -> str:
+            return self.links.to_result(base, job.id, task)
+
+        def shown(part: ResultPart) -> list[wire.WireResult]:
+            self.metrics.served_rows.inc(len(part.tasks))
+            return [
+                render.result_shown(task, expired=self.read.has_expired(job, task), link=link)
+                for task in part.tasks
+            ]
+
+        first = await anext(parts)
+        if first.is_last:
+            return json_response(wire.WireResults(shown(first), first.next_cursor))
+        return StreamingResponse(_page_in_parts(first, parts, shown), media_type=JSON)
+
+    async def get_content(self, request: Request) -> Response:
+        run, task = run_or_latest(request), _task_id(request)
+        return await _content(await self.read.content(*caller_and_job(request), run, task))
+
+    async def get_linked_content(self, request: Request) -> Response:
+        job, run, task = job_id(request), run_id(request), _task_id(request)
+        self.links.check_result(job, run, task, request.query_params)
+        return await _content(await self.read.content_by_link(job, run, task))
+
+    async def get_history(self, request: Request) -> Response:
+        run, task = run_or_latest(request), _task_id(request)
+        attempts = await self.read.history(*caller_and_job(request), run, task)
+        return json_response(render.history_shown(attempts))
+
+    async def start_export(self, request: Request) -> Response:
+        export = await self.exporting.start(*caller_and_job(request), run_id(request))
+        return json_response(render.export_started(export), 202)
+
+    async def get_export(self, request: Request) -> Response:
+        export_id, base = _export_id(request), self._base(request)
+        export = await self.exporting.find(*caller_and_job(request), run_id(request), export_id)
+        shown = render.export_shown(export, lambda one: self.links.to_export(base, one))
+        return json_response(shown)
+
+    async def get_linked_export(self, request: Request) -> Response:
+        self.links.check_export(_export_id(request), request.query_params)
+        return _download(request, await self.exporting.open(_export_id(request)))
+
+    def _base(self, request: Request) -> str:
+        return (self.public_url or str(request.base_url)).rstrip("/")
+
+
+# Results.
+
+
+async def _content(content: ResultContent) -> Response:
+    """Return a body in chunks.
+
+    The first chunk is read before the response starts, while a body that is gone can still be
+    answered with an error.
+    """
+    content_type = content.content_type or CONTENT_TYPES.get(content.format, media.UNLABELLED)
+    headers = {
+        # Not as `media_type`: Starlette would add a charset that the site did not name.
+        "Content-Type": content_type,
+        "Content-Length": str(content.length),
+        "ETag": f'"{content.checksum}"',
+        # A scraped page must not run scripts with the origin of this service.
+        "Content-Security-Policy": "sandbox",
+        "X-Content-Type-Options": "nosniff",
+    }
+    if content.format not in CONTENT_TYPES:
+        # The site chose the type, which may be any: browsers must save the body, not render it.
+        name = f"{content.task_id}.{media.extension(content.format, content.content_type)}"
+        headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    first = await anext(content.chunks, b"")
+    if len(first) == content.length:
+        return Response(first, headers=headers)
+    return StreamingResponse(_chain(first, content.chunks), headers=headers)
+
+
+async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for chunk in rest:
+        yield chunk
+
+
+async def _page_in_parts(
+    first: ResultPart,
+    rest: AsyncGenerator[ResultPart, None],
+    shown: Callable[[ResultPart], list[wire.WireResult]],
+) -> AsyncIterator[bytes]:
+    """Encode a `WireResults` part by part: a page of large tasks must not be held in memory."""
+    yield b'{"results":[' + _listed(shown(first))
+    is_empty = not first.tasks
+    async with aclosing(rest):
+        async for part in rest:
+            if part.tasks:
+                yield (b"" if is_empty else b",") + _listed(shown(part))
+                is_empty = False
+            if part.is_last:
+                yield b'],"next_cursor":%b}' % msgspec.json.encode(part.next_cursor)
+
+
+def _listed(results: list[wire.WireResult]) -> bytes:
+    return b",".join(map(render.encode, results))
+
+
+def _task_id(request: Request) -> TaskId:
+    return TaskId(request.path_params["task"])
+
+
+def _status_filter(text: str | None) -> frozenset[TaskStatus] | None:
+    """Return the statuses to list, from one name or several with commas; None lists all."""
+    names = (text or "all").split(",")
+    if not STATUS_FILTERS.keys() >= set(names):
+        choices = ", ".join(STATUS_FILTERS)
+        raise InvalidArgument(
+            f"`status` must be one or more of {choices}, separated by commas, "
+            f"got {','.join(names)[:40]!r}",
+            extras={"field": "status"},
+        )
+    wanted = frozenset[TaskStatus]().union(*(STATUS_FILTERS[name] for name in names))
+    return None if wanted == EVERY_STATUS else wanted
+
+
+# Exports: files to download, whole or from where an earlier download broke off.
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A range of bytes; `end` is exclusive."""
+
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+
+def _export_id(request: Request) -> ExportId:
+    return ExportId(request.path_params["export"])
+
+
+def _download(request: Request, file: Download) -> Response:
+    """Return a file, or the one range of it that was requested (RFC 9110)."""
+    mark = f'"{file.mark}"'
+    headers = {
+        "Accept-Ranges": "bytes",
+        "ETag": mark,
+        "Content-Disposition": f'attachment; filename="{file.name}"',
+        "X-Content-Type-Options": "nosniff",
+    }
+    span, status = Span(0, file.length), 200
+    # If the file has changed since the client got its first part, it needs the whole file.
+    if request.headers.get("if-range", mark) == mark:
+        asked = _range(request.headers.get("range", ""), file.length)
+        if asked is None:
+            return _beyond(file, request.url.path)
+        if asked != span:
+            span, status = asked, 206
+            headers["Content-Range"] = f"bytes {span.start}-{span.end - 1}/{file.length}"
+    headers["Content-Length"] = str(span.length)
+    if request.method == "HEAD":
+        return Response(status_code=status, headers=headers, media_type="application/zip")
+    content = _cut(file.read(span.start), span.length)
+    return StreamingResponse(content, status, headers, media_type="application/zip")
+
+
+def _range(text: str, length: int) -> Span | None:
+    """Return the requested part of a file, or None if it lies beyond the end.
+
+    A header that is malformed or has several ranges is ignored, as RFC 9110 14.2 allows: the
+    response is then the whole file.
+    """
+    found = RANGE.fullmatch(text.strip())
+    if found is None or found[1] == found[2] == "":
+        return Span(0, length)
+    first, last = found.groups()
+    if first == "":  # the last bytes of the file
+        span = Span(max(length - int(last), 0), length)
+    else:
+        span = Span(int(first), min(int(last) + 1 if last else length, length))
+        if last and int(last) < int(first):
+            return Span(0, length)
+    return span if span.length > 0 else None
+
+
+async def _cut(content: AsyncIterator[bytes], left: int) -> AsyncIterator[bytes]:
+    async for chunk in content:
+        yield chunk[:left]
+        left -= len(chunk)
+        if left <= 0:
+            return
+
+
+def _beyond(file: Download, path: str) -> Response:
+    error = RangeNotSatisfiable(f"The file has {file.length} bytes: the range lies beyond its end")
+    response = problems.answer(error, path)
+    response.headers["Content-Range"] = f"bytes */{file.length}"
+    return response

@@ -1,0 +1,210 @@
+"""The handlers of jobs and runs: submit, list, change, follow, schedule and delete them."""
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from conveyor import wire
+from conveyor.api import render
+from conveyor.api.auth import caller_of, scraper, who
+from conveyor.api.handlers.common import (
+    EVENT_STREAM,
+    JSON,
+    caller_and_job,
+    job_id,
+    json_response,
+    page,
+    run_id,
+    run_or_latest,
+)
+from conveyor.api.intake import LARGEST_FORM, read_body, take_call
+from conveyor.domain.ids import RunId
+from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.rerun import parse_statuses
+from conveyor.domain.run import PauseState, Run
+from conveyor.domain.schedule import ScheduleState, parse_schedule, parse_turn
+from conveyor.domain.submission import Limits
+from conveyor.errors import InvalidArgument
+from conveyor.steps.add_tasks import AddTasks
+from conveyor.steps.delete import Delete
+from conveyor.steps.lifecycle import Lifecycle
+from conveyor.steps.progress import ProgressFeed, Updates
+from conveyor.steps.read import Read
+from conveyor.steps.rerun import RerunJob
+from conveyor.steps.schedules import ManageSchedules
+from conveyor.steps.shared.idempotency import Answer
+from conveyor.steps.submit import SubmitJob
+
+KEEP_ALIVE = b":\n\n"  # a comment of an event stream: proxies see bytes, clients ignore it
+
+Choice = TypeVar("Choice", JobStatus, JobType)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHandlers:
+    limits: Limits
+    submit: SubmitJob
+    additions: AddTasks
+    lifecycle: Lifecycle
+    reruns: RerunJob
+    deleting: Delete
+    schedules: ManageSchedules
+    read: Read
+    progress: ProgressFeed
+
+    async def submit_job(self, request: Request) -> Response:
+        call = await take_call(request, scraper(request), self.limits.inline_bytes)
+        return _answered(await self.submit.submit(call, render.submitted))
+
+    async def add_tasks(self, request: Request) -> Response:
+        call = await take_call(request, who(request), self.limits.inline_bytes)
+
+        async def added(job: Job, run: Run, accepted: int) -> bytes:
+            settled = (await self.read.tasks.counts([run.id]))[run.id]
+            shown = render.run_shown(run, settled)
+            return render.encode(wire.WireAdded(accepted, job.status, shown))
+
+        return _answered(await self.additions.add(call, job_id(request), added))
+
+    async def rerun_job(self, request: Request) -> Response:
+        call = await take_call(request, scraper(request), LARGEST_FORM)
+        statuses = parse_statuses(request.query_params.get("status"))
+        rerun = self.reruns.rerun(call, job_id(request), statuses, render.rerun_shown)
+        return _answered(await rerun)
+
+    async def list_jobs(self, request: Request) -> Response:
+        query = request.query_params
+        views, after = await self.read.jobs(
+            caller_of(request),
+            **page(request),
+            status=_choice(query.get("status"), "status", JobStatus),
+            kind=_choice(query.get("type"), "type", JobType),
+        )
+        return json_response(render.jobs_shown(views, after))
+
+    async def get_job(self, request: Request) -> Response:
+        view = await self.read.job(*caller_and_job(request))
+        return json_response(render.job_shown(view))
+
+    async def close_job(self, request: Request) -> Response:
+        await self.lifecycle.close(*caller_and_job(request))
+        return await self.get_job(request)
+
+    async def stop_job(self, request: Request) -> Response:
+        run = await self.lifecycle.stop(*caller_and_job(request))
+        return await self._run(request, run.id)
+
+    async def pause_run(self, request: Request) -> Response:
+        run = await self.lifecycle.set_pause(*caller_and_job(request), PauseState.PAUSED)
+        return await self._run(request, run.id)
+
+    async def resume_run(self, request: Request) -> Response:
+        run = await self.lifecycle.set_pause(*caller_and_job(request), PauseState.ACTIVE)
+        return await self._run(request, run.id)
+
+    async def delete_job(self, request: Request) -> Response:
+        await self.deleting.job(*caller_and_job(request))
+        return Response(status_code=202)
+
+    async def list_runs(self, request: Request) -> Response:
+        views, after = await self.read.runs(*caller_and_job(request), **page(request))
+        return json_response(render.runs_shown(views, after))
+
+    async def get_run(self, request: Request) -> Response:
+        return await self._run(request, run_id(request))
+
+    async def delete_run(self, request: Request) -> Response:
+        await self.deleting.run(*caller_and_job(request), run_id(request))
+        return Response(status_code=202)
+
+    async def follow_run(self, request: Request) -> Response:
+        seen, key_id = request.headers.get("last-event-id"), who(request).key_id
+        updates = await self.progress.listen(
+            *caller_and_job(request), run_or_latest(request), seen=seen, key_id=key_id
+        )
+        return EventStream(updates)
+
+    async def replace_schedule(self, request: Request) -> Response:
+        schedule = parse_schedule(await read_body(request, LARGEST_FORM))
+        await self.schedules.replace(*caller_and_job(request), schedule)
+        return await self.get_job(request)
+
+    async def turn_schedule(self, request: Request) -> Response:
+        state = parse_turn(await read_body(request, LARGEST_FORM))
+        # Only a schedule that resumes will scrape, and so needs a gateway key.
+        known = who(request) if state is ScheduleState.PAUSED else scraper(request)
+        await self.schedules.set_state(
+            known.caller,
+            job_id(request),
+            state,
+            key_id=known.key_id,
+            gateway_key=known.gateway_key,
+        )
+        return await self.get_job(request)
+
+    async def _run(self, request: Request, run: RunId) -> Response:
+        view = await self.read.run(*caller_and_job(request), run)
+        return json_response(render.run_shown(view.run, view.settled, view.waiting))
+
+
+class EventStream(Response):
+    """A response of server-sent events. It lasts until the updates end or the client leaves.
+
+    The response to HEAD has no events.
+    """
+
+    media_type = EVENT_STREAM
+
+    def __init__(self, updates: Updates) -> None:
+        # nginx buffers responses, and would hold events back, unless a header tells it not to.
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._updates = updates
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **start})
+        if scope["method"] != "HEAD":
+            await self._stream(receive, send)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _stream(self, receive: Receive, send: Send) -> None:
+        async with asyncio.TaskGroup() as group:
+            sending = group.create_task(self._send_updates(send))
+            listening = group.create_task(_until_disconnect(receive))
+            await asyncio.wait({sending, listening}, return_when=asyncio.FIRST_COMPLETED)
+            sending.cancel()
+            listening.cancel()
+
+    async def _send_updates(self, send: Send) -> None:
+        async with aclosing(self._updates) as updates:
+            async for update in updates:
+                part = KEEP_ALIVE if update is None else update
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+
+
+async def _until_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue
+
+
+def _answered(answer: Answer) -> Response:
+    headers = {render.IGNORED: ", ".join(answer.ignored)} if answer.ignored else None
+    return Response(answer.body, answer.status, headers, media_type=JSON)
+
+
+def _choice(text: str | None, name: str, kind: type[Choice]) -> Choice | None:
+    if not text:
+        return None
+    try:
+        return kind(text)
+    except ValueError:
+        choices = ", ".join(kind)
+        raise InvalidArgument(
+            f"`{name}` must be one of {choices}, got {text[:40]!r}", extras={"field": name}
+        ) from None
