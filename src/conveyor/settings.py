@@ -127,6 +127,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gateway_deadline: Annotated[
         timedelta, _about("Deadline of one call to the gateway; the gateway must time out sooner.")
     ] = timedelta(seconds=190)
+    http_client: Annotated[
+        str,
+        _about(
+            "HTTP client for pages: `conveyor` is our own and takes less CPU; `aiohttp` is the "
+            "library, held to the same limits."
+        ),
+    ] = "conveyor"
     largest_body: Annotated[int, _about("Bytes of a page; a larger one fails its task.", ge=1)] = (
         50 * 1024 * 1024
     )

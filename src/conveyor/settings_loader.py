@@ -42,6 +42,7 @@ MAY_BE_ZERO = {
 CHOICES: dict[str, tuple[str, ...]] = {
     "auth": tuple(Auth),
     "durability": ("power", "process"),
+    "http_client": ("conveyor", "aiohttp"),
     "log_format": ("auto", "json", "console"),
     "log_level": ("debug", "info", "warning", "error"),
     "step_functions": ("aws:", ""),

@@ -10,6 +10,7 @@ from typing import Any
 from conveyor.adapters.http.direct import DirectGateway
 from conveyor.ports.gateway import Page, PageRequest, Refusal
 from tests.gateway.stage import OK, Line, playing
+from tests.harness import gateways
 from tests.harness.gateways import KEY, THIS_MACHINE, Spools
 
 HERE = "127.0.0.1"
@@ -91,6 +92,7 @@ def visiting(here: Site, **settings: Any) -> DirectGateway:
             "ports": {here.port},
             "heeds_robots": False,
             "resolve": Names(),
+            "transport": gateways.transport,
             **settings,
         }
     )

@@ -7,7 +7,9 @@ import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
+from conveyor.adapters.http.client.connection import Connection
 from conveyor.adapters.http.direct import DirectGateway
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 
@@ -129,3 +131,36 @@ def going_on(head: bytes, piece: bytes) -> Play:
             await line.say(piece)
 
     return play
+
+
+def inside(gateway: ZenrowsGateway | DirectGateway) -> Any:
+    """The transport of a gateway. Both have `_open`, `_resting`, `_turns` and `_lookup`."""
+    return gateway._transport
+
+
+def is_paused(gateway: ZenrowsGateway | DirectGateway) -> bool:
+    """Whether a connection is not read because its bytes are not read."""
+    return any(
+        one._is_paused if isinstance(one, Connection) else one._reading_paused
+        for one in inside(gateway)._open
+    )
+
+
+def buffered(gateway: ZenrowsGateway | DirectGateway) -> int:
+    """Body bytes that arrived and were not read."""
+    return sum(
+        one._size if isinstance(one, Connection) else one._payload._size if one._payload else 0
+        for one in inside(gateway)._open
+    )
+
+
+def has_arrived(gateway: ZenrowsGateway | DirectGateway) -> bool:
+    """Whether a part of a body has arrived."""
+    return any(one._size for one in inside(gateway)._open)
+
+
+def kept_by_server(gateway: ZenrowsGateway | DirectGateway) -> int:
+    """How many servers, or connections to them, the transport still knows."""
+    transport = inside(gateway)
+    kept = getattr(transport, "_by_server", None)
+    return len(transport._resting if kept is None else kept)

@@ -13,12 +13,12 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from conveyor.adapters.http.client import pool
-from conveyor.adapters.http.client.connection import NoResponse
+from conveyor.adapters.http.client import transport as seam
+from conveyor.adapters.http.client.transport import NoResponse, http_request, own_headers
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.mock_gateway.server import MockGateway
 from conveyor.ports.gateway import Page, PageRequest, Refusal
-from tests.gateway.stage import OK, Line, Opened, playing, saying, sized
+from tests.gateway.stage import OK, Line, Opened, inside, is_paused, playing, saying, sized
 from tests.harness import gateways
 from tests.harness.gateways import (
     KEY,
@@ -34,19 +34,22 @@ from tests.harness.gateways import (
 )
 from tests.harness.programs import free_port
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 TARGET = "https://ok.example/"
 OTHER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother"
 
 
 class TestKeeping:
+    @pytest.mark.parametrize("transport", ["conveyor"], indirect=True)
     async def test_the_latest_used_is_used_next(self, opened: Opened) -> None:
         async with playing(saying(OK)) as stage, opened(stage.url) as gateway:
             await asyncio.gather(*(fetched(gateway, stage.url) for _ in range(3)))
             assert stage.opened == 3
-            *others, latest = gateway._pool._resting
+            *others, latest = inside(gateway)._resting
             for _ in range(5):
                 await content(gateway, stage.url)
-                assert [*gateway._pool._resting] == [*others, latest]
+                assert [*inside(gateway)._resting] == [*others, latest]
 
     @pytest.mark.parametrize("is_reset", [False, True])
     async def test_one_closed_while_it_rests_is_never_used(
@@ -56,23 +59,23 @@ class TestKeeping:
             await line.request()
             await line.say(OK)
             if is_reset:
-                await until(lambda: bool(gateway._pool._resting))
+                await until(lambda: bool(inside(gateway)._resting))
                 line.reset()
 
         async with playing(play) as stage, opened(stage.url) as gateway:
             for number in range(1, 4):
                 await content(gateway, stage.url)
-                await until(lambda: not gateway._pool._open)
+                await until(lambda: not inside(gateway)._open)
                 assert stage.opened == number
 
     async def test_one_that_rests_too_long_is_closed(
         self, opened: Opened, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(pool, "LONGEST_REST", 0.05)
+        monkeypatch.setattr(seam, "LONGEST_REST", 0.05)
         async with playing(saying(OK)) as stage, opened(stage.url) as gateway:
             await asyncio.gather(*(fetched(gateway, stage.url) for _ in range(3)))
             await until(lambda: stage.over == stage.opened)
-            assert not gateway._pool._open
+            assert not inside(gateway)._open
             await content(gateway, stage.url)
 
     @pytest.mark.parametrize(
@@ -99,7 +102,7 @@ class TestKeeping:
         async def play(line: Line) -> None:
             await line.request()
             await line.say(OK)
-            await until(lambda: bool(gateway._pool._resting))
+            await until(lambda: bool(inside(gateway)._resting))
             await line.say(OTHER)
             await line.gone()
 
@@ -113,24 +116,25 @@ class TestKeeping:
     async def test_one_that_is_about_to_close_is_not_used(self, opened: Opened, event: str) -> None:
         async with playing(saying(OK)) as stage, opened(stage.url) as gateway:
             await content(gateway, stage.url)
-            [resting] = gateway._pool._resting
+            [resting] = inside(gateway)._resting
             # As the loop would, in the very round in which the next call begins.
             getattr(resting, event)(*([OTHER] if event == "data_received" else []))
             assert (await content(gateway, stage.url)).content == b"ok"
             assert stage.opened == 2
 
+    @pytest.mark.parametrize("transport", ["conveyor"], indirect=True)
     async def test_one_that_speaks_first_is_not_asked(self) -> None:
         async def play(line: Line) -> None:
             await line.say(OTHER)
             await line.gone()
 
         async with playing(play) as stage, gateways.opened(stage.url) as gateway:
-            made = await gateway._pool.acquire()
+            made = await inside(gateway).acquire(gateway._server)
             await until(lambda: made.is_lost)
-            made.send(b"GET / HTTP/1.1\r\n\r\n")
+            made.send(http_request("GET", "/", own_headers({}), {}, None))
             with pytest.raises(NoResponse):
                 await made.head()
-            gateway._pool.release(made)
+            inside(gateway).release(made)
             await until(lambda: stage.over == 1)
 
     async def test_a_request_is_sent_once_whatever_becomes_of_it(self, opened: Opened) -> None:
@@ -167,7 +171,7 @@ class TestKeeping:
             if closes:
                 line.writer.write_eof()
             line.reader._transport.pause_reading()  # type: ignore[attr-defined]
-            await until(lambda: not gateway._pool._open)
+            await until(lambda: not inside(gateway)._open)
 
         body = '"' + "x" * (30 * MIB) + '"'
         async with playing(play) as stage, opened(stage.url) as gateway:
@@ -176,7 +180,7 @@ class TestKeeping:
             assert isinstance(page, Page)
             assert page.content == b"ok"
             await until(lambda: stage.over == 1)
-            assert not gateway._pool._resting
+            assert not inside(gateway)._resting
 
 
 class TestTurns:
@@ -207,27 +211,28 @@ class TestTurns:
             first, second, third = (
                 asyncio.ensure_future(fetched(gateway, stage.url)) for _ in range(3)
             )
-            await until(lambda: len(gateway._pool._turns) == 2)
+            await until(lambda: len(inside(gateway)._turns.waiting) == 2)
             second.cancel()
             gate.set()
             assert isinstance(await first, Page)
             assert isinstance(await third, Page)
             assert second.cancelled()
-            assert gateway._pool._free == 1
+            assert inside(gateway)._turns.free == 1
 
+    @pytest.mark.parametrize("transport", ["conveyor"], indirect=True)
     async def test_a_turn_that_comes_with_the_cancelling_is_passed_on(self) -> None:
         async with (
             playing(saying(OK)) as stage,
             gateways.opened(stage.url, connections=1) as gateway,
         ):
-            held = await gateway._pool.acquire()
+            held = await inside(gateway).acquire(gateway._server)
             second, third = (asyncio.ensure_future(fetched(gateway, stage.url)) for _ in range(2))
-            await until(lambda: len(gateway._pool._turns) == 2)
-            gateway._pool.release(held)
+            await until(lambda: len(inside(gateway)._turns.waiting) == 2)
+            inside(gateway).release(held)
             second.cancel()  # it was given its turn already, and has not run since
             assert isinstance(await third, Page)
             assert second.cancelled() or not second.done()
-            assert gateway._pool._free == 1
+            assert inside(gateway)._turns.free == 1
 
     async def test_waiting_for_a_turn_counts_towards_the_deadline(self, opened: Opened) -> None:
         soon = timedelta(milliseconds=150)
@@ -238,7 +243,7 @@ class TestTurns:
             answers = await asyncio.gather(*(fetched(gateway, stage.url) for _ in range(3)))
             for answer in answers:
                 refused(answer, "gateway_timeout", 504)
-            await until(lambda: gateway._pool._free == 1 and stage.over == stage.opened)
+            await until(lambda: inside(gateway)._turns.free == 1 and stage.over == stage.opened)
 
     async def test_a_failed_connection_frees_its_turn(self, opened: Opened) -> None:
         url = f"http://127.0.0.1:{free_port()}/"
@@ -250,7 +255,7 @@ class TestTurns:
         async with playing(saying(b"")) as stage:
             async with opened(stage.url, connections=1) as gateway:
                 calls = [asyncio.ensure_future(fetched(gateway, stage.url)) for _ in range(2)]
-                await until(lambda: stage.opened == 1 and len(gateway._pool._turns) == 1)
+                await until(lambda: stage.opened == 1 and len(inside(gateway)._turns.waiting) == 1)
             for call in calls:
                 refused(await call, UNREACHABLE, 502)
             await until(lambda: stage.over == 1)
@@ -266,7 +271,7 @@ class TestTurns:
         async with playing(saying(said)) as stage:
             async with opened(stage.url) as gateway:
                 call = asyncio.ensure_future(gateway.fetch(asked(stage.url), lambda: spool))
-                await until(lambda: any(one._is_paused for one in gateway._pool._open))
+                await until(lambda: is_paused(gateway))
             gate.set()
             refused(await call, "gateway_garbled", 502)
             assert spool.discarded
@@ -275,7 +280,7 @@ class TestTurns:
         self, opened: Opened, safe: "Safe"
     ) -> None:
         def close_midway(*_: object) -> None:
-            gateway._pool._is_closed = True
+            inside(gateway)._is_closed = True
 
         context = safe.server("127.0.0.1")
         context.sni_callback = close_midway
@@ -298,21 +303,23 @@ class TestTurns:
                 async with gateways.opened(mock.url, connections=5, deadline=deadline) as gateway:
                     calls = (call(gateway) for _ in range(60))
                     await asyncio.gather(*calls, return_exceptions=True)
-                    assert gateway._pool._free == 5
-                    assert not gateway._pool._turns
-                    assert len(gateway._pool._open) <= 5
-                assert not gateway._pool._open
+                    assert inside(gateway)._turns.free == 5
+                    assert not inside(gateway)._turns.waiting
+                    assert len(inside(gateway)._open) <= 5
+                assert not inside(gateway)._open
             await until(lambda: (mock.connections, mock.in_flight) == (0, 0))
 
 
 class TestReaching:
+    @pytest.mark.parametrize("transport", ["conveyor"], indirect=True)
     async def test_the_next_address_is_tried(self) -> None:
         async with playing(saying(OK)) as stage, gateways.opened(stage.url) as gateway:
-            [(host, port)] = await gateway._pool._resolved()
-            dead = free_port()
-            gateway._pool._addresses = [(host, dead), (host, port)]
+            dead = "127.0.0.3"
+            live = [*await inside(gateway)._lookup.addresses("127.0.0.1")]
+            addresses = await inside(gateway)._lookup.addresses("127.0.0.1")
+            addresses[:] = [dead, *live]
             await content(gateway, TARGET)
-            assert gateway._pool._addresses == [(host, port), (host, dead)]
+            assert addresses == [*live, dead]
 
     async def test_no_proxy_of_the_environment_is_used(
         self, opened: Opened, monkeypatch: pytest.MonkeyPatch

@@ -10,8 +10,10 @@ from conveyor.adapters.http.client.resolver import SystemResolver
 from conveyor.adapters.http.direct import DirectGateway
 from conveyor.domain.public_address import Reach, networks
 from tests.gateway.site import HERE, Names, Site, fetched, page, site, to, visiting
-from tests.gateway.stage import OK
+from tests.gateway.stage import OK, inside, kept_by_server
 from tests.harness.gateways import THIS_MACHINE, refused
+
+pytestmark = pytest.mark.usefixtures("transport")
 
 NOT_ALLOWED = "target_not_allowed"
 
@@ -197,7 +199,7 @@ async def test_nothing_is_kept_of_sites_that_were_visited(monkeypatch: pytest.Mo
 
 
 def _held(gateway: DirectGateway, here: Site) -> int:
-    pool = gateway._pool
+    pool = inside(gateway)
     known = pool._lookup._known._known
     assert not gateway._spacing._hosts
-    return len(pool._resting) + len(pool._by_server) + len(pool._open) + len(known)
+    return len(pool._resting) + kept_by_server(gateway) + len(pool._open) + len(known)

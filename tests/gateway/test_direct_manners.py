@@ -20,6 +20,7 @@ def with_robots(robots: bytes, other: bytes = said("200 OK", body=b"ok")) -> Ans
     return lambda heard: robots if heard.path == "/robots.txt" else other
 
 
+@pytest.mark.usefixtures("transport")
 class TestRobots:
     async def test_what_is_disallowed_is_not_fetched(self) -> None:
         rules = said("200 OK", body=RULES)
@@ -142,6 +143,7 @@ class TestRobots:
             assert 1 <= len(known._known) <= 20
 
 
+@pytest.mark.usefixtures("transport")
 class TestPace:
     async def test_calls_to_a_host_begin_apart_and_other_hosts_are_not_held_up(self) -> None:
         began = asyncio.get_running_loop().time()

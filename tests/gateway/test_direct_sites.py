@@ -9,8 +9,10 @@ from conveyor.adapters.http.direct import MOST_REDIRECTS
 from conveyor.adapters.http.direct_wire import LONGEST_LANDING
 from conveyor.ports.gateway import Page, Refusal
 from tests.gateway.site import Heard, fetched, page, said, site, to, visiting
-from tests.gateway.stage import Line, playing
+from tests.gateway.stage import Line, inside, kept_by_server, playing
 from tests.harness.gateways import KEY, opened_directly, refused, until
+
+pytestmark = pytest.mark.usefixtures("transport")
 
 
 class TestAsking:
@@ -159,7 +161,7 @@ class TestAnswers:
         endless = b"HTTP/1.1 404 No\r\nContent-Length: 9\r\n\r\nsome"
         async with site(lambda _: endless) as here, visiting(here) as gateway:
             refused(await fetched(gateway, here.url()), "target_missing", 404)
-            await until(lambda: not gateway._pool._open)
+            await until(lambda: not inside(gateway)._open)
 
 
 class TestFollowing:
@@ -265,8 +267,8 @@ class TestConnections:
         async with site() as here, visiting(here) as gateway:
             for host in ("a.example", "b.example") * 3:
                 await page(gateway, here.url(host=host))
-            assert len(gateway._pool._open) == 2
-            assert len(gateway._pool._by_server) == 2
+            assert len(inside(gateway)._open) == 2
+            assert kept_by_server(gateway) == 2
 
     async def test_no_two_pages_share_one(self) -> None:
         async with site() as here, visiting(here) as gateway:
@@ -274,26 +276,26 @@ class TestConnections:
             async with asyncio.TaskGroup() as group:
                 for number in range(5):
                     group.create_task(page(gateway, here.url(f"/{number}")))
-            assert len(gateway._pool._open) == 5
+            assert len(inside(gateway)._open) == 5
 
     async def test_there_are_never_more_than_allowed_over_all_sites(self) -> None:
         async with site() as here, visiting(here, connections=3) as gateway:
             for number in range(9):
                 await page(gateway, here.url(host=f"h{number}.example"))
-                assert len(gateway._pool._resting) <= 3
+                assert len(inside(gateway)._resting) <= 3
             async with asyncio.TaskGroup() as group:
                 for number in range(30):
                     group.create_task(page(gateway, here.url(host=f"h{number}.example")))
-            await until(lambda: len(gateway._pool._open) <= 3)
-            assert gateway._pool._free == 3
-        assert not gateway._pool._by_server
+            await until(lambda: len(inside(gateway)._open) <= 3)
+            assert inside(gateway)._turns.free == 3
+        assert kept_by_server(gateway) == 0
 
     async def test_one_that_rests_too_long_is_closed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("conveyor.adapters.http.client.pool.LONGEST_REST", 0.05)
+        monkeypatch.setattr("conveyor.adapters.http.client.transport.LONGEST_REST", 0.05)
         async with site() as here, visiting(here) as gateway:
             await page(gateway, here.url())
-            await until(lambda: not gateway._pool._open)
-            assert not gateway._pool._by_server
+            await until(lambda: not inside(gateway)._open)
+            assert kept_by_server(gateway) == 0
             await page(gateway, here.url())
 
     async def test_a_large_page_goes_through_a_spool(self) -> None:

@@ -17,6 +17,8 @@ from tests.harness import gateways
 from tests.harness.gateways import KEY, MIB, Spools, opened, opened_directly
 from tests.harness.programs import free_port
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 SHORT = timedelta(milliseconds=300)
 NO_HTTP = b"\x16\x03 this is no HTTP at all \x00\xff\r\n\r\n"
 ORIGINAL = {"original_status": "true"}
@@ -106,7 +108,7 @@ class TestZenrows:
 
     async def test_no_connection(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
-            "conveyor.adapters.http.client.pool.LAST_ADDRESS", SHORT.total_seconds()
+            "conveyor.adapters.http.client.transport.LAST_ADDRESS", SHORT.total_seconds()
         )
         with full_server() as full:
             for server in (f"127.0.0.1:{free_port()}", "gateway.invalid", f"127.0.0.1:{full}"):
@@ -174,7 +176,7 @@ class TestDirect:
 
     async def test_no_connection_to_a_site(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
-            "conveyor.adapters.http.client.pool.LAST_ADDRESS", SHORT.total_seconds()
+            "conveyor.adapters.http.client.transport.LAST_ADDRESS", SHORT.total_seconds()
         )
         with full_server() as full:
             for port in (free_port(), full):

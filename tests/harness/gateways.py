@@ -12,6 +12,9 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from conveyor.adapters.http.client.aiohttp_transport import AiohttpTransport
+from conveyor.adapters.http.client.pool import ConnectionPool
+from conveyor.adapters.http.client.transport import TransportFactory
 from conveyor.adapters.http.direct import DirectGateway
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.domain.public_address import Reach, networks
@@ -23,6 +26,8 @@ KEY = "s3cret/key+with=odd&chars"
 MIB = 1024 * 1024
 UNREACHABLE = "gateway_unreachable"
 THIS_MACHINE = Reach(networks(["127.0.0.0/8", "::1"]))
+TRANSPORTS: dict[str, TransportFactory] = {"conveyor": ConnectionPool, "aiohttp": AiohttpTransport}
+transport: TransportFactory = ConnectionPool  # of the gateways opened here; tests/gateway sets it
 
 
 class MemorySpool:
@@ -72,7 +77,12 @@ def opened(url: str, **settings: int | timedelta) -> ZenrowsGateway:
     connections = settings.get("connections", 10)
     assert isinstance(connections, int)
     return ZenrowsGateway(
-        url, deadline=deadline, silence=silence, largest_body=largest, connections=connections
+        url,
+        deadline=deadline,
+        silence=silence,
+        largest_body=largest,
+        connections=connections,
+        transport=transport,
     )
 
 
@@ -87,6 +97,7 @@ def opened_directly(url: str, **settings: int | timedelta) -> DirectGateway:
         reach=THIS_MACHINE,
         ports={like._server.port},
         heeds_robots=False,
+        transport=transport,
     )
 
 

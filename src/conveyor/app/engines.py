@@ -27,6 +27,8 @@ from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.files.disk import disk_usage, file_sizes, is_open_to_others, make_private
 from conveyor.adapters.files.service_info import ServiceInfo, read_service_info
 from conveyor.adapters.http import direct_wire, zenrows_errors
+from conveyor.adapters.http.client.pool import ConnectionPool
+from conveyor.adapters.http.client.transport import TransportFactory
 from conveyor.adapters.http.direct import DirectGateway
 from conveyor.adapters.http.page_wire import OWN_CODES
 from conveyor.adapters.http.webhooks import HttpWebhooks
@@ -399,7 +401,18 @@ def open_gateway(settings: Settings) -> AbstractAsyncContextManager[Gateway]:
         deadline=settings.gateway_deadline,
         largest_body=settings.largest_body,
         connections=settings.concurrency,
+        transport=_transport(settings),
     )
+
+
+def _transport(settings: Settings) -> TransportFactory:
+    if settings.http_client == "conveyor":
+        return ConnectionPool
+    from conveyor.adapters.http.client.aiohttp_transport import (  # noqa: PLC0415 - a slow import
+        AiohttpTransport,
+    )
+
+    return AiohttpTransport
 
 
 def _direct_gateway(settings: Settings) -> DirectGateway:
@@ -419,6 +432,7 @@ def _direct_gateway(settings: Settings) -> DirectGateway:
         agent=settings.direct_user_agent,
         heeds_robots=settings.direct_robots,
         delay=settings.direct_delay,
+        transport=_transport(settings),
     )
 
 

@@ -1,4 +1,4 @@
-"""The direct gateway: pages are asked of their own sites, and every fault is a value."""
+"""The direct gateway: fetches pages from their own sites. Every fault is a value."""
 
 import asyncio
 from collections import deque
@@ -20,16 +20,19 @@ from conveyor.adapters.http.client.body import (
     BodyReader,
     BodyTooLarge,
 )
-from conveyor.adapters.http.client.connection import (
-    Connection,
+from conveyor.adapters.http.client.deadline import Deadlines
+from conveyor.adapters.http.client.pool import ConnectionPool
+from conveyor.adapters.http.client.resolver import CheckedResolver, Resolve, SystemResolver
+from conveyor.adapters.http.client.transport import (
+    PORTS,
+    HttpResponse,
     IncompleteResponse,
     NoResponse,
     NotConnected,
     ResponseStalled,
+    Server,
+    TransportFactory,
 )
-from conveyor.adapters.http.client.deadline import Deadlines
-from conveyor.adapters.http.client.pool import PORTS, Server, SiteConnection, SitePool
-from conveyor.adapters.http.client.resolver import CheckedResolver, Resolve, SystemResolver
 from conveyor.adapters.http.direct_wire import Visit
 from conveyor.adapters.http.page_wire import Denied, Unsendable
 from conveyor.adapters.http.robots_txt import Robots
@@ -45,23 +48,24 @@ from conveyor.ports.gateway import Page, PageRequest, Refusal
 
 DEADLINE = timedelta(seconds=190)
 MOST_REDIRECTS = 10
-LARGEST_LEFTOVER = 64 * 1024  # bytes of a body nobody wants, read to keep its connection
+LARGEST_LEFTOVER = 64 * 1024  # bytes of an unused body that are read to keep its connection
 CLEARING = 2.0  # seconds for that
-MOST_REACHED = 3  # sites that answered last, to try the network with
+MOST_REACHED = 3  # latest sites that answered, for `check`
 CHECK = 3.0  # seconds to connect to one of them
-SHORT_HOLD = 1.0  # seconds for a site that says it is too much, and not for how long
+SHORT_HOLD = 1.0  # seconds without calls to a site that returns 429 without `Retry-After`
 
 RETRY_AFTER = b"retry-after"
 DATE = b"date"
 CONTENT_TYPE = b"content-type"
-WANTED = frozenset({CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, DATE})
+LOCATION = b"location"
+WANTED = frozenset({CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, DATE, LOCATION})
 
 
 class DirectGateway:
     """Open it before use: `async with DirectGateway(connections=200) as gateway`.
 
-    It connects to public addresses alone, and to those in `reach`, whatever a URL, a name server or
-    a redirect says. The caller's key goes nowhere.
+    It connects only to public addresses and to those in `reach`, whatever a URL, a name server or a
+    redirect says. It sends the caller's key to nobody.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class DirectGateway:
         agent: str = "Conveyor",
         heeds_robots: bool = True,
         delay: timedelta = timedelta(),
+        transport: TransportFactory = ConnectionPool,
         resolve: Resolve | None = None,
     ) -> None:
         self._deadline = deadline.total_seconds()
@@ -87,12 +92,13 @@ class DirectGateway:
         self._reach, self._ports = reach, frozenset(ports)
         self._agent, self._heeds_robots = agent, heeds_robots
         self._delay = delay.total_seconds()
+        self._opens = transport
         self._system = SystemResolver()
         self._resolve = resolve or self._system
 
     async def __aenter__(self) -> Self:
         lookup = CheckedResolver(self._reach, self._resolve)
-        self._pool = SitePool(lookup, connections=self._connections, wanted=WANTED)
+        self._transport = self._opens(lookup, connections=self._connections, wanted=WANTED)
         self._spacing = Spacing(self._delay)
         self._reached: deque[Server] = deque(maxlen=MOST_REACHED)
         self._robots = Robots(self._agent, self._rules) if self._heeds_robots else None
@@ -104,7 +110,7 @@ class DirectGateway:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._pool.close()
+        await self._transport.close()
         self._system.close()
 
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
@@ -145,7 +151,7 @@ class DirectGateway:
         for server in reversed(self._reached):
             with suppress(NoResponse, Denied, TimeoutError):
                 async with asyncio.timeout(CHECK):
-                    self._pool.release(await self._pool.acquire(server, fresh=True))
+                    await self._transport.connect(server)
                 return True
         return False
 
@@ -170,8 +176,8 @@ class DirectGateway:
         self._spacing.admit(visit.server.named)
         for hop in range(MOST_REDIRECTS + 1):
             was_known = not self._robots or await self._robots.check(visit)
-            # A page that is on its way is not sent back, nor one that has just asked for the
-            # rules: they might be forgotten again when it returns.
+            # Postpone a page only before its first request, and only if the rules were cached: if
+            # they were fetched for this page, they may have expired again when it comes back.
             if not hop and was_known:
                 self._spacing.admit(visit.server.named)
             async with self._asked(visit) as answer:
@@ -180,27 +186,26 @@ class DirectGateway:
                     content = await self._reading.content(answer, spool)
                     return Page(content=content, content_type=content_type)
                 await _clear(answer)
-                if answer.status not in wire.REDIRECTS or answer.location is None:
+                location = answer.header(LOCATION)
+                if answer.status not in wire.REDIRECTS or location is None:
                     return self._refused(visit, answer)
-                visit = wire.redirected(visit, answer.status, answer.location, self._ports)
+                visit = wire.redirected(visit, answer.status, location, self._ports)
         raise _too_many()
 
     @asynccontextmanager
-    async def _asked(self, visit: Visit) -> AsyncIterator[SiteConnection]:
-        """The answer to one request, its head read; the connection is given back in the end."""
-        written = visit.written(self._agent)
+    async def _asked(self, visit: Visit) -> AsyncIterator[HttpResponse]:
+        """The response to one request. The connection is released at the end."""
+        request = visit.request(self._agent)
         await self._spacing.turn(visit.server.named)
-        answer = await self._pool.acquire(visit.server)
+        answer = await self._transport.send(visit.server, request)
         try:
-            answer.send(written)
-            await answer.head()
             if visit.server not in self._reached:
                 self._reached.append(visit.server)
             yield answer
         finally:
-            self._pool.release(answer)
+            answer.release()
 
-    def _refused(self, visit: Visit, answer: Connection) -> Refusal:
+    def _refused(self, visit: Visit, answer: HttpResponse) -> Refusal:
         wait = page_wire.retry_after(answer.header(RETRY_AFTER), answer.header(DATE))
         refusal = wire.refusal(answer.status, wait)
         if refusal.code == "target_throttled":
@@ -208,21 +213,22 @@ class DirectGateway:
         return refusal
 
     async def _rules(self, url: str) -> tuple[int, bytes]:
-        """The status of a robots.txt, and what it says."""
+        """The status and the text of a robots.txt."""
         visit = wire.plain(url, self._ports)
         for _ in range(MOST_REDIRECTS + 1):
             async with self._asked(visit) as answer:
                 if 200 <= answer.status < 300:
                     return answer.status, await self._reading.beginning(answer, LARGEST_ROBOTS)
                 await _clear(answer)
-                if answer.status not in wire.REDIRECTS or answer.location is None:
+                location = answer.header(LOCATION)
+                if answer.status not in wire.REDIRECTS or location is None:
                     return answer.status, b""
-                visit = wire.redirected(visit, answer.status, answer.location, self._ports)
+                visit = wire.redirected(visit, answer.status, location, self._ports)
         raise _too_many()
 
 
 def _signal(fault: Exception) -> HealthSignal:
-    """What a fault tells about the network here: only without a connection it may be down."""
+    """What a fault says about our own network: it may be down only if no connection was made."""
     match fault:
         case NotConnected():
             return HealthSignal.UNCONNECTED
@@ -232,7 +238,7 @@ def _signal(fault: Exception) -> HealthSignal:
             return HealthSignal.ALIVE
 
 
-def _is_allowed(request: PageRequest, answer: Connection) -> bool:
+def _is_allowed(request: PageRequest, answer: HttpResponse) -> bool:
     return bool(request.params) and page_wire.is_allowed(request.params, answer.status)
 
 
@@ -241,8 +247,8 @@ def _too_many() -> Denied:
     return Denied("too_many_redirects", 502, why)
 
 
-async def _clear(answer: Connection) -> None:
-    """Read what nobody wants, if that is little: then the connection can be used again."""
+async def _clear(answer: HttpResponse) -> None:
+    """Read a short rest of a body, so that the connection can be used again."""
     left = LARGEST_LEFTOVER
     with suppress(IncompleteResponse, ResponseStalled, TimeoutError):
         async with asyncio.timeout(CLEARING):

@@ -1,6 +1,4 @@
-"""The wire of pages that are asked of their own sites, without the I/O: how a request is put, where
-a redirect leads, and what a status means.
-"""
+"""The protocol of the direct gateway, without I/O: requests, redirects, and what statuses mean."""
 
 from base64 import b64encode
 from collections.abc import Collection, Mapping
@@ -11,9 +9,13 @@ from urllib.parse import unquote, urljoin
 import can_ada
 
 from conveyor.adapters.http import page_wire
-from conveyor.adapters.http.client.pool import PORTS, Server
-from conveyor.adapters.http.client.request import fields
-from conveyor.adapters.http.client.request import request as request_of
+from conveyor.adapters.http.client.transport import (
+    PORTS,
+    HttpRequest,
+    Server,
+    http_request,
+    own_headers,
+)
 from conveyor.adapters.http.page_wire import Denied, Unsendable
 from conveyor.domain.content_coding import ACCEPTED
 from conveyor.domain.failure import FailureReason, Handling, Ruling, fail, retry
@@ -21,19 +23,17 @@ from conveyor.domain.params import ASKS_FOR_NOTHING, HONOURED_BY_DIRECT, KNOWN
 from conveyor.domain.problem import phrase
 from conveyor.ports.gateway import PageRequest, Refusal
 
-LONGEST_LANDING = 8192  # characters of what a redirect points to, with what it is told from
+LONGEST_LANDING = 8192  # characters of a `Location` and of the URL that it is relative to
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 KEEP_METHOD = frozenset({307, 308})
 REFUSED = frozenset({401, 402, 403, 407, 451})
 OVERDUE = frozenset({408, 504})
 BUSY = frozenset({429, 503})
 
-# What another site than the one it was meant for may see of the caller's headers. Any other could
-# be a key.
+# The only custom headers that a redirect carries to another site: any other could be a key.
 HARMLESS = frozenset({"accept", "accept-language", "cache-control", "content-type", "user-agent"})
 
-
-# What a site says is about its pages, never about the account.
+# A site's refusal concerns its page, never the account: no code here stops a run.
 BY_CODE: dict[str, Ruling] = {
     "target_refused": fail(FailureReason.BLOCKED),
     "target_missing": fail(FailureReason.BAD_TARGET),
@@ -59,21 +59,23 @@ class Visit(NamedTuple):
     headers: Mapping[str, str]
     content: bytes | None
 
-    def written(self, agent: str) -> bytes:
-        """As bytes. Raises `Unsendable`."""
+    def request(self, agent: str) -> HttpRequest:
+        """Raises `Unsendable`."""
         own = {"Host": self.server.named, "Accept-Encoding": ACCEPTED}
         if not page_wire.has(self.headers, "user-agent"):
             own["User-Agent"] = agent
         if not page_wire.has(self.headers, "accept"):
             own["Accept"] = "*/*"
         try:
-            return request_of(self.method, self.target, fields(own), self.headers, self.content)
+            return http_request(
+                self.method, self.target, own_headers(own), self.headers, self.content
+            )
         except ValueError as odd:
             raise Unsendable from odd
 
 
 def check_params(params: Mapping[str, str]) -> None:
-    """Refuse by name what a plain fetch cannot do; what a parameter leaves off is no wish."""
+    """Raise `Denied` for a parameter that a plain fetch cannot honour, unless it turns a feature off."""
     for name, value in params.items():
         if name not in HONOURED_BY_DIRECT and value not in ASKS_FOR_NOTHING:
             known = "does not do this" if name in KNOWN else "knows no such parameter"
@@ -82,7 +84,7 @@ def check_params(params: Mapping[str, str]) -> None:
 
 
 def first(request: PageRequest, ports: Collection[int]) -> Visit:
-    """The visit that a task asks for. Raises `Unsendable` and `Denied`."""
+    """The first request of a task. Raises `Unsendable` and `Denied`."""
     try:
         return _first(request, ports)
     except (ValueError, LookupError) as odd:
@@ -103,12 +105,12 @@ def _first(request: PageRequest, ports: Collection[int]) -> Visit:
 
 
 def plain(url: str, ports: Collection[int]) -> Visit:
-    """A visit on our own account: nobody's headers go along."""
+    """A request of the gateway itself, such as for robots.txt: without headers of callers."""
     return _visit(can_ada.parse(url), ports, "GET", {}, None)
 
 
 def redirected(visit: Visit, status: int, location: str | None, ports: Collection[int]) -> Visit:
-    """The visit that a redirect asks for. Raises `Denied`."""
+    """The request that a redirect leads to. Raises `Denied`."""
     url = _landing(visit, status, location)
     method, headers, content = visit.method, visit.headers, visit.content
     if method != "GET" and status not in KEEP_METHOD:
@@ -125,7 +127,7 @@ def redirected(visit: Visit, status: int, location: str | None, ports: Collectio
 
 
 def refusal(status: int, wait: timedelta | None) -> Refusal:
-    """A status that is no page, in our words."""
+    """The refusal for a status that is not a page."""
     detail = f"The site answered {status} {phrase(status)}."
     code = _code(status, wait)
     refused = page_wire.synthesised(code, status, detail, ruling=BY_CODE[code])
@@ -162,7 +164,7 @@ def _visit(
 
 
 def _is_same(one: Server, other: Server) -> bool:
-    """Whether it is the same site: the usual step from http to https leads nowhere else."""
+    """Whether two servers are one site. The redirect from http to https on the usual ports is."""
     usual = (one.is_safe, one.port, other.is_safe, other.port) == (False, 80, True, 443)
     return one == other or (one.host == other.host and usual)
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from conveyor.adapters.http.client.body import BodyTooLarge
-from conveyor.adapters.http.client.connection import (
+from conveyor.adapters.http.client.transport import (
     IncompleteResponse,
     NoResponse,
     NotConnected,
@@ -48,7 +48,7 @@ class Robots:
         was_known = self._known.left(site) > 0
         rules = await self._known.of(site)
         if rules is None:
-            why = "The site's robots.txt cannot be had, so nothing is fetched from it for now."
+            why = "The site's robots.txt cannot be fetched, so no page is fetched from it for a minute."
             raise Denied("robots_unreachable", 503, why, self._known.left(site))
         if visit.target != PATH and not rules.allow(visit.target):
             why = f"The site's robots.txt does not let {self._name!r} fetch this page."
@@ -73,10 +73,8 @@ class Robots:
         except (Denied, Unsendable) as denied:
             if isinstance(denied, Denied) and denied.wait is not None:
                 raise  # not now
-            status, text = (
-                404,
-                b"",
-            )  # it redirects to a forbidden address: the same as no robots.txt
+            # It redirects to a forbidden address, which is the same as no robots.txt.
+            status, text = 404, b""
         if status >= 500 or status == 429:
             return CacheEntry(None, AWAY, ROOM // MOST_SITES)
         rules = await self._read(text) if 200 <= status < 300 else ALLOW_ALL

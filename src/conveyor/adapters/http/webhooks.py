@@ -8,16 +8,18 @@ from types import TracebackType
 from typing import Self
 
 from conveyor.adapters.http import page_wire
-from conveyor.adapters.http.client.connection import (
-    Connection,
+from conveyor.adapters.http.client.connection import Connection
+from conveyor.adapters.http.client.pool import ConnectionPool
+from conveyor.adapters.http.client.resolver import CheckedResolver, Resolve, SystemResolver
+from conveyor.adapters.http.client.transport import (
+    HttpRequest,
     IncompleteResponse,
     NoResponse,
     ResponseStalled,
+    Server,
+    http_request,
+    own_headers,
 )
-from conveyor.adapters.http.client.pool import Server, SitePool
-from conveyor.adapters.http.client.request import fields
-from conveyor.adapters.http.client.request import request as request_of
-from conveyor.adapters.http.client.resolver import CheckedResolver, Resolve, SystemResolver
 from conveyor.adapters.http.page_wire import Denied
 from conveyor.domain.outbox import DeliveryResult
 from conveyor.domain.public_address import Reach
@@ -53,7 +55,8 @@ class HttpWebhooks:
     ) -> None:
         self._rules, self._timeout = rules, timeout.total_seconds()
         self._reach, self._agent = reach, agent
-        # Two resolvers, so that URLs whose hosts are slow to look up do not delay deliveries.
+        # One for checks and one for deliveries: a caller that submits URLs whose hosts are slow to
+        # look up must not delay the deliveries of others.
         self._resolvers = [SystemResolver(), SystemResolver()]
         self._resolve = resolve
 
@@ -62,7 +65,7 @@ class HttpWebhooks:
             CheckedResolver(self._reach, self._resolve or resolver) for resolver in self._resolvers
         )
         self._lookup = checking
-        self._pool = SitePool(sending, connections=MOST_AT_ONCE, wanted=WANTED)
+        self._pool = ConnectionPool(sending, connections=MOST_AT_ONCE, wanted=WANTED)
         return self
 
     async def __aexit__(
@@ -102,11 +105,11 @@ class HttpWebhooks:
     async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> DeliveryResult:
         try:
             target = self._rules.target(url)
-            written = self._written(target, headers, content)
+            request = self._request(target, headers, content)
         except (InvalidArgument, ValueError):
             return _failed("the URL is not allowed")
         try:
-            return await self._exchanged(target, written)
+            return await self._exchanged(target, request)
         except TimeoutError:
             return DeliveryResult(error="timeout")
         except Denied:
@@ -114,7 +117,7 @@ class HttpWebhooks:
         except (NoResponse, IncompleteResponse, ResponseStalled) as lost:
             return _failed(str(lost) or "no answer that can be read")
 
-    def _written(self, target: Target, headers: Mapping[str, str], content: bytes) -> bytes:
+    def _request(self, target: Target, headers: Mapping[str, str], content: bytes) -> HttpRequest:
         own = {
             "Host": target.named,
             "User-Agent": self._agent,
@@ -123,28 +126,27 @@ class HttpWebhooks:
             "Content-Type": "application/json",
             "Connection": "close",
         }
-        return request_of("POST", target.path, fields(own), headers, content)
+        return http_request("POST", target.path, own_headers(own), headers, content)
 
-    async def _exchanged(self, target: Target, written: bytes) -> DeliveryResult:
+    async def _exchanged(self, target: Target, request: HttpRequest) -> DeliveryResult:
         server = Server(target.host, target.port, target.named, target.is_safe)
         async with AsyncExitStack() as stack:
             async with asyncio.timeout(self._timeout) as limit:
-                connection = await self._pool.acquire(server)
-                stack.callback(self._part, connection)
-                connection.send(written)
-                await connection.head()
+                connection = await self._pool.send(server, request)
+                stack.callback(_part, connection)
             await _read_on(connection, until=limit.when() or 0.0)
             return _result(connection)
 
-    def _part(self, connection: Connection) -> None:
-        connection.abort()
-        self._pool.release(connection)
+
+def _part(connection: Connection) -> None:
+    connection.abort()
+    connection.release()
 
 
 async def _read_on(connection: Connection, until: float) -> None:
-    """Read a little of the response body: some servers log an error when they are cut off at once.
+    """Read a little of the body, because some servers log an error if they are cut off at once.
 
-    A failure here changes nothing: the status alone decides.
+    The status alone decides the result, so a failure here is ignored.
     """
     left = LARGEST_ANSWER
     soon = asyncio.get_running_loop().time() + CLEARING

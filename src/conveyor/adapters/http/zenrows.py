@@ -1,4 +1,4 @@
-"""The ZenRows gateway over HTTP: one request for one page, and every fault a value."""
+"""The ZenRows gateway over HTTP: one request for one page. Every fault is a value."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,17 +18,21 @@ from conveyor.adapters.http.client.body import (
     BodyReader,
     BodyTooLarge,
 )
-from conveyor.adapters.http.client.connection import (
-    Connection,
+from conveyor.adapters.http.client.deadline import Deadlines
+from conveyor.adapters.http.client.pool import ConnectionPool
+from conveyor.adapters.http.client.resolver import CheckedResolver, Resolve, SystemResolver
+from conveyor.adapters.http.client.transport import (
+    HttpRequest,
+    HttpResponse,
     IncompleteResponse,
     NoResponse,
     NotConnected,
     ResponseStalled,
+    TransportFactory,
+    http_request,
+    own_headers,
+    server_of,
 )
-from conveyor.adapters.http.client.deadline import Deadlines
-from conveyor.adapters.http.client.pool import ServerPool, server
-from conveyor.adapters.http.client.request import fields
-from conveyor.adapters.http.client.request import request as request_of
 from conveyor.adapters.http.page_wire import Unsendable
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.content_coding import ACCEPTED, CorruptContent
@@ -39,7 +43,7 @@ from conveyor.ports.gateway import Page, PageRequest, Refusal
 
 DEADLINE = timedelta(seconds=190)  # the gateway itself gives up after some 181
 LARGEST_PROBLEM = 64 * 1024
-CHECK = 5.0  # seconds for a gateway to show that it answers
+CHECK = 5.0  # seconds for `check`
 
 CREDITS = b"x-request-credits"
 COST = b"x-request-cost"
@@ -61,25 +65,33 @@ class ZenrowsGateway:
         silence: timedelta = SILENCE,
         largest_body: int = LARGEST_BODY,
         connections: int,
+        transport: TransportFactory = ConnectionPool,
+        resolve: Resolve | None = None,
     ) -> None:
         bare, authorization = wire.separated(url)
         parts = urlsplit(bare)
-        self._server = server(parts)
+        self._server = server_of(parts)
         target = SplitResult("", "", parts.path or "/", parts.query, "").geturl()
         self._question = wire.question(target)
         self._keeps_headers = wire.keeps_headers(bare)
-        # Nothing else is sent: with custom headers on, all of it reaches the target.
-        self._lines = fields({"Host": self._server.named, "Accept-Encoding": ACCEPTED})
-        self._authorization = fields(authorization)
+        # No other header is sent by default: with `custom_headers` all of them reach the target.
+        own = {"Host": self._server.named, "Accept-Encoding": ACCEPTED}
+        self._own = own_headers(own)
+        self._with_authorization = own_headers(own | authorization) if authorization else None
         self._deadline = deadline.total_seconds()
         self._deadlines = Deadlines(self._deadline)
         self._silence = silence.total_seconds()
         self._largest = largest_body
         self._reading = BodyReader(largest=largest_body, silence=self._silence)
         self._connections = connections
+        self._opens = transport
+        self._system = SystemResolver()
+        self._resolve = resolve or self._system
 
     async def __aenter__(self) -> Self:
-        self._pool = ServerPool(self._server, connections=self._connections, wanted=WANTED)
+        # The operator chose the gateway: unlike a site, it may have any address.
+        lookup = CheckedResolver(None, self._resolve)
+        self._transport = self._opens(lookup, connections=self._connections, wanted=WANTED)
         return self
 
     async def __aexit__(
@@ -88,29 +100,27 @@ class ZenrowsGateway:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._pool.close()
+        await self._transport.close()
+        self._system.close()
 
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
         head = NO_HEAD
         limit = self._deadlines.begin()
         try:
-            asked = self._put(request)
-            answer = await self._pool.acquire()
+            answer = await self._transport.send(self._server, self._put(request))
             try:
-                answer.send(asked)
-                await answer.head()
                 head = _head_of(request, answer)
                 if 200 <= answer.status < 300:
                     return head.page(await self._reading.content(answer, spool))
                 return await self._judge(request, answer, head, spool)
             finally:
-                self._pool.release(answer)
+                answer.release()
         except asyncio.CancelledError:
             if not limit.is_why():
                 raise
             why = f"The gateway did not finish its answer within {self._deadline:g} seconds."
             return head.refusal("gateway_timeout", 504, why, HealthSignal.BROKEN)
-        except Unavailable:  # the spool has no room; what the page cost is spent all the same
+        except Unavailable:  # the spool has no room; the gateway has charged for the page
             return replace(head.refusal(*page_wire.NO_ROOM), storage_full=True)
         except BodyTooLarge:
             why = f"The page is larger than {self._largest} bytes."
@@ -134,17 +144,16 @@ class ZenrowsGateway:
             limit.lift()
 
     async def check(self) -> bool:
-        """Without a key a gateway refuses at once, and charges nobody."""
+        """Send a request without a key: a working gateway refuses it at once, free of charge."""
         try:
             async with asyncio.timeout(CHECK):
-                answer = await self._pool.acquire()
+                keyless = http_request("GET", self._question, self._own, {}, None)
+                answer = await self._transport.send(self._server, keyless)
                 try:
-                    answer.send(request_of("GET", self._question, self._lines, {}, None))
-                    await answer.head()
                     await self._reading.beginning(answer, LARGEST_PROBLEM)
                     return answer.status < 500
                 finally:
-                    self._pool.release(answer)
+                    answer.release()
         except (
             TimeoutError,
             NoResponse,
@@ -155,34 +164,36 @@ class ZenrowsGateway:
         ):
             return False
 
-    def _put(self, request: PageRequest) -> bytes:
+    def _put(self, request: PageRequest) -> HttpRequest:
         try:
             return self._written(request)
         except (ValueError, LookupError) as odd:
             raise Unsendable from odd
 
-    def _written(self, request: PageRequest) -> bytes:
+    def _written(self, request: PageRequest) -> HttpRequest:
         headers, content = page_wire.forwarded(request), None
         target = wire.address(self._question, request, headers)
-        own = self._lines
-        if self._authorization and not page_wire.has(headers, "authorization"):
-            own += self._authorization
+        own = self._own
+        if self._with_authorization and not page_wire.has(headers, "authorization"):
+            own = self._with_authorization
         if request.call_id and not headers and self._keeps_headers:
-            headers = {"X-Request-ID": request.call_id}  # no target can see it
+            headers = {
+                "X-Request-ID": request.call_id
+            }  # with no custom headers, the target does not see it
         if request.method == "POST" and request.body is not None:
             content, kind = page_wire.payload(request.body)
             if not page_wire.has(headers, "content-type"):
                 headers = {**headers, "Content-Type": kind}
-        return request_of(request.method, target, own, headers, content)
+        return http_request(request.method, target, own, headers, content)
 
     async def _judge(
         self,
         request: PageRequest,
-        answer: Connection,
+        answer: HttpResponse,
         head: "ResponseHead",
         spool: Callable[[], Spool],
     ) -> Page | Refusal:
-        """A status other than success: a refusal, unless the caller takes such pages."""
+        """Read a status other than success: a refusal, unless the caller accepts it as a page."""
         allowed = page_wire.is_allowed(request.params, answer.status)
         if allowed:
             body = await self._reading.content(answer, spool)
@@ -205,7 +216,7 @@ class ZenrowsGateway:
 
 
 class ResponseHead(NamedTuple):
-    """What the head of a response says besides its status: valid even if no body follows."""
+    """What the head of a response says besides its status; it counts even if the body fails."""
 
     charged: Spend = NOTHING
     named: str | None = None
@@ -231,7 +242,7 @@ class ResponseHead(NamedTuple):
 NO_HEAD = ResponseHead()
 
 
-def _head_of(request: PageRequest, answer: Connection) -> ResponseHead:
+def _head_of(request: PageRequest, answer: HttpResponse) -> ResponseHead:
     charged = wire.spend(answer.header(CREDITS), answer.header(COST))
     named = wire.request_id(answer.header(REQUEST_ID), request.key)
     return ResponseHead(charged, named, wire.limit(answer.header(LIMIT)))

@@ -1,4 +1,4 @@
-"""An HTTP/1.1 client for gateways, sites and webhooks.
+"""HTTP/1.1 clients for gateways, sites and webhooks: our own, and aiohttp behind the same seam.
 
 Conveyor has its own client because a page costs less CPU with it (decision 0021), and because it
 must know exactly what was sent and received:
@@ -17,6 +17,7 @@ must know exactly what was sent and received:
 - **Bounds.** Heads, buffered bytes, decompressed sizes, silences and whole calls are bounded. A
   connection that delivers faster than it is read is paused.
 
-`connection` is one connection, `pool` keeps connections, `resolver` checks addresses, `body` reads
-bodies, `request` encodes requests, and `deadline` bounds calls.
+`transport` is what the gateways see of a client, `connection` is one connection and `pool` keeps
+connections. `aiohttp_transport` does the same over aiohttp (decision 0044). `resolver` checks
+addresses, `body` reads bodies, and `deadline` bounds calls; these serve both clients.
 """

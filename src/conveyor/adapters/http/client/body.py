@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
-from conveyor.adapters.http.client.connection import Connection
+from conveyor.adapters.http.client.transport import HttpResponse
 from conveyor.domain.content_coding import decoder_for
 from conveyor.ports.bodies import Spool
 
-SILENCE = timedelta(seconds=60)  # without a byte, in the middle of a response
+SILENCE = timedelta(seconds=60)  # the longest pause in the middle of a response
 LARGEST_BODY = 50 * 1024 * 1024
 SMALL_BODY = 256 * 1024  # larger ones go to a spool
-WRAPPING = 64 * 1024  # what compression may add to a body that does not compress
+WRAPPING = 64 * 1024  # bytes that compression may add to an incompressible body
 PORTION = 64 * 1024  # bytes per read of a body that is not read at once
 
 CONTENT_ENCODING = b"content-encoding"
@@ -33,7 +33,8 @@ class BodyReader:
         self._largest, self._silence = largest, silence
         self._small = min(SMALL_BODY, largest)
 
-    async def content(self, answer: Connection, spool: Callable[[], Spool]) -> bytes | Spool:
+    async def content(self, answer: HttpResponse, spool: Callable[[], Spool]) -> bytes | Spool:
+        """The whole body, decompressed: in memory if it is small, else in a spool."""
         length = answer.length
         # The length of a compressed body says nothing about its decompressed size.
         if length == 0 or (length is not None and answer.header(CONTENT_ENCODING) is None):
@@ -43,7 +44,7 @@ class BodyReader:
                 return await answer.read(length, self._silence)
         return await self._gather(self.inflow(answer), spool)
 
-    def inflow(self, answer: Connection) -> "BodyStream":
+    def inflow(self, answer: HttpResponse) -> "BodyStream":
         return BodyStream(answer, most=self._largest + WRAPPING, silence=self._silence)
 
     async def _gather(self, inflow: "BodyStream", spool: Callable[[], Spool]) -> bytes | Spool:
@@ -71,7 +72,7 @@ class BodyReader:
             raise
         return room
 
-    async def beginning(self, answer: Connection, most: int) -> bytes:
+    async def beginning(self, answer: HttpResponse, most: int) -> bytes:
         """At least `most` bytes of a body, or all of it."""
         inflow, pieces, size = self.inflow(answer), [], 0
         while size < most and (piece := await inflow.chunk()):
@@ -88,7 +89,7 @@ class BodyStream:
 
     __slots__ = ("_answer", "_came", "_decoder", "_most", "_pieces", "_silence")
 
-    def __init__(self, answer: Connection, *, most: int, silence: float) -> None:
+    def __init__(self, answer: HttpResponse, *, most: int, silence: float) -> None:
         self._answer = answer
         self._decoder = decoder_for([answer.header(CONTENT_ENCODING) or ""])
         self._most, self._silence = most, silence
@@ -108,5 +109,5 @@ class BodyStream:
         chunk = await self._answer.read(PORTION, self._silence)
         self._came += len(chunk)
         if self._came > self._most:
-            raise BodyTooLarge  # whatever its decompressed size
+            raise BodyTooLarge  # more on the wire than any allowed body takes, compressed or not
         return chunk

@@ -10,34 +10,28 @@ from typing import Protocol, cast
 
 import httptools
 
-# The headers of targets are passed on, and some are long.
-LONGEST_HEADER = 64 * 1024
-MOST_HEADERS = 1024
-LONGEST_HEAD = 256 * 1024  # also for later bytes without body, such as trailers
-MOST_BUFFERED = 256 * 1024  # not read yet; with more, the socket is not read
+from conveyor.adapters.http.client.transport import (
+    LISTS,
+    LONGEST_HEAD,
+    LONGEST_HEADER,
+    MOST_BUFFERED,
+    MOST_HEADERS,
+    HttpRequest,
+    IncompleteResponse,
+    NoResponse,
+    ResponseStalled,
+    Server,
+    header_lines,
+)
 
-LISTS = frozenset({b"content-encoding", b"transfer-encoding"})  # may come in several headers
-FRAMING = LISTS | {b"content-length"}
 WITHOUT_BODY = frozenset({204, 304})
 
 
-class NoResponse(Exception):
-    """No response. The text says why, without quoting the system: an address may hold the key."""
-
-
-class NotConnected(NoResponse):
-    """No connection could be made: no address, refused, or not in time."""
-
-
-class IncompleteResponse(Exception):
-    """A response began, and was cut short or cannot be parsed."""
-
-
-class ResponseStalled(Exception):
-    """A response began, and nothing more arrived for too long."""
-
-
 class ConnectionOwner(Protocol):
+    def release(self, connection: "Connection") -> None:
+        """Called when an exchange is over."""
+        ...
+
     def closed(self, connection: "Connection") -> None:
         """Called when the connection is closed, by either side."""
         ...
@@ -74,11 +68,13 @@ class Connection(asyncio.Protocol):
         "_whole",
         "length",
         "rested",
+        "server",
         "status",
     )
 
-    def __init__(self, owner: ConnectionOwner, wanted: frozenset[bytes]) -> None:
-        self._owner, self._wanted = owner, wanted | FRAMING
+    def __init__(self, owner: ConnectionOwner, server: Server, wanted: frozenset[bytes]) -> None:
+        self._owner, self._wanted = owner, wanted
+        self.server = server
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
         # Targets send odd bytes in their headers; a strict parser would lose their pages.
@@ -95,12 +91,12 @@ class Connection(asyncio.Protocol):
 
     # For the caller.
 
-    def send(self, request: bytes) -> None:
+    def send(self, request: HttpRequest) -> None:
         """Send a request. What arrives from now on is its response."""
         self._begin()
         self._asked = True
         if not self._transport.is_closing():  # else `head` raises
-            self._transport.write(request)
+            self._transport.write(encoded(request))
 
     async def head(self) -> None:
         """Wait for the status and the headers. Raises `NoResponse`."""
@@ -110,15 +106,10 @@ class Connection(asyncio.Protocol):
             raise self._error or NoResponse
 
     def header(self, name: bytes) -> str | None:
-        """One of the wanted headers, by its name in lower case; the first of several."""
         value = self._headers.get(name)
-        return None if value is None else value.strip().decode("ascii", "replace")
+        return None if value is None else value.strip().decode(errors="replace")
 
     async def read(self, enough: int, silence: float) -> bytes:
-        """At least `enough` bytes of the body, or all that is left; nothing at its end.
-
-        Raises `IncompleteResponse`, or `ResponseStalled` if nothing arrives for `silence` seconds.
-        """
         if self._size < enough and not self._whole and self._error is None:
             await self._listen(min(enough, MOST_BUFFERED), silence)
         if self._error is not None and not self._whole:
@@ -127,8 +118,15 @@ class Connection(asyncio.Protocol):
         self._resume()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def release(self) -> None:
+        self._owner.release(self)
+
     def finish(self) -> bool:
-        """End this exchange. Return whether the connection can be used for another."""
+        """End this exchange. Return whether the connection can be used for another.
+
+        A server may respond before it has read the request: the rest of a request that is still
+        buffered would precede the next one.
+        """
         self._asked = False
         self._pieces = []
         self._resume()
@@ -164,11 +162,14 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._break_off()
+        # Bytes that bring no body are heads, interim responses, trailers or chunk extensions. A
+        # server could send them for ever.
         self._bound(0 if self._size > size else len(data))
         self._wake()
 
     def eof_received(self) -> None:
         self._keeps = False
+        # An orderly end completes a body without a length. A reset comes without this call.
         if self._headed and self._until_close and self._error is None:
             self._whole = True
             self._wake()
@@ -193,11 +194,10 @@ class Connection(asyncio.Protocol):
         name = name.strip().lower()  # the parser accepts `Content-Length : 1` as well
         if name not in self._wanted or self._headed:  # trailers are ignored
             return
-        if name in self._headers:
-            if name in LISTS:
-                self._headers[name] += b"," + value
-        else:
+        if name not in self._headers:
             self._headers[name] = value
+        elif name in LISTS:
+            self._headers[name] += b"," + value
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def _bound(self, barren: int) -> None:
-        """Limit what is buffered of a response."""
+        """Limit what a response makes us buffer or parse."""
         self._barren = self._barren + barren if barren else 0
         if self._whole:
             return
@@ -267,7 +267,7 @@ class Connection(asyncio.Protocol):
         if self._whole or self._error is not None or (self._headed and self._size >= self._enough):
             waiter.set_result(None)
         else:
-            self._heard = self._loop.time()
+            self._heard = self._loop.time()  # not enough yet, but the server is not silent
 
     async def _wait(self, enough: int) -> None:
         if self._error is not None:
@@ -301,3 +301,14 @@ def _why(lost: Exception | None) -> str:
     if isinstance(lost, OSError) and lost.errno:
         return os.strerror(lost.errno)
     return "the connection was closed first"
+
+
+def encoded(request: HttpRequest) -> bytes:
+    """A request as HTTP/1.1 bytes."""
+    method, target, own, headers, content = request
+    lines = header_lines(headers) if headers else ""
+    head = f"{method} {target} HTTP/1.1\r\n{own.lines}{lines}"
+    if content is None and method == "GET":
+        return f"{head}\r\n".encode()
+    content = content or b""
+    return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content

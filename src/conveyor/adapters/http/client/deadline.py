@@ -6,7 +6,8 @@ import asyncio
 class Deadlines:
     """Deadlines of one length for many calls, with one timer: the oldest ends first.
 
-    A timer for each call was a twentieth of the CPU of a page, `asyncio.timeout` three times that.
+    All deadlines have the same length, so they expire in the order in which they began. A timer for
+    each call took a twentieth of the CPU time of a page, and `asyncio.timeout` three times that.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -47,7 +48,7 @@ class Deadline:
         self._was_cancelled = False
 
     def is_why(self) -> bool:
-        """Whether this deadline alone cancelled the task."""
+        """Whether this deadline alone cancelled the task, so that the task may go on."""
         return self._was_cancelled and self._task.uncancel() == 0
 
     def lift(self) -> None:

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from conveyor.adapters.http.client.connection import NotConnected
+from conveyor.adapters.http.client.transport import NotConnected
 from conveyor.adapters.http.expiring_cache import CacheEntry, ExpiringCache
 from conveyor.adapters.http.page_wire import Denied
 from conveyor.domain.public_address import Reach, parsed
@@ -20,32 +20,30 @@ Resolve = Callable[[str], Awaitable[Sequence[str]]]
 class CheckedResolver:
     """Addresses in canonical form: connecting to one does not look up the name a second time.
 
-    Every address of a name must be within reach. Otherwise a name that alternates between a
-    public and a private address would get through.
+    Every address of a name must be within `reach`; without one, any address will do. If one
+    permitted address were enough, a name with a public and a private address would get through.
     """
 
-    def __init__(self, reach: Reach, resolve: Resolve) -> None:
+    def __init__(self, reach: Reach | None, resolve: Resolve) -> None:
         self._reach, self._resolve = reach, resolve
-        self._known: ExpiringCache[str, tuple[str, ...]] = ExpiringCache(
-            self._find, room=MOST_HOSTS
-        )
+        self._known: ExpiringCache[str, list[str]] = ExpiringCache(self._find, room=MOST_HOSTS)
 
-    async def addresses(self, host: str) -> Sequence[str]:
-        """At least one. Raises `Denied` and `NotConnected`."""
+    async def addresses(self, host: str) -> list[str]:
+        """At least one, in the order to try them. Raises `Denied` and `NotConnected`."""
         addresses = await self._known.of(host)
         if not addresses:
             raise NotConnected("its host has no address")
-        if not self._reach.permits_all(map(parsed, addresses)):
+        if self._reach and not self._reach.permits_all(map(parsed, addresses)):
             # Without the address, which would disclose our network to callers.
             raise Denied("target_not_allowed", 403, "The address of the page's host is not public.")
         return addresses
 
-    async def _find(self, host: str) -> CacheEntry[tuple[str, ...]]:
+    async def _find(self, host: str) -> CacheEntry[list[str]]:
         try:
-            return CacheEntry((str(parsed(host)),), TRUSTED_FOR)
+            return CacheEntry([str(parsed(host))], TRUSTED_FOR)
         except ValueError:
             named = await self._resolve(host)
-            return CacheEntry(tuple(str(parsed(one)) for one in named), TRUSTED_FOR)
+            return CacheEntry([str(parsed(one)) for one in named], TRUSTED_FOR)
 
 
 class SystemResolver:
