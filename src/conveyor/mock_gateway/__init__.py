@@ -1,7 +1,7 @@
 """A mock of the ZenRows gateway over real HTTP: `conveyor mock-gateway`, `conveyor dev`, the demo.
 
-The first label of the target's host alone selects the response: `https://flaky.example/a?fails=2`
-is flaky, whatever its path. The target's query holds options. Any other host returns a page.
+The first label of the target's host selects the response: `https://flaky.example/a?fails=2` is
+flaky, whatever its path. The target's query holds options. Any other host returns a page.
 
     ok          a page that shows the request (never the key); `size=` bytes, 2048 by default;
                 JSON, Markdown or text when the parameters ask for it
@@ -25,7 +25,7 @@ is flaky, whatever its path. The target's query holds options. Any other host re
     stuck       half a page, then silence (with `chunked=1`, after a chunk)
     rubbish     bytes that are not HTTP        hang        no response, ever
 
-Each response has an `X-Request-Id` of its own; a page shows the id of its request.
+Each response has a new `X-Request-Id`; a page shows the id of its request.
 A request without a key gets 401 AUTH001, one without a target 400 REQS004. `GET /_mock/stats`
 returns the counters and `POST /_mock/reset` sets them to zero. `POST
 /_mock/refuse?key=…&as=nocredits` refuses every call of a key as that target would, until

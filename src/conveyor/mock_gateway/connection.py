@@ -46,7 +46,7 @@ class MockResponse(NamedTuple):
 
 
 class Load:
-    """Counters of calls: all, in flight, most in flight. They count for the load above as well."""
+    """Counters of calls: all, in flight, most in flight. A call also counts for `above`."""
 
     __slots__ = ("_above", "calls", "in_flight", "most_in_flight")
 
@@ -67,7 +67,7 @@ class Load:
             self._above.leave()
 
     def forget(self) -> None:
-        """Set the counters to zero, but for the calls in flight."""
+        """Set the counters to zero, except for calls in flight, which will still leave."""
         self.calls, self.most_in_flight = 0, self.in_flight
 
 

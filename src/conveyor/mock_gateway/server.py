@@ -37,8 +37,10 @@ async def serve(host: str, port: int, announce: Callable[[str], None] | None = N
 
 
 class MockGateway:
-    """The mock, on a port of its own. It refuses a key more than `concurrency` calls at once, and
-    states that limit in the headers of every response if `tells`.
+    """The mock on one port.
+
+    A key may have `concurrency` calls at once; further calls are refused. With `tells`, every
+    response states that limit in its headers.
     """
 
     def __init__(
@@ -192,5 +194,5 @@ class MockGateway:
 
 @lru_cache(maxsize=1024)
 def hashed_key(key: str) -> str:
-    """The name of a key in the counters."""
+    """The name of a key in the counters, which are public: it must not reveal the key."""
     return sha256(key.encode()).hexdigest()[:16]

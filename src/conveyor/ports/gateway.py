@@ -21,28 +21,27 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     params: Mapping[str, str] = {}
     headers: Mapping[str, str] = {}
     body: str | None = None  # JSON text, as the caller gave it
-    call_id: str = ""  # of this very call; the target must not see it
+    call_id: str = ""  # unique for each call; the target must not see it
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Content, to be kept as the result."""
+    """Content, to be stored as the result."""
 
     content: bytes | Spool
-    content_type: str | None = None  # of a gateway that hands on what sites say (`media.label`)
+    content_type: str | None = None  # as the site labelled it (`media.label`), if that is known
     spend: Spend = NOTHING
-    gateway_request_id: str | None = None  # what the gateway itself calls the call
-    limit: int | None = None  # of calls at once, as the gateway tells it for the key
-    signal: HealthSignal = (
-        HealthSignal.ALIVE
-    )  # none for a 5xx that the caller asked for: it may be the gateway's own
+    gateway_request_id: str | None = None  # the gateway's own id of the call
+    limit: int | None = None  # of calls at once, as the gateway states it for the key
+    # NONE for a 5xx that the caller accepts as a page: it may be the gateway's own.
+    signal: HealthSignal = HealthSignal.ALIVE
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Anything but content.
+    """Any outcome but a page.
 
-    `problem` is the whole answer, with the gateway's id of the call if there is one. `ruling` says
-    what the refusal means for its task: each gateway reads its own codes. With `storage_full` a page
-    came and could not be stored.
+    `problem` is the problem document, with the gateway's id of the call if there is one. `ruling`
+    says what the refusal means for its task; each gateway interprets its own codes. `storage_full`
+    means that a page arrived and could not be stored.
     """
 
     status: int
@@ -58,18 +57,24 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 class Gateway(Protocol):
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
-        """Fetch one page. Expected failures are values: no answer is `gateway_unreachable`, no
-        answer in time `gateway_timeout`, an answer cut short or unreadable `gateway_garbled`, a
-        body over the cap `body_too_large`, a request that cannot be put on the wire
-        `request_unsendable`, a page that the spool has no room for `storage_full` with what the
-        page cost. Content past a few hundred kilobytes goes to a spool, so memory does
-        not grow with the page. Spools of pages not returned are discarded. The `signal` of an answer
-        says what it tells about the gateway itself.
+        """Fetch one page, with one request. Expected failures are values, by code:
+
+        - `gateway_unreachable`: no response;
+        - `gateway_timeout`: none within the deadline, or it stalled;
+        - `gateway_garbled`: cut short, or it cannot be decoded;
+        - `body_too_large`: a body over the limit;
+        - `request_unsendable`: the request cannot be written as HTTP;
+        - `storage_full`: the spool has no room. `spend` still holds what the page cost.
+
+        Content over a few hundred kilobytes goes to a spool, so memory does not grow with the page.
+        The gateway discards the spools of pages that it does not return. `signal` says what the
+        call shows about the health of the gateway itself.
         """
         ...
 
     async def check(self) -> bool:
-        """Whether the gateway answers a request that concerns no key and no target, within some
-        seconds. It costs nothing, and never raises.
+        """Whether the gateway responds within seconds to a request without a key and a target.
+
+        It costs nothing, and never raises.
         """
         ...

@@ -1,4 +1,4 @@
-"""A cache whose entries expire, and that looks each key up once for all who wait for it."""
+"""A cache whose entries expire. Concurrent callers of one key share one lookup."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable

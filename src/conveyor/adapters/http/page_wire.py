@@ -1,5 +1,5 @@
-"""The wire of a page, whichever gateway fetches it: the caller's headers and body, what statuses
-are pages, how long to wait, and refusals in our words.
+"""What all gateways share, without I/O: headers and bodies of callers, `Retry-After`, statuses that
+count as pages, and refusals that Conveyor words itself.
 """
 
 import math
@@ -21,7 +21,7 @@ from conveyor.ports.gateway import PageRequest, Refusal
 LONGEST_WAIT = timedelta(hours=1)
 NO_ROOM = ("storage_full", 503, "There is no room on the disk to store the page.")
 
-# Codes that Conveyor gives itself, whichever gateway is used.
+# Codes that Conveyor itself gives, with any gateway.
 OWN_CODES: dict[str, Ruling] = {
     "gateway_unreachable": retry(FailureReason.GATEWAY_ERROR),
     "gateway_timeout": retry(FailureReason.TIMEOUT),
@@ -30,8 +30,8 @@ OWN_CODES: dict[str, Ruling] = {
     "worker_lost": fail(FailureReason.OTHER),
 }
 
-# Headers of one hop, and what this hop must decide for itself: a body in an encoding that
-# the caller's browser knows and this program does not would be lost.
+# Headers of one hop, and those that the gateway must set itself. A caller's Accept-Encoding, for
+# example, could ask for a coding that Conveyor does not decode.
 OWN_HEADERS = frozenset(
     {
         "accept-encoding",
@@ -52,11 +52,11 @@ OWN_HEADERS = frozenset(
 
 
 class Unsendable(Exception):
-    """A request that cannot be put on the wire."""
+    """A request that cannot be written as HTTP."""
 
 
 class Denied(Exception):
-    """A page that is not fetched, or not now: as a refusal has it."""
+    """A page that must not be fetched, or not now; the fields are those of its refusal."""
 
     def __init__(self, code: str, status: int, detail: str, wait: float | None = None) -> None:
         super().__init__(detail)
@@ -65,27 +65,30 @@ class Denied(Exception):
 
 
 def forwarded(request: PageRequest) -> Mapping[str, str]:
-    """The caller's headers that travel on to the target; those of the request win."""
+    """The caller's headers for the target. Those of the request override those of the job."""
     stored = _stored_headers(request.params.get(HEADERS))
     return _allowed({**stored, **request.headers}) if request.headers else stored
 
 
 def payload(body: str) -> tuple[bytes, str]:
-    """What is posted, and its type: a JSON string is a form already written, the rest is JSON."""
+    """The body to post and its type: a JSON string holds an encoded form, anything else is JSON."""
     if body.lstrip().startswith('"'):
         return msgspec.json.decode(body, type=str).encode(), "application/x-www-form-urlencoded"
     return body.encode(), "application/json"
 
 
 def has(headers: Mapping[str, str], lower: str) -> bool:
-    """Whether a header is among these, by its name in small letters."""
+    """Whether a header is among these, by its name in lower case."""
     return any(name.lower() == lower for name in headers)
 
 
 def retry_after(
     text: str | None, date: str | None, *, longest: timedelta = LONGEST_WAIT
 ) -> timedelta | None:
-    """How long to wait, at most so long; a point in time counts from the answer's own `Date`."""
+    """The wait that `Retry-After` asks for, at most `longest`.
+
+    A point in time counts from the response's own `Date`, because clocks differ.
+    """
     seconds = _seconds(text, date) if text else None
     if seconds is None or math.isnan(seconds):
         return None
@@ -93,7 +96,7 @@ def retry_after(
 
 
 def is_allowed(params: Mapping[str, str], status: int) -> bool:
-    """Whether the caller takes pages of this status; a redirect of the gateway is never one."""
+    """Whether the caller accepts this status as a page; a redirect of the gateway never is one."""
     if 300 <= status < 400:
         return False
     if params.get("original_status") == "true":
@@ -111,7 +114,7 @@ def synthesised(
     signal: HealthSignal = HealthSignal.ALIVE,
     ruling: Ruling | None = None,
 ) -> Refusal:
-    """A refusal in our words, with the ruling of its code if that is one of ours."""
+    """A refusal that Conveyor words itself, with the ruling of its code if that is one of ours."""
     document = problem(status=status, code=code, detail=detail, gateway_request_id=named)
     return Refusal(
         status=status,
@@ -125,7 +128,7 @@ def synthesised(
 
 
 def later(refusal: Refusal, wait: timedelta | None) -> Refusal:
-    """The refusal, with how long to wait."""
+    """The refusal, with a wait before the next attempt."""
     return refusal if wait is None else msgspec.structs.replace(refusal, retry_after=wait)
 
 

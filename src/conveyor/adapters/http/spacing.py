@@ -1,20 +1,20 @@
-"""How far apart calls to one host begin, and hosts that asked to be left alone."""
+"""Rate limits of hosts: the delay between calls to one host, and holds after 429 or 503."""
 
 import asyncio
 
 from conveyor.adapters.http.page_wire import Denied
 
-PATIENCE = 2.0  # seconds that a page waits for its turn here; for longer it goes back
-LONGEST_TURN = 30.0  # the same once it is on its way; what was asked for it so far is lost then
-LONGEST_REST = 900.0  # seconds after which a page that went back comes again at the latest
-LONGEST_HOLD = 300.0  # seconds for which a host is left alone at the most
-LEAST_STEP = 0.01  # seconds between two pages that went back, so that they do not return as one
-QUIET = 10.0  # seconds without a call after which nobody is thought to come back to a host
-MOST_HOSTS = 10_000  # of which it is known when they may be called next
+PATIENCE = 2.0  # seconds that a page waits for its turn; for a longer wait it is postponed
+LONGEST_TURN = 30.0  # the same after a first request, whose response a postponement loses
+LONGEST_REST = 900.0  # seconds for which a page is postponed at most
+LONGEST_HOLD = 300.0  # seconds without calls to a host at most, whatever it asks for
+LEAST_STEP = 0.01  # seconds between postponed pages, so that they do not return all at once
+QUIET = 10.0  # seconds without a call after which no postponed page is expected any more
+MOST_HOSTS = 10_000  # whose next call time is kept
 
 
 class Host:
-    """When the next call may begin, and until when pages were told to stay away."""
+    """When the next call may begin, and when the next postponed page is to return."""
 
     __slots__ = ("busy_until", "next_at")
 
@@ -23,10 +23,11 @@ class Host:
 
 
 class Spacing:
-    """Turns for hosts, each by itself; hosts that were called longest ago are forgotten first.
+    """Call times of hosts, each by itself. Hosts that were called longest ago are forgotten first.
 
-    A page waits here only for a moment, for it keeps a place meanwhile that others could use. It is
-    sent back with a time to return, such that those who return come one after the other.
+    A page that waits here holds a place that pages of other hosts could use. So it waits up to
+    `PATIENCE` and is postponed otherwise. Each postponed page gets the next free time of its host,
+    so that they return one after the other.
     """
 
     def __init__(self, delay: float) -> None:
@@ -35,13 +36,13 @@ class Spacing:
         self._hosts: dict[str, Host] = {}
 
     def admit(self, name: str) -> None:
-        """Whether it is a host's turn soon. Raises `Denied` with the time to come back after."""
+        """Check that a host's turn is soon. Raises `Denied` with the time to return after."""
         host, now = self._hosts.get(name), self._loop.time()
         if host is not None and host.next_at > now + PATIENCE:
             raise self._later(host, now)
 
     async def turn(self, name: str) -> None:
-        """Wait for a turn. Raises `Denied` when a host is left alone for longer than that takes."""
+        """Wait for a turn, and take it. Raises `Denied` if the wait would be too long."""
         if not self._delay and name not in self._hosts:
             return
         host, now = self._known(name), self._loop.time()
@@ -55,7 +56,7 @@ class Spacing:
             await asyncio.sleep(start - now)
 
     def hold(self, name: str, seconds: float) -> None:
-        """Leave a host alone for a while."""
+        """Start no call to a host for a while."""
         until = self._loop.time() + min(seconds, LONGEST_HOLD)
         host = self._known(name)
         host.next_at = max(host.next_at, until)
@@ -64,13 +65,13 @@ class Spacing:
         turn = max(host.busy_until, host.next_at)
         host.busy_until = turn + max(self._delay, LEAST_STEP)
         wait = turn - now
-        if wait > LONGEST_REST:  # a longer queue comes back spread over the last half of that
+        if wait > LONGEST_REST:  # spread the rest of a longer queue over the last half of that time
             wait = LONGEST_REST / 2 + wait % (LONGEST_REST / 2)
         return Denied("host_resting", 429, "The page's host is called again later.", wait)
 
     def _known(self, name: str) -> Host:
         host = self._hosts.pop(name, None) or Host()
-        self._hosts[name] = host  # the latest is last
+        self._hosts[name] = host  # moved to the end: the first is the one called longest ago
         if len(self._hosts) > MOST_HOSTS:
             del self._hosts[next(iter(self._hosts))]
         return host

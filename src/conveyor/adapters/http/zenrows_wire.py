@@ -1,5 +1,6 @@
-"""ZenRows' wire without the I/O: how a request is put, and what an answer's headers and
-problem documents mean. The key is in every request and may be in no problem.
+"""The protocol of ZenRows, without I/O: addresses of requests, headers and problem documents.
+
+The key is in every request. It must not appear in a problem, so it is redacted there.
 """
 
 import re
@@ -23,15 +24,15 @@ MOST_DOLLARS = 10_000
 EXCERPT = 200
 REQUEST_ID = re.compile(r"[!-~]{1,128}")  # printable, without spaces
 REDACTED = "***"
-SHORTEST_SECRET = 6  # a shorter key is for trying things out, and part of many words
-DEEPEST = 16  # a problem nested deeper is not told further
+SHORTEST_SECRET = 6  # a shorter key is a test key, and occurs in ordinary words
+DEEPEST = 16  # levels of a problem; what is nested deeper is redacted
 QUOTED = {code: quote(chr(code), "") for code in range(128)}
 
 
 def separated(url: str) -> tuple[str, dict[str, str]]:
-    """The gateway's address without the name and password in it, and the header they make.
+    """The gateway's URL without user and password, and the `Authorization` header that they make.
 
-    A driver that is left to make it refuses a request that brings an `Authorization` of its own.
+    A caller's own `Authorization` header replaces it.
     """
     parts = urlsplit(url)
     told, _, host = parts.netloc.rpartition("@")
@@ -44,48 +45,48 @@ def separated(url: str) -> tuple[str, dict[str, str]]:
 
 
 def question(url: str) -> str:
-    """The gateway's address up to the key."""
+    """The gateway's URL up to the key."""
     return f"{url}{'&' if '?' in url else '?'}apikey="
 
 
 def address(asked: str, request: PageRequest, headers: Mapping[str, str]) -> str:
-    """The whole address of a request, quoted for the wire."""
+    """The target of a request, with its query percent-encoded."""
     settings = _settings(tuple(request.params.items()))
     marked = f"&{HEADERS}=true" if headers else ""
     return f"{asked}{_quoted_key(request.key)}&url={quoted(request.url)}{settings}{marked}"
 
 
 def quoted(text: str) -> str:
-    """Fit to be a value in a query. Most is ASCII, for which a table takes half of the time."""
+    """Percent-encode a value of a query. For ASCII a table takes half of the time of `quote`."""
     return text.translate(QUOTED) if text.isascii() else quote(text, "")
 
 
 def keeps_headers(url: str) -> bool:
-    """Whether the gateway passes no headers on by itself; one may be told to, in its address."""
+    """Whether the gateway forwards no headers: its URL may set `custom_headers` for all calls."""
     return HEADERS not in dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
 
 
 def request_id(text: str | None, key: str) -> str | None:
-    """What the gateway calls a call, if that is fit to be kept."""
+    """The gateway's id of a call, if it can be stored."""
     return _hidden(text, key) if text and REQUEST_ID.fullmatch(text) else None
 
 
 @lru_cache(maxsize=1024)
 def spend(credit: str | None, cost: str | None) -> Spend:
-    """What an answer says it cost. What makes no sense counts as nothing."""
+    """The cost that a response states; a malformed one counts as nothing."""
     charged = Spend(_credits(credit), _nanos(cost))
     return charged if charged != NOTHING else NOTHING
 
 
 def limit(text: str | None) -> int | None:
-    """How many calls a key may have at once, if that is told and makes sense."""
+    """How many calls a key may have at once, if the response states it."""
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 7):
         return None
     return int(text) or None
 
 
 def gateway_problem(body: bytes) -> dict[str, object] | None:
-    """The gateway's own problem, when a body is one."""
+    """The gateway's own problem document, if a body is one."""
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
@@ -96,7 +97,7 @@ def gateway_problem(body: bytes) -> dict[str, object] | None:
 def refusal(
     document: dict[str, object], status: int, key: str, *, named: str | None = None
 ) -> Refusal:
-    """A refusal in the gateway's own words, but for the key; `named` is its id of the call."""
+    """A refusal with the gateway's own problem, the key redacted; `named` is its id of the call."""
     clean = {_hidden(name, key): _scrubbed(member, key) for name, member in document.items()}
     said = clean.get("code")
     code = said if isinstance(said, str) else f"http_{status}"
@@ -111,7 +112,7 @@ def refusal(
 
 
 def wordless(body: bytes, status: int, key: str, *, named: str | None = None) -> Refusal:
-    """A refusal that came without a problem document: ours says what came instead."""
+    """A refusal without a problem document: ours has an excerpt of the body instead."""
     text = " ".join(body.decode(errors="replace").split())
     excerpt = _hidden(text, key)[:EXCERPT]
     said = f": {excerpt}" if excerpt else ", with nothing to say"
@@ -125,7 +126,7 @@ def _quoted_key(key: str) -> str:
     return quote(key, "")
 
 
-# A job's tasks share their parameters: their part of the address is made once.
+# A job's tasks share their parameters: their part of the address is encoded once.
 @lru_cache(maxsize=256)
 def _settings(params: tuple[tuple[str, str], ...]) -> str:
     return "".join(
