@@ -287,7 +287,7 @@ def test_leaving_ends_the_iterators_that_are_open(
             next(iterator)
     assert [record.getMessage() for record in caplog.records] == []
     for iterator in opened:
-        with pytest.raises(RuntimeError, match="left"):
+        with pytest.raises(RuntimeError, match="closed"):
             next(iterator)
     assert "conveyor" not in {thread.name for thread in threading.enumerate()}
     with Conveyor(running.url, KEY) as client:

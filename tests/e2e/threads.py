@@ -18,8 +18,7 @@ class InThreads:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._client, name)
-        of_class = getattr(Conveyor, name)
-        iterates = inspect.isasyncgenfunction(inspect.unwrap(of_class))
+        iterates = inspect.isgeneratorfunction(getattr(Conveyor, name))
 
         def iterate(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
             return _stepped(method(*args, **kwargs))

@@ -1,6 +1,6 @@
 """The Python client of Conveyor, and of any service that speaks the same API.
 
-`AsyncConveyor` for programs with an event loop, `Conveyor` for those without.
+`AsyncConveyor` is for programs with an event loop, `Conveyor` for programs without one.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -82,7 +82,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load `AsyncConveyor` when it is asked for: aiohttp costs programs without a loop 0.2 s."""
+    """Import `AsyncConveyor` when it is used: aiohttp adds 0.2 s to the start of a program."""
     if name != "AsyncConveyor":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from conveyor.client.asynchronous import AsyncConveyor  # noqa: PLC0415

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 import aiohttp
 from yarl import URL
@@ -13,48 +13,36 @@ from conveyor.client.calls import DEFAULT_URL, Calls
 from conveyor.client.errors import UnreachableError
 from conveyor.client.transport import (
     CHUNK,
-    OnOutage,
-    Patience,
+    ClientOptions,
     Request,
     Response,
-    Sendings,
+    SendCount,
     Transport,
 )
 
 T = TypeVar("T")
 
 CONNECTIONS = 100
-NOT_OPEN = "the client is not open: use it as a context"
+NOT_OPEN = "the client must be open: use it as a context manager"
 
 
 class AsyncConveyor(Calls):
-    """A service, and a key to it; use it as a context. One is enough for many calls at once.
+    """The client of a service for programs with an event loop; use it as a context manager.
 
-    Calls are repeated after 429, 502, 503, 504 and broken connections, as `patience` says; a call
-    that creates something carries an idempotency key, so that nothing is done twice. `on_outage`
-    is called before every repetition, and with None when the service answers again.
+    One client can make many calls at the same time. A call is repeated after 429, 502, 503, 504 and
+    broken connections, within the bounds of `patience`; a call that creates something carries an
+    idempotency key, so that nothing is created twice. `on_outage` is called before every
+    repetition, and with None when the service answers again.
     """
 
     def __init__(
         self,
         base_url: str = DEFAULT_URL,
         api_key: str | None = None,
-        *,
-        timeout: float = 60.0,
-        patience: Patience | None = None,
-        on_outage: OnOutage | None = None,
+        **options: Unpack[ClientOptions],
     ) -> None:
         self._network = AiohttpNetwork(base_url)
-        super().__init__(
-            Transport(
-                base_url,
-                api_key,
-                self._network,
-                timeout=timeout,
-                patience=patience,
-                on_outage=on_outage,
-            )
-        )
+        super().__init__(Transport(base_url, api_key, self._network, **options))
 
     async def __aenter__(self) -> Self:
         await self._network.open()
@@ -70,7 +58,7 @@ class AsyncConveyor(Calls):
 
 
 class AiohttpNetwork:
-    """A pool of connections, and a task group for what is fetched in the background."""
+    """A connection pool, and a task group that fetches bodies ahead."""
 
     def __init__(self, base: str) -> None:
         self._base = base
@@ -89,7 +77,7 @@ class AiohttpNetwork:
             task.cancel()
         group, self._group = self._group, None
         session, self._session = self._session, None
-        # The caller's error is not passed to the group, which would wrap it.
+        # The caller's error is not passed on: the group would wrap it in an exception group.
         await group.__aexit__(None, None, None) if group else None
         await session.close() if session else None
 
@@ -120,8 +108,8 @@ class AiohttpNetwork:
             data=request.body,
             headers=request.headers,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=seconds, sock_read=seconds),
-            middlewares=(_counted(request.sendings),) if request.sendings else (),
-            allow_redirects=False,  # the key is for this service alone
+            middlewares=(_counted(request.send_count),) if request.send_count else (),
+            allow_redirects=False,  # the API key must not reach another host
         )
         with self._network_errors():
             response = await requested.__aenter__()
@@ -183,18 +171,18 @@ class _Response:
             try:
                 with self._network_errors():
                     line = await self._response.content.readline()
-            except ValueError as error:  # the library's error for a line without end
+            except ValueError as error:  # aiohttp raises it for a line above its limit
                 raise UnreachableError(f"a line of the response is too long: {error}") from error
             if not line:
                 return
             yield line
 
 
-def _counted(sendings: Sendings) -> aiohttp.ClientMiddlewareType:
+def _counted(send_count: SendCount) -> aiohttp.ClientMiddlewareType:
     async def send(
         request: aiohttp.ClientRequest, send_on: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        sendings.times += 1
+        send_count.times += 1
         return await send_on(request)
 
     return send

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
+from typing import TypeVar, Unpack, cast
 
 import msgspec
 
@@ -12,14 +13,15 @@ from conveyor.client import results as result_pages
 from conveyor.client.chunks import Chunk, Tasks, chunked, key_of
 from conveyor.client.errors import ApiError, NotFoundError, Problem, UnfinishedError
 from conveyor.client.events import Following
-from conveyor.client.exports import OnReceived, completed_export, download, export_state
 from conveyor.client.models import (
     Added,
     Attempt,
     BadRow,
-    Column,
+    FileFormat,
+    FileJobOptions,
     History,
     Job,
+    JobOptions,
     JobPage,
     Progress,
     Rerun,
@@ -30,13 +32,24 @@ from conveyor.client.models import (
     TaskResult,
     latest_run,
 )
-from conveyor.client.results import content_of
-from conveyor.client.transport import Query, Sendings, Transport, decoded, is_whole, of_run, path_of
-from conveyor.client.uploads import Csv, File, OnSent, bad_rows, spec_of, upload
+from conveyor.client.results import OnReceived, completed_export, content_of, download, export_state
+from conveyor.client.transport import (
+    Query,
+    SendCount,
+    Transport,
+    decoded,
+    is_complete,
+    of_run,
+    path_of,
+)
+from conveyor.client.uploads import File, OnSent, bad_rows, spec_of, upload
 
-LISTED = 100  # jobs or runs of a page
+PageT = TypeVar("PageT", JobPage, RunPage)
+
+PAGE = 100  # jobs or runs
 DEFAULT_URL = "http://127.0.0.1:8080/v1"
-INGESTING = frozenset({"run_not_terminal"})  # rows of an addition before are still written
+NO_TASKS = "the list must not be empty: there is no task in it"
+INGESTING = frozenset({"run_not_terminal"})  # the rows of an earlier call are still being written
 
 
 class Calls:
@@ -45,144 +58,60 @@ class Calls:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def submit(
-        self,
-        tasks: Tasks,
-        *,
-        params: Mapping[str, object] | None = None,
-        name: str | None = None,
-        external_id: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        max_inflight: int | None = None,
-        retries: int | None = None,
-        result_ttl_days: int | None = None,
-        idempotency_key: str | None = None,
-    ) -> SubmittedJob:
+    async def submit(self, tasks: Tasks, **options: Unpack[JobOptions]) -> SubmittedJob:
         """Submit URLs or tasks as a job: any number of them, from any iterable.
 
-        Up to 10,000 tasks are one call; beyond that an open job is made, filled and closed, and
-        no more than 10,000 tasks are held here. When the list raises, or a later part of it is
-        refused, the error is `UnfinishedError`: it names the job, which stays open.
+        Up to 10,000 tasks are one call. A longer list becomes an open job, which is filled call by
+        call and closed; at most 10,000 tasks are held in memory. If the iterable raises, or the
+        service refuses a later call, the error is `UnfinishedError`: it names the job, which
+        stays open.
         """
-        key = idempotency_key or str(uuid.uuid4())
-        fields = {
-            "zenrows_params": params,
-            "name": name,
-            "external_id": external_id,
-            "metadata": metadata,
-            "max_inflight": max_inflight,
-            "retries": retries,
-            "result_ttl_days": result_ttl_days,
-        }
+        fields, key = _fields(options, JobOptions.__optional_keys__)
         chunks = chunked(tasks)
         first = await anext(chunks)
         if not first.tasks:
-            raise ValueError("there is no task in the list")
+            raise ValueError(NO_TASKS)
         if first.is_last:
-            raw = await self._transport.call("POST", "/jobs", first.body(**fields), key=key)
-            return msgspec.structs.replace(decoded(raw, SubmittedJob), idempotency_key=key)
+            return await self._create(first.body(**fields), key)
         job_id = await self._open(fields, key)
         accepted = await self._fill(job_id, first, chunks, key, last_batch=True)
         return SubmittedJob(job_id=job_id, accepted_tasks=accepted, idempotency_key=key)
 
-    async def submit_file(
-        self,
-        file: File,
-        *,
-        type: str | None = None,  # noqa: A002 - the field's name
-        header: bool = True,
-        delimiter: str = ",",
-        url_column: Column | None = None,
-        id_column: Column | None = None,
-        on_invalid: str | None = None,
-        params: Mapping[str, object] | None = None,
-        name: str | None = None,
-        external_id: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        max_inflight: int | None = None,
-        retries: int | None = None,
-        result_ttl_days: int | None = None,
-        idempotency_key: str | None = None,
-    ) -> SubmittedJob:
-        """Upload a list as it is, packed or not, and submit it: a path, or an open binary file.
+    async def submit_file(self, file: File, **options: Unpack[FileJobOptions]) -> SubmittedJob:
+        """Upload a list and submit it: a path, or an open binary file, compressed or not.
 
-        `type` is csv, ndjson or txt, by the file's name unless given; what follows it is for CSV.
         The service reads a long list after its response, which then has 0 `accepted_tasks`.
         """
-        fields = {
-            "on_invalid": on_invalid,
-            "zenrows_params": params,
-            "name": name,
-            "external_id": external_id,
-            "metadata": metadata,
-            "max_inflight": max_inflight,
-            "retries": retries,
-            "result_ttl_days": result_ttl_days,
-        }
-        body = {name: value for name, value in fields.items() if value is not None}
-        body["file_input_id"] = await self.upload(
-            file,
-            type=type,
-            header=header,
-            delimiter=delimiter,
-            url_column=url_column,
-            id_column=id_column,
-        )
-        key, raw = idempotency_key or str(uuid.uuid4()), msgspec.json.encode(body)
-        made = decoded(await self._transport.call("POST", "/jobs", raw, key=key), SubmittedJob)
-        return msgspec.structs.replace(made, idempotency_key=key)
+        fields, key = _fields(options, FileJobOptions.__optional_keys__)
+        form = {name: fields.pop(name) for name in FileFormat.__optional_keys__ & fields.keys()}
+        fields["file_input_id"] = await self.upload(file, **cast("FileFormat", form))
+        return await self._create(msgspec.json.encode(fields), key)
 
     async def upload(
-        self,
-        file: File,
-        *,
-        type: str | None = None,  # noqa: A002 - the field's name
-        header: bool = True,
-        delimiter: str = ",",
-        url_column: Column | None = None,
-        id_column: Column | None = None,
-        on_sent: OnSent | None = None,
+        self, file: File, *, on_sent: OnSent | None = None, **form: Unpack[FileFormat]
     ) -> str:
-        """Upload a list without submitting it; the `file_input_id` to submit it by.
+        """Upload a list without submitting it; returns the `file_input_id` to submit it by.
 
         `on_sent` is called with the number of bytes of every chunk that was sent.
         """
-        csv = Csv(header=header, delimiter=delimiter, url_column=url_column, id_column=id_column)
-        return await upload(self._transport, file, spec_of(file, type, csv), on_sent)
+        _fields(form, FileFormat.__optional_keys__)
+        return await upload(self._transport, file, spec_of(file, form), on_sent)
 
     async def errors(
         self, job_id: str, *, run_id: str | None = None
     ) -> AsyncGenerator[BadRow, None]:
-        """The rows of an uploaded list that are not tasks, in its order; of the latest run by default."""
-        async with aclosing(bad_rows(self._transport, job_id, run_id)) as rows:
+        """The rows of an uploaded list that are not tasks, in order; of the latest run by default."""
+        async with aclosing(self.error_rows(job_id, run_id=run_id)) as rows:
             async for row in rows:
                 yield decoded(row, BadRow)
 
-    async def error_rows(
-        self, job_id: str, *, run_id: str | None = None
-    ) -> AsyncGenerator[bytes, None]:
-        """The same as `errors`, each row as the line of JSON that the service sent."""
-        async with aclosing(bad_rows(self._transport, job_id, run_id)) as rows:
-            async for row in rows:
-                yield row
+    def error_rows(self, job_id: str, *, run_id: str | None = None) -> AsyncGenerator[bytes, None]:
+        """Like `errors`, each row as the line of JSON that the service sent."""
+        return bad_rows(self._transport, job_id, run_id)
 
-    async def open(
-        self,
-        *,
-        params: Mapping[str, object] | None = None,
-        name: str | None = None,
-        max_inflight: int | None = None,
-        retries: int | None = None,
-        idempotency_key: str | None = None,
-    ) -> str:
-        """Make an open job without tasks, to be filled by `add`; its id."""
-        fields = {
-            "zenrows_params": params,
-            "name": name,
-            "max_inflight": max_inflight,
-            "retries": retries,
-        }
-        return await self._open(fields, idempotency_key or str(uuid.uuid4()))
+    async def open(self, **options: Unpack[JobOptions]) -> str:
+        """Create an open job without tasks, to be filled by `add`; returns its id."""
+        return await self._open(*_fields(options, JobOptions.__optional_keys__))
 
     async def add(
         self,
@@ -192,21 +121,21 @@ class Calls:
         last_batch: bool = False,
         idempotency_key: str | None = None,
     ) -> Added:
-        """Add tasks to an open job, any number of them; `last_batch` closes it after them."""
+        """Add any number of tasks to an open job; `last_batch` closes it after them."""
         chunks = chunked(tasks)
         first = await anext(chunks)
         if not first.tasks:
-            raise ValueError("there is no task in the list")
+            raise ValueError(NO_TASKS)
         key = idempotency_key or str(uuid.uuid4())
         try:
             return Added(await self._fill(job_id, first, chunks, key, last_batch=last_batch))
         except UnfinishedError as error:
             if error.accepted_tasks or error.__cause__ is None:
                 raise
-            raise error.__cause__ from None  # nothing was begun
+            raise error.__cause__ from None  # nothing was added
 
     async def close(self, job_id: str) -> Job:
-        """Close an open job: no more tasks will come."""
+        """Close an open job: no more tasks can be added."""
         return decoded(await self._transport.call("POST", path_of("jobs", job_id, "close")), Job)
 
     async def job(self, job_id: str) -> Job:
@@ -214,31 +143,22 @@ class Calls:
 
     async def jobs(self, *, status: str | None = None) -> AsyncGenerator[Job, None]:
         """Your jobs, the newest first."""
-        cursor: str | None = None
-        while True:
-            path = path_of("jobs", query={"status": status, "limit": LISTED, "cursor": cursor})
-            page = await self._transport.read(JobPage, path)
+        async for page in self._pages(JobPage, "jobs", status=status):
             for job in page.jobs:
                 yield job
-            cursor = page.next_cursor
-            if cursor is None:
-                return
 
-    async def progress(
+    def progress(
         self, job_id: str, *, run_id: str | None = None, poll_every: float = 2.0
     ) -> AsyncGenerator[Progress, None]:
-        """How far a run is, whenever that has changed, to its end; of the latest run by default.
+        """The progress of a run whenever it changes, to its end; of the latest run by default.
 
-        By the service's events, resumed where they were cut; by asking every `poll_every`
-        seconds where the service has none.
+        It comes from the service's server-sent events. A stream that breaks is resumed. A service
+        without events is polled every `poll_every` seconds.
         """
-        following = Following(self._transport, job_id, run_id, poll_every)
-        async with aclosing(following.progress()) as states:
-            async for state in states:
-                yield state
+        return Following(self._transport, job_id, run_id, poll_every).progress()
 
     async def wait(self, job_id: str, *, poll_every: float = 2.0) -> Run:
-        """The latest run once it is over."""
+        """Wait for the end of the latest run, and return it."""
         states = self.progress(job_id, poll_every=poll_every)
         async with aclosing(states):
             async for state in states:
@@ -251,17 +171,11 @@ class Calls:
 
     async def runs(self, job_id: str) -> AsyncGenerator[Run, None]:
         """The runs of a job, the newest first."""
-        cursor: str | None = None
-        while True:
-            path = path_of("jobs", job_id, "runs", query={"limit": LISTED, "cursor": cursor})
-            page = await self._transport.read(RunPage, path)
+        async for page in self._pages(RunPage, "jobs", job_id, "runs"):
             for run in page.runs:
                 yield run
-            cursor = page.next_cursor
-            if cursor is None:
-                return
 
-    async def results(
+    def results(
         self,
         job_id: str,
         *,
@@ -272,53 +186,49 @@ class Calls:
     ) -> AsyncGenerator[TaskResult, None]:
         """Results in the order of submission; `status` may be successful, failed or processing.
 
-        All are of one run, the latest by default, whatever is run again meanwhile.
-        With bodies, up to `concurrency` of them are fetched ahead and held. Without, fetch those
-        you want by `body`, or by `save` when they are large.
+        All are of one run, the latest by default, even if the job is rerun meanwhile.
+        With bodies, up to `concurrency` of them are fetched ahead and held in memory. Without,
+        fetch the ones you want by `body`, or by `save` if they are large.
         """
         rows = result_pages.results(self._transport, job_id, run_id, status)
-        if bodies:
-            rows = result_pages.with_bodies(self._transport, rows, concurrency=concurrency)
-        async with aclosing(rows):
-            async for row in rows:
-                yield row
+        if not bodies:
+            return rows
+        return result_pages.with_bodies(self._transport, rows, concurrency=concurrency)
 
-    async def result_rows(
+    def result_rows(
         self, job_id: str, *, run_id: str | None = None, status: str | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """The same as `results` without bodies, each row as the JSON that the service sent."""
-        async with aclosing(result_pages.rows(self._transport, job_id, run_id, status)) as rows:
-            async for row in rows:
-                yield bytes(row)
+        """Like `results` without bodies, each row as the JSON that the service sent."""
+        return result_pages.rows(self._transport, job_id, run_id, status)
 
     async def body(self, result: TaskResult) -> bytes:
-        """The page of a result."""
+        """The body of a result."""
         return result.body or await self._transport.body(content_of(result))
 
     async def save(self, result: TaskResult, path: str | os.PathLike[str]) -> int:
-        """Stream the page of a result into a file, which appears only when whole; its length."""
+        """Stream the body of a result into a file, which appears only when complete; its length."""
         return await self._transport.save(content_of(result), Path(path))
 
     async def is_saved(self, result: TaskResult, path: str | os.PathLike[str]) -> bool:
-        """Whether a file holds the whole page of a result, by the page's length and checksum."""
+        """Whether a file holds the body of a result, by length and checksum."""
         file = Path(path)
         if not file.exists():  # noqa: ASYNC240 - a quick call
             return False
         headers = await self._transport.head(content_of(result))
-        return await self._transport.network.blocking(is_whole, file, headers)
+        return await self._transport.network.blocking(is_complete, file, headers)
 
     async def start_export(self, job_id: str, *, run_id: str | None = None) -> RunExport:
-        """Have all of a run put into one file, of the latest by default."""
+        """Start an export: all results of a run, the latest by default, in one file."""
         run_id = run_id or latest_run(await self.job(job_id)).run_id
         raw = await self._transport.call("POST", path_of(*of_run(job_id, run_id, "exports")))
         return decoded(raw, RunExport).of(job_id, run_id)
 
     async def export(self, export: RunExport) -> RunExport:
-        """An export as it is now; a completed one has a fresh link."""
+        """The current state of an export; a completed one has a fresh link."""
         return await export_state(self._transport, export)
 
     async def wait_export(self, export: RunExport, *, poll_every: float = 1.0) -> RunExport:
-        """An export once its file is there; `ExportError` if it never will be."""
+        """Wait until the file of an export exists; `ExportError` if the service could not make it."""
         return await completed_export(self._transport, export, poll_every)
 
     async def save_export(
@@ -329,11 +239,11 @@ class Calls:
         poll_every: float = 1.0,
         on_received: OnReceived | None = None,
     ) -> int:
-        """Wait for an export and save its file, which appears only when whole; its length.
+        """Wait for an export and save its file, which appears only when complete; its length.
 
-        A download that is cut goes on where it was, in this call and in another for the same
-        export and path: the part that has arrived stays beside the file. `on_received` is called
-        with the bytes so far and in all.
+        A download that breaks is resumed, by this call or by a later one for the same export and
+        path: the partial file stays beside the target. `on_received` is called with the number of
+        bytes so far and in all.
         """
         return await download(self._transport, export, Path(path), poll_every, on_received)
 
@@ -345,30 +255,31 @@ class Calls:
         return (await self._transport.read(History, path)).events
 
     async def stop(self, job_id: str) -> Run:
-        """Stop the live run for good; what is scraped is kept."""
+        """Stop the live run for good; its results are kept."""
         return await self._turn(job_id, "stop")
 
     async def pause(self, job_id: str) -> Run:
-        """Take up nothing more of the live run; what is under way finishes."""
+        """Pause the live run: tasks in flight finish, no others are started."""
         return await self._turn(job_id, "pause")
 
     async def resume(self, job_id: str) -> Run:
+        """Resume a paused run."""
         return await self._turn(job_id, "resume")
 
     async def rerun(
         self, job_id: str, *, status: str | None = None, idempotency_key: str | None = None
     ) -> Rerun:
-        """Run a job again: all of it, or the tasks of that status, several with commas."""
+        """Run a job again: all its tasks, or those of a status; several with commas."""
         path = path_of("jobs", job_id, "rerun", query={"status": status})
         key = idempotency_key or str(uuid.uuid4())
         return decoded(await self._transport.call("POST", path, key=key), Rerun)
 
     async def delete(self, job_id: str) -> None:
-        """Delete a job with all its runs and results. One that is gone already is `NotFoundError`."""
+        """Delete a job with all its runs and results; `NotFoundError` if there is none."""
         await self._delete(path_of("jobs", job_id))
 
     async def delete_run(self, job_id: str, run_id: str) -> None:
-        """Delete a run that has ended, with its results; the job stays, if without a run."""
+        """Delete a run that has ended, with its results. The job stays, even without a run."""
         await self._delete(path_of("jobs", job_id, "runs", run_id))
 
     async def request(
@@ -379,28 +290,46 @@ class Calls:
         body: object = None,
         idempotency_key: str | None = None,
     ) -> bytes:
-        """Any other call of the API: the response as it came.
+        """Make any other call of the API; returns the body of the response.
 
-        `path` is given in parts, which are quoted; `body` is sent as JSON. The call may be repeated.
+        `path` is given in parts, which are quoted; `body` is sent as JSON. The call is repeated
+        like the others, so one that creates something needs an `idempotency_key`.
         """
         raw = None if body is None else msgspec.json.encode(body)
         target = path_of(*path, query=query)
         return await self._transport.call(method, target, raw, key=idempotency_key)
 
     async def _delete(self, path: str) -> None:
-        sendings = Sendings()
+        send_count = SendCount()
 
         async def once() -> None:
             try:
-                await self._transport.call_once("DELETE", path, sendings=sendings)
+                await self._transport.call_once("DELETE", path, send_count=send_count)
             except NotFoundError:
-                if sendings.times == 1:  # else a call whose response was lost has deleted it
+                # After a lost response, 404 means that the earlier request did delete it.
+                if send_count.times == 1:
                     raise
 
-        await self._transport.patiently(once)
+        await self._transport.with_retries(once)
 
     async def _turn(self, job_id: str, verb: str) -> Run:
         return decoded(await self._transport.call("POST", path_of("jobs", job_id, verb)), Run)
+
+    async def _pages(
+        self, kind: type[PageT], *path: str, status: str | None = None
+    ) -> AsyncGenerator[PageT, None]:
+        cursor: str | None = None
+        while True:
+            query: Query = {"status": status, "limit": PAGE, "cursor": cursor}
+            page = await self._transport.read(kind, path_of(*path, query=query))
+            yield page
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def _create(self, body: bytes, key: str) -> SubmittedJob:
+        raw = await self._transport.call("POST", "/jobs", body, key=key)
+        return msgspec.structs.replace(decoded(raw, SubmittedJob), idempotency_key=key)
 
     async def _open(self, fields: Mapping[str, object], key: str) -> str:
         body = Chunk(0, 0, [], is_last=False).body(**fields, status="open")
@@ -416,7 +345,7 @@ class Calls:
         *,
         last_batch: bool,
     ) -> int:
-        """Add all chunks, each under a key of its own; how many tasks were accepted."""
+        """Add all chunks, each with its own idempotency key; the number of accepted tasks."""
         accepted, chunk = 0, first
         try:
             while True:
@@ -441,8 +370,21 @@ class Calls:
         return decoded(raw, Added).accepted_tasks
 
 
+def _fields(options: Mapping[str, object], known: frozenset[str]) -> tuple[dict[str, object], str]:
+    """The fields of the API's document, and the idempotency key, which is made if none is given."""
+    # A type checker rejects other keywords by the `TypedDict`; at run time Python accepts any.
+    if unknown := sorted(options.keys() - known):
+        raise TypeError(f"options must be among {', '.join(sorted(known))}, got {unknown[0]!r}")
+    fields = {
+        "zenrows_params" if name == "params" else name: value
+        for name, value in options.items()
+        if value is not None
+    }
+    return fields, str(fields.pop("idempotency_key", None) or uuid.uuid4())
+
+
 def _shifted(error: ApiError, by: int) -> ApiError:
-    """The same refusal, naming tasks by their place in the whole list."""
+    """The same refusal, with the tasks' indexes in the whole list instead of the chunk."""
     faults = [
         msgspec.structs.replace(fault, index=fault.index + by) for fault in error.invalid_tasks
     ]

@@ -1,4 +1,4 @@
-"""Lists of tasks of any length, cut into calls; no list is held as a whole."""
+"""Task lists of any length, split into calls; a list is never held as a whole."""
 
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
@@ -9,14 +9,14 @@ from conveyor.client.models import NewTask
 
 MOST_TASKS = 10_000  # of a call
 MOST_BYTES = 16 * 1024 * 1024
-LONGEST_KEY = 100  # so that a number fits behind it
+LONGEST_KEY = 100  # the service takes 128 characters, and a suffix must fit
 
 Task = str | Mapping[str, object] | NewTask
 Tasks = Iterable[Task] | AsyncIterable[Task]
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """The tasks of one call, each as JSON, and where in the list they stand."""
+    """The tasks of one call, each as JSON, and their place in the list."""
 
     number: int
     first: int
@@ -24,7 +24,7 @@ class Chunk(msgspec.Struct, frozen=True):
     is_last: bool
 
     def body(self, **fields: object) -> bytes:
-        """The call's body: the same bytes for the same list, so that it can be repeated."""
+        """The call's body: the same bytes for the same list, as an idempotent repetition requires."""
         given = {name: value for name, value in fields.items() if value is not None}
         head = msgspec.json.encode(given)[1:]
         return b'{"tasks":[%b]%b%b' % (b",".join(self.tasks), b"," if given else b"", head)
@@ -33,7 +33,7 @@ class Chunk(msgspec.Struct, frozen=True):
 async def chunked(
     tasks: Tasks, *, most: int = MOST_TASKS, most_bytes: int = MOST_BYTES
 ) -> AsyncGenerator[Chunk, None]:
-    """A list in parts that a call takes. An empty list is one empty part."""
+    """Split a list into chunks that fit a call. An empty list is one empty chunk."""
     part: list[bytes] = []
     number = first = size = 0
     async for task in _each(tasks):
@@ -47,14 +47,14 @@ async def chunked(
 
 
 def key_of(key: str, part: str | int) -> str:
-    """The key of one call of a submission."""
+    """The idempotency key of one call of a submission."""
     short = key if len(key) <= LONGEST_KEY else hashlib.sha256(key.encode()).hexdigest()
     return f"{short}/{part}"
 
 
 async def _each(tasks: Tasks) -> AsyncIterator[Task]:
     if isinstance(tasks, str):
-        raise TypeError("a list of URLs is wanted, not a single text")
+        raise TypeError("tasks must be a list or another iterable, got a single string")
     if isinstance(tasks, AsyncIterable):
         async for task in tasks:
             yield task

@@ -1,18 +1,18 @@
-"""Every error that the client raises on purpose.
+"""The errors of the client.
 
 ClientError
 ├── ApiError                  the service refused
 │   ├── BadRequestError       400, 413, 422: the request is wrong; see `invalid_tasks`
 │   ├── AuthenticationError   401, 403
 │   ├── NotFoundError         404
-│   ├── NotSupportedError     405, 501: this service does not have that
+│   ├── NotSupportedError     405, 501: the service does not have this call
 │   ├── ConflictError         409
 │   ├── ExpiredError          410
 │   ├── RateLimitError        429, and repeating the call did not help
 │   └── ServerError           5xx, and repeating the call did not help
-├── UnreachableError          no response, or none of this API
+├── UnreachableError          no response, or not one of this API
 ├── ExportError               the service could not make an export
-└── UnfinishedError           a submission ended midway; its job exists, and is open
+└── UnfinishedError           a list was submitted in part; its job is open
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from conveyor.errors import ConveyorError
 
 
 class InvalidTask(msgspec.Struct, frozen=True):
-    """A task that was refused: which one of those handed in, and why."""
+    """A refused task: its index in the list, and the reason."""
 
     index: int
     reason: str = ""
@@ -32,14 +32,14 @@ class InvalidTask(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """What a refusal says, as far as it says it."""
+    """The body of a refusal; another service may leave fields out."""
 
     status: int = 0
     code: str = ""
     title: str = ""
     detail: str = ""
     invalid_tasks: list[InvalidTask] = []
-    request_id: str = ""  # by which the operator finds it in the log
+    request_id: str = ""  # the operator finds the request in the log by it
 
 
 class ClientError(ConveyorError):
@@ -88,13 +88,13 @@ class ServerError(ApiError): ...
 
 
 class UnreachableError(ClientError):
-    """There was no response, or none of this API."""
+    """There was no response, or not one of this API."""
 
     code = "unreachable"
 
 
 class ExportError(ClientError):
-    """The service could not make an export; `reason` is the one that it gives."""
+    """The service could not make an export; `reason` is the service's."""
 
     code = "not_exported"
 
@@ -105,18 +105,18 @@ class ExportError(ClientError):
 
 
 class UnfinishedError(ClientError):
-    """A submission ended midway, by the list or by the service: the cause says which.
+    """A list was submitted in part: its iterable raised, or the service refused a call.
 
-    The job is open and holds the tasks that were accepted. Submit the same list with the same
-    idempotency key to go on, add the rest and close it, or stop it.
+    The job is open and holds the accepted tasks. Submit the same list with the same idempotency key
+    to continue, or `add` the rest and `close` the job, or `stop` it. The cause is `__cause__`.
     """
 
     code = "unfinished"
 
     def __init__(self, job_id: str, accepted_tasks: int, key: str, cause: Exception) -> None:
         super().__init__(
-            f"job {job_id} is open with {accepted_tasks:,} tasks, and its list ended midway: "
-            f"{cause}; go on with idempotency_key={key!r}"
+            f"job {job_id} is open with {accepted_tasks:,} tasks, the rest of its list was not "
+            f"submitted: {cause}; to continue, submit the list with idempotency_key={key!r}"
         )
         self.job_id = job_id
         self.accepted_tasks = accepted_tasks
@@ -124,6 +124,7 @@ class UnfinishedError(ClientError):
         self.invalid_tasks: Sequence[InvalidTask] = getattr(cause, "invalid_tasks", [])
 
 
+NOT_THIS_API = "The response is not one of this API: check the base URL, which must end in /v1"
 KINDS: dict[int, type[ApiError]] = {
     400: BadRequestError,
     401: AuthenticationError,
@@ -140,11 +141,11 @@ KINDS: dict[int, type[ApiError]] = {
 
 
 def refusal(status: int, raw: bytes, headers: Mapping[str, str]) -> ApiError:
-    """The error that a response of that status is."""
+    """The error for a response with this status."""
     try:
         problem = msgspec.json.decode(raw, type=Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        problem = Problem(detail="The answer is none of this API's; is the base URL right?")
+        problem = Problem(detail=NOT_THIS_API)
     kind = KINDS.get(status, ServerError if status >= 500 else ApiError)
     request_id, asked = headers.get("X-Request-ID") or "", headers.get("Retry-After") or ""
     wait = float(asked) if asked.strip().isdecimal() else None

@@ -1,4 +1,8 @@
-"""The progress of a run: by its server-sent events, or by polling where there are none."""
+"""The progress of a run: from its server-sent events, or by polling a service without them.
+
+A stream may break at any time: the service restarts, a proxy closes idle connections. It is resumed
+with `Last-Event-ID`, and by the run's id once an event has named the run.
+"""
 
 import math
 import time
@@ -19,7 +23,7 @@ from conveyor.client.models import Job, Progress, Run, latest_run
 from conveyor.client.transport import Failures, Response, Transport, decoded, of_run, path_of
 
 EVENTS = "text/event-stream"
-SILENCE = 45.0  # seconds: three heartbeats
+SILENCE = 45.0  # seconds: the service sends a heartbeat every 15 s
 WINDOW = 10.0  # seconds over which a rate is measured
 
 
@@ -29,14 +33,14 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class EventReader:
-    """Lines of a stream become events."""
+    """Parses the lines of a stream of server-sent events."""
 
     def __init__(self) -> None:
         self._id = ""
         self._data: list[bytes] = []
 
     def feed(self, line: bytes) -> Event | None:
-        """The event that ends with this line, if one does."""
+        """The event that ends with this line, if any."""
         line = line.rstrip(b"\r\n")
         if not line:
             data, self._data = self._data, []
@@ -51,24 +55,24 @@ class EventReader:
 
 
 class NoEvents(ClientError):
-    """This service has no such stream."""
+    """The service has no server-sent events."""
 
 
 class Following:
-    """Follows one run, and remembers what it has seen of it."""
+    """Follows one run over any number of connections."""
 
     def __init__(
         self, transport: Transport, job_id: str, run_id: str | None, poll_every: float
     ) -> None:
         self._transport = transport
         self._job_id = job_id
-        self._run_id = run_id  # once known, so that a rerun is not taken for the run
+        self._run_id = run_id  # set by the first event: after a rerun the job has another run
         self._poll_every = poll_every
         self._seen: str | None = None
         self._last: Progress | None = None
 
     async def progress(self) -> AsyncGenerator[Progress, None]:
-        """Every state that is seen, up to the end of the run."""
+        """Every new state, up to the end of the run."""
         failures = Failures(self._transport)
         while True:
             try:
@@ -80,18 +84,18 @@ class Following:
                             yield one
                             if one.has_ended:
                                 return
-                # The stream ended before the run: the service is being stopped.
-                await self._transport.network.sleep(self._transport.patience.rest(1))
+                # The stream ended before the run did: the service is stopping. Connect to the next.
+                await self._transport.network.sleep(self._transport.patience.delay(1))
             except NoEvents:
                 break
             except ClientError as error:
-                await failures.rest(error, passes=_may_pass(error))
+                await failures.wait_or_raise(error, retryable=_is_retryable(error))
         async with aclosing(self._poll()) as states:
             async for one in states:
                 yield one
 
     async def _listen(self) -> AsyncGenerator[Progress | None, None]:
-        """The events of one connection; None first, when it stands."""
+        """The events of one connection; first None, once the stream is open."""
         headers = {"Accept": EVENTS} | ({"Last-Event-ID": self._seen} if self._seen else {})
         path = path_of(*of_run(self._job_id, self._run_id, "events"))
         try:
@@ -99,18 +103,18 @@ class Following:
                 "GET", path, headers=headers, timeout=SILENCE
             ) as response:
                 if not response.headers.get("Content-Type", "").startswith(EVENTS):
-                    raise NoEvents("the answer is no stream of events")
+                    raise NoEvents(f"the response must be {EVENTS}")
                 yield None
                 async with aclosing(_events(response)) as events:
                     async for event in events:
                         self._seen = event.id or None
                         yield decoded(event.data, Progress)
         except (NotFoundError, NotSupportedError):
-            # No such path, or no such run: asking for the run itself tells which.
+            # Either the path or the run does not exist: polling the run tells which.
             raise NoEvents("this service has no events of runs") from None
 
     async def _poll(self) -> AsyncGenerator[Progress, None]:
-        """Every state that differs from the one before, by asking every so often."""
+        """Every new state, by reading the run every `poll_every` seconds."""
         readings: deque[tuple[float, int]] = deque()
         while True:
             try:
@@ -122,7 +126,7 @@ class Following:
                 return
             progress = _measured(self._job_id, run, readings)
             known, self._last, self._run_id = self._last, progress, run.run_id
-            if known is None or _lasting(progress) != _lasting(known):
+            if known is None or _without_rate(progress) != _without_rate(known):
                 yield progress
             if run.has_ended:
                 return
@@ -135,7 +139,8 @@ class Following:
         return latest_run(await self._transport.read(Job, path))
 
 
-def _may_pass(error: ClientError) -> bool:
+def _is_retryable(error: ClientError) -> bool:
+    # Wider than for calls: nothing is lost by opening the stream again after any server error.
     return isinstance(error, UnreachableError) or (
         isinstance(error, ApiError) and (error.status == 429 or error.status >= 500)
     )
@@ -149,15 +154,15 @@ async def _events(response: Response) -> AsyncGenerator[Event, None]:
 
 
 def _measured(job_id: str, run: Run, readings: deque[tuple[float, int]]) -> Progress:
-    """A run as progress, its rate from what was read in the last seconds."""
+    """The progress of a run; its rate is measured over the last `WINDOW` seconds."""
     now, stats = time.monotonic(), run.stats
     readings.append((now, stats.completed))
     while len(readings) > 2 and readings[1][0] <= now - WINDOW:
         readings.popleft()
     then, done = readings[0]
     rate = (stats.completed - done) / (now - then) if now > then else None
-    is_told = rate and run.last_batch_received and run.ingest_status != "pending"
-    moving = is_told and not run.has_ended and run.pause_state == "active"
+    is_total_known = run.last_batch_received and run.ingest_status != "pending"
+    is_moving = is_total_known and not run.has_ended and run.pause_state == "active"
     return Progress(
         job_id=job_id,
         run_id=run.run_id,
@@ -167,9 +172,11 @@ def _measured(job_id: str, run: Run, readings: deque[tuple[float, int]]) -> Prog
         ingest_status=run.ingest_status,
         rate=rate,
         waiting=run.waiting,
-        eta_seconds=math.ceil((stats.total - stats.completed) / rate) if rate and moving else None,
+        eta_seconds=math.ceil((stats.total - stats.completed) / rate)
+        if rate and is_moving
+        else None,
     )
 
 
-def _lasting(progress: Progress) -> Progress:
+def _without_rate(progress: Progress) -> Progress:
     return msgspec.structs.replace(progress, rate=None, eta_seconds=None)

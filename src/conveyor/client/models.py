@@ -1,59 +1,64 @@
-"""What the client takes and returns: the documents of the API under short names, and its own."""
+"""Parameters and results of the client: the API's documents under short names, and its own."""
 
 from collections.abc import Mapping
+from typing import TypedDict
 
 import msgspec
 
+from conveyor import wire
 from conveyor.client.errors import NotFoundError, Problem
-from conveyor.wire import WireAdded as Added
-from conveyor.wire import WireAttempt as Attempt
-from conveyor.wire import WireBadRow as BadRow
-from conveyor.wire import WireExport, WireResult, WireSubmitted
-from conveyor.wire import WireFailure as Failure
-from conveyor.wire import WireFileInput as FileInput
-from conveyor.wire import WireHistory as History
-from conveyor.wire import WireJob as Job
-from conveyor.wire import WireJobs as JobPage
-from conveyor.wire import WireProgress as Progress
-from conveyor.wire import WireRerun as Rerun
-from conveyor.wire import WireRun as Run
-from conveyor.wire import WireRuns as RunPage
-from conveyor.wire import WireSpend as Spend
-from conveyor.wire import WireStats as Stats
-from conveyor.wire import WireUpload as Upload
-from conveyor.wire import WireWaiting as Waiting
 
-__all__ = [
-    "Added",
-    "Attempt",
-    "BadRow",
-    "Column",
-    "Failure",
-    "FileInput",
-    "History",
-    "Job",
-    "JobPage",
-    "NewTask",
-    "Progress",
-    "Rerun",
-    "ResultRows",
-    "Run",
-    "RunExport",
-    "RunPage",
-    "Spend",
-    "Stats",
-    "SubmittedJob",
-    "TaskResult",
-    "Upload",
-    "Waiting",
-    "latest_run",
-]
+Added = wire.WireAdded
+Attempt = wire.WireAttempt
+BadRow = wire.WireBadRow
+Failure = wire.WireFailure
+FileInput = wire.WireFileInput
+History = wire.WireHistory
+Job = wire.WireJob
+JobPage = wire.WireJobs
+Progress = wire.WireProgress
+Rerun = wire.WireRerun
+Run = wire.WireRun
+RunPage = wire.WireRuns
+Spend = wire.WireSpend
+Stats = wire.WireStats
+Upload = wire.WireUpload
+Waiting = wire.WireWaiting
 
-Column = str | int  # of CSV: by its name in the header, or by its number from 0 on
+Column = str | int  # of CSV: its name in the header, or its number from 0
+
+
+class JobOptions(TypedDict, total=False):
+    """Options of a new job; the service's defaults apply to those that are left out."""
+
+    params: Mapping[str, object] | None  # of the scraper, for every task
+    name: str | None
+    external_id: str | None
+    metadata: Mapping[str, str] | None
+    max_inflight: int | None  # tasks at a time
+    retries: int | None  # after the first attempt
+    result_ttl_days: int | None
+    idempotency_key: str | None  # submitting the same list with it again makes no new job
+
+
+class FileFormat(TypedDict, total=False):
+    """How the service must read an uploaded list. All but `type` apply to CSV only."""
+
+    type: str | None  # csv, ndjson or txt; by the file's name if left out
+    header: bool  # whether the first line names the columns, which is the default
+    delimiter: str  # a comma by default
+    url_column: Column | None  # `url` by default, or the first column without a header
+    id_column: Column | None  # of the tasks' external ids; none by default
+
+
+class FileJobOptions(JobOptions, FileFormat, total=False):
+    """Options of a new job whose tasks are in a file."""
+
+    on_invalid: str | None  # what to do about bad rows: skip or fail
 
 
 class NewTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task to submit, where there is more to say than its URL."""
+    """A task to submit that has more than a URL."""
 
     url: str
     external_id: str | None = None
@@ -63,28 +68,28 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     zenrows_params: Mapping[str, object] | None = None
 
 
-class SubmittedJob(WireSubmitted, frozen=True, kw_only=True):
+class SubmittedJob(wire.WireSubmitted, frozen=True, kw_only=True):
     """`idempotency_key`: submitting the same list with it again makes no new job."""
 
     idempotency_key: str = ""
 
 
-class TaskResult(WireResult, frozen=True, kw_only=True):
-    """The result of one task. `body` is there if bodies were asked for and the task has one."""
+class TaskResult(wire.WireResult, frozen=True, kw_only=True):
+    """The result of one task. `body` is set if bodies were requested and the task has one."""
 
     job_id: str = ""
     body: bytes | None = None
 
 
 class ResultRows(msgspec.Struct, frozen=True):
-    """A page of results as they came; rows are decoded one by one."""
+    """A page of results whose rows are not decoded yet."""
 
     results: list[msgspec.Raw]
     next_cursor: str | None = None
 
 
-class RunExport(WireExport, frozen=True, kw_only=True):
-    """All of a run as one file; a completed one has a `download_url`, which expires."""
+class RunExport(wire.WireExport, frozen=True, kw_only=True):
+    """All results of a run in one file. A completed one has a `download_url`, which expires."""
 
     job_id: str = ""
     run_id: str = ""
@@ -94,7 +99,7 @@ class RunExport(WireExport, frozen=True, kw_only=True):
 
 
 def latest_run(job: Job) -> Run:
-    """The latest run; all may be deleted, or a scheduled job may not have had one yet."""
+    """The latest run. A job has none if all were deleted, or before the first fire of its schedule."""
     if job.latest_run is None:
         raise NotFoundError(Problem(status=404, code="not_found", detail="The job has no run"))
     return job.latest_run

@@ -26,7 +26,7 @@ from http.client import (
 )
 from socket import SHUT_RDWR, socket
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 from conveyor.client.calls import DEFAULT_URL, Calls
@@ -34,8 +34,7 @@ from conveyor.client.errors import UnreachableError
 from conveyor.client.transport import (
     CHUNK,
     LONGEST_LINE,
-    OnOutage,
-    Patience,
+    ClientOptions,
     Request,
     Response,
     Transport,
@@ -47,24 +46,24 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-FETCHING = 32  # threads at most that fetch bodies ahead
-LEFT = "the client was left before the end was reached"
+FETCHING = 32  # threads that fetch bodies ahead, at most
+CLOSED = "the client was closed before the end was reached"
 
 
 def drive(coroutine: Any) -> Any:
-    """Run to its end what never suspends."""
+    """Run a coroutine that never suspends."""
     try:
         coroutine.send(None)
     except StopIteration as end:
         return end.value
     coroutine.close()
-    raise RuntimeError("Conveyor cannot await: give it ordinary iterables, or use AsyncConveyor")
+    raise RuntimeError("Conveyor cannot await: pass ordinary iterables, or use AsyncConveyor")
 
 
 def _waited(
     method: Callable[Concatenate[Calls, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["Conveyor", P], T]:
-    """A call of one result."""
+    """The synchronous form of a call with one result, with the same signature."""
 
     @wraps(method)
     def call(self: "Conveyor", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -77,7 +76,7 @@ def _waited(
 def _iterated(
     method: Callable[Concatenate[Calls, P], AsyncGenerator[T, None]],
 ) -> Callable[Concatenate["Conveyor", P], Iterator[T]]:
-    """A call that gives one thing after another."""
+    """The synchronous form of a call that iterates, with the same signature."""
 
     @wraps(method)
     def call(self: "Conveyor", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -99,9 +98,9 @@ def _iterated(
 
 
 class Conveyor:
-    """`AsyncConveyor` for programs without an event loop; use it as a context.
+    """`AsyncConveyor` for programs without an event loop; use it as a context manager.
 
-    Its calls may be made from several threads. Lists are iterated in the thread of the caller.
+    Several threads may share one client. Iterables are iterated in the caller's thread.
     """
 
     submit = _waited(Calls.submit)
@@ -140,22 +139,10 @@ class Conveyor:
         self,
         base_url: str = DEFAULT_URL,
         api_key: str | None = None,
-        *,
-        timeout: float = 60.0,
-        patience: Patience | None = None,
-        on_outage: OnOutage | None = None,
+        **options: Unpack[ClientOptions],
     ) -> None:
         self._network = HttpNetwork(base_url)
-        self._calls = Calls(
-            Transport(
-                base_url,
-                api_key,
-                self._network,
-                timeout=timeout,
-                patience=patience,
-                on_outage=on_outage,
-            )
-        )
+        self._calls = Calls(Transport(base_url, api_key, self._network, **options))
         self._sources: set[AsyncGenerator[Any, None]] = set()  # of iterators not at their end
 
     def __enter__(self) -> Self:
@@ -170,14 +157,14 @@ class Conveyor:
     ) -> None:
         self._network.leave()
         while self._sources:
-            # One that another thread is waiting in ends there, by its broken connection.
+            # RuntimeError: another thread is inside. `leave` broke its connection, so it ends there.
             with suppress(RuntimeError):
                 drive(self._sources.pop().aclose())
         self._network.close()
 
 
 class HttpNetwork:
-    """A pool of connections for several threads, and threads for what is fetched ahead."""
+    """A connection pool for several threads, and threads that fetch bodies ahead."""
 
     def __init__(self, base: str) -> None:
         self._base = base
@@ -190,7 +177,7 @@ class HttpNetwork:
         self._left.clear()
 
     def leave(self) -> None:
-        """Break what is under way in other threads. A mere close would not wake a blocked read."""
+        """Shut down the connections of other threads: closing would not wake a blocked read."""
         self._left.set()
         for sock in list(self._busy):
             with suppress(OSError):
@@ -205,7 +192,7 @@ class HttpNetwork:
 
     def check_open(self) -> None:
         if self._left.is_set():
-            raise RuntimeError(LEFT)
+            raise RuntimeError(CLOSED)
 
     @asynccontextmanager
     async def exchange(self, request: Request) -> AsyncIterator[Response]:
@@ -225,29 +212,31 @@ class HttpNetwork:
                 connection.close()
 
     def _sent(self, request: Request) -> tuple[HTTPConnection, socket, HTTPResponse]:
-        """The response's head. A kept connection that turns out to be dead is replaced, once."""
+        """Send a request. A kept connection that turns out to be dead is replaced, once."""
         if self._idle and not request.own_connection:
-            with suppress(IndexError, ConnectionError, HTTPException):  # IndexError: a race
+            with suppress(
+                IndexError, ConnectionError, HTTPException
+            ):  # IndexError: another thread took it
                 return self._exchanged(self._idle.pop(), request)
         return self._exchanged(_connection(request.url, request.timeout), request)
 
     def _exchanged(
         self, connection: HTTPConnection, request: Request
     ) -> tuple[HTTPConnection, socket, HTTPResponse]:
-        if request.sendings:
-            request.sendings.times += 1
+        if request.send_count:
+            request.send_count.times += 1
         body = request.body
         content = body if isinstance(body, bytes | None) else _iterated_here(body)
         sock: socket | None = None
         try:
             if connection.sock is None:
                 connection.connect()
-            # Taken here: a connection forgets its socket when the response is its last.
+            # Taken now: the connection drops its socket when the server closes after the response.
             sock = connection.sock
             sock.settimeout(request.timeout)
             self._busy.add(sock)
             self.check_open()
-            # A body that is too large is refused while it is sent; the response is there anyway.
+            # A server may refuse a large body and close while it is sent. Its response can be read.
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(
                     request.method, _target(request.url), content, dict(request.headers)
@@ -276,7 +265,7 @@ class HttpNetwork:
         return function(*args)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> "_Fetching[T]":
-        # Loaded here: most programs that use this client fetch nothing ahead.
+        # Imported here: most programs that use this client fetch nothing ahead.
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
         if self._threads is None:
@@ -285,13 +274,13 @@ class HttpNetwork:
 
 
 class _Fetching(Generic[T]):
-    """The result of another thread; to await it is to block."""
+    """The result of another thread; awaiting it blocks."""
 
     def __init__(self, future: "Future[T]", coroutine: Coroutine[Any, Any, T]) -> None:
         self._future, self._coroutine = future, coroutine
 
     def __await__(self) -> Generator[Any, None, T]:
-        yield from ()  # makes this a generator, which `await` asks for
+        yield from ()  # makes this a generator, as `await` requires
         return self._future.result()
 
     def cancel(self) -> None:
@@ -316,12 +305,14 @@ class _HttpResponse:
             return self._response.read()
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        left = self._response.length  # None: in chunks, or until the connection is closed
+        left = (
+            self._response.length
+        )  # None: unknown, the body is chunked or ends with the connection
         while True:
             with self._network_errors():
                 chunk = self._response.read(CHUNK)
                 if not chunk and left:
-                    # `read` with a size does not complain about a body that is too short.
+                    # `read` with a size does not report a body that is too short.
                     raise IncompleteRead(b"", left)
             if not chunk:
                 return
@@ -329,7 +320,7 @@ class _HttpResponse:
             yield chunk
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
-        # Not by `readline`, which takes the cut of a chunked body for its end.
+        # Not `readline`: it reports a chunked body that was cut as complete.
         rest = b""
         while True:
             with self._network_errors():

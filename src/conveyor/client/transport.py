@@ -12,36 +12,37 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
 from conveyor import __version__
-from conveyor.client.errors import ApiError, ClientError, UnreachableError, refusal
+from conveyor.client.errors import NOT_THIS_API, ApiError, ClientError, UnreachableError, refusal
 
 T = TypeVar("T")
 Query = Mapping[str, str | int | None]
 
 CHUNK = 256 * 1024
 LONGEST_LINE = 1024 * 1024
-PASSING = frozenset({429, 502, 503, 504})
-LASTING = frozenset({"quota_exceeded", "storage_full"})  # waiting a little changes nothing
+RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
+# Refusals with such a status that a short wait does not change.
+FINAL_CODES = frozenset({"quota_exceeded", "storage_full"})
 KEY = re.compile(r"[\x20-\x7e]{1,512}")
 CHECKSUM = re.compile(r'"([0-9a-f]{64})"')
-UNDER_WAY = frozenset({"idempotency_key_conflict"})
+IN_PROGRESS = frozenset({"idempotency_key_conflict"})
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """How long failures in a row are tolerated, and the rest after each: twice as long each time."""
+    """How long failures in a row are tolerated, and the delay after each, which doubles each time."""
 
     attempts: int = 8
     within: float | None = None  # seconds from the first failure; None: only `attempts` counts
     first: float = 0.25  # seconds
     longest: float = 15.0
-    longest_asked: float = 120.0  # of what the service asks for by Retry-After
+    longest_asked: float = 120.0  # the most of a Retry-After that is honoured
 
-    def rest(self, attempt: int, asked: float | None = None) -> float:
+    def delay(self, attempt: int, asked: float | None = None) -> float:
         if asked is not None:
             return min(asked, self.longest_asked)
         # The exponent is bounded: 2.0 ** 1024 overflows.
@@ -50,7 +51,7 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outage(msgspec.Struct, frozen=True):
-    """The service has failed to answer for so long; the call will be repeated."""
+    """The service has not answered for `seconds`; the call will be repeated."""
 
     error: ClientError
     seconds: float
@@ -59,8 +60,16 @@ class Outage(msgspec.Struct, frozen=True):
 OnOutage = Callable[[Outage | None], None]  # None: the service answers again
 
 
-class Sendings:
-    """How often a request was sent: a network may repeat one when a kept connection was dead."""
+class ClientOptions(TypedDict, total=False):
+    """Options of both clients."""
+
+    timeout: float  # seconds without a byte, 60 by default
+    patience: Patience | None
+    on_outage: OnOutage | None
+
+
+class SendCount:
+    """How often a request was sent: a network may send it again when a kept connection was dead."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -72,8 +81,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
     body: bytes | AsyncIterator[bytes] | None = None
     timeout: float  # seconds without a byte
-    sendings: Sendings | None = None
-    own_connection: bool = False  # neither a kept one, nor kept afterwards
+    send_count: SendCount | None = None
+    own_connection: bool = False  # a new one, closed afterwards
 
 
 class Response(Protocol):
@@ -124,13 +133,13 @@ class Transport:
         api_key: str | None,
         network: Network,
         *,
-        timeout: float,
+        timeout: float = 60.0,
         patience: Patience | None = None,
         on_outage: OnOutage | None = None,
     ) -> None:
         address = urlsplit(base_url)
         if address.scheme not in {"http", "https"} or not address.hostname:
-            raise ValueError("the base URL must be like https://host/v1")
+            raise ValueError("the base URL must be like https://host/v1, with http or https")
         if api_key is not None and not KEY.fullmatch(api_key):
             raise ValueError("the API key must be 1 to 512 printable ASCII characters")
         self.base = base_url.rstrip("/")
@@ -150,15 +159,14 @@ class Transport:
         key: str | None = None,
         wait_out: frozenset[str] = frozenset(),
     ) -> bytes:
-        """The whole response. `wait_out` are codes of refusals that pass by themselves.
+        """The whole response. `wait_out` are codes of refusals that are worth waiting for.
 
-        The call may be made several times: one that creates something needs a key.
+        The request may be sent several times: one that creates something needs a key.
         """
         headers = {"Idempotency-Key": key} if key else {}
         if body is not None:
             headers["Content-Type"] = "application/json"
-
-        return await self.patiently(
+        return await self.with_retries(
             lambda: self.call_once(method, path, body, headers),
             keyed=key is not None,
             wait_out=wait_out,
@@ -171,16 +179,16 @@ class Transport:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         *,
-        sendings: Sendings | None = None,
+        send_count: SendCount | None = None,
     ) -> bytes:
-        async with self.response(method, path, body, headers, sendings=sendings) as response:
+        async with self.response(method, path, body, headers, send_count=send_count) as response:
             return await response.read()
 
     async def read(self, kind: type[T], path: str) -> T:
         return decoded(await self.call("GET", path), kind)
 
     async def body(self, path: str) -> bytes:
-        """A page, whole as its checksum and length say."""
+        """A body, checked against its length and checksum."""
 
         async def once() -> bytes:
             async with self.response("GET", path) as response:
@@ -188,68 +196,70 @@ class Transport:
                 _check(response, hashlib.sha256(content))
                 return content
 
-        return await self.patiently(once)
+        return await self.with_retries(once)
 
     async def head(self, path: str) -> Mapping[str, str]:
-        """The headers of a page, without the page."""
+        """The headers of a body, without the body."""
 
         async def once() -> Mapping[str, str]:
             async with self.response("HEAD", path) as response:
                 await response.read()
                 return response.headers
 
-        return await self.patiently(once)
+        return await self.with_retries(once)
 
     async def save(self, path: str, file: Path) -> int:
-        """Stream a page into a file, which appears under its name only when whole; its length.
+        """Stream a body into a file, which appears under its name only when complete; its length.
 
-        A page that does not arrive leaves no file behind.
+        A body that does not arrive leaves no file behind.
         """
-        unfinished = file.with_name(f"{file.name}.part")
+        partial = file.with_name(f"{file.name}.part")
 
         async def once() -> int:
-            with unfinished.open("wb") as into:
+            digest = hashlib.sha256()
+            with partial.open("wb") as into:
                 async with self.response("GET", path) as response:
-                    return await self._copy(response, into)
+                    async for chunk in response.chunks():
+                        await self.network.blocking(into.write, chunk)
+                        digest.update(chunk)
+                    _check(response, digest)
+                return into.tell()
 
         try:
-            length = await self.patiently(once)
-            unfinished.replace(file)
+            length = await self.with_retries(once)
+            partial.replace(file)
         except BaseException:
             with suppress(OSError):  # it may never have been made
-                unfinished.unlink()
+                partial.unlink()
             raise
         return length
 
     async def put(
         self, url: str, content: AsyncIterator[bytes], headers: Mapping[str, str]
     ) -> None:
-        """Stream a body to a link, which may be of another host: without the key, and only once.
-
-        On a connection of its own: a library that repeats a request when a kept connection was
-        dead would send what is left of the body.
-        """
+        """Stream a body to a link, which may be on another host: without the API key, and once."""
         async with self.exchange("PUT", url, content, headers) as response:
             await _check_status(response)
             await response.read()
 
-    async def patiently(
+    async def with_retries(
         self,
         once: Callable[[], Awaitable[T]],
         *,
         keyed: bool = False,
         wait_out: frozenset[str] = frozenset(),
     ) -> T:
-        """Repeat a call until it works, is refused for good, or patience ends."""
+        """Repeat a call until it succeeds, is refused for good, or `patience` is exhausted."""
         failures = Failures(self)
-        passing = wait_out
+        codes = wait_out
         while True:
             try:
                 result = await once()
             except ClientError as error:
-                await failures.rest(error, passes=may_pass(error, passing))
-                # A first call without a response may still be at work when it is repeated.
-                passing = wait_out | (UNDER_WAY if keyed else frozenset())
+                await failures.wait_or_raise(error, retryable=is_retryable(error, codes))
+                # The service may still be handling the attempt whose response was lost. Until it is
+                # done, it refuses a repetition with the same key as a conflict.
+                codes = wait_out | (IN_PROGRESS if keyed else frozenset())
             else:
                 failures.end()
                 return result
@@ -263,7 +273,7 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - between two bytes, not of the whole
-        sendings: Sendings | None = None,
+        send_count: SendCount | None = None,
     ) -> AsyncIterator[Response]:
         """One exchange with the service; a status of 300 or more is raised."""
         request = Request(
@@ -272,7 +282,7 @@ class Transport:
             headers={**self._headers, **(headers or {})},
             body=body,
             timeout=timeout or self.timeout,
-            sendings=sendings,
+            send_count=send_count,
         )
         async with self.network.exchange(request) as response:
             await _check_status(response)
@@ -285,7 +295,11 @@ class Transport:
         body: AsyncIterator[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> AbstractAsyncContextManager[Response]:
-        """One exchange with a link, which may be of another host: without the key."""
+        """One exchange with a link, which may be on another host: without the API key.
+
+        The connection is not taken from the pool. When a kept connection turns out to be dead, the
+        network sends the request again, and of a streamed body only the rest would be left.
+        """
         return self.network.exchange(
             Request(
                 method=method,
@@ -297,18 +311,9 @@ class Transport:
             )
         )
 
-    async def _copy(self, response: Response, into: BinaryIO) -> int:
-        digest, length = hashlib.sha256(), 0
-        async for chunk in response.chunks():
-            await self.network.blocking(into.write, chunk)
-            digest.update(chunk)
-            length += len(chunk)
-        _check(response, digest)
-        return length
-
 
 class Failures:
-    """Failures in a row of one undertaking, and the rests between its attempts."""
+    """Counts failures in a row, and waits between attempts."""
 
     def __init__(self, transport: Transport) -> None:
         self._patience, self._network = transport.patience, transport.network
@@ -316,35 +321,35 @@ class Failures:
         self._count = 0
         self._since = 0.0
 
-    async def rest(self, error: ClientError, *, passes: bool) -> None:
-        """Sleep until the next attempt; raise the error when there is to be none."""
+    async def wait_or_raise(self, error: ClientError, *, retryable: bool) -> None:
+        """Sleep until the next attempt, or raise the error if there must not be one."""
         now = time.monotonic()
         self._since = self._since if self._count else now
         self._count += 1
         away, within = now - self._since, self._patience.within
         is_late = within is not None and away > within
-        if not passes or is_late or self._count >= self._patience.attempts:
+        if not retryable or is_late or self._count >= self._patience.attempts:
             raise error
         self._on_outage(Outage(error, away))
         asked = getattr(error, "retry_after", None)
-        await self._network.sleep(self._patience.rest(self._count, asked))
+        await self._network.sleep(self._patience.delay(self._count, asked))
 
     def end(self) -> None:
-        """An attempt worked: the next failure is the first again."""
+        """Reset the count after a success."""
         if self._count:
             self._count = 0
             self._on_outage(None)
 
 
 def path_of(*parts: str, query: Query | None = None) -> str:
-    """A path below the base URL; a part cannot reach beyond its place."""
+    """A path below the base URL. Parts are quoted: a slash in an id does not start a new part."""
     given = {name: value for name, value in (query or {}).items() if value is not None}
     path = "".join(f"/{quote(part, safe='')}" for part in parts)
     return f"{path}?{urlencode(given)}" if given else path
 
 
 def of_run(job_id: str, run_id: str | None, *rest: str) -> tuple[str, ...]:
-    """The parts of a path below a run, or below the job when it means the latest run."""
+    """The parts of a path below a run, or below the job, which means its latest run."""
     return ("jobs", job_id, *(("runs", run_id) if run_id else ()), *rest)
 
 
@@ -352,11 +357,11 @@ def decoded(raw: bytes | msgspec.Raw, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise UnreachableError("the answer is none of this API's; is the base URL right?") from None
+        raise UnreachableError(NOT_THIS_API) from None
 
 
-def is_whole(file: Path, headers: Mapping[str, str]) -> bool:
-    """Whether a file holds the page with these headers: by length, and by checksum if there is one."""
+def is_complete(file: Path, headers: Mapping[str, str]) -> bool:
+    """Whether a file holds the body with these headers: by length, and by checksum if there is one."""
     length = headers.get("Content-Length", "")
     if not length.isdigit() or int(length) != file.stat().st_size:
         return False
@@ -365,12 +370,12 @@ def is_whole(file: Path, headers: Mapping[str, str]) -> bool:
         return not checksum or checksum[1] == hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def may_pass(error: ClientError, wait_out: frozenset[str] = frozenset()) -> bool:
-    """Whether asking again may help."""
+def is_retryable(error: ClientError, wait_out: frozenset[str] = frozenset()) -> bool:
+    """Whether the same call may succeed later. `wait_out` are codes that are worth waiting for."""
     if not isinstance(error, ApiError):
         return isinstance(error, UnreachableError)
-    lasting = error.code in LASTING and error.retry_after is None
-    return error.code in wait_out or (error.status in PASSING and not lasting)
+    is_final = error.code in FINAL_CODES and error.retry_after is None
+    return error.code in wait_out or (error.status in RETRYABLE_STATUSES and not is_final)
 
 
 async def _check_status(response: Response) -> None:
@@ -379,7 +384,7 @@ async def _check_status(response: Response) -> None:
 
 
 def _check(response: Response, digest: "hashlib._Hash") -> None:
-    """By the checksum where there is one; the network finds a body that is too short."""
+    """By the checksum, if there is one. The network itself detects a body that is too short."""
     promised = CHECKSUM.fullmatch(response.headers.get("ETag", ""))
     if promised and promised[1] != digest.hexdigest():
-        raise UnreachableError("a page did not arrive whole")
+        raise UnreachableError("the body does not match its checksum")

@@ -1,23 +1,23 @@
-"""Lists uploaded as they are: the service reads them, and no more than a chunk is held here."""
+"""Uploads of task lists. The service reads them; this side holds one chunk at a time."""
 
 import io
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from conveyor.client.errors import ClientError
-from conveyor.client.models import Column, FileInput, Upload
+from conveyor.client.models import Column, FileFormat, FileInput, Upload
 from conveyor.client.transport import (
     CHUNK,
     Failures,
     Network,
     Transport,
     decoded,
-    may_pass,
+    is_retryable,
     of_run,
     path_of,
 )
@@ -25,84 +25,79 @@ from conveyor.client.transport import (
 File = str | os.PathLike[str] | BinaryIO
 OnSent = Callable[[int], None]  # bytes, of one chunk
 
-PACKED = {".gz", ".gzip", ".zst", ".zstd"}
+COMPRESSED = {".gz", ".gzip", ".zst", ".zstd"}
 KINDS = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson"}
 
 
-class Csv(msgspec.Struct, frozen=True, kw_only=True):
-    """How a list of CSV is to be read."""
-
-    header: bool
-    delimiter: str
-    url_column: Column | None
-    id_column: Column | None
-
-    def spec(self) -> dict[str, object]:
-        first: Column = "url" if self.header else 0
-        fields = {"url": first if self.url_column is None else self.url_column}
-        if self.id_column is not None:
-            fields["external_id"] = self.id_column
-        return {"header": self.header, "delimiter": self.delimiter, "fields": fields}
-
-
-def spec_of(file: File, kind: str | None, csv: Csv) -> dict[str, object]:
-    """What the service is told about a list; its kind is told by its name unless it is given."""
-    kind = kind or _kind(file)
-    return {"type": kind, "csv": csv.spec()} if kind == "csv" else {"type": kind}
+def spec_of(file: File, form: FileFormat) -> dict[str, object]:
+    """The service's description of a list."""
+    kind = form.get("type") or _kind(file)
+    if kind != "csv":
+        return {"type": kind}
+    header, url_column = form.get("header", True), form.get("url_column")
+    first: Column = "url" if header else 0
+    fields = {"url": first if url_column is None else url_column}
+    if (id_column := form.get("id_column")) is not None:
+        fields["external_id"] = id_column
+    csv = {"header": header, "delimiter": form.get("delimiter", ","), "fields": fields}
+    return {"type": kind, "csv": csv}
 
 
 async def upload(
     transport: Transport, file: File, spec: dict[str, object], on_sent: OnSent | None = None
 ) -> str:
-    """Upload a list as a file input; its id.
-
-    If the connection breaks, the list is sent again as another file input: each takes one upload.
-    What cannot be read again is sent once.
-    """
+    """Upload a list as a file input; its id."""
     content = Content(file, transport.network, on_sent)
-    about = msgspec.json.encode(spec)
+    body, headers = msgspec.json.encode(spec), {"Content-Type": "application/json"}
 
-    async def file_input() -> FileInput:
-        headers = {"Content-Type": "application/json"}
-        raw = await transport.call_once("POST", "/job_inputs", about, headers)
+    async def create() -> FileInput:
+        raw = await transport.call_once("POST", "/job_inputs", body, headers)
         return decoded(raw, FileInput)
 
-    async def sent(to: FileInput) -> str:
+    async def send(to: FileInput) -> str:
         await content.send(transport, to.upload)
         return to.file_input_id
 
-    async def both() -> str:
-        return await sent(await file_input())
+    async def create_and_send() -> str:
+        return await send(await create())
 
+    # A file input takes one upload. So after a broken connection the list is sent from its start,
+    # to a new file input. What can be read only once, such as a pipe, is sent once.
     if content.is_repeatable:
-        return await transport.patiently(both)
-    return await sent(await transport.patiently(file_input))
+        return await transport.with_retries(create_and_send)
+    return await send(await transport.with_retries(create))
 
 
 async def bad_rows(
     transport: Transport, job_id: str, run_id: str | None
 ) -> AsyncGenerator[bytes, None]:
-    """The lines of the report on bad rows as they come; a report that is cut is read on."""
+    """The report on bad rows, line by line as it arrives."""
     path = path_of(*of_run(job_id, run_id, "ingest_errors"))
+    # The report has no cursor, but its lines never change: after a broken connection it is read
+    # from the start, and the lines that were given out already are skipped.
     given, failures = 0, Failures(transport)
     while True:
         try:
-            async with aclosing(_reported(transport, path, skip=given)) as rows:
-                async for row in rows:
+            async with transport.response("GET", path) as response:
+                skip = given
+                async for line in response.lines():
+                    if skip:
+                        skip -= 1
+                        continue
                     failures.end()
                     given += 1
-                    yield row
+                    yield line
             return
         except ClientError as error:
-            await failures.rest(error, passes=may_pass(error))
+            await failures.wait_or_raise(error, retryable=is_retryable(error))
 
 
 class Content:
-    """A list as the body of a request: a path, or a file that is open in binary mode."""
+    """The body of an upload: from a path, or from a file that is open in binary mode."""
 
     def __init__(self, file: File, network: Network, on_sent: OnSent | None) -> None:
         if isinstance(file, io.TextIOBase):
-            raise TypeError("a list is sent as it is: open the file in binary mode")
+            raise TypeError("the file must be open in binary mode, got one in text mode")
         self._file = file
         self._network = network
         self._on_sent = on_sent or (lambda _: None)
@@ -118,7 +113,9 @@ class Content:
             try:
                 await transport.put(to.url, self._chunks(source, length), headers)
             except ClientError:
-                if self._error:  # of the list; the network took it for its own
+                # An error of reading the list was raised inside the HTTP library, which reports
+                # it as a broken connection.
+                if self._error:
                     raise self._error from None
                 raise
 
@@ -133,7 +130,7 @@ class Content:
         yield self._file, None
 
     async def _chunks(self, source: BinaryIO, length: int | None) -> AsyncIterator[bytes]:
-        """A file has as many bytes as it had when it was opened, or the upload fails."""
+        """A file must have as many bytes as when it was opened: that is its Content-Length."""
         count = 0
         try:
             while chunk := await self._network.blocking(source.read, CHUNK):
@@ -143,23 +140,18 @@ class Content:
                 yield chunk
                 self._on_sent(len(chunk))
             if length not in {None, count}:
-                raise ValueError("the list changed while it was sent")  # noqa: TRY301
+                raise ValueError("the list must not change while it is sent")  # noqa: TRY301
         except Exception as error:
             self._error = error
             raise
 
 
-async def _reported(transport: Transport, path: str, *, skip: int) -> AsyncGenerator[bytes, None]:
-    async with transport.response("GET", path) as response:
-        async for line in response.lines():
-            if skip:
-                skip -= 1
-                continue
-            yield line
-
-
 def _kind(file: File) -> str:
     name = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", "")
-    path = Path(name if isinstance(name, (str, os.PathLike)) else "")
-    inner = Path(path.stem) if path.suffix.lower() in PACKED else path
-    return KINDS.get(inner.suffix.lower(), "txt")
+    return kind_by_name(Path(name if isinstance(name, (str, os.PathLike)) else "")) or "txt"
+
+
+def kind_by_name(path: Path) -> str | None:
+    """`csv` or `ndjson`, if the name says so; compressed files have two suffixes."""
+    inner = Path(path.stem) if path.suffix.lower() in COMPRESSED else path
+    return KINDS.get(inner.suffix.lower())

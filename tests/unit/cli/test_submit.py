@@ -26,7 +26,11 @@ from conveyor.errors import RefusedToStart
             r"was cut: cannot.*\n.*nothing was submitted",
         ),
         (OSError(5, "Input/output error"), RefusedToStart, "Input/output.*nothing was submitted"),
-        (ValueError("the list changed while it was sent"), RefusedToStart, "changed while"),
+        (
+            ValueError("the list must not change while it is sent"),
+            RefusedToStart,
+            "must not change",
+        ),
     ],
 )
 def test_an_upload_that_fails_says_that_nothing_was_submitted(

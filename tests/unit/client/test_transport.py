@@ -9,10 +9,10 @@ from conveyor.client.transport import path_of
 def test_rests_grow_to_a_bound_and_follow_what_the_service_asks() -> None:
     patience = Patience(first=1, longest=8, longest_asked=60)
     for attempt, most in enumerate((1, 2, 4, 8, 8, 8), 1):
-        assert most / 2 <= patience.rest(attempt) <= most
-    assert patience.rest(1, 5) == 5
-    assert patience.rest(1, 0) == 0
-    assert patience.rest(1, 10_000) == 60
+        assert most / 2 <= patience.delay(attempt) <= most
+    assert patience.delay(1, 5) == 5
+    assert patience.delay(1, 0) == 0
+    assert patience.delay(1, 10_000) == 60
 
 
 def test_ids_cannot_reach_beyond_their_place_in_the_path() -> None:
