@@ -10,7 +10,7 @@ from typing import get_args, get_origin, get_type_hints
 import msgspec
 
 from conveyor import errors
-from conveyor.cli import main as cli
+from conveyor.cli import serve as cli
 from conveyor.errors import CallerFault, ConveyorError, Unavailable
 from conveyor.settings import Settings
 from conveyor.settings_loader import CHOICES

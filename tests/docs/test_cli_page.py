@@ -7,19 +7,17 @@ from typing import Any
 import pytest
 import typer
 
-from conveyor.cli import main
-from conveyor.cli.jobs import COMMANDS
-from conveyor.cli.main import GROUPS
+from conveyor.cli.main import GROUPS, build_app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-NAMES = [command.__name__ for command in COMMANDS]
+NAMES = [*GROUPS["Jobs"], *GROUPS["Live runs"]]
 FOR_OPERATORS = ["keys", "doctor", "dlq"]
 SHARED = {"--url", "--key", "--config", "--json"}
 AT_THE_TOP = {"--help", "--install-completion", "--show-completion"}
 
 
 def _commands() -> dict[str, Any]:
-    commands: dict[str, Any] = getattr(typer.main.get_command(main.app), "commands", {})
+    commands: dict[str, Any] = getattr(typer.main.get_command(build_app()), "commands", {})
     return commands
 
 

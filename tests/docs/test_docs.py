@@ -14,7 +14,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from conveyor.api.handlers.files import CONTENT_TYPES
 from conveyor.api.routes import ROUTES
-from conveyor.cli import main as cli
+from conveyor.cli.main import build_app
 from conveyor.telemetry.metrics import SWEEPER_ACTIONS, Metrics
 from tests.docs import reference
 from tests.docs.chapters import NONE, OPERATIONS, SQLITE, TELEMETRY, tables
@@ -220,7 +220,7 @@ def test_every_make_target_that_is_named_exists(page: Path) -> None:
 
 @every_page
 def test_every_command_that_is_named_exists(page: Path) -> None:
-    group = typer.main.get_command(cli.app)
+    group = typer.main.get_command(build_app())
     commands: dict[str, object] = getattr(group, "commands", {})
     assert told_to_run(page, "conveyor") <= commands.keys()
 

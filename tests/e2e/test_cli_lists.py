@@ -251,8 +251,8 @@ def test_an_upload_holds_nothing_of_the_list(
 # The peak that `getrusage` tells may be that of the process it was forked from.
 _MEASURED = """
 from pathlib import Path
-from conveyor.cli.main import app
-app(standalone_mode=False)
+from conveyor.cli.main import build_app
+build_app("submit")(standalone_mode=False)
 [peak] = [line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line]
 print(peak.split()[1])
 """

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, ParamSpec, get_type_hints
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 import typer
@@ -17,13 +17,14 @@ from conveyor.client.transport import OnOutage
 from conveyor.errors import RefusedToStart
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:8080/v1"
 DEFAULT_FILE = "~/.config/conveyor/cli.toml"
 KNOWN = {"url", "key"}
 ADDRESS = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[^/?#@:\s]+)(:\d{1,5})?(/[^?#\s]*)?", re.ASCII)
 API_KEY = re.compile(r"[\x20-\x7e]{1,512}")
-OUTAGE = 60.0  # seconds without a service that long commands wait out: a restart takes less
+OUTAGE = 60.0  # seconds that a long command waits for the service: a restart takes less
 ONCE = Patience(attempts=1)
 PATIENT = Patience(attempts=10_000, within=OUTAGE, first=0.25, longest=1.0)
 
@@ -36,6 +37,7 @@ Key = Annotated[str | None, typer.Option(help="API key; better in CONVEYOR_KEY o
 ConfigFile = Annotated[
     str | None, typer.Option(help="TOML file with `url` and `key` [~/.config/conveyor/cli.toml].")
 ]
+OfRun = Annotated[str | None, typer.Option("--run", help="Of this run [the latest].")]
 Json = Annotated[bool, typer.Option("--json", help="Print the API's JSON.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Wait until the run has ended.")]
 
@@ -55,43 +57,48 @@ class Endpoint(msgspec.Struct, frozen=True):
         return Conveyor(self.url, self.key, patience=PATIENT, on_outage=on_outage)
 
 
-def with_service(command: Callable[Concatenate[Endpoint, P], None]) -> Callable[..., None]:
-    """Replace the first parameter of a command by the options that select the service."""
+def with_options(
+    build: Callable[..., T], **options: object
+) -> Callable[[Callable[Concatenate[T, P], None]], Callable[..., None]]:
+    """Replace the first parameter of a command by options, from which `build` makes its value.
 
-    @wraps(command)
-    def call(
-        *args: Any,
-        url: str | None = None,
-        key: str | None = None,
-        config: str | None = None,
-        **given: Any,
-    ) -> None:
-        command(connect(url, key, config), *args, **given)
+    Typer reads the options of a command from its signature, so that is rewritten: several commands
+    share their options without repeating them.
+    """
 
-    hints = get_type_hints(command, include_extras=True)
-    own = list(inspect.signature(command).parameters.values())[1:]
-    shared = {"url": Url, "key": Key, "config": ConfigFile}
-    parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own] + [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in shared.items()
-    ]
-    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return call
+    def decorate(command: Callable[Concatenate[T, P], None]) -> Callable[..., None]:
+        @wraps(command)
+        def call(*args: Any, **given: Any) -> None:
+            shared = {name: given.pop(name, None) for name in options}
+            command(build(**shared), *args, **given)
+
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters = list(inspect.signature(command).parameters.values())[1:] + [
+            inspect.Parameter(name, kind, default=None, annotation=annotation)
+            for name, annotation in options.items()
+        ]
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {one.name: one.annotation for one in parameters}
+        return call
+
+    return decorate
 
 
 def connect(
     url: str | None,
     key: str | None,
-    file: str | None,
+    config: str | None,
     *,
     environ: Mapping[str, str] | None = None,
 ) -> Endpoint:
     environ = os.environ if environ is None else environ
-    kept = _from_file(file)
+    kept = _from_file(config)
     base = url or environ.get("CONVEYOR_URL") or kept.get("url") or DEFAULT_URL
     secret = key or environ.get("CONVEYOR_KEY") or kept.get("key")
     return Endpoint(_checked_url(base), _checked_key(secret))
+
+
+with_service = with_options(connect, url=Url, key=Key, config=ConfigFile)
 
 
 def _from_file(file: str | None) -> dict[str, str]:
@@ -101,7 +108,7 @@ def _from_file(file: str | None) -> dict[str, str]:
     except FileNotFoundError:
         if file is None:
             return {}
-        raise RefusedToStart(f"{path}: there is no such file") from None
+        raise RefusedToStart(f"{path}: no such file; see --config") from None
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RefusedToStart(f"{path}: {_why(error)}") from None
     return _checked(path, found)

@@ -1,21 +1,17 @@
 """Commands for the jobs of a service: list, watch, run again, stop and delete them."""
 
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from conveyor.cli import output
-from conveyor.cli.connect import Endpoint, Follow, JobId, Json, TaskId, with_service
-from conveyor.cli.export import export
+from conveyor.cli.connect import Endpoint, Follow, JobId, Json, OfRun, TaskId, with_service
 from conveyor.cli.hints import Advised
-from conveyor.cli.ingest_errors import errors
 from conveyor.cli.output import plain
-from conveyor.cli.submit import add, submit
-from conveyor.client import Conveyor, Job, NotFoundError, Rerun, Run
+from conveyor.client import BadRow, Conveyor, Job, NotFoundError, Rerun, Run
 from conveyor.client.models import History
 from conveyor.client.transport import decoded
 from conveyor.errors import RefusedToStart
@@ -25,21 +21,12 @@ PAGE = 100  # jobs or runs
 Listed = Annotated[int, typer.Option(min=1, help="How many at most.")]
 
 
-class JobRows(msgspec.Struct, frozen=True):
-    """A page of jobs as they came; the rows are decoded one by one where they are shown."""
+class RowPage(msgspec.Struct, frozen=True):
+    """A page of jobs or of runs whose rows are not decoded yet."""
 
-    jobs: list[msgspec.Raw]
+    jobs: list[msgspec.Raw] = []
+    runs: list[msgspec.Raw] = []
     next_cursor: str | None = None
-
-
-class RunRows(msgspec.Struct, frozen=True):
-    runs: list[msgspec.Raw]
-    next_cursor: str | None = None
-
-
-def register(app: typer.Typer) -> None:
-    for command in COMMANDS:
-        app.command()(command)
 
 
 @with_service
@@ -58,20 +45,13 @@ def jobs(
     as_json: Json = False,
 ) -> None:
     """List your jobs, the newest first."""
-    found = JobRows([])
     with service.client() as client:
-        while len(found.jobs) < limit:
-            most = min(limit - len(found.jobs), PAGE)
-            query = {"status": status, "limit": most, "cursor": found.next_cursor}
-            page = decoded(client.request("GET", "jobs", query=query), JobRows)
-            found = JobRows(found.jobs + page.jobs, page.next_cursor)
-            if found.next_cursor is None:
-                break
+        found = list_rows(client, "jobs", "jobs", limit=limit, status=status)
     if as_json:
         output.json_line(msgspec.json.encode(found))
         return
     heads = ("job", "name", "status", "run", "done", "total", "failed", "created")
-    output.table(heads, [_job_row(decoded(raw, Job)) for raw in found.jobs])
+    output.table(heads, [_job_row(decoded(raw, Job)) for raw in found["jobs"]])
 
 
 def _job_row(job: Job) -> tuple[object, ...]:
@@ -87,24 +67,28 @@ def _numbers(run: Run | None) -> tuple[int, int, int]:
 def runs(service: Endpoint, job: JobId, *, limit: Listed = 20, as_json: Json = False) -> None:
     """List the runs of a job, the newest first."""
     with service.client() as client:
-        found = list_runs(client, job, limit)
+        found = list_rows(client, "runs", "jobs", job, "runs", limit=limit)
     if as_json:
         output.json_line(msgspec.json.encode(found))
         return
     heads = ("run", "no.", "status", "trigger", "done", "total", "failed", "created")
-    output.table(heads, [_run_row(decoded(raw, Run)) for raw in found.runs])
+    output.table(heads, [_run_row(decoded(raw, Run)) for raw in found["runs"]])
 
 
-def list_runs(client: Conveyor, job: str, limit: int) -> RunRows:
-    """Up to `limit` runs, over as many pages as that takes."""
-    found = RunRows([])
-    while len(found.runs) < limit:
-        query = {"limit": min(limit - len(found.runs), PAGE), "cursor": found.next_cursor}
-        page = decoded(client.request("GET", "jobs", job, "runs", query=query), RunRows)
-        found = RunRows(found.runs + page.runs, page.next_cursor)
-        if found.next_cursor is None:
+def list_rows(
+    client: Conveyor, field: str, *path: str, limit: int, status: str | None = None
+) -> dict[str, Any]:
+    """Up to `limit` rows, over as many pages as that takes, as one document of the API."""
+    rows: list[msgspec.Raw] = []
+    cursor: str | None = None
+    while len(rows) < limit:
+        query = {"status": status, "limit": min(limit - len(rows), PAGE), "cursor": cursor}
+        page = decoded(client.request("GET", *path, query=query), RowPage)
+        rows += getattr(page, field)
+        cursor = page.next_cursor
+        if cursor is None:
             break
-    return found
+    return {field: rows, "next_cursor": cursor}
 
 
 def _run_row(run: Run) -> tuple[object, ...]:
@@ -130,36 +114,6 @@ def status(service: Endpoint, job: JobId, *, follow: Follow = False, as_json: Js
 
 
 @with_service
-def results(
-    service: Endpoint,
-    job: JobId,
-    *,
-    status: Annotated[
-        str | None, typer.Option(help="successful, failed or processing; several with commas.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Save every page as a file in this folder.")
-    ] = None,
-    ndjson: Annotated[bool, typer.Option("--ndjson", help="Print every row as JSON.")] = False,
-    as_json: Json = False,
-) -> None:
-    """List results, or save the pages."""
-    from conveyor.cli.results import Listing, save_and_print  # noqa: PLC0415 - loads rich
-
-    if out and ndjson:
-        raise RefusedToStart("use either --out or --ndjson, not both")
-    listing = Listing(service, job, status)
-    if out:
-        save_and_print(listing, out, as_json=as_json)
-    elif ndjson:
-        listing.print_lines()
-    elif as_json:
-        listing.print_document()
-    else:
-        listing.print_table()
-
-
-@with_service
 def history(service: Endpoint, job: JobId, task: TaskId, *, as_json: Json = False) -> None:
     """List the attempts at a task."""
     with service.client() as client:
@@ -175,6 +129,52 @@ def history(service: Endpoint, job: JobId, task: TaskId, *, as_json: Json = Fals
         for one in decoded(raw, History).events
     ]
     output.table(("attempt", "started", "ended", "outcome"), rows)
+
+
+@with_service
+def errors(
+    service: Endpoint,
+    job: JobId,
+    *,
+    run: OfRun = None,
+    as_json: Json = False,
+) -> None:
+    """Report the lines of an uploaded list that are not tasks."""
+    with service.client() as client:
+        lines = client.error_rows(job, run_id=run)
+        count = _copy(lines) if as_json or not output.on_terminal() else _draw(lines)
+        note_rest(client.run(job, run) if run else client.job(job).latest_run, count)
+
+
+def _copy(lines: Iterator[bytes]) -> int:
+    count = 0
+    for count, line in enumerate(lines, 1):  # noqa: B007 - the last one is returned
+        sys.stdout.buffer.write(line)
+    sys.stdout.flush()
+    return count
+
+
+def _draw(lines: Iterator[bytes]) -> int:
+    """In columns of a fixed width: a table would have to be held in memory to be drawn."""
+    count = 0
+    for count, line in enumerate(lines, 1):
+        if count == 1:
+            print(f"{'line':>9}  {'reason':<22}  value")
+        row = decoded(line, BadRow)
+        print(f"{row.line:>9}  {plain(row.reason):<22}  {plain(row.value or '')}")
+    return count
+
+
+def note_rest(run: Run | None, count: int) -> None:
+    """Note that there are no bad lines, or more than are reported one by one."""
+    if run and output.is_growing(run):
+        output.note(f"{count:,} so far: the service is still reading the list.")
+    elif not count:
+        output.note("No line of its list is reported.")
+    elif run and run.ingest_errors > count:
+        output.note(f"These are the first of {run.ingest_errors:,}: the rest is only counted.")
+    if run and run.ingest_error:
+        output.note(f"Of the list as a whole: {plain(run.ingest_error)}")
 
 
 @with_service
@@ -286,9 +286,3 @@ def _delete(client: Conveyor, job: str, run: str | None) -> None:
     except NotFoundError as error:
         advice = f"`conveyor runs {plain(job)}` lists the runs of the job"
         raise Advised(error, advice) from None
-
-
-COMMANDS: tuple[Callable[..., None], ...] = (
-    submit, add, close, jobs, runs, status, results, export, history, errors,
-    rerun, delete, pause, resume, stop,
-)  # fmt: skip

@@ -9,10 +9,11 @@ import msgspec
 import typer
 
 from conveyor.cli import output
-from conveyor.cli.operators import Config, Data, Json, admin_of
+from conveyor.cli.operators import Json, with_admin
 from conveyor.errors import ConveyorError, InvalidArgument, RefusedToStart
 
 if TYPE_CHECKING:
+    from conveyor.cli.admin import Admin
     from conveyor.domain.api_key import NewKey
     from conveyor.domain.credentials import RotationProgress, RotationResult
     from conveyor.steps.api_keys import ApiKeyInfo
@@ -30,12 +31,11 @@ keys = typer.Typer(
 )
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(keys, name="keys")
-
-
 @keys.command()
-def create(  # noqa: PLR0917 - a command's parameters are its flags
+@with_admin
+def create(
+    admin: "Admin",
+    *,
     caller: Annotated[
         str | None,
         typer.Option(help="The caller it belongs to; a caller may have several [a new one]."),
@@ -55,12 +55,10 @@ def create(  # noqa: PLR0917 - a command's parameters are its flags
         str | None,
         typer.Option(metavar="NAME", help="Store the gateway key from this environment variable."),
     ] = None,
-    config: Config = None,
-    data: Data = None,
     as_json: Json = False,
 ) -> None:
     """Create an API key and print it. It cannot be shown again."""
-    from conveyor.domain.api_key import NewKey  # noqa: PLC0415 - see `admin_of`
+    from conveyor.domain.api_key import NewKey  # noqa: PLC0415 - like the others, for this command only
     from conveyor.settings import Auth  # noqa: PLC0415
 
     wanted = NewKey(
@@ -71,7 +69,7 @@ def create(  # noqa: PLR0917 - a command's parameters are its flags
         gateway_key=_gateway_key(gateway_key_from_env, ask=gateway_key),
     )
     _check(wanted)
-    created = admin_of(config, data).create_key(wanted)
+    created = admin.create_key(wanted)
     if as_json:
         output.json_line(msgspec.json.encode(created))
         return
@@ -84,9 +82,10 @@ def create(  # noqa: PLR0917 - a command's parameters are its flags
 
 
 @keys.command("list")
-def list_(*, config: Config = None, data: Data = None, as_json: Json = False) -> None:
+@with_admin
+def list_(admin: "Admin", *, as_json: Json = False) -> None:
     """List all keys, without their secrets."""
-    found = admin_of(config, data).keys()
+    found = admin.keys()
     if as_json:
         for key in found:
             output.json_line(msgspec.json.encode(key))
@@ -106,18 +105,17 @@ def list_(*, config: Config = None, data: Data = None, as_json: Json = False) ->
 
 
 @keys.command()
+@with_admin
 def revoke(
+    admin: "Admin",
     named: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of keys.")],
     *,
-    config: Config = None,
-    data: Data = None,
     as_json: Json = False,
 ) -> None:
     """Revoke API keys. The service refuses them from the next request on."""
     from conveyor.domain.api_key import id_in  # noqa: PLC0415
     from conveyor.domain.ids import KeyId  # noqa: PLC0415
 
-    admin = admin_of(config, data)
     missing = []
     for one in named:
         # A whole key is taken for its id: that is what people have at hand.
@@ -134,13 +132,13 @@ def revoke(
 
 
 @keys.command("rotate-encryption")
+@with_admin
 def rotate_encryption_key(
+    admin: "Admin",
     *,
     force: Annotated[
         bool, typer.Option("--force", help="Give up credentials that cannot be decrypted.")
     ] = False,
-    config: Config = None,
-    data: Data = None,
     as_json: Json = False,
 ) -> None:
     """Encrypt all stored credentials with a new key, and delete the old one.
@@ -162,7 +160,7 @@ def rotate_encryption_key(
             )
 
     with output.interruptible("Both keys are kept. Go on with: conveyor keys rotate-encryption"):
-        admin_of(config, data).rotate_encryption(show, force=force)
+        admin.rotate_encryption(show, force=force)
     if not ended:
         raise ConveyorError(
             "the rotation was stopped before the end; both keys are kept: repeat the command"

@@ -7,6 +7,7 @@ import msgspec
 import typer
 
 from conveyor.cli import output
+from conveyor.cli.connect import with_options
 from conveyor.errors import RefusedToStart
 
 if TYPE_CHECKING:
@@ -30,11 +31,6 @@ dlq = typer.Typer(
 )
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(doctor)
-    app.add_typer(dlq, name="dlq")
-
-
 def admin_of(config: str | None, data: str | None) -> "Admin":
     # Loaded here: other commands need neither the engines nor the settings.
     from conveyor.cli.admin import open_admin  # noqa: PLC0415
@@ -43,15 +39,18 @@ def admin_of(config: str | None, data: str | None) -> "Admin":
     return open_admin(load_settings({"data": data}, file=config))
 
 
+with_admin = with_options(admin_of, config=Config, data=Data)
+
+
+@with_admin
 def doctor(
+    admin: "Admin",
     *,
     job: Annotated[str | None, typer.Option(help="Only this job.")] = None,
     run: Annotated[str | None, typer.Option(help="Only this run.")] = None,
     no_bodies: Annotated[
         bool, typer.Option("--no-bodies", help="Do not read the results, which takes longest.")
     ] = False,
-    config: Config = None,
-    data: Data = None,
     as_json: Json = False,
 ) -> None:
     """Check all jobs, or one, for inconsistencies and stuck work. Changes nothing.
@@ -60,41 +59,35 @@ def doctor(
     """
     from conveyor.cli.doctor import print_report  # noqa: PLC0415 - loads rich and the domain
 
-    if print_report(admin_of(config, data), job, run, bodies=not no_bodies, as_json=as_json):
+    if print_report(admin, job, run, bodies=not no_bodies, as_json=as_json):
         raise typer.Exit(FOUND_WRONG)
 
 
 @dlq.command("list")
-def list_(*, config: Config = None, data: Data = None, as_json: Json = False) -> None:
+@with_admin
+def list_(admin: "Admin", *, as_json: Json = False) -> None:
     """List the dead letters."""
-    dead = admin_of(config, data).dead_letters()
+    dead = admin.dead_letters()
     if as_json:
         for message in dead:
             output.json_line(msgspec.json.encode(message))
         return
     rows = [
-        (
-            message.id,
-            message.kind,
-            _payload(message.payload),
-            message.dead_lettered_at,
-            message.reason,
-        )
-        for message in dead
+        (one.id, one.kind, _payload(one.payload), one.dead_lettered_at, one.reason) for one in dead
     ]
     output.table(("id", "kind", "payload", "dead since", "reason"), rows)
 
 
 @dlq.command("show")
+@with_admin
 def show_(
+    admin: "Admin",
     message: Annotated[str, typer.Argument(metavar="ID", help="Id of the dead letter.")],
     *,
-    config: Config = None,
-    data: Data = None,
     as_json: Json = False,
 ) -> None:
     """Show one dead letter."""
-    found = admin_of(config, data).find_dead_letter(message)
+    found = admin.find_dead_letter(message)
     if found is None:
         raise _unknown([message])
     if as_json:
@@ -106,36 +99,26 @@ def show_(
 
 
 @dlq.command()
+@with_admin
 def redrive(
-    ids: MessageIds = None,
-    *,
-    everything: All = False,
-    config: Config = None,
-    data: Data = None,
-    as_json: Json = False,
+    admin: "Admin", ids: MessageIds = None, *, everything: All = False, as_json: Json = False
 ) -> None:
     """Redrive dead letters: put them back on the control queue."""
-    admin = admin_of(config, data)
-    _each(
-        _chosen(ids, admin.dead_letters, everything=everything),
-        admin.redrive,
-        "redriven",
-        as_json=as_json,
-    )
+    chosen = _chosen(ids, admin.dead_letters, everything=everything)
+    _each(chosen, admin.redrive, "redriven", as_json=as_json)
 
 
 @dlq.command()
+@with_admin
 def drop(
+    admin: "Admin",
     ids: MessageIds = None,
     *,
     everything: All = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    config: Config = None,
-    data: Data = None,
     as_json: Json = False,
 ) -> None:
     """Delete dead letters for good. Their work is not done."""
-    admin = admin_of(config, data)
     chosen = _chosen(ids, admin.dead_letters, everything=everything)
     if chosen and not yes:
         typer.confirm(f"Delete {len(chosen)} dead letters for good?", abort=True, err=True)
@@ -146,7 +129,7 @@ def _chosen(
     named: list[str] | None, dead: Callable[[], Iterator["DeadLetter"]], *, everything: bool
 ) -> list[str]:
     if bool(named) == everything:
-        raise RefusedToStart("name the dead letters, or pass --all")
+        raise RefusedToStart("name the dead letters by id, or pass --all, and not both")
     return [message.id for message in dead()] if everything else list(named or [])
 
 

@@ -1,4 +1,4 @@
-"""The results of a job: listed, printed as rows, or saved as files."""
+"""`conveyor results` and `conveyor export`: list results, save pages, or save all in one file."""
 
 import re
 import sys
@@ -6,20 +6,32 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from conveyor.cli import output
-from conveyor.cli.bars import Bar
-from conveyor.cli.connect import Endpoint
+from conveyor.cli.bars import Bar, DownloadBar
+from conveyor.cli.connect import Endpoint, JobId, Json, OfRun, with_service
+from conveyor.cli.follow import latest_run_id
+from conveyor.cli.hints import Advised
 from conveyor.cli.output import plain
-from conveyor.client import Conveyor, TaskResult, UnreachableError
+from conveyor.client import (
+    Conveyor,
+    ExportError,
+    NotFoundError,
+    RunExport,
+    TaskResult,
+    UnreachableError,
+)
 from conveyor.client.models import ResultRows
 from conveyor.client.transport import decoded
 from conveyor.domain.media import extension
 from conveyor.errors import ConveyorError, RefusedToStart
 
+POLL = 0.5  # seconds
 FIRST_ROWS = 100
 INDEX = "results.ndjson"
 MARK = ".conveyor-job"  # names the job whose results a folder holds
@@ -38,6 +50,34 @@ class SavedPages(msgspec.Struct):
     saved: int = 0
     already_there: int = 0
     without_page: int = 0
+
+
+@with_service
+def results(
+    service: Endpoint,
+    job: JobId,
+    *,
+    status: Annotated[
+        str | None, typer.Option(help="successful, failed or processing; several with commas.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Save every page as a file in this folder.")
+    ] = None,
+    ndjson: Annotated[bool, typer.Option("--ndjson", help="Print every row as JSON.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List results, or save the pages."""
+    if out and ndjson:
+        raise RefusedToStart("use either --out or --ndjson, not both")
+    listing = Listing(service, job, status)
+    if out:
+        save_and_print(listing, out, as_json=as_json)
+    elif ndjson:
+        listing.print_lines()
+    elif as_json:
+        listing.print_document()
+    else:
+        listing.print_table()
 
 
 class Listing:
@@ -178,3 +218,83 @@ def _bar(total: int | None, *, hidden: bool) -> Bar:
     )
     bar.add_task("results", total=total)
     return bar
+
+
+class SavedExport(msgspec.Struct, frozen=True):
+    file: str
+    bytes: int
+    export_id: str
+    run_id: str
+
+
+class ExportFailed(ConveyorError):
+    """The service could not make the file, or the disk did not take it."""
+
+
+@with_service
+def export(
+    service: Endpoint,
+    job: JobId,
+    *,
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+    run: OfRun = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="EXPORT", help="Go on with an export by its id.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Save all of a run as one zip file, with a manifest."""
+    if out.is_dir() or (out.exists() and not force):
+        raise RefusedToStart(f"{out} exists already: name another file, or give --force")
+    with service.client() as client:
+        run_id = run or latest_run_id(client, job)
+        has_ended = client.run(job, run_id).has_ended
+        started = _started(client, job, run_id, resume)
+    hint = (
+        "The service keeps the file for 12 hours. Go on with: conveyor export "
+        f"{plain(job)} --run {plain(run_id)} --resume {started.export_id} --out {out}"
+    )
+    with output.interruptible(hint):
+        saved = _saved(service, started, out, quiet=as_json)
+    if as_json:
+        output.json_line(msgspec.json.encode(saved))
+    else:
+        output.facts(list(msgspec.structs.asdict(saved).items()))
+    if not has_ended:
+        output.note("The run has not ended: the file holds its results so far.")
+
+
+def _started(client: Conveyor, job: str, run_id: str, resume: str | None) -> RunExport:
+    try:
+        if resume is None:
+            return _checked(client.start_export(job, run_id=run_id))
+        asked = RunExport(export_id=resume, status="", job_id=job, run_id=run_id)
+        return _checked(client.export(_checked(asked)))
+    except NotFoundError as error:
+        advice = "an export is kept for 12 hours: leave --resume out to start another"
+        raise Advised(error, advice if resume else None) from None
+
+
+def _checked(export: RunExport) -> RunExport:
+    """The id becomes a part of a file name."""
+    if not SAFE_NAME.fullmatch(export.export_id):
+        raise UnreachableError(
+            f"the export id {plain(export.export_id)!r} cannot be used as a file name"
+        )
+    return export
+
+
+def _saved(service: Endpoint, started: RunExport, out: Path, *, quiet: bool) -> SavedExport:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with service.patient_client() as client, DownloadBar(hidden=quiet) as bar:
+            length = client.save_export(started, out, poll_every=POLL, on_received=bar.received)
+    except ExportError as error:
+        raise ExportFailed(
+            f"the export failed: {plain(error.reason)}\n"
+            f"  `conveyor results {plain(started.job_id)} --out FOLDER` saves page by page"
+        ) from None
+    except OSError as error:
+        raise ExportFailed(f"{error.filename or out}: {error.strerror}") from None
+    return SavedExport(str(out), length, started.export_id, started.run_id)

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from conveyor.cli.ingest_errors import note_rest
+from conveyor.cli.jobs import note_rest
 from conveyor.client import Run
 
 

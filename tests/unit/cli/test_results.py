@@ -91,9 +91,9 @@ def test_more_runs_than_a_page_are_listed_page_by_page(
         listing = {"runs": list(numbers), "next_cursor": cursor}
         answers.table[path] = 200, CLOSE, json.dumps(listing).encode()
     with service.client() as client:
-        found = jobs.list_runs(client, "j", 150)
-    assert [int(bytes(row)) for row in found.runs] == list(range(150))
-    assert found.next_cursor == "d"
+        found = jobs.list_rows(client, "runs", "jobs", "j", "runs", limit=150)
+    assert [int(bytes(row)) for row in found["runs"]] == list(range(150))
+    assert found["next_cursor"] == "d"
 
 
 def _listing(answers: type[Answers], row: dict[str, str]) -> None:
