@@ -15,7 +15,7 @@ from conveyor.cli.hints import Advised, explained
 from conveyor.cli.output import plain
 from conveyor.cli.task_files import MOST_TASKS, ListedTask, ListFile, list_name, open_list
 from conveyor.client import Added, ApiError, Conveyor, Patience, SubmittedJob, UnreachableError
-from conveyor.client.models import Column
+from conveyor.client.models import FileFormat
 from conveyor.client.transport import decoded
 from conveyor.errors import ConveyorError, IdempotencyKeyConflict, RefusedToStart
 
@@ -28,8 +28,8 @@ File = Annotated[
     str,
     typer.Argument(
         metavar="FILE",
-        help="Lines of URLs; or tasks, in .ndjson or .jsonl; or .csv with a `url` column; "
-        "- for standard input. `submit` also takes them compressed, as .gz or .zst.",
+        help="A URL on each line; .ndjson or .jsonl with a task on each line; .csv with a `url` "
+        "column; or - for standard input. `submit` also takes .gz and .zst.",
     ),
 ]
 Again = Annotated[
@@ -44,24 +44,24 @@ Kind = Annotated[
     Literal["csv", "ndjson", "txt"] | None,
     typer.Option("--type", help="The format of the list [by the name of the file]."),
 ]
-UrlColumn = Annotated[str | None, typer.Option(help="Of CSV: the column with the URL [url].")]
+UrlColumn = Annotated[str | None, typer.Option(help="CSV: the column with the URL [url].")]
 IdColumn = Annotated[
-    str | None, typer.Option(help="Of CSV: the column with ids of your own [external_id].")
+    str | None, typer.Option(help="CSV: the column with your own ids [external_id].")
 ]
 Delimiter = Annotated[
-    str | None, typer.Option(help="Of CSV: the character between columns, or `tab` [,].")
+    str | None, typer.Option(help="CSV: the character between columns, or `tab` [,].")
 ]
 NoHeader = Annotated[
-    bool, typer.Option("--no-header", help="Of CSV: there is no header; columns count from 0.")
+    bool, typer.Option("--no-header", help="CSV: there is no header; columns are numbered from 0.")
 ]
 
 
 class PartlyRefused(ConveyorError):
-    """The list was refused, or a part of it; names the lines, and what is accepted already."""
+    """The service refused the list or a part of it; names the lines, and what was accepted."""
 
 
 class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options say about a list; the rest follows from its name and its first line."""
+    """The options about a list; what is left out follows from its name and its first line."""
 
     type: str | None = None
     url_column: str | None = None
@@ -74,16 +74,6 @@ class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self != ListOptions()
 
 
-class UploadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the service must read an uploaded list."""
-
-    type: str
-    header: bool = True
-    delimiter: str = ","
-    url_column: Column | None = None
-    id_column: Column | None = None
-
-
 @with_service
 def submit(
     service: Endpoint,
@@ -93,9 +83,13 @@ def submit(
         list[str] | None, typer.Option(help="A scraper parameter, name=value; repeatable.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="A name for the job.")] = None,
-    external_id: Annotated[str | None, typer.Option(help="An id of your own.")] = None,
-    max_inflight: Annotated[int | None, typer.Option(help="Tasks at a time [100].")] = None,
-    retries: Annotated[int | None, typer.Option(help="After the first attempt [3].")] = None,
+    external_id: Annotated[str | None, typer.Option(help="Your own id for the job.")] = None,
+    max_inflight: Annotated[
+        int | None, typer.Option(help="Tasks in flight at a time [100].")
+    ] = None,
+    retries: Annotated[
+        int | None, typer.Option(help="Retries of a task after its first attempt [3].")
+    ] = None,
     open_: Annotated[
         bool, typer.Option("--open", help="Keep the job open for `conveyor add`.")
     ] = False,
@@ -156,7 +150,7 @@ def _submitted(
             return client.request("POST", "jobs", body=given, idempotency_key=key)
     except ApiError as error:
         if listed is None and error.code == IdempotencyKeyConflict.code:
-            raise Advised(error, _LIST_OF_ITS_OWN) from None
+            raise Advised(error, _NEW_LIST) from None
         raise _naming_lines(error, file, listed or [], accepted=0) from None
 
 
@@ -166,9 +160,9 @@ _NOT_OPEN = (
     "  leave --open out to upload the list, however long it is; or submit --open a short one, and "
     "add the rest with `conveyor add`"
 )
-_LIST_OF_ITS_OWN = (
-    "each upload is a list of its own, even of the same file: `conveyor jobs` shows whether the job "
-    "of this key exists; for another one use another --idempotency-key"
+_NEW_LIST = (
+    "each upload counts as a new list, even of the same file: `conveyor jobs` shows whether the job "
+    "of this key exists; to submit another one, use another --idempotency-key"
 )
 
 
@@ -185,7 +179,7 @@ def _tasks(
     listed: Sequence[ListedTask], file: str, *, may_be_empty: bool
 ) -> list[dict[str, object]]:
     if not (listed or may_be_empty):
-        raise RefusedToStart(f"{list_name(file)}: there is no URL in it")
+        raise RefusedToStart(f"{list_name(file)}: must have at least one URL, got none")
     return [one.task for one in listed]
 
 
@@ -214,10 +208,10 @@ def _headers(text: str) -> dict[str, str]:
 
 
 def _checked_key(key: str | None) -> str:
-    """A key even where none was given: the call may be repeated when a connection breaks."""
+    """The given key, or a new one: the client may repeat the call when a connection breaks."""
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key and key):
         raise RefusedToStart(
-            "--idempotency-key must be 1 to 128 printable characters without spaces"
+            "--idempotency-key must be 1 to 128 printable ASCII characters without spaces"
         )
     return key or str(uuid.uuid4())
 
@@ -239,7 +233,7 @@ def _print_and_follow(
 
 
 def _print_submitted(made: SubmittedJob, raw: bytes, file: str, *, as_json: bool) -> None:
-    """On a pipe the id alone, for a variable of a script."""
+    """On a pipe only the id: a script stores it in a variable."""
     if as_json:
         output.json_line(raw)
     elif output.on_terminal():
@@ -253,10 +247,10 @@ def _print_submitted(made: SubmittedJob, raw: bytes, file: str, *, as_json: bool
 
 
 def upload(service: Endpoint, source: ListFile, form: ListOptions, *, quiet: bool) -> str:
-    """Upload a list; its file input id. A file is sent once more when the connection breaks."""
+    """Upload a list; its file input id. A file is sent again, once, if the connection breaks."""
     from conveyor.cli.bars import UploadBar  # noqa: PLC0415 - loads rich
 
-    options = msgspec.structs.asdict(upload_options(source, form))
+    options = upload_options(source, form)
     patience = Patience(attempts=TIMES_SENT, first=0.1)
     file = source.file if source.is_repeatable else cast("BinaryIO", source.stream())
     try:
@@ -267,9 +261,9 @@ def upload(service: Endpoint, source: ListFile, form: ListOptions, *, quiet: boo
             return client.upload(file, **options, on_sent=bar.sent)
     except UnreachableError as error:
         raise UnreachableError(
-            f"{source.name}: the upload was cut: {plain(error)}\n"
-            "  nothing was submitted; repeat the command. A list compressed by gzip or zstd is "
-            "sent faster"
+            f"{source.name}: the upload broke off: {plain(error)}\n"
+            "  nothing was submitted; repeat the command. A list compressed with gzip or zstd "
+            "uploads faster"
         ) from None
     except OSError as error:
         raise RefusedToStart(f"{source.name}: {error.strerror}; nothing was submitted") from None
@@ -277,24 +271,25 @@ def upload(service: Endpoint, source: ListFile, form: ListOptions, *, quiet: boo
         raise RefusedToStart(f"{source.name}: {error}; nothing was submitted") from None
 
 
-def upload_options(source: ListFile, form: ListOptions) -> UploadOptions:
-    """What the service is told about the list. A missing column is reported before the upload."""
+def upload_options(source: ListFile, form: ListOptions) -> FileFormat:
+    """How the service must read the list. A missing column is reported before the upload."""
     kind = form.type or source.kind
     if kind == "csv":
         return _csv_options(source, form)
     if form != ListOptions(type=form.type):
         raise RefusedToStart(
-            f"{source.name}: this list is taken for {kind}, and only CSV has columns; give --type csv"
+            f"{source.name}: options about columns need a CSV list, got {kind}; if it is CSV, give "
+            "--type csv"
         )
-    return UploadOptions(type=kind)
+    return FileFormat(type=kind)
 
 
-def _csv_options(source: ListFile, form: ListOptions) -> UploadOptions:
+def _csv_options(source: ListFile, form: ListOptions) -> FileFormat:
     delimiter = "\t" if form.delimiter in TAB else form.delimiter or ","
     if len(delimiter) != 1 or delimiter in '\r\n"':
         raise RefusedToStart(f"--delimiter must be one character or `tab`, got {form.delimiter!r}")
     if form.no_header:
-        return UploadOptions(
+        return FileFormat(
             type="csv",
             header=False,
             delimiter=delimiter,
@@ -310,9 +305,7 @@ def _csv_options(source: ListFile, form: ListOptions) -> UploadOptions:
                 f"{source.name}: no column is named `{name}`, only {plain(', '.join(names))}\n"
                 "  see --url-column, --id-column, --delimiter and --no-header"
             )
-    return UploadOptions(
-        type="csv", delimiter=delimiter, url_column=url_column, id_column=id_column
-    )
+    return FileFormat(type="csv", delimiter=delimiter, url_column=url_column, id_column=id_column)
 
 
 def _index(option: str, text: str) -> int:
@@ -331,7 +324,7 @@ def add(
     file: File,
     *,
     last_batch: Annotated[
-        bool, typer.Option("--last-batch", help="Close the job after these.")
+        bool, typer.Option("--last-batch", help="Close the job after these tasks.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -352,7 +345,7 @@ def add(
             if as_json:
                 output.json_line(raw)
     if not accepted:
-        raise RefusedToStart(f"{list_name(file)}: there is no URL in it")
+        raise RefusedToStart(f"{list_name(file)}: must have at least one URL, got none")
     if not as_json:
         output.facts([("accepted_tasks", accepted)])
 
@@ -373,7 +366,7 @@ def _naming_lines(
     lines = [explained(error), *_faults(error, file, listed)]
     if accepted:
         lines.append(
-            f"  the {accepted:,} tasks before line {listed[0].line} are accepted: go on from there"
+            f"  the {accepted:,} tasks before line {listed[0].line} are accepted: continue from there"
         )
     return PartlyRefused("\n".join(lines))
 

@@ -1,7 +1,7 @@
-"""Lists of tasks in files: lines of URLs, NDJSON of tasks, or CSV with a `url` column.
+"""Task lists in files: lines of URLs, NDJSON with tasks, or CSV with a `url` column.
 
-A `ListFile` is looked at as far as it takes to tell whether the list fits into one call. Of a
-stream, such as standard input, what was looked at is held; a file is opened again.
+A `ListFile` is read as far as needed to tell whether the list fits into one call. What was read of
+a stream, such as standard input, is held in memory; a file is opened again.
 """
 
 import csv
@@ -17,6 +17,7 @@ from typing import BinaryIO, TextIO
 
 import msgspec
 
+from conveyor.client.uploads import COMPRESSED, KINDS, kind_by_name
 from conveyor.errors import ConveyorError, RefusedToStart
 
 STDIN = "-"
@@ -26,9 +27,7 @@ MOST_TASKS = 100_000  # of a call that submits
 MOST_LINES = MOST_TASKS + 1  # CSV has a header
 # A call of 64 MiB, less the JSON around every task.
 MOST_BYTES = 56 * 1024 * 1024
-COMPRESSED = {".gz", ".gzip", ".zst", ".zstd"}
 MAGIC = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # of gzip and zstd
-KINDS = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson"}
 
 
 class ListedTask(msgspec.Struct, frozen=True):
@@ -73,9 +72,7 @@ class ListFile:
     @property
     def kind(self) -> str:
         """By its name; a list without one is NDJSON if its first line is an object."""
-        path = Path(self.file)
-        inner = Path(path.stem) if path.suffix.lower() in COMPRESSED else path
-        if found := KINDS.get(inner.suffix.lower()):
+        if found := kind_by_name(Path(self.file)):
             return found
         return "ndjson" if self.first_text().lstrip().startswith("{") else "txt"
 
