@@ -1,4 +1,4 @@
-"""A generator of tasks becomes a job without ever being held in memory, and is followed live."""
+"""Submit tasks from a generator, which is never held in memory as a whole, and follow the run."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The official ZenRows client against Conveyor: only the base URL is another."""
+"""The official ZenRows client with Conveyor: only the base URL differs."""
 
 import os
 import tempfile
@@ -22,7 +22,7 @@ with ZenRowsBatchClient(KEY, base_url=URL) as client:
     print(run.data.status.value, run.data.stats.successful, "of", run.data.stats.total)
 
     again = job.retry_failed().wait(timeout=120, poll_interval=0.5)
-    print("after another try of what failed:", again.data.stats.failed, "failed")
+    print("after a retry of the failed tasks:", again.data.stats.failed, "failed")
 
     with tempfile.TemporaryDirectory() as folder:
         again.download_to_dir(folder, use_external_id=True)

@@ -1,4 +1,4 @@
-"""An open job takes tasks while it runs: pages lead to more pages."""
+"""Add tasks to an open job while it runs, as a crawler does that finds links on pages."""
 
 import asyncio
 import os

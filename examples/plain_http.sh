@@ -6,13 +6,13 @@ key=${CONVEYOR_KEY:-my-key}
 
 ask() { curl --silent --show-error --fail-with-body -H "X-API-Key: $key" "$@"; }
 
-# The same key sent twice makes one job.
+# Sending the request twice with the same key creates one job.
 job=$(ask "$url/jobs" -H "Idempotency-Key: example-$$" \
   -d '{"tasks": [{"url": "https://ok.example/1"}, {"url": "https://flaky.example/2?fails=1"}]}' |
   sed 's/.*"job_id":"\([^"]*\)".*/\1/;q')
 echo "job $job"
 
-# The stream ends by itself when the run is over.
+# The stream ends when the run has ended.
 ask --no-buffer "$url/jobs/$job/events"
 
 ask "$url/jobs/$job/results?status=successful"

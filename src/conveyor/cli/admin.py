@@ -43,7 +43,7 @@ OnRotation = Callable[[RotationProgress | RotationResult], None]
 
 
 class OutOfReach(ConveyorError):
-    """The folder is held by a process that cannot be asked."""
+    """Another process holds the folder, and it does not answer."""
 
 
 class NotRotated(ConveyorError):
@@ -51,7 +51,7 @@ class NotRotated(ConveyorError):
 
 
 class Admin(Protocol):
-    """What operators' commands do to a data folder."""
+    """The operations of operators' commands on a data folder."""
 
     def examine(self, wanted: DoctorScope, on_event: OnFinding) -> None: ...
 

@@ -39,7 +39,7 @@ class Bar(Progress):
 
 
 class UploadBar(Bar):
-    """Bytes sent, their rate and the time left; the length of a stream is not known."""
+    """Bytes sent, their rate, and the time left unless the list is a stream of unknown length."""
 
     def __init__(self, length: int | None, *, hidden: bool) -> None:
         left = () if length is None else (TextColumn("left:"), TimeRemainingColumn())
@@ -58,7 +58,7 @@ class UploadBar(Bar):
 
 
 class DownloadBar(Bar):
-    """While the service makes the file, a bar without end; then the bytes received."""
+    """A bar without a total while the service makes the file; then the bytes received."""
 
     def __init__(self, *, hidden: bool) -> None:
         columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())

@@ -1,4 +1,4 @@
-"""Following a run to its end, with a live bar where there is a terminal."""
+"""Follow a run to its end, with a live progress bar on a terminal."""
 
 import threading
 import time
@@ -34,7 +34,7 @@ from conveyor.client.transport import Query, decoded
 from conveyor.errors import ConveyorError
 
 POLL = 0.5  # seconds, with a service that has no events
-STANDSTILL = 3.0  # seconds without a finished task after which the command looks for the reason
+STANDSTILL = 3.0  # seconds without a finished task after which the command looks for a reason
 SAMPLE = 100  # unfinished tasks that it looks at for that
 
 
@@ -73,7 +73,8 @@ def how_to_follow(job_id: str) -> str:
 def follow(service: Endpoint, job_id: str, run_id: str | None, *, quiet: bool) -> FinishedRun:
     """Wait for the end of that run, or of the job's latest; `Gone` if it is deleted.
 
-    The first call reports a service that cannot be reached. From then on an outage is waited out.
+    The first call reports a service that cannot be reached: the URL may be wrong. Later outages are
+    waited out.
     """
     with service.client() as first:
         run_id = run_id or latest_run_id(first, job_id)
@@ -103,12 +104,12 @@ def latest_run_id(client: Conveyor, job_id: str) -> str:
             if job.next_scheduled_run
             else "all are deleted"
         )
-        raise Gone(f"job {plain(job_id)} has no run: {why}, and there is nothing to follow")
+        raise Gone(f"job {plain(job_id)} has no run: {why}, so there is nothing to follow")
     return job.latest_run.run_id
 
 
 def _with_job(client: Conveyor, job_id: str, raw: bytes) -> FinishedRun:
-    """Shown by the job's own document while its latest run is this one."""
+    """Prefer the job's document while its latest run is this one: it has more to show."""
     run = decoded(raw, Run)
     try:
         of_job = client.request("GET", "jobs", job_id)
@@ -194,11 +195,11 @@ class _Left(ProgressColumn):
 
 
 class _Board(Bar):
-    """A bar with rate, time gone and time left; below it the outcomes of the tasks so far, and
-    what keeps the run from making progress.
+    """A bar with rate, elapsed time and time left; below it the outcomes of the tasks so far, and
+    why the run makes no progress.
 
-    While the service still reads the list, the bar has no end. The last line is made anew with
-    every refresh: it counts seconds, and events come only when something has changed.
+    While the service is still reading the list, the bar has no total. The last line is formatted at
+    every refresh, not at every event: it counts seconds, and events come only with changes.
     """
 
     def __init__(self, *, hidden: bool) -> None:

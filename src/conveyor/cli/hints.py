@@ -1,4 +1,4 @@
-"""What to do next, for every refusal: in terms of the command line where it has some."""
+"""What to do next, for every refusal: in terms of the command line where possible."""
 
 from collections.abc import Iterator
 
@@ -8,6 +8,8 @@ from conveyor.errors import ConveyorError
 
 BY_CODE = {
     "invalid_argument": "correct what is named and repeat the command; see --help",
+    "conflict": "`conveyor status JOB` shows the state of the run",
+    "run_not_stoppable": "`conveyor rerun JOB` runs the job again",
     "job_not_open": "submit them as a new job; `conveyor submit --open` makes one that can grow",
     "run_not_terminal": "`conveyor status JOB --follow` waits for its end, `conveyor stop JOB` "
     "ends it; while rows are being written, try again in a moment",
@@ -27,7 +29,7 @@ BY_STATUS = {
     401: "give your API key with --key, CONVEYOR_KEY, or `key` in ~/.config/conveyor/cli.toml",
     403: "use a key that may write, and that the gateway accepts; `conveyor keys create` makes one",
     404: "`conveyor jobs` lists the jobs of this key; check --url, the base URL must end in /v1",
-    413: "compress the list by gzip or zstd, or split it into smaller ones",
+    413: "compress the list with gzip or zstd, or split it into smaller ones",
     429: "wait a while, or submit less",
     503: "try again in a few seconds",
 }
@@ -46,7 +48,7 @@ def explained(error: ConveyorError, advice: str | None = None) -> str:
     if isinstance(error, ApiError):
         said = plain(error.problem.detail or error.problem.title or "Refused")
         which = f"{error.status} {plain(error.code)}".rstrip()
-        if error.request_id and error.status >= 500:  # by it the operator finds the cause
+        if error.request_id and error.status >= 500:  # the operator finds the cause by it
             which += f", request id {plain(error.request_id)}"
         advice = advice or hint(error.status, error.code)
         return f"{said} ({which})" + (f"\n  {advice}" if advice else "")
@@ -57,7 +59,7 @@ def explained(error: ConveyorError, advice: str | None = None) -> str:
 
 
 def hint(status: int, code: str) -> str | None:
-    """The command line's own words, else the error's; a code of another service may have none."""
+    """The command line's advice, else the error's; a code of another service may have none."""
     return BY_CODE.get(code) or BY_STATUS.get(status) or _remedy(status, code)
 
 
@@ -68,7 +70,7 @@ def _remedy(status: int, code: str) -> str | None:
 
 
 def _kinds(root: type[ConveyorError]) -> Iterator[type[ConveyorError]]:
-    """The error and those below it that the API returns: not the kinds that other modules add."""
+    """The error and its subclasses that the API returns: not those that other modules add."""
     yield root
     for kind in root.__subclasses__():
         if kind.__module__ == root.__module__:

@@ -100,7 +100,7 @@ def _run_row(run: Run) -> tuple[object, ...]:
 def status(service: Endpoint, job: JobId, *, follow: Follow = False, as_json: Json = False) -> None:
     """Show the progress of a job; with --follow, until its run has ended.
 
-    Exits with 0, or with 3 if the run ended otherwise than completed, or was deleted.
+    Exits with 0, or with 3 if the run was stopped, failed or was deleted.
     """
     if follow:
         from conveyor.cli.follow import follow_and_exit, how_to_follow  # noqa: PLC0415 - loads rich
@@ -273,7 +273,7 @@ def delete(
 
 def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
-        raise RefusedToStart("there is no terminal to ask on: give --yes to delete without asking")
+        raise RefusedToStart("--yes is required to delete without a terminal to confirm on")
     typer.confirm(question, abort=True, err=True)
 
 

@@ -1,4 +1,4 @@
-"""What commands print: tables on a terminal, tab-separated text on a pipe, JSON on request.
+"""The output of commands: tables on a terminal, tab-separated text on a pipe, JSON on request.
 
 rich is imported only where something is drawn: it would double the start time of `conveyor jobs`.
 """
@@ -68,7 +68,7 @@ def tabbed(rows: Iterable[Row]) -> None:
 
 
 def facts(pairs: Facts) -> None:
-    """Names and values; names are data here, so that pipes get them too."""
+    """Names and values. On a pipe the names are printed too: they tell which value a line has."""
     if not on_terminal():
         tabbed(pairs)
         return
@@ -92,7 +92,7 @@ def _cell(value: object) -> Any:
 
 
 def note(text: str) -> None:
-    """A remark to a person, on stderr; a script does not get it."""
+    """A hint for people, on stderr if that is a terminal; scripts do not get it."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr)
 
@@ -105,7 +105,7 @@ def complain(text: str) -> None:
 
 @contextmanager
 def interruptible(hint: str) -> Iterator[None]:
-    """What may be left with Ctrl-C; the hint says how to go on."""
+    """Ends the command on Ctrl-C, and says how to continue."""
     try:
         yield
     except KeyboardInterrupt:
@@ -160,7 +160,7 @@ def finish(code: int) -> int:
 
 
 def broken_output(error: OSError) -> int:
-    """Report that stdout cannot be written; the exit code. A reader that left wants no report."""
+    """Report that stdout cannot be written, unless its reader closed the pipe; the exit code."""
     if error.errno != errno.EPIPE:
         complain(f"cannot write to standard output: {error.strerror}")
     # What is still buffered would fail again, with a traceback, when the interpreter exits.
@@ -190,7 +190,7 @@ def print_run(raw: bytes, *, as_json: bool) -> None:
 
 
 def exit_as(run: Run | None) -> None:
-    """End the command with 3 if the run ended otherwise than completed."""
+    """Exit with 3 if the run was stopped or failed."""
     if run and run.has_ended and run.status != COMPLETED:
         raise typer.Exit(ENDED_OTHERWISE)
 
@@ -259,7 +259,7 @@ def point_at_errors(job_id: str, run: Run | None) -> None:
 
 
 def shown_status(run: Run | None) -> str:
-    """The status, and what keeps the run from making progress."""
+    """The status, and why the run makes no progress."""
     run = run or NO_RUN
     if run.pause_state == "paused" and not run.has_ended:
         return f"{run.status} (paused)"
@@ -299,10 +299,10 @@ def elapsed(run: Run) -> timedelta | None:
 
 
 def done_here(run: Run) -> int:
-    """Tasks that the run has done itself: without inherited ones."""
+    """Tasks that this run has done: without inherited ones."""
     return run.stats.completed - run.inherited_tasks
 
 
 def mean_rate(run: Run, taken: timedelta) -> float:
-    """Tasks done a second, from the start of the run to its end."""
+    """Tasks done per second, from the start of the run to its end."""
     return done_here(run) / taken.total_seconds() if taken else 0.0

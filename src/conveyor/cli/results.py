@@ -40,7 +40,7 @@ HEADS = ("task", "status", "url", "type or error")
 
 
 class NotSaved(ConveyorError):
-    """The disk did not take it."""
+    """A result could not be written to disk."""
 
 
 class SavedPages(msgspec.Struct):
@@ -228,7 +228,7 @@ class SavedExport(msgspec.Struct, frozen=True):
 
 
 class ExportFailed(ConveyorError):
-    """The service could not make the file, or the disk did not take it."""
+    """The service could not make the file, or it could not be written to disk."""
 
 
 @with_service
