@@ -178,7 +178,7 @@ def test_one_bad_line_may_stop_it_all(run: Run, api: httpx.Client, tmp_path: Pat
         (["a.csv.gz", "--id-column", "n"], ["no column is named `url`"]),
         (["a.csv.gz", "--no-header", "--url-column", "link"], ["a number from 0"]),
         (["a.csv.gz", "--delimiter", ";;"], ["one character"]),
-        (["a.txt", "--delimiter", ";"], ["only CSV has columns", "--type csv"]),
+        (["a.txt", "--delimiter", ";"], ["need a CSV list, got txt", "--type csv"]),
         (["a.csv.gz", "--open"], ["open job must begin with one call", "conveyor add"]),
         (["a.txt", "--open", "--on-invalid", "skip"], ["leave --open out"]),
         (["a.txt", "--on-invalid", "pray"], ["'skip', 'fail'"]),
