@@ -1,12 +1,19 @@
 """The seed of a run of the tests, the part of them that it runs, and the deaths it tried."""
 
+import os
 import re
 import signal
+import ssl
+import sys
 from collections import Counter
+from functools import cache
 from zlib import crc32
 
+import httpx
+import hypothesis
 import pytest
 import structlog
+from httpx._transports import default as httpx_transports
 
 from tests.harness.warm_start import start_warm
 from tests.seed import REPEAT, choose_seed
@@ -25,12 +32,46 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     choose_seed()  # before the workers start: they inherit it
+    keep_bytecode()
     # A background job of a shell starts with SIGINT ignored, and so would the programs under test.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    # The limits of Hypothesis, 200 ms for one example, are for a machine that does nothing else.
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("any machine", deadline=None, suppress_health_check=slow)
+    hypothesis.settings.load_profile("any machine")
     start_warm()
+    vars(httpx_transports)["create_ssl_context"] = _tls_context
     # Its default draws tracebacks with all their locals, which takes seconds where many are logged.
     structlog.configure(processors=LOGGED)
+
+
+def keep_bytecode() -> None:
+    """Let this process and those it starts write bytecode, also where a container forbids it.
+
+    Otherwise each worker rewrites the assertions of 500 modules, and each process that a test
+    starts compiles Conveyor: together two minutes of CPU in every run.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+
+
+def _tls_context(
+    verify: ssl.SSLContext | bool = True,
+    cert: None = None,
+    trust_env: bool = True,
+) -> ssl.SSLContext:
+    """Share the contexts of httpx: it reads all root certificates for each client, 20 ms of CPU.
+
+    Most tests make a client, nearly all of them for http:// only.
+    """
+    assert cert is None
+    return _tls_context_of(verify, trust_env and os.environ.get("SSL_CERT_FILE"))
+
+
+@cache
+def _tls_context_of(verify: ssl.SSLContext | bool, _trusted: str | bool | None) -> ssl.SSLContext:
+    return httpx.create_ssl_context(verify=verify)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

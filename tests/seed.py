@@ -38,6 +38,24 @@ def sampled(cases: Iterable[T], count: int, *, of: str) -> list[ParameterSet]:
     ]
 
 
+def drawn(cases: Iterable[T], count: int, *, of: str) -> list[T]:
+    """Cases for a loop within one test: so many that the seed chooses, all in `make test-long`."""
+    everything = list(cases)
+    return everything if _is_long() else Random(f"{run_seed()} {of}").sample(everything, count)
+
+
+def examples(count: int) -> int:
+    """How many examples Hypothesis makes: `count` in `make test-long`, else a quarter of it.
+
+    They are others in each run.
+    """
+    return count if _is_long() else count // 4
+
+
+def _is_long() -> bool:
+    return bool(os.environ.get("COLD_STARTS"))  # set by `make test-long`
+
+
 def _commit() -> str:
     """The commit that is checked out; nothing where there is no git or no repository."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+import pytest
 import structlog
 from msgspec.structs import replace
 from structlog.testing import capture_logs
@@ -224,14 +225,15 @@ def _undisturbed(urls: list[str]) -> tuple[list[Outcome], Spend]:
     return found[0]
 
 
-def test_a_run_of_20000_tasks_outlives_an_hour_without_the_gateway() -> None:
-    urls = pages(20_000)
+@pytest.mark.parametrize("count", [4_000, pytest.param(20_000, marks=pytest.mark.long)])
+def test_a_run_outlives_an_hour_without_the_gateway(count: int) -> None:
+    urls = pages(count)
     undisturbed = _undisturbed(urls)
 
     async def story(service: Service) -> None:
         weather, breaker = service.weather, service.dispatcher.health.breaker
         run_id = await service.submit(1, urls)
-        while service.rows.counts(run_id).done < 7_000:  # noqa: ASYNC110 - nothing tells it
+        while service.rows.counts(run_id).done < count * 0.35:  # noqa: ASYNC110 - nothing tells it
             await asyncio.sleep(0.1)
 
         weather.signal = HealthSignal.UNREACHABLE
@@ -266,7 +268,7 @@ def test_a_run_of_20000_tasks_outlives_an_hour_without_the_gateway() -> None:
         await service.ended(run_id, HOUR)
         assert (await service.run(run_id)).status is RunStatus.COMPLETED
         counts = service.rows.counts(run_id)
-        assert (counts.failed, counts.successful) == (0, 20_000)
+        assert (counts.failed, counts.successful) == (0, count)
         assert (service.outcomes(run_id), counts.spend) == undisturbed
 
     lived(story)
@@ -290,8 +292,8 @@ def _outage_of(signal: HealthSignal, urls: list[str]) -> None:
         weather.signal = signal
         await asyncio.sleep(15)
         assert breaker.is_open
-        await asyncio.sleep(2 * HOUR)
-        assert weather.while_open <= 300
+        await asyncio.sleep(HOUR / 2)
+        assert weather.while_open <= 75
         weather.signal = None
         await service.ended(run_id, HOUR)
         assert {one.status for one in service.outcomes(run_id)} == {TaskStatus.SUCCESSFUL}

@@ -14,6 +14,7 @@ from conveyor.domain.json_bodies import OverlongElement, SlicedBody, cut, finish
 from conveyor.domain.submission import Addition, Limits, RejectedTask
 from conveyor.domain.task import TaskSpec
 from conveyor.errors import InvalidArgument
+from tests.seed import examples
 
 MOST = 1024 * 1024
 URL = "https://a.example/"
@@ -44,7 +45,7 @@ def whole(raw: bytes, pieces: SlicedBody) -> list[Any]:
     return [one for a, b in pieces.slices for one in json.loads(b"[%b]" % raw[a:b])]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     before=st.dictionaries(TEXTS, VALUES, max_size=3),
     tasks=st.lists(VALUES, max_size=12),
@@ -77,7 +78,7 @@ NOISE = st.sampled_from([
 ])  # fmt: skip
 
 
-@settings(max_examples=1_000)
+@settings(max_examples=examples(1_000))
 @given(tasks=TASKS, noise=st.lists(st.tuples(st.integers(0, 400), NOISE), max_size=2))
 def test_a_body_is_read_as_if_it_were_decoded_at_once(
     tasks: list[bytes], noise: list[tuple[int, bytes]]

@@ -33,6 +33,7 @@ from conveyor.errors import CallerFault, InvalidArgument, TooLarge
 from conveyor.steps.read import JobView
 from conveyor.testing.factories import a_job
 from conveyor.wire import WireJob
+from tests.seed import examples
 
 LIMITS = Limits()
 URL = "https://a.example/"
@@ -745,14 +746,14 @@ def check_answerable(error: CallerFault | None) -> None:
         msgspec.json.encode(error.extras)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(value=json_values | body_like)
 def test_any_json_is_taken_or_refused_as_the_callers_fault(value: object) -> None:
     check_answerable(outcome(accepted, as_json(value)))
     check_answerable(outcome(add, as_json(value)))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(value=body_like, cut=st.integers(0, 400), junk=st.binary(max_size=6))
 def test_any_bytes_are_taken_or_refused_as_the_callers_fault(
     value: object, cut: int, junk: bytes

@@ -17,6 +17,7 @@ from conveyor.adapters.segments.store import SegmentStore
 from conveyor.ports.bodies import Bodies, Body, BodyName
 from conveyor.testing.memory.bodies import MemoryBodies
 from tests.harness.segments import JOB, RUNS, a_name, a_page, opened, segments_of, told_by_warcio
+from tests.seed import examples
 
 NAMES = st.builds(
     a_name, st.integers(0, 9), run=st.integers(0, 1), claim_no=st.sampled_from([1, 2, 11])
@@ -136,4 +137,4 @@ async def _put_spooled(home: Bodies, name: BodyName, content: bytes) -> Any:
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestHistories.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

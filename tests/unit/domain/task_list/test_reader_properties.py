@@ -15,6 +15,7 @@ from conveyor.domain.task_list.rows import Position, ReaderLimits
 from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.errors import InvalidArgument
 from tests.harness.task_lists import CSV, NAMED, NDJSON, TXT, read, urls
+from tests.seed import examples
 
 WORDS = [
     b"https://a.example/", b"http://b", b",", b'"', b'""', b"\n", b"\r\n", b"\r", b"#", b" ", b"x", b"{", b"}",
@@ -47,7 +48,7 @@ def cut(raw: bytes, cuts: list[int]) -> list[bytes]:
     return [raw[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.one_of(CONTENT, TABLES), SPECS, SMALL, CUTS)
 def test_however_a_list_is_cut_into_chunks_its_pieces_are_the_same(
     raw: bytes, spec: ListSpec, limits: ReaderLimits, cuts: list[int]
@@ -57,7 +58,7 @@ def test_however_a_list_is_cut_into_chunks_its_pieces_are_the_same(
     assert outcome([raw[at : at + 1] for at in range(len(raw))], spec, limits) == whole
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.one_of(CONTENT, TABLES), SPECS, SMALL)
 def test_whoever_has_a_position_goes_on_with_the_next_piece(
     raw: bytes, spec: ListSpec, limits: ReaderLimits
@@ -74,7 +75,7 @@ def test_whoever_has_a_position_goes_on_with_the_next_piece(
     assert not whole or whole[-1].position.offset == len(raw)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.one_of(CONTENT, TABLES), SPECS, SMALL)
 def test_every_ordinal_is_a_task_or_an_error(
     raw: bytes, spec: ListSpec, limits: ReaderLimits
@@ -95,7 +96,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size
 FIELDS = st.lists(st.tuples(TEXT, st.integers(0, 99), TEXT), max_size=20)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     FIELDS,
     st.tuples(st.sampled_from(",;\t|é"), st.sampled_from("\"'"), st.sampled_from(["\n", "\r\n"])),
@@ -124,7 +125,7 @@ def test_what_the_csv_module_writes_is_read(
     ]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(TABLES, st.integers(1, 7))
 def test_what_the_csv_module_reads_is_read_the_same(raw: bytes, lines: int) -> None:
     try:
@@ -167,7 +168,7 @@ TASKS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(TASKS, st.booleans())
 def test_lines_of_ndjson_are_judged_as_the_tasks_of_a_submit(
     tasks: list[object], is_ascii: bool
