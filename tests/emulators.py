@@ -25,10 +25,10 @@ from botocore.config import Config
 from tests.harness.programs import free_port
 
 PROGRAMS = Path(__file__).parent.parent / ".venv-emulators" / "bin"
-STARTS_WITHIN = 60.0  # seconds, on a machine that is busy with other tests
+STARTS_WITHIN = 180.0  # seconds, on a machine that is busy with other tests
 REGION = "eu-west-1"
 QUICK = Config(
-    connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 1}
+    connect_timeout=60, read_timeout=120, retries={"mode": "standard", "total_max_attempts": 1}
 )
 
 
@@ -110,7 +110,7 @@ def _running(
         finally:
             process.terminate()
             try:
-                process.wait(timeout=10)
+                process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

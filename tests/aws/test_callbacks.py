@@ -35,7 +35,7 @@ def api(aws: Emulator, gateway: Program, tmp_path: Path) -> Iterator[httpx.Clien
     environ = ON | dict(aws.environ)
     with (
         service(data=tmp_path, gateway=gateway.url, environ=environ) as program,
-        httpx.Client(base_url=program.url, headers=KEY, timeout=30) as client,
+        httpx.Client(base_url=program.url, headers=KEY, timeout=120) as client,
     ):
         yield client
 
@@ -218,7 +218,7 @@ def test_a_real_service_beats_by_itself(moto: Emulator, gateway: Program, tmp_pa
     environ = ON | dict(moto.environ)
     with (
         service(data=tmp_path, gateway=gateway.url, environ=environ) as program,
-        httpx.Client(base_url=program.url, headers=KEY, timeout=30) as api,
+        httpx.Client(base_url=program.url, headers=KEY, timeout=120) as api,
     ):
         field = {"task_token": waiting.token, "heartbeat_seconds": 5}
         job = _submit(api, waiting.token, status="open", step_functions=field)
@@ -247,7 +247,7 @@ def test_what_is_owed_survives_the_death_of_the_service(
     endpoint.weather = lambda: THROTTLED
     with (
         service(data=tmp_path, gateway=gateway.url, environ=environ) as program,
-        httpx.Client(base_url=program.url, headers=KEY, timeout=30) as api,
+        httpx.Client(base_url=program.url, headers=KEY, timeout=120) as api,
     ):
         job = _submit(api, token)
         until(lambda: endpoint.calls or None)
@@ -316,7 +316,7 @@ def test_a_token_is_in_no_row_file_log_answer_or_export(
     heard: list[str] = []
     with (
         service(data=data, gateway=gateway.url, environ=environ, log=log) as program,
-        httpx.Client(base_url=program.url, headers=KEY, timeout=30) as api,
+        httpx.Client(base_url=program.url, headers=KEY, timeout=120) as api,
     ):
         field = {"task_token": tokens[0], "heartbeat_seconds": 5}
         body = {"tasks": [{"url": "https://ok.example/"}], "step_functions": field}

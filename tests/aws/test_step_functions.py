@@ -174,7 +174,7 @@ async def test_leaving_waits_for_no_call(endpoint: Endpoint) -> None:
         call = asyncio.ensure_future(tokens.heartbeat(TOKEN))
         await until(lambda: endpoint.calls)
         call.cancel()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25  # seconds; the call waits for 30
 
 
 # The start.

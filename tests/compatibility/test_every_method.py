@@ -163,7 +163,7 @@ def _lists(client: ZenRowsBatchClient, folder: Path) -> None:
     file_input = client.create_job_input({"type": "csv", "csv": {"fields": {"url": 0}}})
     assert file_input.upload.method == "PUT"
     job = client.submit_regular(file_input_id=client.upload_csv(path, fields=fields, header=True))
-    assert job.wait_for_ingest(timeout=60).job_id == job.job_id
+    assert job.wait_for_ingest(timeout=200).job_id == job.job_id
     assert job.run.wait(**QUICK).stats.successful == 2
     assert job.add_file_input(path, fields=fields, header=True)
 

@@ -32,7 +32,7 @@ def test_the_node_client_is_answered_as_it_expects(
         cwd=tmp_path / "flow",
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=250,
         check=False,
     )
     assert told.returncode == 0, told.stderr[-2000:]

@@ -46,7 +46,7 @@ def test_a_submitted_job_is_followed_to_its_end_and_read(client: ZenRowsBatchCli
         metadata={"team": "red"},
     )
     assert job.accepted_tasks == 3
-    run = job.run.wait(timeout=60, poll_interval=0.05)
+    run = job.run.wait(timeout=200, poll_interval=0.05)
     assert run.data.status is RunStatus.COMPLETED
     assert (run.data.stats.total, run.data.stats.successful, run.data.stats.failed) == (3, 2, 1)
     assert run.data.stats.failure_reasons == {"bad_target": 1}
@@ -70,7 +70,7 @@ def test_results_come_in_order_with_their_ids_errors_and_bodies(client: ZenRowsB
             {"url": "https://permanent.example/c"},
         ]
     )
-    job.run.wait(timeout=60, poll_interval=0.05)
+    job.run.wait(timeout=200, poll_interval=0.05)
     good, bad = client.iter_results(job.job_id)
     assert (good.status, good.type, good.external_id) == (
         TaskStatus.SUCCESSFUL,
@@ -90,7 +90,7 @@ def test_pages_are_filtered_by_status(client: ZenRowsBatchClient) -> None:
     job = client.submit_regular(
         [f"https://{kind}.example/{n}" for n in range(150) for kind in ("ok", "permanent")]
     )
-    job.run.wait(timeout=60, poll_interval=0.05)
+    job.run.wait(timeout=200, poll_interval=0.05)
     good = list(client.iter_results(job.job_id, status="successful"))
     bad = list(client.iter_results(job.job_id, status="failed"))
     every = list(client.iter_results(job.job_id))
@@ -102,7 +102,7 @@ def test_pages_are_filtered_by_status(client: ZenRowsBatchClient) -> None:
 
 def test_bodies_are_downloaded_to_a_folder(client: ZenRowsBatchClient, tmp_path: Path) -> None:
     job = client.submit_regular([f"https://ok.example/{n}?size=50" for n in range(4)])
-    job.run.wait(timeout=60, poll_interval=0.05)
+    job.run.wait(timeout=200, poll_interval=0.05)
     assert job.run.download_to_dir(tmp_path, concurrency=2) == 4
     assert len(list(tmp_path.iterdir())) == 4
 
@@ -111,7 +111,7 @@ def test_all_results_are_downloaded_as_one_file(client: ZenRowsBatchClient, tmp_
     job = client.submit_regular(
         [*(f"https://ok.example/{n}" for n in range(4)), "https://permanent.example/c"]
     )
-    run = job.run.wait(timeout=60, poll_interval=0.05)
+    run = job.run.wait(timeout=200, poll_interval=0.05)
     path = client.download_all_results(
         job.job_id, run.run_id, tmp_path / "all.zip", poll_interval=0.05
     )
@@ -125,9 +125,9 @@ def test_an_export_is_started_followed_and_downloaded_step_by_step(
     client: ZenRowsBatchClient, stranger: ZenRowsBatchClient, tmp_path: Path
 ) -> None:
     job = client.submit_regular(["https://ok.example/a"])
-    job.run.wait(timeout=60, poll_interval=0.05)
+    job.run.wait(timeout=200, poll_interval=0.05)
     export = job.run.start_export()
-    done = export.wait(timeout=60, poll_interval=0.05)
+    done = export.wait(timeout=200, poll_interval=0.05)
     assert done.status is ExportStatus.COMPLETED
     assert done.data.error is None
     assert (done.data.expires_at - done.data.created_at).total_seconds() == 12 * 3600
@@ -138,7 +138,7 @@ def test_an_export_is_started_followed_and_downloaded_step_by_step(
 
 def test_history_tells_each_attempt_with_its_spend(client: ZenRowsBatchClient) -> None:
     job = client.submit_regular([f"https://flaky.example/{uuid.uuid4()}?fails=2"])
-    job.run.wait(timeout=60, poll_interval=0.05)
+    job.run.wait(timeout=200, poll_interval=0.05)
     [row] = client.iter_results(job.job_id)
     events = job.run.task_history(row.task_id).events
     assert [event.attempt for event in events] == [1, 2, 3]
@@ -153,14 +153,14 @@ def test_history_tells_each_attempt_with_its_spend(client: ZenRowsBatchClient) -
 
 def test_an_open_job_takes_tasks_until_it_is_closed(client: ZenRowsBatchClient) -> None:
     job = client.submit_open(["https://ok.example/1"])
-    job.run.wait(target_statuses={"pending"}, timeout=60, poll_interval=0.05)
+    job.run.wait(target_statuses={"pending"}, timeout=200, poll_interval=0.05)
     added = job.add_tasks(
         {"tasks": [{"url": "https://ok.example/2"}, {"url": "https://ok.example/3"}]}
     )
     assert (added.accepted_tasks, added.job_status) == (2, JobStatus.OPEN)
     assert added.latest_run.stats.total == 3
     assert job.close().data.status is JobStatus.CLOSED
-    run = job.run.wait(timeout=60, poll_interval=0.05)
+    run = job.run.wait(timeout=200, poll_interval=0.05)
     assert (run.data.status, run.data.stats.successful) == (RunStatus.COMPLETED, 3)
     assert code_of(lambda: job.add_tasks({"tasks": [{"url": "https://ok.example/4"}]})) == (
         409,
@@ -174,7 +174,7 @@ def test_the_last_batch_closes_the_job(client: ZenRowsBatchClient) -> None:
     assert job.load().data.latest_run is not None
     added = job.add_tasks({"tasks": [{"url": "https://ok.example/1"}], "last_batch": True})
     assert added.job_status is JobStatus.CLOSED
-    assert job.run.wait(timeout=60, poll_interval=0.05).data.status is RunStatus.COMPLETED
+    assert job.run.wait(timeout=200, poll_interval=0.05).data.status is RunStatus.COMPLETED
     late = lambda: job.add_tasks({"tasks": [{"url": "https://ok.example/2"}]})  # noqa: E731
     assert code_of(late) == (409, "last_batch_received")
 
@@ -199,7 +199,7 @@ def test_a_stopped_run_keeps_what_it_has_and_takes_up_nothing_new(
         "job_not_open",
     )
     done = client.submit_regular(["https://ok.example/1"])
-    done.run.wait(timeout=60, poll_interval=0.05)
+    done.run.wait(timeout=200, poll_interval=0.05)
     assert code_of(done.run.stop) == (409, "run_not_stoppable")
 
 
@@ -212,7 +212,7 @@ def test_a_paused_run_waits_until_it_is_resumed(client: ZenRowsBatchClient) -> N
     job.close()
     assert client.get_job(job.job_id).data.latest_run.stats.completed == 0  # type: ignore[union-attr]
     assert job.run.resume().data.pause_state is None
-    done = job.run.wait(timeout=60, poll_interval=0.05).data
+    done = job.run.wait(timeout=200, poll_interval=0.05).data
     assert (done.status, done.stats.successful) == (RunStatus.COMPLETED, 5)
     assert code_of(job.run.pause) == (409, "conflict")
 
@@ -228,7 +228,7 @@ def test_a_large_submit_is_answered_at_once_and_its_rows_follow(client: ZenRowsB
     assert latest is not None
     assert latest.ingest_status is IngestStatus.DONE
     assert sum(1 for _ in client.iter_results(job.job_id)) == 10_000
-    assert job.run.wait(timeout=60, poll_interval=0.05).data.stats.successful == 10_000
+    assert job.run.wait(timeout=200, poll_interval=0.05).data.stats.successful == 10_000
 
 
 def test_jobs_and_runs_are_listed_newest_first(client: ZenRowsBatchClient) -> None:
@@ -263,7 +263,7 @@ def test_post_bodies_params_and_headers_reach_the_gateway(client: ZenRowsBatchCl
         ],
         zenrows_params={"proxy_country": "es"},
     )
-    job.run.wait(timeout=60, poll_interval=0.05)
+    job.run.wait(timeout=200, poll_interval=0.05)
     [row] = client.iter_results(job.job_id)
     assert row.method is not None
     assert row.method.value == "POST"
@@ -286,7 +286,7 @@ def test_params_in_the_spelling_of_other_clients_reach_the_gateway(
         "extract_fields": "title,price",
     }
     job = client.submit_regular(["https://ok.example/1"], zenrows_params=given)
-    job.run.wait(timeout=60, poll_interval=0.05)
+    job.run.wait(timeout=200, poll_interval=0.05)
     [row] = client.iter_results(job.job_id)
     sent = json.loads(job.run.download_task_to_memory(row))
     assert sent["headers"]["X-Seen"] == "yes"
@@ -332,7 +332,7 @@ def test_an_account_error_fails_the_run_and_burns_no_task(
     # With a key of its own: of one that was refused so, the service asks little for a while.
     client = ZenRowsBatchClient(f"the-key-of-{kind}", base_url=running.url)
     job = client.submit_regular([f"https://{kind}.example/{n}" for n in range(300)])
-    run = job.run.wait(timeout=60, poll_interval=0.05).data
+    run = job.run.wait(timeout=200, poll_interval=0.05).data
     assert run.status is RunStatus.FAILED
     assert run.failure_reason is not None
     assert run.failure_reason.value == reason
@@ -349,7 +349,7 @@ def test_errors_have_the_codes_of_the_contract(
     client: ZenRowsBatchClient, stranger: ZenRowsBatchClient
 ) -> None:
     job = client.submit_regular(["https://ok.example/1"])
-    job.run.wait(timeout=60, poll_interval=0.05)
+    job.run.wait(timeout=200, poll_interval=0.05)
     assert code_of(lambda: stranger.get_job(job.job_id)) == (404, "not_found")
     assert code_of(lambda: client.get_job("01ARZ3NDEKTSV4RRFFQ69G5FAV")) == (404, "not_found")
     assert code_of(lambda: client.list_jobs(limit=0)) == (400, "invalid_argument")
@@ -362,13 +362,13 @@ def test_errors_have_the_codes_of_the_contract(
 def test_a_full_rerun_is_a_run_of_its_own_under_the_same_ids(client: ZenRowsBatchClient) -> None:
     job = client.submit_open([{"url": "https://ok.example/1", "external_id": "one"}])
     job.close()
-    first = job.run.wait(timeout=60, poll_interval=0.05)
+    first = job.run.wait(timeout=200, poll_interval=0.05)
     before = [(row.task_id, row.external_id) for row in first.results()]
 
     second = job.rerun(wait_for_ingest=True)
 
     assert second.run_id != first.run_id
-    done = second.wait(timeout=60, poll_interval=0.05).data
+    done = second.wait(timeout=200, poll_interval=0.05).data
     assert (done.status, done.run_sequence, done.stats.successful) == (RunStatus.COMPLETED, 2, 1)
     assert [(row.task_id, row.external_id) for row in second.results()] == before
     assert [row.source_run_id for row in second.results()] == [None]
@@ -378,13 +378,13 @@ def test_a_full_rerun_is_a_run_of_its_own_under_the_same_ids(client: ZenRowsBatc
 def test_failed_tasks_are_retried_and_the_others_inherited(client: ZenRowsBatchClient) -> None:
     urls: list[str | TaskInputDict] = [f"https://ok.example/{n}" for n in range(3)]
     job = client.submit_regular([*urls, "https://permanent.example/x"])
-    first = job.run.wait(timeout=60, poll_interval=0.05)
+    first = job.run.wait(timeout=200, poll_interval=0.05)
     key = str(uuid.uuid4())
 
     second = job.retry_failed(idempotency_key=key)
 
     assert second.data.stats.successful == 3, "inherited successes are there from the start"
-    done = second.wait(timeout=60, poll_interval=0.05).data
+    done = second.wait(timeout=200, poll_interval=0.05).data
     assert (done.stats.total, done.stats.successful, done.stats.failed) == (4, 3, 1)
     rows = list(second.results())
     assert [row.source_run_id for row in rows] == [first.run_id] * 3 + [None]
@@ -408,27 +408,27 @@ def test_what_a_stop_left_is_taken_up_again(client: ZenRowsBatchClient) -> None:
 
     again = job.retry_failed(include_pending=True)
 
-    assert again.wait(timeout=60, poll_interval=0.05).data.stats.successful == 300
+    assert again.wait(timeout=200, poll_interval=0.05).data.stats.successful == 300
 
 
 def test_a_large_rerun_is_copied_while_it_runs(client: ZenRowsBatchClient) -> None:
     urls: list[str | TaskInputDict] = [f"https://ok.example/{n}?size=10" for n in range(10_000)]
     job = client.submit_regular([*urls, "https://permanent.example/x"])
-    job.run.wait(timeout=120, poll_interval=0.05)
+    job.run.wait(timeout=200, poll_interval=0.05)
 
     second = job.rerun(status="failed")
 
     assert second.data.ingest_status is IngestStatus.PENDING
     assert second.data.stats.total > second.data.stats.completed == 10_000
-    done = second.wait(timeout=60, poll_interval=0.05).data
+    done = second.wait(timeout=200, poll_interval=0.05).data
     assert (done.ingest_status, done.stats.successful) == (IngestStatus.DONE, 10_000)
     assert sum(1 for _ in second.results()) == 10_001
 
 
 def test_a_deleted_run_gives_way_to_the_one_before_it(client: ZenRowsBatchClient) -> None:
     job = client.submit_regular(["https://ok.example/1"])
-    first = job.run.wait(timeout=60, poll_interval=0.05)
-    second = job.rerun().wait(timeout=60, poll_interval=0.05)
+    first = job.run.wait(timeout=200, poll_interval=0.05)
+    second = job.rerun().wait(timeout=200, poll_interval=0.05)
 
     client.run(job.job_id, second.run_id).delete()
     client.run(job.job_id, second.run_id).delete()
@@ -483,7 +483,7 @@ def test_a_csv_is_uploaded_and_submitted(client: ZenRowsBatchClient, tmp_path: P
     )
     job = client.submit_regular(file_input_id=file_input_id)
     assert job.accepted_tasks == 2
-    run = job.run.wait(timeout=60, poll_interval=0.05)
+    run = job.run.wait(timeout=200, poll_interval=0.05)
     assert (run.data.stats.successful, run.data.stats.failed) == (1, 1)
     assert [row.external_id for row in client.iter_results(job.job_id)] == ["A1", "A2"]
 
@@ -497,15 +497,15 @@ def test_a_large_csv_is_taken_in_scraped_saved_retried_and_deleted(
     file.write_text("\n".join(lines))
     job = client.submit_regular(file_input_id=client.upload_csv(file, fields={"url": 0}))
     assert job.accepted_tasks == 0
-    taken = job.wait_for_ingest(timeout=60, poll_interval=0.05)
+    taken = job.wait_for_ingest(timeout=200, poll_interval=0.05)
     assert taken.data.latest_run is not None
     assert taken.data.latest_run.ingest_status is IngestStatus.DONE
-    run = job.run.wait(timeout=120, poll_interval=0.2)
+    run = job.run.wait(timeout=200, poll_interval=0.2)
     assert (run.data.status, run.data.stats.total) == (RunStatus.COMPLETED, count)
     assert (run.data.stats.successful, run.data.stats.failed) == (count - 12, 12)
     assert sum(1 for _ in client.iter_results(job.job_id)) == count
 
-    again = job.retry_failed(wait_for_ingest=True).wait(timeout=120, poll_interval=0.2)
+    again = job.retry_failed(wait_for_ingest=True).wait(timeout=200, poll_interval=0.2)
     assert (again.data.stats.total, again.data.stats.failed) == (count, 12)
     job.delete()
     assert code_of(lambda: client.get_job(job.job_id)) == (404, "not_found")

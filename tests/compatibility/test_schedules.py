@@ -84,7 +84,7 @@ def test_every_kind_of_schedule_is_taken_and_told(
 def test_a_moment_that_comes_is_one_run_and_none_after(client: ZenRowsBatchClient) -> None:
     job = client.submit_scheduled(soon(), URLS)
     until(lambda: client.get_job(job.job_id).data.latest_run)
-    run = job.run.wait(timeout=60, poll_interval=0.05)
+    run = job.run.wait(timeout=200, poll_interval=0.05)
     assert run.data.status is RunStatus.COMPLETED
     assert (run.data.trigger, run.data.run_sequence) == (RunTrigger.SCHEDULED, 1)
     assert (run.data.stats.total, run.data.stats.successful) == (3, 2)
@@ -120,9 +120,9 @@ def test_a_job_that_never_ran_is_fired_by_hand_and_again(client: ZenRowsBatchCli
     first = client.job(job.job_id).rerun()
     assert (first.data.trigger, first.data.run_sequence) == (RunTrigger.MANUAL, 1)
     assert first.data.stats.total == 3
-    done = job.run.wait(timeout=60, poll_interval=0.05)
+    done = job.run.wait(timeout=200, poll_interval=0.05)
     assert done.data.status is RunStatus.COMPLETED
-    again = client.job(job.job_id).rerun(status=["failed"]).wait(timeout=60, poll_interval=0.05)
+    again = client.job(job.job_id).rerun(status=["failed"]).wait(timeout=200, poll_interval=0.05)
     assert (again.data.run_sequence, again.data.stats.total) == (2, 3)
     data = client.get_job(job.job_id).data
     assert data.next_scheduled_run is not None

@@ -44,7 +44,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def client_of(program: Program, *, key: str = "an-api-key") -> httpx.Client:
-    return httpx.Client(base_url=program.url, headers={"X-API-Key": key}, timeout=30)
+    return httpx.Client(base_url=program.url, headers={"X-API-Key": key}, timeout=200)
 
 
 def problem_of(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:

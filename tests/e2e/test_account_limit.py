@@ -17,7 +17,7 @@ LIMIT = 20
 LASTING = 200  # milliseconds
 TASKS = 500
 SETTLED_IN = 200  # pages, after which it is counted
-SOON = 60.0  # seconds
+SOON = 200.0  # seconds
 
 
 @pytest.mark.parametrize("tells", [True, False], ids=["told", "found out"])

@@ -33,7 +33,7 @@ def export(running: Program, tmp_path: Path) -> Export:
             capture_output=True,
             check=False,
             text=True,
-            timeout=60,
+            timeout=200,
             cwd=tmp_path,
             env={**os.environ, "CONVEYOR_URL": url, "CONVEYOR_KEY": SECRET},
         )

@@ -50,7 +50,7 @@ def run(environ: dict[str, str], tmp_path: Path) -> Run:
             capture_output=True,
             check=False,
             text=True,
-            timeout=60,
+            timeout=200,
             cwd=tmp_path,
             env={**environ, **variables},
         )
@@ -439,7 +439,7 @@ def test_following_outlives_a_restart_of_the_service(
         program.kill()
     second = service(data=tmp_path / "own", gateway=gateway.url, port=port, environ=FAST_RETRIES)
     with second:
-        told, complaints = following.communicate(timeout=90)
+        told, complaints = following.communicate(timeout=200)
     assert (following.returncode, complaints) == (0, "")
     assert _facts(told)["successful"] == "4"
 
@@ -453,7 +453,7 @@ def test_ctrl_c_while_following_says_how_to_follow_again(
     submitting.stdin.close()
     job_id = submitting.stdout.readline().strip()
     submitting.send_signal(signal.SIGINT)
-    assert submitting.wait(timeout=20) == 130
+    assert submitting.wait(timeout=200) == 130
     assert submitting.stderr
     assert f"conveyor status {job_id} --follow" in submitting.stderr.read()
     submitting.stdout.close()
@@ -470,7 +470,7 @@ def test_a_reader_that_leaves_is_no_traceback(environ: dict[str, str], run: Run)
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=200,
         env=environ,
     )
     assert json.loads(told.stdout)["url"] == f"{OK}0"
@@ -494,7 +494,7 @@ def test_an_output_that_cannot_be_written_is_a_clean_error(
     job_id = run("submit", "-", "--follow", given=OK).stdout.split()[0]
     command = f"'{sys.executable}' -m conveyor {arguments.format(job=job_id)} {redirect}"
     told = subprocess.run(
-        command, shell=True, capture_output=True, text=True, check=False, timeout=60, env=environ
+        command, shell=True, capture_output=True, text=True, check=False, timeout=200, env=environ
     )
     assert told.returncode == (1 if ">" in redirect and redirect != "2>&-" else 0)
     assert word in told.stderr
@@ -544,7 +544,7 @@ def test_completion_is_shown_and_installed_for_the_shell_that_asks(
 
 def _checked(command: list[str], environ: dict[str, str]) -> str:
     told = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=60, env=environ
+        command, capture_output=True, text=True, check=True, timeout=200, env=environ
     )
     return told.stdout
 

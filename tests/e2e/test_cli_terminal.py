@@ -31,7 +31,7 @@ OK = "https://ok.example/"
 SLOW = "https://slow.example/?ms=1500"
 BAR = "━"
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-PATIENCE = 60.0  # seconds
+PATIENCE = 200.0  # seconds
 
 
 class Terminal:

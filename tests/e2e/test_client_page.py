@@ -21,7 +21,7 @@ def test_a_snippet_runs(running: Program, tmp_path: Path, snippet: str) -> None:
     code = snippet.replace("http://127.0.0.1:8080/v1", running.url)
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
-        cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=60, check=False,
+        cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert (ran.returncode, ran.stderr) == (0, "")
 

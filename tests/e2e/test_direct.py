@@ -158,7 +158,7 @@ def test_a_job_is_scraped_without_a_gateway(site: Server, tmp_path: Path, log: P
                 {"url": f"{site.url}/form", "method": "POST", "body": {"a": 1}},
             ]
         )
-        run = job.run.wait(timeout=60, poll_interval=0.05)
+        run = job.run.wait(timeout=200, poll_interval=0.05)
         assert run.data.status is RunStatus.COMPLETED
         results = list(client.iter_results(job.job_id))
         bodies = [

@@ -527,7 +527,7 @@ def _conveyor(*arguments: str, code: int | None, given: str = "") -> Told:
         capture_output=True,
         check=False,
         text=True,
-        timeout=60,
+        timeout=200,
         env=own,
     )
     assert code is None or told.returncode == code, told.stdout + told.stderr

@@ -20,7 +20,7 @@ EACH = 8
 DEADLINE = 6.0  # seconds a page may take: enough for a good one on a busy machine
 LARGEST_BODY = 1024 * 1024
 MOST_MEMORY = 300.0  # MB, with bombs of 100 MiB each going off at once
-ANSWERS_WITHIN = 5.0  # seconds, on a machine that is busy with other tests as well
+ANSWERS_WITHIN = 20.0  # seconds, on a machine that is busy with other tests as well
 ENVIRON = {
     "CONVEYOR_GATEWAY_DEADLINE": f"{DEADLINE}s",
     "CONVEYOR_LARGEST_BODY": str(LARGEST_BODY),

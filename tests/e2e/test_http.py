@@ -95,7 +95,7 @@ def test_bytes_that_are_no_http_do_not_disturb_the_service(
     running: Program, request_line: bytes
 ) -> None:
     address = urlsplit(running.url)
-    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
         connection.sendall(request_line + b"\r\nHost: x\r\nX-API-Key: k\r\n\r\n")
         assert connection.recv(64).startswith(b"HTTP/1.1 4")
 
@@ -453,7 +453,7 @@ def _history(api: httpx.Client, job_id: str, row: dict[str, Any]) -> list[dict[s
 def _streamed(url: str) -> tuple[int, str, str]:
     """Length, digest and ETag of a body, read without holding it."""
     digest, length = hashlib.sha256(), 0
-    with httpx.stream("GET", url, timeout=30) as answer:
+    with httpx.stream("GET", url, timeout=200) as answer:
         for chunk in answer.iter_raw():
             digest.update(chunk)
             length += len(chunk)

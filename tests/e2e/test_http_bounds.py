@@ -142,7 +142,7 @@ def _raw(program: Program, content: bytes) -> bytes:
 
 def _connected(program: Program) -> socket.socket:
     address = urlsplit(program.url)
-    return socket.create_connection((address.hostname, address.port), timeout=30)
+    return socket.create_connection((address.hostname, address.port), timeout=200)
 
 
 def _rest(connection: socket.socket) -> bytes:
@@ -237,7 +237,7 @@ def test_an_answer_under_way_at_a_stop_is_finished(stopping: Program) -> None:
         job_id = api.post("/jobs", json=body).raise_for_status().json()["job_id"]
         ended(api, job_id)
         [row] = every_row(api, job_id)
-    with httpx.stream("GET", row["result_url"], timeout=30) as answer:
+    with httpx.stream("GET", row["result_url"], timeout=200) as answer:
         pieces = answer.iter_raw()
         length = len(next(pieces))
         _stop(stopping)
@@ -300,7 +300,7 @@ def test_many_large_submits_at_once_take_turns(gateway: Program, tmp_path: Path)
 
 def _submit(program: Program, content: bytes) -> httpx.Response:
     with client_of(program) as api:
-        return api.post("/jobs", content=content, timeout=60)
+        return api.post("/jobs", content=content, timeout=200)
 
 
 def test_who_finds_no_room_in_time_is_told_when_to_come_again(

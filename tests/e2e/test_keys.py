@@ -74,7 +74,7 @@ def conveyor(
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=200,
         env={**os.environ, **(environ or {})},
     )
 
@@ -211,7 +211,7 @@ def test_keys_are_made_at_rest_and_work_with_every_client(gateway: Program, tmp_
     with service(data=data, gateway=gateway.url, environ=KEYS) as program:
         with ZenRowsBatchClient(key, base_url=program.url, retries=0) as official:
             job = official.submit_regular(["https://ok.example/official"])
-            assert job.run.wait(timeout=60, poll_interval=0.05).data.stats.successful == 1
+            assert job.run.wait(timeout=200, poll_interval=0.05).data.stats.successful == 1
         with (
             ZenRowsBatchClient(other, base_url=program.url, retries=0) as stranger,
             pytest.raises(BatchAPIError) as caught,

@@ -177,4 +177,4 @@ def _service(data: Path, gateway: Program) -> Iterator[Program]:
 
 
 def _client(program: Program) -> httpx.Client:
-    return httpx.Client(base_url=program.url, headers={"X-API-Key": "an-api-key"}, timeout=30)
+    return httpx.Client(base_url=program.url, headers={"X-API-Key": "an-api-key"}, timeout=200)

@@ -82,4 +82,4 @@ def _run(api: httpx.Client, job_id: str) -> dict[str, Any]:
 
 
 def _client(url: str) -> httpx.Client:
-    return httpx.Client(base_url=url, headers={"X-API-Key": "an-api-key"}, timeout=30)
+    return httpx.Client(base_url=url, headers={"X-API-Key": "an-api-key"}, timeout=200)

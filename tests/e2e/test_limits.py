@@ -201,7 +201,7 @@ def test_a_caller_has_only_so_many_connections(crowded: Program) -> None:
 
 def test_a_connection_belongs_to_whom_it_last_served(crowded: Program) -> None:
     """As those of a proxy, which carry the requests of many."""
-    with httpx.Client(base_url=crowded.url, timeout=30) as shared:
+    with httpx.Client(base_url=crowded.url, timeout=200) as shared:
         for name in ("a", "b", "a"):
             assert shared.get("/jobs", headers={"X-API-Key": f"shared-{name}"}).status_code == 200
         with ExitStack() as stack:

@@ -34,7 +34,7 @@ from tests.harness.segments import Disk, watched
 CUTS = 25  # of each history: with those of `make test-long` 200 in all
 JOBS = 4
 TASKS = 60
-SOON = 30.0  # seconds
+SOON = 200.0  # seconds
 KEYS = ("encryption.key", "links.key")
 MISSING = "https://missing.example/"
 

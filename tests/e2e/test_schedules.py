@@ -23,7 +23,7 @@ DAY = timedelta(days=1)
 DAILY = {"rate": {"every": 1, "unit": "day"}}
 ROWS = 20_000
 T = TypeVar("T")
-PATIENCE = 90.0
+PATIENCE = 200.0
 
 
 class JumpingClock:

@@ -70,7 +70,7 @@ def _make_trouble(api: httpx.Client) -> None:
         api.get(f"/jobs/{job_id}/tasks/{row['task_id']}/content")
         api.get(f"/jobs/{job_id}/tasks/{row['task_id']}/history").raise_for_status()
     address = api.base_url
-    with socket.create_connection((address.host, address.port or 0), timeout=10) as connection:
+    with socket.create_connection((address.host, address.port or 0), timeout=60) as connection:
         connection.sendall(f"nonsense ?token={TOKEN}\r\n\r\n".encode())
         assert connection.recv(64).startswith(b"HTTP/1.1 400")
     api.get("/jobs", params={"apikey": KEY})

@@ -37,7 +37,7 @@ def test_the_first_signal_says_what_it_waits_for_and_ctrl_c_ends_it(
             assert program.process.poll() is None
 
             program.process.send_signal(signal.SIGINT)
-            assert program.process.wait(timeout=30) == 130
+            assert program.process.wait(timeout=200) == 130
             assert len(_logged(log, "service.ended")) == 1
 
         _finishes_exactly(data, gateway, job_id)

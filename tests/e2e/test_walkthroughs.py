@@ -14,10 +14,9 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.suffix in {".py", ".sh"})
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BIN = Path(sys.executable).parent
-PATIENCE = 120
+PATIENCE = 280
 
 
-@pytest.mark.timeout(180)
 def test_the_tutorial_leads_where_it_says(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8").partition("## Start")[2]
     told = walk(text, tmp_path, port=free_port())

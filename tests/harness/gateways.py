@@ -68,8 +68,8 @@ class Spools:
 
 
 def opened(url: str, **settings: int | timedelta) -> ZenrowsGateway:
-    deadline = settings.get("deadline", timedelta(seconds=20))
-    silence = settings.get("silence", timedelta(seconds=20))
+    deadline = settings.get("deadline", timedelta(seconds=200))
+    silence = settings.get("silence", timedelta(seconds=200))
     largest = settings.get("largest_body", 50 * MIB)
     assert isinstance(deadline, timedelta)
     assert isinstance(silence, timedelta)
@@ -163,7 +163,7 @@ async def exchange(gateway: MockGateway, sent: bytes, *, answers: int = 0) -> by
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     writer.write(sent)
     raw = b""
-    while chunk := await asyncio.wait_for(reader.read(65536), 5):
+    while chunk := await asyncio.wait_for(reader.read(65536), 60):
         raw += chunk
         if answers and raw.count(b"HTTP/1.1 ") == answers:
             break
@@ -189,6 +189,6 @@ class bounded_memory:  # noqa: N801  # reads as the statement it is
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  # the mock is plain attributes
             await asyncio.sleep(0.002)

@@ -22,7 +22,7 @@ from conveyor.testing.clock import FakeClock, FakeIds
 
 MINE, THEIRS = "my-own-key", "another-callers-key"
 CANARY = "https://ok.example/theirs-alone"
-SLOWEST = 5.0  # seconds for one answer
+SLOWEST = 60.0  # seconds for one answer: only what hangs
 SEED = 20260302
 
 

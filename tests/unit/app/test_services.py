@@ -40,7 +40,7 @@ async def test_a_long_message_does_not_hold_up_the_stop(
         monkeypatch.setattr(engines.metadata, "get", endless)
         await engines.control_queue.send(A_PURGE)
         service = build_service(settings, engines)
-        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             group.create_task(work(service, stopping))
             await begun.wait()
             stopping.set()
@@ -76,7 +76,7 @@ async def test_a_bug_in_a_background_loop_does_not_end_the_process(
         await engines.control_queue.send(A_PURGE)
         service = build_service(settings, engines)
         with capture_logs() as logs:
-            async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(60), asyncio.TaskGroup() as group:
                 group.create_task(work(service, stopping))
                 while met["page"] < 3 or met["release_lapsed"] < 3:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.01)

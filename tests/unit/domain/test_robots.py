@@ -119,9 +119,9 @@ def test_nothing_a_site_says_breaks_it(text: bytes, path: str) -> None:
 def test_no_rules_keep_us_busy(line: str) -> None:
     text = "user-agent: *\n" + "\n".join(line.format(one) for one in range(30_000))
     rules = rules_for(NAME, text.encode())
-    began = time.perf_counter()
+    began = time.process_time()
     rules.allow("/" + "a" * 2_000)
-    assert time.perf_counter() - began < 0.25
+    assert time.process_time() - began < 0.25
     assert rules.weight < 8 * 1024 * 1024
 
 
@@ -130,9 +130,9 @@ def test_many_user_agents_are_not_expensive(times: int) -> None:
     agents = "\n".join(f"user-agent: a{one}" for one in range(5_000))
     rules = "\n".join(f"disallow: /{one}" for one in range(5_000))
     text = "\n".join([agents, rules] * times)
-    began = time.perf_counter()
+    began = time.process_time()
     assert rules_for(NAME, text.encode()).allow("/1")
-    assert time.perf_counter() - began < 2.0  # it takes 30 ms; with all rules for each, 80 s
+    assert time.process_time() - began < 2.0  # it takes 30 ms; with all rules for each, 80 s
 
 
 def test_rules_beyond_the_bounds_are_left_out() -> None:

@@ -18,7 +18,7 @@ from conveyor.steps.progress import HEARTBEAT, ROUND, ProgressFeed, Updates
 from conveyor.steps.shared.attempt import FinishedAttempt
 from conveyor.testing.clock import NOON
 from conveyor.testing.factories import a_run
-from tests.harness.memory_service import A_PAGE, CALLER, STRANGER, a_house, an_assignment
+from tests.harness.memory_service import A_PAGE, CALLER, SOON, STRANGER, a_house, an_assignment
 
 READS = ("metadata.get(Run)", "tasks.counts")
 
@@ -315,7 +315,7 @@ async def test_a_run_that_vanishes_before_it_was_ever_read_ends_as_deleted() -> 
     at.feed.tasks = a_house().tasks
     await at.round()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SOON):
         [last] = await hearing
     assert (last or b"").startswith(b"deleted ")
 

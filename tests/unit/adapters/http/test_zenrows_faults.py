@@ -317,7 +317,7 @@ class TestCancelling:
 
         stuck, spool = asyncio.Event(), StuckSpool()
         call = asyncio.ensure_future(gateway.fetch(asked("https://big.example/"), lambda: spool))
-        await asyncio.wait_for(stuck.wait(), 5)
+        await asyncio.wait_for(stuck.wait(), 60)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

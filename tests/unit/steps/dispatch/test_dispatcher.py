@@ -620,7 +620,7 @@ async def test_the_others_of_a_claim_are_started_though_the_check_of_a_final_one
 
 
 async def _completed(house: House, run_id: RunId) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SOON):
         while (await house.run(run_id)).is_live:  # noqa: ASYNC110 - the engine has no event
             await asyncio.sleep(0.001)
     assert (await house.run(run_id)).status is RunStatus.COMPLETED

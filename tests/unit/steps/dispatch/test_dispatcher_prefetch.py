@@ -43,7 +43,8 @@ async def _going(dispatcher: Dispatcher, gateway: ScriptedAttempts, run_id: RunI
     await until(lambda: run_id in dispatcher.runs and dispatcher.runs[run_id].prefetch.rate > 1)
     gateway.gate.clear()
     run = dispatcher.runs[run_id]
-    await until(lambda: run.calls == 3 and len(run.prefetch.tasks) == 6)
+    # A call that passed the gate before it was closed still ends, and another begins.
+    await until(lambda: gateway.waiting == run.calls == 3 and len(run.prefetch.tasks) == 6)
     return run
 
 
@@ -248,11 +249,12 @@ async def test_dispatchers_that_pause_and_cross_each_other_lose_nothing(seed: in
     for job_id, run_id in jobs:
         await house.check_counts(run_id)
         assert await house.coordination.held(job_id) == 0
-    assert {
+    # A dispatcher may have forgotten the key by now: it has no live run.
+    assert not any(
         key.limiter.under_way
         for dispatcher in dispatchers
         for key in dispatcher.discovery.keys.values()
-    } == {0}
+    )
 
 
 async def _pause_for_a_moment(
