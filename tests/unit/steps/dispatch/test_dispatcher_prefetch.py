@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from conveyor.domain.concurrency import ConcurrencyLimiter
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.run import PauseState
 from conveyor.domain.submission import Limits
@@ -129,7 +130,8 @@ async def test_a_renewal_during_a_hand_back_does_no_harm() -> None:
     async with running(dispatcher):
         run = await _going(dispatcher, gateway, run_id)
         await pausing.set_pause(CALLER, run.job.id, PauseState.PAUSED)
-        await until(lambda: len(dispatcher.inflight) == 3)
+        # At most: calls that had passed the gate before it was closed finish as well.
+        await until(lambda: len(dispatcher.inflight) <= 3)
         gateway.gate.set()
     await house.check_counts(run_id)
 
@@ -243,18 +245,19 @@ async def test_dispatchers_that_pause_and_cross_each_other_lose_nothing(seed: in
     dispatchers = [a_dispatcher(house, attempt, config) for config in configs]
     for dispatcher in dispatchers:
         dispatcher.settle = _lingering(dispatcher.settle)
+    limiters: dict[int, ConcurrencyLimiter] = {}
     async with running(*dispatchers), asyncio.timeout(300):
         while any([(await house.run(run_id)).is_live for _, run_id in jobs]):
+            # Collected here: after its last run a key is soon dropped.
+            for dispatcher in dispatchers:
+                limiters |= {
+                    id(key.limiter): key.limiter for key in dispatcher.discovery.keys.values()
+                }
             await _pause_for_a_moment(house, dispatchers, dice.choice(jobs)[0], dice)
     for job_id, run_id in jobs:
         await house.check_counts(run_id)
         assert await house.coordination.held(job_id) == 0
-    # A dispatcher may have forgotten the key by now: it has no live run.
-    assert not any(
-        key.limiter.under_way
-        for dispatcher in dispatchers
-        for key in dispatcher.discovery.keys.values()
-    )
+    assert {limiter.under_way for limiter in limiters.values()} == {0}
 
 
 async def _pause_for_a_moment(
