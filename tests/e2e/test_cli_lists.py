@@ -17,6 +17,7 @@ import pytest
 from tests.e2e.conftest import client_of
 from tests.e2e.polling import every_row, until
 from tests.harness.programs import Program, service
+from tests.seed import sampled
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -79,7 +80,7 @@ def test_a_packed_file_of_many_lines_is_uploaded_and_followed_as_it_comes_in(
     assert facts["ingest_errors"] == "1"
 
 
-@pytest.mark.parametrize("name", ["plain.txt", "plain.ndjson"])
+@pytest.mark.parametrize("name", sampled(["plain.txt", "plain.ndjson"], 1, of="long plain lists"))
 def test_a_list_of_more_lines_than_a_call_takes_is_uploaded(
     run: Run, api: httpx.Client, tmp_path: Path, name: str
 ) -> None:
@@ -88,8 +89,11 @@ def test_a_list_of_more_lines_than_a_call_takes_is_uploaded(
     for arguments, given in ([name], b""), (["-"], (tmp_path / name).read_bytes()):
         submitted = json.loads(run("submit", *arguments, "--json", given=given).stdout)
         assert submitted["accepted_tasks"] == 0, "it was handed in by a call"
-        assert _taken_in(api, submitted["job_id"])["stats"]["total"] == 100_001
-        api.post(f"/jobs/{submitted['job_id']}/stop").raise_for_status()
+        job = f"/jobs/{submitted['job_id']}"
+        api.post(f"{job}/pause").raise_for_status()  # what is read need not be scraped as well
+        if arguments == [name]:
+            assert _taken_in(api, submitted["job_id"])["stats"]["total"] == 100_001
+        api.post(f"{job}/stop").raise_for_status()
 
 
 def test_a_packed_list_comes_by_standard_input(run: Run, api: httpx.Client) -> None:
@@ -283,7 +287,7 @@ def _taken_in(api: httpx.Client, job_id: str) -> dict[str, Any]:
         run: dict[str, Any] = api.get(f"/jobs/{job_id}").json()["latest_run"]
         return run if run["ingest_status"] == "done" else None
 
-    return until(done, within=60)
+    return until(done)
 
 
 def _facts(told: bytes) -> dict[str, str]:

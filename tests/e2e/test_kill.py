@@ -32,7 +32,7 @@ def test_twenty_kills_change_nothing_in_the_outcome(tmp_path: Path) -> None:
                 program.kill()
             check_database(data)
         with _service(data, gateway) as program, _client(program) as api:
-            run = ended(api, job_id, within=60)
+            run = ended(api, job_id)
             rows = every_row(api, job_id, limit="1000")
             check_outcome(run, rows, COUNT)
             check_bodies(api, rows, data)

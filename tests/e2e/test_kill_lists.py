@@ -50,7 +50,7 @@ def test_kills_while_a_list_comes_in_change_nothing(
 
 
 def _check(api: httpx.Client, job_id: str, data: Path, count: int, *, all_scraped: bool) -> None:
-    until(lambda: _run(api, job_id)["ingest_status"] == "done", within=120)
+    until(lambda: _run(api, job_id)["ingest_status"] == "done")
     bad = range(0, count, BAD_EVERY)
     run = _run(api, job_id)
     assert (run["stats"]["total"], run["ingest_errors"]) == (count - len(bad), len(bad))

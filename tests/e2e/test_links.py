@@ -138,7 +138,7 @@ def test_a_link_expires_and_a_fresh_listing_gives_a_fresh_one(
     ):
         [row, _] = _scraped(api, 2)
         assert httpx.get(row["result_url"]).status_code == 200
-        until(lambda: httpx.get(row["result_url"]).status_code == 404, within=10)
+        until(lambda: httpx.get(row["result_url"]).status_code == 404)
         problem = problem_of(httpx.get(row["result_url"]), 404, "not_found")
         assert "expired" in problem["detail"]
         [fresh, _] = every_row(api, row["job_id"])

@@ -125,7 +125,7 @@ def test_a_large_list_is_answered_at_once_and_scraped_to_its_end(
         assert run["stats"]["total"] > run["stats"]["completed"]
         return run if run["ingest_status"] == "done" else None
 
-    run = until(taken_in, within=60)
+    run = until(taken_in)
     assert (run["stats"]["total"], run["ingest_errors"]) == (MANY - 2, 2)
     assert report(api, job_id) == [
         {"line": 8, "ordinal": 7, "reason": "unsupported_scheme", "value": "ftp://seven.example/"},

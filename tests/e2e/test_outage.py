@@ -45,7 +45,7 @@ def test_a_run_outlives_the_death_of_the_gateway(tmp_path: Path) -> None:
         assert _run(api, job_id)["stats"]["failed"] == 0
 
         with mock_gateway(port=port):
-            run = ended(api, job_id, within=120)
+            run = ended(api, job_id)
             assert (run["status"], run["stats"]["successful"]) == ("completed", TASKS)
             assert run["stats"]["spend"]["credits"] == TASKS
             assert "waiting" not in run
@@ -80,7 +80,7 @@ def test_a_caller_whose_targets_all_break_delays_nobody_and_its_run_ends(tmp_pat
         assert time.monotonic() - began < 60
         assert (run["status"], run["stats"]["successful"]) == ("completed", len(pages))
 
-        run = ended(unlucky, broken, within=120)
+        run = ended(unlucky, broken)
         assert (run["status"], run["stats"]["failed"]) == ("completed", len(bad))
         metrics = good.get(running.url.removesuffix("/v1") + "/metrics").text
         assert "conveyor_gateway_available 1.0" in metrics
@@ -147,7 +147,7 @@ def test_an_account_that_cannot_pay_ends_all_its_runs_and_is_served_once_it_has_
 
         _control(gateway, "accept?key=poor-key")
         paid = time.monotonic()
-        accepted = until(lambda: _accepted(api), within=60)
+        accepted = until(lambda: _accepted(api))
         assert ended(api, accepted)["status"] == "completed"
         assert time.monotonic() - paid < 60
 
@@ -163,14 +163,14 @@ def test_a_scheduled_run_of_a_refused_key_shows_what_it_waits_for(tmp_path: Path
         _control(gateway, "refuse?key=poor-key&as=nocredits")
         refused = api.post("/jobs", json={"tasks": [{"url": "https://ok.example/"}]}).json()
         assert ended(api, refused["job_id"])["failure_reason"] == "insufficient_credits"
-        at = {"at": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + 2))}
+        at = {"at": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + 4))}
         replaced = api.put(f"/jobs/{job_id}/schedule", json={**at, "timezone": "UTC"})
         assert replaced.status_code == 200, replaced.text
         waiting = until(lambda: (_run(api, job_id) or {}).get("waiting"))
         assert waiting["reason"] == "api_key_refused"
         assert waiting["next_attempt_at"] > waiting["since"]
         _control(gateway, "accept?key=poor-key")
-        assert _accepted(api, within=6)
+        assert _accepted(api, within=60)
         assert ended(api, job_id)["status"] == "completed"
 
 
