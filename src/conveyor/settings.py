@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from conveyor.domain.ids import MOST_TASKS
-from conveyor.domain.params import HONOURED_BY_DIRECT
+from conveyor.domain.params import HONOURED
 from conveyor.domain.submission import LEAST_TASK_BYTES, Limits
 
 IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=\?)\S+")
@@ -273,10 +273,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.host in LOOPBACK
 
     @property
+    def gateway_scheme(self) -> str:
+        """The part of `gateway` before its colon, which selects the adapter."""
+        return self.gateway.partition(":")[0]
+
+    @property
     def limits(self) -> Limits:
         """The limits of callers' input: those that are settings, and what the gateway can do."""
         names = set(Limits.__struct_fields__) & set(Settings.__struct_fields__)
-        honoured = HONOURED_BY_DIRECT if self.gateway == DIRECT else None
+        honoured = HONOURED[self.gateway_scheme]
         return Limits(honoured=honoured, **{name: getattr(self, name) for name in names})
 
     @property

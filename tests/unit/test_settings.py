@@ -10,6 +10,8 @@ from typing import cast, get_args, get_origin, get_type_hints
 import pytest
 
 from conveyor import settings_loader
+from conveyor.app.engines import GATEWAYS
+from conveyor.domain.params import HONOURED, HONOURED_BY_DIRECT, KNOWN
 from conveyor.errors import RefusedToStart
 from conveyor.settings import DIRECT, Settings, shown
 from conveyor.settings_loader import MAY_BE_ZERO, load_settings
@@ -304,6 +306,15 @@ def test_the_direct_gateway_is_chosen_by_its_name() -> None:
     assert settings.direct_ports == (80, 443, 8080)
     assert settings.direct_allow_private == ("127.0.0.1", "10.0.0.0/8")
     assert shown(settings)["direct_allow_private"] == "127.0.0.1, 10.0.0.0/8"
+
+
+def test_each_gateway_states_which_parameters_it_honours() -> None:
+    assert HONOURED.keys() == GATEWAYS.keys()
+    assert Settings().limits.honoured == KNOWN
+    assert Settings(gateway="http://gateway.example/").limits.honoured == KNOWN
+    assert Settings(gateway=DIRECT).limits.honoured == HONOURED_BY_DIRECT
+    with pytest.raises(KeyError):  # a gateway that is missing there accepts nothing by default
+        _ = Settings(gateway="other:").limits
 
 
 def test_a_delay_that_no_page_could_wait_for_is_refused() -> None:

@@ -54,7 +54,7 @@ from conveyor.ports.step_functions import Answer, RetryLater, StepFunctions
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Held, Work
-from conveyor.settings import DIRECT, Settings, without_secrets
+from conveyor.settings import Settings, without_secrets
 from conveyor.steps.deliver.channels import CALLBACKS, HEARTBEATS
 from conveyor.telemetry.process import DiskSpace
 from conveyor.timekeeping import DueTimes
@@ -394,8 +394,10 @@ def _key_provider(encryption: str) -> KeyProvider:
 
 def open_gateway(settings: Settings) -> AbstractAsyncContextManager[Gateway]:
     """Return the gateway that the settings choose, not entered yet."""
-    if settings.gateway == DIRECT:
-        return _direct_gateway(settings)
+    return GATEWAYS[settings.gateway_scheme](settings)
+
+
+def _zenrows_gateway(settings: Settings) -> ZenrowsGateway:
     return ZenrowsGateway(
         settings.gateway,
         deadline=settings.gateway_deadline,
@@ -434,6 +436,14 @@ def _direct_gateway(settings: Settings) -> DirectGateway:
         delay=settings.direct_delay,
         transport=_transport(settings),
     )
+
+
+# URL scheme of the setting `gateway` -> adapter.
+GATEWAYS: Mapping[str, Callable[[Settings], AbstractAsyncContextManager[Gateway]]] = {
+    "http": _zenrows_gateway,
+    "https": _zenrows_gateway,
+    "direct": _direct_gateway,
+}
 
 
 def open_webhooks(settings: Settings) -> HttpWebhooks:

@@ -30,7 +30,7 @@ TEXTS = frozenset(
     }
 )
 HEADERS = "custom_headers"
-KNOWN = BOOLEANS | NUMBERS.keys() | CHOICES.keys() | TEXTS | {HEADERS}
+KNOWN = frozenset({*BOOLEANS, *NUMBERS, *CHOICES, *TEXTS, HEADERS})
 
 LONGEST_TEXT = 64 * 1024
 MOST_HEADERS = 32
@@ -42,10 +42,12 @@ NOT_WITH_POST = ("js_render", "js_instructions", "json_response")
 ASKS_FOR_NOTHING = frozenset({"", "0", "false"})  # values that leave a parameter off
 
 Params = dict[str, str]
-Honoured = frozenset[str] | None  # parameters that a gateway can do something with; None: all
 
 # What fetching a page as it is, without a scraping gateway, can honour.
 HONOURED_BY_DIRECT = frozenset({HEADERS, "original_status", "allowed_status_codes"})
+# The parameters that each gateway honours, by the scheme of the setting `gateway`. There is no
+# default: a gateway that ignored a parameter would return another page than the caller asked for.
+HONOURED = {"http": KNOWN, "https": KNOWN, "direct": HONOURED_BY_DIRECT}
 
 
 class BadParam(Exception):
@@ -72,10 +74,8 @@ def check_together(params: Params, method: str) -> None:
                 raise BadParam(key, "method_param_conflict")
 
 
-def check_honoured(params: Params, honoured: Honoured) -> None:
+def check_honoured(params: Params, honoured: frozenset[str]) -> None:
     """Refuse parameters that the gateway cannot honour, rather than return another page."""
-    if honoured is None:
-        return
     for key, value in params.items():
         if key not in honoured and value not in ASKS_FOR_NOTHING:
             raise BadParam(key, "unsupported_param")

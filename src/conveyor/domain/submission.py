@@ -19,7 +19,7 @@ from conveyor.domain.json_bodies import (
     field_error,
     is_deeper,
 )
-from conveyor.domain.params import BadParam, Honoured, Params
+from conveyor.domain.params import BadParam, Params
 from conveyor.domain.schedule import Schedule, parse_schedule
 from conveyor.domain.step_functions import TaskToken
 from conveyor.domain.task import TaskSpec
@@ -100,7 +100,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     most_inflight: int = 10_000
     most_retries: int = 100
     most_ttl_days: int = 3650
-    honoured: Honoured = None  # parameters that the gateway supports; None: all
+    honoured: frozenset[str] = scraper_params.KNOWN  # parameters that the gateway supports
 
 
 # Decoded by `job_schedule`, so that a fault names its own place.

@@ -155,7 +155,7 @@ def test_the_first_bad_parameter_by_name_is_told() -> None:
 def test_what_a_gateway_cannot_honour_is_refused_unless_it_is_left_off(value: str) -> None:
     honoured = frozenset({"custom_headers"})
     params.check_honoured({"custom_headers": "{}", "js_render": value}, honoured)
-    params.check_honoured({"js_render": "true"}, None)
+    params.check_honoured({"js_render": "true"}, params.KNOWN)
     with pytest.raises(BadParam) as bad:
         params.check_honoured({"js_render": "true"}, honoured)
     assert (bad.value.reason, bad.value.key) == ("unsupported_param", "js_render")
