@@ -12,7 +12,7 @@ import pytest
 
 from conveyor import errors
 from conveyor.adapters.http import direct_wire, webhooks, zenrows_errors
-from conveyor.adapters.http.page_wire import OWN_CODES
+from conveyor.adapters.http.page_wire import CONVEYOR_CODES
 from conveyor.app.control_handlers import EXPORTS, INGESTS, PURGES
 from conveyor.app.engines import CODES
 from conveyor.domain import (
@@ -283,7 +283,7 @@ def test_the_codes_have_the_rulings_of_the_code() -> None:
     [zenrows] = tables("By code", ZENROWS)
     _, direct = tables("Statuses and codes", DIRECT)
     listed = [rulings(table, "code") for table in (own, zenrows, direct)]
-    expected = (OWN_CODES, zenrows_errors.BY_CODE, direct_wire.BY_CODE)
+    expected = (CONVEYOR_CODES, zenrows_errors.BY_CODE, direct_wire.BY_CODE)
     assert listed == [
         {code: as_written(ruling) for code, ruling in codes.items()} for codes in expected
     ]

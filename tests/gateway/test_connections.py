@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from conveyor.adapters.http.client import transport as seam
-from conveyor.adapters.http.client.transport import NoResponse, http_request, own_headers
+from conveyor.adapters.http.client.transport import NoResponse, fixed_headers, http_request
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.mock_gateway.server import MockGateway
 from conveyor.ports.gateway import Page, PageRequest, Refusal
@@ -131,7 +131,7 @@ class TestKeeping:
         async with playing(play) as stage, gateways.opened(stage.url) as gateway:
             made = await inside(gateway).acquire(gateway._server)
             await until(lambda: made.is_lost)
-            made.send(http_request("GET", "/", own_headers({}), {}, None))
+            made.send(http_request("GET", "/", fixed_headers({}), {}, None))
             with pytest.raises(NoResponse):
                 await made.head()
             inside(gateway).release(made)

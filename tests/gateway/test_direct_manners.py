@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from conveyor.adapters.http import robots_txt, spacing
-from conveyor.adapters.http.page_wire import Denied
+from conveyor.adapters.http.client.transport import Denied
 from conveyor.adapters.http.spacing import LONGEST_REST, MOST_HOSTS, PATIENCE, Spacing
 from conveyor.ports.gateway import Page, Refusal
 from tests.gateway.site import Answer, Heard, fetched, page, said, site, to, visiting

@@ -7,8 +7,11 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from urllib.parse import quote
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from conveyor.ports.gateway import Page, Refusal
 from tests.gateway.stage import (
@@ -27,6 +30,7 @@ from tests.gateway.stage import (
     sized,
 )
 from tests.harness.gateways import (
+    KEY,
     MIB,
     UNREACHABLE,
     MemorySpool,
@@ -293,6 +297,32 @@ class TestWaits:
             refusal = await fetched(gateway, stage.url)
         assert isinstance(refusal, Refusal)
         assert refusal.retry_after == wait
+
+
+class TestKey:
+    @pytest.mark.parametrize("status", [b"200 OK", b"422 No", b"500 No"])
+    @pytest.mark.parametrize(
+        "body",
+        [
+            f"<p>no page for {KEY} or {quote(KEY, '')}</p>".encode(),
+            msgspec.json.encode({"code": "RESP001", "detail": KEY, KEY: [{"url": quote(KEY, "")}]}),
+            msgspec.json.encode({"code": "RESP001", "detail": KEY}).replace(b"/", b"\\/"),
+        ],
+        ids=["text", "problem", "escaped"],
+    )
+    async def test_a_key_that_comes_back_is_redacted(
+        self, opened: Opened, status: bytes, body: bytes
+    ) -> None:
+        names = (b"X-Request-Id", b"Retry-After", b"Concurrency-Limit", b"X-Request-Cost")
+        echo = b"".join(b"%b: %b\r\n" % (name, KEY.encode()) for name in names)
+        head = b"HTTP/1.1 %b\r\nContent-Length: %d\r\n%b\r\n" % (status, len(body), echo)
+        async with playing(saying(head + body)) as stage, opened(stage.url) as gateway:
+            answer = await fetched(gateway, stage.url)
+        if isinstance(answer, Page):
+            assert answer.content == body  # the caller's own page is stored as it came
+            answer = replace(answer, content=b"")
+        for spelling in (KEY, quote(KEY, ""), KEY.replace("/", "\\/")):
+            assert spelling not in str(answer)
 
 
 class TestAbsence:

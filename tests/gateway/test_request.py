@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import pytest
 
 from conveyor.adapters.http.client.connection import encoded
-from conveyor.adapters.http.client.transport import http_request, own_headers
+from conveyor.adapters.http.client.transport import fixed_headers, http_request
 
-OWN = own_headers({"Host": "gateway.example"})
+OWN = fixed_headers({"Host": "gateway.example"})
 
 
 def request(method: str, target: str, headers: Mapping[str, str], content: bytes | None) -> bytes:

@@ -168,7 +168,7 @@ class _Connection(HttpToolsProtocol):
             raise ValueError(self._fault)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's text
-        self._reject(InvalidArgument(self._fault or "These bytes are no request of HTTP/1.1"))
+        self._reject(InvalidArgument(self._fault or "This is not an HTTP/1.1 request"))
 
     # Parsing.
 

@@ -30,7 +30,7 @@ from conveyor.adapters.http import direct_wire, zenrows_errors
 from conveyor.adapters.http.client.pool import ConnectionPool
 from conveyor.adapters.http.client.transport import TransportFactory
 from conveyor.adapters.http.direct import DirectGateway
-from conveyor.adapters.http.page_wire import OWN_CODES
+from conveyor.adapters.http.page_wire import CONVEYOR_CODES
 from conveyor.adapters.http.webhooks import HttpWebhooks
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.adapters.memory.coordination import MemoryCoordination
@@ -62,7 +62,7 @@ from conveyor.timekeeping import DueTimes
 SEGMENTS = "packs"  # the folder of segments, as version 0.1.0 named it
 KMS = "kms:"
 # Every error code that a gateway adapter has a rule for. Metrics count all others together.
-CODES = OWN_CODES | zenrows_errors.BY_CODE | direct_wire.BY_CODE
+CODES = CONVEYOR_CODES | zenrows_errors.BY_CODE | direct_wire.BY_CODE
 
 P = TypeVar("P")
 

@@ -240,7 +240,7 @@ WORKER_LOST = encoded(
         status=500,
         code="worker_lost",
         title="Worker lost",
-        detail="The worker that held this task stopped without a word.",
+        detail="The worker that held this task stopped without reporting a result.",
     )
 )
 FAILED_BY_LOSSES = {"due_at": None, "problem": WORKER_LOST, "reason": FailureReason.OTHER}

@@ -25,6 +25,7 @@ from conveyor.adapters.http.client.pool import ConnectionPool
 from conveyor.adapters.http.client.resolver import CheckedResolver, Resolve, SystemResolver
 from conveyor.adapters.http.client.transport import (
     PORTS,
+    Denied,
     HttpResponse,
     IncompleteResponse,
     NoResponse,
@@ -34,7 +35,8 @@ from conveyor.adapters.http.client.transport import (
     TransportFactory,
 )
 from conveyor.adapters.http.direct_wire import Visit
-from conveyor.adapters.http.page_wire import Denied, Unsendable
+from conveyor.adapters.http.page_wire import Unsendable
+from conveyor.adapters.http.retry_after import retry_after
 from conveyor.adapters.http.robots_txt import Robots
 from conveyor.adapters.http.spacing import Spacing
 from conveyor.domain import media
@@ -114,12 +116,12 @@ class DirectGateway:
         self._system.close()
 
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
-        limit = self._deadlines.begin()
+        deadline = self._deadlines.begin()
         try:
             wire.check_params(request.params)
             return await self._fetched(request, spool)
         except asyncio.CancelledError:
-            if not limit.is_why():
+            if not deadline.take_cancellation():
                 raise
             why = f"The site did not finish its answer within {self._deadline:g} seconds."
             return page_wire.synthesised("gateway_timeout", 504, why, signal=HealthSignal.NONE)
@@ -144,7 +146,7 @@ class DirectGateway:
         ) as fault:
             return page_wire.synthesised(*self._explained(fault), signal=_signal(fault))
         finally:
-            limit.lift()
+            deadline.lift()
 
     async def check(self) -> bool:
         """Whether a site that answered before can still be connected to."""
@@ -166,20 +168,20 @@ class DirectGateway:
                 why = "The site's answer was cut short or cannot be read."
                 return "gateway_garbled", 502, why
             case Unsendable():
-                why = "The request cannot be put into HTTP: look at its URL, headers and body."
+                why = "The request cannot be sent as HTTP: look at its URL, headers and body."
                 return "request_unsendable", 400, why
             case _:
                 return "gateway_unreachable", 502, f"The site gave no answer: {fault}."
 
     async def _fetched(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
         visit = wire.first(request, self._ports)
-        self._spacing.admit(visit.server.named)
+        self._spacing.admit(visit.server.host_header)
         for hop in range(MOST_REDIRECTS + 1):
             was_known = not self._robots or await self._robots.check(visit)
             # Postpone a page only before its first request, and only if the rules were cached: if
             # they were fetched for this page, they may have expired again when it comes back.
             if not hop and was_known:
-                self._spacing.admit(visit.server.named)
+                self._spacing.admit(visit.server.host_header)
             async with self._asked(visit) as answer:
                 if 200 <= answer.status < 300 or _is_allowed(request, answer):
                     content_type = media.label(answer.header(CONTENT_TYPE))
@@ -196,7 +198,7 @@ class DirectGateway:
     async def _asked(self, visit: Visit) -> AsyncIterator[HttpResponse]:
         """The response to one request. The connection is released at the end."""
         request = visit.request(self._agent)
-        await self._spacing.turn(visit.server.named)
+        await self._spacing.turn(visit.server.host_header)
         answer = await self._transport.send(visit.server, request)
         try:
             if visit.server not in self._reached:
@@ -206,10 +208,12 @@ class DirectGateway:
             answer.release()
 
     def _refused(self, visit: Visit, answer: HttpResponse) -> Refusal:
-        wait = page_wire.retry_after(answer.header(RETRY_AFTER), answer.header(DATE))
+        wait = retry_after(answer.header(RETRY_AFTER), answer.header(DATE))
         refusal = wire.refusal(answer.status, wait)
         if refusal.code == "target_throttled":
-            self._spacing.hold(visit.server.named, wait.total_seconds() if wait else SHORT_HOLD)
+            self._spacing.hold(
+                visit.server.host_header, wait.total_seconds() if wait else SHORT_HOLD
+            )
         return refusal
 
     async def _rules(self, url: str) -> tuple[int, bytes]:

@@ -11,12 +11,13 @@ import can_ada
 from conveyor.adapters.http import page_wire
 from conveyor.adapters.http.client.transport import (
     PORTS,
+    Denied,
     HttpRequest,
     Server,
+    fixed_headers,
     http_request,
-    own_headers,
 )
-from conveyor.adapters.http.page_wire import Denied, Unsendable
+from conveyor.adapters.http.page_wire import Unsendable
 from conveyor.domain.content_coding import ACCEPTED
 from conveyor.domain.failure import FailureReason, Handling, Ruling, fail, retry
 from conveyor.domain.params import ASKS_FOR_NOTHING, HONOURED_BY_DIRECT, KNOWN
@@ -61,14 +62,14 @@ class Visit(NamedTuple):
 
     def request(self, agent: str) -> HttpRequest:
         """Raises `Unsendable`."""
-        own = {"Host": self.server.named, "Accept-Encoding": ACCEPTED}
+        fixed = {"Host": self.server.host_header, "Accept-Encoding": ACCEPTED}
         if not page_wire.has(self.headers, "user-agent"):
-            own["User-Agent"] = agent
+            fixed["User-Agent"] = agent
         if not page_wire.has(self.headers, "accept"):
-            own["Accept"] = "*/*"
+            fixed["Accept"] = "*/*"
         try:
             return http_request(
-                self.method, self.target, own_headers(own), self.headers, self.content
+                self.method, self.target, fixed_headers(fixed), self.headers, self.content
             )
         except ValueError as odd:
             raise Unsendable from odd

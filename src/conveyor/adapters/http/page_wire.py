@@ -1,12 +1,12 @@
-"""What all gateways share, without I/O: headers and bodies of callers, `Retry-After`, statuses that
-count as pages, and refusals that Conveyor words itself.
+"""What all gateways share, without I/O: headers and bodies of callers, statuses that count as pages,
+refusals that Conveyor words itself, and the redaction of keys.
+
+A gateway that takes a key must redact it in all that it returns but pages.
 """
 
-import math
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import timedelta
 from functools import lru_cache
 
 import msgspec
@@ -18,11 +18,15 @@ from conveyor.domain.params import HEADERS, Params, load
 from conveyor.domain.problem import encoded, problem
 from conveyor.ports.gateway import PageRequest, Refusal
 
-LONGEST_WAIT = timedelta(hours=1)
+EXCERPT = 200  # characters of a body that a refusal quotes
+REQUEST_ID = re.compile(r"[!-~]{1,128}")  # printable, without spaces
+REDACTED = "***"
+SHORTEST_SECRET = 6  # a shorter key is a test key, and occurs in ordinary words
+DEEPEST = 16  # levels of a problem; what is nested deeper is redacted
 NO_ROOM = ("storage_full", 503, "There is no room on the disk to store the page.")
 
 # Codes that Conveyor itself gives, with any gateway.
-OWN_CODES: dict[str, Ruling] = {
+CONVEYOR_CODES: dict[str, Ruling] = {
     "gateway_unreachable": retry(FailureReason.GATEWAY_ERROR),
     "gateway_timeout": retry(FailureReason.TIMEOUT),
     "gateway_garbled": retry(FailureReason.GATEWAY_ERROR),
@@ -32,7 +36,7 @@ OWN_CODES: dict[str, Ruling] = {
 
 # Headers of one hop, and those that the gateway must set itself. A caller's Accept-Encoding, for
 # example, could ask for a coding that Conveyor does not decode.
-OWN_HEADERS = frozenset(
+NOT_FORWARDED = frozenset(
     {
         "accept-encoding",
         "connection",
@@ -55,15 +59,6 @@ class Unsendable(Exception):
     """A request that cannot be written as HTTP."""
 
 
-class Denied(Exception):
-    """A page that must not be fetched, or not now; the fields are those of its refusal."""
-
-    def __init__(self, code: str, status: int, detail: str, wait: float | None = None) -> None:
-        super().__init__(detail)
-        self.code, self.status = code, status
-        self.wait = None if wait is None else timedelta(seconds=wait)
-
-
 def forwarded(request: PageRequest) -> Mapping[str, str]:
     """The caller's headers for the target. Those of the request override those of the job."""
     stored = _stored_headers(request.params.get(HEADERS))
@@ -82,19 +77,6 @@ def has(headers: Mapping[str, str], lower: str) -> bool:
     return any(name.lower() == lower for name in headers)
 
 
-def retry_after(
-    text: str | None, date: str | None, *, longest: timedelta = LONGEST_WAIT
-) -> timedelta | None:
-    """The wait that `Retry-After` asks for, at most `longest`.
-
-    A point in time counts from the response's own `Date`, because clocks differ.
-    """
-    seconds = _seconds(text, date) if text else None
-    if seconds is None or math.isnan(seconds):
-        return None
-    return timedelta(seconds=min(max(seconds, 0.0), longest.total_seconds()))
-
-
 def is_allowed(params: Mapping[str, str], status: int) -> bool:
     """Whether the caller accepts this status as a page; a redirect of the gateway never is one."""
     if 300 <= status < 400:
@@ -110,21 +92,74 @@ def synthesised(
     detail: str,
     *,
     charged: Spend = NOTHING,
-    named: str | None = None,
+    gateway_request_id: str | None = None,
     signal: HealthSignal = HealthSignal.ALIVE,
     ruling: Ruling | None = None,
 ) -> Refusal:
     """A refusal that Conveyor words itself, with the ruling of its code if that is one of ours."""
-    document = problem(status=status, code=code, detail=detail, gateway_request_id=named)
+    document = problem(
+        status=status, code=code, detail=detail, gateway_request_id=gateway_request_id
+    )
     return Refusal(
         status=status,
         code=code,
         problem=encoded(document),
-        ruling=ruling or OWN_CODES.get(code) or by_status(status, {}),
+        ruling=ruling or CONVEYOR_CODES.get(code) or by_status(status, {}),
         spend=charged,
-        gateway_request_id=named,
+        gateway_request_id=gateway_request_id,
         signal=signal,
     )
+
+
+def without_problem(
+    body: bytes,
+    status: int,
+    key: str,
+    *,
+    gateway_request_id: str | None = None,
+    ruling: Ruling | None = None,
+) -> Refusal:
+    """The refusal for an error without a problem document: ours has an excerpt of the body."""
+    text = " ".join(body.decode(errors="replace").split())
+    # Redact first: an excerpt could end inside the key.
+    excerpt = redacted(text, key)[:EXCERPT]
+    ending = f"no problem document: {excerpt}" if excerpt else "an empty body"
+    return synthesised(
+        f"http_{status}",
+        status,
+        f"The gateway answered {status} with {ending}",
+        gateway_request_id=gateway_request_id,
+        ruling=ruling,
+    )
+
+
+def request_id(text: str | None, key: str) -> str | None:
+    """The gateway's id of a call, if it can be stored."""
+    return redacted(text, key) if text and REQUEST_ID.fullmatch(text) else None
+
+
+def redacted(text: str, key: str) -> str:
+    """Text with the key redacted. What a gateway returns may repeat the request with its key."""
+    return _spellings(key).sub(REDACTED, text) if len(key) >= SHORTEST_SECRET else text
+
+
+def redacted_value(value: object, key: str, depth: int = 0) -> object:
+    """A decoded JSON value with the key redacted, in names as well."""
+    below = depth + 1
+    match value:
+        case str():
+            return redacted(value, key)
+        case dict() | list() if depth == DEEPEST:
+            return REDACTED
+        case dict():
+            return {
+                redacted(name, key): redacted_value(item, key, below)
+                for name, item in value.items()
+            }
+        case list():
+            return [redacted_value(item, key, below) for item in value]
+        case _:
+            return value
 
 
 def later(refusal: Refusal, wait: timedelta | None) -> Refusal:
@@ -139,20 +174,15 @@ def _stored_headers(text: str | None) -> Mapping[str, str]:
 
 def _allowed(headers: Mapping[str, str]) -> Params:
     by_name = {name.lower(): (name, value) for name, value in headers.items()}
-    return dict(kept for lower, kept in by_name.items() if lower not in OWN_HEADERS)
+    return dict(kept for lower, kept in by_name.items() if lower not in NOT_FORWARDED)
 
 
-def _seconds(text: str, date: str | None) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        until, since = _moment(text), _moment(date)
-        return (until - since).total_seconds() if until and since else None
+@lru_cache(maxsize=256)
+def _spellings(key: str) -> re.Pattern[str]:
+    """The key, each of its characters as it is, with a backslash before it, or percent-encoded."""
+    return re.compile("".join(map(_spelling, key)))
 
 
-def _moment(text: str | None) -> datetime | None:
-    try:
-        moment = parsedate_to_datetime(text or "")
-    except (ValueError, OverflowError):
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+def _spelling(character: str) -> str:
+    percent = "".join(f"%{byte:02x}" for byte in character.encode())
+    return rf"(?:\\?{re.escape(character)}|(?i:{percent}))"

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from conveyor.adapters.http.client.body import BodyTooLarge
 from conveyor.adapters.http.client.transport import (
+    Denied,
     IncompleteResponse,
     NoResponse,
     NotConnected,
@@ -12,7 +13,7 @@ from conveyor.adapters.http.client.transport import (
 )
 from conveyor.adapters.http.direct_wire import Visit
 from conveyor.adapters.http.expiring_cache import CacheEntry, ExpiringCache
-from conveyor.adapters.http.page_wire import Denied, Unsendable
+from conveyor.adapters.http.page_wire import Unsendable
 from conveyor.domain.content_coding import CorruptContent
 from conveyor.domain.robots import ALLOW_ALL, Rules, product, rules_for
 
@@ -44,7 +45,7 @@ class Robots:
 
         Return whether the rules were in the cache.
         """
-        site = f"{'https' if visit.server.is_safe else 'http'}://{visit.server.named}{PATH}"
+        site = f"{'https' if visit.server.is_safe else 'http'}://{visit.server.host_header}{PATH}"
         was_known = self._known.left(site) > 0
         rules = await self._known.of(site)
         if rules is None:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from conveyor.adapters.http.page_wire import Denied
+from conveyor.adapters.http.client.transport import Denied
 
 PATIENCE = 2.0  # seconds that a page waits for its turn; for a longer wait it is postponed
 LONGEST_TURN = 30.0  # the same after a first request, whose response a postponement loses

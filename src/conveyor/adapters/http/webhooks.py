@@ -7,20 +7,20 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-from conveyor.adapters.http import page_wire
 from conveyor.adapters.http.client.connection import Connection
 from conveyor.adapters.http.client.pool import ConnectionPool
 from conveyor.adapters.http.client.resolver import CheckedResolver, Resolve, SystemResolver
 from conveyor.adapters.http.client.transport import (
+    Denied,
     HttpRequest,
     IncompleteResponse,
     NoResponse,
     ResponseStalled,
     Server,
+    fixed_headers,
     http_request,
-    own_headers,
 )
-from conveyor.adapters.http.page_wire import Denied
+from conveyor.adapters.http.retry_after import retry_after
 from conveyor.domain.outbox import DeliveryResult
 from conveyor.domain.public_address import Reach
 from conveyor.domain.webhook import FIELD, LONGEST_WAIT, Target, WebhookRules
@@ -118,7 +118,7 @@ class HttpWebhooks:
             return _failed(str(lost) or "no answer that can be read")
 
     def _request(self, target: Target, headers: Mapping[str, str], content: bytes) -> HttpRequest:
-        own = {
+        fixed = {
             "Host": target.named,
             "User-Agent": self._agent,
             "Accept": "*/*",
@@ -126,7 +126,7 @@ class HttpWebhooks:
             "Content-Type": "application/json",
             "Connection": "close",
         }
-        return http_request("POST", target.path, own_headers(own), headers, content)
+        return http_request("POST", target.path, fixed_headers(fixed), headers, content)
 
     async def _exchanged(self, target: Target, request: HttpRequest) -> DeliveryResult:
         server = Server(target.host, target.port, target.named, target.is_safe)
@@ -161,7 +161,7 @@ def _result(answer: Connection) -> DeliveryResult:
     return DeliveryResult(
         status_code=answer.status,
         error=_error(answer.status),
-        retry_after=page_wire.retry_after(*asked, longest=LONGEST_WAIT),
+        retry_after=retry_after(*asked, longest=LONGEST_WAIT),
         is_closed=answer.status == GONE,
     )
 

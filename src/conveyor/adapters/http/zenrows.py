@@ -29,11 +29,13 @@ from conveyor.adapters.http.client.transport import (
     NotConnected,
     ResponseStalled,
     TransportFactory,
+    fixed_headers,
     http_request,
-    own_headers,
     server_of,
 )
 from conveyor.adapters.http.page_wire import Unsendable
+from conveyor.adapters.http.retry_after import retry_after
+from conveyor.adapters.http.zenrows_errors import ruling
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.content_coding import ACCEPTED, CorruptContent
 from conveyor.domain.counts import NOTHING, Spend
@@ -68,16 +70,16 @@ class ZenrowsGateway:
         transport: TransportFactory = ConnectionPool,
         resolve: Resolve | None = None,
     ) -> None:
-        bare, authorization = wire.separated(url)
+        bare, authorization = wire.split_credentials(url)
         parts = urlsplit(bare)
         self._server = server_of(parts)
         target = SplitResult("", "", parts.path or "/", parts.query, "").geturl()
-        self._question = wire.question(target)
+        self._base_query = wire.base_query(target)
         self._keeps_headers = wire.keeps_headers(bare)
         # No other header is sent by default: with `custom_headers` all of them reach the target.
-        own = {"Host": self._server.named, "Accept-Encoding": ACCEPTED}
-        self._own = own_headers(own)
-        self._with_authorization = own_headers(own | authorization) if authorization else None
+        fixed = {"Host": self._server.host_header, "Accept-Encoding": ACCEPTED}
+        self._fixed_headers = fixed_headers(fixed)
+        self._with_authorization = fixed_headers(fixed | authorization) if authorization else None
         self._deadline = deadline.total_seconds()
         self._deadlines = Deadlines(self._deadline)
         self._silence = silence.total_seconds()
@@ -105,9 +107,9 @@ class ZenrowsGateway:
 
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
         head = NO_HEAD
-        limit = self._deadlines.begin()
+        deadline = self._deadlines.begin()
         try:
-            answer = await self._transport.send(self._server, self._put(request))
+            answer = await self._transport.send(self._server, self._http_request(request))
             try:
                 head = _head_of(request, answer)
                 if 200 <= answer.status < 300:
@@ -116,7 +118,7 @@ class ZenrowsGateway:
             finally:
                 answer.release()
         except asyncio.CancelledError:
-            if not limit.is_why():
+            if not deadline.take_cancellation():
                 raise
             why = f"The gateway did not finish its answer within {self._deadline:g} seconds."
             return head.refusal("gateway_timeout", 504, why, HealthSignal.BROKEN)
@@ -132,7 +134,7 @@ class ZenrowsGateway:
             why = "The gateway's answer was cut short or cannot be read."
             return head.refusal("gateway_garbled", 502, why, HealthSignal.BROKEN)
         except Unsendable:
-            why = "The request cannot be put into HTTP: look at its URL, headers and body."
+            why = "The request cannot be sent as HTTP: look at its URL, headers and body."
             return page_wire.synthesised("request_unsendable", 400, why, signal=HealthSignal.NONE)
         except NoResponse as lost:
             why = f"The gateway gave no answer: {lost}."
@@ -141,13 +143,13 @@ class ZenrowsGateway:
             )
             return head.refusal("gateway_unreachable", 502, why, signal)
         finally:
-            limit.lift()
+            deadline.lift()
 
     async def check(self) -> bool:
         """Send a request without a key: a working gateway refuses it at once, free of charge."""
         try:
             async with asyncio.timeout(CHECK):
-                keyless = http_request("GET", self._question, self._own, {}, None)
+                keyless = http_request("GET", self._base_query, self._fixed_headers, {}, None)
                 answer = await self._transport.send(self._server, keyless)
                 try:
                     await self._reading.beginning(answer, LARGEST_PROBLEM)
@@ -164,18 +166,18 @@ class ZenrowsGateway:
         ):
             return False
 
-    def _put(self, request: PageRequest) -> HttpRequest:
+    def _http_request(self, request: PageRequest) -> HttpRequest:
         try:
-            return self._written(request)
+            return self._built(request)
         except (ValueError, LookupError) as odd:
             raise Unsendable from odd
 
-    def _written(self, request: PageRequest) -> HttpRequest:
+    def _built(self, request: PageRequest) -> HttpRequest:
         headers, content = page_wire.forwarded(request), None
-        target = wire.address(self._question, request, headers)
-        own = self._own
+        target = wire.address(self._base_query, request, headers)
+        fixed = self._fixed_headers
         if self._with_authorization and not page_wire.has(headers, "authorization"):
-            own = self._with_authorization
+            fixed = self._with_authorization
         if request.call_id and not headers and self._keeps_headers:
             headers = {
                 "X-Request-ID": request.call_id
@@ -184,7 +186,7 @@ class ZenrowsGateway:
             content, kind = page_wire.payload(request.body)
             if not page_wire.has(headers, "content-type"):
                 headers = {**headers, "Content-Type": kind}
-        return http_request(request.method, target, own, headers, content)
+        return http_request(request.method, target, fixed, headers, content)
 
     async def _judge(
         self,
@@ -203,15 +205,26 @@ class ZenrowsGateway:
             return head.page(body, answer.status)
         document = wire.gateway_problem(body[:LARGEST_PROBLEM])
         if document is not None:
-            refusal = wire.refusal(document, answer.status, request.key, named=head.named)
+            refusal = wire.refusal(
+                document,
+                answer.status,
+                request.key,
+                gateway_request_id=head.gateway_request_id,
+            )
             signal = HealthSignal.BROKEN
         elif allowed:
             return head.page(body, answer.status)
         else:
-            refusal = wire.wordless(body, answer.status, request.key, named=head.named)
+            refusal = page_wire.without_problem(
+                body,
+                answer.status,
+                request.key,
+                gateway_request_id=head.gateway_request_id,
+                ruling=ruling(answer.status, ""),
+            )
             signal = HealthSignal.UNEXPLAINED
         signal = signal if answer.status >= 500 else HealthSignal.ALIVE
-        wait = page_wire.retry_after(answer.header(RETRY_AFTER), answer.header(DATE))
+        wait = retry_after(answer.header(RETRY_AFTER), answer.header(DATE))
         return replace(refusal, retry_after=wait, spend=head.charged, signal=signal)
 
 
@@ -219,7 +232,7 @@ class ResponseHead(NamedTuple):
     """What the head of a response says besides its status; it counts even if the body fails."""
 
     charged: Spend = NOTHING
-    named: str | None = None
+    gateway_request_id: str | None = None
     limit: int | None = None
 
     def page(self, content: bytes | Spool, status: int = 200) -> Page:
@@ -227,7 +240,7 @@ class ResponseHead(NamedTuple):
             signal=HealthSignal.NONE if status >= 500 else HealthSignal.ALIVE,
             content=content,
             spend=self.charged,
-            gateway_request_id=self.named,
+            gateway_request_id=self.gateway_request_id,
             limit=self.limit,
         )
 
@@ -235,7 +248,12 @@ class ResponseHead(NamedTuple):
         self, code: str, status: int, why: str, signal: HealthSignal = HealthSignal.ALIVE
     ) -> Refusal:
         return page_wire.synthesised(
-            code, status, why, charged=self.charged, named=self.named, signal=signal
+            code,
+            status,
+            why,
+            charged=self.charged,
+            gateway_request_id=self.gateway_request_id,
+            signal=signal,
         )
 
 
@@ -244,5 +262,5 @@ NO_HEAD = ResponseHead()
 
 def _head_of(request: PageRequest, answer: HttpResponse) -> ResponseHead:
     charged = wire.spend(answer.header(CREDITS), answer.header(COST))
-    named = wire.request_id(answer.header(REQUEST_ID), request.key)
-    return ResponseHead(charged, named, wire.limit(answer.header(LIMIT)))
+    request_id = page_wire.request_id(answer.header(REQUEST_ID), request.key)
+    return ResponseHead(charged, request_id, wire.limit(answer.header(LIMIT)))

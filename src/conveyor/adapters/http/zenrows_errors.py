@@ -7,7 +7,7 @@ are words.
 import re
 from datetime import timedelta
 
-from conveyor.adapters.http.page_wire import OWN_CODES
+from conveyor.adapters.http.page_wire import CONVEYOR_CODES
 from conveyor.domain.failure import (
     AccountReason,
     FailureReason,
@@ -74,7 +74,7 @@ BY_STATUS: dict[int, Ruling] = {
 
 def ruling(status: int, code: str) -> Ruling:
     """What a refusal means: by its code where that is known, else by its HTTP status."""
-    return BY_CODE.get(code) or OWN_CODES.get(code) or by_status(status, BY_STATUS)
+    return BY_CODE.get(code) or CONVEYOR_CODES.get(code) or by_status(status, BY_STATUS)
 
 
 def is_gateway_problem(document: object) -> bool:
@@ -82,7 +82,7 @@ def is_gateway_problem(document: object) -> bool:
     if not isinstance(document, dict):
         return False
     code, kind = document.get("code"), document.get("type")
-    is_known = isinstance(code, str) and (code in BY_CODE or code in OWN_CODES)
+    is_known = isinstance(code, str) and (code in BY_CODE or code in CONVEYOR_CODES)
     return bool(
         is_known
         or (isinstance(code, str) and CODE.fullmatch(code))

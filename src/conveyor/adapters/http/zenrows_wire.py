@@ -3,7 +3,6 @@
 The key is in every request. It must not appear in a problem, so it is redacted there.
 """
 
-import re
 from base64 import b64encode
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
@@ -12,7 +11,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 import msgspec
 
-from conveyor.adapters.http import page_wire
+from conveyor.adapters.http.page_wire import redacted, redacted_value
 from conveyor.adapters.http.zenrows_errors import is_gateway_problem, ruling
 from conveyor.domain.counts import NANO, NOTHING, Spend
 from conveyor.domain.params import HEADERS
@@ -21,39 +20,34 @@ from conveyor.ports.gateway import PageRequest, Refusal
 
 MOST_CREDITS = 1_000_000
 MOST_DOLLARS = 10_000
-EXCERPT = 200
-REQUEST_ID = re.compile(r"[!-~]{1,128}")  # printable, without spaces
-REDACTED = "***"
-SHORTEST_SECRET = 6  # a shorter key is a test key, and occurs in ordinary words
-DEEPEST = 16  # levels of a problem; what is nested deeper is redacted
 QUOTED = {code: quote(chr(code), "") for code in range(128)}
 
 
-def separated(url: str) -> tuple[str, dict[str, str]]:
+def split_credentials(url: str) -> tuple[str, dict[str, str]]:
     """The gateway's URL without user and password, and the `Authorization` header that they make.
 
     A caller's own `Authorization` header replaces it.
     """
     parts = urlsplit(url)
-    told, _, host = parts.netloc.rpartition("@")
-    if not told:
+    userinfo, _, host = parts.netloc.rpartition("@")
+    if not userinfo:
         return url, {}
-    user, _, password = told.partition(":")
+    user, _, password = userinfo.partition(":")
     pair = f"{unquote(user)}:{unquote(password)}".encode()
     bare = urlunsplit(parts._replace(netloc=host))
     return bare, {"Authorization": f"Basic {b64encode(pair).decode()}"}
 
 
-def question(url: str) -> str:
+def base_query(url: str) -> str:
     """The gateway's URL up to the key."""
     return f"{url}{'&' if '?' in url else '?'}apikey="
 
 
-def address(asked: str, request: PageRequest, headers: Mapping[str, str]) -> str:
+def address(base: str, request: PageRequest, headers: Mapping[str, str]) -> str:
     """The target of a request, with its query percent-encoded."""
     settings = _settings(tuple(request.params.items()))
     marked = f"&{HEADERS}=true" if headers else ""
-    return f"{asked}{_quoted_key(request.key)}&url={quoted(request.url)}{settings}{marked}"
+    return f"{base}{_quoted_key(request.key)}&url={quoted(request.url)}{settings}{marked}"
 
 
 def quoted(text: str) -> str:
@@ -64,11 +58,6 @@ def quoted(text: str) -> str:
 def keeps_headers(url: str) -> bool:
     """Whether the gateway forwards no headers: its URL may set `custom_headers` for all calls."""
     return HEADERS not in dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
-
-
-def request_id(text: str | None, key: str) -> str | None:
-    """The gateway's id of a call, if it can be stored."""
-    return _hidden(text, key) if text and REQUEST_ID.fullmatch(text) else None
 
 
 @lru_cache(maxsize=1024)
@@ -95,30 +84,22 @@ def gateway_problem(body: bytes) -> dict[str, object] | None:
 
 
 def refusal(
-    document: dict[str, object], status: int, key: str, *, named: str | None = None
+    document: dict[str, object], status: int, key: str, *, gateway_request_id: str | None = None
 ) -> Refusal:
-    """A refusal with the gateway's own problem, the key redacted; `named` is its id of the call."""
-    clean = {_hidden(name, key): _scrubbed(member, key) for name, member in document.items()}
-    said = clean.get("code")
-    code = said if isinstance(said, str) else f"http_{status}"
-    whole = completed(clean, status, code) | ({"gateway_request_id": named} if named else {})
+    """A refusal with the gateway's own problem document, with the key redacted."""
+    clean = {redacted(name, key): redacted_value(item, key) for name, item in document.items()}
+    given = clean.get("code")
+    code = given if isinstance(given, str) else f"http_{status}"
+    whole = completed(clean, status, code)
+    if gateway_request_id:
+        whole["gateway_request_id"] = gateway_request_id
     return Refusal(
         status=status,
         code=code,
         problem=encoded(whole),
         ruling=ruling(status, code),
-        gateway_request_id=named,
+        gateway_request_id=gateway_request_id,
     )
-
-
-def wordless(body: bytes, status: int, key: str, *, named: str | None = None) -> Refusal:
-    """A refusal without a problem document: ours has an excerpt of the body instead."""
-    text = " ".join(body.decode(errors="replace").split())
-    excerpt = _hidden(text, key)[:EXCERPT]
-    said = f": {excerpt}" if excerpt else ", with nothing to say"
-    detail = f"The gateway answered {status} with no problem document{said}"
-    code = f"http_{status}"
-    return page_wire.synthesised(code, status, detail, named=named, ruling=ruling(status, code))
 
 
 @lru_cache(maxsize=256)
@@ -147,33 +128,3 @@ def _nanos(text: str | None) -> int:
         return int((dollars * NANO).to_integral_value()) if 0 <= dollars <= MOST_DOLLARS else 0
     except InvalidOperation:
         return 0
-
-
-def _scrubbed(value: object, key: str, depth: int = 0) -> object:
-    below = depth + 1
-    match value:
-        case str():
-            return _hidden(value, key)
-        case dict() | list() if depth == DEEPEST:
-            return REDACTED
-        case dict():
-            return {_hidden(name, key): _scrubbed(item, key, below) for name, item in value.items()}
-        case list():
-            return [_scrubbed(item, key, below) for item in value]
-        case _:
-            return value
-
-
-def _hidden(text: str, key: str) -> str:
-    return _spellings(key).sub(REDACTED, text) if len(key) >= SHORTEST_SECRET else text
-
-
-@lru_cache(maxsize=256)
-def _spellings(key: str) -> re.Pattern[str]:
-    """The key, each of its characters as it is, with a backslash before it, or percent-encoded."""
-    return re.compile("".join(map(_spelling, key)))
-
-
-def _spelling(character: str) -> str:
-    percent = "".join(f"%{byte:02x}" for byte in character.encode())
-    return rf"(?:\\?{re.escape(character)}|(?i:{percent}))"

@@ -3,8 +3,9 @@
 import pytest
 
 from conveyor.adapters.http import direct_wire as wire
+from conveyor.adapters.http.client.transport import Denied
 from conveyor.adapters.http.direct_wire import Visit
-from conveyor.adapters.http.page_wire import Denied, Unsendable
+from conveyor.adapters.http.page_wire import Unsendable
 from conveyor.ports.gateway import PageRequest
 
 PORTS = {80, 443, 8080}

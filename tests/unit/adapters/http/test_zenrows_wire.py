@@ -6,6 +6,7 @@ import pytest
 
 from conveyor.adapters.http import page_wire
 from conveyor.adapters.http import zenrows_wire as wire
+from conveyor.adapters.http.retry_after import retry_after
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.ports.gateway import PageRequest
 
@@ -64,7 +65,7 @@ def test_nothing_spent_is_one_value() -> None:
     ],
 )
 def test_a_wait_is_between_nothing_and_an_hour(text: str, date: str | None, seconds: float) -> None:
-    assert page_wire.retry_after(text, date) == timedelta(seconds=seconds)
+    assert retry_after(text, date) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_a_wait_is_between_nothing_and_an_hour(text: str, date: str | None, seco
     ],
 )
 def test_a_wait_that_makes_no_sense_is_none(text: str | None, date: str | None) -> None:
-    assert page_wire.retry_after(text, date) is None
+    assert retry_after(text, date) is None
 
 
 @pytest.mark.parametrize(
@@ -104,8 +105,8 @@ def test_a_status_is_content_when_the_caller_takes_it(
 def test_an_address_holds_its_parts_quoted_and_marks_that_headers_follow() -> None:
     params = {"custom_headers": '{"X-A":"b"}', "wait_for": "#a > b"}
     request = PageRequest(url="https://a/?b=c d", key="k/&", params=params)
-    asked = wire.question("http://gateway/v1/")
-    assert wire.address(asked, request, page_wire.forwarded(request)) == (
+    base = wire.base_query("http://gateway/v1/")
+    assert wire.address(base, request, page_wire.forwarded(request)) == (
         "http://gateway/v1/?apikey=k%2F%26&url=https%3A%2F%2Fa%2F%3Fb%3Dc%20d"
         "&wait_for=%23a%20%3E%20b&custom_headers=true"
     )
@@ -115,13 +116,13 @@ def test_an_address_holds_its_parts_quoted_and_marks_that_headers_follow() -> No
     "told", ["a/b c&d", "a%2Fb%20c%26d", "a%2fb%20c%26d", "a/b%20c%26d", "a\\/b c&d"]
 )
 def test_the_key_is_hidden_in_each_of_its_spellings(told: str) -> None:
-    refusal = wire.wordless(f"<b>{told}</b>".encode(), 500, "a/b c&d")
+    refusal = page_wire.without_problem(f"<b>{told}</b>".encode(), 500, "a/b c&d")
     assert "<b>***</b>" in refusal.problem
 
 
 def test_the_key_is_hidden_before_the_text_is_cut() -> None:
-    body = b"x" * (wire.EXCERPT - 3) + b"abcdefgh"
-    assert "xabc" not in wire.wordless(body, 500, "abcdefgh").problem
+    body = b"x" * (page_wire.EXCERPT - 3) + b"abcdefgh"
+    assert "xabc" not in page_wire.without_problem(body, 500, "abcdefgh").problem
 
 
 @pytest.mark.parametrize("key", ["", "e", "code", "1"])

@@ -127,7 +127,7 @@ class AiohttpTransport:
                     query_string=query,
                     encoded=True,
                 ),
-                headers={**request.own.values, **request.headers},
+                headers={**request.fixed.values, **request.headers},
                 data=body,
                 allow_redirects=False,
                 ssl=self._security if server.is_safe else True,
@@ -237,7 +237,7 @@ class CheckedProtocol(ResponseHandler):
         self._owner = owner
         self._has_head = False
         self._is_over = True  # whether nothing more may arrive
-        self._barren = 0  # bytes since the last of a body
+        self._non_body_bytes = 0  # bytes since the last of a body
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -246,7 +246,7 @@ class CheckedProtocol(ResponseHandler):
     def set_response_params(self, **params: Any) -> None:
         """Called by aiohttp before each request."""
         self._has_head = self._is_over = False
-        self._barren = 0
+        self._non_body_bytes = 0
         self._owner.used(self)
         super().set_response_params(**params)
 
@@ -309,10 +309,10 @@ class CheckedProtocol(ResponseHandler):
     def _size(self) -> int:
         return self._payload.total_bytes if self._has_head and self._payload else 0
 
-    def _bound(self, barren: int) -> None:
-        self._barren = self._barren + barren if barren else 0
+    def _bound(self, non_body: int) -> None:
+        self._non_body_bytes = self._non_body_bytes + non_body if non_body else 0
         # While reading is paused, what arrived is parsed later.
-        if self._barren > LONGEST_HEAD and not self._reading_paused:
+        if self._non_body_bytes > LONGEST_HEAD and not self._reading_paused:
             self.set_exception(HttpProcessingError(message="the head is too long"))
             self._fail()
 

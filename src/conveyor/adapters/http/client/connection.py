@@ -45,21 +45,21 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_asked",
-        "_barren",
-        "_ear",
         "_enough",
         "_error",
         "_fields",
-        "_headed",
+        "_head_received",
         "_headers",
-        "_heard",
         "_is_paused",
-        "_keeps",
+        "_keep_alive",
+        "_last_data_at",
         "_loop",
+        "_non_body_bytes",
         "_owner",
         "_parser",
         "_pieces",
+        "_request_sent",
+        "_silence_timer",
         "_size",
         "_transport",
         "_until_close",
@@ -81,9 +81,9 @@ class Connection(asyncio.Protocol):
         self._parser.set_dangerous_leniencies(lenient_headers=True)
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
-        self._asked = self._is_paused = False
+        self._request_sent = self._is_paused = False
         self.length: int | None = None  # of the body, if the head tells it
-        self._heard = self.rested = 0.0  # when last, by the loop's clock
+        self._last_data_at = self.rested = 0.0  # when last, by the loop's clock
         self._headers: dict[bytes, bytes] = {}
         self._pieces: list[bytes] = []
         self._size = 0
@@ -94,15 +94,15 @@ class Connection(asyncio.Protocol):
     def send(self, request: HttpRequest) -> None:
         """Send a request. What arrives from now on is its response."""
         self._begin()
-        self._asked = True
+        self._request_sent = True
         if not self._transport.is_closing():  # else `head` raises
             self._transport.write(encoded(request))
 
     async def head(self) -> None:
         """Wait for the status and the headers. Raises `NoResponse`."""
-        if not self._headed:
+        if not self._head_received:
             await self._wait(0)
-        if not self._headed:
+        if not self._head_received:
             raise self._error or NoResponse
 
     def header(self, name: bytes) -> str | None:
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
 
     async def read(self, enough: int, silence: float) -> bytes:
         if self._size < enough and not self._whole and self._error is None:
-            await self._listen(min(enough, MOST_BUFFERED), silence)
+            await self._wait_for_body(min(enough, MOST_BUFFERED), silence)
         if self._error is not None and not self._whole:
             raise self._error
         pieces, self._pieces, self._size = self._pieces, [], 0
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         A server may respond before it has read the request: the rest of a request that is still
         buffered would precede the next one.
         """
-        self._asked = False
+        self._request_sent = False
         self._pieces = []
         self._resume()
         return self.is_fit and self._transport.get_write_buffer_size() == 0
@@ -140,11 +140,11 @@ class Connection(asyncio.Protocol):
     @property
     def is_fit(self) -> bool:
         """Whether another request may be sent; the server may have closed it meanwhile."""
-        return self._keeps and not self._transport.is_closing()
+        return self._keep_alive and not self._transport.is_closing()
 
     def abort(self) -> None:
         """Close it at once."""
-        self._keeps = False
+        self._keep_alive = False
         self._transport.abort()
 
     # For the loop.
@@ -154,7 +154,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        if not self._asked or self._whole:
+        if not self._request_sent or self._whole:
             self.abort()  # without a request: it must not become the response to the next one
             return
         size = self._size
@@ -168,16 +168,16 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def eof_received(self) -> None:
-        self._keeps = False
+        self._keep_alive = False
         # An orderly end completes a body without a length. A reset comes without this call.
-        if self._headed and self._until_close and self._error is None:
+        if self._head_received and self._until_close and self._error is None:
             self._whole = True
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._keeps = self._is_paused = False
+        self._keep_alive = self._is_paused = False
         if not self._whole and self._error is None:
-            self._error = IncompleteResponse() if self._headed else NoResponse(_why(exc))
+            self._error = IncompleteResponse() if self._head_received else NoResponse(_why(exc))
             self._wake()
         self._owner.closed(self)
 
@@ -192,7 +192,7 @@ class Connection(asyncio.Protocol):
         if self._fields > MOST_HEADERS or len(name) + len(value) > LONGEST_HEADER:
             raise NoResponse
         name = name.strip().lower()  # the parser accepts `Content-Length : 1` as well
-        if name not in self._wanted or self._headed:  # trailers are ignored
+        if name not in self._wanted or self._head_received:  # trailers are ignored
             return
         if name not in self._headers:
             self._headers[name] = value
@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
             if status < 100 or status == 101:
                 raise NoResponse
             return
-        self.status, self._headed = status, True
+        self.status, self._head_received = status, True
         coding, length = map(self._headers.get, (b"transfer-encoding", b"content-length"))
         if coding is not None and coding.strip().lower() != b"chunked":
             raise IncompleteResponse
@@ -219,9 +219,9 @@ class Connection(asyncio.Protocol):
         self._size += len(body)
 
     def on_message_complete(self) -> None:
-        if self._headed:  # else it was an interim response (1xx)
+        if self._head_received:  # else it was an interim response (1xx)
             self._whole = True
-            self._keeps = self._parser.should_keep_alive()
+            self._keep_alive = self._parser.should_keep_alive()
 
     # Internals.
 
@@ -229,23 +229,25 @@ class Connection(asyncio.Protocol):
         self.status, self.length = 0, None
         self._headers = {}
         self._pieces = []
-        self._size = self._fields = self._barren = self._enough = 0
-        self._headed = self._whole = self._keeps = self._until_close = False
+        self._size = self._fields = self._non_body_bytes = self._enough = 0
+        self._head_received = self._whole = self._keep_alive = self._until_close = False
 
     def _break_off(self) -> None:
         """The bytes cannot be parsed: as a response, or behind a complete one."""
         if not self._whole:
             self._fail(
-                IncompleteResponse() if self._headed else NoResponse("what came back is not HTTP")
+                IncompleteResponse()
+                if self._head_received
+                else NoResponse("what came back is not HTTP")
             )
         self.abort()
 
-    def _bound(self, barren: int) -> None:
+    def _bound(self, non_body: int) -> None:
         """Limit what a response makes us buffer or parse."""
-        self._barren = self._barren + barren if barren else 0
+        self._non_body_bytes = self._non_body_bytes + non_body if non_body else 0
         if self._whole:
             return
-        if self._barren > LONGEST_HEAD:
+        if self._non_body_bytes > LONGEST_HEAD:
             self._break_off()
         elif self._size > MOST_BUFFERED and not self._is_paused:
             self._is_paused = True
@@ -264,10 +266,14 @@ class Connection(asyncio.Protocol):
         waiter = self._waiter
         if waiter is None or waiter.done():
             return
-        if self._whole or self._error is not None or (self._headed and self._size >= self._enough):
+        if (
+            self._whole
+            or self._error is not None
+            or (self._head_received and self._size >= self._enough)
+        ):
             waiter.set_result(None)
         else:
-            self._heard = self._loop.time()  # not enough yet, but the server is not silent
+            self._last_data_at = self._loop.time()  # not enough yet, but the server is not silent
 
     async def _wait(self, enough: int) -> None:
         if self._error is not None:
@@ -279,19 +285,19 @@ class Connection(asyncio.Protocol):
         finally:
             self._waiter = None
 
-    async def _listen(self, enough: int, silence: float) -> None:
+    async def _wait_for_body(self, enough: int, silence: float) -> None:
         """Wait for more of the body, for a limited time."""
-        self._heard = self._loop.time()
-        self._ear = self._loop.call_later(silence, self._listened, silence)
+        self._last_data_at = self._loop.time()
+        self._silence_timer = self._loop.call_later(silence, self._check_silence, silence)
         try:
             await self._wait(enough)
         finally:
-            self._ear.cancel()
+            self._silence_timer.cancel()
 
-    def _listened(self, silence: float) -> None:
-        left = self._heard + silence - self._loop.time()
+    def _check_silence(self, silence: float) -> None:
+        left = self._last_data_at + silence - self._loop.time()
         if left > 0:  # data arrived meanwhile: moving the timer each time would cost more
-            self._ear = self._loop.call_later(left, self._listened, silence)
+            self._silence_timer = self._loop.call_later(left, self._check_silence, silence)
         else:
             self._fail(ResponseStalled())
             self.abort()
@@ -305,9 +311,9 @@ def _why(lost: Exception | None) -> str:
 
 def encoded(request: HttpRequest) -> bytes:
     """A request as HTTP/1.1 bytes."""
-    method, target, own, headers, content = request
+    method, target, fixed, headers, content = request
     lines = header_lines(headers) if headers else ""
-    head = f"{method} {target} HTTP/1.1\r\n{own.lines}{lines}"
+    head = f"{method} {target} HTTP/1.1\r\n{fixed.lines}{lines}"
     if content is None and method == "GET":
         return f"{head}\r\n".encode()
     content = content or b""

@@ -47,8 +47,11 @@ class Deadline:
         self._running = running
         self._was_cancelled = False
 
-    def is_why(self) -> bool:
-        """Whether this deadline alone cancelled the task, so that the task may go on."""
+    def take_cancellation(self) -> bool:
+        """Withdraw the cancellation that this deadline caused. Call it once.
+
+        Return whether the task may go on: False if something else has cancelled it as well.
+        """
         return self._was_cancelled and self._task.uncancel() == 0
 
     def lift(self) -> None:

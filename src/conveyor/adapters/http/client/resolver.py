@@ -5,9 +5,8 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from conveyor.adapters.http.client.transport import NotConnected
+from conveyor.adapters.http.client.transport import Denied, NotConnected
 from conveyor.adapters.http.expiring_cache import CacheEntry, ExpiringCache
-from conveyor.adapters.http.page_wire import Denied
 from conveyor.domain.public_address import Reach, parsed
 
 TRUSTED_FOR = 10.0  # seconds for which the addresses of a host are cached

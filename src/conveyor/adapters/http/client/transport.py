@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import SplitResult
@@ -52,17 +53,26 @@ class ResponseStalled(Exception):
     """A response began, and nothing more arrived for too long."""
 
 
+class Denied(Exception):
+    """A request that must not be sent, or not now; the fields are those of a refusal."""
+
+    def __init__(self, code: str, status: int, detail: str, wait: float | None = None) -> None:
+        super().__init__(detail)
+        self.code, self.status = code, status
+        self.wait = None if wait is None else timedelta(seconds=wait)
+
+
 class Server(NamedTuple):
     """The address of a server, and its name in the `Host` header."""
 
     host: str
     port: int
-    named: str
+    host_header: str
     is_safe: bool
 
 
-class OwnHeaders(NamedTuple):
-    """Headers that many requests share: checked and encoded once, by `own_headers`."""
+class FixedHeaders(NamedTuple):
+    """Headers that many requests share: checked and encoded once, by `fixed_headers`."""
 
     values: Mapping[str, str]
     lines: str
@@ -73,7 +83,7 @@ class HttpRequest(NamedTuple):
 
     method: str
     target: str
-    own: OwnHeaders
+    fixed: FixedHeaders
     headers: Mapping[str, str]
     content: bytes | None
 
@@ -159,7 +169,7 @@ def server_of(parts: SplitResult) -> Server:
 
 
 def http_request(
-    method: str, target: str, own: OwnHeaders, headers: Mapping[str, str], content: bytes | None
+    method: str, target: str, fixed: FixedHeaders, headers: Mapping[str, str], content: bytes | None
 ) -> HttpRequest:
     """Check a request. Its parts come from callers: what cannot be sent raises ValueError."""
     method = method.upper()
@@ -169,13 +179,13 @@ def http_request(
         raise ValueError("the target must be printable ASCII without spaces")
     if headers:
         _check(headers)
-    return HttpRequest(method, target, own, headers, content)
+    return HttpRequest(method, target, fixed, headers, content)
 
 
-def own_headers(headers: Mapping[str, str]) -> OwnHeaders:
+def fixed_headers(headers: Mapping[str, str]) -> FixedHeaders:
     """Raises ValueError, as `http_request` does."""
     _check(headers)
-    return OwnHeaders(headers, header_lines(headers))
+    return FixedHeaders(headers, header_lines(headers))
 
 
 def header_lines(headers: Mapping[str, str]) -> str:
