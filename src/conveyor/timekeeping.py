@@ -4,9 +4,9 @@ Once a second the timekeeper compares wall time with monotonic time. After a ste
 times in the engines once, and the program adopts the new time:
 
 - Set back: the program adopts the new time first. Until the repair is done, some work waits.
-- Set ahead: leases are extended in the same write in which the program adopts the new time. Else
-  every lease would lapse at that moment. A machine that was suspended looks the same and is treated
-  the same, which loses nothing.
+- Set ahead: leases are extended first, and the program adopts the new time once that is durable.
+  Else every lease would lapse at that moment. A machine that was suspended looks the same and is
+  treated the same, which loses nothing.
 """
 
 import asyncio
@@ -42,14 +42,16 @@ class DueTimes(Protocol):
         ...
 
     async def set_ahead(self, by: timedelta, adopt: Callable[[], None]) -> None:
-        """Extend leases by this much, and call `adopt` in the same write."""
+        """Extend leases by this much. Once that is durable, and before any later claim or renewal,
+        call `adopt`; do not call it if the write fails.
+        """
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class Timekeeper:
     clock: SteppingClock
-    due_times: DueTimes
+    due_times: DueTimes | None  # None: no engine keeps due times by our clock
     unrepaired: timedelta = timedelta()  # by how much the clock was set back, until repaired
     noted_at: float = 0.0
 
@@ -68,11 +70,16 @@ class Timekeeper:
         step = self.clock.step()
         if step > timedelta():
             log.warning("clock.set_ahead", seconds=round(step.total_seconds(), 3))
-            await self.due_times.set_ahead(step, self.clock.adopt)
+            if self.due_times:
+                await self.due_times.set_ahead(step, self.clock.adopt)
+            else:
+                self.clock.adopt()
         elif step < timedelta():
             log.warning("clock.set_back", seconds=round(-step.total_seconds(), 3))
             self.clock.adopt()
             self.unrepaired -= step
+        if not self.due_times:
+            return
         if self.unrepaired:
             await self.due_times.set_back(self.unrepaired)
             self.unrepaired = timedelta()

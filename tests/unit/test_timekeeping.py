@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import apsw
 import pytest
 
 from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine
@@ -186,6 +187,39 @@ async def test_a_clock_set_ahead_ends_no_lease(tmp_path: Path) -> None:
         await engine.control_queue.ack(received)
         [task] = (await engine.tasks.page(RUN, limit=1)).tasks
         assert (task.status, task.lost) == (TaskStatus.SUCCESSFUL, 0)
+
+
+async def test_the_time_is_not_adopted_before_the_new_leases_are_durable(tmp_path: Path) -> None:
+    async with _running(tmp_path) as (engine, wall, keeper):
+        await engine.tasks.add(RUN, new_tasks(n=1))
+        [claimed] = await engine.work.claim({RUN: 1})
+        assert engine.database._writer
+        connection = engine.database._writer.connection
+
+        connection.set_commit_hook(lambda: True)
+        wall.set_wall(HOUR)
+        with pytest.raises(apsw.ConstraintError):
+            await keeper.step()
+        assert keeper.clock.now() == NOON
+        connection.set_commit_hook(None)
+
+        assert not await engine.work.claim({RUN: 1})
+        await keeper.step()
+        assert keeper.clock.now() == NOON + HOUR
+        assert not await engine.work.claim({RUN: 1})
+        assert not await engine.work.renew([held(claimed)])
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR])
+async def test_without_due_times_to_repair_the_clock_still_follows(step: timedelta) -> None:
+    wall = FakeClock()
+    keeper = Timekeeper(clock=SteadyClock(wall), due_times=None)
+    wall.set_wall(step)
+    await keeper.step()
+    assert keeper.clock.now() == NOON + step
+    wall.set_wall(SECOND)
+    await keeper.step()
+    assert keeper.clock.now() == NOON + step + SECOND
 
 
 async def test_a_repair_that_failed_is_made_up_for(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ class Writer(WriterThread):
         held: WriterCall[Any] | None = None
         while (first := held or self._next()) is not None:
             group, held, last = self._gather(first)
-            self._do(group)
+            self._finish(group, self._do)
             if last:
                 return
             if self._dead_since is not None and monotonic() - self._dead_since > OVERDUE:
@@ -209,7 +209,6 @@ class Writer(WriterThread):
                 self._dead_since = monotonic()
             self._groups = 0
             self._make(group[0])
-        self._resolve(group)
 
     def _put_all(self, puts: Sequence[Put]) -> None:
         """Append puts together; if that fails each alone, so that one too large fails alone."""

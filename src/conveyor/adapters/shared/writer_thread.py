@@ -8,11 +8,18 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+import structlog
+
 from conveyor.adapters.shared.disk import own_errors
+from conveyor.errors import Unavailable
 
 T = TypeVar("T")
+C = TypeVar("C", bound="WriterCall[Any]")
+
+log = structlog.get_logger()
 
 
 class WriterCall(Generic[T]):
@@ -65,12 +72,20 @@ class WriterThread:
         except Exception as error:  # noqa: BLE001 - a bug fails its caller, not the thread
             call.error = error
 
-    @staticmethod
-    def _resolve(group: Sequence[WriterCall[Any]]) -> None:
-        """Wake the callers, with one turn of the event loop for all of them."""
-        loop = group[0].future.get_loop()
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(_resolve_all, group)
+    def _finish(self, group: list[C], make_all: Callable[[list[C]], None]) -> None:
+        """Make the calls of a group and wake their callers, with one turn of the event loop for all.
+
+        If `make_all` raises, the calls of the group fail and the thread goes on: without the thread
+        every later call would wait for ever.
+        """
+        try:
+            make_all(group)
+        except Exception as error:
+            log.exception("writer.bug", engine=self._engine)
+            for call in group:
+                call.error = Unavailable(f"{self._engine}: {error!r}")
+        with suppress(RuntimeError):  # the event loop is closed: no caller waits
+            group[0].future.get_loop().call_soon_threadsafe(_resolve_all, group)
 
 
 def _resolve_all(group: Sequence[WriterCall[Any]]) -> None:

@@ -9,6 +9,7 @@ everything that is waiting in one transaction, so one sync serves hundreds of ca
 | A group that fails as a whole is run again, one operation at a time | a caller sees only errors of its own operation |
 | Futures are resolved after the commit | an answered write is durable |
 | A group is synced unless all its operations are lazy | a sync also covers every lazy commit before it |
+| A write with `then` is the last of its group | no operation runs between its commit and `then` |
 """
 
 import asyncio
@@ -59,17 +60,25 @@ class Database:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="sqlite-read")
         self._reading: list[apsw.Connection] = []
 
-    async def write(self, operation: Operation[T], *, lazy: bool = False) -> T:
+    async def write(
+        self,
+        operation: Operation[T],
+        *,
+        lazy: bool = False,
+        then: Callable[[], None] | None = None,
+    ) -> T:
         """Run an operation in a transaction that it may share with others.
 
         The operation may run twice, of which at most one run takes effect, so it must have no
         effect besides its statements. A lazy write survives the end of the process at once, and a
         power cut from the next write on that is not lazy: use it for rows that mean nothing without
-        that later write.
+        that later write. `then` is called in the writer thread, once, after the commit succeeded and
+        before any later operation runs.
         """
         if self._writer is None:
             raise Unavailable("sqlite: the data folder is open for reading only")
-        return await self._writer.do(_Write(partial(operation, self._writer.connection), lazy=lazy))
+        call = partial(operation, self._writer.connection)
+        return await self._writer.do(_Write(call, lazy=lazy, then=then))
 
     def peek(self, operation: Operation[T]) -> T:
         """Run a point read in this thread: it takes less time than a switch to another thread."""
@@ -155,11 +164,14 @@ def owner_of(folder: Path) -> str | None:
 
 
 class _Write(WriterCall[T]):
-    __slots__ = ("lazy",)
+    __slots__ = ("lazy", "then")
 
-    def __init__(self, call: Callable[[], T], *, lazy: bool) -> None:
+    def __init__(
+        self, call: Callable[[], T], *, lazy: bool, then: Callable[[], None] | None
+    ) -> None:
         super().__init__(call)
         self.lazy = lazy
+        self.then = then
 
 
 class _Writer(WriterThread):
@@ -174,8 +186,7 @@ class _Writer(WriterThread):
     def _run(self) -> None:
         while (first := self._waiting.get()) is not None:
             group, last = self._gather(first)
-            self._commit(group)
-            self._resolve(group)
+            self._finish(group, self._write_all)
             if last:
                 return
 
@@ -185,7 +196,7 @@ class _Writer(WriterThread):
         It never waits for more: while one group is committed, the next gathers by itself.
         """
         group = [first]
-        while len(group) < MOST_GROUPED:
+        while len(group) < MOST_GROUPED and group[-1].then is None:
             try:
                 job = self._waiting.get_nowait()
             except queue.Empty:
@@ -195,21 +206,38 @@ class _Writer(WriterThread):
             group.append(job)
         return group, False
 
+    def _write_all(self, group: list[_Write[Any]]) -> None:
+        try:
+            self._prepare(sync=self._may_sync and not all(job.lazy for job in group))
+        except Unavailable as error:
+            for job in group:
+                job.error = error
+            return
+        self._commit(group)
+        last = group[-1]
+        if last.then is not None and last.error is None:
+            last.then()
+
+    def _prepare(self, *, sync: bool) -> None:
+        """Set whether the next commit waits for the disk. A sync covers all earlier commits too."""
+        _undo(self.connection)  # SQLite refuses the pragma inside a transaction
+        if sync is not self._syncs:
+            try:
+                self.connection.pragma("synchronous", "FULL" if sync else "NORMAL")
+            except apsw.Error as error:
+                raise Unavailable(f"sqlite: {error}") from error
+            self._syncs = sync
+
     def _commit(self, group: list[_Write[Any]]) -> None:
-        self._set_sync(wanted=self._may_sync and not all(job.lazy for job in group))
         if len(group) > 1 and self._commit_together(group):
             return
         for job in group:
             self._commit_alone(job)
 
-    def _set_sync(self, *, wanted: bool) -> None:
-        """Set whether the next commit waits for the disk. A sync covers all earlier commits too."""
-        if wanted is not self._syncs:
-            self.connection.pragma("synchronous", "FULL" if wanted else "NORMAL")
-            self._syncs = wanted
-
     def _commit_together(self, group: list[_Write[Any]]) -> bool:
-        """Commit all in one transaction; False when nothing was committed."""
+        """Commit all in one transaction; False when nothing was committed. Then the transaction may
+        still be open: `_commit_alone` rolls it back.
+        """
         connection = self.connection
         try:
             with own_errors(ENGINE):
@@ -226,7 +254,6 @@ class _Writer(WriterThread):
                     )
                 connection.execute("COMMIT")
         except (ConveyorError, apsw.Error):
-            _undo(connection)
             return False
         return True
 
@@ -234,18 +261,24 @@ class _Writer(WriterThread):
         connection = self.connection
         try:
             with own_errors(ENGINE):
+                _undo(connection)
                 connection.execute("BEGIN IMMEDIATE")
                 self._make(job)
                 if job.error is None:
                     connection.execute("COMMIT")
         except (ConveyorError, apsw.Error) as error:
             job.error = error
-        _undo(connection)
+        with suppress(Unavailable):  # the next write tries it again before it begins
+            _undo(connection)
 
 
 def _undo(connection: apsw.Connection) -> None:
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
+    """Roll back what a failed commit left open; `Unavailable` if SQLite cannot."""
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    except apsw.Error as error:
+        raise Unavailable(f"sqlite: {error}") from error
 
 
 def _connect(path: Path, *, read_only: bool = False) -> apsw.Connection:

@@ -95,17 +95,17 @@ class SqliteDueTimes:
     async def set_ahead(self, by: timedelta, adopt: Callable[[], None]) -> None:
         """Extend leases by a step ahead, and call `adopt`, which makes the clock show the new time.
 
-        Both happen in one operation of the writer. Claims are operations too, so no claim sees the
-        new time with the old leases, and takes the tasks of its own process.
+        The clock must not show the new time while a lease may still be the old one: a claim would
+        take the tasks of its own process. So `adopt` follows the commit. No claim or renewal runs in
+        between: it would write a lease by the old time, which the new time ends at once.
         """
         step = (by // MICROSECOND,)
 
         def operation(connection: apsw.Connection) -> None:
             connection.execute(LEASES_AHEAD, step)
             connection.execute(MESSAGES_AHEAD, step)
-            adopt()
 
-        await self._database.write(operation)
+        await self._database.write(operation, then=adopt)
 
     async def repair_at_start(self, by: timedelta) -> None:
         if by > SLEW:

@@ -126,11 +126,17 @@ def fitting(
         look = min(8 * look, limit)
 
 
+def byte_length(text: str) -> int:
+    """The length of a text in UTF-8."""
+    # `isascii` reads a flag of the string, so only other texts are encoded to be measured.
+    return len(text) if text.isascii() else len(text.encode())
+
+
 def within(rows: Iterable[Row], room: int) -> Iterator[Row]:
-    """Yield rows as long as they fit; the first always does."""
+    """Yield rows as long as their bytes fit; the first row always does."""
     used = 0
     for row in rows:
-        size = sum(len(record) for record in row if record)
+        size = sum(byte_length(record) for record in row if record)
         if used and used + size > room:
             return
         used += size

@@ -17,6 +17,7 @@ from conveyor.adapters.sqlite.rows import (
     RunNumbers,
     add_counts,
     add_line,
+    byte_length,
     columns,
     finder,
     fitting,
@@ -173,7 +174,7 @@ class SqliteWork:
             taken, room = list[tuple[RunId, str | list[Task]]](), CLAIM_BYTES
             for run_id, limit in wants.items():
                 given = self._claim_run(connection, run_id, limit, room)
-                room -= len(given) if isinstance(given, str) else sum(map(size_of, given))
+                room -= byte_length(given) if isinstance(given, str) else sum(map(size_of, given))
                 taken.append((run_id, given))
             return taken
 

@@ -504,6 +504,18 @@ async def test_a_segment_whose_sync_failed_is_left(
     assert [len(told_by_warcio(path)) for path in segments_of(tmp_path)] == [1, 1]
 
 
+async def test_a_bug_in_the_writer_fails_its_caller_and_the_writer_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(writer.Writer, "_put_all", lambda *_: 1 / 0)
+            with pytest.raises(Unavailable, match="ZeroDivisionError"):
+                await asyncio.wait_for(store.put([(a_name(0), b"page")]), 60)
+        await asyncio.wait_for(store.put([(a_name(1), b"goes on")]), 60)
+        assert await store.load([a_name(0), a_name(1)]) == [None, b"goes on"]
+
+
 async def test_one_put_too_large_for_the_disk_fails_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

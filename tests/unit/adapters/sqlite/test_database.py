@@ -25,6 +25,7 @@ from conveyor.adapters.sqlite.database import (
 )
 from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine
 from conveyor.adapters.sqlite.metadata import KINDS, Kind
+from conveyor.adapters.sqlite.rows import within
 from conveyor.domain.batch import Batch
 from conveyor.domain.export import Export
 from conveyor.domain.task import TaskStatus
@@ -348,6 +349,92 @@ async def test_a_commit_that_fails_is_told_to_each_caller(tmp_path: Path) -> Non
         assert await database.read(_count) == 0
 
 
+def _deny(action: int, what: str) -> Callable[..., int]:
+    """An authorizer with which SQLite refuses one kind of statement."""
+
+    def rule(given: int, first: str | None, *_: object) -> int:
+        is_denied = given == action and (first or "").upper() == what
+        return apsw.SQLITE_DENY if is_denied else apsw.SQLITE_OK
+
+    return rule
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param(_deny(apsw.SQLITE_PRAGMA, "SYNCHRONOUS"), id="the pragma before a commit"),
+        pytest.param(_deny(apsw.SQLITE_TRANSACTION, "ROLLBACK"), id="the rollback after one"),
+    ],
+)
+async def test_an_error_outside_an_operation_fails_writes_and_the_writer_goes_on(
+    tmp_path: Path, rule: Callable[..., int]
+) -> None:
+    async with open_database(tmp_path) as database:
+        assert database._writer
+        connection = database._writer.connection
+
+        def break_it(connection: apsw.Connection) -> None:
+            connection.authorizer = rule
+            raise Stale("so that it is rolled back")
+
+        # Lazy, so that the write after it must set the pragma first.
+        with pytest.raises(Stale):
+            await database.write(break_it, lazy=True)
+        results = await _failures(database, [_insert("a"), _insert("b")])
+        assert [type(result) for result in results] == [Unavailable, Unavailable]
+        with pytest.raises(Unavailable):
+            await asyncio.wait_for(database.write(_insert("c")), SETTLES_WITHIN)
+
+        connection.authorizer = None
+        await asyncio.wait_for(database.write(_insert("d")), SETTLES_WITHIN)
+        assert await database.read(_runs) == ["d"]
+
+
+async def test_a_bug_in_the_writer_itself_fails_a_group_and_the_writer_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_database(tmp_path) as database:
+        with monkeypatch.context() as patched:
+            patched.setattr(database._writer, "_commit", lambda _: 1 / 0)
+            with pytest.raises(Unavailable, match="ZeroDivisionError"):
+                await asyncio.wait_for(database.write(_insert("a")), SETTLES_WITHIN)
+        await asyncio.wait_for(database.write(_insert("b")), SETTLES_WITHIN)
+        assert await database.read(_runs) == ["b"]
+
+
+async def test_what_follows_a_commit_comes_before_the_next_operation(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        order: list[str] = []
+        with _writer_held_up(database):
+            writes = [
+                asyncio.ensure_future(database.write(lambda _: order.append("before"))),
+                asyncio.ensure_future(
+                    database.write(
+                        lambda _: order.append("with it"), then=lambda: order.append("then")
+                    )
+                ),
+                asyncio.ensure_future(database.write(lambda _: order.append("after"))),
+            ]
+            await asyncio.sleep(0)
+        await asyncio.wait(writes, timeout=SETTLES_WITHIN)
+        assert order == ["before", "with it", "then", "after"]
+
+
+async def test_nothing_follows_a_commit_that_fails(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        assert database._writer
+        database._writer.connection.set_commit_hook(lambda: True)
+        with pytest.raises(apsw.ConstraintError):
+            await database.write(_insert("a"), then=lambda: pytest.fail("it was not committed"))
+
+
+def test_a_listing_is_bounded_in_bytes_not_in_characters() -> None:
+    rows = [("\N{SNOWMAN}" * 100, None), ("x" * 100, "\N{SNOWMAN}" * 100), ("x",)]
+    assert list(within(rows, 300)) == rows[:1]
+    assert list(within(rows, 700)) == rows[:2]
+    assert list(within(rows, 701)) == rows
+
+
 async def test_a_caller_that_is_cancelled_does_not_disturb_its_neighbours(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database:
         with _writer_held_up(database):
@@ -573,6 +660,16 @@ async def _together(
         writing = [asyncio.ensure_future(database.write(one)) for one in operations]
         await asyncio.sleep(0)
     await asyncio.wait(writing, timeout=SETTLES_WITHIN)
+    return [one.exception() for one in writing]
+
+
+async def _failures(
+    database: Database, operations: list[Callable[[apsw.Connection], None]]
+) -> list[BaseException | None]:
+    """What becomes of operations that are written side by side, in one group or in several."""
+    writing = [asyncio.ensure_future(database.write(one)) for one in operations]
+    done, _ = await asyncio.wait(writing, timeout=SETTLES_WITHIN)
+    assert len(done) == len(operations)
     return [one.exception() for one in writing]
 
 
