@@ -200,6 +200,8 @@ def _readiness(engines: Engines, dispatcher: Dispatcher) -> Ready:
             )
         await engines.metadata.live_runs(limit=1)
         await engines.tasks.runs_held(limit=1)
+        await engines.control_queue.is_live("ready", "ready")
+        await engines.bodies.names(JobId("ready"), RunId("ready"), limit=1)
         await engines.blobs.length("ready")
         await engines.coordination.held(JobId("ready"))
 
@@ -207,8 +209,9 @@ def _readiness(engines: Engines, dispatcher: Dispatcher) -> Ready:
 
 
 def _timekeeper(engines: Engines) -> Timekeeper | None:
-    if not isinstance(engines.clock, SteadyClock) or engines.due_times is None:
+    if not isinstance(engines.clock, SteadyClock):
         return None
+    # Also without due times to repair: the clock follows small corrections only in `step`.
     return Timekeeper(clock=engines.clock, due_times=engines.due_times)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -17,6 +18,7 @@ from conveyor.app.roles import work
 from conveyor.app.services import build_service
 from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.job import PURGE
+from conveyor.errors import Unavailable
 from conveyor.settings import Settings
 from conveyor.steps.doctor.doctor import LEAST_ROOM
 from conveyor.telemetry.process import DiskSpace
@@ -106,3 +108,36 @@ async def test_a_service_without_room_for_pages_is_not_ready(tmp_path: Path) -> 
         service.steps.dispatcher.storage.learn(stored=False)
         assert (await api.get("/readyz")).status_code == 503
         assert (await api.get("/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "port", ["metadata", "tasks", "control_queue", "bodies", "blobs", "coordination"]
+)
+async def test_a_service_with_an_engine_that_does_not_answer_is_not_ready(
+    tmp_path: Path, port: str
+) -> None:
+    settings = Settings(data=str(tmp_path), durability="process")
+    async with AsyncExitStack() as stack:
+        engines = await open_engines(settings, stack)
+        service = build_service(settings, replace(engines, **{port: _Away()}))
+        transport = httpx.ASGITransport(app=service.app)
+        client = httpx.AsyncClient(transport=transport, base_url="http://service")
+        api = await stack.enter_async_context(client)
+        assert (await api.get("/readyz")).status_code == 503
+
+
+async def test_the_clock_is_kept_also_without_due_times_to_repair(tmp_path: Path) -> None:
+    settings = Settings(data=str(tmp_path), durability="process")
+    async with AsyncExitStack() as stack:
+        engines = replace(await open_engines(settings, stack), due_times=None)
+        assert build_service(settings, engines).timekeeper
+
+
+class _Away:
+    """An engine that answers no call."""
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        async def call(*_: object, **__: object) -> NoReturn:
+            raise Unavailable("it does not answer")
+
+        return call
