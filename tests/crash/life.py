@@ -280,7 +280,7 @@ async def a_life(folder: Path, deaths: Deaths) -> AsyncIterator[Life]:
             states=states,
         )
         service.steps.sweep.count = lambda action, times: life.swept.update({action: times})
-        await service.steps.sweep.at_start(raw.dead)
+        await service.steps.sweep.at_start(raw.dead_claims or ())
         yield life
 
 

@@ -127,7 +127,7 @@ async def living(data: Path, disk: Disk | None) -> AsyncIterator[tuple[httpx.Asy
         engines = await open_engines(_settings(data), stack)
         promised = Promising(engines.work, disk) if disk else engines.work
         service = build_service(_settings(data), replace(engines, gateway=Prompt(), work=promised))
-        await service.steps.sweep.at_start(engines.dead)
+        await service.steps.sweep.at_start(engines.dead_claims or ())
         transport = httpx.ASGITransport(app=service.app)
         headers = {"X-API-Key": "a-key"}
         async with (

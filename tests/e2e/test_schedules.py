@@ -87,7 +87,7 @@ async def a_house(data: Path, gateway: Program, clock: JumpingClock) -> AsyncIte
     async with AsyncExitStack() as stack:
         engines = await open_engines(settings, stack, clock=clock)
         wired = build_service(settings, engines)
-        await wired.steps.sweep.at_start(engines.dead)
+        await wired.steps.sweep.at_start(engines.dead_claims or ())
         stopping = asyncio.Event()
         transport = httpx.ASGITransport(wired.app)
         headers = {"X-API-Key": "an-api-key"}

@@ -241,7 +241,7 @@ class World:
         self.ports = replace(engines, gateway=self.gateway)
         self.watched = _watched(self.ports, self.fate)
         self.service = build_service(settings, self.watched, SIZES)
-        await self.service.steps.sweep.at_start(self.ports.dead)
+        await self.service.steps.sweep.at_start(self.ports.dead_claims or ())
 
     async def kill(self) -> None:
         """End the process: no step hears of it. Only what the system closes is closed."""

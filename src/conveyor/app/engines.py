@@ -95,7 +95,8 @@ class Engines(Stores):
     link_secret: bytes
     disk_space: Callable[[], Awaitable[DiskSpace]]
     due_times: DueTimes | None = None  # None if no engine compares due times with our wall clock
-    dead: Sequence[Held] = ()  # claims of processes known to be dead
+    # Claims of processes known to be dead; None if other processes may be alive.
+    dead_claims: Sequence[Held] | None = None
 
 
 def ports(of: type[Engines] = Engines) -> Mapping[str, type]:
@@ -119,7 +120,7 @@ class Opening:
     ids: Ids
     is_offline: bool = False  # for an operator: the opener repairs, frees and sweeps nothing
     writable: bool = True
-    opened: dict[object, Any] = field(default_factory=dict)
+    opened: dict[tuple[object, str], Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -129,11 +130,17 @@ class Opening:
     def sync(self) -> bool:
         return Durability(self.settings.durability) is Durability.POWER
 
-    async def once(self, open_it: Callable[["Opening"], AbstractAsyncContextManager[P]]) -> P:
-        """Open what several kinds of state share, such as a database, when the first asks for it."""
-        if open_it not in self.opened:
-            self.opened[open_it] = await self.stack.enter_async_context(open_it(self))
-        found: P = self.opened[open_it]
+    async def once(
+        self, open_it: Callable[["Opening", str], AbstractAsyncContextManager[P]], address: str
+    ) -> P:
+        """Open what several kinds of state share, such as a database, when the first asks for it.
+
+        What is opened at another address is another thing.
+        """
+        key = (open_it, address)
+        if key not in self.opened:
+            self.opened[key] = await self.stack.enter_async_context(open_it(self, address))
+        found: P = self.opened[key]
         return found
 
 
@@ -141,7 +148,7 @@ class Opening:
 class Scheme(Generic[P]):
     """One engine of one kind of state."""
 
-    open: Callable[[Opening], Awaitable[P]]
+    open: Callable[[Opening, str], Awaitable[P]]  # with the address
     is_shared: bool = False  # whether several processes may use it at once
     is_offline: bool = True  # whether operators can open it while no service runs
     address: Callable[[str], bool] = lambda rest: not rest  # what may follow `scheme:`
@@ -154,10 +161,12 @@ class TaskEngine(NamedTuple):
     tasks: Tasks
     work: Work
     due_times: DueTimes | None
-    dead: Sequence[Held]
+    # Claims whose holders are dead. None if the engine cannot prove that this process is alone: then
+    # nothing may be released at the start, because a claim may be that of a live process.
+    dead_claims: Sequence[Held] | None
 
 
-def _sqlite(opening: Opening) -> AbstractAsyncContextManager[SqliteEngine]:
+def _sqlite(opening: Opening, _address: str) -> AbstractAsyncContextManager[SqliteEngine]:
     clock, ids = opening.clock, opening.ids
     if opening.is_offline:
         return visit_engine(opening.folder, clock=clock, ids=ids, writable=opening.writable)
@@ -168,27 +177,27 @@ def _sqlite(opening: Opening) -> AbstractAsyncContextManager[SqliteEngine]:
     )
 
 
-async def _sqlite_metadata(opening: Opening) -> Metadata:
-    return (await opening.once(_sqlite)).metadata
+async def _sqlite_metadata(opening: Opening, address: str) -> Metadata:
+    return (await opening.once(_sqlite, address)).metadata
 
 
-async def _sqlite_tasks(opening: Opening) -> TaskEngine:
-    rows = await opening.once(_sqlite)
-    return TaskEngine(rows.tasks, rows.work, rows.due_times, rows.dead)
+async def _sqlite_tasks(opening: Opening, address: str) -> TaskEngine:
+    rows = await opening.once(_sqlite, address)
+    return TaskEngine(rows.tasks, rows.work, rows.due_times, rows.dead_claims)
 
 
-async def _sqlite_control_queue(opening: Opening) -> ControlQueue:
-    return (await opening.once(_sqlite)).control_queue
+async def _sqlite_control_queue(opening: Opening, address: str) -> ControlQueue:
+    return (await opening.once(_sqlite, address)).control_queue
 
 
-async def _file_blobs(opening: Opening) -> Blobs:
+async def _file_blobs(opening: Opening, _address: str) -> Blobs:
     blobs = FileBlobs(opening.folder / "blobs", sync=opening.sync)
     if not opening.is_offline:
         blobs.sweep_drafts()
     return blobs
 
 
-async def _file_bodies(opening: Opening) -> Bodies:
+async def _file_bodies(opening: Opening, _address: str) -> Bodies:
     """Write bodies to files. Bodies that were written to segments earlier stay readable."""
     # A service that never wrote segments does without their index and writer thread.
     if not opening.is_offline and not (opening.folder / "bodies" / SEGMENTS).exists():
@@ -196,7 +205,7 @@ async def _file_bodies(opening: Opening) -> Bodies:
     return _segment_bodies(opening, packing=False)
 
 
-async def _packed_bodies(opening: Opening) -> Bodies:
+async def _packed_bodies(opening: Opening, _address: str) -> Bodies:
     """Write bodies to segments. Bodies that were written to files earlier stay readable."""
     return _segment_bodies(opening, packing=True)
 
@@ -219,7 +228,7 @@ def _loose_bodies(opening: Opening) -> FileBodies:
     return files
 
 
-async def _memory_coordination(opening: Opening) -> Coordination:
+async def _memory_coordination(opening: Opening, _address: str) -> Coordination:
     return MemoryCoordination(opening.clock, lease=opening.settings.lease)
 
 
@@ -271,7 +280,8 @@ def check_engines(settings: Settings, *, sharing: str = "") -> None:
 
 
 async def _open(schemes: Mapping[str, Scheme[P]], opening: Opening, url: str) -> P:
-    return await schemes[url.partition(":")[0]].open(opening)
+    scheme, _, address = url.partition(":")
+    return await schemes[scheme].open(opening, address)
 
 
 async def open_engines(
@@ -309,7 +319,7 @@ async def open_engines(
         link_secret=load_or_create_key(settings.folder / "links.key"),
         disk_space=lambda: _disk_space(settings.folder),
         due_times=tasks.due_times,
-        dead=tasks.dead,
+        dead_claims=tasks.dead_claims,
     )
 
 

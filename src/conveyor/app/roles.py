@@ -78,7 +78,10 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
     async with AsyncExitStack() as stack:
         engines = await open_engines(settings, stack)
         service = build_service(settings, engines)
-        await service.steps.sweep.at_start(engines.dead)
+        # Other processes may hold claims unless the engine has proved them dead. The rounds of the
+        # worker then repair what is left behind, after their usual waits.
+        if engines.dead_claims is not None:
+            await service.steps.sweep.at_start(engines.dead_claims)
         yield service
 
 

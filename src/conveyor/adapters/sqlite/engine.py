@@ -34,7 +34,7 @@ class SqliteEngine(msgspec.Struct, frozen=True, kw_only=True):
     control_queue: SqliteControlQueue
     due_times: SqliteDueTimes
     incarnation: int
-    dead: Sequence[Held]  # claims of earlier incarnations that were not settled
+    dead_claims: Sequence[Held]  # claims of earlier incarnations that were not settled
 
 
 @asynccontextmanager
@@ -53,8 +53,8 @@ async def open_engine(
         due_times = SqliteDueTimes(database, clock, lease=lease, incarnation=incarnation)
         await due_times.repair_at_start(timedelta(microseconds=set_back))
         work = SqliteWork(database, clock, lease=lease, incarnation=incarnation)
-        dead = await work.held_by_the_dead()
-        yield _engine(database, clock, ids, work, due_times, dead)
+        dead_claims = await work.held_by_the_dead()
+        yield _engine(database, clock, ids, work, due_times, dead_claims)
 
 
 @asynccontextmanager
@@ -77,7 +77,7 @@ def _engine(  # noqa: PLR0917 - all of them parts of one thing
     ids: Ids,
     work: SqliteWork,
     due_times: SqliteDueTimes,
-    dead: Sequence[Held],
+    dead_claims: Sequence[Held],
 ) -> SqliteEngine:
     return SqliteEngine(
         database=database,
@@ -88,7 +88,7 @@ def _engine(  # noqa: PLR0917 - all of them parts of one thing
         control_queue=SqliteControlQueue(database, clock, ids),
         due_times=due_times,
         incarnation=due_times.incarnation,
-        dead=dead,
+        dead_claims=dead_claims,
     )
 
 

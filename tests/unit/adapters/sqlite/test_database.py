@@ -511,11 +511,11 @@ async def test_claims_of_a_dead_process_are_found_each_time_the_folder_is_opened
     async with _engine(tmp_path) as engine:
         await engine.tasks.add(RUN, new_tasks(n=3))
         claimed = await engine.work.claim({RUN: 2})
-        assert engine.dead == []
+        assert engine.dead_claims == []
 
     for _ in range(2):  # until they are released: whoever dies before finds them again
         async with _engine(tmp_path) as engine:
-            assert set(engine.dead) == {held(task) for task in claimed}
+            assert set(engine.dead_claims) == {held(task) for task in claimed}
 
     async with _engine(tmp_path) as engine:
         await engine.work.release_lapsed(overdue=timedelta(days=-1), limit=9)
