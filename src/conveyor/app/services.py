@@ -99,8 +99,9 @@ def build_service(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_S
 def measured(engines: Engines, metrics: Metrics, slow: timedelta) -> Engines:
     """Return the engines with a wrapper around each port that times and counts its calls."""
     timed_ports = {
-        name: timed(getattr(engines, name), name, metrics, slow=slow)
-        for name in ports(type(engines)).keys() - NOT_TIMED
+        name: timed(getattr(engines, name), name, metrics, slow=slow, protocol=protocol)
+        for name, protocol in ports(type(engines)).items()
+        if name not in NOT_TIMED
     }
     engines = replace(engines, **timed_ports)
     return replace(

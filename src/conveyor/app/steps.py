@@ -194,7 +194,7 @@ def build_steps(
         rotate_signing_keys=RotateSigningKeys(
             **rows, encryption=encryption, secret=new_signing_secret
         ),
-        read=_read(engines, dispatcher),
+        read=_read(engines, dispatcher, metrics),
         progress=_progress(shared, metrics, authenticate),
         sweep=build_sweep(
             settings, engines, complete, metrics.swept, metrics.cleared, delete_run=delete.run
@@ -286,7 +286,7 @@ def _job_calls(
     return submit, add_tasks, rerun, lifecycle
 
 
-def _read(engines: Engines, dispatcher: Dispatcher) -> Read:
+def _read(engines: Engines, dispatcher: Dispatcher, metrics: Metrics) -> Read:
     return Read(
         **_base(engines),
         tasks=engines.tasks,
@@ -294,6 +294,7 @@ def _read(engines: Engines, dispatcher: Dispatcher) -> Read:
         blobs=engines.blobs,
         coordination=engines.coordination,
         waiting=dispatcher.waiting,
+        count=metrics.read_rows.inc,
     )
 
 

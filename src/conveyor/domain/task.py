@@ -177,6 +177,7 @@ class Throttled(msgspec.Struct, frozen=True):
 
     wait: timedelta
     spend: Spend = NOTHING
+    reason: FailureReason = FailureReason.RATE_LIMITED
 
 
 class Interrupted(msgspec.Struct, frozen=True):
@@ -266,15 +267,19 @@ def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> SettleDecision:
             return SettleDecision(
                 status=TaskStatus.FAILED, charged=True, problem=text, reason=reason, spend=spend
             )
-        case Throttled(wait, spend):
-            limited = FailureReason.RATE_LIMITED
+        case Throttled(wait, spend, reason):
             return SettleDecision(
-                status=TaskStatus.PENDING, charged=False, delay=wait, reason=limited, spend=spend
+                status=TaskStatus.PENDING, charged=False, delay=wait, reason=reason, spend=spend
             )
         case Interrupted(wait, spend):
             return SettleDecision(status=TaskStatus.PENDING, charged=False, delay=wait, spend=spend)
         case AccountBlocked(spend=spend):  # pragma: no branch - the last of the union
-            return SettleDecision(status=TaskStatus.PENDING, charged=False, spend=spend)
+            return SettleDecision(
+                status=TaskStatus.PENDING,
+                charged=False,
+                reason=FailureReason.AUTH_FAILED,
+                spend=spend,
+            )
 
 
 def inherit(task: Task) -> Inherited:

@@ -69,6 +69,7 @@ class Read:
     coordination: Coordination
     clock: Clock
     waiting: Callable[[RunId], Waiting | None] = lambda _: None
+    count: Callable[[int], None] = lambda _: None  # rows read for pages of results
 
     async def job(self, caller: CallerId, job_id: JobId) -> JobView:
         job = await own_job(self.metadata, caller, job_id)
@@ -154,6 +155,7 @@ class Read:
         while True:
             # One more than requested shows whether any follow.
             page = await self.tasks.page(run_id, limit=limit + 1, after=after, statuses=statuses)
+            self.count(len(page.tasks))
             tasks = page.tasks[:limit]
             limit -= len(tasks)
             last = tasks[-1].id if tasks else last

@@ -131,7 +131,7 @@ class Scrape:
             case Handling.ACCOUNT if rule.account:
                 return AccountBlocked(rule.account, _detail(refusal), refusal.spend)
             case Handling.WAIT:
-                return Throttled(_wait(task, refusal), refusal.spend)
+                return Throttled(_wait(task, refusal), refusal.spend, rule.reason)
             case _:
                 retryable = rule.handling is Handling.RETRY
                 wait = refusal.retry_after or timedelta()

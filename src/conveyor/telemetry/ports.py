@@ -16,19 +16,20 @@ from collections.abc import (
     Sized,
 )
 from datetime import timedelta
-from typing import TypeVar, cast
+from typing import TypeVar, cast, get_origin, get_type_hints
 
 import structlog
 
 from conveyor.domain.counts import NANO, NOTHING
 from conveyor.domain.ids import RunId
 from conveyor.domain.outbox import DeliveryResult
+from conveyor.domain.task import WORKER_LOST as LOST_PROBLEM
 from conveyor.domain.task import NewRow, Settlement, Task, TaskStatus
 from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Spool
 from conveyor.ports.control_queue import ReceivedMessage
 from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
-from conveyor.ports.tasks import TaskPage, Tasks
+from conveyor.ports.tasks import Tasks
 from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Work
 from conveyor.telemetry.metrics import (
@@ -45,6 +46,7 @@ from conveyor.telemetry.metrics import (
     start_at_zero,
 )
 
+STREAMS = {AsyncIterator, AsyncGenerator}  # what methods return that stream
 CONTENT = "content"  # the parameter of a method that takes a stream
 IDS = {"job_id", "run_id", "task_id"}
 IDS_OF = {"Job": "job_id", "Run": "run_id"}  # keys of other kinds may hold text of a caller
@@ -72,8 +74,9 @@ class MeteredWork:
     async def claim(self, wants: Mapping[RunId, int]) -> Sequence[Task]:
         tasks = await self._work.claim(wants)
         self._metrics.receives.inc(len(tasks))
-        failed = sum(task.reason is not None for task in tasks)
-        if failed:  # the claim itself failed them: they lost too many workers
+        # A claim also returns failed tasks whose message was delivered again: those ended before.
+        failed = sum(task.problem == LOST_PROBLEM for task in tasks)
+        if failed:
             self._metrics.settled.labels(WORKER_LOST).inc(failed)
         return tasks
 
@@ -102,12 +105,13 @@ def _outcome(settlement: Settlement, took: bool) -> str:
 
 
 class MeteredTasks:
-    """Counts rows written and rows read for pages."""
+    """Counts rows written."""
 
     def __init__(self, tasks: Tasks, metrics: Metrics) -> None:
         self._tasks = tasks
         self._metrics = metrics
         self.get = tasks.get
+        self.page = tasks.page
         self.history = tasks.history
         self.histories = tasks.histories
         self.lapsed = tasks.lapsed
@@ -120,21 +124,6 @@ class MeteredTasks:
         added = await self._tasks.add(run_id, tasks)
         self._metrics.ingested.inc(added)
         return added
-
-    async def page(
-        self,
-        run_id: RunId,
-        *,
-        limit: int,
-        after: int = -1,
-        statuses: frozenset[TaskStatus] | None = None,
-        whole: bool = False,
-    ) -> TaskPage:
-        found = await self._tasks.page(
-            run_id, limit=limit, after=after, statuses=statuses, whole=whole
-        )
-        self._metrics.read_rows.inc(len(found.tasks))
-        return found
 
 
 class MeteredGateway:
@@ -188,14 +177,33 @@ class MeteredWebhooks:
         return result
 
 
-def timed(port: Port, name: str, metrics: Metrics, *, slow: timedelta) -> Port:
+def timed(
+    port: Port, name: str, metrics: Metrics, *, slow: timedelta, protocol: type = object
+) -> Port:
     """Return the port with every call timed; calls over `slow` are also counted and logged.
 
     A stream that is read is timed up to its first chunk: from there on it is as slow as its reader.
-    For a stream that is written, the time spent waiting for content is left out. Methods that are
-    neither coroutines nor streams are not timed.
+    For a stream that is written, the time spent waiting for content is left out. Other methods are
+    not timed. `TypeError` if a method that waits in the `protocol` is one of these in the engine, for
+    example a plain function that returns a coroutine: its calls would be missing from the metrics.
     """
+    for method, promised in inspect.getmembers(protocol, inspect.isfunction):
+        if _waits(promised) and not _is_timed(getattr(port, method)):
+            raise TypeError(
+                f"{type(port).__name__}.{method} must be a coroutine function or an asynchronous "
+                "generator, so that its calls can be timed"
+            )
     return cast("Port", _Timed(port, _CallTimer(name, metrics, slow.total_seconds())))
+
+
+def _waits(promised: Callable[..., object]) -> bool:
+    """Whether a method of a protocol is one to await, or a stream to read."""
+    returned = get_origin(get_type_hints(promised).get("return"))
+    return inspect.iscoroutinefunction(promised) or returned in STREAMS
+
+
+def _is_timed(method: Callable[..., object]) -> bool:
+    return inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
 
 
 class _Timed:

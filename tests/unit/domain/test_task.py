@@ -134,7 +134,16 @@ def test_without_retries_the_first_refusal_is_the_last() -> None:
         (Throttled(timedelta(seconds=7)), timedelta(seconds=7), FailureReason.RATE_LIMITED),
         (Interrupted(timedelta(seconds=3)), timedelta(seconds=3), None),
         (Interrupted(), timedelta(), None),
-        (AccountBlocked(AccountReason.API_KEY_CAP_REACHED, "cap"), timedelta(), None),
+        (
+            Throttled(timedelta(seconds=7), reason=FailureReason.BLOCKED),
+            timedelta(seconds=7),
+            FailureReason.BLOCKED,
+        ),
+        (
+            AccountBlocked(AccountReason.API_KEY_CAP_REACHED, "cap"),
+            timedelta(),
+            FailureReason.AUTH_FAILED,
+        ),
     ],
 )
 def test_what_is_not_the_pages_fault_is_not_an_attempt(
