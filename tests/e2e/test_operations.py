@@ -14,6 +14,7 @@ from prometheus_client.samples import Sample
 from conveyor.app.engines import CODES
 from conveyor.domain.failure import Handling
 from conveyor.telemetry.metrics import Metrics
+from tests.docs.chapters import OPERATIONS, column, section, tables
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
 from tests.e2e.polling import ended, every_row, until
 from tests.harness.programs import Program, service
@@ -151,9 +152,8 @@ def test_counters_are_asked_for_their_rate_and_gauges_for_their_value(expression
 
 
 def test_every_row_of_the_table_of_alarms_is_read() -> None:
-    table = GUIDE.partition("## Alarms")[2].partition("\n## ")[0]
-    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) == len(ALARMS) >= 20
+    rows = [line for line in section("Alarms", OPERATIONS).splitlines() if line.startswith("| ")]
+    assert len(rows) - 1 == len(ALARMS) >= 20  # the first row is the heading
     assert len({alarm.name for alarm in ALARMS}) == len(ALARMS)
 
 
@@ -165,8 +165,7 @@ def test_the_alarm_for_the_account_rings_for_every_code_that_fails_a_run() -> No
 
 
 def test_every_metric_is_told_in_words() -> None:
-    table = GUIDE.partition("## Metrics, in words")[2].partition("\n## ")[0]
-    told = set(re.findall(r"conveyor_\w+", table))
+    told = set(re.findall(r"conveyor_\w+", section("What the metrics mean", OPERATIONS)))
     ours = {
         sample
         for metric in Metrics().registry.collect()
@@ -177,8 +176,8 @@ def test_every_metric_is_told_in_words() -> None:
 
 
 def test_every_event_that_needs_a_person_is_told() -> None:
-    table = GUIDE.partition("These need a person")[2].partition("\nNo line")[0]
-    told = set(re.findall(r"^\| ([a-z._]+) \|", table, re.MULTILINE)) - {"event"}
+    need_a_person, _warnings = tables("Log", OPERATIONS)
+    told = column(need_a_person, "event", "what to do").keys()
     severe = set(re.findall(r"^\| ([a-z._]+) \| (?:error|critical) \|", EVENTS, re.MULTILINE))
     assert told == severe
 
