@@ -100,10 +100,13 @@ def test_a_list_of_urls_is_submitted_and_followed_to_its_end(
 
 def test_every_option_of_submit_arrives(run: Run, api: httpx.Client) -> None:
     options = ["--max-inflight", "7", "--retries", "0", "--open"]
+    options += ["--max-per-host", "2", "--result-ttl-days", "3", "--metadata", "team=news"]
     params = ["--param", "wait=50", "--param", 'custom_headers={"Referer":"https://a.example"}']
     job_id = run("submit", "-", *options, *params, given=OK).stdout.strip()
     job = api.get(f"/jobs/{job_id}").json()
     assert (job["max_inflight"], job["retries"], job["status"]) == (7, 0, "open")
+    assert (job["max_per_host"], job["result_ttl_days"]) == (2, 3)
+    assert job["metadata"] == {"team": "news"}
     assert job["zenrows_params"]["wait"] == "50"
     assert json.loads(job["zenrows_params"]["custom_headers"]) == {"Referer": "https://a.example"}
 

@@ -84,11 +84,20 @@ def submit(
     ] = None,
     name: Annotated[str | None, typer.Option(help="A name for the job.")] = None,
     external_id: Annotated[str | None, typer.Option(help="Your own id for the job.")] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option(help="A label of the job, key=value; repeatable.")
+    ] = None,
     max_inflight: Annotated[
         int | None, typer.Option(help="Tasks in flight at a time [100].")
     ] = None,
+    max_per_host: Annotated[
+        int | None, typer.Option(help="Tasks in flight to one host at a time [no limit].")
+    ] = None,
     retries: Annotated[
         int | None, typer.Option(help="Retries of a task after its first attempt [3].")
+    ] = None,
+    result_ttl_days: Annotated[
+        int | None, typer.Option(help="Days for which results are kept [14].")
     ] = None,
     open_: Annotated[
         bool, typer.Option("--open", help="Keep the job open for `conveyor add`.")
@@ -108,8 +117,11 @@ def submit(
         "zenrows_params": parameters(param or []),
         "name": name,
         "external_id": external_id,
+        "metadata": labels(metadata or []),
         "max_inflight": max_inflight,
+        "max_per_host": max_per_host,
         "retries": retries,
+        "result_ttl_days": result_ttl_days,
         "status": "open" if open_ else None,
         "on_invalid": on_invalid,
     }
@@ -188,14 +200,25 @@ def _is_open(given: Mapping[str, object]) -> bool:
 
 
 def parameters(given: Sequence[str]) -> dict[str, object] | None:
-    """`--param name=value`, as often as it was given."""
-    found: dict[str, object] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise RefusedToStart(f"--param must be name=value, like js_render=true, got {text!r}")
-        found[name] = _headers(value) if name == "custom_headers" else value
-    return found or None
+    """The scraper parameters of all `--param name=value`."""
+    pairs = (_pair(text, "--param must be name=value, like js_render=true") for text in given)
+    return {
+        name: _headers(value) if name == "custom_headers" else value for name, value in pairs
+    } or None
+
+
+def labels(given: Sequence[str]) -> dict[str, str] | None:
+    """The job's metadata of all `--metadata key=value`."""
+    return (
+        dict(_pair(text, "--metadata must be key=value, like team=news") for text in given) or None
+    )
+
+
+def _pair(text: str, rule: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise RefusedToStart(f"{rule}, got {text!r}")
+    return name, value
 
 
 def _headers(text: str) -> dict[str, str]:

@@ -36,6 +36,7 @@ class JobOptions(TypedDict, total=False):
     external_id: str | None
     metadata: Mapping[str, str] | None
     max_inflight: int | None  # tasks at a time
+    max_per_host: int | None  # tasks of one host at a time
     retries: int | None  # after the first attempt
     result_ttl_days: int | None
     idempotency_key: str | None  # submitting the same list with it again makes no new job

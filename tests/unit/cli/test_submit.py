@@ -1,6 +1,7 @@
 """Lists on their way to a service: what is told of them, and what a broken upload says."""
 
 import gzip
+import inspect
 import io
 import sys
 from pathlib import Path
@@ -13,7 +14,39 @@ from conveyor.cli.connect import Endpoint
 from conveyor.cli.submit import ListOptions, upload_options
 from conveyor.cli.task_files import ListFile
 from conveyor.client import Conveyor, UnreachableError
+from conveyor.domain.submission import Submission
 from conveyor.errors import RefusedToStart
+
+# Options of `conveyor submit` that are fields of a submission under another name.
+RENAMED = {"param": "zenrows_params", "open_": "status", "file": "tasks"}
+# Options that are no fields of a submission: the service, the list's format, and the output.
+NO_FIELDS = {
+    *("service", "idempotency_key", "follow", "as_json"),
+    *("type_", "url_column", "id_column", "delimiter", "no_header"),
+}
+# Fields of a submission that are no options, each with the reason.
+LEFT_OUT = {
+    "type": "the command submits regular jobs",
+    "schedule": "belongs to scheduled jobs",
+    "file_input_id": "the command uploads the list and sets it",
+    "async": "decides when the service answers; the command waits for any answer",
+    "webhook": "`--follow` waits for the end of a run",
+    "step_functions": "only a state machine of Step Functions has the token",
+}
+
+
+def test_every_field_of_a_submission_is_an_option_or_left_out_for_a_reason() -> None:
+    given = inspect.signature(inspect.unwrap(submit.submit)).parameters
+    options = {RENAMED.get(name, name) for name in given if name not in NO_FIELDS}
+    assert not options & LEFT_OUT.keys()
+    assert options | LEFT_OUT.keys() == set(Submission.__struct_encode_fields__)
+
+
+def test_metadata_is_given_as_pairs() -> None:
+    assert submit.labels([]) is None
+    assert submit.labels(["team=news", "query=a=b"]) == {"team": "news", "query": "a=b"}
+    with pytest.raises(RefusedToStart, match=r"key=value, like team=news, got 'team'"):
+        submit.labels(["team"])
 
 
 @pytest.mark.parametrize(

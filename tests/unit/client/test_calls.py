@@ -3,6 +3,32 @@
 import pytest
 
 from conveyor.client import Conveyor
+from conveyor.client.models import FileJobOptions, JobOptions
+from conveyor.domain.submission import Submission
+
+# Fields of a submission that are no options of the client, each with the reason.
+LEFT_OUT = {
+    "type": "the client submits regular jobs; `request` submits a scheduled one",
+    "schedule": "belongs to scheduled jobs",
+    "status": "`submit` and `open` set it",
+    "tasks": "the first parameter of `submit`",
+    "file_input_id": "`submit_file` sets it",
+    "async": "the client submits long lists in parts, so it needs no early answer",
+    "webhook": "the client waits for runs; `request` submits a job with a webhook",
+    "step_functions": "only a state machine of Step Functions has the token",
+}
+
+
+def test_every_field_of_a_submission_is_an_option_or_left_out_for_a_reason() -> None:
+    fields = set(Submission.__struct_encode_fields__)
+    options = {"zenrows_params" if name == "params" else name for name in _own(JobOptions)}
+    assert not options & LEFT_OUT.keys()
+    assert options | LEFT_OUT.keys() == fields - {"on_invalid"}  # of lists in files only
+    assert "on_invalid" in FileJobOptions.__optional_keys__
+
+
+def _own(options: type[JobOptions]) -> set[str]:
+    return set(options.__optional_keys__) - {"idempotency_key"}  # a header
 
 
 def test_an_unknown_option_is_refused_at_run_time_too() -> None:
