@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from types import ModuleType
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import msgspec
 import pytest
 
-from conveyor import errors
+from conveyor import errors, settings
 from conveyor.adapters.http import direct_wire, webhooks, zenrows_errors
 from conveyor.adapters.http.page_wire import CONVEYOR_CODES
 from conveyor.app.control_handlers import EXPORTS, INGESTS, PURGES
@@ -43,10 +43,20 @@ from conveyor.domain.job import PURGE
 from conveyor.domain.json_bodies import finish
 from conveyor.domain.outbox import Channel
 from conveyor.domain.retry import RetryPolicy
+from conveyor.domain.task import (
+    AccountBlocked,
+    Interrupted,
+    Outcome,
+    Refused,
+    Scraped,
+    Throttled,
+    decide,
+)
 from conveyor.domain.task_list import decompress, reader, rows, spec
 from conveyor.domain.webhook import SCHEMA
 from conveyor.steps.dispatch.config import SETTLE_LOOPS, DispatchConfig
 from conveyor.steps.shared.work_limits import TURN
+from conveyor.testing.factories import a_stored_body, a_task
 from tests.docs.chapters import (
     DIRECT,
     FILE_INPUTS,
@@ -121,8 +131,28 @@ def test_the_figures_of_a_retry_are_those_of_the_policy() -> None:
 
 def test_what_is_an_attempt_is_what_the_verdicts_charge() -> None:
     [table] = tables("3.3 What is an attempt")
-    uncharged = {row["outcome"].split()[0] for row in table if row["charged"] == "no"}
-    assert uncharged == {"throttled", "interrupted", "account", "worker"}
+    outcomes: dict[str, Outcome] = {
+        "page scraped": Scraped(a_stored_body()),
+        "refused, retryable, attempts < retries": Refused("{}", FailureReason.TIMEOUT, True),
+        "refused otherwise": Refused("{}", FailureReason.TIMEOUT, False),
+        "throttled": Throttled(timedelta(seconds=1)),
+        "interrupted": Interrupted(),
+        "account cannot scrape": AccountBlocked(AccountReason.INSUFFICIENT_CREDITS, ""),
+    }
+    assert {type(outcome) for outcome in outcomes.values()} == set(get_args(Outcome))
+    verdicts = {
+        words: decide(a_task(), outcome, RetryPolicy()) for words, outcome in outcomes.items()
+    }
+    written = {
+        row["outcome"].partition(" (")[0]: (row["charged"], row["next status"].partition(",")[0])
+        for row in table
+    }
+    # A lost worker settles nothing: `claim` counts it, and `decide` never sees it.
+    assert written.pop("worker lost") == ("no", "as in 3.2")
+    assert written == {
+        words: ("yes" if verdict.charged else "no", verdict.status)
+        for words, verdict in verdicts.items()
+    }
 
 
 def test_the_number_of_lost_workers_is_the_codes() -> None:
@@ -154,6 +184,7 @@ def test_the_limits_are_the_defaults() -> None:
     limits = msgspec.structs.asdict(submission.Limits())
     del limits["honoured"]  # which parameters, not how much: 11.9
     assert listed == limits
+    assert listed.keys() <= names(settings.Settings)
 
 
 def test_the_constants_are_the_codes() -> None:
@@ -231,7 +262,7 @@ NUMERIC = [row for row in extension_rows() if row["field"] != "async"]
 @pytest.mark.parametrize("row", NUMERIC, ids=[row["field"] for row in NUMERIC])
 def test_an_extension_has_its_default_and_its_bounds(row: Row) -> None:
     field, limits = row["field"], submission.Limits()
-    lowest, highest = int(row["lowest"]), getattr(limits, row["highest"])
+    lowest, highest = int(row["lowest"]), getattr(submission, row["highest"])
     defaults = dict(
         zip(job.Job.__struct_fields__[::-1], job.Job.__struct_defaults__[::-1], strict=False)
     )

@@ -67,10 +67,7 @@ ZENROWS_PARAMS: Document = {
     "additionalProperties": False,
 }
 EXTENSIONS: dict[str, Document] = {
-    "max_inflight": _whole(1, LIMITS.most_inflight),
-    "max_per_host": _whole(1, LIMITS.most_inflight),
-    "retries": _whole(0, LIMITS.most_retries),
-    "result_ttl_days": _whole(1, LIMITS.most_ttl_days),
+    **{name: _whole(lowest, highest) for name, (lowest, highest) in sub.BOUNDS.items()},
     "async": {"type": "boolean"},
     "on_invalid": {"enum": list(OnInvalid)},
 }
@@ -92,7 +89,7 @@ BOUNDS: dict[str, dict[str, Document]] = {
         "metadata": METADATA,
         **EXTENSIONS,
     },
-    "Addition": {"tasks": {"minItems": 1, "maxItems": LIMITS.tasks_per_add}},
+    "Addition": {"tasks": {"minItems": 1, "maxItems": sub.TASKS_PER_ADD}},
     "TaskInput": {
         "url": {
             "pattern": "^https?://[^/]",

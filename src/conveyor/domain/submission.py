@@ -33,6 +33,10 @@ LONGEST_METADATA_VALUE = 1024
 LONGEST_METADATA_KEY = 128
 MOST_METADATA = 20
 LARGEST_TASK_BODY = 16 * 1024
+TASKS_PER_ADD = 10_000
+MOST_INFLIGHT = 10_000
+MOST_RETRIES = 100
+MOST_TTL_DAYS = 3650
 # What the limits of a task's fields add up to. No setting refuses a task that keeps them all.
 LEAST_TASK_BYTES = (
     LONGEST_URL
@@ -87,19 +91,15 @@ class OnInvalid(StrEnum):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a caller may send. Those with the name of a setting can be configured."""
+    """How much a caller may send. Each number is a setting of the same name."""
 
     inline_tasks: int = 100_000
     inline_bytes: int = 64 * 1024 * 1024
     task_bytes: int = 64 * 1024
-    tasks_per_add: int = 10_000
     sync_tasks: int = 10_000  # from this many on the tasks are staged, and the response is a 202
     open_job_tasks: int = 10_000_000
     list_bytes: int = 2 * 1024**3
     list_rows: int = 10_000_000
-    most_inflight: int = 10_000
-    most_retries: int = 100
-    most_ttl_days: int = 3650
     honoured: frozenset[str] = scraper_params.KNOWN  # parameters that the gateway supports
 
 
@@ -159,12 +159,13 @@ CONVERTED: dict[str, tuple[str, ...]] = {
     "async_": (),  # it decides how the call is answered
     "step_functions": (),  # the run holds the token
 }
-# Bounds of a job's whole numbers: the lowest value, and the limit that is the highest.
-BOUNDS: dict[str, tuple[int, str]] = {
-    "max_inflight": (1, "most_inflight"),
-    "max_per_host": (1, "most_inflight"),
-    "retries": (0, "most_retries"),
-    "result_ttl_days": (1, "most_ttl_days"),
+# Bounds of a job's whole numbers: the lowest and the highest value. The `Conveyor-*` headers and
+# the OpenAPI document follow from it.
+BOUNDS: dict[str, tuple[int, int]] = {
+    "max_inflight": (1, MOST_INFLIGHT),
+    "max_per_host": (1, MOST_INFLIGHT),
+    "retries": (0, MOST_RETRIES),
+    "result_ttl_days": (1, MOST_TTL_DAYS),
 }
 
 
@@ -373,14 +374,12 @@ def _accept_body(raw: bytes, method: str) -> tuple[str | None, int]:
     return text, len(sent)
 
 
-def check_fields(
-    body: Submission, extensions: Mapping[str, object], limits: Limits, *, has_tasks: bool
-) -> None:
+def check_fields(body: Submission, extensions: Mapping[str, object], *, has_tasks: bool) -> None:
     for name, value in extensions.items():
         setattr(body, "async_" if name == "async" else name, value)
     _check_fields(body)
     _check_schedule(body)
-    _check_extensions(body, limits)
+    _check_extensions(body)
     _check_tasks_given(body, has_tasks=has_tasks)
 
 
@@ -415,9 +414,9 @@ def _check_fields(body: Submission) -> None:
         step_functions.check(body.step_functions, body.type)
 
 
-def _check_extensions(body: Submission, limits: Limits) -> None:
-    for name, (lowest, limit) in BOUNDS.items():
-        value, highest = getattr(body, name), getattr(limits, limit)
+def _check_extensions(body: Submission) -> None:
+    for name, (lowest, highest) in BOUNDS.items():
+        value = getattr(body, name)
         if value is not None and not lowest <= value <= highest:
             raise field_error(
                 name, f"must be a whole number from {lowest} to {highest}, got {value}"

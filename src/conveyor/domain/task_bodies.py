@@ -26,6 +26,7 @@ from conveyor.domain.json_bodies import (
 )
 from conveyor.domain.params import Params
 from conveyor.domain.submission import (
+    TASKS_PER_ADD,
     Addition,
     Limits,
     Reason,
@@ -74,7 +75,7 @@ def read_submission(
         ignored = _ignored(sliced.names)
         body = decode_body(sliced.frame, Submission)
         params = job_params(body, limits)
-        check_fields(body, extensions, limits, has_tasks=_has_tasks(raw, sliced))
+        check_fields(body, extensions, has_tasks=_has_tasks(raw, sliced))
     except CallerFault as error:
         fault = error
     specs = yield from _accepted(raw, sliced.slices, params, limits, limits.inline_tasks)
@@ -86,7 +87,7 @@ def read_submission(
 def read_addition(raw: bytes, params: Params, limits: Limits) -> Steps[ParsedAddition]:
     """Read the body of an add-tasks call. Its tasks are checked with the job's parameters."""
     sliced = yield from _cut(raw, limits)
-    specs = yield from _accepted(raw, sliced.slices, params, limits, limits.tasks_per_add)
+    specs = yield from _accepted(raw, sliced.slices, params, limits, TASKS_PER_ADD)
     body = decode_body(sliced.frame, Addition)
     if not specs:
         raise field_error("tasks", "must hold at least one task")

@@ -14,6 +14,7 @@ from conveyor.api.handlers.webhooks import WebhookHandlers
 from conveyor.api.openapi import document
 from conveyor.api.routes import ROUTES
 from conveyor.domain.params import KNOWN
+from conveyor.domain.submission import BOUNDS
 from conveyor.errors import CallerFault, ConveyorError, Unavailable
 
 JOB, RUN = "/v1/jobs/{job}", "/v1/jobs/{job}/runs/{run}"
@@ -249,11 +250,14 @@ def test_calls_that_may_be_repeated_take_a_key(api: dict[str, Any]) -> None:
 
 def test_the_extensions_are_described_in_both_their_forms(api: dict[str, Any]) -> None:
     submit = api["paths"]["/v1/jobs"]["post"]
-    headers = {one["name"] for one in submit["parameters"] if one["in"] == "header"}
-    fields = api["components"]["schemas"]["Submission"]["properties"].keys()
-    for name in ("max_inflight", "retries", "result_ttl_days", "async"):
-        assert name in fields
-        assert "Conveyor-" + name.replace("_", "-").title() in headers
+    headers = {one["name"]: one["schema"] for one in submit["parameters"] if one["in"] == "header"}
+    fields = api["components"]["schemas"]["Submission"]["properties"]
+    for name, (lowest, highest) in BOUNDS.items():
+        whole = {"type": "integer", "minimum": lowest, "maximum": highest}
+        assert whole in fields[name]["anyOf"]
+        assert headers["Conveyor-" + name.replace("_", "-").title()] == whole
+    assert "async" in fields
+    assert headers["Conveyor-Async"] == {"type": "boolean"}
 
 
 def _operations(api: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -22,6 +22,7 @@ from conveyor.domain.submission import (
     CONVERTED,
     LARGEST_TASK_BODY,
     LONGEST_URL,
+    TASKS_PER_ADD,
     Limits,
     Reason,
     Submission,
@@ -279,7 +280,7 @@ def test_more_unknown_fields_than_a_header_names_are_refused() -> None:
 
 # Numbers of tasks.
 
-FEW = Limits(inline_tasks=3, tasks_per_add=2)
+FEW = Limits(inline_tasks=3)
 
 
 @pytest.mark.parametrize("fourth", [{"url": URL}, {"url": "nonsense"}, {"url": 4}, None])
@@ -303,7 +304,7 @@ def test_an_addition_carries_at_least_one_task_and_may_be_the_last() -> None:
         {},
         {"tasks": None},
         {"tasks": []},
-        {"tasks": [{"url": URL}] * 3},
+        {"tasks": [{"url": URL}] * (TASKS_PER_ADD + 1)},
         {"tasks": [{"url": URL}], "last_batch": "yes"},
         {"tasks": [{"url": URL}], "name": "x"},
         [],
@@ -311,7 +312,7 @@ def test_an_addition_carries_at_least_one_task_and_may_be_the_last() -> None:
 )
 def test_any_other_addition_is_refused(body: object) -> None:
     with pytest.raises(InvalidArgument):
-        addition(body, FEW)
+        addition(body)
 
 
 def test_a_misspelt_field_of_an_addition_gets_a_hint_too() -> None:
