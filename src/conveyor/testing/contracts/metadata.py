@@ -16,19 +16,24 @@ from conveyor.domain.export import Export, ExportStatus
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.idempotency import IdempotencyRecord
-from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.ids import CallerId, JobId, KeyId, RunId
 from conveyor.domain.job import Deletion, Job, JobType
 from conveyor.domain.outbox import Channel, Delivery, EventStatus, EventType, OutboxEvent
-from conveyor.domain.run import IngestStatus, Inheritance, Run, RunStatus, Trigger
+from conveyor.domain.run import IngestStatus, Inheritance, PauseState, Run, RunStatus, Trigger
 from conveyor.domain.schedule import (
     Cadence,
     Calendar,
+    PauseReason,
     Schedule,
+    ScheduleState,
     Weekday,
     Weekly,
 )
 from conveyor.domain.signing import SigningKey, SigningKeys
-from conveyor.domain.task_list.spec import ListFormat, ListSpec
+from conveyor.domain.task import TaskStatus
+from conveyor.domain.task_list.rows import Position
+from conveyor.domain.task_list.spec import ListFormat, ListSpec, SourceList
+from conveyor.domain.webhook import Webhook
 from conveyor.errors import KeyTaken, Stale
 from conveyor.ports.metadata import MOST_CHANGES, Change, Metadata, Removed, Row, key_of
 from conveyor.testing.clock import NOON
@@ -83,6 +88,10 @@ class KindsContract:
     @every_kind
     async def test_every_field_comes_back(self, engine: Engine, kind: type[Row]) -> None:
         row = _rich(kind)
+        # An engine that forgets a field returns its default, so no field may have that here.
+        defaults = {field.name: field.default for field in msgspec.structs.fields(kind)}
+        del defaults["version"]  # the engine sets it
+        assert not [name for name, value in defaults.items() if getattr(row, name) == value]
         await engine.metadata.commit(row)
         assert await _get(engine, row) == as_stored(row)
 
@@ -383,16 +392,26 @@ RICH: Mapping[type[Row], Mapping[str, object]] = {
         "external_id": "mine",
         "metadata": '{"a":"ß"}',
         "max_inflight": 7,
+        "max_per_host": 2,
         "retries": 0,
         "result_ttl_days": 3,
         "encrypted_key": bytes(range(256)),
         "last_batch": True,
+        "runs": 4,
+        "source_list": SourceList(
+            blob="inputs/1", count=9, spec=ListSpec(format=ListFormat.NDJSON), encodings=("zstd",)
+        ),
+        "webhook": Webhook(url="https://a.example/ß", signature=True, disabled_at=NOON),
         "schedule": Schedule(
             calendar=Calendar(
                 ("09:00", "18:00"), Cadence(weekly=Weekly((Weekday.MON, Weekday.SUN)))
             ),
             timezone="Europe/Berlin",
         ),
+        "schedule_state": ScheduleState.PAUSED,
+        "pause_reason": PauseReason.API_KEY_EXPIRED,
+        "api_key_id": KeyId("key"),
+        "next_fire_at": NOON + TICK,
         "skipped": 2,
         "last_skipped_at": NOON,
     },
@@ -404,14 +423,30 @@ RICH: Mapping[type[Row], Mapping[str, object]] = {
         "trigger": Trigger.SCHEDULED,
         "last_batch_received": True,
         "ingest_status": IngestStatus.DONE,
+        "pause_state": PauseState.PAUSED,
         "failure_reason": AccountReason.INSUFFICIENT_CREDITS,
         "failure_detail": "No credits left",
         "inherited": Inheritance(
             counts=Counts(successful=1, nanos=2**60), idle=3, sources=(OTHER_RUN,)
         ),
+        "ingest_errors": 5,
+        "ingest_error": "the list is not UTF-8",
+        "is_cut": True,
         "frozen": Counts(successful=2, blocked=3, credits=4, nanos=2**61),
+        "encrypted_token": b"\x00\xff",
     },
-    Batch: {"count": 10, "written": 4, "read": 99},
+    Batch: {
+        "count": 10,
+        "written": 4,
+        "read": 99,
+        "source_run_id": OTHER_RUN,
+        "statuses": (TaskStatus.FAILED, TaskStatus.PENDING),
+        "inherited": Inheritance(counts=Counts(blocked=1), idle=2, sources=(RUN, OTHER_RUN)),
+        "source_list": SourceList(blob="inputs/1", spec=ListSpec(format=ListFormat.TXT)),
+        "position": Position(offset=2**33, line=7, ordinal=6, blank_lines=1),
+        "errors": 3,
+        "checked": True,
+    },
     Deletion: {"run_id": OTHER_RUN, "done_at": NOON + SECOND},
     FileInput: {
         "spec": ListSpec(
@@ -424,6 +459,7 @@ RICH: Mapping[type[Row], Mapping[str, object]] = {
     },
     Export: {
         "status": ExportStatus.FAILED,
+        "claim_no": 2,
         "length": 7,
         "error": "results are larger than 1 gb",
     },
@@ -431,10 +467,10 @@ RICH: Mapping[type[Row], Mapping[str, object]] = {
         "channel": Channel.STEP_FUNCTIONS,
         "type": EventType.RUN_FAILED,
         "payload": '{"stats": {}}',
-        "due_at": NOON + TICK,
+        "due_at": None,
         "encrypted_token": b"\x00\xff",
         "every_seconds": 30,
-        "status": EventStatus.OWED,
+        "status": EventStatus.FAILED,
         "tries": 1,
         "deliveries": (
             Delivery(
