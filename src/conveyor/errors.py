@@ -181,7 +181,7 @@ class Conflict(CallerFault):
     """The state of the resource does not allow the call."""
 
     code, status, title = "conflict", 409, "Conflict"
-    remedy = "Read the resource again; `detail` names the state that forbids the call."
+    remedy = "`detail` names the state that forbids the call. Read the resource to see its current state."
 
 
 class JobNotOpen(Conflict):

@@ -14,7 +14,13 @@ import pytest
 from conveyor.adapters.aws.step_functions import AwsStepFunctions
 from conveyor.app.engines import open_step_functions
 from conveyor.errors import RefusedToStart
-from conveyor.ports.step_functions import Answer, RetryLater, Sent, StepFunctions, TaskClosed
+from conveyor.ports.step_functions import (
+    CallbackResult,
+    RetryLater,
+    Sent,
+    StepFunctions,
+    TaskClosed,
+)
 from conveyor.settings import Settings
 from tests.aws.endpoint import (
     AWAY,
@@ -50,7 +56,7 @@ async def tokens(endpoint: Endpoint) -> AsyncIterator[StepFunctions]:
         yield opened
 
 
-async def _ways(tokens: StepFunctions) -> list[Answer]:
+async def _ways(tokens: StepFunctions) -> list[CallbackResult]:
     return [
         await tokens.succeed(TOKEN, "{}"),
         await tokens.fail(TOKEN, error="RunStopped", cause="{}"),

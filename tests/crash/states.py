@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from conveyor.ports.step_functions import Answer, Sent
+from conveyor.ports.step_functions import CallbackResult, Sent
 from conveyor.testing.memory.step_functions import CLOSED
 
 
@@ -13,13 +13,13 @@ class KeptStates:
         self._folder = folder
         folder.mkdir(exist_ok=True)
 
-    async def succeed(self, token: str, output: str) -> Answer:
+    async def succeed(self, token: str, output: str) -> CallbackResult:
         return self._told(token, "success")
 
-    async def fail(self, token: str, *, error: str, cause: str) -> Answer:
+    async def fail(self, token: str, *, error: str, cause: str) -> CallbackResult:
         return self._told(token, error)
 
-    async def heartbeat(self, token: str) -> Answer:
+    async def heartbeat(self, token: str) -> CallbackResult:
         if (self._folder / token).exists():
             return CLOSED
         return Sent()
@@ -29,7 +29,7 @@ class KeptStates:
         file = self._folder / token
         return file.read_text() if file.exists() else None
 
-    def _told(self, token: str, outcome: str) -> Answer:
+    def _told(self, token: str, outcome: str) -> CallbackResult:
         try:
             with (self._folder / token).open("x") as file:
                 file.write(outcome)

@@ -20,7 +20,7 @@ READS = {"GET", "HEAD"}
 UNKNOWN = "This API key is not valid here"
 
 
-class Who(msgspec.Struct, frozen=True):
+class Identity(msgspec.Struct, frozen=True):
     """An authenticated caller, its key for the gateway, and its scopes."""
 
     caller: CallerId
@@ -32,7 +32,7 @@ class Who(msgspec.Struct, frozen=True):
 class Callers(Protocol):
     """A mode of authentication."""
 
-    async def identify(self, request: Request) -> Who:
+    async def identify(self, request: Request) -> Identity:
         """Return the caller of a request, or raise `Unauthenticated`."""
         ...
 
@@ -46,12 +46,12 @@ class ForwardedKeys:
     def __init__(self, keys: Sequence[str]) -> None:
         self._known = [digest(key) for key in keys]
 
-    async def identify(self, request: Request) -> Who:
+    async def identify(self, request: Request) -> Identity:
         key = _key(request)
         found = digest(key)
         if self._known and not self._is_known(found):
             raise Unauthenticated(UNKNOWN)
-        return Who(CallerId(found.hex()[:32]), key)
+        return Identity(CallerId(found.hex()[:32]), key)
 
     def _is_known(self, found: bytes) -> bool:
         # Compare with every key: the response time must not depend on which one matches.
@@ -72,15 +72,15 @@ class OwnKeys:
         self._gateway_key = gateway_key
         self._takes_key = takes_key
 
-    async def identify(self, request: Request) -> Who:
+    async def identify(self, request: Request) -> Identity:
         known = await self._authenticate.key(_key(request))
         if known is None:
             raise Unauthenticated(UNKNOWN)
         if needed(request.method) is Scope.READ:
-            return Who(known.caller, None, known.scopes, known.id)
+            return Identity(known.caller, None, known.scopes, known.id)
         spare = self._gateway_key if self._takes_key else known.caller
         gateway_key = self._authenticate.gateway_key(known) or spare
-        return Who(known.caller, gateway_key, known.scopes, known.id)
+        return Identity(known.caller, gateway_key, known.scopes, known.id)
 
 
 def needed(method: str) -> Scope:
@@ -89,22 +89,22 @@ def needed(method: str) -> Scope:
 
 
 async def admit(request: Request, callers: Callers) -> None:
-    """Authenticate and authorize a request; `who` then returns its caller."""
+    """Authenticate and authorize a request; `identity_of` then returns its caller."""
     known = await callers.identify(request)
     if needed(request.method) not in known.scopes:
         raise PermissionDenied("This API key may only read: send one with the scope `write`")
-    request.state.who = known
+    request.state.identity = known
 
 
-def who(request: Request) -> Who:
+def identity_of(request: Request) -> Identity:
     """Return the caller of an authenticated request."""
-    known: Who = request.state.who
+    known: Identity = request.state.identity
     return known
 
 
-def scraper(request: Request) -> Who:
+def scraping_identity_of(request: Request) -> Identity:
     """Return the caller of a request that starts scraping, for which it needs a gateway key."""
-    known = who(request)
+    known = identity_of(request)
     if known.gateway_key is None:
         raise PermissionDenied(
             "This API key must have a gateway key, and the service has no default: its operator "
@@ -114,7 +114,7 @@ def scraper(request: Request) -> Who:
 
 
 def caller_of(request: Request) -> CallerId:
-    return who(request).caller
+    return identity_of(request).caller
 
 
 def _key(request: Request) -> str:

@@ -8,7 +8,7 @@ from io import BytesIO
 
 from starlette.requests import Request
 
-from conveyor.api.auth import Who
+from conveyor.api.auth import Identity
 from conveyor.api.limits import UNCOUNTED_BYTES, HeldMemory
 from conveyor.domain.ids import CallerId
 from conveyor.domain.json_bodies import LONGEST_SHOWN
@@ -32,7 +32,7 @@ JSON_TYPES = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 CHARSET = re.compile(r"charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
-LARGEST_FORM = 64 * 1024  # bytes of a request that has no list in it
+LARGEST_SMALL_BODY = 64 * 1024  # bytes of a request that has no list in it
 HELD_MEMORY = "conveyor.held_memory"  # key of an ASGI scope: the memory that the body holds
 
 
@@ -41,19 +41,19 @@ async def read_body(request: Request, most: int) -> bytes:
     return await _read(request, most, lambda _: None)
 
 
-async def take_call(request: Request, who: Who, most: int) -> Call:
+async def take_call(request: Request, identity: Identity, most: int) -> Call:
     """Return a request that may have an `Idempotency-Key`, as the steps take it."""
     key, extensions = _idempotency_key(request), _extensions(request)
-    digest = _fingerprint(request, who.caller)
+    digest = _fingerprint(request, identity.caller)
     raw = await _read(request, most, digest.update)
     return Call(
-        caller=who.caller,
-        api_key=who.gateway_key or "",
+        caller=identity.caller,
+        api_key=identity.gateway_key or "",
         raw=raw,
         fingerprint=digest.digest(),
         extensions=extensions,
         idempotency_key=key,
-        key_id=who.key_id,
+        key_id=identity.key_id,
     )
 
 

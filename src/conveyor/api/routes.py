@@ -136,11 +136,11 @@ ROUTES: tuple[Route, ...] = (
         answer=wire.WireProgress, media_type=EVENT_STREAM,
     ),
     Route(
-        "GET", JOB + "/ingest_errors", "list_bad_rows", "Report the bad rows of the latest run's list",
+        "GET", JOB + "/ingest_errors", "ingest_errors", "Report the bad rows of the latest run's list",
         answer=wire.WireBadRow, media_type=NDJSON,
     ),
     Route(
-        "GET", RUN + "/ingest_errors", "list_bad_rows", "Report the bad rows of a run's list",
+        "GET", RUN + "/ingest_errors", "ingest_errors", "Report the bad rows of a run's list",
         answer=wire.WireBadRow, media_type=NDJSON,
     ),
     Route(

@@ -50,7 +50,7 @@ from conveyor.ports.coordination import Coordination
 from conveyor.ports.encryption import KeyProvider, KeyRing
 from conveyor.ports.gateway import Gateway
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.step_functions import Answer, RetryLater, StepFunctions
+from conveyor.ports.step_functions import CallbackResult, RetryLater, StepFunctions
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Held, Work
@@ -479,14 +479,14 @@ UNCONNECTED = RetryLater("the setting `step_functions` is empty")
 class Unconnected:
     """Step Functions while the setting is empty: callbacks that are still queued wait."""
 
-    async def succeed(self, _token: str, _output: str) -> Answer:
+    async def succeed(self, _token: str, _output: str) -> CallbackResult:
         return UNCONNECTED
 
-    async def fail(self, _token: str, *, error: str, cause: str) -> Answer:
+    async def fail(self, _token: str, *, error: str, cause: str) -> CallbackResult:
         del error, cause
         return UNCONNECTED
 
-    async def heartbeat(self, _token: str) -> Answer:
+    async def heartbeat(self, _token: str) -> CallbackResult:
         return UNCONNECTED
 
 

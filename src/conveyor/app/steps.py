@@ -33,7 +33,7 @@ from conveyor.steps.complete import Complete
 from conveyor.steps.control import ControlWorker
 from conveyor.steps.delete import Delete
 from conveyor.steps.deliver.channels import (
-    Call,
+    SendCallback,
     StepFunctionsChannel,
     WebhookChannel,
     callback_queue,
@@ -373,7 +373,7 @@ def _deliver(
     )
 
 
-def _step_functions_sender(engines: Engines, name: Channel) -> ChannelSender[Call]:
+def _step_functions_sender(engines: Engines, name: Channel) -> ChannelSender[SendCallback]:
     base = _base(engines)
     channel = StepFunctionsChannel(
         **base, encryption=engines.encryption, step_functions=engines.step_functions, name=name

@@ -25,7 +25,7 @@ class RetryLater(msgspec.Struct, frozen=True):
     status_code: int | None = None
 
 
-Answer = Sent | TaskClosed | RetryLater
+CallbackResult = Sent | TaskClosed | RetryLater
 
 
 class StepFunctions(Protocol):
@@ -35,14 +35,14 @@ class StepFunctions(Protocol):
     repeated: the state continues with the first one, and later ones are answered `TaskClosed`.
     """
 
-    async def succeed(self, token: str, output: str) -> Answer:
+    async def succeed(self, token: str, output: str) -> CallbackResult:
         """End the state with this output: JSON of at most 262,144 characters."""
         ...
 
-    async def fail(self, token: str, *, error: str, cause: str) -> Answer:
+    async def fail(self, token: str, *, error: str, cause: str) -> CallbackResult:
         """Fail the state with an error (at most 256 characters) and a cause (at most 32,768)."""
         ...
 
-    async def heartbeat(self, token: str) -> Answer:
+    async def heartbeat(self, token: str) -> CallbackResult:
         """Restart the heartbeat timeout of the state."""
         ...

@@ -45,7 +45,7 @@ from conveyor.steps.shared.quotas import Check, QuotaDemand, unlimited
 
 log = structlog.get_logger()
 
-Render = Callable[[Job, Run, int], Awaitable[bytes]]
+RenderAdded = Callable[[Job, Run, int], Awaitable[bytes]]
 
 
 class StagedAddition(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class AddTasks:
     quota: Check = unlimited
     check_key: CheckJob = any_job
 
-    async def add(self, call: Call, job_id: JobId, render: Render) -> Answer:
+    async def add(self, call: Call, job_id: JobId, render: RenderAdded) -> Answer:
         """Add tasks to an open job's run, and close it with `last_batch`."""
         with self.idempotency.claiming(call):
             if known := await self.idempotency.find(call):
@@ -122,7 +122,7 @@ class AddTasks:
         )
 
     async def _promise(
-        self, call: Call, job_id: JobId, addition: StagedAddition, render: Render
+        self, call: Call, job_id: JobId, addition: StagedAddition, render: RenderAdded
     ) -> tuple[Answer, Batch]:
         """Promise the rows; start over when job or run changed meanwhile."""
         while True:

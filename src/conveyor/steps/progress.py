@@ -33,7 +33,7 @@ READ_AT_ONCE = 100  # runs
 
 log = structlog.get_logger()
 
-Render = Callable[[RunProgress], bytes]
+RenderProgress = Callable[[RunProgress], bytes]
 Updates = AsyncGenerator[bytes | None, None]
 
 
@@ -45,7 +45,7 @@ class Listener(NamedTuple):
 class FollowedRun:
     """The last update of one run that has listeners."""
 
-    def __init__(self, run: Run, render: Render) -> None:
+    def __init__(self, run: Run, render: RenderProgress) -> None:
         self.run = run  # as the first listener found it
         self._render = render
         self._window: tuple[ProgressReading, ...] = ()
@@ -91,7 +91,7 @@ class ProgressFeed:
     metadata: Metadata
     tasks: Tasks
     clock: Clock
-    render: Render
+    render: RenderProgress
     count: Callable[[int], None]  # runs that were read
     is_good: Callable[[KeyId], Awaitable[bool]]  # whether a key is still valid
     most: int = 0  # listeners of one caller; 0 is any number

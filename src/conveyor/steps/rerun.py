@@ -81,7 +81,7 @@ class Rerunning(msgspec.Struct, frozen=True):
     inherited: int
 
 
-Render = Callable[[Rerunning], bytes]
+RenderRerun = Callable[[Rerunning], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class RerunJob:
     under_way: set[JobId] = field(default_factory=set)
 
     async def rerun(
-        self, call: Call, job_id: JobId, statuses: Statuses | None, render: Render
+        self, call: Call, job_id: JobId, statuses: Statuses | None, render: RenderRerun
     ) -> Answer:
         """Start a new run of every task; or of tasks in `statuses`, the other results being inherited."""
         with self.idempotency.claiming(call):
@@ -146,7 +146,7 @@ class RerunJob:
         return run
 
     async def _rerun(
-        self, call: Call, job: Job, statuses: Statuses | None, render: Render
+        self, call: Call, job: Job, statuses: Statuses | None, render: RenderRerun
     ) -> Answer:
         await self.check_key(call.api_key)
         plan = await self._plan(job, statuses)
@@ -242,7 +242,7 @@ class RerunJob:
             return stored_rows(self.blobs, plan.source.blob, plan.run_id, most=most)
         return copied_rows(self.tasks, plan.source.id, plan.statuses, most=most)
 
-    async def _store(self, call: Call, plan: Plan, render: Render) -> Answer:
+    async def _store(self, call: Call, plan: Plan, render: RenderRerun) -> Answer:
         run = self._new_run(plan)
         with self.encryption.writing():
             encrypted = self.encryption.encrypt(

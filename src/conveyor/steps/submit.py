@@ -77,7 +77,7 @@ from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
 
 log = structlog.get_logger()
 
-Render = Callable[[Job, Run | None, int], bytes]
+RenderSubmitted = Callable[[Job, Run | None, int], bytes]
 CheckWebhook = Callable[[CallerId, NewWebhook], Awaitable[Webhook]]  # raises `InvalidArgument`
 
 
@@ -114,7 +114,7 @@ class SubmitJob:
     check_key: CheckKey = any_key
     sizes: Sizes = DEFAULT_SIZES
 
-    async def submit(self, call: Call, render: Render) -> Answer:
+    async def submit(self, call: Call, render: RenderSubmitted) -> Answer:
         """Store the submission and answer 201, or 202 when its rows are written later."""
         with self.idempotency.claiming(call), self.encryption.writing():
             while True:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 from conveyor.errors import RefusedToStart
-from conveyor.ports.step_functions import Answer, RetryLater, Sent, TaskClosed
+from conveyor.ports.step_functions import CallbackResult, RetryLater, Sent, TaskClosed
 
 CONNECT = timedelta(seconds=3)
 READ = timedelta(seconds=10)
@@ -41,22 +41,22 @@ class AwsStepFunctions:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
-    async def succeed(self, token: str, output: str) -> Answer:
+    async def succeed(self, token: str, output: str) -> CallbackResult:
         return await self._call(self._client.send_task_success, taskToken=token, output=output)
 
-    async def fail(self, token: str, *, error: str, cause: str) -> Answer:
+    async def fail(self, token: str, *, error: str, cause: str) -> CallbackResult:
         call = self._client.send_task_failure
         return await self._call(call, taskToken=token, error=error, cause=cause)
 
-    async def heartbeat(self, token: str) -> Answer:
+    async def heartbeat(self, token: str) -> CallbackResult:
         return await self._call(self._client.send_task_heartbeat, taskToken=token)
 
-    async def _call(self, call: Callable[..., object], **given: str) -> Answer:
+    async def _call(self, call: Callable[..., object], **given: str) -> CallbackResult:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: _answer(call, given))
 
 
-def _answer(call: Callable[..., object], given: dict[str, str]) -> Answer:
+def _answer(call: Callable[..., object], given: dict[str, str]) -> CallbackResult:
     try:
         call(**given)
     except Exception as error:  # noqa: BLE001 - no error of the library may escape

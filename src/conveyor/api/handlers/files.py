@@ -24,7 +24,7 @@ from conveyor.api.handlers.common import (
     run_id,
     run_or_latest,
 )
-from conveyor.api.intake import LARGEST_FORM, read_body
+from conveyor.api.intake import LARGEST_SMALL_BODY, read_body
 from conveyor.api.links import Links
 from conveyor.domain import cursor, media
 from conveyor.domain.file_input import CONTENT_TYPES as CONTENT_TYPES_OF_LISTS
@@ -64,7 +64,9 @@ class FileHandlers:
 
     async def create_file_input(self, request: Request) -> Response:
         caller = caller_of(request)
-        file_input = await self.file_inputs.create(caller, await read_body(request, LARGEST_FORM))
+        file_input = await self.file_inputs.create(
+            caller, await read_body(request, LARGEST_SMALL_BODY)
+        )
         url, expires_at = self.links.to_file_input(self._base(request), file_input)
         headers = {"Content-Type": CONTENT_TYPES_OF_LISTS[file_input.spec.format]}
         upload = wire.WireUpload(url, headers, expires_at)
@@ -84,7 +86,7 @@ class FileHandlers:
         )
         return Response(status_code=200)
 
-    async def list_bad_rows(self, request: Request) -> Response:
+    async def ingest_errors(self, request: Request) -> Response:
         lines = await self.read.bad_rows(*caller_and_job(request), run_or_latest(request))
         return StreamingResponse(lines, media_type=NDJSON)
 

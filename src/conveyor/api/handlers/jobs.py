@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from conveyor import wire
 from conveyor.api import render
-from conveyor.api.auth import caller_of, scraper, who
+from conveyor.api.auth import caller_of, identity_of, scraping_identity_of
 from conveyor.api.handlers.common import (
     EVENT_STREAM,
     JSON,
@@ -22,7 +22,7 @@ from conveyor.api.handlers.common import (
     run_id,
     run_or_latest,
 )
-from conveyor.api.intake import LARGEST_FORM, read_body, take_call
+from conveyor.api.intake import LARGEST_SMALL_BODY, read_body, take_call
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.rerun import parse_statuses
@@ -58,11 +58,11 @@ class JobHandlers:
     progress: ProgressFeed
 
     async def submit_job(self, request: Request) -> Response:
-        call = await take_call(request, scraper(request), self.limits.inline_bytes)
+        call = await take_call(request, scraping_identity_of(request), self.limits.inline_bytes)
         return _answered(await self.submit.submit(call, render.submitted))
 
     async def add_tasks(self, request: Request) -> Response:
-        call = await take_call(request, who(request), self.limits.inline_bytes)
+        call = await take_call(request, identity_of(request), self.limits.inline_bytes)
 
         async def added(job: Job, run: Run, accepted: int) -> bytes:
             settled = (await self.read.tasks.counts([run.id]))[run.id]
@@ -72,7 +72,7 @@ class JobHandlers:
         return _answered(await self.additions.add(call, job_id(request), added))
 
     async def rerun_job(self, request: Request) -> Response:
-        call = await take_call(request, scraper(request), LARGEST_FORM)
+        call = await take_call(request, scraping_identity_of(request), LARGEST_SMALL_BODY)
         statuses = parse_statuses(request.query_params.get("status"))
         rerun = self.reruns.rerun(call, job_id(request), statuses, render.rerun_shown)
         return _answered(await rerun)
@@ -123,21 +123,23 @@ class JobHandlers:
         return Response(status_code=202)
 
     async def follow_run(self, request: Request) -> Response:
-        seen, key_id = request.headers.get("last-event-id"), who(request).key_id
+        seen, key_id = request.headers.get("last-event-id"), identity_of(request).key_id
         updates = await self.progress.listen(
             *caller_and_job(request), run_or_latest(request), seen=seen, key_id=key_id
         )
         return EventStream(updates)
 
     async def replace_schedule(self, request: Request) -> Response:
-        schedule = parse_schedule(await read_body(request, LARGEST_FORM))
+        schedule = parse_schedule(await read_body(request, LARGEST_SMALL_BODY))
         await self.schedules.replace(*caller_and_job(request), schedule)
         return await self.get_job(request)
 
     async def turn_schedule(self, request: Request) -> Response:
-        state = parse_turn(await read_body(request, LARGEST_FORM))
+        state = parse_turn(await read_body(request, LARGEST_SMALL_BODY))
         # Only a schedule that resumes will scrape, and so needs a gateway key.
-        known = who(request) if state is ScheduleState.PAUSED else scraper(request)
+        known = (
+            identity_of(request) if state is ScheduleState.PAUSED else scraping_identity_of(request)
+        )
         await self.schedules.set_state(
             known.caller,
             job_id(request),

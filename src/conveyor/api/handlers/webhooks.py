@@ -1,9 +1,7 @@
 """The handlers of webhooks, and of the keys that sign deliveries."""
 
 from dataclasses import dataclass
-from typing import TypeVar
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,14 +9,11 @@ from conveyor import wire
 from conveyor.api import render
 from conveyor.api.auth import caller_of
 from conveyor.api.handlers.common import caller_and_job, json_response, page
-from conveyor.api.intake import LARGEST_FORM, read_body
+from conveyor.api.intake import LARGEST_SMALL_BODY, read_body
 from conveyor.domain.ids import EventId
-from conveyor.domain.json_bodies import message_of, suggestion
+from conveyor.domain.json_bodies import decode_body
 from conveyor.domain.webhook import NewWebhook, WebhookSetting
-from conveyor.errors import InvalidArgument
 from conveyor.steps.webhooks import ManageWebhooks, RotateSigningKeys
-
-Body = TypeVar("Body", WebhookSetting, NewWebhook)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +26,7 @@ class WebhookHandlers:
         return json_response(render.webhook_shown(webhook))
 
     async def put_webhook(self, request: Request) -> Response:
-        asked = _decoded(await read_body(request, LARGEST_FORM), WebhookSetting)
+        asked = decode_body(await read_body(request, LARGEST_SMALL_BODY), WebhookSetting)
         webhook = await self.webhooks.put(
             *caller_and_job(request), asked.url, signature=asked.signature
         )
@@ -42,7 +37,7 @@ class WebhookHandlers:
         return Response(status_code=204)
 
     async def test_webhook(self, request: Request) -> Response:
-        asked = _decoded(await read_body(request, LARGEST_FORM), NewWebhook)
+        asked = decode_body(await read_body(request, LARGEST_SMALL_BODY), NewWebhook)
         event_id, delivery = await self.webhooks.test(
             caller_of(request), asked.url, signature=bool(asked.signature)
         )
@@ -72,12 +67,3 @@ class WebhookHandlers:
     async def give_up_rotation(self, request: Request) -> Response:
         await self.signing_keys.give_up(caller_of(request))
         return Response(status_code=204)
-
-
-def _decoded(raw: bytes, kind: type[Body]) -> Body:
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except msgspec.ValidationError as fault:
-        raise InvalidArgument(message_of(fault) + suggestion(str(fault), kind)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as odd:
-        raise InvalidArgument(f"The body is not valid JSON: {message_of(odd)}") from None

@@ -21,7 +21,7 @@ from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Change, Metadata, Removed
-from conveyor.ports.step_functions import Answer, RetryLater, StepFunctions, TaskClosed
+from conveyor.ports.step_functions import CallbackResult, RetryLater, StepFunctions, TaskClosed
 from conveyor.steps.deliver.sender import ids_of
 from conveyor.steps.shared.webhook_sender import WebhookSender
 
@@ -33,7 +33,7 @@ HEARTBEATS = 4  # further concurrent calls, so that many ends of runs do not del
 
 log = structlog.get_logger()
 
-Call = Callable[[str], Awaitable[Answer]]  # of Step Functions, with a token
+SendCallback = Callable[[str], Awaitable[CallbackResult]]  # of Step Functions, with a token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,13 +125,13 @@ class StepFunctionsChannel:
             return max(timedelta(seconds=event.every_seconds), HEARTBEAT_LEASE)
         return CALLBACK_LEASE
 
-    async def prepare(self, event: OutboxEvent) -> Call | None:
+    async def prepare(self, event: OutboxEvent) -> SendCallback | None:
         if event.channel is Channel.HEARTBEAT:
             run = await self.metadata.get(Run, event.run_id)
             return self.step_functions.heartbeat if run and run.is_live else None
         return partial(self._end, event)
 
-    async def send(self, event: OutboxEvent, prepared: Call) -> DeliveryResult:
+    async def send(self, event: OutboxEvent, prepared: SendCallback) -> DeliveryResult:
         context = step_functions.token_context(event.caller, event.run_id)
         try:
             token = self.encryption.decrypt(event.encrypted_token, context=context)
@@ -152,7 +152,11 @@ class StepFunctionsChannel:
                 return DeliveryResult()
 
     async def judge(
-        self, event: OutboxEvent, _prepared: Call, result: DeliveryResult, delivery: Delivery
+        self,
+        event: OutboxEvent,
+        _prepared: SendCallback,
+        result: DeliveryResult,
+        delivery: Delivery,
     ) -> Sequence[Change]:
         if result.is_closed:
             return await self._ended(life.dropped(event, delivery))
@@ -174,7 +178,7 @@ class StepFunctionsChannel:
         ended = isinstance(changes[0], OutboxEvent) and changes[0].due_at is None
         return [Removed(event)] if ended and await self._kept_run(event) is None else ()
 
-    async def _end(self, event: OutboxEvent, token: str) -> Answer:
+    async def _end(self, event: OutboxEvent, token: str) -> CallbackResult:
         if event.type is EventType.RUN_COMPLETED:
             return await self.step_functions.succeed(token, event.payload)
         failure = step_functions.failure_in(event.payload)

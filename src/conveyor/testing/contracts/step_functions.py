@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from conveyor.ports.step_functions import Answer, Sent, StepFunctions, TaskClosed
+from conveyor.ports.step_functions import CallbackResult, Sent, StepFunctions, TaskClosed
 
 ERROR = "RunStopped"
 CAUSE = msgspec.json.encode({"message": "so it is: \u00e9 \u2603 \"'"}).decode()
@@ -90,7 +90,7 @@ class StepFunctionsContract:
             assert bench.outcome(token) == {"output": {"number": number}}
 
 
-def _closed(bench: TokenBench, answer: Answer, token: str) -> None:
+def _closed(bench: TokenBench, answer: CallbackResult, token: str) -> None:
     assert not isinstance(answer, Sent)
     assert isinstance(answer, TaskClosed) or bench.calls_the_ended_invalid
     assert answer.why

@@ -1,6 +1,6 @@
 """Step Functions in memory, for tests."""
 
-from conveyor.ports.step_functions import Answer, Sent, TaskClosed
+from conveyor.ports.step_functions import CallbackResult, Sent, TaskClosed
 
 CLOSED = TaskClosed("TaskTimedOut")
 
@@ -11,19 +11,19 @@ class MemoryStepFunctions:
         self.outcomes: dict[str, dict[str, str]] = {}  # by token
         self.heartbeats: list[str] = []
 
-    async def succeed(self, token: str, output: str) -> Answer:
+    async def succeed(self, token: str, output: str) -> CallbackResult:
         return self._ended(token, {"output": output})
 
-    async def fail(self, token: str, *, error: str, cause: str) -> Answer:
+    async def fail(self, token: str, *, error: str, cause: str) -> CallbackResult:
         return self._ended(token, {"error": error, "cause": cause})
 
-    async def heartbeat(self, token: str) -> Answer:
+    async def heartbeat(self, token: str) -> CallbackResult:
         if token not in self.waiting:
             return CLOSED
         self.heartbeats.append(token)
         return Sent()
 
-    def _ended(self, token: str, outcome: dict[str, str]) -> Answer:
+    def _ended(self, token: str, outcome: dict[str, str]) -> CallbackResult:
         if token not in self.waiting:
             return CLOSED
         self.waiting.discard(token)

@@ -15,7 +15,7 @@ from conveyor.domain.outbox import KEPT_DELIVERIES, Channel, EventStatus, Outbox
 from conveyor.domain.run import PauseState
 from conveyor.domain.task import Task
 from conveyor.errors import Unavailable
-from conveyor.ports.step_functions import Answer, RetryLater, Sent, TaskClosed
+from conveyor.ports.step_functions import CallbackResult, RetryLater, Sent, TaskClosed
 from conveyor.steps.deliver.channels import CALLBACK_LEASE, CALLBACKS
 from conveyor.steps.shared.attempt import Result
 from tests.harness.memory_service import A_PAGE, CALLER, House, a_house, away, survives, until
@@ -54,26 +54,26 @@ async def _event(house: House, channel: Channel = Channel.STEP_FUNCTIONS) -> Out
 class Answering:
     """States whose answers a test gives."""
 
-    def __init__(self, answer: Callable[[str], Awaitable[Answer]]) -> None:
+    def __init__(self, answer: Callable[[str], Awaitable[CallbackResult]]) -> None:
         self.answer = answer
         self.asked: list[str] = []
 
-    async def succeed(self, token: str, output: str) -> Answer:
+    async def succeed(self, token: str, output: str) -> CallbackResult:
         return await self._asked(token)
 
-    async def fail(self, token: str, *, error: str, cause: str) -> Answer:
+    async def fail(self, token: str, *, error: str, cause: str) -> CallbackResult:
         return await self._asked(token)
 
-    async def heartbeat(self, token: str) -> Answer:
+    async def heartbeat(self, token: str) -> CallbackResult:
         return await self._asked(token)
 
-    async def _asked(self, token: str) -> Answer:
+    async def _asked(self, token: str) -> CallbackResult:
         self.asked.append(token)
         return await self.answer(token)
 
 
-def _always(house: House, answer: Answer) -> Answering:
-    async def say(_token: str) -> Answer:
+def _always(house: House, answer: CallbackResult) -> Answering:
+    async def say(_token: str) -> CallbackResult:
         return answer
 
     house.connect(states := Answering(say))
@@ -213,7 +213,7 @@ async def test_no_answer_in_time_is_trouble() -> None:
     house = a_house()
     await _ended(house)
 
-    async def never(_token: str) -> Answer:
+    async def never(_token: str) -> CallbackResult:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -336,7 +336,9 @@ async def test_what_a_deleted_run_owes_outlives_it_and_goes_when_it_is_sent(what
 
 
 @pytest.mark.parametrize("answer", [TaskClosed("TaskTimedOut"), AWAY])
-async def test_what_a_deleted_run_owes_goes_when_nobody_can_be_told_either(answer: Answer) -> None:
+async def test_what_a_deleted_run_owes_goes_when_nobody_can_be_told_either(
+    answer: CallbackResult,
+) -> None:
     house = a_house()
     job_id, _ = await _ended(house)
     await house.delete.job(CALLER, job_id)
@@ -490,7 +492,7 @@ async def test_slow_calls_hold_up_their_own_places_only() -> None:
     gate = asyncio.Event()
     slow = [f"slow-{n}" for n in range(5)]
 
-    async def say(token: str) -> Answer:
+    async def say(token: str) -> CallbackResult:
         if token in slow:
             await gate.wait()
         return Sent()
@@ -516,7 +518,7 @@ async def test_no_more_than_its_places_are_under_way_and_beats_have_their_own() 
     gate = asyncio.Event()
     most = CALLBACKS
 
-    async def say(token: str) -> Answer:
+    async def say(token: str) -> CallbackResult:
         if token != "beats":
             await gate.wait()
         return Sent()
