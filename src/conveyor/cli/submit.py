@@ -32,6 +32,18 @@ File = Annotated[
         "column; or - for standard input. `submit` also takes .gz and .zst.",
     ),
 ]
+ScraperParams = Annotated[
+    list[str] | None, typer.Option(help="A scraper parameter, name=value; repeatable.")
+]
+Labels = Annotated[
+    list[str] | None, typer.Option(help="A label of the job, key=value; repeatable.")
+]
+MaxInflight = Annotated[int | None, typer.Option(help="Tasks in flight at a time [100].")]
+MaxPerHost = Annotated[
+    int | None, typer.Option(help="Tasks in flight to one host at a time [no limit].")
+]
+Retries = Annotated[int | None, typer.Option(help="Retries of a task after its first attempt [3].")]
+ResultTtlDays = Annotated[int | None, typer.Option(help="Days for which results are kept [14].")]
 Again = Annotated[
     str | None,
     typer.Option(help="Repeating the command with the same key and list makes no new job."),
@@ -79,26 +91,14 @@ def submit(
     service: Endpoint,
     file: File,
     *,
-    param: Annotated[
-        list[str] | None, typer.Option(help="A scraper parameter, name=value; repeatable.")
-    ] = None,
+    param: ScraperParams = None,
     name: Annotated[str | None, typer.Option(help="A name for the job.")] = None,
     external_id: Annotated[str | None, typer.Option(help="Your own id for the job.")] = None,
-    metadata: Annotated[
-        list[str] | None, typer.Option(help="A label of the job, key=value; repeatable.")
-    ] = None,
-    max_inflight: Annotated[
-        int | None, typer.Option(help="Tasks in flight at a time [100].")
-    ] = None,
-    max_per_host: Annotated[
-        int | None, typer.Option(help="Tasks in flight to one host at a time [no limit].")
-    ] = None,
-    retries: Annotated[
-        int | None, typer.Option(help="Retries of a task after its first attempt [3].")
-    ] = None,
-    result_ttl_days: Annotated[
-        int | None, typer.Option(help="Days for which results are kept [14].")
-    ] = None,
+    metadata: Labels = None,
+    max_inflight: MaxInflight = None,
+    max_per_host: MaxPerHost = None,
+    retries: Retries = None,
+    result_ttl_days: ResultTtlDays = None,
     open_: Annotated[
         bool, typer.Option("--open", help="Keep the job open for `conveyor add`.")
     ] = False,

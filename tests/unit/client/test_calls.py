@@ -21,14 +21,11 @@ LEFT_OUT = {
 
 def test_every_field_of_a_submission_is_an_option_or_left_out_for_a_reason() -> None:
     fields = set(Submission.__struct_encode_fields__)
-    options = {"zenrows_params" if name == "params" else name for name in _own(JobOptions)}
+    own = JobOptions.__optional_keys__ - {"idempotency_key"}  # a header
+    options = {"zenrows_params" if name == "params" else name for name in own}
     assert not options & LEFT_OUT.keys()
     assert options | LEFT_OUT.keys() == fields - {"on_invalid"}  # of lists in files only
     assert "on_invalid" in FileJobOptions.__optional_keys__
-
-
-def _own(options: type[JobOptions]) -> set[str]:
-    return set(options.__optional_keys__) - {"idempotency_key"}  # a header
 
 
 def test_an_unknown_option_is_refused_at_run_time_too() -> None:
