@@ -174,7 +174,7 @@ def shown_total(run: Run, settled: Counts) -> int:
 
 
 def stats(run: Run, settled: Counts) -> Stats:
-    """A run's figures as the API, webhooks and Step Functions show them."""
+    """A run's figures as webhooks and Step Functions receive them: the API's `stats`."""
     figures = counts(run, settled)
     failed = figures.failed
     return Stats(

@@ -1,7 +1,7 @@
 """Complete: end a run whose tasks are all done, by one conditional write.
 
-Settle, ingest and close check after their own write whether it was the last one the run needed. A
-process that dies between the two is made up for by the sweeper.
+Settle, ingest, close and rerun check after their own write whether it was the last one that the run
+needed. If a process dies between the two, the sweeper makes the check.
 """
 
 from collections.abc import Callable
