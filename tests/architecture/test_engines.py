@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from conveyor.app.engines import KINDS, Engines, check_engines, open_engines, open_offline
+from conveyor.app.engines import SCHEMES, Engines, check_engines, open_engines, open_offline
 from conveyor.errors import RefusedToStart
 from conveyor.settings import Settings
 from tests.contracts.conftest import BLOBS, BODIES, COORDINATION, ENGINES
@@ -24,7 +24,7 @@ CONTRACTS: Mapping[str, Mapping[str, object]] = {
     "blobs": BLOBS,
     "coordination": COORDINATION,
 }
-ROWS = [(kind, scheme) for kind, schemes in KINDS.items() for scheme in schemes]
+ROWS = [(kind, scheme) for kind, schemes in SCHEMES.items() for scheme in schemes]
 every_row = pytest.mark.parametrize(("kind", "scheme"), ROWS)
 
 
@@ -33,8 +33,8 @@ def a_setting(kind: str, given: str, folder: Path | str = "data") -> Settings:
 
 
 def test_every_kind_is_a_port_and_a_setting_whose_default_is_in_the_table() -> None:
-    assert KINDS.keys() <= {field.name for field in fields(Engines)}
-    assert KINDS.keys() == CONTRACTS.keys()
+    assert SCHEMES.keys() <= {field.name for field in fields(Engines)}
+    assert SCHEMES.keys() == CONTRACTS.keys()
     check_engines(Settings())
 
 
@@ -45,7 +45,7 @@ async def test_every_scheme_opens(kind: str, scheme: str, tmp_path: Path) -> Non
     async with AsyncExitStack() as stack:
         engines = await open_engines(settings, stack)
         assert getattr(engines, kind) is not None
-    if KINDS[kind][scheme].is_offline:
+    if SCHEMES[kind][scheme].is_offline:
         async with open_offline(settings) as stores:
             assert getattr(stores, kind) is not None
 
@@ -68,7 +68,7 @@ def test_every_scheme_has_its_storage_chapter(kind: str, scheme: str) -> None:
     assert scheme == "memory" or re.search(rf"^\| `{scheme}:`", spec, re.MULTILINE)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SCHEMES)
 @pytest.mark.parametrize("given", ["", "nowhere:", "sqlite", "sqlite://here", "files:/tmp/x"])
 def test_a_refusal_says_what_must_hold_what_was_given_and_what_to_do(kind: str, given: str) -> None:
     with pytest.raises(RefusedToStart) as refused:
@@ -76,7 +76,7 @@ def test_a_refusal_says_what_must_hold_what_was_given_and_what_to_do(kind: str, 
     told = str(refused.value)
     assert told.startswith(f"settings: {kind} must be ")
     assert f"got {given!r}: " in told
-    assert all(f"{scheme}:" in told for scheme in KINDS[kind])
+    assert all(f"{scheme}:" in told for scheme in SCHEMES[kind])
 
 
 @pytest.mark.parametrize("role", ["api", "worker"])

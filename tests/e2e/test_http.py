@@ -147,7 +147,7 @@ def test_retries_and_failures_are_counted_by_their_reason(gateway: Program, tmp_
         urls = ("https://flaky.example/counted", "https://permanent.example/counted")
         ended(api, _submit(api, *urls))
         told = _metrics(program)
-    assert _happened(told, "conveyor_retries_total") == {'reason="gateway_error"': 1}
+    assert _happened(told, "conveyor_retries_total") == {'reason="blocked"': 1}
     settled = _happened(told, "conveyor_settled_total")
     assert settled == {
         'outcome="successful"': 1,

@@ -1,7 +1,7 @@
 """Engines: which implementations the service can open behind its ports.
 
-`KINDS` maps each kind of state to the URL schemes that its setting accepts, and each scheme to the
-function that opens it. A new engine is a row of that table; no other module of this package knows
+`SCHEMES` maps each kind of state to the URL schemes that its setting accepts, and each scheme to
+the function that opens it. A new engine is a row of that table; no other module of this package knows
 the schemes.
 """
 
@@ -244,7 +244,7 @@ COORDINATION: Mapping[str, Scheme[Coordination]] = {
     "memory": Scheme(open=_memory_coordination, is_offline=False)
 }
 # Kind of state (the name of its setting) -> URL scheme -> engine.
-KINDS: Mapping[str, Mapping[str, Scheme[Any]]] = {
+SCHEMES: Mapping[str, Mapping[str, Scheme[Any]]] = {
     "metadata": METADATA,
     "tasks": TASKS,
     "control_queue": CONTROL_QUEUE,
@@ -260,7 +260,7 @@ def check_engines(settings: Settings, *, sharing: str = "") -> None:
     `sharing` is the command of a role whose processes share every engine; an engine that belongs to
     one process is then refused too.
     """
-    for kind, schemes in KINDS.items():
+    for kind, schemes in SCHEMES.items():
         given: str = getattr(settings, kind)
         scheme, _, address = given.partition(":")
         shown = repr(without_secrets(given))

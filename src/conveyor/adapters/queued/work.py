@@ -79,7 +79,10 @@ class FinalReceipts:
 
 
 class QueuedWork:
-    """The queues must hide a received message for at most the length of a lease."""
+    """The queues must hide a received message for at most the length of a lease.
+
+    No engine of `app/engines.py` uses it yet; it is for engines with message queues.
+    """
 
     def __init__(self, claims: Claims, queues: Queues, *, clock: Clock, lease: timedelta) -> None:
         self._claims = claims

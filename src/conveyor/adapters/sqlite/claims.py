@@ -16,7 +16,10 @@ LISTED = f"SELECT {columns(NOT_LISTED)} FROM task WHERE run_no = ? AND idx = ?"
 
 
 class SqliteClaims:
-    """Claims as `SqliteWork` makes them, of tasks that the caller names."""
+    """Claims as `SqliteWork` makes them, of tasks that the caller names.
+
+    No engine of `app/engines.py` uses it yet; the contracts test it for engines with a queue.
+    """
 
     def __init__(self, database: Database, work: SqliteWork) -> None:
         self._database = database

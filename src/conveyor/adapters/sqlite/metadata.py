@@ -112,7 +112,7 @@ class Kind(Generic[AnyRow]):
             raise Stale(f"{self.table} {key} has changed since version {version}")
 
 
-KINDS: Mapping[type, Kind[Any]] = {
+TABLES: Mapping[type, Kind[Any]] = {
     kind.type: kind
     for kind in cast(
         "tuple[Kind[Any], ...]",
@@ -151,9 +151,9 @@ KINDS: Mapping[type, Kind[Any]] = {
         ),
     )
 }
-JOB: Kind[Job] = KINDS[Job]
-RUN: Kind[Run] = KINDS[Run]
-EVENT: Kind[OutboxEvent] = KINDS[OutboxEvent]
+JOB: Kind[Job] = TABLES[Job]
+RUN: Kind[Run] = TABLES[Run]
+EVENT: Kind[OutboxEvent] = TABLES[OutboxEvent]
 
 JOBS = """
 SELECT job.doc, run.doc FROM job LEFT JOIN run ON run.id = job.run_id
@@ -239,7 +239,7 @@ class SqliteMetadata:
     async def get(self, kind: type[AnyRecord], key: Key) -> AnyRecord | None:
         if kind is IdempotencyRecord:
             return cast("AnyRecord | None", self._idempotency_record(key))
-        stored = KINDS[kind]
+        stored = TABLES[kind]
         found = self._database.peek(
             lambda connection: connection.execute(stored.select, parts(key)).fetchone()
         )
@@ -248,7 +248,7 @@ class SqliteMetadata:
     async def page(
         self, kind: type[AnyRow], *, limit: int, after: Key | None = None
     ) -> Sequence[AnyRow]:
-        stored: Kind[AnyRow] = KINDS[kind]
+        stored: Kind[AnyRow] = TABLES[kind]
         start = ("",) * len(stored.key) if after is None else parts(after)
         return await self._listed(stored.decode, stored.page, (*start, limit))
 
@@ -291,7 +291,7 @@ class SqliteMetadata:
     async def of_run(
         self, kind: type[RowOfRun], run_id: RunId, *, limit: int, after: Key | None = None
     ) -> Sequence[RowOfRun]:
-        stored: Kind[RowOfRun] = KINDS[kind]
+        stored: Kind[RowOfRun] = TABLES[kind]
         query, first = OF_RUN[kind]
         start = first if after is None else parts(after)[-1]
         return await self._listed(stored.decode, query, (run_id, start, limit))
@@ -299,7 +299,7 @@ class SqliteMetadata:
     async def due(
         self, kind: type[DueRow], *, limit: int, channel: Channel | None = None
     ) -> Sequence[DueRow]:
-        stored: Kind[DueRow] = KINDS[kind]
+        stored: Kind[DueRow] = TABLES[kind]
         latest = stamp(self._clock.now())
         if kind is Job:
             return await self._listed(stored.decode, DUE_JOBS, (latest, limit))
@@ -357,11 +357,11 @@ class SqliteMetadata:
 def write(connection: apsw.Connection, change: Change, now: int) -> None:
     match change:
         case Removed(row):
-            KINDS[type(row)].remove(connection, change)
+            TABLES[type(row)].remove(connection, change)
         case IdempotencyRecord():
             _claim_key(connection, change, now)
-        case _ if type(change) in KINDS:
-            KINDS[type(change)].write(connection, change)
+        case _ if type(change) in TABLES:
+            TABLES[type(change)].write(connection, change)
         case _:
             raise TypeError(f"not a change: {change!r}")
 

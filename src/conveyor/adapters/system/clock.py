@@ -68,7 +68,7 @@ class SystemIds:
         self._clock = clock
         self._moment = 0
         self._chance = 0
-        self._lock = threading.Lock()  # large submissions are checked in a thread
+        self._lock = threading.Lock()  # an engine may call `new` in a thread
 
     def new(self) -> str:
         with self._lock:

@@ -24,7 +24,7 @@ from conveyor.adapters.sqlite.database import (
     open_database,
 )
 from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine
-from conveyor.adapters.sqlite.metadata import KINDS, Kind
+from conveyor.adapters.sqlite.metadata import TABLES, Kind
 from conveyor.adapters.sqlite.rows import within
 from conveyor.domain.batch import Batch
 from conveyor.domain.export import Export
@@ -552,7 +552,7 @@ async def test_messages_of_a_dead_process_are_due_when_the_folder_is_opened(tmp_
             await engine.control_queue.ack(received)
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.table)
+@pytest.mark.parametrize("kind", TABLES.values(), ids=lambda kind: kind.table)
 def test_rows_of_metadata_are_found_by_their_key(kind: Kind[Any]) -> None:
     for statement in (kind.select, kind.page, kind.update, kind.delete):
         [step] = _plan(statement)

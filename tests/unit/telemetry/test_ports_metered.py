@@ -156,7 +156,7 @@ class Whole:
 
 
 class NoCoroutine(Whole):
-    def get(self) -> Coroutine[Any, Any, int]:  # type: ignore[override]
+    def get(self) -> Coroutine[Any, Any, int]:
         return super().get()
 
 
