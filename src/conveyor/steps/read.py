@@ -108,13 +108,14 @@ class Read:
     ) -> tuple[list[JobView], str | None]:
         """A page of the caller's jobs, newest first, and the cursor of the next."""
         found = list[tuple[Job, Run | None]]()
-        while more := await self.metadata.jobs(
-            caller, limit=limit + 1 - len(found), before=before, status=status, kind=kind
+        # Only an empty page is the end: engines also bound the bytes of a page.
+        while len(found) <= limit and (
+            more := await self.metadata.jobs(
+                caller, limit=limit + 1 - len(found), before=before, status=status, kind=kind
+            )
         ):
             found += more
             before = more[-1][0].id
-            if len(found) > limit:
-                break
         page = found[:limit]
         settled = await self._fresh([run for _, run in page if run])
         views = [self._view(job, run, settled[run.id] if run else ZERO) for job, run in page]
@@ -124,7 +125,12 @@ class Read:
         self, caller: CallerId, job_id: JobId, *, limit: int, before: str | None
     ) -> tuple[list[RunView], str | None]:
         job = await own_job(self.metadata, caller, job_id)
-        found = await self.metadata.runs(job.id, limit=limit + 1, before=before)
+        found = list[Run]()
+        while len(found) <= limit and (
+            more := await self.metadata.runs(job.id, limit=limit + 1 - len(found), before=before)
+        ):
+            found += more
+            before = more[-1].id
         page = found[:limit]
         settled = await self._fresh(page)
         views = [RunView(run, settled[run.id], self.waiting(run.id)) for run in page]

@@ -109,11 +109,11 @@ class ManageWebhooks:
         """The webhook events of a job, newest first, and where the next page begins."""
         await own_job(self.metadata, caller, job_id)
         found: list[OutboxEvent] = []
-        while len(found) <= limit:
-            page = await self.metadata.events(job_id, limit=limit + 1, before=before)
+        # Only an empty page is the end: engines also bound the bytes of a page.
+        while len(found) <= limit and (
+            page := await self.metadata.events(job_id, limit=limit + 1, before=before)
+        ):
             found += [event for event in page if event.channel is Channel.WEBHOOK]
-            if len(page) <= limit:
-                break
             before = page[-1].id
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 

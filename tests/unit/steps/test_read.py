@@ -124,6 +124,28 @@ async def test_runs_are_paged_newest_first() -> None:
     assert end is None
 
 
+async def test_a_short_page_of_runs_is_not_the_end_of_the_list() -> None:
+    house, job_id, first = await _drained(1)
+    later = [
+        a_run(id=RunId(house.ids.new()), job_id=job_id, status=RunStatus.COMPLETED)
+        for _ in range(3)
+    ]
+    await house.metadata.commit(*later)
+    whole = house.metadata.runs
+
+    async def bounded(job_id: JobId, *, limit: int, before: str | None) -> object:
+        """Engines also bound the bytes of a page."""
+        return await whole(job_id, limit=min(limit, 1), before=before)
+
+    house.metadata.runs = bounded  # type: ignore[method-assign,assignment]
+    page, before = await house.read.runs(CALLER, job_id, limit=3, before=None)
+    rest, end = await house.read.runs(CALLER, job_id, limit=3, before=before)
+
+    assert [view.run.id for view in page] == [run.id for run in reversed(later)]
+    assert [view.run.id for view in rest] == [first]
+    assert end is None
+
+
 async def test_results_are_paged_in_order_each_once_also_when_filtered() -> None:
     house, job_id, run_id = await _drained(7)
 

@@ -190,6 +190,27 @@ async def test_deliveries_are_listed_newest_first_and_pages_join() -> None:
     assert seen == [name for number, name in reversed(list(enumerate(names))) if number % 4 != 1]
 
 
+async def test_a_short_page_of_events_is_not_the_end_of_the_list() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(1, webhook={"url": URL})
+    names = [EventId(house.ids.new()) for _ in range(7)]
+    for name in names:
+        await house.metadata.commit(an_event(id=name, job_id=job_id, run_id=RunId(run_id)))
+    whole = house.metadata.events
+
+    async def bounded(job_id: JobId, *, limit: int, before: str | None) -> object:
+        """Engines also bound the bytes of a page."""
+        return await whole(job_id, limit=min(limit, 2), before=before)
+
+    house.metadata.events = bounded  # type: ignore[method-assign,assignment]
+    page, before = await house.manage_webhooks.deliveries(CALLER, job_id, limit=5, before=None)
+    rest, end = await house.manage_webhooks.deliveries(CALLER, job_id, limit=5, before=before)
+
+    assert [event.id for event in page] == names[:1:-1]
+    assert [event.id for event in rest] == names[1::-1]
+    assert end is None
+
+
 async def test_an_event_can_be_sent_again_whatever_came_of_it() -> None:
     house = a_house()
     job_id, run_id = await house.submit(1, webhook={"url": URL})
