@@ -13,7 +13,7 @@ from conveyor.domain import run as life
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job
 from conveyor.domain.outbox import events_at_end
-from conveyor.domain.run import Run
+from conveyor.domain.run import Run, RunStatus
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata
@@ -38,7 +38,13 @@ class Complete:
         Of two concurrent calls one commits. The other finds its run stale, reads it again and sees
         that it has ended. The outbox events of the end are in the same commit.
         """
-        while (run := await self.metadata.get(Run, run_id)) and run.is_live:
+        while run := await self.metadata.get(Run, run_id):
+            if not run.is_live:
+                # An earlier call may have failed between its commit and the close below. Runs that
+                # ended in another way are closed by the step that ended them.
+                if run.status is RunStatus.COMPLETED:
+                    await self.work.close(run_id)
+                return False
             settled = (await self.tasks.counts([run_id]))[run_id]
             if not life.is_complete(run, settled):
                 return False

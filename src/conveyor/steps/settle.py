@@ -60,7 +60,7 @@ class Settle:
         """
         outcomes = await self._store_bodies(ended)
         await self._repeat(lambda again: self._record(ended, outcomes, again=again))
-        await self._repeat(lambda _: self._follow_up(ended, outcomes))
+        await self._repeat(lambda again: self._follow_up(ended, outcomes, again=again))
         await self._ack([attempt.task for attempt in ended])
         if any(isinstance(outcome, Interrupted) and outcome.storage_full for outcome in outcomes):
             return False
@@ -137,7 +137,7 @@ class Settle:
         await self._discard(dropped)
 
     async def _follow_up(
-        self, ended: Sequence[FinishedAttempt], outcomes: Sequence[Outcome]
+        self, ended: Sequence[FinishedAttempt], outcomes: Sequence[Outcome], *, again: bool
     ) -> None:
         """Fail the runs whose account is blocked, and complete those that are done."""
         blocked: dict[RunId, AccountBlocked] = {
@@ -149,7 +149,11 @@ class Settle:
             # The account is blocked for all runs of the key: each would lose a call to find out.
             for sibling in {run_id, *self.same_key(run_id)}:
                 await self._fail_run(sibling, why)
-        await self._check_all({attempt.task.run_id for attempt in ended})
+        run_ids = {attempt.task.run_id for attempt in ended}
+        await self._check_all(run_ids)
+        # An earlier try may have completed a run and failed before it woke the dispatcher.
+        for run_id in run_ids if again else ():
+            self.wake(run_id)
 
     async def _check_all(self, run_ids: Collection[RunId]) -> None:
         """Check runs for completion concurrently, so that their commits share a sync."""

@@ -110,6 +110,18 @@ async def test_a_completed_run_gives_out_no_more_work() -> None:
     assert await house.work.claim({run_id: 9}) == []
 
 
+async def test_a_close_that_failed_after_the_commit_is_made_up_for_by_the_next_check() -> None:
+    house, run_id = await _all_settled(1)
+    with away(house.trace, "work.close", Unavailable("away")), pytest.raises(Unavailable):
+        await house.complete.check(run_id)
+    assert (await house.run(run_id)).status is RunStatus.COMPLETED
+    house.trace.forget()
+
+    assert not await house.complete.check(run_id)
+
+    assert house.trace.of("work.close")
+
+
 async def _all_settled(count: int) -> tuple[House, RunId]:
     """A run whose tasks are settled and whose completion nobody has checked."""
     house = a_house()

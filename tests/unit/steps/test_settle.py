@@ -191,6 +191,19 @@ async def test_failing_a_run_whose_work_cannot_be_closed_is_repeated_until_it_is
     assert await house.work.claim({_run_of(job): 9}) == []
 
 
+async def test_a_completed_run_whose_work_could_not_be_closed_is_closed_and_woken_all_the_same() -> (
+    None
+):
+    house, job, [task] = await _claimed(1)
+    house.woken.clear()
+    house.trace.before("work.close", 1, _be_away)
+
+    await _settle(house, job, (task, PAGE))
+
+    assert len(house.trace.of("work.close")) == 2
+    assert house.woken == [task.run_id]
+
+
 @pytest.mark.parametrize("error", [StorageFull("no room"), Unavailable("away")], ids=repr)
 @pytest.mark.parametrize("moment", ["before", "after"])
 async def test_pages_there_is_no_room_for_go_back_uncharged_and_leave_nothing(
