@@ -348,7 +348,10 @@ def _dispatch(
             first_delay=settings.retry_first_delay, longest_delay=settings.retry_longest_delay
         ),
         config=DispatchConfig(
-            concurrency=settings.concurrency, renewal=settings.renewal, grace=settings.grace
+            concurrency=settings.concurrency,
+            renewal=settings.renewal,
+            lease=settings.lease,
+            grace=settings.grace,
         ),
     )
     return settle, dispatcher

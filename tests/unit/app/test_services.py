@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from typing import NoReturn
 
 import httpx
@@ -119,7 +120,8 @@ async def test_a_service_with_an_engine_that_does_not_answer_is_not_ready(
     settings = Settings(data=str(tmp_path), durability="process")
     async with AsyncExitStack() as stack:
         engines = await open_engines(settings, stack)
-        service = build_service(settings, replace(engines, **{port: _Away()}))
+        away: dict[str, Any] = {port: _Away()}
+        service = build_service(settings, replace(engines, **away))
         transport = httpx.ASGITransport(app=service.app)
         client = httpx.AsyncClient(transport=transport, base_url="http://service")
         api = await stack.enter_async_context(client)

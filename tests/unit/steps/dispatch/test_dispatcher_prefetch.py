@@ -174,7 +174,7 @@ async def test_a_claim_lost_as_its_page_begins_leaves_nothing_behind() -> None:
     _, gateway, dispatcher, run_id = await _house(quick(prefetch=HORIZON))
     async with running(dispatcher):
         run = await _going(dispatcher, gateway, run_id)
-        one = run.prefetch.tasks.popleft()
+        one = run.take_prefetched()
         run.idle_permits += await dispatcher.permits.coordination.reserve(run.job.id, want=1, cap=9)
         dispatcher.fetcher.start_call(one)
         dispatcher.fetcher.drop_lost(Held(run_id, one.task.id, one.task.claim_no))
@@ -203,16 +203,20 @@ async def test_a_short_run_is_not_kept_waiting_by_a_long_one_of_its_caller() -> 
     assert started[begun:].count(long) < 400  # half a second's worth
 
 
-async def test_one_place_in_five_is_kept_from_a_caller_whatever_it_has_claimed_ahead() -> None:
+@pytest.mark.parametrize("runs", [1, 4])
+async def test_one_place_in_five_is_kept_from_a_caller_whatever_it_has_claimed_ahead(
+    runs: int,
+) -> None:
     house, held = a_house(limits=Limits()), list[int]()
 
     async def attempt(_: Task, __: Assignment) -> Result:
-        run = dispatcher.runs[run_id]
-        held.append(run.unsettled - len(run.prefetch.tasks))
+        served = dispatcher.runs.values()
+        held.append(sum(run.unsettled - len(run.prefetch.tasks) for run in served))
         await asyncio.sleep(MOMENT.total_seconds())
         return replace(A_PAGE, limit=1000)
 
-    _, run_id = await house.submit(2000, max_inflight=500)
+    for _ in range(runs):
+        await house.submit(2000, max_inflight=500)
     dispatcher = a_dispatcher(house, attempt, quick(prefetch=HORIZON, concurrency=50))
     dispatcher.settle = _lingering(dispatcher.settle)
     async with running(dispatcher):
