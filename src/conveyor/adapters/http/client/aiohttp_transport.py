@@ -304,6 +304,8 @@ class CheckedProtocol(ResponseHandler):
     def abort(self) -> None:
         self._fail_body()  # aiohttp would forget its reader
         super().abort()
+        # uvloop does not call `connection_lost` if connecting was cancelled.
+        self._owner.closed(self)
 
     @property
     def _size(self) -> int:
