@@ -135,12 +135,15 @@ class Dispatcher:
         return self.discovery.refused(run) or self.health.waiting() or self.storage.waiting()
 
     async def round(self) -> None:
-        """Claim what is due, fetch all of it, renew the leases and settle, without the loops."""
+        """Claim what is due, fetch all of it, renew the leases and settle, without the loops.
+
+        For tests that need each step at a known moment; `run` is what a worker uses.
+        """
         await self.fetch_round()
         await self.settle_finished()
 
     async def fetch_round(self) -> None:
-        """The first half of a round: everything is fetched, and nothing settled."""
+        """The first half of `round`, for tests of a crash before settling."""
         await self.discovery.refresh()
         async with asyncio.TaskGroup() as group:
             await self._claim_round(group)
