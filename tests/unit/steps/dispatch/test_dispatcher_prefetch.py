@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from conveyor.domain.concurrency import ConcurrencyLimiter
-from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.domain.run import PauseState
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import Interrupted, Task, TaskStatus
@@ -23,6 +23,7 @@ from conveyor.steps.dispatch.active_run import ActiveRun
 from conveyor.steps.dispatch.config import DispatchConfig
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.shared.attempt import Assignment, FinishedAttempt, Result
+from conveyor.testing.factories import a_task
 from tests.harness.dispatchers import a_dispatcher, quick, running
 from tests.harness.memory_service import (
     A_PAGE,
@@ -336,3 +337,20 @@ async def test_runs_of_one_key_take_turns_though_one_has_claimed_ahead() -> None
         await until(lambda: sum(task.run_id == short for task in gateway.started) == 10)
     ours = sum(task.run_id == long for task in gateway.started[begun:])
     assert ours < 60  # of 390, as many as the other's but for what was under way
+
+
+async def test_the_reserve_is_that_of_a_caller_however_many_runs_it_has() -> None:
+    house = a_house(limits=Limits())
+    for _ in range(4):
+        await house.submit(1)
+    dispatcher = a_dispatcher(house, ScriptedAttempts().attempt, quick(concurrency=500))
+    await dispatcher.discovery.refresh()
+    fetcher, group = dispatcher.fetcher, asyncio.TaskGroup()
+    runs, now = list(dispatcher.runs.values()), dispatcher.clock.monotonic()
+    for number in range(400):
+        run = runs[number % 4]
+        assert fetcher._has_place(run, now)
+        task = a_task(id=TaskId(f"{number}"), run_id=run.id)
+        fetcher.inflight[run.id, task.id] = run.accept(task, group)
+
+    assert not any(fetcher._has_place(run, now) for run in runs)
