@@ -188,7 +188,9 @@ def timed(
     example a plain function that returns a coroutine: its calls would be missing from the metrics.
     """
     for method, promised in inspect.getmembers(protocol, inspect.isfunction):
-        if _waits(promised) and not _is_timed(getattr(port, method)):
+        # Proxies that make their methods on request are not judged: their class has none.
+        declared = getattr(type(port), method, None)
+        if declared and _waits(promised) and not _is_timed(declared):
             raise TypeError(
                 f"{type(port).__name__}.{method} must be a coroutine function or an asynchronous "
                 "generator, so that its calls can be timed"
