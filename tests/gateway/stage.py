@@ -79,12 +79,13 @@ async def playing(play: Play, safety: ssl.SSLContext | None = None) -> AsyncIter
             pass
         finally:
             stage.over += 1
-            writer.close()
 
     def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(line(reader, writer))
         plays.add(task)
         task.add_done_callback(plays.discard)
+        # Not in `line`: a task that is cancelled before its first step runs no `finally`.
+        task.add_done_callback(lambda _: writer.close())
 
     server = await asyncio.start_server(begin, "127.0.0.1", 0, ssl=safety)
     port = server.sockets[0].getsockname()[1]
