@@ -19,7 +19,7 @@ from tests.crash.questions import Forker
 T = TypeVar("T", str, tuple[str, str])
 STEPS = Path(next(iter(steps.__path__)))
 
-ONLY_READ = "nothing is written on the way there or after it: whoever asked asks again"
+ONLY_READ = "nothing is written before or after it: the caller asks again"
 TIMER = "only a timer of 20 seconds calls it, and an extension lost is a lease that lapses"
 FOR_PEOPLE = "it says when a key was last used, to people; the next use says it again"
 FOR_THE_RECORD = "only an attempt is put on record after it; the event is owed and sent either way"
@@ -41,6 +41,7 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("auth.py", "metadata.commit"): FOR_PEOPLE,
     ("auth.py", "metadata.get(ApiKey)"): ONLY_READ,
     ("control.py", "control_queue.extend"): TIMER,
+    ("discovery.py", "metadata.get(Job)"): ONLY_READ,
     ("doctor.py", "blobs.length"): ONLY_READ,
     ("doctor.py", "control_queue.dead_letters"): ONLY_READ,
     ("doctor.py", "metadata.get(Batch)"): ONLY_READ,

@@ -72,6 +72,21 @@ def test_a_bad_status_list_is_refused(api: httpx.Client, status: str) -> None:
     assert len(api.get(f"/jobs/{job_id}/runs").json()["runs"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("query", "body"), [("", b'{"status": "failed"}'), ("", b"["), ("?stats=failed", b"")]
+)
+def test_a_rerun_whose_statuses_would_be_ignored_is_refused(
+    api: httpx.Client, query: str, body: bytes
+) -> None:
+    job_id = _submit(api, "https://ok.example/1")
+    ended(api, job_id)
+
+    problem_of(api.post(f"/jobs/{job_id}/rerun{query}", content=body), 400, "invalid_argument")
+
+    assert len(api.get(f"/jobs/{job_id}/runs").json()["runs"]) == 1
+    assert api.post(f"/jobs/{job_id}/rerun", content=b"{}").status_code == 201
+
+
 def test_a_repeated_rerun_is_answered_to_the_byte(api: httpx.Client) -> None:
     job_id = _submit(api, "https://ok.example/1")
     ended(api, job_id)

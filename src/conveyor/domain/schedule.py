@@ -108,7 +108,7 @@ UNITS = {
 }
 CHOICES: dict[str, type[StrEnum]] = {
     "unit": RateUnit,
-    "days": Weekday,
+    "weekly.days": Weekday,
     "schedule_state": ScheduleState,
 }
 WEEKDAYS = tuple(Weekday)  # as `date.weekday` counts them
@@ -232,7 +232,8 @@ def _decoded(raw: bytes, kind: type[Decoded], fault: Fault) -> Decoded:
 
 
 def _choices(path: str) -> str:
-    kind = CHOICES.get(path.rpartition(".")[2].partition("[")[0])
+    names = path.partition("[")[0].split(".")
+    kind = CHOICES.get(names[-1]) or CHOICES.get(".".join(names[-2:]))
     return f"; it must be one of {', '.join(kind)}" if kind else ""
 
 

@@ -25,6 +25,7 @@ from conveyor.api.handlers.common import (
 from conveyor.api.intake import LARGEST_SMALL_BODY, read_body, take_call
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.json_bodies import LONGEST_SHOWN
 from conveyor.domain.rerun import parse_statuses
 from conveyor.domain.run import PauseState, Run
 from conveyor.domain.schedule import ScheduleState, parse_schedule, parse_turn
@@ -73,6 +74,7 @@ class JobHandlers:
 
     async def rerun_job(self, request: Request) -> Response:
         call = await take_call(request, scraping_identity_of(request), LARGEST_SMALL_BODY)
+        _check_rerun(request, call.raw)
         statuses = parse_statuses(request.query_params.get("status"))
         rerun = self.reruns.rerun(call, job_id(request), statuses, render.rerun_shown)
         return _answered(await rerun)
@@ -193,6 +195,19 @@ class EventStream(Response):
 async def _until_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         continue
+
+
+def _check_rerun(request: Request, body: bytes) -> None:
+    """Refuse what would be ignored: a `status` in the wrong place repeats, and pays for, all tasks."""
+    unknown = request.query_params.keys() - {"status"}
+    if unknown:
+        raise InvalidArgument(
+            f"A rerun takes the query parameter `status` alone, got `{min(unknown)[:LONGEST_SHOWN]}`"
+        )
+    if body.strip() not in {b"", b"{}", b"null"}:  # some clients always send a body
+        raise InvalidArgument(
+            "A rerun must have no body: give statuses in the query, as in `?status=failed`"
+        )
 
 
 def _answered(answer: Answer) -> Response:
