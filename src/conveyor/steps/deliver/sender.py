@@ -160,11 +160,12 @@ class ChannelSender(Generic[Prepared]):
         """Lease events that have a place, and send those that no other sender has leased."""
         now = self.clock.now()
         leases = [
-            (origin, life.lease(event, now + self.channel.lease(event))) for origin, event in begun
+            (origin, life.postponed(event, now + self.channel.lease(event)))
+            for origin, event in begun
         ]
         ours: list[tuple[str, OutboxEvent]] = []
         try:
-            ours = await self._lease(leases)
+            ours = await self._postpone(leases)
         finally:
             kept = {event.id for _, event in ours}
             for origin, event in begun:
@@ -176,9 +177,10 @@ class ChannelSender(Generic[Prepared]):
     async def _let_wait(self, waiting: Sequence[tuple[str, OutboxEvent]]) -> None:
         now = self.clock.now()
         delayed = [
-            (origin, life.lease(event, now + self.queue.delay(origin))) for origin, event in waiting
+            (origin, life.postponed(event, now + self.queue.delay(origin)))
+            for origin, event in waiting
         ]
-        for origin, event in await self._lease(delayed):
+        for origin, event in await self._postpone(delayed):
             self.queue.add(origin, event)
 
     async def _start_waiting(self, group: asyncio.TaskGroup) -> None:
@@ -192,7 +194,7 @@ class ChannelSender(Generic[Prepared]):
         except Exception:
             log.exception("step.bug", step="deliver")
 
-    async def _lease(
+    async def _postpone(
         self, changed: Sequence[tuple[str, OutboxEvent]]
     ) -> list[tuple[str, OutboxEvent]]:
         """Write events in one commit or, if another sender has changed one, each in its own.

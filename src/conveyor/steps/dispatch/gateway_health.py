@@ -36,8 +36,7 @@ from conveyor.steps.shared.attempt import Fetched, Result
 
 CHECK_EVERY = timedelta(milliseconds=250)  # while results are held or the breaker is open
 OVERLAP = 0.2  # seconds: a success at the moment of a failure may have been sent before it
-# Until a task is due again whose call the gateway failed, unless it asks for a longer wait.
-RETRY_WAIT = timedelta(seconds=1)
+RETRY_WAIT = timedelta(seconds=1)  # until a task is due again whose call the gateway failed
 REMINDER = 60.0  # seconds between log lines while the breaker is open
 
 DETAILS = {
@@ -267,4 +266,4 @@ def signal_of(result: Result) -> HealthSignal:
 
 
 def _handed_back(result: Refused) -> Interrupted:
-    return Interrupted(max(RETRY_WAIT, result.wait), result.spend)
+    return Interrupted(RETRY_WAIT, result.spend)
