@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from conveyor.steps.control import ControlWorker
 from tests.simulation import calls
 from tests.simulation.book import KnownJob, KnownRun
 from tests.simulation.callers import CALLERS, Callers
@@ -311,7 +312,12 @@ class Machine(RuleBasedStateMachine):
         return self._jobs_of([one.task.run_id for one in claimed])
 
     async def _control(self, times: int) -> Sequence[KnownJob]:
-        while times and await self.world.service.steps.control_worker.step():
+        worker = self.world.service.steps.control_worker
+        if self.callers.meanwhile:
+            # As another process does it: this one may be in the middle of its receive, of which it
+            # makes one at a time.
+            worker = ControlWorker(worker.control_queue, worker.handlers, self.world.clock)
+        while times and await worker.step():
             times -= 1
         return self.callers.jobs[-1:]
 
