@@ -121,7 +121,7 @@ class Service:
             bodies=bodies,
             clock=self.clock,
             ids=complete.ids,
-            check=complete.check,
+            check_completion=complete.check,
             wake_sender=complete.wake_sender,
             wake=lambda run_id: self.dispatcher.wake(run_id),  # noqa: PLW0108 - there is none yet
         )

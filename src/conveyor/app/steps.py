@@ -214,7 +214,7 @@ def _shared(
         ingest=Ingest(
             **_task_rows(engines),
             **wakes,
-            check=complete.check,
+            check_completion=complete.check,
             blobs=engines.blobs,
             limits=settings.limits,
             sizes=sizes,
@@ -243,14 +243,8 @@ def _job_calls(
 
     engines, dispatcher, sizes = shared.engines, shared.dispatcher, shared.ingest.sizes
     rows, work, encryption = _rows(engines), engines.work, engines.encryption
-    check, slices = shared.ingest.check, LoopSlices(clock=engines.clock)
-    keys = KeyCheck(
-        gateway=engines.gateway,
-        keys=dispatcher.refused_keys,
-        encryption=encryption,
-        clock=engines.clock,
-        reopen=dispatcher.discovery.reopen,
-    )
+    check, slices = shared.ingest.check_completion, LoopSlices(clock=engines.clock)
+    keys = _key_check(engines, dispatcher)
     call: _TaskCall = {
         **rows,
         "blobs": engines.blobs,
@@ -276,14 +270,26 @@ def _job_calls(
         tasks=engines.tasks,
         work=work,
         encryption=encryption,
-        check=check,
+        check_completion=check,
         wake=dispatcher.wake,
         check_key=keys.check,
         sizes=sizes,
     )
     add_tasks = AddTasks(**call, slices=slices, ingest=shared.ingest.run, check_key=keys.check_job)
-    lifecycle = Lifecycle(**rows, **shared.wakes, work=work, check=check, check_key=keys.check_job)
+    lifecycle = Lifecycle(
+        **rows, **shared.wakes, work=work, check_completion=check, check_key=keys.check_job
+    )
     return submit, add_tasks, rerun, lifecycle
+
+
+def _key_check(engines: Engines, dispatcher: Dispatcher) -> KeyCheck:
+    return KeyCheck(
+        gateway=engines.gateway,
+        keys=dispatcher.refused_keys,
+        encryption=engines.encryption,
+        clock=engines.clock,
+        reopen=dispatcher.discovery.reopen,
+    )
 
 
 def _read(engines: Engines, dispatcher: Dispatcher, metrics: Metrics) -> Read:
@@ -329,7 +335,7 @@ def _dispatch(
     settle = Settle(
         **_task_rows(engines),
         bodies=engines.bodies,
-        check=complete.check,
+        check_completion=complete.check,
         wake_sender=complete.wake_sender,
         # The dispatcher calls `settle`, and `settle` wakes the dispatcher, which is built below.
         wake=lambda run_id: dispatcher.wake(run_id),  # noqa: PLW0108 - not built yet
@@ -348,7 +354,10 @@ def _dispatch(
             first_delay=settings.retry_first_delay, longest_delay=settings.retry_longest_delay
         ),
         config=DispatchConfig(
-            concurrency=settings.concurrency, renewal=settings.renewal, grace=settings.grace
+            concurrency=settings.concurrency,
+            renewal=settings.renewal,
+            lease=settings.lease,
+            grace=settings.grace,
         ),
     )
     return settle, dispatcher

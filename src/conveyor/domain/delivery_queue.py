@@ -1,4 +1,6 @@
-"""The delivery queue: which webhook deliveries may start now, and which wait for their receiver.
+"""The delivery queue: which deliveries may start now, and which wait for their receiver.
+
+Webhooks use it with many receivers. Step Functions use it with one, and without lines in memory.
 
 A process sends `places` deliveries at a time: at most `per_origin` to one receiver (a host and
 port), and at most `per_caller` for one caller. So neither a slow receiver nor a caller with many

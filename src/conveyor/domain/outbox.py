@@ -190,19 +190,19 @@ def _webhook_payload(event_id: EventId, job: Job, run: Run, settled: Counts) -> 
 # The state machine.
 
 
-def postponed(event: OutboxEvent, until: datetime) -> OutboxEvent:
-    """Not due before `until`: leased to a sender, or waiting for its turn. Nothing was sent."""
+def lease(event: OutboxEvent, until: datetime) -> OutboxEvent:
+    """Not due before `until`: a sender has the event, to send it or to let it wait in its queue."""
     return _still_owed(event, due_at=until)
 
 
-def retried(event: OutboxEvent, delivery: Delivery, due_at: datetime) -> OutboxEvent:
+def schedule_retry(event: OutboxEvent, delivery: Delivery, due_at: datetime) -> OutboxEvent:
     """The delivery failed: send the event again."""
     deliveries = _with(event, delivery)
     return _still_owed(event, deliveries=deliveries, due_at=due_at, tries=event.tries + 1)
 
 
 def repeated(event: OutboxEvent, delivery: Delivery, due_at: datetime) -> OutboxEvent:
-    """A heartbeat was delivered: the next one is due."""
+    """Due once more, with all retries ahead: the next heartbeat, or a webhook that was replaced."""
     return _still_owed(event, deliveries=_with(event, delivery), due_at=due_at, tries=0)
 
 

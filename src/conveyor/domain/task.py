@@ -181,14 +181,17 @@ class Throttled(msgspec.Struct, frozen=True):
 
 
 class Interrupted(msgspec.Struct, frozen=True):
-    """The worker had to stop, or could not store the result: not an attempt, but maybe paid for.
+    """The call says nothing about the page: it is not an attempt, but may have been paid for.
 
-    With `storage_full` the page could not be stored, so the next ones would be lost as well.
+    The causes: the worker stops, the claim was lost, the run was paused or has ended, the breaker
+    is open or its gateway failed the call, the gateway postpones the call, the account was paid
+    since it was refused, or the page could not be stored (`not_stored`). In the last case the next
+    pages would be lost as well.
     """
 
     wait: timedelta = timedelta()
     spend: Spend = NOTHING
-    storage_full: bool = False
+    not_stored: bool = False
 
 
 class AccountBlocked(msgspec.Struct, frozen=True):

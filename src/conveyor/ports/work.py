@@ -24,6 +24,8 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 class Work(Protocol):
     """Claims of tasks. `claim`, `renew`, `settle` and `release` of `domain/task.py` define them.
 
+    Adapters may implement these rules in SQL: the contract tests compare them with the domain.
+
     A run is open from its first row until it is closed. The engine is opened with the length of a
     lease. A claim number fences its task: only the latest claim can renew or settle it.
 
@@ -81,6 +83,9 @@ class Work(Protocol):
 
     async def ack(self, final: Sequence[Held]) -> None:
         """Delete the messages of final tasks, after their runs were checked for completion.
+
+        The caller passes all claims that it settled. Those whose tasks are not final are ignored:
+        the message of a task that is due again must stay.
 
         This must come last. If a worker dies before it, the message is delivered again, and the
         worker that receives it makes the check. An engine whose rows are its queue does nothing.

@@ -73,7 +73,7 @@ class Ingest:
     clock: Clock
     ids: Ids
     limits: Limits
-    check: Callable[[RunId], Awaitable[bool]]
+    check_completion: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]  # the dispatcher: a run has new rows
     wake_sender: Callable[[], None]  # events were put in the outbox
     sizes: Sizes = DEFAULT_SIZES
@@ -102,7 +102,7 @@ class Ingest:
                 raise
             return None  # another writer has finished, and removed the list
         # For a finished batch too: its writer may have died before this check.
-        await self.check(run_id)
+        await self.check_completion(run_id)
         return None
 
     async def progress(self, run_id: RunId, first: int, version: int) -> tuple[bool, Batch | None]:

@@ -30,7 +30,7 @@ class Lifecycle:
     work: Work
     clock: Clock
     ids: Ids
-    check: Callable[[RunId], Awaitable[bool]]
+    check_completion: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
     wake_sender: Callable[[], None]  # events were put in the outbox
     check_key: CheckJob = any_job
@@ -48,7 +48,7 @@ class Lifecycle:
                 except Stale:
                     continue
             if run:
-                await self.check(run.id)
+                await self.check_completion(run.id)
             return
 
     async def stop(self, caller: CallerId, job_id: JobId) -> Run:
@@ -72,6 +72,8 @@ class Lifecycle:
             if events:
                 self.wake_sender()
             log.info("run.stopped", job_id=run.job_id, run_id=run.id)
+            # The next pass reads the run as stopped and closes its work. A call that is repeated
+            # after a failed close begins there.
 
     async def set_pause(self, caller: CallerId, job_id: JobId, state: PauseState) -> Run:
         """Pause or resume the live run of a job. A run already in `state` is left unchanged.
@@ -93,6 +95,8 @@ class Lifecycle:
             except Stale:
                 continue
             log.info("run.turned", job_id=run.job_id, run_id=run.id, pause_state=state)
+            # The next pass reads the run in its new state and wakes the dispatcher, as a call does
+            # that is repeated.
 
     async def _close_both(self, job: Job, run: Run | None) -> None:
         now = self.clock.now()

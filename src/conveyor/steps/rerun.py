@@ -96,7 +96,7 @@ class RerunJob:
     clock: Clock
     ids: Ids
     limits: Limits
-    check: Callable[[RunId], Awaitable[bool]]
+    check_completion: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
     quota: Check = unlimited
     check_key: CheckKey = any_key
@@ -262,7 +262,7 @@ class RerunJob:
         with suppress(Unavailable):  # the run is stored: the sweeper does the rest
             for batch in batches:
                 await self.control_queue.send(ingest_message(batch, call.caller))
-            await self.check(run.id)
+            await self.check_completion(run.id)
         self.wake(run.id)
         return answer
 

@@ -120,7 +120,7 @@ class Scrape:
     def _judge(self, task: Task, request: PageRequest, refusal: Refusal) -> Outcome:
         """The outcome of a refused attempt, as the gateway classified it."""
         if refusal.storage_full:
-            return Interrupted(STORAGE_FULL_WAIT, refusal.spend, storage_full=True)
+            return Interrupted(STORAGE_FULL_WAIT, refusal.spend, not_stored=True)
         rule = refusal.ruling
         if rule.handling is Handling.POSTPONE:
             log.debug("gateway.postponed", code=refusal.code, **_ids(task, request, refusal))
@@ -135,6 +135,8 @@ class Scrape:
             case _:
                 retryable = rule.handling is Handling.RETRY
                 wait = refusal.retry_after or timedelta()
+                # By its signal `GatewayHealth.observe` may hold this result for up to 5 s before it
+                # is settled, or hand the task back uncharged.
                 return Refused(
                     refusal.problem, rule.reason, retryable, refusal.spend, wait, refusal.signal
                 )

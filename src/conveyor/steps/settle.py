@@ -45,7 +45,7 @@ class Settle:
     bodies: Bodies
     clock: Clock
     ids: Ids
-    check: Callable[[RunId], Awaitable[bool]]
+    check_completion: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
     wake_sender: Callable[[], None]  # events were put in the outbox
     same_key: Callable[[RunId], Collection[RunId]] = lambda _: ()  # live runs of the same API key
@@ -54,7 +54,8 @@ class Settle:
     async def settle(self, ended: Sequence[FinishedAttempt]) -> bool | None:
         """Settle finished attempts; repeat the writes while an engine is unavailable.
 
-        The dispatcher renews the leases meanwhile. If one lapses all the same, what is written for
+        A `Refused` may arrive up to 5 s after its call ended: `GatewayHealth` holds results that may
+        be the gateway's fault. The dispatcher renews the leases meanwhile. If one lapses all the same, what is written for
         its claim has no effect. Returns whether all pages could be stored; None when there was no
         page.
         """
@@ -62,7 +63,7 @@ class Settle:
         await self._repeat(lambda again: self._record(ended, outcomes, again=again))
         await self._repeat(lambda again: self._follow_up(ended, outcomes, again=again))
         await self._ack([attempt.task for attempt in ended])
-        if any(isinstance(outcome, Interrupted) and outcome.storage_full for outcome in outcomes):
+        if any(isinstance(outcome, Interrupted) and outcome.not_stored for outcome in outcomes):
             return False
         return True if any(isinstance(outcome, Scraped) for outcome in outcomes) else None
 
@@ -169,7 +170,7 @@ class Settle:
 
     async def _check(self, run_id: RunId) -> Unavailable | None:
         try:
-            if await self.check(run_id):
+            if await self.check_completion(run_id):
                 self.wake(run_id)
         except Unavailable as error:
             return error
@@ -212,7 +213,7 @@ def _name(ended: FinishedAttempt) -> BodyName:
 def _outcome(page: Fetched, kept: Kept | None) -> Outcome:
     """The outcome of a fetched page; `kept` is None if its body could not be stored."""
     if kept is None:
-        return Interrupted(STORAGE_FULL_WAIT, page.spend, storage_full=True)
+        return Interrupted(STORAGE_FULL_WAIT, page.spend, not_stored=True)
     body = StoredBody(
         locator=kept.locator,
         length=kept.length,

@@ -308,6 +308,7 @@ class SubmitJob:
             updated_at=job.created_at,
             total=count,
             next_index=count,
+            # A large list has no rows yet: the run would be complete at once. Its ingest sets this.
             last_batch_received=closed and not large,
             ingest_status=IngestStatus.PENDING if large else None,
         )

@@ -230,7 +230,7 @@ async def test_tasks_that_wait_part_ways() -> None:
 async def test_a_page_that_finds_no_room_to_spool_is_no_attempt_and_its_cost_counts() -> None:
     refusal = gateway_refusal(503, "storage_full", problem="{}", spend=SPEND, storage_full=True)
     result, _ = await _attempt(refusal)
-    assert result == Interrupted(STORAGE_FULL_WAIT, SPEND, storage_full=True)
+    assert result == Interrupted(STORAGE_FULL_WAIT, SPEND, not_stored=True)
 
 
 async def _attempt(

@@ -225,7 +225,7 @@ async def test_pages_there_is_no_room_for_go_back_uncharged_and_leave_nothing(
 
 async def test_what_a_page_cost_that_found_no_room_counts_and_dispatch_pauses() -> None:
     house, job, tasks = await _claimed(2)
-    unspooled = Interrupted(STORAGE_FULL_WAIT, SPEND, storage_full=True)
+    unspooled = Interrupted(STORAGE_FULL_WAIT, SPEND, not_stored=True)
 
     assignment = an_assignment(job)
     stored = await house.settle.settle(

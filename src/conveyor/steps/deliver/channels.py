@@ -76,7 +76,7 @@ class WebhookChannel:
         wait = webhook.next_wait(event.tries + 1, self.chance(), result.retry_after)
         if wait is None:
             return [life.failed(event, delivery)]
-        return [life.retried(event, delivery, self.clock.now() + wait)]
+        return [life.schedule_retry(event, delivery, self.clock.now() + wait)]
 
     def unwanted(self, event: OutboxEvent) -> OutboxEvent:
         return life.dropped(event)
@@ -91,14 +91,15 @@ class WebhookChannel:
     ) -> Sequence[Change]:
         """The receiver answered 410: disable the webhook, until the caller sets it again.
 
-        If the caller has set another one meanwhile, the event is redelivered there.
+        If the caller has set another one meanwhile, the event is still owed and due there now.
         """
-        job = await self.metadata.get(Job, event.job_id)
-        ended, now = life.failed(event, delivery), self.clock.now()
+        job, now = await self.metadata.get(Job, event.job_id), self.clock.now()
         if job and job.webhook == used:
             disabled = msgspec.structs.replace(used, disabled_at=now)
-            return [ended, msgspec.structs.replace(job, webhook=disabled)]
-        return [life.redelivered(ended, now) if _in_use(job) else ended]
+            return [life.failed(event, delivery), msgspec.structs.replace(job, webhook=disabled)]
+        if _in_use(job):
+            return [life.repeated(event, delivery, now)]
+        return [life.failed(event, delivery)]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,7 +169,7 @@ class StepFunctionsChannel:
         wait = self._wait(event)
         if wait is None:
             return await self._ended(life.failed(event, delivery))
-        return [life.retried(event, delivery, self.clock.now() + wait)]
+        return [life.schedule_retry(event, delivery, self.clock.now() + wait)]
 
     def unwanted(self, event: OutboxEvent) -> Removed:
         return Removed(event)

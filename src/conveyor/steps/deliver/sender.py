@@ -160,12 +160,11 @@ class ChannelSender(Generic[Prepared]):
         """Lease events that have a place, and send those that no other sender has leased."""
         now = self.clock.now()
         leases = [
-            (origin, life.postponed(event, now + self.channel.lease(event)))
-            for origin, event in begun
+            (origin, life.lease(event, now + self.channel.lease(event))) for origin, event in begun
         ]
         ours: list[tuple[str, OutboxEvent]] = []
         try:
-            ours = await self._postpone(leases)
+            ours = await self._lease(leases)
         finally:
             kept = {event.id for _, event in ours}
             for origin, event in begun:
@@ -177,10 +176,9 @@ class ChannelSender(Generic[Prepared]):
     async def _let_wait(self, waiting: Sequence[tuple[str, OutboxEvent]]) -> None:
         now = self.clock.now()
         delayed = [
-            (origin, life.postponed(event, now + self.queue.delay(origin)))
-            for origin, event in waiting
+            (origin, life.lease(event, now + self.queue.delay(origin))) for origin, event in waiting
         ]
-        for origin, event in await self._postpone(delayed):
+        for origin, event in await self._lease(delayed):
             self.queue.add(origin, event)
 
     async def _start_waiting(self, group: asyncio.TaskGroup) -> None:
@@ -194,7 +192,7 @@ class ChannelSender(Generic[Prepared]):
         except Exception:
             log.exception("step.bug", step="deliver")
 
-    async def _postpone(
+    async def _lease(
         self, changed: Sequence[tuple[str, OutboxEvent]]
     ) -> list[tuple[str, OutboxEvent]]:
         """Write events in one commit or, if another sender has changed one, each in its own.

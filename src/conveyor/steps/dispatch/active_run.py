@@ -13,6 +13,7 @@ counters that the move concerns; no other module changes them.
 | `unsettled` is the number of tasks claimed and not settled | `accept`, `settled` |
 | `calls` is the number of tasks that have a permit and are not finished | `give_permit`, `finish_call`, `hand_back` |
 | the key's `under_way` is the calls that began, and `pending`, over all runs of the key | `begin_claim`, `end_claim`, `begin_call`, `finish_call` |
+| `places` counts `pending` and the unsettled tasks that are not prefetched, over all runs | every move |
 | a permit belongs to one call or is in `idle_permits` | `give_permit`, `keep_permit`, `take_idle_permits` |
 | a run with pending or unsettled tasks stays in the map of live runs | `is_served`, which `Discovery` checks |
 
@@ -27,8 +28,13 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from conveyor.domain.breaker import FAILURES, HealthSignal, RefusedKeys
-from conveyor.domain.concurrency import ACCOUNT_COOL_DOWN, LONGEST_COOL_DOWN, ConcurrencyLimiter
-from conveyor.domain.ids import RunId
+from conveyor.domain.concurrency import (
+    ACCOUNT_COOL_DOWN,
+    LONGEST_COOL_DOWN,
+    ConcurrencyLimiter,
+    leaves_reserve,
+)
+from conveyor.domain.ids import CallerId, RunId
 from conveyor.domain.job import Job
 from conveyor.domain.run import PauseState, Run
 from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
@@ -103,6 +109,35 @@ class KeyState:
         limiter.served_from = max(limiter.served_from, began_at)
         self.refused_keys.serve(self.digest, began_at)
         return result
+
+
+@dataclass(slots=True)
+class Places:
+    """The places of a process: which callers hold how many, and how many are free.
+
+    A task holds a place from its start until it is settled. A pending claim holds one for each call
+    that it is about to start. Prefetched tasks hold none.
+    """
+
+    concurrency: int  # places in all
+    taken: int = 0
+    held: dict[CallerId, int] = field(default_factory=dict)  # without callers that hold none
+
+    @property
+    def free(self) -> int:
+        return self.concurrency - self.taken
+
+    def allow_one_more(self, caller: CallerId) -> bool:
+        """Whether a caller may take a place and still leave its reserve."""
+        free = self.free - 1
+        return free >= 0 and leaves_reserve(self.held.get(caller, 0) + 1, free)
+
+    def change(self, caller: CallerId, by: int) -> None:
+        self.taken += by
+        if held := self.held.get(caller, 0) + by:
+            self.held[caller] = held
+        else:
+            self.held.pop(caller, None)
 
 
 @dataclass(slots=True)
@@ -189,6 +224,7 @@ class ActiveRun:
     claim_size: int  # tasks that make a claim worth its round trip
     prefetch: Prefetch
     hosts: HostSlots
+    places: Places  # of the process
     pending: int = 0  # calls to start, of claims that the engine has not answered
     calls: int = 0
     unsettled: int = 0
@@ -215,11 +251,6 @@ class ActiveRun:
     def is_served(self) -> bool:
         """Whether a claim or a task of the run is still under way here."""
         return bool(self.unsettled or self.pending or self.prefetch.pending)
-
-    @property
-    def places(self) -> int:
-        """Places of the process that the run has. Prefetched tasks have none."""
-        return self.unsettled - len(self.prefetch.tasks)
 
     def room(self) -> int:
         """How many more calls may start, by the caps of the job and of the API key."""
@@ -263,9 +294,15 @@ class ActiveRun:
         self.idle_until = now + self.idle
 
     def wake(self, run: Run) -> None:
-        """Look for tasks at once: the run has changed."""
-        self.run = run
+        """Look for tasks at once: the run is live and has changed."""
+        self.see(run)
         self.idle_until = self.idle = 0.0
+
+    def see(self, run: Run) -> None:
+        """Take over what was read of the live run, unless a newer version was read before."""
+        if run.version >= self.run.version:
+            self.run = run
+            self.is_gone = False
 
     # The moves of a task.
 
@@ -276,19 +313,38 @@ class ActiveRun:
         It counts for the key as well, because runs of one key share its limit.
         """
         self.pending += calls
+        self.places.change(self.run.caller, calls)
         self.key.limiter.under_way += calls
         self.prefetch.pending += prefetch
         return ClaimGrant(calls, prefetch)
 
+    def shrink_claim(self, grant: ClaimGrant, calls: int) -> ClaimGrant:
+        """Claim fewer tasks than granted: prefetched ones were started, or there are few permits."""
+        self.end_claim(ClaimGrant(grant.calls - calls, 0))
+        return ClaimGrant(calls, grant.prefetch)
+
     def end_claim(self, grant: ClaimGrant) -> None:
         """The claim was answered or has failed. The tasks it returned are accepted by now."""
         self.pending -= grant.calls
+        self.places.change(self.run.caller, -grant.calls)
         self.key.limiter.under_way -= grant.calls
         self.prefetch.pending -= grant.prefetch
 
     def accept(self, task: Task, group: asyncio.TaskGroup) -> InFlight:
         self.unsettled += 1
+        self.places.change(self.run.caller, 1)
         return InFlight(task, self, group)
+
+    def keep_prefetched(self, entry: InFlight) -> None:
+        """Let an accepted task wait for a permit. It gives its place back meanwhile."""
+        self.prefetch.tasks.append(entry)
+        self.places.change(self.run.caller, -1)
+
+    def take_prefetched(self) -> InFlight:
+        """Take the prefetched task that waits longest, which has a place from now on."""
+        entry = self.prefetch.tasks.popleft()
+        self.places.change(self.run.caller, 1)
+        return entry
 
     def give_permit(self, entry: InFlight) -> bool:
         """Give a task an idle permit; False if it must also wait for a slot of its host."""
@@ -327,7 +383,7 @@ class ActiveRun:
         """
         limiter = self.key.limiter
         if self.prefetch.tasks and limiter.room() > 0 and not limiter.is_contended:
-            return self.prefetch.tasks.popleft()
+            return self.take_prefetched()
         return None
 
     def hand_back(self, entry: InFlight) -> None:
@@ -340,15 +396,19 @@ class ActiveRun:
         """Remove a task from where it waits: for a permit, or for its host."""
         if entry.permit is None:
             self.prefetch.tasks.remove(entry)
+            self.places.change(self.run.caller, 1)
         else:
             self.hosts.remove(entry)
 
     def withdraw_all(self) -> list[InFlight]:
         """Remove all tasks that wait for a permit or for their host."""
-        return [*self.prefetch.take_all(), *self.hosts.take_all()]
+        prefetched = self.prefetch.take_all()
+        self.places.change(self.run.caller, len(prefetched))
+        return [*prefetched, *self.hosts.take_all()]
 
     def settled(self) -> None:
         self.unsettled -= 1
+        self.places.change(self.run.caller, -1)
 
     # Permits.
 

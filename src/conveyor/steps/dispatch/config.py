@@ -15,6 +15,7 @@ class DispatchConfig:
     refresh: timedelta = timedelta(seconds=1)  # between looks for new live runs
     resync: timedelta = timedelta(seconds=30)  # between reads of all live runs
     renewal: timedelta = timedelta(seconds=10)  # of leases and permits, well within a lease
+    lease: timedelta = timedelta(seconds=30)  # of permits; unused ones are given up when it is over
     batch: int = 50  # tasks that make a claim or a settle worth its round trip
     permit_wait: timedelta = timedelta()  # how long a few permits wait for more before a claim
     shortest_idle: timedelta = timedelta(milliseconds=20)  # of a run with nothing due

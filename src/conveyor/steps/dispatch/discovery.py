@@ -14,7 +14,6 @@
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -26,7 +25,7 @@ from msgspec.structs import replace
 from conveyor.domain.breaker import RefusedKeys, digest_of
 from conveyor.domain.concurrency import ACCOUNT_COOL_DOWN, ConcurrencyLimiter
 from conveyor.domain.credentials import context
-from conveyor.domain.ids import CallerId, RunId, ulid
+from conveyor.domain.ids import RunId, ulid
 from conveyor.domain.job import Job
 from conveyor.domain.params import load
 from conveyor.domain.progress import Waiting, WaitReason
@@ -36,12 +35,13 @@ from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
-from conveyor.steps.dispatch.active_run import ActiveRun, HostSlots, KeyState, Prefetch
+from conveyor.steps.dispatch.active_run import ActiveRun, HostSlots, KeyState, Places, Prefetch
 from conveyor.steps.dispatch.config import IDLE_RUNS, DispatchConfig
 from conveyor.steps.dispatch.permits import Permits
 from conveyor.steps.shared.attempt import Assignment
 
 PAGE = 1000
+MOST_CHANGED = 10_000  # runs in `changed`; reading all live runs is cheaper than more of them
 OVERLAP = timedelta(minutes=1)  # how far the clocks of two processes may differ
 
 log = structlog.get_logger()
@@ -56,6 +56,7 @@ class Discovery:
     config: DispatchConfig
     refused_keys: RefusedKeys
     permits: Permits
+    places: Places
     runs: dict[RunId, ActiveRun] = field(default_factory=dict)
     keys: dict[str, KeyState] = field(default_factory=dict)  # by digest of the API key
     changed: set[RunId] = field(default_factory=set)  # in this process, and not read since
@@ -64,28 +65,36 @@ class Discovery:
     resync_at: float = 0.0
 
     def wake(self, run_id: RunId) -> None:
+        # A process without a dispatcher loop reads none of them, and would keep them for ever.
+        if len(self.changed) >= MOST_CHANGED:
+            self.changed.clear()
+            self.resync_at = 0.0
         self.changed.add(run_id)
         self.woken.set()
 
     async def refresh(self) -> None:
-        """Read the runs that this process changed, and those of other processes when it is time."""
-        changed, self.changed = self.changed, set()
-        for run_id in changed:
-            await self.look_at(run_id)
+        """Read the live runs when it is time, then the runs that this process changed."""
         now = self.clock.monotonic()
         if now >= self.resync_at:
             live = await self._join_all(after="")
             for run_id in self.runs.keys() - live:
-                await self._leave(run_id)
+                # The listing may lag behind the rows: only the row says that a run has ended.
+                await self.look_at(run_id)
             self._drop_unused_keys(now)
             self.resync_at = now + self.config.resync.total_seconds()
+            self.refresh_at = now + self.config.refresh.total_seconds()
         elif now >= self.refresh_at:
             # Ids begin with their time of creation, by the clock of the process that made them.
             recent = self.clock.now() - OVERLAP
             await self._join_all(after=ulid(int(recent.timestamp() * 1000), 0))
-        else:
-            return
-        self.refresh_at = now + self.config.refresh.total_seconds()
+            self.refresh_at = now + self.config.refresh.total_seconds()
+        unread, self.changed = self.changed, set()
+        try:
+            for run_id in list(unread):
+                await self.look_at(run_id)
+                unread.discard(run_id)
+        finally:
+            self.changed |= unread  # if the engine became unavailable, the next refresh reads these
 
     async def look_at(self, run_id: RunId) -> None:
         """Read one run, and serve it if it is live."""
@@ -114,13 +123,6 @@ class Discovery:
         ready = [run for run in self.runs.values() if run.is_ready(now) and run.demand()]
         rng.shuffle(ready)
         return ready
-
-    def held(self) -> dict[CallerId, int]:
-        """How many places each caller has, pending claims included."""
-        held: dict[CallerId, int] = defaultdict(int)
-        for run in self.runs.values():
-            held[run.run.caller] += run.places + run.pending
-        return held
 
     def rest(self, runs: Iterable[ActiveRun]) -> None:
         """Claim nothing for a while of runs that have nothing due, or no permit."""
@@ -175,7 +177,7 @@ class Discovery:
             for run, job in page:
                 live.add(run.id)
                 if active := self.runs.get(run.id):
-                    active.run = run
+                    active.see(run)
                 else:
                     self._join(run, job)
             after = page[-1][0].id
@@ -205,6 +207,7 @@ class Discovery:
             claim_size=min(self.config.batch, (job.max_inflight + 1) // 2),
             prefetch=Prefetch(horizon=self.config.prefetch),
             hosts=HostSlots(job.max_per_host),
+            places=self.places,
         )
 
     def _key(self, digest: str) -> KeyState:

@@ -16,8 +16,8 @@ permit is the right to one call of a job, over all processes.
 
 | invariant | kept by |
 |---|---|
-| tasks started and not settled are at most `concurrency`; prefetched ones are not started | `_free` |
-| a permit is reserved before a task is claimed for it; unused ones are released | `_claim_tasks` |
+| tasks started and not settled are at most `concurrency`; prefetched ones are not started | `Places` |
+| a permit is reserved before a task is claimed for it; unused ones are released | `_claim` |
 | what a round is about to claim counts for its run, key and caller until the engine has answered | `ActiveRun.begin_claim`, `_claim` |
 | while the breaker is open only probes start; while storage is full only single pages | `_claim_round` |
 | no claim is cancelled half-way: at a stop the claim loops end first, then calls, then settling | `run` |
@@ -45,7 +45,7 @@ from conveyor.ports.coordination import Coordination
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Held, Work
-from conveyor.steps.dispatch.active_run import ActiveRun, ClaimGrant, InFlight, host_of
+from conveyor.steps.dispatch.active_run import ActiveRun, ClaimGrant, InFlight, Places, host_of
 from conveyor.steps.dispatch.config import BATCH_WAIT, SETTLE_LOOPS, DispatchConfig
 from conveyor.steps.dispatch.discovery import Discovery
 from conveyor.steps.dispatch.fetcher import Fetcher
@@ -76,6 +76,7 @@ class Dispatcher:
     refused_keys: RefusedKeys = field(default_factory=RefusedKeys)
     rng: random.Random = field(default_factory=random.Random)
     permits: Permits = field(init=False)
+    places: Places = field(init=False)
     discovery: Discovery = field(init=False)
     health: GatewayHealth = field(init=False)
     storage: StoragePause = field(init=False)
@@ -90,7 +91,8 @@ class Dispatcher:
         check: Callable[[], Awaitable[bool]],
         policy: RetryPolicy,
     ) -> None:
-        self.permits = Permits(coordination=coordination)
+        self.permits = Permits(coordination=coordination, clock=self.clock, lease=self.config.lease)
+        self.places = Places(self.config.concurrency)
         self.storage = StoragePause(clock=self.clock)
         self.health = GatewayHealth(
             clock=self.clock, check=check, on_open=self._hand_back_all_waiting
@@ -103,11 +105,12 @@ class Dispatcher:
             config=self.config,
             refused_keys=self.refused_keys,
             permits=self.permits,
+            places=self.places,
         )
         self.fetcher = Fetcher(
             clock=self.clock,
             attempt=attempt,
-            concurrency=self.config.concurrency,
+            places=self.places,
             health=self.health,
             storage=self.storage,
         )
@@ -132,12 +135,15 @@ class Dispatcher:
         return self.discovery.refused(run) or self.health.waiting() or self.storage.waiting()
 
     async def round(self) -> None:
-        """Claim what is due, fetch all of it, renew the leases and settle, without the loops."""
+        """Claim what is due, fetch all of it, renew the leases and settle, without the loops.
+
+        For tests that need each step at a known moment; `run` is what a worker uses.
+        """
         await self.fetch_round()
         await self.settle_finished()
 
     async def fetch_round(self) -> None:
-        """The first half of a round: everything is fetched, and nothing settled."""
+        """The first half of `round`, for tests of a crash before settling."""
         await self.discovery.refresh()
         async with asyncio.TaskGroup() as group:
             await self._claim_round(group)
@@ -185,9 +191,10 @@ class Dispatcher:
                 log.warning("dispatch.discover.unavailable", why=str(error))
                 await asyncio.sleep(self.config.unavailable_wait.total_seconds())
                 continue
-            for run in self.runs.values():
-                if not run.is_open:
-                    self.fetcher.hand_back_waiting(run)
+            closed = [run for run in self.runs.values() if not run.is_open]
+            for run in closed:
+                self.fetcher.hand_back_waiting(run)
+            await self.permits.release_after([], closed)
             self.fetcher.capacity_changed.set()
             await self._wait_for(self.discovery.woken, self.discovery.refresh_at)
 
@@ -212,8 +219,7 @@ class Dispatcher:
             return 0
         if self.health.is_open:
             return await self._probe(group)
-        free = self._free()
-        if free <= 0:
+        if self.places.free <= 0:
             return 0
         ready = self.discovery.ready(self.rng)
         if self.storage.is_probing:
@@ -221,7 +227,7 @@ class Dispatcher:
         demands = {
             run.id: Demand(run.run.caller, room) for run in ready if (room := run.room()) > 0
         }
-        shares = fair_shares(demands, free, held=self.discovery.held(), reserve=True)
+        shares = fair_shares(demands, self.places.free, held=self.places.held, reserve=True)
         # A run that prefetched may not fill its own places while these runs want them.
         self.fetcher.unserved = frozenset(
             run_id for run_id, demand in demands.items() if shares.get(run_id, 0) < demand.tasks
@@ -254,17 +260,40 @@ class Dispatcher:
             self.storage.reopen()
         return claimed
 
-    async def _claim(self, group: asyncio.TaskGroup, grants: Mapping[ActiveRun, ClaimGrant]) -> int:
+    async def _claim(self, group: asyncio.TaskGroup, grants: dict[ActiveRun, ClaimGrant]) -> int:
+        wants: Mapping[ActiveRun, int] = {}
+        started: Counter[ActiveRun] = Counter()
         try:
-            permits = await self.permits.reserve(grants)
-            wants = self._start_prefetched(permits, grants)
-            return await self._claim_tasks(group, wants, permits, grants) if wants else 0
+            try:
+                permits = await self.permits.reserve(grants)
+                wants = self._start_prefetched(permits, grants)
+                tasks = (
+                    await self.work.claim({run.id: want for run, want in wants.items()})
+                    if wants
+                    else []
+                )
+                started = self._start(group, tasks, permits)
+            finally:
+                # Before the next await: from now on the started tasks themselves hold the places.
+                for run, grant in grants.items():
+                    run.end_claim(grant)
+            await self.settle_final([task for task in tasks if task.is_final])
         finally:
-            for run, grant in grants.items():
-                run.end_claim(grant)
+            # Also when the engine is unavailable: permits without tasks would block other processes.
+            short = [run for run, want in wants.items() if started[run] < want]
+            await self.permits.give_back(short)
+        small_claims_at = self.clock.monotonic() + BATCH_WAIT.total_seconds()
+        for run, want in wants.items():
+            run.small_claims_at = small_claims_at
+            if started[run] >= want:
+                run.idle = 0.0
+        # Runs that gave fewer tasks than wanted have nothing more due.
+        self.discovery.rest(short)
+        await self.discovery.leave_ended(run for run in wants if not started[run])
+        return len(tasks)
 
     def _start_prefetched(
-        self, permits: dict[ActiveRun, int], grants: Mapping[ActiveRun, ClaimGrant]
+        self, permits: dict[ActiveRun, int], grants: dict[ActiveRun, ClaimGrant]
     ) -> dict[ActiveRun, int]:
         """Use permits for prefetched tasks first; return how many tasks of each run to claim.
 
@@ -282,48 +311,25 @@ class Dispatcher:
                 min(have, len(run.prefetch.tasks), len(run.idle_permits)) if run.is_open else 0
             )
             for _ in range(startable):
-                self.fetcher.start_call(run.prefetch.tasks.popleft())
+                self.fetcher.start_call(run.take_prefetched())
             permits[run] = have - startable
+            grants[run] = run.shrink_claim(grants[run], permits[run])
             want = permits[run] + prefetch
             if want and run.is_worth_a_claim(want, now, self.config.permit_wait):
                 wants[run] = want
         return wants
 
-    async def _claim_tasks(
-        self,
-        group: asyncio.TaskGroup,
-        wants: Mapping[ActiveRun, int],
-        permits: Mapping[ActiveRun, int],
-        grants: Mapping[ActiveRun, ClaimGrant],
-    ) -> int:
+    def _start(
+        self, group: asyncio.TaskGroup, tasks: Sequence[Task], permits: Mapping[ActiveRun, int]
+    ) -> Counter[ActiveRun]:
+        """Start claimed tasks; return how many of each run."""
         started: Counter[ActiveRun] = Counter()
-        runs = self.runs
-        try:
-            tasks = await self.work.claim({run.id: want for run, want in wants.items()})
-            for task in self.health.in_order(tasks):
-                if not task.is_final:
-                    run = runs[task.run_id]
-                    started[run] += 1
-                    self.fetcher.start(group, run, task, has_permit=started[run] <= permits[run])
-            await self.settle_final([task for task in tasks if task.is_final])
-        finally:
-            # Also when the engine is unavailable: permits without tasks would block other processes.
-            short = {run: grants[run] for run, want in wants.items() if started[run] < want}
-            await self.permits.give_back(short)
-        small_claims_at = self.clock.monotonic() + BATCH_WAIT.total_seconds()
-        for run in wants:
-            run.small_claims_at = small_claims_at
-            if run not in short:
-                run.idle = 0.0
-        # Runs that gave fewer tasks than wanted have nothing more due.
-        self.discovery.rest(short)
-        await self.discovery.leave_ended(run for run in wants if not started[run])
-        return len(tasks)
-
-    def _free(self) -> int:
-        """Places for tasks to start. Prefetched tasks have none; tasks being claimed have one."""
-        without_place = sum(len(run.prefetch.tasks) - run.pending for run in self.runs.values())
-        return self.config.concurrency - len(self.inflight) + without_place
+        for task in self.health.in_order(tasks):
+            if not task.is_final:
+                run = self.runs[task.run_id]
+                started[run] += 1
+                self.fetcher.start(group, run, task, has_permit=started[run] <= permits[run])
+        return started
 
     # Settle.
 
@@ -358,7 +364,7 @@ class Dispatcher:
         resting = [
             run
             for run in self.runs.values()
-            if run.idle_permits and run.is_open and not self.fetcher.may_start(run, now)
+            if run.idle_permits and not self.fetcher.may_start(run, now)
         ]
         await self.permits.release_after(settled, resting)
         self.fetcher.capacity_changed.set()
@@ -387,11 +393,11 @@ class Dispatcher:
 
     async def renew(self) -> None:
         """Renew the leases and permits of all tasks in flight; drop claims that are lost."""
-        inflight = list(self.inflight.values())
-        if not inflight:
-            return
-        held = [Held(entry.task.run_id, entry.task.id, entry.task.claim_no) for entry in inflight]
-        for lost in await self.work.renew(held):
+        held = [
+            Held(entry.task.run_id, entry.task.id, entry.task.claim_no)
+            for entry in self.inflight.values()
+        ]
+        for lost in await self.work.renew(held) if held else ():
             self.fetcher.drop_lost(lost)
         # Read again: renewing a permit that was released meanwhile would take it for no call.
         await self.permits.renew(self.runs.values(), self.inflight.values())
@@ -413,7 +419,7 @@ class Dispatcher:
 
     def _next_ready(self, now: float) -> float:
         """When a resting run is ready again, if there is a place for it."""
-        if self._free() <= 0:
+        if self.places.free <= 0:
             return math.inf  # a settle sets `capacity_changed`
         if self.storage.closed_until > now:
             return self.storage.closed_until

@@ -19,13 +19,12 @@ from dataclasses import dataclass, field
 import structlog
 
 from conveyor.domain.breaker import HealthSignal
-from conveyor.domain.concurrency import leaves_reserve
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import Interrupted, Refused, Task
 from conveyor.ports.clock import Clock
 from conveyor.ports.work import Held
-from conveyor.steps.dispatch.active_run import ActiveRun, InFlight
+from conveyor.steps.dispatch.active_run import ActiveRun, InFlight, Places
 from conveyor.steps.dispatch.gateway_health import Finished, GatewayHealth
 from conveyor.steps.dispatch.storage_pause import StoragePause
 from conveyor.steps.shared.attempt import INTERNAL, Assignment, Result
@@ -37,7 +36,7 @@ log = structlog.get_logger()
 class Fetcher:
     clock: Clock
     attempt: Callable[[Task, Assignment], Awaitable[Result]]
-    concurrency: int
+    places: Places
     health: GatewayHealth
     storage: StoragePause
     inflight: dict[tuple[RunId, TaskId], InFlight] = field(default_factory=dict)
@@ -64,7 +63,7 @@ class Fetcher:
         if may_start and (self.may_start(run, now) or self.health.starts_as_probe(entry, now)):
             self.start_call(entry)
             return
-        run.prefetch.tasks.append(entry)
+        run.keep_prefetched(entry)
         if not run.is_open or self.health.is_open:
             self.hand_back_waiting(run)
         elif run.idle_permits and self._has_place(run, now) and (first := run.next_prefetched()):
@@ -75,10 +74,8 @@ class Fetcher:
 
     def _has_place(self, run: ActiveRun, now: float) -> bool:
         """Whether a prefetched task may start without taking a place from another run."""
-        free = self.concurrency - (len(self.inflight) - len(run.prefetch.tasks)) - 1
         return (
-            free >= 0
-            and leaves_reserve(run.places + 1, free)
+            self.places.allow_one_more(run.run.caller)
             and not self.storage.is_probing
             and self.may_start(run, now)
             and self.unserved <= {run.id}

@@ -36,7 +36,8 @@ from conveyor.steps.shared.attempt import Fetched, Result
 
 CHECK_EVERY = timedelta(milliseconds=250)  # while results are held or the breaker is open
 OVERLAP = 0.2  # seconds: a success at the moment of a failure may have been sent before it
-RETRY_WAIT = timedelta(seconds=1)  # until a task is due again whose call the gateway failed
+# Until a task is due again whose call the gateway failed, unless it asks for a longer wait.
+RETRY_WAIT = timedelta(seconds=1)
 REMINDER = 60.0  # seconds between log lines while the breaker is open
 
 DETAILS = {
@@ -266,4 +267,4 @@ def signal_of(result: Result) -> HealthSignal:
 
 
 def _handed_back(result: Refused) -> Interrupted:
-    return Interrupted(RETRY_WAIT, result.spend)
+    return Interrupted(max(RETRY_WAIT, result.wait), result.spend)

@@ -6,10 +6,12 @@ two claims under way, the first that the engine answers starts its calls with th
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 
 from conveyor.domain.ids import JobId
 from conveyor.errors import Unavailable
+from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
 from conveyor.steps.dispatch.active_run import ActiveRun, ClaimGrant, InFlight
 
@@ -17,6 +19,12 @@ from conveyor.steps.dispatch.active_run import ActiveRun, ClaimGrant, InFlight
 @dataclass(slots=True, kw_only=True)
 class Permits:
     coordination: Coordination
+    clock: Clock
+    lease: timedelta
+    renewed_at: float = field(init=False)  # every permit was renewed or reserved since
+
+    def __post_init__(self) -> None:
+        self.renewed_at = self.clock.monotonic()
 
     async def reserve(self, grants: Mapping[ActiveRun, ClaimGrant]) -> dict[ActiveRun, int]:
         """Reserve permits for the calls of a claim; return how many each run has.
@@ -34,6 +42,8 @@ class Permits:
         return permits
 
     async def _reserve_for(self, run: ActiveRun, want: int) -> int:
+        if self._may_have_lapsed():
+            await self.release_idle(run)
         have = run.free_permits(want)
         if have >= want:
             return want
@@ -47,10 +57,10 @@ class Permits:
         run.idle_permits += more
         return have + len(more)
 
-    async def give_back(self, grants: Mapping[ActiveRun, ClaimGrant]) -> None:
-        """Release what claims of too few tasks left over, except the permits of other claims."""
-        for run, grant in grants.items():
-            await self.release_idle(run, keep=run.pending - grant.calls)
+    async def give_back(self, runs: Iterable[ActiveRun]) -> None:
+        """Release what ended claims of too few tasks left over, except the permits of other claims."""
+        for run in runs:
+            await self.release_idle(run, keep=run.pending)
 
     async def release_idle(self, run: ActiveRun, *, keep: int = 0) -> None:
         if idle := run.take_idle_permits(keep=keep):
@@ -67,10 +77,21 @@ class Permits:
             await self._release(job_id, released)
 
     async def renew(self, runs: Iterable[ActiveRun], inflight: Iterable[InFlight]) -> None:
-        permits = _by_job(inflight)
+        permits, now = _by_job(inflight), self.clock.monotonic()
         for run in runs:
-            permits[run.job.id] += run.idle_permits
-        await self.coordination.renew(permits)
+            # A renewal takes lapsed permits again, over the cap if necessary. That is right for a
+            # call that runs, and wrong for a permit that no call uses.
+            if self._may_have_lapsed():
+                run.take_idle_permits()
+            elif run.idle_permits:
+                permits[run.job.id] += run.idle_permits
+        if permits:
+            await self.coordination.renew(permits)
+        self.renewed_at = now
+
+    def _may_have_lapsed(self) -> bool:
+        """Whether idle permits may have lapsed: coordination or this process stood still."""
+        return self.clock.monotonic() - self.renewed_at >= self.lease.total_seconds()
 
     async def _release(self, job_id: JobId, permits: Sequence[str]) -> None:
         try:

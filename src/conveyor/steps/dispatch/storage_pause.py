@@ -1,4 +1,4 @@
-"""The pause of dispatch while there is no disk space for results.
+"""The pause of dispatch while results cannot be stored: no disk space, or no storage.
 
 A page that cannot be stored was paid for in vain. So after one of them no page is fetched for 5 s,
 then one page every 5 s until one is stored.
@@ -55,5 +55,5 @@ class StoragePause:
             reason=WaitReason.STORAGE_FULL,
             since=self.since,
             next_attempt_at=next_attempt_at if self.is_closed else None,
-            detail="There is no room to store pages: the operator of this service has to make some.",
+            detail="Pages cannot be stored: the operator must make room or repair the storage.",
         )

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from conveyor.domain.concurrency import ConcurrencyLimiter
-from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.domain.run import PauseState
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import Interrupted, Task, TaskStatus
@@ -23,6 +23,7 @@ from conveyor.steps.dispatch.active_run import ActiveRun
 from conveyor.steps.dispatch.config import DispatchConfig
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.shared.attempt import Assignment, FinishedAttempt, Result
+from conveyor.testing.factories import a_task
 from tests.harness.dispatchers import a_dispatcher, quick, running
 from tests.harness.memory_service import (
     A_PAGE,
@@ -174,7 +175,7 @@ async def test_a_claim_lost_as_its_page_begins_leaves_nothing_behind() -> None:
     _, gateway, dispatcher, run_id = await _house(quick(prefetch=HORIZON))
     async with running(dispatcher):
         run = await _going(dispatcher, gateway, run_id)
-        one = run.prefetch.tasks.popleft()
+        one = run.take_prefetched()
         run.idle_permits += await dispatcher.permits.coordination.reserve(run.job.id, want=1, cap=9)
         dispatcher.fetcher.start_call(one)
         dispatcher.fetcher.drop_lost(Held(run_id, one.task.id, one.task.claim_no))
@@ -203,16 +204,20 @@ async def test_a_short_run_is_not_kept_waiting_by_a_long_one_of_its_caller() -> 
     assert started[begun:].count(long) < 400  # half a second's worth
 
 
-async def test_one_place_in_five_is_kept_from_a_caller_whatever_it_has_claimed_ahead() -> None:
+@pytest.mark.parametrize("runs", [1, 4])
+async def test_one_place_in_five_is_kept_from_a_caller_whatever_it_has_claimed_ahead(
+    runs: int,
+) -> None:
     house, held = a_house(limits=Limits()), list[int]()
 
     async def attempt(_: Task, __: Assignment) -> Result:
-        run = dispatcher.runs[run_id]
-        held.append(run.unsettled - len(run.prefetch.tasks))
+        served = dispatcher.runs.values()
+        held.append(sum(run.unsettled - len(run.prefetch.tasks) for run in served))
         await asyncio.sleep(MOMENT.total_seconds())
         return replace(A_PAGE, limit=1000)
 
-    _, run_id = await house.submit(2000, max_inflight=500)
+    for _ in range(runs):
+        await house.submit(2000, max_inflight=500)
     dispatcher = a_dispatcher(house, attempt, quick(prefetch=HORIZON, concurrency=50))
     dispatcher.settle = _lingering(dispatcher.settle)
     async with running(dispatcher):
@@ -332,3 +337,20 @@ async def test_runs_of_one_key_take_turns_though_one_has_claimed_ahead() -> None
         await until(lambda: sum(task.run_id == short for task in gateway.started) == 10)
     ours = sum(task.run_id == long for task in gateway.started[begun:])
     assert ours < 60  # of 390, as many as the other's but for what was under way
+
+
+async def test_the_reserve_is_that_of_a_caller_however_many_runs_it_has() -> None:
+    house = a_house(limits=Limits())
+    for _ in range(4):
+        await house.submit(1)
+    dispatcher = a_dispatcher(house, ScriptedAttempts().attempt, quick(concurrency=500))
+    await dispatcher.discovery.refresh()
+    fetcher, group = dispatcher.fetcher, asyncio.TaskGroup()
+    runs, now = list(dispatcher.runs.values()), dispatcher.clock.monotonic()
+    for number in range(400):
+        run = runs[number % 4]
+        assert fetcher._has_place(run, now)
+        task = a_task(id=TaskId(f"{number}"), run_id=run.id)
+        fetcher.inflight[run.id, task.id] = run.accept(task, group)
+
+    assert not any(fetcher._has_place(run, now) for run in runs)

@@ -1,0 +1,89 @@
+"""Idle permits are released when their run cannot use them, and never used after their lease."""
+
+import dataclasses
+from datetime import timedelta
+
+from conveyor.domain.run import PauseState
+from conveyor.errors import Unavailable
+from tests.harness.dispatchers import a_dispatcher, quick, running
+from tests.harness.memory_service import CALLER, ScriptedAttempts, a_house, away, until
+
+AGES = timedelta(hours=1)
+
+
+async def test_the_idle_permits_of_a_paused_run_are_released() -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    job_id, run_id = await house.submit(9, max_inflight=2)
+    dispatcher = a_dispatcher(house, gateway.attempt)
+    pausing = dataclasses.replace(house.lifecycle, wake=dispatcher.wake)
+
+    async with running(dispatcher):
+        await until(lambda: len(gateway.started) == 2)
+        await pausing.set_pause(CALLER, job_id, PauseState.PAUSED)
+        await until(lambda: dispatcher.runs[run_id].run.is_paused)
+        gateway.gate.set()
+        await until(lambda: not dispatcher.inflight)
+        await until(lambda: not dispatcher.runs[run_id].idle_permits)
+        assert await house.coordination.held(job_id) == 0
+
+
+async def test_permits_that_are_idle_when_their_run_is_paused_are_released() -> None:
+    house, gateway = a_house(), ScriptedAttempts()
+    job_id, run_id = await house.submit(1, status="open")
+    dispatcher = a_dispatcher(house, gateway.attempt)
+    pausing = dataclasses.replace(house.lifecycle, wake=dispatcher.wake)
+
+    async with running(dispatcher):
+        await until(lambda: gateway.started and not dispatcher.inflight)
+        active = dispatcher.runs[run_id]
+        active.idle_until = dispatcher.clock.monotonic() + 3600  # no claim releases them
+        active.idle_permits += await house.coordination.reserve(job_id, want=2, cap=9)
+        await pausing.set_pause(CALLER, job_id, PauseState.PAUSED)
+        await until(lambda: not active.idle_permits)
+        assert await house.coordination.held(job_id) == 0
+
+
+async def test_idle_permits_are_renewed_though_no_task_is_in_flight() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(1)
+    dispatcher = a_dispatcher(house, ScriptedAttempts().attempt)
+    await dispatcher.discovery.refresh()
+    permits = await house.coordination.reserve(job_id, want=2, cap=9)
+    dispatcher.runs[run_id].idle_permits += permits
+
+    house.clock.advance(dispatcher.config.lease / 2)
+    await dispatcher.renew()
+    house.clock.advance(dispatcher.config.lease * 0.75)
+
+    assert await house.coordination.held(job_id) == 2
+
+
+async def test_idle_permits_that_were_not_renewed_in_time_are_not_used() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(9, max_inflight=2)
+    dispatcher = a_dispatcher(house, ScriptedAttempts().attempt, quick(lease=timedelta()))
+    await dispatcher.discovery.refresh()
+    active = dispatcher.runs[run_id]
+    lapsed = await house.coordination.reserve(job_id, want=2, cap=2)
+    active.idle_permits += lapsed
+
+    permits = await dispatcher.permits.reserve({active: active.begin_claim(2, 0)})
+
+    assert permits == {active: 2}
+    assert not set(lapsed) & set(active.idle_permits)
+    assert await house.coordination.held(job_id) == 2
+
+
+async def test_a_late_renewal_takes_no_lapsed_permit_for_a_call_that_does_not_run() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(9, max_inflight=2)
+    dispatcher = a_dispatcher(house, ScriptedAttempts().attempt, quick(lease=timedelta()))
+    await dispatcher.discovery.refresh()
+    active = dispatcher.runs[run_id]
+    active.idle_permits += await house.coordination.reserve(job_id, want=2, cap=2)
+    with away(house.trace, "coordination.release", Unavailable("away")):
+        house.clock.advance(AGES)
+        await dispatcher.renew()
+
+    assert not active.idle_permits
+    assert await house.coordination.held(job_id) == 0
