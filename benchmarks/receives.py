@@ -39,7 +39,9 @@ AN_EMPTY_RECEIVE = 1.0
 COOL_DOWN = 1.0
 LONGEST = 3_600.0
 IDLE_FOR = 600.0
-ASSIGNMENT = Assignment(job_id=JOB, key="key", params={}, format="html", policy=RetryPolicy())
+ASSIGNMENT = Assignment(
+    job_id=JOB, gateway_key="key", params={}, format="html", policy=RetryPolicy()
+)
 
 
 class Scene(msgspec.Struct, frozen=True):

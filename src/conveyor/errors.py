@@ -134,7 +134,7 @@ class PaymentRequired(CallerFault):
 
 
 class ApiKeyCapReached(PaymentRequired):
-    """The API key has reached the spending cap that is set for it."""
+    """The gateway key has reached the spending cap that is set for it."""
 
     code, title = "api_key_cap_reached", "API key cap reached"
     remedy = "Raise the cap of the key or use another key, then repeat the call."

@@ -1,7 +1,7 @@
 """Keys and the encryption key, as scripts to die in."""
 
 from conveyor.domain.api_key import ApiKey, id_in
-from conveyor.domain.ids import CallerId, KeyId
+from conveyor.domain.ids import ApiKeyId, CallerId
 from conveyor.domain.job import Job
 from tests.crash.life import Answer, Life
 from tests.crash.scenarios import on, pages, scenario, submit
@@ -19,7 +19,7 @@ async def create(life: Life, name: str) -> Answer:
 
 async def gateway_key_of(life: Life, key: Answer) -> str:
     """What the gateway would be asked with for that key."""
-    found = await life.raw.metadata.get(ApiKey, id_in(key["key"]) or KeyId(""))
+    found = await life.raw.metadata.get(ApiKey, id_in(key["key"]) or ApiKeyId(""))
     assert found
     assert life.raw.encryption.is_current(found.encrypted_gateway_key or b"")
     return life.raw.encryption.decrypt(
@@ -33,7 +33,7 @@ async def make_and_revoke_a_key(life: Life) -> None:
     key = await create(life, "one")
     revoked = await life.operate("revoke", "DELETE", f"/operator/keys/{id_in(key['key'])}")
     assert revoked["status"] == "revoked"
-    found = await life.raw.metadata.get(ApiKey, id_in(key["key"]) or KeyId(""))
+    found = await life.raw.metadata.get(ApiKey, id_in(key["key"]) or ApiKeyId(""))
     assert found
     assert found.revoked_at
     assert found.encrypted_gateway_key is None
@@ -52,7 +52,7 @@ async def change_the_encryption_key(life: Life) -> None:
     for job in jobs:
         found = await life.raw.metadata.get(Job, job["job_id"])
         assert found
-        assert life.raw.encryption.is_current(found.encrypted_key)
+        assert life.raw.encryption.is_current(found.encrypted_gateway_key)
     await life.drain()
 
 
@@ -68,4 +68,4 @@ async def change_the_encryption_key_while_jobs_move(life: Life) -> None:
     await life.drain()
     found = await life.raw.metadata.get(Job, job["job_id"])
     assert found
-    assert life.raw.encryption.is_current(found.encrypted_key)
+    assert life.raw.encryption.is_current(found.encrypted_gateway_key)

@@ -69,8 +69,8 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("read.py", "tasks.get"): ONLY_READ,
     ("read.py", "tasks.history"): ONLY_READ,
     ("read.py", "tasks.page"): ONLY_READ,
-    ("key_check.py", "encryption.decrypt"): ONLY_READ,
-    ("key_check.py", "gateway.fetch"): ONLY_READ,
+    ("gateway_key_check.py", "encryption.decrypt"): ONLY_READ,
+    ("gateway_key_check.py", "gateway.fetch"): ONLY_READ,
     ("sweeper.py", "tasks.lapsed"): ONLY_READ,
 }
 # Methods of ports that no scenario comes by.

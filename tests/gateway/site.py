@@ -99,7 +99,7 @@ def visiting(here: Site, **settings: Any) -> DirectGateway:
 
 
 async def fetched(gateway: DirectGateway, url: str, **more: Any) -> Page | Refusal:
-    return await gateway.fetch(PageRequest(url=url, key=KEY, **more), Spools())
+    return await gateway.fetch(PageRequest(url=url, gateway_key=KEY, **more), Spools())
 
 
 async def page(gateway: DirectGateway, url: str, **more: Any) -> bytes:

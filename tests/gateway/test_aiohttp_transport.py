@@ -68,7 +68,7 @@ async def test_both_send_the_same_bytes(
 
     request = PageRequest(
         url="https://a.example/%C3%BC?q=%2F",
-        key=KEY,
+        gateway_key=KEY,
         method=method,
         body=body,
         headers=headers,

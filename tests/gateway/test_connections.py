@@ -175,7 +175,7 @@ class TestKeeping:
 
         body = '"' + "x" * (30 * MIB) + '"'
         async with playing(play) as stage, opened(stage.url) as gateway:
-            request = PageRequest(url=stage.url, key=KEY, method="POST", body=body)
+            request = PageRequest(url=stage.url, gateway_key=KEY, method="POST", body=body)
             page = await gateway.fetch(request, Spools())
             assert isinstance(page, Page)
             assert page.content == b"ok"

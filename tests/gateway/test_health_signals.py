@@ -95,7 +95,9 @@ class TestZenrows:
         assert answer.signal is HealthSignal.BROKEN
 
     async def test_a_request_that_cannot_be_sent(self) -> None:
-        request = PageRequest(url="https://ok.example/", key=KEY, headers={"X-A": "1\r\nX-B: 2"})
+        request = PageRequest(
+            url="https://ok.example/", gateway_key=KEY, headers={"X-A": "1\r\nX-B: 2"}
+        )
         async with MockGateway() as mock, opened(mock.url) as gateway:
             assert (await gateway.fetch(request, Spools())).signal is HealthSignal.NONE
 

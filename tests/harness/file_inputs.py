@@ -62,7 +62,7 @@ def a_list_call(
     input_id: InputId, /, *, key: str | None = None, caller: CallerId = CALLER, **given: Any
 ) -> Call:
     raw = msgspec.json.encode({"file_input_id": input_id, **given})
-    return Call(caller=caller, api_key=KEY, raw=raw, fingerprint=raw, idempotency_key=key)
+    return Call(caller=caller, gateway_key=KEY, raw=raw, fingerprint=raw, idempotency_key=key)
 
 
 def packed(content: bytes) -> bytes:

@@ -142,7 +142,7 @@ class Fleet:
         job = a_job(
             status=JobStatus.CLOSED if self.is_closed else JobStatus.OPEN,
             max_inflight=self.cap,
-            encrypted_key=self.encryption.encrypt("key", context=f"{CALLER}|{JOB}"),
+            encrypted_gateway_key=self.encryption.encrypt("key", context=f"{CALLER}|{JOB}"),
         )
         run = a_run(total=count, next_index=count, last_batch_received=self.is_closed)
         tasks = new_tasks(RUN, count)

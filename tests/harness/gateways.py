@@ -102,7 +102,7 @@ def opened_directly(url: str, **settings: int | timedelta) -> DirectGateway:
 
 
 def asked(url: str, params: dict[str, str] | None = None) -> PageRequest:
-    return PageRequest(url=url, key=KEY, params=params or {})
+    return PageRequest(url=url, gateway_key=KEY, params=params or {})
 
 
 async def fetched(

@@ -405,12 +405,12 @@ def a_call(
     """A submission, or an addition, of so many tasks."""
     tasks = [{"url": f"https://ok.example/{number}"} for number in range(first, first + count)]
     raw = msgspec.json.encode({"tasks": tasks, **given})
-    return Call(caller=caller, api_key=KEY, raw=raw, fingerprint=raw, idempotency_key=key)
+    return Call(caller=caller, gateway_key=KEY, raw=raw, fingerprint=raw, idempotency_key=key)
 
 
 def a_rerun(status: str | None = None, *, key: str | None = None) -> Call:
     mark = f"rerun {status}".encode()
-    return Call(caller=CALLER, api_key=KEY, raw=b"", fingerprint=mark, idempotency_key=key)
+    return Call(caller=CALLER, gateway_key=KEY, raw=b"", fingerprint=mark, idempotency_key=key)
 
 
 def figures_as_answer(told: Rerunning) -> bytes:
@@ -432,7 +432,7 @@ def ids_in(answer: Answer) -> tuple[JobId, RunId]:
 
 def an_assignment(job: Job, policy: RetryPolicy | None = None) -> Assignment:
     return Assignment(
-        job_id=job.id, key=KEY, params={}, format=job.format, policy=policy or RetryPolicy()
+        job_id=job.id, gateway_key=KEY, params={}, format=job.format, policy=policy or RetryPolicy()
     )
 
 
@@ -485,7 +485,7 @@ class ScriptedAttempts:
             self.gate.set()
 
     async def attempt(self, task: Task, assignment: Assignment) -> Result:
-        assert assignment.key == KEY
+        assert assignment.gateway_key == KEY
         self.started.append(task)
         self.inflight[task.run_id] += 1
         self.most[task.run_id] = max(self.most[task.run_id], self.inflight[task.run_id])

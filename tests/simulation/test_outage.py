@@ -147,7 +147,9 @@ class Service:
                 id=job_id,
                 max_inflight=100,
                 retries=retries,
-                encrypted_key=self.encryption.encrypt(f"key{number}", context=f"{caller}|{job_id}"),
+                encrypted_gateway_key=self.encryption.encrypt(
+                    f"key{number}", context=f"{caller}|{job_id}"
+                ),
             ),
             caller=caller,
             latest_run_id=run_id,

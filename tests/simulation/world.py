@@ -187,7 +187,7 @@ class ToldGateway:
             spend = SPEND if outcome in {"retry", "fail"} else Spend(0, 0)
             return gateway_refusal(status, code, problem=text, spend=spend)
         self._pages += 1
-        content = f"{request.url} {request.key} {self._pages}".encode()
+        content = f"{request.url} {request.gateway_key} {self._pages}".encode()
         self.served[request.url].add(content)
         if outcome == "spooled":
             spooled = spool()
@@ -301,10 +301,12 @@ class World:
             self.claims[task.run_id, task.id] = task.claim_no
             if not task.is_final:
                 job = jobs[task.run_id]
-                key = ports.encryption.decrypt(job.encrypted_key, context=f"{job.caller}|{job.id}")
+                gateway_key = ports.encryption.decrypt(
+                    job.encrypted_gateway_key, context=f"{job.caller}|{job.id}"
+                )
                 assignment = Assignment(
                     job_id=job.id,
-                    key=key,
+                    gateway_key=gateway_key,
                     params=load(job.params),
                     format=job.format,
                     policy=RetryPolicy(retries=job.retries),

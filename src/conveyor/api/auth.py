@@ -9,7 +9,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from conveyor.domain.api_key import EVERYTHING, Scope, digest
-from conveyor.domain.ids import CallerId, KeyId
+from conveyor.domain.ids import ApiKeyId, CallerId
 from conveyor.errors import PermissionDenied, Unauthenticated
 from conveyor.steps.auth import Authenticate
 
@@ -21,12 +21,12 @@ UNKNOWN = "This API key is not valid here"
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """An authenticated caller, its key for the gateway, and its scopes."""
+    """An authenticated caller, its gateway key and its scopes."""
 
     caller: CallerId
     gateway_key: str | None
     scopes: Sequence[Scope] = EVERYTHING
-    key_id: KeyId | None = None  # of an API key, with `auth = keys`
+    api_key_id: ApiKeyId | None = None  # with `auth = keys`
 
 
 class Callers(Protocol):

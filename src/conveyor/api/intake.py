@@ -48,12 +48,12 @@ async def take_call(request: Request, identity: Identity, most: int) -> Call:
     raw = await _read(request, most, digest.update)
     return Call(
         caller=identity.caller,
-        api_key=identity.gateway_key or "",
+        gateway_key=identity.gateway_key or "",
         raw=raw,
         fingerprint=digest.digest(),
         extensions=extensions,
         idempotency_key=key,
-        key_id=identity.key_id,
+        api_key_id=identity.api_key_id,
     )
 
 

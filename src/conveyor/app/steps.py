@@ -52,8 +52,8 @@ from conveyor.steps.rerun import RerunJob
 from conveyor.steps.schedules import FireSchedules, ManageSchedules
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
+from conveyor.steps.shared.gateway_key_check import GatewayKeyCheck
 from conveyor.steps.shared.idempotency import Idempotency
-from conveyor.steps.shared.key_check import KeyCheck
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.quotas import Check, Quotas
 from conveyor.steps.shared.webhook_sender import WebhookSender
@@ -244,7 +244,7 @@ def _job_calls(
     engines, dispatcher, sizes = shared.engines, shared.dispatcher, shared.ingest.sizes
     rows, work, encryption = _rows(engines), engines.work, engines.encryption
     check, slices = shared.ingest.check_completion, LoopSlices(clock=engines.clock)
-    keys = _key_check(engines, dispatcher)
+    keys = _gateway_key_check(engines, dispatcher)
     call: _TaskCall = {
         **rows,
         "blobs": engines.blobs,
@@ -262,7 +262,7 @@ def _job_calls(
         check_webhook=check_webhook,
         wake=dispatcher.wake,
         takes_tokens=bool(shared.settings.step_functions),
-        check_key=keys.check,
+        check_gateway_key=keys.check_key,
         sizes=sizes,
     )
     rerun = RerunJob(
@@ -272,20 +272,22 @@ def _job_calls(
         encryption=encryption,
         check_completion=check,
         wake=dispatcher.wake,
-        check_key=keys.check,
+        check_gateway_key=keys.check_key,
         sizes=sizes,
     )
-    add_tasks = AddTasks(**call, slices=slices, ingest=shared.ingest.run, check_key=keys.check_job)
+    add_tasks = AddTasks(
+        **call, slices=slices, ingest=shared.ingest.run, check_job_key=keys.check_job_key
+    )
     lifecycle = Lifecycle(
-        **rows, **shared.wakes, work=work, check_completion=check, check_key=keys.check_job
+        **rows, **shared.wakes, work=work, check_completion=check, check_job_key=keys.check_job_key
     )
     return submit, add_tasks, rerun, lifecycle
 
 
-def _key_check(engines: Engines, dispatcher: Dispatcher) -> KeyCheck:
-    return KeyCheck(
+def _gateway_key_check(engines: Engines, dispatcher: Dispatcher) -> GatewayKeyCheck:
+    return GatewayKeyCheck(
         gateway=engines.gateway,
-        keys=dispatcher.refused_keys,
+        refused_keys=dispatcher.refused_keys,
         encryption=engines.encryption,
         clock=engines.clock,
         reopen=dispatcher.discovery.reopen,

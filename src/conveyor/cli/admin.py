@@ -25,7 +25,7 @@ from conveyor.client.transport import Query, Transport, path_of
 from conveyor.domain.api_key import NewKey
 from conveyor.domain.audit import DoctorEvent, DoctorScope
 from conveyor.domain.credentials import RotationProgress, RotationResult
-from conveyor.domain.ids import KeyId
+from conveyor.domain.ids import ApiKeyId
 from conveyor.errors import ConveyorError, RefusedToStart
 from conveyor.ports.control_queue import DeadLetter, DeadLetters
 from conveyor.settings import Settings
@@ -67,7 +67,7 @@ class Admin(Protocol):
 
     def keys(self) -> Iterator[ApiKeyInfo]: ...
 
-    def revoke_key(self, key_id: KeyId) -> ApiKeyInfo | None: ...
+    def revoke_key(self, key_id: ApiKeyId) -> ApiKeyInfo | None: ...
 
     def rotate_encryption(self, on_event: OnRotation, *, force: bool) -> None: ...
 
@@ -131,7 +131,7 @@ class OfflineAdmin:
 
         yield from self._on_keys(listed)
 
-    def revoke_key(self, key_id: KeyId) -> ApiKeyInfo | None:
+    def revoke_key(self, key_id: ApiKeyId) -> ApiKeyInfo | None:
         return self._on_keys(lambda keys: keys.revoke(key_id), writable=True)
 
     def rotate_encryption(self, on_event: OnRotation, *, force: bool) -> None:
@@ -216,7 +216,7 @@ class ServiceAdmin:
             yield from page
             after = page[-1].id
 
-    def revoke_key(self, key_id: KeyId) -> ApiKeyInfo | None:
+    def revoke_key(self, key_id: ApiKeyId) -> ApiKeyInfo | None:
         return self._call("DELETE", "keys", key_id, kind=ApiKeyInfo | None)  # type: ignore[arg-type]
 
     def rotate_encryption(self, on_event: OnRotation, *, force: bool) -> None:

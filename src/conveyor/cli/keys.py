@@ -114,12 +114,12 @@ def revoke(
 ) -> None:
     """Revoke API keys. The service refuses them from the next request on."""
     from conveyor.domain.api_key import id_in  # noqa: PLC0415
-    from conveyor.domain.ids import KeyId  # noqa: PLC0415
+    from conveyor.domain.ids import ApiKeyId  # noqa: PLC0415
 
     missing = []
     for one in named:
         # A whole key is taken for its id: that is what people have at hand.
-        revoked = admin.revoke_key(id_in(one) or KeyId(one))
+        revoked = admin.revoke_key(id_in(one) or ApiKeyId(one))
         if revoked is None:
             missing.append(one)
         elif as_json:

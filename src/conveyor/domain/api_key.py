@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from conveyor.domain.ids import CallerId, KeyId
+from conveyor.domain.ids import ApiKeyId, CallerId
 from conveyor.domain.json_bodies import field_error
 
 FORM = re.compile(r"cvk_([0-7][0-9A-HJKMNP-TV-Z]{25})_[0-9A-Za-z]{32}", re.ASCII)
@@ -36,7 +36,7 @@ EVERYTHING = (Scope.READ, Scope.WRITE)
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     """An API key as it is stored. A caller may have several."""
 
-    id: KeyId
+    id: ApiKeyId
     caller: CallerId
     digest: bytes  # SHA-256 of the whole key
     created_at: datetime
@@ -63,15 +63,15 @@ class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return (Scope.READ,) if self.read_only else EVERYTHING
 
 
-def written(key_id: KeyId, secret: str) -> str:
+def written(key_id: ApiKeyId, secret: str) -> str:
     """Return the key as callers send it."""
     return f"cvk_{key_id}_{secret}"
 
 
-def id_in(key: str) -> KeyId | None:
+def id_in(key: str) -> ApiKeyId | None:
     """Return the id in a key; None when the text is no key."""
     found = FORM.fullmatch(key)
-    return KeyId(found[1]) if found else None
+    return ApiKeyId(found[1]) if found else None
 
 
 def digest(key: str) -> bytes:

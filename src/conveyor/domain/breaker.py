@@ -20,8 +20,8 @@ for a host whose errors are still unexplained ten minutes after the breaker open
 gateway answers a health check. Without both rules a single page that a working gateway cannot
 explain would keep its run waiting for ever.
 
-`RefusedKeys` is the same idea for one API key: the gateway works, but refuses the key because it is
-not valid or its account cannot pay.
+`RefusedGatewayKeys` is the same idea for one gateway key: the gateway works, but refuses the key
+because it is not valid or its account cannot pay.
 
 Nothing here does I/O or reads a clock: `now` is a monotonic time in seconds.
 """
@@ -187,18 +187,20 @@ class Breaker:
             self.probed.clear()
 
 
-# Refused API keys.
+# Refused gateway keys.
 
 FRESH = 3.0  # seconds for which a refusal is believed; then the gateway is asked again
 MOST_KEPT = 10_000  # keys; beyond that the key whose latest refusal is oldest is forgotten
 
 
-def digest_of(key: str) -> str:
-    """Identify a key without revealing it."""
+def gateway_key_digest(key: str) -> str:
+    """Identify a gateway key without revealing it."""
     return sha256(b"conveyor gateway key\0" + key.encode()).hexdigest()
 
 
-class RefusedKey(msgspec.Struct, frozen=True, kw_only=True):
+class RefusedGatewayKey(msgspec.Struct, frozen=True, kw_only=True):
+    """Why and since when the gateway refuses a gateway key."""
+
     reason: AccountReason
     detail: str
     since: datetime  # of the first refusal
@@ -207,15 +209,15 @@ class RefusedKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class RefusedKeys:
-    """Keys that the gateway refuses, by digest.
+class RefusedGatewayKeys:
+    """Gateway keys that the gateway refuses, by digest.
 
     A key is refused from a 401 or 402 until a call that began later is served.
     """
 
-    known: dict[str, RefusedKey] = field(default_factory=dict)  # by digest
+    known: dict[str, RefusedGatewayKey] = field(default_factory=dict)  # by digest
 
-    def get(self, digest: str) -> RefusedKey | None:
+    def get(self, digest: str) -> RefusedGatewayKey | None:
         return self.known.get(digest)
 
     def refuse(
@@ -225,7 +227,7 @@ class RefusedKeys:
         before = self.known.pop(digest, None)
         if len(self.known) >= MOST_KEPT:
             del self.known[next(iter(self.known))]
-        self.known[digest] = RefusedKey(
+        self.known[digest] = RefusedGatewayKey(
             reason=reason,
             detail=detail,
             since=before.since if before else date,

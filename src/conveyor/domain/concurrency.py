@@ -1,7 +1,7 @@
 """Limits on work: how much runs at once, and how often something may be tried.
 
 - `fair_shares` divides the places of a process between callers and their runs.
-- `ConcurrencyLimiter` learns how many calls an API key may have under way at the gateway.
+- `ConcurrencyLimiter` learns how many calls a gateway key may have under way.
 - `take_one` is the token bucket that limits how often a caller may call the API.
 - `hidden_for` is the visibility delay of a queue message whose receive started no task.
 """
@@ -97,7 +97,7 @@ def _filled(demands: Mapping[K, int], held: Mapping[K, int], level: int) -> dict
     return {key: min(amount, max(level - held.get(key, 0), 0)) for key, amount in demands.items()}
 
 
-# Calls of an API key.
+# Calls with a gateway key.
 
 FIRST_LIMIT = 20  # calls of a key of which nothing is known
 BURST = 0.5  # seconds in which further refusals after a refused probe are ignored
@@ -110,7 +110,7 @@ ACCOUNT_COOL_DOWN = timedelta(seconds=30)  # of a key that the gateway refuses a
 
 @dataclass(slots=True)
 class ConcurrencyLimiter:
-    """How many calls an API key may have under way in this process, over all its jobs.
+    """How many calls a gateway key may have under way in this process, over all its jobs.
 
     The limit is learned as in TCP's congestion control:
 

@@ -48,8 +48,8 @@ def reencrypted(row: H, reencrypt: Reencrypt) -> H:
     changes: dict[str, object] = {}
     match row:
         case Job():
-            changes["encrypted_key"] = _replaced(
-                row.encrypted_key, context(row.caller, row.id), reencrypt
+            changes["encrypted_gateway_key"] = _replaced(
+                row.encrypted_gateway_key, context(row.caller, row.id), reencrypt
             )
         case Run(id=run_id) | OutboxEvent(run_id=run_id):
             where = token_context(row.caller, run_id)

@@ -23,7 +23,7 @@ class FailureReason(StrEnum):
 
 
 class AccountReason(StrEnum):
-    """Why a run as a whole failed: the account behind its key cannot scrape."""
+    """Why a run as a whole failed: the account of its gateway key cannot scrape."""
 
     INSUFFICIENT_CREDITS = "insufficient_credits"
     SUBSCRIPTION_INACTIVE = "subscription_inactive"

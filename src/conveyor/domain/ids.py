@@ -12,7 +12,7 @@ CallerId = NewType("CallerId", str)
 InputId = NewType("InputId", str)
 ExportId = NewType("ExportId", str)
 EventId = NewType("EventId", str)
-KeyId = NewType("KeyId", str)
+ApiKeyId = NewType("ApiKeyId", str)
 
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")

@@ -10,7 +10,7 @@ import msgspec
 
 from conveyor.domain.api_key import ApiKey, KeyStatus, status
 from conveyor.domain.control_queue import ControlMessage
-from conveyor.domain.ids import CallerId, JobId, KeyId, RunId
+from conveyor.domain.ids import ApiKeyId, CallerId, JobId, RunId
 from conveyor.domain.schedule import PauseReason, Schedule, ScheduleState, next_fire
 from conveyor.domain.task_list.spec import SourceList
 from conveyor.domain.webhook import Webhook
@@ -44,7 +44,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     status: JobStatus
     format: str
     latest_run_id: RunId | None  # the newest that is not deleted
-    encrypted_key: bytes  # the caller's gateway key, encrypted for this caller and job
+    # For this caller and job. Stored rows have it under its former name.
+    encrypted_gateway_key: bytes = msgspec.field(name="encrypted_key")
     created_at: datetime
     updated_at: datetime
     type: JobType = JobType.REGULAR
@@ -62,7 +63,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     schedule: Schedule | None = None  # of a scheduled job
     schedule_state: ScheduleState = ScheduleState.ACTIVE
     pause_reason: PauseReason | None = None  # of a schedule that the service paused
-    api_key_id: KeyId | None = None  # the key it fires under, where keys can be revoked
+    api_key_id: ApiKeyId | None = None  # the API key it fires under, with `auth = keys`
     next_fire_at: datetime | None = None  # also while paused; None when there is no further one
     skipped: int = 0  # fires that were skipped because the last run was live
     last_skipped_at: datetime | None = None
@@ -200,7 +201,7 @@ def tombstone(job: Job) -> Job:
         type=job.type,
         format="",
         latest_run_id=None,
-        encrypted_key=b"",
+        encrypted_gateway_key=b"",
         created_at=job.created_at,
         updated_at=job.updated_at,
         version=job.version,

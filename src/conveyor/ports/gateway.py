@@ -13,10 +13,10 @@ from conveyor.ports.bodies import Spool
 
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A page to fetch, with the caller's key and the merged parameters."""
+    """A page to fetch, with the gateway key and the merged parameters."""
 
     url: str
-    key: str
+    gateway_key: str
     method: str = "GET"
     params: Mapping[str, str] = {}
     headers: Mapping[str, str] = {}

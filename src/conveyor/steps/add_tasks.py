@@ -37,8 +37,8 @@ from conveyor.ports.blobs import Blobs, as_stream
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata
+from conveyor.steps.shared.gateway_key_check import CheckJobKey, any_job_key
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
-from conveyor.steps.shared.key_check import CheckJob, any_job
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.ownership import latest_run, own_job
 from conveyor.steps.shared.quotas import Check, QuotaDemand, unlimited
@@ -68,7 +68,7 @@ class AddTasks:
     slices: LoopSlices
     ingest: Callable[[RunId, int], Awaitable[Batch | None]]  # the batch of a run at an index
     quota: Check = unlimited
-    check_key: CheckJob = any_job
+    check_job_key: CheckJobKey = any_job_key
 
     async def add(self, call: Call, job_id: JobId, render: RenderAdded) -> Answer:
         """Add tasks to an open job's run, and close it with `last_batch`."""
@@ -141,7 +141,7 @@ class AddTasks:
     async def _open_job(self, call: Call, job_id: JobId) -> tuple[Job, Run]:
         """The job and its run, if they take more tasks."""
         job = await own_job(self.metadata, call.caller, job_id)
-        await self.check_key(job)
+        await self.check_job_key(job)
         run = await latest_run(self.metadata, job)
         if run and run.last_batch_received:  # the job may have been closed between the two reads
             job = await own_job(self.metadata, call.caller, job_id)

@@ -15,7 +15,7 @@ import structlog
 from conveyor.domain import api_key as life
 from conveyor.domain.api_key import ApiKey, KeyStatus, NewKey, Scope
 from conveyor.domain.credentials import context
-from conveyor.domain.ids import CallerId, KeyId
+from conveyor.domain.ids import ApiKeyId, CallerId
 from conveyor.domain.job import Job, JobType, pause_without_key
 from conveyor.domain.run import Run
 from conveyor.errors import Stale, Unavailable
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 class ApiKeyInfo(msgspec.Struct, frozen=True, kw_only=True):
     """An API key without its secret."""
 
-    id: KeyId
+    id: ApiKeyId
     caller: CallerId
     name: str
     status: KeyStatus
@@ -64,7 +64,7 @@ class ApiKeyAdmin:
     async def create(self, wanted: NewKey) -> CreatedApiKey:
         now = self.clock.now()
         life.check(wanted, now)
-        key_id = KeyId(self.ids.new())
+        key_id = ApiKeyId(self.ids.new())
         text = life.written(key_id, self.new_secret())
         caller = CallerId(wanted.caller or key_id)
         key = ApiKey(
@@ -93,7 +93,7 @@ class ApiKeyAdmin:
             await self.metadata.commit(key)
             return key
 
-    async def revoke(self, key_id: KeyId) -> ApiKeyInfo | None:
+    async def revoke(self, key_id: ApiKeyId) -> ApiKeyInfo | None:
         """Revoke a key from the next request on; None when there is no such key."""
         while key := await self.metadata.get(ApiKey, key_id):
             if key.revoked_at:

@@ -14,7 +14,7 @@ import msgspec
 from conveyor.domain import api_key as life
 from conveyor.domain.api_key import ApiKey, KeyStatus
 from conveyor.domain.credentials import context
-from conveyor.domain.ids import KeyId
+from conveyor.domain.ids import ApiKeyId
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.encryption import KeyRing
@@ -29,7 +29,7 @@ class Authenticate:
     metadata: Metadata
     encryption: KeyRing
     clock: Clock
-    uses: dict[KeyId, datetime] = field(default_factory=dict)  # to be written
+    uses: dict[ApiKeyId, datetime] = field(default_factory=dict)  # to be written
 
     async def key(self, text: str) -> ApiKey | None:
         """Return the API key if it exists and is active."""
@@ -44,7 +44,7 @@ class Authenticate:
             self.uses[found.id] = now
         return found
 
-    async def is_good(self, key_id: KeyId) -> bool:
+    async def is_good(self, key_id: ApiKeyId) -> bool:
         """Return whether a key is still active."""
         found = await self.metadata.get(ApiKey, key_id)
         return found is not None and life.status(found, self.clock.now()) is KeyStatus.ACTIVE
@@ -66,7 +66,7 @@ class Authenticate:
             self.uses.pop(key_id, None)
         return 0
 
-    async def _record(self, key_id: KeyId, used_at: datetime) -> None:
+    async def _record(self, key_id: ApiKeyId, used_at: datetime) -> None:
         key = await self.metadata.get(ApiKey, key_id)
         if key is None or key.revoked_at:
             return

@@ -18,7 +18,7 @@ from conveyor.errors import Conflict, RunNotStoppable, Stale
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
-from conveyor.steps.shared.key_check import CheckJob, any_job
+from conveyor.steps.shared.gateway_key_check import CheckJobKey, any_job_key
 from conveyor.steps.shared.ownership import latest_run, own_job
 
 log = structlog.get_logger()
@@ -33,7 +33,7 @@ class Lifecycle:
     check_completion: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
     wake_sender: Callable[[], None]  # events were put in the outbox
-    check_key: CheckJob = any_job
+    check_job_key: CheckJobKey = any_job_key
 
     async def close(self, caller: CallerId, job_id: JobId) -> None:
         """Close an open job; if all its tasks are done, its run completes at once."""
@@ -83,7 +83,7 @@ class Lifecycle:
         while True:
             job, run = await self._load(caller, job_id)
             if state is PauseState.ACTIVE:
-                await self.check_key(job)
+                await self.check_job_key(job)
             if run is None or not run.is_live:
                 state_now = f"is {run.status}" if run else "is deleted"
                 raise Conflict(f"The run {state_now}: there is nothing to pause or resume")

@@ -17,7 +17,7 @@ import structlog
 
 from conveyor.domain import run as run_life
 from conveyor.domain.counts import ZERO, Counts
-from conveyor.domain.ids import CallerId, JobId, KeyId, RunId
+from conveyor.domain.ids import ApiKeyId, CallerId, JobId, RunId
 from conveyor.domain.progress import ProgressReading, RunProgress, Waiting, eta, gone, rate, slid
 from conveyor.domain.run import Run, RunStatus
 from conveyor.errors import Unavailable
@@ -39,7 +39,7 @@ Updates = AsyncGenerator[bytes | None, None]
 
 class Listener(NamedTuple):
     caller: CallerId
-    key_id: KeyId | None
+    api_key_id: ApiKeyId | None
 
 
 class FollowedRun:
@@ -93,13 +93,13 @@ class ProgressFeed:
     clock: Clock
     render: RenderProgress
     count: Callable[[int], None]  # runs that were read
-    is_good: Callable[[KeyId], Awaitable[bool]]  # whether a key is still valid
+    is_good: Callable[[ApiKeyId], Awaitable[bool]]  # whether an API key is still active
     most: int = 0  # listeners of one caller; 0 is any number
     waiting: Callable[[RunId], Waiting | None] = lambda _: None
     followed: dict[RunId, FollowedRun] = field(default_factory=dict)
     callers: Counter[CallerId] = field(default_factory=Counter)  # how many listen
-    keys: Counter[KeyId] = field(default_factory=Counter)
-    refused: set[KeyId] = field(default_factory=set)  # revoked or expired while they listened
+    keys: Counter[ApiKeyId] = field(default_factory=Counter)
+    refused: set[ApiKeyId] = field(default_factory=set)  # revoked or expired while they listened
     closed: bool = False
 
     @property
@@ -113,7 +113,7 @@ class ProgressFeed:
         run_id: RunId | None,
         *,
         seen: str | None,
-        key_id: KeyId | None = None,
+        api_key_id: ApiKeyId | None = None,
     ) -> Updates:
         """Updates of a run, by default the latest, from its current state to its end.
 
@@ -128,7 +128,7 @@ class ProgressFeed:
         run = await own_run(self.metadata, job, run_id)
         known = run.id in self.followed
         settled = None if known else await self._settled(run.id)
-        return self._updates(run, settled, seen, Listener(caller, key_id))
+        return self._updates(run, settled, seen, Listener(caller, api_key_id))
 
     async def step(self) -> None:
         """One round: read each run that has listeners once, and send them what changed."""
@@ -152,14 +152,14 @@ class ProgressFeed:
 
     async def _check_keys(self) -> None:
         """End the updates of keys that were revoked or have expired."""
-        refused = {key_id for key_id in list(self.keys) if not await self.is_good(key_id)}
+        refused = {key for key in list(self.keys) if not await self.is_good(key)}
         if refused - self.refused:
             log.info("listeners.refused", keys=sorted(refused - self.refused))
             self.refused |= refused
             self._wake_all()
 
     def _is_over(self, listener: Listener) -> bool:
-        return self.closed or listener.key_id in self.refused
+        return self.closed or listener.api_key_id in self.refused
 
     async def _updates(
         self, run: Run, settled: Counts | None, seen: str | None, listener: Listener
@@ -180,14 +180,14 @@ class ProgressFeed:
     @contextmanager
     def _counted(self, listener: Listener) -> Iterator[None]:
         self.callers[listener.caller] += 1
-        if listener.key_id:
-            self.keys[listener.key_id] += 1
+        if listener.api_key_id:
+            self.keys[listener.api_key_id] += 1
         try:
             yield
         finally:
             count_down(self.callers, listener.caller)
-            if listener.key_id:
-                count_down(self.keys, listener.key_id)
+            if listener.api_key_id:
+                count_down(self.keys, listener.api_key_id)
                 self.refused &= self.keys.keys()
 
     @contextmanager

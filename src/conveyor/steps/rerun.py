@@ -43,8 +43,8 @@ from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
+from conveyor.steps.shared.gateway_key_check import CheckGatewayKey, any_key
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
-from conveyor.steps.shared.key_check import CheckKey, any_key
 from conveyor.steps.shared.ownership import latest_run, own_job
 from conveyor.steps.shared.pagination import runs_of
 from conveyor.steps.shared.quotas import Check, QuotaDemand, unlimited
@@ -99,7 +99,7 @@ class RerunJob:
     check_completion: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
     quota: Check = unlimited
-    check_key: CheckKey = any_key
+    check_gateway_key: CheckGatewayKey = any_key
     sizes: Sizes = DEFAULT_SIZES
     under_way: set[JobId] = field(default_factory=set)
 
@@ -148,7 +148,7 @@ class RerunJob:
     async def _rerun(
         self, call: Call, job: Job, statuses: Statuses | None, render: RenderRerun
     ) -> Answer:
-        await self.check_key(call.api_key)
+        await self.check_gateway_key(call.gateway_key)
         plan = await self._plan(job, statuses)
         self._check(plan)
         await self.quota(QuotaDemand(caller=call.caller, jobs=1, tasks=plan.retried))
@@ -246,12 +246,12 @@ class RerunJob:
         run = self._new_run(plan)
         with self.encryption.writing():
             encrypted = self.encryption.encrypt(
-                call.api_key, context=context(call.caller, plan.job.id)
+                call.gateway_key, context=context(call.caller, plan.job.id)
             )
             job = msgspec.structs.replace(
                 job_life.run_again(plan.job, run.id, run.created_at),
-                encrypted_key=encrypted,
-                api_key_id=call.key_id,
+                encrypted_gateway_key=encrypted,
+                api_key_id=call.api_key_id,
             )
             made = Rerunning(job, run, plan.rerun_of, plan.retried, plan.taken_over)
             answer = Answer(202 if plan.large else 201, render(made))

@@ -21,7 +21,7 @@ from conveyor.domain import job as life
 from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import batch_of, ingest_message, run_of
 from conveyor.domain.credentials import context
-from conveyor.domain.ids import CallerId, JobId, KeyId, RunId
+from conveyor.domain.ids import ApiKeyId, CallerId, JobId, RunId
 from conveyor.domain.job import Job
 from conveyor.domain.run import Run, Trigger
 from conveyor.domain.schedule import PauseReason, Schedule, ScheduleState, first_fire, next_fire
@@ -147,7 +147,7 @@ class ManageSchedules:
         job_id: JobId,
         state: ScheduleState,
         *,
-        key_id: KeyId | None = None,
+        api_key_id: ApiKeyId | None = None,
         gateway_key: str | None = None,
     ) -> None:
         """Pause a schedule, or resume it from now on; nothing changes if it is in that state.
@@ -161,7 +161,7 @@ class ManageSchedules:
             at = job.next_fire_at
             if state is ScheduleState.ACTIVE:
                 at = next_fire(job.schedule, now, anchor=at or now)
-                job = self._with_key(job, key_id, gateway_key)
+                job = self._with_key(job, api_key_id, gateway_key)
             return life.turn_schedule(job, state, at, now)
 
         with self.encryption.writing():
@@ -169,11 +169,11 @@ class ManageSchedules:
         if is_changed:
             log.info("schedule.turned", job_id=job_id, schedule_state=state)
 
-    def _with_key(self, job: Job, key_id: KeyId | None, gateway_key: str | None) -> Job:
+    def _with_key(self, job: Job, api_key_id: ApiKeyId | None, gateway_key: str | None) -> Job:
         if gateway_key is None:
             return job
         encrypted = self.encryption.encrypt(gateway_key, context=context(job.caller, job.id))
-        return msgspec.structs.replace(job, api_key_id=key_id, encrypted_key=encrypted)
+        return msgspec.structs.replace(job, api_key_id=api_key_id, encrypted_gateway_key=encrypted)
 
     async def _change(
         self, caller: CallerId, job_id: JobId, changed: Callable[[Job, datetime], Job]

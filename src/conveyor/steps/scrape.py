@@ -95,7 +95,7 @@ class Scrape:
         params = _params(task, assignment)
         request = PageRequest(
             url=task.spec.url,
-            key=assignment.key,
+            gateway_key=assignment.gateway_key,
             method=task.spec.method,
             params=params,
             headers=_headers(params),

@@ -48,7 +48,9 @@ class Settle:
     check_completion: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
     wake_sender: Callable[[], None]  # events were put in the outbox
-    same_key: Callable[[RunId], Collection[RunId]] = lambda _: ()  # live runs of the same API key
+    same_key: Callable[[RunId], Collection[RunId]] = (
+        lambda _: ()
+    )  # live runs with the same gateway key
     outage: timedelta = timedelta(seconds=1)  # between tries while an engine is unavailable
 
     async def settle(self, ended: Sequence[FinishedAttempt]) -> bool | None:
@@ -147,7 +149,7 @@ class Settle:
             if isinstance(outcome, AccountBlocked)
         }
         for run_id, why in blocked.items():
-            # The account is blocked for all runs of the key: each would lose a call to find out.
+            # The account is blocked for all runs with the gateway key: each would lose a call to find out.
             for sibling in {run_id, *self.same_key(run_id)}:
                 await self._fail_run(sibling, why)
         run_ids = {attempt.task.run_id for attempt in ended}

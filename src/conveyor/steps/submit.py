@@ -68,8 +68,8 @@ from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks, in_chunks
 from conveyor.ports.work import Work
+from conveyor.steps.shared.gateway_key_check import CheckGatewayKey, any_key
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
-from conveyor.steps.shared.key_check import CheckKey, any_key
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.quotas import Check, QuotaDemand, unlimited
 from conveyor.steps.shared.row_sources import file_chunks
@@ -111,7 +111,7 @@ class SubmitJob:
     wake: Callable[[RunId], None]
     takes_tokens: bool = False  # task tokens of Step Functions
     quota: Check = unlimited
-    check_key: CheckKey = any_key
+    check_gateway_key: CheckGatewayKey = any_key
     sizes: Sizes = DEFAULT_SIZES
 
     async def submit(self, call: Call, render: RenderSubmitted) -> Answer:
@@ -122,7 +122,7 @@ class SubmitJob:
                     return known
                 draft = await self._draft(call)
                 await self.quota(_demand(draft))
-                await self.check_key(call.api_key)
+                await self.check_gateway_key(call.gateway_key)
                 answer = Answer(
                     202 if draft.large else 201,
                     render(draft.job, draft.run, len(draft.specs)),
@@ -287,9 +287,9 @@ class SubmitJob:
             runs=0,
             schedule=schedule,
             next_fire_at=first_fire(schedule, now, within="schedule") if schedule else None,
-            api_key_id=call.key_id,
-            encrypted_key=self.encryption.encrypt(
-                call.api_key, context=context(call.caller, job_id)
+            api_key_id=call.api_key_id,
+            encrypted_gateway_key=self.encryption.encrypt(
+                call.gateway_key, context=context(call.caller, job_id)
             ),
             params=dump(params),
             metadata=dump(body.metadata or {}),

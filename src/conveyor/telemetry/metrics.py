@@ -104,7 +104,7 @@ class Metrics:
             "When the gateway is tried again; 0 while the circuit breaker is closed",
         )
         self.refused_keys = self._gauge(
-            "conveyor_refused_keys", "API keys that the gateway refuses"
+            "conveyor_refused_keys", "Gateway keys that the gateway refuses"
         )
 
     def _count_webhooks(self) -> None:

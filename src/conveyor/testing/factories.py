@@ -15,12 +15,12 @@ from conveyor.domain.failure import FailureReason
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.idempotency import IDEMPOTENCY_LIFE, IdempotencyRecord
 from conveyor.domain.ids import (
+    ApiKeyId,
     CallerId,
     EventId,
     ExportId,
     InputId,
     JobId,
-    KeyId,
     RunId,
     TaskId,
     task_ids,
@@ -53,7 +53,7 @@ OTHER_RUN = RunId(_ids.new())
 INPUT = InputId(_ids.new())
 EXPORT = ExportId(_ids.new())
 EVENT = EventId(_ids.new())
-KEY = KeyId(_ids.new())
+KEY = ApiKeyId(_ids.new())
 
 
 def a_task_spec(**changes: object) -> TaskSpec:
@@ -92,7 +92,7 @@ def a_job(**changes: object) -> Job:
         status=JobStatus.OPEN,
         format="html",
         latest_run_id=RUN,
-        encrypted_key=b"encrypted",
+        encrypted_gateway_key=b"encrypted",
         created_at=NOON,
         updated_at=NOON,
     )

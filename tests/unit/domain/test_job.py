@@ -26,7 +26,7 @@ def a_job(status: JobStatus) -> Job:
         status=status,
         format="html",
         latest_run_id=RunId("01HZZZZZZZZZZZZZZZZZZZZZZZ"),
-        encrypted_key=b"encrypted",
+        encrypted_gateway_key=b"encrypted",
         created_at=NOW,
         updated_at=NOW,
     )

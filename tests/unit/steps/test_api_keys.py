@@ -18,7 +18,7 @@ from conveyor.domain.api_key import (
     id_in,
     written,
 )
-from conveyor.domain.ids import CallerId, KeyId
+from conveyor.domain.ids import ApiKeyId, CallerId
 from conveyor.errors import InvalidArgument, Unavailable
 from conveyor.steps.api_keys import ApiKeyAdmin
 from conveyor.steps.auth import Authenticate
@@ -91,7 +91,7 @@ async def test_a_key_is_authenticated_and_nothing_near_it(desk: Desk) -> None:
         head + secret.swapcase(),
         head + other.key[31:],
         other.key[:31] + secret,
-        written(KeyId("7ZZZZZZZZZZZZZZZZZZZZZZZZZ"), secret),
+        written(ApiKeyId("7ZZZZZZZZZZZZZZZZZZZZZZZZZ"), secret),
         created.about.id,
         "",
         created.key + "\n",
@@ -132,7 +132,7 @@ async def test_a_revoked_key_opens_nothing_and_keeps_no_credential(desk: Desk) -
     assert await desk.authenticate.key(created.key) is None
     desk.clock.advance(HOUR)
     assert await desk.admin.revoke(created.about.id) == revoked
-    assert await desk.admin.revoke(KeyId("no-such-key")) is None
+    assert await desk.admin.revoke(ApiKeyId("no-such-key")) is None
     stored = await desk.metadata.get(ApiKey, created.about.id)
     assert stored
     assert stored.encrypted_gateway_key is None
@@ -225,7 +225,7 @@ async def test_what_cannot_be_is_refused_and_nothing_is_made(
 
 
 def test_the_id_is_read_off_a_whole_key_only() -> None:
-    key = written(KeyId("01M7GNPVD0697FEM6F7VYWRK5F"), "x" * 32)
+    key = written(ApiKeyId("01M7GNPVD0697FEM6F7VYWRK5F"), "x" * 32)
     assert id_in(key) == "01M7GNPVD0697FEM6F7VYWRK5F"
     assert [id_in(text) for text in (key[:-1], key + "x", "x" + key, "cvk__", CallerId(""))] == [
         None

@@ -75,7 +75,11 @@ async def test_nothing_of_a_deleted_job_is_left_behind() -> None:
     assert [await house.metadata.get(Run, one) for one in (first, second)] == [None, None]
     stone = await house.metadata.get(Job, job_id)
     assert stone is not None
-    assert (stone.status, stone.encrypted_key, stone.params) == (JobStatus.DELETED, b"", None)
+    assert (stone.status, stone.encrypted_gateway_key, stone.params) == (
+        JobStatus.DELETED,
+        b"",
+        None,
+    )
     assert not house.swept
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from conveyor.api import render
 from conveyor.domain.counts import ZERO
-from conveyor.domain.ids import CallerId, JobId, KeyId, RunId
+from conveyor.domain.ids import ApiKeyId, CallerId, JobId, RunId
 from conveyor.domain.progress import RunProgress, Waiting, WaitReason, gone
 from conveyor.domain.run import PauseState
 from conveyor.errors import NotFound, QuotaExceeded, Unavailable
@@ -35,7 +35,7 @@ class Watched:
         self.house = a_house()
         self.reads = 0
         self.marks: dict[bytes, str] = {}
-        self.revoked: set[KeyId] = set()
+        self.revoked: set[ApiKeyId] = set()
         self.feed = ProgressFeed(
             metadata=self.house.metadata,
             tasks=self.house.tasks,
@@ -50,7 +50,7 @@ class Watched:
         self.marks[shown(progress)] = progress.mark
         return shown(progress)
 
-    async def _is_good(self, key_id: KeyId) -> bool:
+    async def _is_good(self, key_id: ApiKeyId) -> bool:
         return key_id not in self.revoked
 
     def _count(self, reads: int) -> None:
@@ -62,9 +62,9 @@ class Watched:
         *,
         run_id: RunId | None = None,
         seen: str | None = None,
-        key_id: KeyId | None = None,
+        api_key_id: ApiKeyId | None = None,
     ) -> Updates:
-        return await self.feed.listen(CALLER, job_id, run_id, seen=seen, key_id=key_id)
+        return await self.feed.listen(CALLER, job_id, run_id, seen=seen, api_key_id=api_key_id)
 
     async def round(self) -> None:
         self.house.clock.advance(ROUND)
@@ -403,9 +403,9 @@ async def test_somebody_elses_run_is_not_there(caller: CallerId) -> None:
 async def test_news_ends_when_its_key_is_revoked_and_only_then() -> None:
     at = Watched()
     job_id, _ = await at.house.submit(4)
-    revoked, kept = KeyId("revoked"), KeyId("kept")
-    ending = await at.listen(job_id, key_id=revoked)
-    staying = await at.listen(job_id, key_id=kept)
+    revoked, kept = ApiKeyId("revoked"), ApiKeyId("kept")
+    ending = await at.listen(job_id, api_key_id=revoked)
+    staying = await at.listen(job_id, api_key_id=kept)
     assert await anext(ending) == await anext(staying)
 
     at.revoked.add(revoked)

@@ -7,9 +7,9 @@ from contextlib import aclosing
 import pytest
 
 from conveyor.adapters.system.clock import SteadyClock
-from conveyor.domain.breaker import HealthSignal, digest_of
+from conveyor.domain.breaker import HealthSignal, gateway_key_digest
 from conveyor.domain.failure import AccountReason, FailureReason
-from conveyor.domain.ids import KeyId
+from conveyor.domain.ids import ApiKeyId
 from conveyor.domain.progress import WaitReason
 from conveyor.domain.task import Refused, Task
 from conveyor.steps.dispatch.dispatcher import Dispatcher
@@ -34,7 +34,7 @@ def _with_refused_key(dispatcher: Dispatcher) -> None:
     clock = dispatcher.clock
     reason = AccountReason.INSUFFICIENT_CREDITS
     dispatcher.refused_keys.refuse(
-        digest_of(KEY), reason, "no credits", clock.monotonic(), clock.now()
+        gateway_key_digest(KEY), reason, "no credits", clock.monotonic(), clock.now()
     )
 
 
@@ -83,5 +83,5 @@ def _watch(house: House, dispatcher: Dispatcher) -> ProgressFeed:
     )
 
 
-async def _every_key(_: KeyId) -> bool:
+async def _every_key(_: ApiKeyId) -> bool:
     return True

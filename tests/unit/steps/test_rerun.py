@@ -263,11 +263,14 @@ async def test_a_run_without_tasks_is_not_repeated() -> None:
 
 async def test_the_key_of_the_rerun_is_the_one_forwarded() -> None:
     house, job_id, _ = await _ended(2)
-    call = structs.replace(a_rerun(), api_key="a new key")
+    call = structs.replace(a_rerun(), gateway_key="a new key")
     await house.rerun_job.rerun(call, job_id, None, figures_as_answer)
 
     job = await house.job(job_id)
-    assert house.encryption.decrypt(job.encrypted_key, context=f"{CALLER}|{job_id}") == "a new key"
+    assert (
+        house.encryption.decrypt(job.encrypted_gateway_key, context=f"{CALLER}|{job_id}")
+        == "a new key"
+    )
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from conveyor.domain.credentials import (
     context,
     reencrypted,
 )
-from conveyor.domain.ids import EventId, JobId, KeyId, RunId
+from conveyor.domain.ids import ApiKeyId, EventId, JobId, RunId
 from conveyor.domain.job import Job
 from conveyor.domain.outbox import OutboxEvent
 from conveyor.domain.signing import SigningKey, SigningKeys
@@ -72,13 +72,13 @@ class Encrypted:
         for number in range(JOBS):
             job_id = JobId(f"job-{number}")
             key = self.encrypt(f"key of {number}", job_id)
-            await self.stored.commit(a_job(id=job_id, caller=CALLER, encrypted_key=key))
-        await self.stored.commit(a_job(id=JobId("tombstone"), encrypted_key=b""))
+            await self.stored.commit(a_job(id=job_id, caller=CALLER, encrypted_gateway_key=key))
+        await self.stored.commit(a_job(id=JobId("tombstone"), encrypted_gateway_key=b""))
         await self.stored.commit(a_slots(self, "active", "candidate"))
-        key_id = KeyId("key-1")
+        key_id = ApiKeyId("key-1")
         encrypted = self.encrypt("gateway key", key_id)
         await self.stored.commit(
-            an_api_key(id=key_id, encrypted_gateway_key=encrypted), an_api_key(id=KeyId("key-2"))
+            an_api_key(id=key_id, encrypted_gateway_key=encrypted), an_api_key(id=ApiKeyId("key-2"))
         )
         run_id = RunId("run-1")
         token = self.encryption.encrypt("token", context=token_context(CALLER, run_id))
@@ -250,7 +250,7 @@ async def test_a_write_that_began_under_the_old_key_is_waited_for(house: Encrypt
             key = house.encrypt("slow", "slow-job")
             encrypted.set()
             await goes_on.wait()
-            job = a_job(id=JobId("slow-job"), caller=CALLER, encrypted_key=key)
+            job = a_job(id=JobId("slow-job"), caller=CALLER, encrypted_gateway_key=key)
             await house.metadata.commit(job)
 
     async def take() -> None:
@@ -278,7 +278,7 @@ async def test_a_write_that_begins_after_the_rotation_uses_the_new_key(house: En
         pass
     await house.rotate()
     key = house.encrypt("late", "late-job")
-    await house.stored.commit(a_job(id=JobId("late-job"), caller=CALLER, encrypted_key=key))
+    await house.stored.commit(a_job(id=JobId("late-job"), caller=CALLER, encrypted_gateway_key=key))
     assert (await house.secrets())[f"{CALLER}|late-job"] == "late"
 
 
@@ -287,7 +287,7 @@ async def test_a_row_written_under_the_old_key_during_a_pass_is_found_by_the_nex
 ) -> None:
     """As a commit does that the engine finished only after its caller had gone away."""
     key = house.encrypt("late", "a-late-job")
-    late = a_job(id=JobId("a-late-job"), caller=CALLER, encrypted_key=key)
+    late = a_job(id=JobId("a-late-job"), caller=CALLER, encrypted_gateway_key=key)
     house.trace.before("metadata.commit", 4, lambda: house.stored.commit(late))
     assert (await house.rotate()).old_key_removed
     assert await house.secrets() == ALL | {f"{CALLER}|a-late-job": "late"}
@@ -305,7 +305,9 @@ async def test_while_something_does_not_open_the_old_key_stays(house: Encrypted)
     foreign = AesKeyRing(b"another key of thirty-two bytes!").encrypt(
         "lost", context=context(CALLER, "lost-job")
     )
-    await house.stored.commit(a_job(id=JobId("lost-job"), caller=CALLER, encrypted_key=foreign))
+    await house.stored.commit(
+        a_job(id=JobId("lost-job"), caller=CALLER, encrypted_gateway_key=foreign)
+    )
     rotated = await house.rotate()
     assert rotated == RotationResult(JOBS + 4, ("lost-job",), old_key_removed=False)
     assert house.has_old_key()

@@ -10,7 +10,7 @@ from conveyor.adapters.crypto.key_ring import new_secret
 from conveyor.domain import api_key as key_life
 from conveyor.domain.api_key import ApiKey, NewKey
 from conveyor.domain.credentials import context
-from conveyor.domain.ids import JobId, KeyId
+from conveyor.domain.ids import ApiKeyId, JobId
 from conveyor.domain.job import Job
 from conveyor.domain.schedule import PauseReason, ScheduleState
 from conveyor.steps.api_keys import ApiKeyAdmin
@@ -26,14 +26,14 @@ class Desk:
     house: House
     admin: ApiKeyAdmin
 
-    async def key(self, expires_in: timedelta | None = None) -> KeyId:
+    async def key(self, expires_in: timedelta | None = None) -> ApiKeyId:
         expires_at = self.house.clock.now() + expires_in if expires_in else None
         wanted = NewKey(caller=CALLER, expires_at=expires_at)
         return (await self.admin.create(wanted)).about.id
 
-    async def schedule(self, key_id: KeyId | None) -> JobId:
+    async def schedule(self, key_id: ApiKeyId | None) -> JobId:
         call = a_call(3, type="scheduled", schedule=HOURLY)
-        call = msgspec.structs.replace(call, key_id=key_id)
+        call = msgspec.structs.replace(call, api_key_id=key_id)
         return ids_in(await self.house.submit_job.submit(call, ids_as_answer))[0]
 
     async def job(self, job_id: JobId) -> Job:
@@ -106,12 +106,14 @@ async def test_a_schedule_resumes_under_the_key_that_resumes_it(desk: Desk) -> N
     await desk.admin.revoke(revoked)
 
     await desk.house.rescheduling.set_state(
-        CALLER, job_id, ScheduleState.ACTIVE, key_id=good, gateway_key="another gateway key"
+        CALLER, job_id, ScheduleState.ACTIVE, api_key_id=good, gateway_key="another gateway key"
     )
 
     job = await desk.job(job_id)
     assert (job.schedule_state, job.pause_reason) == (ScheduleState.ACTIVE, None)
-    opened = desk.house.encryption.decrypt(job.encrypted_key, context=context(CALLER, job_id))
+    opened = desk.house.encryption.decrypt(
+        job.encrypted_gateway_key, context=context(CALLER, job_id)
+    )
     assert opened == "another gateway key"
     assert await desk.fire() == 1
     assert (await desk.job(job_id)).runs == 1

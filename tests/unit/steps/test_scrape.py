@@ -59,7 +59,7 @@ async def test_the_callers_key_and_the_jobs_parameters_are_sent() -> None:
     params = {"js_render": "true"}
     _, asked = await _attempt(assignment=replace(ASSIGNMENT, params=params))
     call = f"{a_task().run_id}.{a_task().id}.{a_task().claim_no}"
-    assert asked == PageRequest(url=a_task().spec.url, key=KEY, params=params, call_id=call)
+    assert asked == PageRequest(url=a_task().spec.url, gateway_key=KEY, params=params, call_id=call)
 
 
 async def test_a_call_goes_by_its_task_and_claim_and_is_told_of_in_the_log() -> None:

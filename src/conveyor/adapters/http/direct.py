@@ -67,7 +67,7 @@ class DirectGateway:
     """Open it before use: `async with DirectGateway(connections=200) as gateway`.
 
     It connects only to public addresses and to those in `reach`, whatever a URL, a name server or a
-    redirect says. It sends the caller's key to nobody.
+    redirect says. It sends the gateway key nowhere.
     """
 
     def __init__(

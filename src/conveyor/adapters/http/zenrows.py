@@ -208,7 +208,7 @@ class ZenrowsGateway:
             refusal = wire.refusal(
                 document,
                 answer.status,
-                request.key,
+                request.gateway_key,
                 gateway_request_id=head.gateway_request_id,
             )
             signal = HealthSignal.BROKEN
@@ -218,7 +218,7 @@ class ZenrowsGateway:
             refusal = page_wire.without_problem(
                 body,
                 answer.status,
-                request.key,
+                request.gateway_key,
                 gateway_request_id=head.gateway_request_id,
                 ruling=ruling(answer.status, ""),
             )
@@ -262,5 +262,5 @@ NO_HEAD = ResponseHead()
 
 def _head_of(request: PageRequest, answer: HttpResponse) -> ResponseHead:
     charged = wire.spend(answer.header(CREDITS), answer.header(COST))
-    request_id = page_wire.request_id(answer.header(REQUEST_ID), request.key)
+    request_id = page_wire.request_id(answer.header(REQUEST_ID), request.gateway_key)
     return ResponseHead(charged, request_id, wire.limit(answer.header(LIMIT)))

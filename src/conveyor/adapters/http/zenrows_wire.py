@@ -1,6 +1,6 @@
 """The protocol of ZenRows, without I/O: addresses of requests, headers and problem documents.
 
-The key is in every request. It must not appear in a problem, so it is redacted there.
+The gateway key is in every request. It must not appear in a problem, so it is redacted there.
 """
 
 from base64 import b64encode
@@ -39,7 +39,7 @@ def split_credentials(url: str) -> tuple[str, dict[str, str]]:
 
 
 def base_query(url: str) -> str:
-    """The gateway's URL up to the key."""
+    """The gateway's URL up to the gateway key."""
     return f"{url}{'&' if '?' in url else '?'}apikey="
 
 
@@ -47,7 +47,7 @@ def address(base: str, request: PageRequest, headers: Mapping[str, str]) -> str:
     """The target of a request, with its query percent-encoded."""
     settings = _settings(tuple(request.params.items()))
     marked = f"&{HEADERS}=true" if headers else ""
-    return f"{base}{_quoted_key(request.key)}&url={quoted(request.url)}{settings}{marked}"
+    return f"{base}{_quoted_key(request.gateway_key)}&url={quoted(request.url)}{settings}{marked}"
 
 
 def quoted(text: str) -> str:
@@ -68,7 +68,7 @@ def spend(credit: str | None, cost: str | None) -> Spend:
 
 
 def limit(text: str | None) -> int | None:
-    """How many calls a key may have at once, if the response states it."""
+    """How many calls a gateway key may have at once, if the response states it."""
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 7):
         return None
     return int(text) or None

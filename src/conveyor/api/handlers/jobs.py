@@ -125,9 +125,9 @@ class JobHandlers:
         return Response(status_code=202)
 
     async def follow_run(self, request: Request) -> Response:
-        seen, key_id = request.headers.get("last-event-id"), identity_of(request).key_id
+        seen, api_key_id = request.headers.get("last-event-id"), identity_of(request).api_key_id
         updates = await self.progress.listen(
-            *caller_and_job(request), run_or_latest(request), seen=seen, key_id=key_id
+            *caller_and_job(request), run_or_latest(request), seen=seen, api_key_id=api_key_id
         )
         return EventStream(updates)
 
@@ -146,7 +146,7 @@ class JobHandlers:
             known.caller,
             job_id(request),
             state,
-            key_id=known.key_id,
+            api_key_id=known.api_key_id,
             gateway_key=known.gateway_key,
         )
         return await self.get_job(request)

@@ -20,7 +20,7 @@ from conveyor.api.handlers.common import NDJSON, json_response
 from conveyor.api.intake import read_body
 from conveyor.domain.api_key import NewKey
 from conveyor.domain.audit import DoctorScope
-from conveyor.domain.ids import JobId, KeyId, RunId
+from conveyor.domain.ids import ApiKeyId, JobId, RunId
 from conveyor.domain.json_bodies import brief
 from conveyor.errors import ConveyorError, InvalidArgument, NotFound
 from conveyor.ports.control_queue import DeadLetters
@@ -118,7 +118,7 @@ class OperatorHandlers:
         return json_response(await self.api_keys.create(wanted))
 
     async def revoke_key(self, request: Request) -> Response:
-        return json_response(await self.api_keys.revoke(KeyId(request.path_params["key"])))
+        return json_response(await self.api_keys.revoke(ApiKeyId(request.path_params["key"])))
 
     async def rotate(self, request: Request) -> Response:
         """Return progress as lines of JSON; the last line is the result."""

@@ -7,7 +7,7 @@ One `Dispatcher` runs in every worker process, on every engine.
 | `dispatcher` | the loops: discover, claim, settle, renew, stop |
 | `fetcher` | tasks in flight: start, fetch, finish, hand back |
 | `discovery` | the map of live runs |
-| `active_run` | the state of one live run in this process, with its API key, hosts and prefetched tasks |
+| `active_run` | the state of one live run in this process, with its gateway key, hosts and prefetched tasks |
 | `permits` | reserving, releasing and renewing permits |
 | `gateway_health` | the circuit breaker and results that may be the gateway's fault |
 | `storage_pause` | the pause while results cannot be stored |

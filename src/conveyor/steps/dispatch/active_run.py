@@ -12,7 +12,7 @@ counters that the move concerns; no other module changes them.
 | `pending` and `prefetch.pending` are the tasks of claims that the engine has not answered | `begin_claim`, `end_claim` |
 | `unsettled` is the number of tasks claimed and not settled | `accept`, `settled` |
 | `calls` is the number of tasks that have a permit and are not finished | `give_permit`, `finish_call`, `hand_back` |
-| the key's `under_way` is the calls that began, and `pending`, over all runs of the key | `begin_claim`, `end_claim`, `begin_call`, `finish_call` |
+| the gateway key's `under_way` is the calls that began, and `pending`, over all runs of the key | `begin_claim`, `end_claim`, `begin_call`, `finish_call` |
 | `places` counts `pending` and the unsettled tasks that are not prefetched, over all runs | every move |
 | a permit belongs to one call or is in `idle_permits` | `give_permit`, `keep_permit`, `take_idle_permits` |
 | a run with pending or unsettled tasks stays in the map of live runs | `is_served`, which `Discovery` checks |
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple
 
-from conveyor.domain.breaker import FAILURES, HealthSignal, RefusedKeys
+from conveyor.domain.breaker import FAILURES, HealthSignal, RefusedGatewayKeys
 from conveyor.domain.concurrency import (
     ACCOUNT_COOL_DOWN,
     LONGEST_COOL_DOWN,
@@ -69,12 +69,12 @@ class InFlight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyState:
-    """What this process knows of an API key. Runs that use the same key share it."""
+class GatewayKeyState:
+    """What this process knows of a gateway key. Runs that use the same key share it."""
 
     digest: str
     limiter: ConcurrencyLimiter
-    refused_keys: RefusedKeys
+    refused_keys: RefusedGatewayKeys
     clock: Clock
 
     def learn(self, result: Result, now: float, began_at: float) -> Result:
@@ -220,7 +220,7 @@ class ActiveRun:
     run: Run
     job: Job
     assignment: Assignment
-    key: KeyState
+    key_state: GatewayKeyState
     claim_size: int  # tasks that make a claim worth its round trip
     prefetch: Prefetch
     hosts: HostSlots
@@ -253,10 +253,10 @@ class ActiveRun:
         return bool(self.unsettled or self.pending or self.prefetch.pending)
 
     def room(self) -> int:
-        """How many more calls may start, by the caps of the job and of the API key."""
+        """How many more calls may start, by the caps of the job and of the gateway key."""
         if not self.is_open:
             return 0
-        return min(self.job.max_inflight - self.calls - self.pending, self.key.limiter.room())
+        return min(self.job.max_inflight - self.calls - self.pending, self.key_state.limiter.room())
 
     def demand(self) -> int:
         """How many tasks to claim, to start at once and to prefetch."""
@@ -265,12 +265,12 @@ class ActiveRun:
         return max(self.room(), 0) + self.prefetch.room(self.calls)
 
     def may_start(self, now: float) -> bool:
-        return self.is_open and self.key.limiter.closed_until <= now
+        return self.is_open and self.key_state.limiter.closed_until <= now
 
     # When the next claim is worth it.
 
     def ready_at(self) -> float:
-        waits = (self.key.limiter.closed_until, self.idle_until, self.permits_wait_until)
+        waits = (self.key_state.limiter.closed_until, self.idle_until, self.permits_wait_until)
         if self.demand() < self.claim_size:
             return max(*waits, self.small_claims_at)
         return max(waits)
@@ -314,7 +314,7 @@ class ActiveRun:
         """
         self.pending += calls
         self.places.change(self.run.caller, calls)
-        self.key.limiter.under_way += calls
+        self.key_state.limiter.under_way += calls
         self.prefetch.pending += prefetch
         return ClaimGrant(calls, prefetch)
 
@@ -327,7 +327,7 @@ class ActiveRun:
         """The claim was answered or has failed. The tasks it returned are accepted by now."""
         self.pending -= grant.calls
         self.places.change(self.run.caller, -grant.calls)
-        self.key.limiter.under_way -= grant.calls
+        self.key_state.limiter.under_way -= grant.calls
         self.prefetch.pending -= grant.prefetch
 
     def accept(self, task: Task, group: asyncio.TaskGroup) -> InFlight:
@@ -353,23 +353,23 @@ class ActiveRun:
         return self.hosts.take(entry)
 
     def begin_call(self, entry: InFlight, now: float) -> None:
-        self.key.limiter.under_way += 1
+        self.key_state.limiter.under_way += 1
         entry.began_at = now
 
     def finish_call(self, entry: InFlight, result: Result, now: float) -> Result:
         """Count a call that is over, and return the result that must be settled."""
         self.calls -= 1
-        self.key.limiter.under_way -= 1
+        self.key_state.limiter.under_way -= 1
         self.prefetch.count_finished(now)
         entry.is_finished = True
-        result = self.key.learn(result, now, entry.began_at)
+        result = self.key_state.learn(result, now, entry.began_at)
         if isinstance(result, AccountBlocked):
             self.is_gone = True  # settling this result fails the run
         return result
 
     def keep_permit(self, entry: InFlight, now: float) -> bool:
         """Keep the permit of a finished call for the next one, if there may be one."""
-        if entry.permit is None or self.is_gone or self.key.limiter.closed_until > now:
+        if entry.permit is None or self.is_gone or self.key_state.limiter.closed_until > now:
             return False
         self.idle_permits.append(entry.permit)
         entry.permit = None
@@ -381,7 +381,7 @@ class ActiveRun:
         None if the key has no room, or another run waits for room of the same key: the next claim
         round shares it fairly.
         """
-        limiter = self.key.limiter
+        limiter = self.key_state.limiter
         if self.prefetch.tasks and limiter.room() > 0 and not limiter.is_contended:
             return self.take_prefetched()
         return None

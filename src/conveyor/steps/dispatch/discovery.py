@@ -9,8 +9,8 @@
 | invariant | kept by |
 |---|---|
 | a run leaves the map only when no claim and no task of it is under way | `_leave`, by `ActiveRun.is_served` |
-| runs of one API key share one `KeyState`; its `runs` is how many there are | `_join`, `_leave` |
-| a `KeyState` is dropped once no run uses it and its cool-down is over | `_drop_unused_keys` |
+| runs with one gateway key share one `GatewayKeyState`; its `runs` is how many there are | `_join`, `_leave` |
+| a `GatewayKeyState` is dropped once no run uses it and its cool-down is over | `_drop_unused_key_states` |
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from random import Random
 import structlog
 from msgspec.structs import replace
 
-from conveyor.domain.breaker import RefusedKeys, digest_of
+from conveyor.domain.breaker import RefusedGatewayKeys, gateway_key_digest
 from conveyor.domain.concurrency import ACCOUNT_COOL_DOWN, ConcurrencyLimiter
 from conveyor.domain.credentials import context
 from conveyor.domain.ids import RunId, ulid
@@ -35,7 +35,13 @@ from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
-from conveyor.steps.dispatch.active_run import ActiveRun, HostSlots, KeyState, Places, Prefetch
+from conveyor.steps.dispatch.active_run import (
+    ActiveRun,
+    GatewayKeyState,
+    HostSlots,
+    Places,
+    Prefetch,
+)
 from conveyor.steps.dispatch.config import IDLE_RUNS, DispatchConfig
 from conveyor.steps.dispatch.permits import Permits
 from conveyor.steps.shared.attempt import Assignment
@@ -54,11 +60,11 @@ class Discovery:
     clock: Clock
     policy: RetryPolicy
     config: DispatchConfig
-    refused_keys: RefusedKeys
+    refused_keys: RefusedGatewayKeys
     permits: Permits
     places: Places
     runs: dict[RunId, ActiveRun] = field(default_factory=dict)
-    keys: dict[str, KeyState] = field(default_factory=dict)  # by digest of the API key
+    key_states: dict[str, GatewayKeyState] = field(default_factory=dict)  # by digest
     changed: set[RunId] = field(default_factory=set)  # in this process, and not read since
     woken: asyncio.Event = field(default_factory=asyncio.Event)  # a run was added to `changed`
     refresh_at: float = 0.0
@@ -80,7 +86,7 @@ class Discovery:
             for run_id in self.runs.keys() - live:
                 # The listing may lag behind the rows: only the row says that a run has ended.
                 await self.look_at(run_id)
-            self._drop_unused_keys(now)
+            self._drop_unused_key_states(now)
             self.resync_at = now + self.config.resync.total_seconds()
             self.refresh_at = now + self.config.refresh.total_seconds()
         elif now >= self.refresh_at:
@@ -132,15 +138,15 @@ class Discovery:
         for run in runs:
             run.rest(now, shortest=self.config.shortest_idle, longest=longest)
 
-    # API keys.
+    # Gateway keys.
 
     def refused(self, active: ActiveRun) -> Waiting | None:
-        """What callers see of a run that waits because its API key is refused."""
-        refused = self.refused_keys.get(active.key.digest)
+        """What callers see of a run that waits because its gateway key is refused."""
+        refused = self.refused_keys.get(active.key_state.digest)
         if refused is None:
             return None
         # Computed from the date of the refusal, so that listeners see the same value every time.
-        closed_until = active.key.limiter.closed_until
+        closed_until = active.key_state.limiter.closed_until
         next_attempt_at = refused.since + timedelta(seconds=closed_until - refused.since_monotonic)
         return Waiting(
             reason=WaitReason.API_KEY_REFUSED,
@@ -150,22 +156,24 @@ class Discovery:
         )
 
     def sharing_key(self, run_id: RunId) -> list[RunId]:
-        """The live runs that use the same API key."""
+        """The live runs that use the same gateway key."""
         active = self.runs.get(run_id)
-        return [run.id for run in self.runs.values() if active and run.key is active.key]
+        return [
+            run.id for run in self.runs.values() if active and run.key_state is active.key_state
+        ]
 
     def reopen(self, digest: str) -> None:
-        """Use a key at once that the gateway serves again, beginning with a single call."""
-        if key := self.keys.get(digest):
-            key.limiter.closed_until = 0.0
+        """Use a gateway key at once that the gateway serves again, beginning with a single call."""
+        if state := self.key_states.get(digest):
+            state.limiter.closed_until = 0.0
             # Refusals of calls that are still under way are older than this answer.
-            key.limiter.served_from = self.clock.monotonic()
+            state.limiter.served_from = self.clock.monotonic()
 
-    def _drop_unused_keys(self, now: float) -> None:
-        self.keys = {
-            digest: key
-            for digest, key in self.keys.items()
-            if key.limiter.runs or key.limiter.closed_until > now
+    def _drop_unused_key_states(self, now: float) -> None:
+        self.key_states = {
+            digest: state
+            for digest, state in self.key_states.items()
+            if state.limiter.runs or state.limiter.closed_until > now
         }
 
     # Joining and leaving.
@@ -185,8 +193,8 @@ class Discovery:
 
     def _join(self, run: Run, job: Job) -> None:
         try:
-            api_key = self.encryption.decrypt(
-                job.encrypted_key, context=context(job.caller, job.id)
+            gateway_key = self.encryption.decrypt(
+                job.encrypted_gateway_key, context=context(job.caller, job.id)
             )
         except Unavailable as error:
             # The run stays live: once the operator restores the encryption key, a resync joins it.
@@ -194,7 +202,7 @@ class Discovery:
             return
         assignment = Assignment(
             job_id=job.id,
-            key=api_key,
+            gateway_key=gateway_key,
             params=load(job.params),
             format=job.format,
             policy=replace(self.policy, retries=job.retries),
@@ -203,29 +211,31 @@ class Discovery:
             run=run,
             job=job,
             assignment=assignment,
-            key=self._key(digest_of(api_key)),
+            key_state=self._key_state(gateway_key_digest(gateway_key)),
             claim_size=min(self.config.batch, (job.max_inflight + 1) // 2),
             prefetch=Prefetch(horizon=self.config.prefetch),
             hosts=HostSlots(job.max_per_host),
             places=self.places,
         )
 
-    def _key(self, digest: str) -> KeyState:
-        """Return the state of a key, and count one more run that uses it."""
-        key = self.keys.get(digest)
-        if key is None:
+    def _key_state(self, digest: str) -> GatewayKeyState:
+        """Return the state of a gateway key, and count one more run that uses it."""
+        state = self.key_states.get(digest)
+        if state is None:
             limiter = ConcurrencyLimiter(ceiling=self.config.concurrency)
-            key = KeyState(
+            state = GatewayKeyState(
                 digest=digest, limiter=limiter, refused_keys=self.refused_keys, clock=self.clock
             )
-            self.keys[digest] = key
-        key.limiter.runs += 1
+            self.key_states[digest] = state
+        state.limiter.runs += 1
         if refused := self.refused_keys.get(digest):
             # A schedule may fire while its key is refused: the first call of its run is the next
             # attempt, a cool-down after the last refusal.
             now = self.clock.monotonic()
-            key.limiter.close(now, timedelta(seconds=refused.refused_at - now) + ACCOUNT_COOL_DOWN)
-        return key
+            state.limiter.close(
+                now, timedelta(seconds=refused.refused_at - now) + ACCOUNT_COOL_DOWN
+            )
+        return state
 
     async def _leave(self, run_id: RunId) -> None:
         """Start nothing more of a run. It leaves the map now, or at a later resync once it is settled."""
@@ -235,5 +245,5 @@ class Discovery:
         active.is_gone = True
         await self.permits.release_idle(active)
         if not active.is_served:
-            active.key.limiter.runs -= 1
+            active.key_state.limiter.runs -= 1
             del self.runs[run_id]

@@ -18,7 +18,7 @@ permit is the right to one call of a job, over all processes.
 |---|---|
 | tasks started and not settled are at most `concurrency`; prefetched ones are not started | `Places` |
 | a permit is reserved before a task is claimed for it; unused ones are released | `_claim` |
-| what a round is about to claim counts for its run, key and caller until the engine has answered | `ActiveRun.begin_claim`, `_claim` |
+| what a round is about to claim counts for its run, gateway key and caller until the engine has answered | `ActiveRun.begin_claim`, `_claim` |
 | while the breaker is open only probes start; while storage is full only single pages | `_claim_round` |
 | no claim is cancelled half-way: at a stop the claim loops end first, then calls, then settling | `run` |
 """
@@ -33,7 +33,7 @@ from datetime import timedelta
 
 import structlog
 
-from conveyor.domain.breaker import RefusedKeys
+from conveyor.domain.breaker import RefusedGatewayKeys
 from conveyor.domain.concurrency import Demand, fair_shares
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.progress import Waiting
@@ -73,7 +73,7 @@ class Dispatcher:
     check: InitVar[Callable[[], Awaitable[bool]]] = never_answers  # of the gateway's health
     policy: InitVar[RetryPolicy] = DEFAULT_POLICY
     config: DispatchConfig = field(default_factory=DispatchConfig)
-    refused_keys: RefusedKeys = field(default_factory=RefusedKeys)
+    refused_keys: RefusedGatewayKeys = field(default_factory=RefusedGatewayKeys)
     rng: random.Random = field(default_factory=random.Random)
     permits: Permits = field(init=False)
     places: Places = field(init=False)
@@ -457,8 +457,8 @@ def _granted(
 ) -> dict[ActiveRun, ClaimGrant]:
     """What to claim of each run.
 
-    `begin_claim` lowers the room of the key for the runs that follow: runs of one key share what is
-    left of its limit, in the order of `ready`, which is random.
+    `begin_claim` lowers the room of the gateway key for the runs that follow: runs with one key share
+    what is left of its limit, in the order of `ready`, which is random.
     """
     grants: dict[ActiveRun, ClaimGrant] = {}
     for run in ready:

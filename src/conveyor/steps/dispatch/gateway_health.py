@@ -151,7 +151,8 @@ class GatewayHealth:
             run
             for run in runs
             if run.is_open
-            and max(run.key.limiter.closed_until, run.idle_until, run.permits_wait_until) <= now
+            and max(run.key_state.limiter.closed_until, run.idle_until, run.permits_wait_until)
+            <= now
             and self.breaker.may_probe(now, run.run.caller)
         ]
         return min(

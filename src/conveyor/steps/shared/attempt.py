@@ -23,7 +23,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """What every task of a run has in common."""
 
     job_id: JobId
-    key: str
+    gateway_key: str
     params: Params
     format: str
     policy: RetryPolicy

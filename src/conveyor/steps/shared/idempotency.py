@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from conveyor.domain.idempotency import IDEMPOTENCY_LIFE, IdempotencyRecord
-from conveyor.domain.ids import CallerId, KeyId
+from conveyor.domain.ids import ApiKeyId, CallerId
 from conveyor.errors import CallerFault, IdempotencyKeyConflict
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
@@ -17,12 +17,12 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """A request that may be repeated."""
 
     caller: CallerId
-    api_key: str  # the gateway's
+    gateway_key: str
     raw: bytes
     fingerprint: bytes
     extensions: Mapping[str, object] = {}
     idempotency_key: str | None = None
-    key_id: KeyId | None = None  # of the caller's API key, with `auth = keys`
+    api_key_id: ApiKeyId | None = None  # with `auth = keys`
 
 
 class Answer(msgspec.Struct, frozen=True):

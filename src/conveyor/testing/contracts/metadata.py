@@ -16,7 +16,7 @@ from conveyor.domain.export import Export, ExportStatus
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.idempotency import IdempotencyRecord
-from conveyor.domain.ids import CallerId, JobId, KeyId, RunId
+from conveyor.domain.ids import ApiKeyId, CallerId, JobId, RunId
 from conveyor.domain.job import Deletion, Job, JobType
 from conveyor.domain.outbox import Channel, Delivery, EventStatus, EventType, OutboxEvent
 from conveyor.domain.run import IngestStatus, Inheritance, PauseState, Run, RunStatus, Trigger
@@ -395,7 +395,7 @@ RICH: Mapping[type[Row], Mapping[str, object]] = {
         "max_per_host": 2,
         "retries": 0,
         "result_ttl_days": 3,
-        "encrypted_key": bytes(range(256)),
+        "encrypted_gateway_key": bytes(range(256)),
         "last_batch": True,
         "runs": 4,
         "source_list": SourceList(
@@ -410,7 +410,7 @@ RICH: Mapping[type[Row], Mapping[str, object]] = {
         ),
         "schedule_state": ScheduleState.PAUSED,
         "pause_reason": PauseReason.API_KEY_EXPIRED,
-        "api_key_id": KeyId("key"),
+        "api_key_id": ApiKeyId("key"),
         "next_fire_at": NOON + TICK,
         "skipped": 2,
         "last_skipped_at": NOON,

@@ -13,7 +13,7 @@ SECRET = {"Cookie": "s"}
 
 
 def visit(url: str, **more: object) -> Visit:
-    return wire.first(PageRequest(url=url, key="k", **more), PORTS)  # type: ignore[arg-type]
+    return wire.first(PageRequest(url=url, gateway_key="k", **more), PORTS)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

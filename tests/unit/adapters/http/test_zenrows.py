@@ -278,7 +278,12 @@ async def echoed(
 ) -> dict[str, object]:
     """What the gateway received."""
     request = PageRequest(
-        url=url, key=KEY, method=method, params=params or {}, headers=headers or {}, body=body
+        url=url,
+        gateway_key=KEY,
+        method=method,
+        params=params or {},
+        headers=headers or {},
+        body=body,
     )
     page = await gateway.fetch(request, Spools())
     assert isinstance(page, Page), page

@@ -238,11 +238,11 @@ class TestMishaps:
     @pytest.mark.parametrize(
         "request_",
         [
-            PageRequest(url="https://ok.example/", key=KEY, headers={"X-A": "1\r\nX-B: 2"}),
-            PageRequest(url="https://ok.example/\ud800", key=KEY),
-            PageRequest(url="https://ok.example/", key=KEY, method="G T"),
-            PageRequest(url="https://ok.example/", key=KEY, method="POST", body='"cut'),
-            PageRequest(url="https://ok.example/", key=KEY, method="POST", body="\ud800"),
+            PageRequest(url="https://ok.example/", gateway_key=KEY, headers={"X-A": "1\r\nX-B: 2"}),
+            PageRequest(url="https://ok.example/\ud800", gateway_key=KEY),
+            PageRequest(url="https://ok.example/", gateway_key=KEY, method="G T"),
+            PageRequest(url="https://ok.example/", gateway_key=KEY, method="POST", body='"cut'),
+            PageRequest(url="https://ok.example/", gateway_key=KEY, method="POST", body="\ud800"),
         ],
     )
     async def test_a_request_that_cannot_be_sent_is_a_value_that_tells_no_secret(

@@ -104,7 +104,7 @@ def test_a_status_is_content_when_the_caller_takes_it(
 
 def test_an_address_holds_its_parts_quoted_and_marks_that_headers_follow() -> None:
     params = {"custom_headers": '{"X-A":"b"}', "wait_for": "#a > b"}
-    request = PageRequest(url="https://a/?b=c d", key="k/&", params=params)
+    request = PageRequest(url="https://a/?b=c d", gateway_key="k/&", params=params)
     base = wire.base_query("http://gateway/v1/")
     assert wire.address(base, request, page_wire.forwarded(request)) == (
         "http://gateway/v1/?apikey=k%2F%26&url=https%3A%2F%2Fa%2F%3Fb%3Dc%20d"

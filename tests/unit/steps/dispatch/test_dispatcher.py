@@ -24,7 +24,7 @@ from conveyor.domain.task import (
     Throttled,
 )
 from conveyor.errors import StorageFull, Unavailable
-from conveyor.steps.dispatch.active_run import KeyState
+from conveyor.steps.dispatch.active_run import GatewayKeyState
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, Fetched, Result
 from conveyor.testing.factories import a_run, scraped, settlement
 from tests.harness.dispatchers import Attempt, a_dispatcher, quick, running
@@ -524,13 +524,13 @@ async def test_a_key_that_is_refused_is_driven_less_hard_and_comes_to_its_end(
 ) -> None:
     monkeypatch.setattr("conveyor.domain.concurrency.BURST", 0.0)
     house, most, under_way = a_house(), 0, 0
-    keys: dict[str, KeyState] = {}
+    keys: dict[str, GatewayKeyState] = {}
     _, run_id = await house.submit(9)
 
     async def attempt(task: Task, assignment: Assignment) -> Result:
         nonlocal most, under_way
         under_way += 1
-        keys.update(dispatcher.discovery.keys)  # after its last run a key is soon dropped
+        keys.update(dispatcher.discovery.key_states)  # after its last run a key is soon dropped
         try:
             await asyncio.sleep(0)
             most = max(most, under_way)
@@ -720,7 +720,7 @@ async def test_a_late_refusal_of_an_account_that_has_paid_since_fails_no_run(
     async with running(dispatcher):
         await until(lambda: tried[old])
         if is_probed:
-            dispatcher.discovery.reopen(dispatcher.runs[old].key.digest)
+            dispatcher.discovery.reopen(dispatcher.runs[old].key_state.digest)
         else:
             _, served = await house.submit(1)
             dispatcher.wake(served)
@@ -772,10 +772,10 @@ async def test_what_is_kept_of_a_key_names_no_key_and_goes_when_no_run_uses_it()
     _, run_id = await house.submit(3)
     dispatcher = a_dispatcher(house, gateway.attempt)
     async with running(dispatcher):
-        await until(lambda: dispatcher.discovery.keys)
-        assert KEY not in str(list(dispatcher.discovery.keys))
+        await until(lambda: dispatcher.discovery.key_states)
+        assert KEY not in str(list(dispatcher.discovery.key_states))
         await _completed(house, run_id)
-        await until(lambda: not dispatcher.discovery.keys)
+        await until(lambda: not dispatcher.discovery.key_states)
 
 
 async def test_a_limit_that_the_gateway_tells_is_kept() -> None:
@@ -833,7 +833,7 @@ async def test_pages_that_wait_for_their_host_are_handed_back_when_the_run_or_th
 
 
 async def _submit_with_key(house: House, key: str, count: int) -> RunId:
-    call = replace(a_call(count), api_key=key)
+    call = replace(a_call(count), gateway_key=key)
     return ids_in(await house.submit_job.submit(call, ids_as_answer))[1]
 
 

@@ -256,7 +256,7 @@ async def test_dispatchers_that_pause_and_cross_each_other_lose_nothing(seed: in
             # Collected here: after its last run a key is soon dropped.
             for dispatcher in dispatchers:
                 limiters |= {
-                    id(key.limiter): key.limiter for key in dispatcher.discovery.keys.values()
+                    id(key.limiter): key.limiter for key in dispatcher.discovery.key_states.values()
                 }
             await _pause_for_a_moment(house, dispatchers, dice.choice(jobs)[0], dice)
     for job_id, run_id in jobs:

@@ -1,4 +1,4 @@
-"""Key check: refuse work for an API key that the gateway refuses.
+"""Gateway key check: refuse work for a gateway key that the gateway refuses.
 
 A key that was refused within the last 3 s is refused without another call. After that a page is
 requested that cannot exist: the gateway refuses an account that cannot pay at once, and answers any
@@ -19,9 +19,9 @@ from conveyor.domain.breaker import (
     FAILURES,
     FRESH,
     HealthSignal,
-    RefusedKey,
-    RefusedKeys,
-    digest_of,
+    RefusedGatewayKey,
+    RefusedGatewayKeys,
+    gateway_key_digest,
 )
 from conveyor.domain.credentials import context
 from conveyor.domain.failure import AccountReason, Handling
@@ -48,8 +48,8 @@ ERRORS: dict[AccountReason, type[CallerFault]] = {
     AccountReason.SUBSCRIPTION_INACTIVE: SubscriptionInactive,
 }
 
-CheckKey = Callable[[str], Awaitable[None]]
-CheckJob = Callable[[Job], Awaitable[None]]
+CheckGatewayKey = Callable[[str], Awaitable[None]]
+CheckJobKey = Callable[[Job], Awaitable[None]]
 
 log = structlog.get_logger()
 
@@ -58,65 +58,68 @@ async def any_key(_key: str) -> None:
     """The check of a service that has none: accept every key."""
 
 
-async def any_job(_job: Job) -> None:
-    """The same for the key of a job."""
+async def any_job_key(_job: Job) -> None:
+    """The same for the gateway key of a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyCheck:
+class GatewayKeyCheck:
     gateway: Gateway
-    keys: RefusedKeys
+    refused_keys: RefusedGatewayKeys
     encryption: KeyRing
     clock: Clock
     reopen: Callable[[str], None]  # called with the digest of a key that is served again
     asking: set[str] = field(default_factory=set)  # digests: one concurrent call for each
 
-    async def check_job(self, job: Job) -> None:
-        """As `check`, for the key that a job's pages are fetched with."""
-        if not self.keys.known:
+    async def check_job_key(self, job: Job) -> None:
+        """As `check_key`, for the gateway key of a job."""
+        if not self.refused_keys.known:
             return
         with suppress(Unavailable):  # discovery logs a key that cannot be decrypted
-            key = self.encryption.decrypt(job.encrypted_key, context=context(job.caller, job.id))
-            await self.check(key)
+            gateway_key = self.encryption.decrypt(
+                job.encrypted_gateway_key, context=context(job.caller, job.id)
+            )
+            await self.check_key(gateway_key)
 
-    async def check(self, key: str) -> None:
-        """Raise the error of a key that the gateway refuses."""
-        digest = digest_of(key)
-        refused = self.keys.get(digest)
+    async def check_key(self, gateway_key: str) -> None:
+        """Raise the error of a gateway key that the gateway refuses."""
+        digest = gateway_key_digest(gateway_key)
+        refused = self.refused_keys.get(digest)
         if refused is None:
             return
         is_fresh = self.clock.monotonic() - refused.refused_at < FRESH
         if not is_fresh and digest not in self.asking:
             self.asking.add(digest)
             try:
-                await self._ask(key, digest)
+                await self._ask(gateway_key, digest)
             finally:
                 self.asking.discard(digest)
-        if refused := self.keys.get(digest):
+        if refused := self.refused_keys.get(digest):
             raise self._error(refused)
 
-    async def _ask(self, key: str, digest: str) -> None:
+    async def _ask(self, gateway_key: str, digest: str) -> None:
         begun = self.clock.monotonic()
         try:
             async with asyncio.timeout(PATIENCE.total_seconds()):
-                answer = await self.gateway.fetch(PageRequest(url=NOWHERE, key=key), _no_room)
+                request = PageRequest(url=NOWHERE, gateway_key=gateway_key)
+                answer = await self.gateway.fetch(request, _no_room)
         except TimeoutError:
             answer = Page(content=b"")
         match answer:
             case Refusal(signal=signal) if signal in FAILURES or signal is HealthSignal.NONE:
                 return  # a gateway that is unavailable says nothing about the key
             case Refusal(ruling=rule):
-                if rule.handling is Handling.ACCOUNT and (refused := self.keys.get(digest)):
+                if rule.handling is Handling.ACCOUNT and (refused := self.refused_keys.get(digest)):
                     reason = rule.account or refused.reason
-                    self.keys.refuse(
+                    self.refused_keys.refuse(
                         digest, reason, refused.detail, self.clock.monotonic(), self.clock.now()
                     )
                     return
-        if self.keys.serve(digest, begun):
+        if self.refused_keys.serve(digest, begun):
             log.info("key.served")
             self.reopen(digest)
 
-    def _error(self, refused: RefusedKey) -> CallerFault:
+    def _error(self, refused: RefusedGatewayKey) -> CallerFault:
         left = refused.refused_at + FRESH - self.clock.monotonic()
         return ERRORS[refused.reason](
             f"The gateway refuses this API key: {refused.detail}",

@@ -6,7 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from conveyor.domain.breaker import FRESH, MOST_KEPT, HealthSignal, RefusedKeys, digest_of
+from conveyor.domain.breaker import (
+    FRESH,
+    MOST_KEPT,
+    HealthSignal,
+    RefusedGatewayKeys,
+    gateway_key_digest,
+)
 from conveyor.domain.failure import AccountReason
 from conveyor.errors import (
     ApiKeyCapReached,
@@ -17,7 +23,7 @@ from conveyor.errors import (
 )
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import Page, PageRequest, Refusal
-from conveyor.steps.shared.key_check import NOWHERE, PATIENCE, KeyCheck
+from conveyor.steps.shared.gateway_key_check import NOWHERE, PATIENCE, GatewayKeyCheck
 from conveyor.testing.clock import NOON, FakeClock
 from conveyor.testing.factories import gateway_refusal
 from tests.harness import time_lapse
@@ -27,7 +33,7 @@ from tests.harness.time_lapse import LapseClock
 NO_CREDITS = gateway_refusal(402, "AUTH004", problem="{}")
 NO_HOST = gateway_refusal(404, "RESP007", problem="{}")
 AWAY = gateway_refusal(502, "gateway_unreachable", problem="{}", signal=HealthSignal.UNREACHABLE)
-DIGEST = digest_of(KEY)
+DIGEST = gateway_key_digest(KEY)
 
 
 class Asked:
@@ -53,24 +59,28 @@ class Hanging(Asked):
         return self.answer
 
 
-def key_check(gateway: Asked, reopened: list[str] | None = None) -> KeyCheck:
+def gateway_key_check(gateway: Asked, reopened: list[str] | None = None) -> GatewayKeyCheck:
     told = [] if reopened is None else reopened
-    return KeyCheck(
+    return GatewayKeyCheck(
         gateway=gateway,
-        keys=RefusedKeys(),
+        refused_keys=RefusedGatewayKeys(),
         encryption=a_house().encryption,
         clock=LapseClock(),
         reopen=told.append,
     )
 
 
-def refuse(one: KeyCheck, reason: AccountReason = AccountReason.INSUFFICIENT_CREDITS) -> None:
-    one.keys.refuse(DIGEST, reason, "no credits left", one.clock.monotonic(), one.clock.now())
+def refuse(
+    one: GatewayKeyCheck, reason: AccountReason = AccountReason.INSUFFICIENT_CREDITS
+) -> None:
+    one.refused_keys.refuse(
+        DIGEST, reason, "no credits left", one.clock.monotonic(), one.clock.now()
+    )
 
 
-async def answer_of(one: KeyCheck, key: str = KEY) -> CallerFault | None:
+async def answer_of(one: GatewayKeyCheck, key: str = KEY) -> CallerFault | None:
     try:
-        await one.check(key)
+        await one.check_key(key)
     except CallerFault as refused:
         return refused
     return None
@@ -89,7 +99,7 @@ def test_a_key_that_was_just_refused_is_refused_here_without_a_call(
 ) -> None:
     async def main() -> None:
         gateway = Asked(NO_HOST)
-        one = key_check(gateway)
+        one = gateway_key_check(gateway)
         refuse(one, reason)
         refused = await answer_of(one)
         assert isinstance(refused, error)
@@ -104,12 +114,12 @@ def test_a_key_that_was_just_refused_is_refused_here_without_a_call(
 def test_a_key_that_is_still_refused_costs_one_free_call_in_a_while() -> None:
     async def main() -> None:
         gateway = Asked(NO_CREDITS)
-        one = key_check(gateway)
+        one = gateway_key_check(gateway)
         refuse(one)
         await asyncio.sleep(FRESH)
         together = await asyncio.gather(*(answer_of(one) for _ in range(5)))
         assert all(isinstance(refused, PaymentRequired) for refused in together)
-        assert [(asked.url, asked.key) for asked in gateway.requests] == [(NOWHERE, KEY)]
+        assert [(asked.url, asked.gateway_key) for asked in gateway.requests] == [(NOWHERE, KEY)]
         await asyncio.sleep(FRESH / 2)
         assert await answer_of(one)
         assert len(gateway.requests) == 1
@@ -121,21 +131,21 @@ def test_a_key_that_is_still_refused_costs_one_free_call_in_a_while() -> None:
 def test_whoever_has_paid_is_served_by_the_next_call(answer: Page | Refusal) -> None:
     async def main() -> None:
         reopened: list[str] = []
-        one = key_check(Asked(answer), reopened)
+        one = gateway_key_check(Asked(answer), reopened)
         refuse(one)
         await asyncio.sleep(FRESH)
         began = one.clock.monotonic()
         assert await answer_of(one) is None
         assert one.clock.monotonic() - began < 5
         assert reopened == [DIGEST]
-        assert not one.keys.known
+        assert not one.refused_keys.known
 
     time_lapse.run(main())
 
 
 def test_a_gateway_that_works_on_the_page_accepts_the_key() -> None:
     async def main() -> None:
-        one = key_check(Hanging(NO_HOST))
+        one = gateway_key_check(Hanging(NO_HOST))
         refuse(one)
         await asyncio.sleep(FRESH)
         began = one.clock.monotonic()
@@ -147,7 +157,7 @@ def test_a_gateway_that_works_on_the_page_accepts_the_key() -> None:
 
 def test_a_gateway_that_is_away_says_nothing_about_a_key() -> None:
     async def main() -> None:
-        one = key_check(Asked(AWAY))
+        one = gateway_key_check(Asked(AWAY))
         refuse(one)
         await asyncio.sleep(FRESH)
         assert isinstance(await answer_of(one), PaymentRequired)
@@ -156,7 +166,7 @@ def test_a_gateway_that_is_away_says_nothing_about_a_key() -> None:
 
 
 def test_a_call_that_began_before_the_refusal_does_not_lift_it() -> None:
-    keys = RefusedKeys()
+    keys = RefusedGatewayKeys()
     keys.refuse(DIGEST, AccountReason.INSUFFICIENT_CREDITS, "no credits", 10.0, NOON)
     assert not keys.serve(DIGEST, 9.0)
     assert keys.get(DIGEST)
@@ -165,7 +175,7 @@ def test_a_call_that_began_before_the_refusal_does_not_lift_it() -> None:
 
 
 def test_a_refusal_that_is_repeated_keeps_its_beginning() -> None:
-    keys = RefusedKeys()
+    keys = RefusedGatewayKeys()
     for now in (10.0, 20.0):
         date = NOON + timedelta(seconds=now)
         keys.refuse(DIGEST, AccountReason.INSUFFICIENT_CREDITS, "no credits", now, date)
@@ -176,9 +186,9 @@ def test_a_refusal_that_is_repeated_keeps_its_beginning() -> None:
 
 
 def test_the_keys_that_are_known_are_bounded_and_not_readable() -> None:
-    keys = RefusedKeys()
+    keys = RefusedGatewayKeys()
     for number in range(MOST_KEPT + 5):
-        digest = digest_of(f"{KEY}{number}")
+        digest = gateway_key_digest(f"{KEY}{number}")
         assert KEY not in digest
         keys.refuse(digest, AccountReason.INSUFFICIENT_CREDITS, "no credits", 1.0, NOON)
     assert len(keys.known) == MOST_KEPT
@@ -187,14 +197,14 @@ def test_the_keys_that_are_known_are_bounded_and_not_readable() -> None:
 async def test_a_job_whose_key_is_refused_takes_no_tasks_and_is_not_resumed() -> None:
     house = a_house()
     job_id, _ = await house.submit(1, status="open")
-    one = KeyCheck(
+    one = GatewayKeyCheck(
         gateway=Asked(NO_CREDITS),
-        keys=RefusedKeys(),
+        refused_keys=RefusedGatewayKeys(),
         encryption=house.encryption,
         clock=FakeClock(),
         reopen=list[str]().append,
     )
-    await one.check_job(await house.job(job_id))
+    await one.check_job_key(await house.job(job_id))
     refuse(one)
     with pytest.raises(PaymentRequired):
-        await one.check_job(await house.job(job_id))
+        await one.check_job_key(await house.job(job_id))
