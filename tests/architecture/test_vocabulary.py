@@ -111,6 +111,20 @@ def test_no_public_class_name_exists_twice() -> None:
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
+def test_a_domain_module_has_one_name_wherever_it_is_imported() -> None:
+    """Its own, or `run_rules` where `run` names a value."""
+    offences = [
+        f"{path.relative_to(PROJECT)}: {found.name} as {found.asname}"
+        for folder in (SOURCE, PROJECT / "tests", PROJECT / "benchmarks")
+        for path in folder.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == "conveyor.domain"
+        for found in node.names
+        if found.asname not in {None, f"{found.name}_rules"}
+    ]
+    assert offences == []
+
+
 def test_invented_words_are_used_nowhere() -> None:
     word = re.compile(rf"\b(?:{'|'.join(INVENTED)})\b", re.IGNORECASE)
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *TEXTS]

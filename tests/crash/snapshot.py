@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from conveyor.domain.counts import COLUMNS as COUNTED
+from conveyor.domain.counts import COUNT_COLUMNS
 from conveyor.domain.ids import TASK_ID, ULID, RunId, task_ids
 from tests.kept import every_body
 
@@ -138,6 +138,6 @@ LINES = """
 SELECT run_id, idx, attempt, problem, credits, nanos FROM attempt LEFT JOIN run_no ON no = run_no
 """
 COUNTS = f"""
-SELECT run_id, {", ".join(f"sum({name}) AS {name}" for name in COUNTED)}
+SELECT run_id, {", ".join(f"sum({name}) AS {name}" for name in COUNT_COLUMNS)}
   FROM counter LEFT JOIN run_no ON no = run_no GROUP BY run_no
 """

@@ -162,7 +162,7 @@ def test_the_number_of_lost_workers_is_the_codes() -> None:
 
 def test_the_columns_of_counts_are_listed_in_order() -> None:
     [table] = tables("4 Counts and money")
-    assert tuple(row["column"] for row in table) == counts.COLUMNS
+    assert tuple(row["column"] for row in table) == counts.COUNT_COLUMNS
 
 
 # 6 Submissions.

@@ -6,7 +6,7 @@ from typing import Any, cast
 import msgspec
 
 from conveyor import wire
-from conveyor.domain import run as run_life
+from conveyor.domain import run as run_rules
 from conveyor.domain.counts import ZERO, Counts, Spend
 from conveyor.domain.export import Export, ExportStatus
 from conveyor.domain.ids import EventId
@@ -28,7 +28,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def run_shown(run: Run, settled: Counts, waiting: Waiting | None = None) -> wire.WireRun:
-    status = run_life.shown_status(run, settled)
+    status = run_rules.shown_status(run, settled)
     return wire.WireRun(
         run_id=run.id,
         job_id=run.job_id,
@@ -199,7 +199,7 @@ def export_shown(export: Export, link: Callable[[Export], str]) -> wire.WireExpo
 def event_shown(progress: RunProgress) -> bytes:
     """Return the progress of a run as a server-sent event."""
     run = progress.run
-    status = run_life.shown_status(run, progress.settled)
+    status = run_rules.shown_status(run, progress.settled)
     data = wire.WireProgress(
         job_id=run.job_id,
         run_id=run.id,
@@ -228,10 +228,10 @@ def _shown_waiting(status: RunStatus, waiting: Waiting | None) -> wire.WireWaiti
 
 
 def _stats(run: Run, settled: Counts) -> wire.WireStats:
-    counts = run_life.counts(run, settled)
+    counts = run_rules.counts(run, settled)
     failed = counts.failed
     return wire.WireStats(
-        total=run_life.shown_total(run, settled),
+        total=run_rules.shown_total(run, settled),
         completed=counts.successful + failed,
         successful=counts.successful,
         failed=failed,

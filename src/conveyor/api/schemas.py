@@ -7,8 +7,7 @@ its own words, where the domain lists every bad task with its reason.
 
 from typing import Any
 
-from conveyor.domain import cursor, params, schedule, step_functions, webhook
-from conveyor.domain import submission as sub
+from conveyor.domain import cursor, params, schedule, step_functions, submission, webhook
 from conveyor.domain.ids import TASK_ID, ULID
 from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.progress import WaitReason
@@ -20,11 +19,11 @@ Document = dict[str, Any]
 LIMITS = Limits()
 NULL: Document = {"type": "null"}
 GET_OR_POST = "^([Gg][Ee][Tt]|[Pp][Oo][Ss][Tt])$"
-EXTERNAL_ID: Document = {"pattern": f"^{sub.EXTERNAL_ID.pattern}$"}
+EXTERNAL_ID: Document = {"pattern": f"^{submission.EXTERNAL_ID.pattern}$"}
 METADATA: Document = {
-    "maxProperties": sub.MOST_METADATA,
-    "propertyNames": {"minLength": 1, "maxLength": sub.LONGEST_METADATA_KEY},
-    "additionalProperties": {"type": "string", "maxLength": sub.LONGEST_METADATA_VALUE},
+    "maxProperties": submission.MOST_METADATA,
+    "propertyNames": {"minLength": 1, "maxLength": submission.LONGEST_METADATA_KEY},
+    "additionalProperties": {"type": "string", "maxLength": submission.LONGEST_METADATA_VALUE},
 }
 HEADERS: Document = {
     "type": "object",
@@ -67,7 +66,7 @@ ZENROWS_PARAMS: Document = {
     "additionalProperties": False,
 }
 EXTENSIONS: dict[str, Document] = {
-    **{name: _whole(lowest, highest) for name, (lowest, highest) in sub.BOUNDS.items()},
+    **{name: _whole(lowest, highest) for name, (lowest, highest) in submission.BOUNDS.items()},
     "async": {"type": "boolean"},
     "on_invalid": {"enum": list(OnInvalid)},
 }
@@ -85,15 +84,15 @@ BOUNDS: dict[str, dict[str, Document]] = {
         "tasks": {"maxItems": LIMITS.inline_tasks},
         "zenrows_params": ZENROWS_PARAMS,
         "external_id": EXTERNAL_ID,
-        "name": {"maxLength": sub.LONGEST_NAME},
+        "name": {"maxLength": submission.LONGEST_NAME},
         "metadata": METADATA,
         **EXTENSIONS,
     },
-    "Addition": {"tasks": {"minItems": 1, "maxItems": sub.TASKS_PER_ADD}},
+    "Addition": {"tasks": {"minItems": 1, "maxItems": submission.TASKS_PER_ADD}},
     "TaskInput": {
         "url": {
             "pattern": "^https?://[^/]",
-            "maxLength": sub.LONGEST_URL,
+            "maxLength": submission.LONGEST_URL,
             "examples": ["https://example.com/"],
         },
         "external_id": EXTERNAL_ID,

@@ -12,14 +12,14 @@ from enum import StrEnum
 import msgspec
 
 from conveyor.domain.batch import Batch
-from conveyor.domain.counts import COLUMNS, ZERO, Counts
+from conveyor.domain.counts import COUNT_COLUMNS, ZERO, Counts
 from conveyor.domain.ids import JobId, RunId, TaskId, task_ids, task_index
 from conveyor.domain.rerun import inherited
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, RunStatus, counts
 from conveyor.domain.task import WORKER_LOST, Attempt, Task, TaskStatus, counter_of
 
 MONEY = {"credits", "nanos"}
-FIGURES = tuple(name for name in COLUMNS if name not in MONEY)
+FIGURES = tuple(name for name in COUNT_COLUMNS if name not in MONEY)
 
 
 class Severity(StrEnum):
@@ -227,5 +227,7 @@ def _inheritance(inheritance: Inheritance) -> str:
 
 
 def _shown(figures: Counts) -> str:
-    shown = [f"{getattr(figures, name):,} {name}" for name in COLUMNS if getattr(figures, name)]
+    shown = [
+        f"{getattr(figures, name):,} {name}" for name in COUNT_COLUMNS if getattr(figures, name)
+    ]
     return ", ".join(shown) or "nothing"

@@ -55,10 +55,12 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return Spend(self.credits, self.nanos)
 
     def __add__(self, other: "Counts") -> "Counts":
-        return Counts(**{name: getattr(self, name) + getattr(other, name) for name in COLUMNS})
+        return Counts(
+            **{name: getattr(self, name) + getattr(other, name) for name in COUNT_COLUMNS}
+        )
 
 
-COLUMNS: tuple[str, ...] = Counts.__struct_fields__
+COUNT_COLUMNS: tuple[str, ...] = Counts.__struct_fields__
 ZERO = Counts()
 
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from conveyor.domain import run as run_life
+from conveyor.domain import run as run_rules
 from conveyor.domain.counts import Counts
 from conveyor.domain.run import IngestStatus, Run, RunStatus
 
@@ -47,7 +47,7 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def mark(self) -> str:
         """Identify this reading. It is derived from the rows alone, so it is equal in all processes."""
-        run, counts = self.run, run_life.counts(self.run, self.settled)
+        run, counts = self.run, run_rules.counts(self.run, self.settled)
         return f"{run.id}-{run.version}-{counts.done}-{counts.credits}-{counts.nanos}"
 
     @property
@@ -85,7 +85,7 @@ def eta(run: Run, settled: Counts, speed: float | None) -> int | None:
     all_known = run.last_batch_received and run.ingest_status is not IngestStatus.PENDING
     if not (speed and all_known and run.is_live) or run.is_paused:
         return None
-    left = run.total - run.inherited.idle - run_life.counts(run, settled).done
+    left = run.total - run.inherited.idle - run_rules.counts(run, settled).done
     return math.ceil(left / speed)
 
 

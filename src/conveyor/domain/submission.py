@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import can_ada
 import msgspec
 
-from conveyor.domain import params as scraper_params
+from conveyor.domain import params as params_rules
 from conveyor.domain import step_functions
 from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.json_bodies import (
@@ -42,8 +42,8 @@ LEAST_TASK_BYTES = (
     LONGEST_URL
     + LONGEST_EXTERNAL_ID
     + MOST_METADATA * (LONGEST_METADATA_KEY + LONGEST_METADATA_VALUE)
-    + len(scraper_params.HEADERS)
-    + scraper_params.MOST_HEADER_BYTES
+    + len(params_rules.HEADERS)
+    + params_rules.MOST_HEADER_BYTES
     + LARGEST_TASK_BODY
 )
 EXTERNAL_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -100,7 +100,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     open_job_tasks: int = 10_000_000
     list_bytes: int = 2 * 1024**3
     list_rows: int = 10_000_000
-    honoured: frozenset[str] = scraper_params.KNOWN  # parameters that the gateway supports
+    honoured: frozenset[str] = params_rules.KNOWN  # parameters that the gateway supports
 
 
 # Decoded by `job_schedule`, so that a fault names its own place.
@@ -186,7 +186,7 @@ def job_params(body: Submission, limits: Limits) -> Params:
     """The job's parameters in stored form."""
     try:
         params = _checked_params(body.zenrows_params or {})
-        scraper_params.check_honoured(params, limits.honoured)
+        params_rules.check_honoured(params, limits.honoured)
     except BadParam as bad:
         where = f"zenrows_params.{bad.key[:LONGEST_SHOWN]}"
         raise field_error(where, f"is refused: {bad.reason}") from None
@@ -315,13 +315,13 @@ def _accept_shaped(
     if method not in {"GET", "POST"}:
         raise Unfit(Reason.UNSUPPORTED_METHOD, task.method)
     try:
-        params = scraper_params.canonical(task.zenrows_params or {})
-        scraper_params.check_together(scraper_params.merged(job, params), method)
-        scraper_params.check_honoured(params, limits.honoured)
+        params = params_rules.canonical(task.zenrows_params or {})
+        params_rules.check_together(params_rules.merged(job, params), method)
+        params_rules.check_honoured(params, limits.honoured)
     except BadParam as bad:
         raise Unfit(Reason(bad.reason), bad.key) from None
     body, sent = _accept_body(bytes(task.body), method)
-    dumped = scraper_params.dump(params)
+    dumped = params_rules.dump(params)
     # An upper bound, because the exact sum costs as much as all other checks: JSON is at least as
     # long as the texts in it, and a character of the parameters has at most four bytes.
     if (
@@ -443,8 +443,8 @@ def _check_list_given(body: Submission) -> None:
 
 
 def _checked_params(given: Mapping[str, object]) -> Params:
-    params = scraper_params.canonical(given)
-    scraper_params.check_together(params, "GET")
+    params = params_rules.canonical(given)
+    params_rules.check_together(params, "GET")
     return params
 
 

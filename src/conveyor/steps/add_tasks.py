@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from conveyor.domain import job as job_life
-from conveyor.domain import run as run_life
+from conveyor.domain import job as job_rules
+from conveyor.domain import run as run_rules
 from conveyor.domain.batch import Batch, ingest_message, lines, list_key
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
@@ -172,8 +172,8 @@ class AddTasks:
 
     def _grown(self, job: Job, run: Run, addition: StagedAddition) -> tuple[Job, Run]:
         now = self.clock.now()
-        grown = run_life.grow(run, len(addition.specs), now)
+        grown = run_rules.grow(run, len(addition.specs), now)
         if not addition.last_batch:
             return job, grown
-        closed = msgspec.structs.replace(job_life.close(job, now), last_batch=True)
-        return closed, run_life.latch(grown, now)
+        closed = msgspec.structs.replace(job_rules.close(job, now), last_batch=True)
+        return closed, run_rules.latch(grown, now)

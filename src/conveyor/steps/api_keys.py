@@ -12,7 +12,7 @@ from datetime import datetime
 import msgspec
 import structlog
 
-from conveyor.domain import api_key as life
+from conveyor.domain import api_key
 from conveyor.domain.api_key import ApiKey, KeyStatus, NewKey, Scope
 from conveyor.domain.credentials import context
 from conveyor.domain.ids import ApiKeyId, CallerId
@@ -63,14 +63,14 @@ class ApiKeyAdmin:
 
     async def create(self, wanted: NewKey) -> CreatedApiKey:
         now = self.clock.now()
-        life.check(wanted, now)
+        api_key.check(wanted, now)
         key_id = ApiKeyId(self.ids.new())
-        text = life.written(key_id, self.new_secret())
+        text = api_key.written(key_id, self.new_secret())
         caller = CallerId(wanted.caller or key_id)
         key = ApiKey(
             id=key_id,
             caller=caller,
-            digest=life.digest(text),
+            digest=api_key.digest(text),
             created_at=now,
             name=wanted.name,
             scopes=wanted.scopes,
@@ -99,7 +99,7 @@ class ApiKeyAdmin:
             if key.revoked_at:
                 await self._pause_schedules(key)
                 return self._info(key)
-            revoked = life.revoke(key, self.clock.now())
+            revoked = api_key.revoke(key, self.clock.now())
             with suppress(Stale):  # its last use was recorded meanwhile
                 await self.metadata.commit(revoked)
                 log.info("key.revoked", key_id=key_id, caller=key.caller)
@@ -140,7 +140,7 @@ class ApiKeyAdmin:
             id=key.id,
             caller=key.caller,
             name=key.name,
-            status=life.status(key, self.clock.now()),
+            status=api_key.status(key, self.clock.now()),
             scopes=key.scopes,
             created_at=key.created_at,
             expires_at=key.expires_at,

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from conveyor.domain import api_key as life
+from conveyor.domain import api_key
 from conveyor.domain.api_key import ApiKey, KeyStatus
 from conveyor.domain.credentials import context
 from conveyor.domain.ids import ApiKeyId
@@ -21,7 +21,7 @@ from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
 
 RECORD_EVERY = timedelta(minutes=1)  # of one key
-NO_KEY = life.digest("")
+NO_KEY = api_key.digest("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +33,12 @@ class Authenticate:
 
     async def key(self, text: str) -> ApiKey | None:
         """Return the API key if it exists and is active."""
-        key_id = life.id_in(text)
+        key_id = api_key.id_in(text)
         found = await self.metadata.get(ApiKey, key_id) if key_id else None
         # An unknown id costs a comparison too: response times do not tell which ids exist.
-        matches = hmac.compare_digest(life.digest(text), found.digest if found else NO_KEY)
+        matches = hmac.compare_digest(api_key.digest(text), found.digest if found else NO_KEY)
         now = self.clock.now()
-        if found is None or not matches or life.status(found, now) is not KeyStatus.ACTIVE:
+        if found is None or not matches or api_key.status(found, now) is not KeyStatus.ACTIVE:
             return None
         if found.last_used_at is None or found.last_used_at + RECORD_EVERY <= now:
             self.uses[found.id] = now
@@ -47,7 +47,7 @@ class Authenticate:
     async def is_good(self, key_id: ApiKeyId) -> bool:
         """Return whether a key is still active."""
         found = await self.metadata.get(ApiKey, key_id)
-        return found is not None and life.status(found, self.clock.now()) is KeyStatus.ACTIVE
+        return found is not None and api_key.status(found, self.clock.now()) is KeyStatus.ACTIVE
 
     def gateway_key(self, key: ApiKey) -> str | None:
         """Return the gateway key that is stored with the API key, if any."""

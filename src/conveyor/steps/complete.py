@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from conveyor.domain import run as life
+from conveyor.domain import run as run_rules
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job
 from conveyor.domain.outbox import events_at_end
@@ -46,9 +46,9 @@ class Complete:
                     await self.work.close(run_id)
                 return False
             settled = (await self.tasks.counts([run_id]))[run_id]
-            if not life.is_complete(run, settled):
+            if not run_rules.is_complete(run, settled):
                 return False
-            done = life.complete(run, settled, self.clock.now())
+            done = run_rules.complete(run, settled, self.clock.now())
             job = await self.metadata.get(Job, run.job_id)
             events = events_at_end(done, self.ids.new, job=job, settled=settled)
             try:
@@ -68,4 +68,4 @@ class Complete:
         run = await self.metadata.get(Run, run_id)
         if run is None:
             return False
-        return life.is_complete(run, (await self.tasks.counts([run_id]))[run_id])
+        return run_rules.is_complete(run, (await self.tasks.counts([run_id]))[run_id])

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from conveyor.domain import job as job_life
-from conveyor.domain import run as run_life
+from conveyor.domain import job as job_rules
+from conveyor.domain import run as run_rules
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Deletion, Job, JobStatus, purge_message
 from conveyor.domain.outbox import events_at_end
@@ -64,10 +64,10 @@ class Delete:
 
     async def _delete_job(self, job: Job, run: Run | None) -> None:
         now = self.clock.now()
-        ended = [run_life.delete(run, now)] if run and run.is_live else []
+        ended = [run_rules.delete(run, now)] if run and run.is_live else []
         events = events_at_end(ended[0], self.ids.new) if ended else []
         deletion = Deletion(id=job.id, job_id=job.id, sent_at=now)
-        await self.metadata.commit(job_life.delete(job, now), *ended, *events, deletion)
+        await self.metadata.commit(job_rules.delete(job, now), *ended, *events, deletion)
         if events:
             self.wake_sender()
         log.info("job.deleted", job_id=job.id)
@@ -86,8 +86,8 @@ class Delete:
                 )
             newest = newest or other.id
         deletion = Deletion(id=run.id, job_id=job.id, run_id=run.id, sent_at=now)
-        pointed = job_life.point_at(job, newest, now)
-        deleted = run_life.delete(run, now)
+        pointed = job_rules.point_at(job, newest, now)
+        deleted = run_rules.delete(run, now)
         events = events_at_end(deleted, self.ids.new) if run.is_live else []
         await self.metadata.commit(pointed, deleted, *events, deletion)
         if events:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from conveyor.domain import export as life
+from conveyor.domain import export as export_rules
 from conveyor.domain.export import (
     Export,
     ExportStatus,
@@ -70,7 +70,7 @@ class ExportRuns:
         run = await own_run(self.metadata, job, run_id)
         now = self.clock.now()
         async for begun in every_of_run(self.metadata, Export, run.id):
-            if not (begun.has_ended or life.is_over(begun, now)):
+            if not (begun.has_ended or export_rules.is_over(begun, now)):
                 return begun
         await self.quota(QuotaDemand(caller=caller, exports=1))
         export = Export(
@@ -93,7 +93,11 @@ class ExportRuns:
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
         export = await self.metadata.get(Export, export_id)
-        if export is None or export.run_id != run.id or life.is_over(export, self.clock.now()):
+        if (
+            export is None
+            or export.run_id != run.id
+            or export_rules.is_over(export, self.clock.now())
+        ):
             raise NotFound("No such export")
         return export
 
@@ -126,7 +130,7 @@ class ExportRuns:
         """Fail an export that cannot be written."""
         while (export := await self.metadata.get(Export, export_id)) and not export.has_ended:
             with suppress(Stale):
-                failed = life.failed(export, life.GAVE_UP)
+                failed = export_rules.failed(export, export_rules.GAVE_UP)
                 await self.metadata.commit(failed)
                 _log_end(failed)
         if export and export.status is ExportStatus.FAILED:
@@ -135,9 +139,9 @@ class ExportRuns:
     async def _claimed(self, export_id: ExportId) -> Export | None:
         """Claim the export and remove the files of earlier claims; None if it has ended or expired."""
         while (export := await self.metadata.get(Export, export_id)) and not export.has_ended:
-            if life.is_over(export, self.clock.now()):
+            if export_rules.is_over(export, self.clock.now()):
                 return None
-            claimed = life.begun(export)
+            claimed = export_rules.begun(export)
             with suppress(Stale):
                 await self.metadata.commit(claimed)
                 if export.claim_no:
@@ -150,7 +154,7 @@ class ExportRuns:
             return await self.make(export, job, lambda: self._is_wanted(export))
         except StorageFull:
             await self._clear(export)
-            return Unmade(life.NO_ROOM)
+            return Unmade(export_rules.NO_ROOM)
         except NotFound:
             if await self._is_wanted(export):
                 raise
@@ -158,11 +162,11 @@ class ExportRuns:
 
     async def _finish(self, export: Export, made: int | Unmade) -> None:
         if isinstance(made, int):
-            is_recorded = await self._record(export, lambda row: life.completed(row, made))
+            is_recorded = await self._record(export, lambda row: export_rules.completed(row, made))
         else:
             why = made.error
             is_recorded = why is not None and await self._record(
-                export, lambda row: life.failed(row, why)
+                export, lambda row: export_rules.failed(row, why)
             )
         if not is_recorded:
             await self.blobs.delete([export_blob(export)])
@@ -195,7 +199,7 @@ class ExportRuns:
             or job.status is JobStatus.DELETED
             or run is None
             or run.status is RunStatus.DELETED
-            or life.is_over(export, self.clock.now())
+            or export_rules.is_over(export, self.clock.now())
         )
         return None if is_gone else job
 

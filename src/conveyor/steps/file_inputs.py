@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import structlog
 
-from conveyor.domain import file_input as life
+from conveyor.domain import file_input as file_input_rules
 from conveyor.domain.file_input import FileInput, upload_key
 from conveyor.domain.ids import CallerId, InputId
 from conveyor.domain.task_list.decompress import declared_compression
@@ -65,7 +65,7 @@ class FileInputs:
         file_input = await self._open(file_input_id)
         blob = upload_key(file_input, self.ids.new())
         # Whatever can be refused without reading the upload is refused before it is read.
-        life.uploaded(file_input, blob, 0, encodings)
+        file_input_rules.uploaded(file_input, blob, 0, encodings)
         declared_compression(encodings)
         if length is not None and length > self.most_bytes:
             raise self._too_large()
@@ -79,7 +79,7 @@ class FileInputs:
 
     async def _open(self, file_input_id: InputId) -> FileInput:
         file_input = await self.metadata.get(FileInput, file_input_id)
-        if file_input is None or not life.is_open(file_input, self.clock.now()):
+        if file_input is None or not file_input_rules.is_open(file_input, self.clock.now()):
             raise FileInputNotFound("There is no such file input: they expire after a day")
         return file_input
 
@@ -123,7 +123,7 @@ class FileInputs:
             file_input = await self._open(file_input_id)
             try:
                 return await self.metadata.commit(
-                    life.uploaded(file_input, blob, length, encodings)
+                    file_input_rules.uploaded(file_input, blob, length, encodings)
                 )
             except Stale:
                 continue

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from conveyor.domain import run as life
+from conveyor.domain import run as run_rules
 from conveyor.domain.batch import Batch
 from conveyor.domain.ids import RunId, TaskId, task_ids
 from conveyor.domain.job import Job, JobStatus
@@ -119,7 +119,7 @@ class Ingest:
             return
         why = await self._why_given_up(batch)
         while (run := await self.metadata.get(Run, run_id)) and run.is_live:
-            stopped = life.explained(life.stop(run, self.clock.now()), why, is_cut=True)
+            stopped = run_rules.explained(run_rules.stop(run, self.clock.now()), why, is_cut=True)
             events = events_at_end(stopped, self.ids.new)
             with suppress(Stale):
                 await self.metadata.commit(stopped, *events)
@@ -273,7 +273,7 @@ class Ingest:
 
     def _grown(self, run: Run, batch: Batch) -> Run:
         next_index = max(run.next_index, batch.position.ordinal)
-        return life.listed(run, batch.written, next_index, batch.errors, self.clock.now())
+        return run_rules.listed(run, batch.written, next_index, batch.errors, self.clock.now())
 
     def _chunks(self, batch: Batch) -> AsyncIterator[RowChunk]:
         most = self.sizes.chunk_rows
@@ -335,13 +335,13 @@ class Ingest:
         now = self.clock.now()
         if batch.source_list:
             run = self._grown(run, batch)
-        ended = life.ingested(run, batch.first + batch.written, batch.inherited, now)
-        ended = life.explained(ended, ending.why, is_cut=ending.is_cut or missing > 0)
+        ended = run_rules.ingested(run, batch.first + batch.written, batch.inherited, now)
+        ended = run_rules.explained(ended, ending.why, is_cut=ending.is_cut or missing > 0)
         if ending.is_cut and ending.why and ended.is_live:
-            ended = life.stop(ended, now)
+            ended = run_rules.stop(ended, now)
         job = await self.metadata.get(Job, batch.job_id)
         is_last = job is None or job.status is not JobStatus.OPEN
-        return [life.latch(ended, now) if is_last else ended]
+        return [run_rules.latch(ended, now) if is_last else ended]
 
     async def _with_rows_ahead(self, batch: Batch) -> Batch:
         """The batch with the rows that exist beyond its watermark.

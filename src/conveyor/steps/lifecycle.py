@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from conveyor.domain import job as job_life
-from conveyor.domain import run as run_life
+from conveyor.domain import job as job_rules
+from conveyor.domain import run as run_rules
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.outbox import events_at_end
@@ -63,7 +63,7 @@ class Lifecycle:
                 return run
             if not run.is_live:
                 raise RunNotStoppable(f"The run is {run.status}: there is nothing to stop")
-            stopped = run_life.stop(run, self.clock.now())
+            stopped = run_rules.stop(run, self.clock.now())
             events = events_at_end(stopped, self.ids.new)
             try:
                 await self.metadata.commit(stopped, *events)
@@ -91,7 +91,7 @@ class Lifecycle:
                 self.wake(run.id)
                 return run
             try:
-                await self.metadata.commit(run_life.pause(run, state, self.clock.now()))
+                await self.metadata.commit(run_rules.pause(run, state, self.clock.now()))
             except Stale:
                 continue
             log.info("run.turned", job_id=run.job_id, run_id=run.id, pause_state=state)
@@ -100,9 +100,9 @@ class Lifecycle:
 
     async def _close_both(self, job: Job, run: Run | None) -> None:
         now = self.clock.now()
-        closed = job_life.close(job, now)
+        closed = job_rules.close(job, now)
         if run and run.is_live:
-            await self.metadata.commit(closed, run_life.latch(run, now))
+            await self.metadata.commit(closed, run_rules.latch(run, now))
         else:
             await self.metadata.commit(closed)
 

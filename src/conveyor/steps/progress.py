@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import structlog
 
-from conveyor.domain import run as run_life
+from conveyor.domain import run as run_rules
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import ApiKeyId, CallerId, JobId, RunId
 from conveyor.domain.progress import ProgressReading, RunProgress, Waiting, eta, gone, rate, slid
@@ -58,7 +58,7 @@ class FollowedRun:
 
     def update(self, run: Run, settled: Counts, now: float, waiting: Waiting | None = None) -> None:
         """Record a reading; wake the listeners if it differs from the last one."""
-        self._window = slid(self._window, ProgressReading(now, run_life.counts(run, settled).done))
+        self._window = slid(self._window, ProgressReading(now, run_rules.counts(run, settled).done))
         speed = rate(self._window)
         known = self.progress
         left = eta(run, settled, speed)

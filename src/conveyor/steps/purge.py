@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from conveyor.domain import job as life
+from conveyor.domain import job as job_rules
 from conveyor.domain.batch import Batch, lists_of, source_list_key
 from conveyor.domain.export import Export, exports_of
 from conveyor.domain.file_input import FileInput, is_over, released_by
@@ -140,7 +140,7 @@ class Purge:
     async def _leave_tombstone(self, deletion: Deletion) -> None:
         job = None if deletion.run_id else await self.metadata.get(Job, deletion.job_id)
         done = msgspec.structs.replace(deletion, done_at=self.clock.now())
-        await self.metadata.commit(done, *([life.tombstone(job)] if job else []))
+        await self.metadata.commit(done, *([job_rules.tombstone(job)] if job else []))
 
 
 def _must_be_sent(event: OutboxEvent, deletion: Deletion) -> bool:

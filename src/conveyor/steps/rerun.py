@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
-from conveyor.domain import job as job_life
+from conveyor.domain import job as job_rules
 from conveyor.domain.batch import Batch, batch_of, ingest_message, run_of
 from conveyor.domain.credentials import context
 from conveyor.domain.ids import JobId, RunId
@@ -249,7 +249,7 @@ class RerunJob:
                 call.gateway_key, context=context(call.caller, plan.job.id)
             )
             job = msgspec.structs.replace(
-                job_life.run_again(plan.job, run.id, run.created_at),
+                job_rules.run_again(plan.job, run.id, run.created_at),
                 encrypted_gateway_key=encrypted,
                 api_key_id=call.api_key_id,
             )

@@ -17,7 +17,7 @@ from enum import StrEnum
 import msgspec
 import structlog
 
-from conveyor.domain import job as life
+from conveyor.domain import job as job_rules
 from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import batch_of, ingest_message, run_of
 from conveyor.domain.credentials import context
@@ -81,7 +81,7 @@ class FireSchedules:
     async def _fire(self, job: Job) -> FireOutcome:
         now = self.clock.now()
         key = await self.metadata.get(ApiKey, job.api_key_id) if job.api_key_id else None
-        paused = life.pause_without_key(job, key, now)
+        paused = job_rules.pause_without_key(job, key, now)
         if paused is not job:
             await self.metadata.commit(paused)
             log.warning("schedule.paused", job_id=job.id, why=paused.pause_reason)
@@ -102,7 +102,7 @@ class FireSchedules:
     ) -> FireOutcome:
         run = run_of(job, source_list, RunId(self.ids.new()), Trigger.SCHEDULED, now)
         batch = batch_of(source_list, job.id, run.id, now)
-        await self.metadata.commit(life.fire(job, run.id, next_at, now), run, batch)
+        await self.metadata.commit(job_rules.fire(job, run.id, next_at, now), run, batch)
         log.info("schedule.fired", job_id=job.id, run_id=run.id, late=_late(job, now))
         with suppress(Unavailable):  # the batch is stored: the sweeper sends its message
             await self.control_queue.send(ingest_message(batch, job.caller))
@@ -111,14 +111,14 @@ class FireSchedules:
     async def _skip(
         self, job: Job, last: Run, next_at: datetime | None, now: datetime
     ) -> FireOutcome:
-        await self.metadata.commit(life.skip_fire(job, next_at, now))
+        await self.metadata.commit(job_rules.skip_fire(job, next_at, now))
         log.warning("schedule.skipped", job_id=job.id, run_id=last.id, skipped=job.skipped + 1)
         return FireOutcome.SKIPPED
 
     async def _pause(self, job: Job, why: str, now: datetime) -> FireOutcome:
         """Pause a schedule that can never fire, so that it does not stay due forever."""
         why_shown = PauseReason.CANNOT_FIRE
-        paused = life.turn_schedule(job, ScheduleState.PAUSED, None, now, why=why_shown)
+        paused = job_rules.turn_schedule(job, ScheduleState.PAUSED, None, now, why=why_shown)
         await self.metadata.commit(paused)
         log.error("schedule.broken", job_id=job.id, why=why)
         return FireOutcome.BROKEN
@@ -136,7 +136,7 @@ class ManageSchedules:
         """Replace the schedule of a job. A paused one stays paused."""
 
         def changed(job: Job, now: datetime) -> Job:
-            return life.reschedule(job, schedule, first_fire(schedule, now), now)
+            return job_rules.reschedule(job, schedule, first_fire(schedule, now), now)
 
         await self._change(caller, job_id, changed)
         log.info("schedule.replaced", job_id=job_id)
@@ -162,7 +162,7 @@ class ManageSchedules:
             if state is ScheduleState.ACTIVE:
                 at = next_fire(job.schedule, now, anchor=at or now)
                 job = self._with_key(job, api_key_id, gateway_key)
-            return life.turn_schedule(job, state, at, now)
+            return job_rules.turn_schedule(job, state, at, now)
 
         with self.encryption.writing():
             is_changed = await self._change(caller, job_id, changed)

@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from conveyor.domain import media
-from conveyor.domain import params as scraper_params
+from conveyor.domain import params as params_rules
 from conveyor.domain.failure import Handling
 from conveyor.domain.ids import RunId
 from conveyor.domain.params import Params
@@ -145,18 +145,18 @@ class Scrape:
 def _params(task: Task, assignment: Assignment) -> Params:
     if task.spec.params is None:
         return assignment.params
-    return scraper_params.merged(assignment.params, scraper_params.load(task.spec.params))
+    return params_rules.merged(assignment.params, params_rules.load(task.spec.params))
 
 
 def _headers(params: Params) -> Mapping[str, str]:
-    return scraper_params.headers(params) if scraper_params.HEADERS in params else NO_HEADERS
+    return params_rules.headers(params) if params_rules.HEADERS in params else NO_HEADERS
 
 
 def _format(task: Task, assignment: Assignment, params: Params, content_type: str | None) -> str:
     """By the `Content-Type` of the site where the gateway passes it on, else by the parameters."""
     if content_type is not None:
         return media.format_of(content_type)
-    return assignment.format if task.spec.params is None else scraper_params.result_format(params)
+    return assignment.format if task.spec.params is None else params_rules.result_format(params)
 
 
 def _ids(task: Task, request: PageRequest, answer: Page | Refusal) -> dict[str, str | None]:

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import structlog
 
-from conveyor.domain import run as run_life
+from conveyor.domain import run as run_rules
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job
 from conveyor.domain.outbox import events_at_end
@@ -192,7 +192,7 @@ class Settle:
     async def _fail_run(self, run_id: RunId, why: AccountBlocked) -> None:
         # A run that is stale is read again; one that has ended meanwhile leaves the loop.
         while (run := await self.metadata.get(Run, run_id)) and run.is_live:
-            failed = run_life.fail(run, why.reason, why.detail, self.clock.now())
+            failed = run_rules.fail(run, why.reason, why.detail, self.clock.now())
             settled = (await self.tasks.counts([run_id]))[run_id]
             job = await self.metadata.get(Job, run.job_id)
             events = events_at_end(failed, self.ids.new, job=job, settled=settled)

@@ -15,8 +15,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import structlog
 
-from conveyor.domain import outbox as life
-from conveyor.domain import signing
+from conveyor.domain import outbox, signing
 from conveyor.domain.ids import CallerId, EventId, JobId
 from conveyor.domain.job import Job
 from conveyor.domain.outbox import Channel, Delivery, EventType, OutboxEvent
@@ -126,7 +125,7 @@ class ManageWebhooks:
                 raise NotFound("No such event")
             if job.webhook is None or not job.webhook.is_on:
                 raise Conflict("The job has no webhook in use: set one first")
-            again = life.redelivered(event, self.clock.now())
+            again = outbox.redelivered(event, self.clock.now())
             try:
                 await self.metadata.commit(again)
             except Stale:

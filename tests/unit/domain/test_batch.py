@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conveyor.domain import batch as batches
+from conveyor.domain import batch as batch_rules
 from conveyor.domain.batch import INGEST, LINES_AT_A_TIME, ingest_message, lines, list_key
 from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.ids import CallerId, JobId, RunId
@@ -49,7 +49,7 @@ def test_every_task_is_one_line_with_its_end(tasks: list[TaskSpec]) -> None:
 def test_lines_come_in_portions_that_lose_and_repeat_nothing(
     monkeypatch: pytest.MonkeyPatch, count: int, portions: list[int]
 ) -> None:
-    monkeypatch.setattr(batches, "LINES_AT_A_TIME", 4)
+    monkeypatch.setattr(batch_rules, "LINES_AT_A_TIME", 4)
     tasks = [a_task_spec(url=f"https://example.com/{n}") for n in range(count)]
 
     chunks = list(lines(tasks))
@@ -66,7 +66,7 @@ def test_a_portion_is_large_enough_to_be_worth_a_write_and_small_enough_to_hold(
 def test_a_portion_of_long_lines_is_bounded_in_bytes() -> None:
     tasks = [a_task_spec(body='"' + "x" * 60_000 + '"')] * 100
     chunks = list(lines(tasks))
-    assert max(map(len, chunks)) < batches.BYTES_AT_A_TIME + 70_000
+    assert max(map(len, chunks)) < batch_rules.BYTES_AT_A_TIME + 70_000
     assert read(b"".join(chunks)) == tasks
 
 

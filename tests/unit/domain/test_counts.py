@@ -5,10 +5,10 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conveyor.domain.counts import COLUMNS, NANO, ZERO, Counts, Spend, total
+from conveyor.domain.counts import COUNT_COLUMNS, NANO, ZERO, Counts, Spend, total
 from conveyor.domain.failure import FailureReason
 
-counts = st.builds(Counts, **{name: st.integers(0, 10**15) for name in COLUMNS})
+counts = st.builds(Counts, **{name: st.integers(0, 10**15) for name in COUNT_COLUMNS})
 
 
 @given(parts=st.lists(counts, max_size=8), seed=st.integers(0, 1000))
@@ -16,7 +16,7 @@ def test_the_sum_is_the_same_in_any_order_and_grouping(parts: list[Counts], seed
     mixed = random.Random(seed).sample(parts, len(parts))
     cut = seed % (len(parts) + 1)
     assert total(parts) == total(mixed) == total(parts[:cut]) + total(parts[cut:])
-    for name in COLUMNS:
+    for name in COUNT_COLUMNS:
         assert getattr(total(parts), name) == sum(getattr(part, name) for part in parts)
 
 
@@ -38,7 +38,7 @@ def test_reasons_are_named_only_when_they_happened(one: Counts) -> None:
 
 
 def test_every_failure_reason_has_its_own_count() -> None:
-    assert set(FailureReason) == set(COLUMNS) - {"successful", "credits", "nanos"}
+    assert set(FailureReason) == set(COUNT_COLUMNS) - {"successful", "credits", "nanos"}
     for reason in FailureReason:
         assert Counts(**{reason: 2}).reasons == {reason: 2}
 

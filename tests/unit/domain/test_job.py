@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from conveyor.domain import job as jobs
+from conveyor.domain import job as job_rules
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import MOVES, Job, JobStatus
 from conveyor.errors import IllegalMove
@@ -14,8 +14,8 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
 
 ACTIONS: dict[JobStatus, Callable[[Job, datetime], Job]] = {
-    JobStatus.CLOSED: jobs.close,
-    JobStatus.DELETED: jobs.delete,
+    JobStatus.CLOSED: job_rules.close,
+    JobStatus.DELETED: job_rules.delete,
 }
 
 

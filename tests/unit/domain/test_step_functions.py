@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from conveyor.domain import step_functions
-from conveyor.domain.counts import COLUMNS, Counts
+from conveyor.domain.counts import COUNT_COLUMNS, Counts
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import JobType
@@ -332,7 +332,7 @@ async def test_the_largest_output_and_cause_are_within_what_aws_takes() -> None:
         external_id="x" * 128,
         metadata=msgspec.json.encode({f"{n:0>128}": '"' * 1024 for n in range(20)}).decode(),
     )
-    counts = Counts(**dict.fromkeys(COLUMNS, 10**12))
+    counts = Counts(**dict.fromkeys(COUNT_COLUMNS, 10**12))
     run = a_run(
         status=RunStatus.COMPLETED, frozen=counts, encrypted_token=b"x", ingest_error="é" * 500
     )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conveyor.domain import task as tasks
+from conveyor.domain import task as task_rules
 from conveyor.domain.counts import Counts, Spend
 from conveyor.domain.failure import AccountReason, FailureReason
 from conveyor.domain.ids import RunId, TaskId
@@ -78,7 +78,7 @@ EVERY_OUTCOME: list[Outcome] = [
 
 
 def test_a_scraped_page_ends_its_task_with_the_body_and_the_cost() -> None:
-    decision = tasks.decide(a_task(), Scraped(PAGE, COST), SOME_POLICY)
+    decision = task_rules.decide(a_task(), Scraped(PAGE, COST), SOME_POLICY)
     assert decision == SettleDecision(
         status=TaskStatus.SUCCESSFUL, charged=True, result=PAGE, spend=COST
     )
@@ -86,7 +86,7 @@ def test_a_scraped_page_ends_its_task_with_the_body_and_the_cost() -> None:
 
 def test_a_refusal_that_may_pass_sends_the_task_back_with_a_delay() -> None:
     task = a_task()
-    decision = tasks.decide(task, refused(), SOME_POLICY)
+    decision = task_rules.decide(task, refused(), SOME_POLICY)
     assert decision.status is TaskStatus.PENDING
     assert decision.charged
     assert decision.delay == SOME_POLICY.delay(task.id, 0)
@@ -108,7 +108,9 @@ def test_a_refusal_that_may_pass_sends_the_task_back_with_a_delay() -> None:
 def test_a_refusal_fails_the_task_when_it_is_final_or_the_retries_are_used_up(
     attempts: int, retryable: bool, status: TaskStatus
 ) -> None:
-    decision = tasks.decide(a_task(attempts=attempts), refused(retryable=retryable), SOME_POLICY)
+    decision = task_rules.decide(
+        a_task(attempts=attempts), refused(retryable=retryable), SOME_POLICY
+    )
     assert decision.status is status
     if status is TaskStatus.FAILED:
         assert (decision.problem, decision.reason) == (NO, FailureReason.BLOCKED)
@@ -118,13 +120,13 @@ def test_a_refusal_that_asks_for_a_wait_is_not_tried_again_before() -> None:
     long, short = timedelta(hours=1), timedelta(milliseconds=1)
     for wait in (long, short):
         refusal = Refused(NO, FailureReason.RATE_LIMITED, retryable=True, wait=wait)
-        decision = tasks.decide(a_task(), refusal, SOME_POLICY)
+        decision = task_rules.decide(a_task(), refusal, SOME_POLICY)
         assert decision.delay == max(wait, SOME_POLICY.delay(a_task().id, 0))
         assert decision.charged
 
 
 def test_without_retries_the_first_refusal_is_the_last() -> None:
-    decision = tasks.decide(a_task(), refused(), RetryPolicy(retries=0))
+    decision = task_rules.decide(a_task(), refused(), RetryPolicy(retries=0))
     assert decision.status is TaskStatus.FAILED
 
 
@@ -149,7 +151,7 @@ def test_without_retries_the_first_refusal_is_the_last() -> None:
 def test_what_is_not_the_pages_fault_is_not_an_attempt(
     outcome: Outcome, delay: timedelta, reason: FailureReason | None
 ) -> None:
-    decision = tasks.decide(a_task(attempts=2), outcome, SOME_POLICY)
+    decision = task_rules.decide(a_task(attempts=2), outcome, SOME_POLICY)
     assert decision == SettleDecision(
         status=TaskStatus.PENDING, charged=False, delay=delay, reason=reason
     )
@@ -157,7 +159,7 @@ def test_what_is_not_the_pages_fault_is_not_an_attempt(
 
 @given(outcome=st.sampled_from(EVERY_OUTCOME), attempts=st.integers(0, 12))
 def test_no_outcome_leaves_a_task_processing(outcome: Outcome, attempts: int) -> None:
-    decision = tasks.decide(a_task(attempts=attempts), outcome, SOME_POLICY)
+    decision = task_rules.decide(a_task(attempts=attempts), outcome, SOME_POLICY)
     assert decision.status is not TaskStatus.PROCESSING
 
 
@@ -195,32 +197,34 @@ def test_tasks_that_failed_together_do_not_come_back_together() -> None:
 @pytest.mark.parametrize("due_at", [None, NOW + timedelta(microseconds=1)])
 def test_a_task_that_is_not_due_cannot_be_claimed(due_at: datetime | None) -> None:
     task = a_task(due_at=due_at)
-    assert not tasks.is_due(task, NOW)
+    assert not task_rules.is_due(task, NOW)
     with pytest.raises(IllegalMove):
-        tasks.claim(task, NOW, LEASE)
+        task_rules.claim(task, NOW, LEASE)
 
 
 def test_a_claim_takes_a_pending_task_under_a_lease() -> None:
-    claimed = tasks.claim(a_task(), NOW, LEASE)
+    claimed = task_rules.claim(a_task(), NOW, LEASE)
     assert claimed.status is TaskStatus.PROCESSING
     assert (claimed.claim_no, claimed.lost) == (1, 0)
     assert (claimed.claimed_at, claimed.due_at) == (NOW, NOW + LEASE)
 
 
 def test_a_task_under_a_running_lease_cannot_be_claimed() -> None:
-    claimed = tasks.claim(a_task(), NOW, LEASE)
+    claimed = task_rules.claim(a_task(), NOW, LEASE)
     with pytest.raises(IllegalMove):
-        tasks.claim(claimed, NOW + LEASE - timedelta(microseconds=1), LEASE)
+        task_rules.claim(claimed, NOW + LEASE - timedelta(microseconds=1), LEASE)
 
 
 def test_taking_over_a_lapsed_claim_counts_its_worker_as_lost() -> None:
-    claimed = tasks.claim(a_task(), NOW, LEASE)
-    taken = tasks.claim(claimed, NOW + LEASE, LEASE)
+    claimed = task_rules.claim(a_task(), NOW, LEASE)
+    taken = task_rules.claim(claimed, NOW + LEASE, LEASE)
     assert (taken.status, taken.claim_no, taken.lost) == (TaskStatus.PROCESSING, 2, 1)
     assert taken.attempts == 0
 
 
-@pytest.mark.parametrize("let_go", [tasks.release, lambda task, now: tasks.claim(task, now, LEASE)])
+@pytest.mark.parametrize(
+    "let_go", [task_rules.release, lambda task, now: task_rules.claim(task, now, LEASE)]
+)
 def test_the_tenth_lost_worker_fails_the_task(let_go: Callable[[Task, datetime], Task]) -> None:
     last = let_go(a_task(TaskStatus.PROCESSING, lost=MOST_LOST - 1), NOW)
     assert (last.status, last.lost, last.due_at) == (TaskStatus.FAILED, MOST_LOST, None)
@@ -230,24 +234,26 @@ def test_the_tenth_lost_worker_fails_the_task(let_go: Callable[[Task, datetime],
 
 
 def test_failing_over_lost_workers_outdates_the_last_claim() -> None:
-    last = tasks.claim(a_task(TaskStatus.PROCESSING, lost=MOST_LOST - 1, claim_no=4), NOW, LEASE)
+    last = task_rules.claim(
+        a_task(TaskStatus.PROCESSING, lost=MOST_LOST - 1, claim_no=4), NOW, LEASE
+    )
     assert last.claim_no == 5
 
 
 def test_releasing_a_dead_workers_task_makes_it_due_at_once() -> None:
-    released = tasks.release(a_task(TaskStatus.PROCESSING, due_at=NOW + LEASE), NOW)
+    released = task_rules.release(a_task(TaskStatus.PROCESSING, due_at=NOW + LEASE), NOW)
     assert (released.status, released.due_at, released.lost) == (TaskStatus.PENDING, NOW, 1)
 
 
 def test_a_released_claim_can_no_longer_be_settled() -> None:
-    released = tasks.release(a_task(TaskStatus.PROCESSING), NOW)
+    released = task_rules.release(a_task(TaskStatus.PROCESSING), NOW)
     with pytest.raises(Stale):
-        tasks.settle(released, 1, tasks.decide(released, Scraped(PAGE), SOME_POLICY), NOW)
+        task_rules.settle(released, 1, task_rules.decide(released, Scraped(PAGE), SOME_POLICY), NOW)
 
 
 def test_renewing_moves_the_end_of_the_lease_and_nothing_else() -> None:
     held = a_task(TaskStatus.PROCESSING)
-    renewed = tasks.renew(held, 1, NOW + timedelta(seconds=10), LEASE)
+    renewed = task_rules.renew(held, 1, NOW + timedelta(seconds=10), LEASE)
     assert renewed == msgspec.structs.replace(held, due_at=NOW + timedelta(seconds=10) + LEASE)
 
 
@@ -257,18 +263,18 @@ def test_a_claim_that_does_not_hold_its_task_changes_nothing(
     status: TaskStatus, claim_no: int
 ) -> None:
     task = a_task(status, claim_no=1)
-    decision = tasks.decide(task, Scraped(PAGE), SOME_POLICY)
+    decision = task_rules.decide(task, Scraped(PAGE), SOME_POLICY)
     with pytest.raises(Stale):
-        tasks.settle(task, claim_no, decision, NOW)
+        task_rules.settle(task, claim_no, decision, NOW)
     with pytest.raises(Stale):
-        tasks.renew(task, claim_no, NOW, LEASE)
+        task_rules.renew(task, claim_no, NOW, LEASE)
 
 
 def test_only_a_processing_task_is_held_even_by_its_newest_claim() -> None:
     for status in TaskStatus:
         if status is not TaskStatus.PROCESSING:
             with pytest.raises(Stale):
-                tasks.renew(a_task(status, claim_no=1), 1, NOW, LEASE)
+                task_rules.renew(a_task(status, claim_no=1), 1, NOW, LEASE)
 
 
 # Settling.
@@ -276,7 +282,7 @@ def test_only_a_processing_task_is_held_even_by_its_newest_claim() -> None:
 
 def test_success_keeps_the_body_and_is_never_due_again() -> None:
     held = a_task(TaskStatus.PROCESSING)
-    done = tasks.settle(held, 1, tasks.decide(held, Scraped(PAGE), SOME_POLICY), NOW)
+    done = task_rules.settle(held, 1, task_rules.decide(held, Scraped(PAGE), SOME_POLICY), NOW)
     assert (done.status, done.result, done.due_at) == (TaskStatus.SUCCESSFUL, PAGE, None)
     assert done.is_final
     assert done.attempts == 1
@@ -285,22 +291,24 @@ def test_success_keeps_the_body_and_is_never_due_again() -> None:
 
 def test_a_retry_is_due_after_its_delay_and_shows_no_problem_meanwhile() -> None:
     held = a_task(TaskStatus.PROCESSING)
-    decision = tasks.decide(held, refused(), SOME_POLICY)
-    back = tasks.settle(held, 1, decision, NOW)
+    decision = task_rules.decide(held, refused(), SOME_POLICY)
+    back = task_rules.settle(held, 1, decision, NOW)
     assert (back.status, back.due_at) == (TaskStatus.PENDING, NOW + decision.delay)
     assert (back.attempts, back.problem, back.reason) == (1, None, None)
 
 
 def test_failure_keeps_the_problem_and_its_reason() -> None:
     held = a_task(TaskStatus.PROCESSING)
-    failed = tasks.settle(held, 1, tasks.decide(held, refused(retryable=False), SOME_POLICY), NOW)
+    failed = task_rules.settle(
+        held, 1, task_rules.decide(held, refused(retryable=False), SOME_POLICY), NOW
+    )
     assert (failed.status, failed.problem) == (TaskStatus.FAILED, NO)
     assert failed.reason is FailureReason.BLOCKED
 
 
 def test_giving_a_task_back_charges_nothing() -> None:
     held = a_task(TaskStatus.PROCESSING)
-    back = tasks.settle(held, 1, tasks.decide(held, Interrupted(), SOME_POLICY), NOW)
+    back = task_rules.settle(held, 1, task_rules.decide(held, Interrupted(), SOME_POLICY), NOW)
     assert (back.status, back.attempts, back.due_at) == (TaskStatus.PENDING, 0, NOW)
 
 
@@ -312,23 +320,23 @@ def test_a_decision_that_leaves_its_task_processing_is_refused(
     """It would end a claim and leave nobody to hold the task, due never again."""
     endless = SettleDecision(status=TaskStatus.PROCESSING, charged=charged)
     with pytest.raises(IllegalMove, match="processing"):
-        tasks.settle(a_task(TaskStatus.PROCESSING), claim_no, endless, NOW)
+        task_rules.settle(a_task(TaskStatus.PROCESSING), claim_no, endless, NOW)
 
 
 @pytest.mark.parametrize(("start", "end"), list(product(TaskStatus, TaskStatus)))
 def test_only_listed_moves_are_made(start: TaskStatus, end: TaskStatus) -> None:
     task = a_task(start)
     if end in MOVES[start]:
-        assert tasks._moved(task, end, NOW).status is end
+        assert task_rules._moved(task, end, NOW).status is end
     else:
         with pytest.raises(IllegalMove):
-            tasks._moved(task, end, NOW)
+            task_rules._moved(task, end, NOW)
 
 
 @pytest.mark.parametrize("status", [TaskStatus.PENDING, *sorted(FINAL)])
 def test_only_a_processing_task_can_be_released(status: TaskStatus) -> None:
     with pytest.raises(IllegalMove):
-        tasks.release(a_task(status), NOW)
+        task_rules.release(a_task(status), NOW)
 
 
 # History and counts.
@@ -336,32 +344,34 @@ def test_only_a_processing_task_can_be_released(status: TaskStatus) -> None:
 
 def test_a_charged_claim_leaves_a_line_from_claim_to_end() -> None:
     held = a_task(TaskStatus.PROCESSING, attempts=1, claimed_at=NOW - LEASE)
-    line = tasks.line(held, tasks.decide(held, refused(), SOME_POLICY), NOW)
-    assert line == tasks.Attempt(
+    line = task_rules.line(held, task_rules.decide(held, refused(), SOME_POLICY), NOW)
+    assert line == task_rules.Attempt(
         attempt=2, started_at=NOW - LEASE, ended_at=NOW, problem=NO, spend=COST
     )
 
 
 def test_an_uncharged_claim_leaves_no_line() -> None:
     held = a_task(TaskStatus.PROCESSING)
-    assert tasks.line(held, tasks.decide(held, Throttled(LEASE), SOME_POLICY), NOW) is None
+    assert (
+        task_rules.line(held, task_rules.decide(held, Throttled(LEASE), SOME_POLICY), NOW) is None
+    )
 
 
 def test_a_lost_workers_line_bears_the_number_of_the_next_attempt() -> None:
     held = a_task(TaskStatus.PROCESSING, attempts=1, claimed_at=NOW - LEASE)
-    lost = tasks.lost_line(held, NOW)
+    lost = task_rules.lost_line(held, NOW)
     assert (lost.attempt, lost.started_at, lost.ended_at) == (2, NOW - LEASE, NOW)
-    assert lost.problem == tasks.WORKER_LOST
-    line = tasks.line(held, tasks.decide(held, Scraped(PAGE), SOME_POLICY), NOW)
+    assert lost.problem == task_rules.WORKER_LOST
+    line = task_rules.line(held, task_rules.decide(held, Scraped(PAGE), SOME_POLICY), NOW)
     assert line is not None
     assert line.attempt == lost.attempt
 
 
 def test_a_line_without_a_known_start_begins_where_it_ends() -> None:
     held = a_task(TaskStatus.PROCESSING)
-    line = tasks.line(held, tasks.decide(held, Scraped(PAGE), SOME_POLICY), NOW)
+    line = task_rules.line(held, task_rules.decide(held, Scraped(PAGE), SOME_POLICY), NOW)
     assert line is not None
-    assert line.started_at == tasks.lost_line(held, NOW).started_at == NOW
+    assert line.started_at == task_rules.lost_line(held, NOW).started_at == NOW
 
 
 @pytest.mark.parametrize(
@@ -389,7 +399,7 @@ def test_a_line_without_a_known_start_begins_where_it_ends() -> None:
     ],
 )
 def test_a_decision_counts_its_end_and_its_cost(decision: SettleDecision, counts: Counts) -> None:
-    assert tasks.counted(decision) == counts
+    assert task_rules.counted(decision) == counts
 
 
 # Whole histories.
@@ -412,7 +422,7 @@ def lived(task: Task, history: list[Event], policy: RetryPolicy) -> list[Task]:
         if states[-1].is_final:
             break
         now = max(now, states[-1].due_at or now)
-        states.append(tasks.claim(states[-1], now, LEASE))
+        states.append(task_rules.claim(states[-1], now, LEASE))
         if not states[-1].is_final:
             now, after = _ended(states[-1], event, policy, now)
             states.append(after)
@@ -424,15 +434,19 @@ def _ended(held: Task, event: Event, policy: RetryPolicy, now: datetime) -> tupl
         case "worker dies":
             return now, held  # nothing is written: the lease lapses
         case "process restarts":
-            return now, tasks.release(held, now)
+            return now, task_rules.release(held, now)
         case "lease renewed":
-            renewed = tasks.renew(held, held.claim_no, now + LEASE / 3, LEASE)
-            back = tasks.decide(renewed, Interrupted(), policy)
-            return now + LEASE / 3, tasks.settle(renewed, renewed.claim_no, back, now + LEASE / 3)
+            renewed = task_rules.renew(held, held.claim_no, now + LEASE / 3, LEASE)
+            back = task_rules.decide(renewed, Interrupted(), policy)
+            return now + LEASE / 3, task_rules.settle(
+                renewed, renewed.claim_no, back, now + LEASE / 3
+            )
         case str():
             raise AssertionError(event)
         case outcome:
-            return now, tasks.settle(held, held.claim_no, tasks.decide(held, outcome, policy), now)
+            return now, task_rules.settle(
+                held, held.claim_no, task_rules.decide(held, outcome, policy), now
+            )
 
 
 @settings(deadline=None)
@@ -472,28 +486,28 @@ def test_no_earlier_claim_can_write_at_any_point_of_a_history(
     history: list[Event], outcome: Outcome
 ) -> None:
     for state in lived(a_task(), history, SOME_POLICY):
-        decision = tasks.decide(state, outcome, SOME_POLICY)
+        decision = task_rules.decide(state, outcome, SOME_POLICY)
         for stale in range(state.claim_no):
             with pytest.raises(Stale):
-                tasks.settle(state, stale, decision, NOW)
+                task_rules.settle(state, stale, decision, NOW)
             with pytest.raises(Stale):
-                tasks.renew(state, stale, NOW, LEASE)
+                task_rules.renew(state, stale, NOW, LEASE)
 
 
 @settings(deadline=None)
 @given(history=st.lists(st.sampled_from(CHARGED_OR_LOST), min_size=13, max_size=13))
 def test_a_final_task_is_beyond_every_function(history: list[Event]) -> None:
     last = lived(a_task(), history, SOME_POLICY)[-1]
-    decision = tasks.decide(last, Scraped(PAGE), SOME_POLICY)
+    decision = task_rules.decide(last, Scraped(PAGE), SOME_POLICY)
     some_day = NOW + timedelta(days=1000)
     changes: list[Callable[[], Task]] = [
-        lambda: tasks.claim(last, some_day, LEASE),
-        lambda: tasks.release(last, some_day),
-        lambda: tasks.renew(last, last.claim_no, some_day, LEASE),
-        lambda: tasks.settle(last, last.claim_no, decision, some_day),
+        lambda: task_rules.claim(last, some_day, LEASE),
+        lambda: task_rules.release(last, some_day),
+        lambda: task_rules.renew(last, last.claim_no, some_day, LEASE),
+        lambda: task_rules.settle(last, last.claim_no, decision, some_day),
     ]
     assert last.is_final
-    assert not tasks.is_due(last, some_day)
+    assert not task_rules.is_due(last, some_day)
     for change in changes:
         with pytest.raises((IllegalMove, Stale)):
             change()

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from msgspec import structs
 
-from conveyor.domain import job as job_life
+from conveyor.domain import job as job_rules
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import JobStatus
 from conveyor.domain.run import RunStatus
@@ -102,7 +102,7 @@ async def _end_with_last_batch(house: House, job_id: JobId) -> None:
 
 
 async def _delete(house: House, job_id: JobId) -> None:
-    await house.metadata.commit(job_life.delete(await house.job(job_id), house.clock.now()))
+    await house.metadata.commit(job_rules.delete(await house.job(job_id), house.clock.now()))
 
 
 async def _lose_the_run(house: House, job_id: JobId) -> None:

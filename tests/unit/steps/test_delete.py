@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from conveyor.domain import job as job_life
+from conveyor.domain import job as job_rules
 from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId
@@ -329,11 +329,11 @@ async def test_a_purge_of_nothing_known_does_nothing() -> None:
 
 def test_only_a_deleted_job_has_a_tombstone() -> None:
     with pytest.raises(IllegalMove):
-        job_life.tombstone(a_job())
-    deleted = job_life.delete(a_job(name="mine", metadata="{}"), a_job().created_at)
+        job_rules.tombstone(a_job())
+    deleted = job_rules.delete(a_job(name="mine", metadata="{}"), a_job().created_at)
     with pytest.raises(IllegalMove):
-        job_life.point_at(deleted, None, a_job().created_at)
-    assert job_life.tombstone(deleted).name is None
+        job_rules.point_at(deleted, None, a_job().created_at)
+    assert job_rules.tombstone(deleted).name is None
 
 
 async def _delete_and_purge(house: House, job_id: JobId) -> None:

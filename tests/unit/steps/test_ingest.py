@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from msgspec.structs import replace
 
-from conveyor.domain import run as life
+from conveyor.domain import run as run_rules
 from conveyor.domain.batch import INGEST
 from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.failure import AccountReason
@@ -456,7 +456,7 @@ async def test_a_run_whose_account_fails_still_gets_all_its_rows(
     job_id, run_id = await house.submit(20)
 
     async def fail() -> None:
-        failed = life.fail(
+        failed = run_rules.fail(
             await house.run(run_id), AccountReason.INSUFFICIENT_CREDITS, "none", house.clock.now()
         )
         await house.metadata.commit(failed)

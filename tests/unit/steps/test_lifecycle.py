@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from msgspec import structs
 
-from conveyor.domain import job as job_life
+from conveyor.domain import job as job_rules
 from conveyor.domain.ids import JobId
 from conveyor.domain.job import JobStatus
 from conveyor.domain.run import IngestStatus, PauseState, RunStatus
@@ -142,7 +142,7 @@ async def test_strangers_and_the_mistaken_find_no_job(ask: Ask) -> None:
 async def test_a_deleted_job_is_not_there(ask: Ask) -> None:
     house = a_house()
     job_id, _ = await house.submit(1, status="open")
-    await house.metadata.commit(job_life.delete(await house.job(job_id), house.clock.now()))
+    await house.metadata.commit(job_rules.delete(await house.job(job_id), house.clock.now()))
 
     with pytest.raises(NotFound):
         await ask(house, job_id)

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from msgspec import structs
 
-from conveyor.domain import job as job_life
+from conveyor.domain import job as job_rules
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId, TaskId, task_ids, task_index
@@ -49,7 +49,7 @@ async def test_others_see_nothing_of_a_job_and_neither_does_anyone_of_a_deleted_
         with pytest.raises(NotFound):
             await house.read.run(caller, name, run_id)
 
-    await house.metadata.commit(job_life.delete(await house.job(job_id), house.clock.now()))
+    await house.metadata.commit(job_rules.delete(await house.job(job_id), house.clock.now()))
 
     with pytest.raises(NotFound):
         await house.read.job(CALLER, job_id)

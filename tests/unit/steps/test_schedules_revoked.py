@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from conveyor.adapters.crypto.key_ring import new_secret
-from conveyor.domain import api_key as key_life
+from conveyor.domain import api_key
 from conveyor.domain.api_key import ApiKey, NewKey
 from conveyor.domain.credentials import context
 from conveyor.domain.ids import ApiKeyId, JobId
@@ -79,7 +79,7 @@ async def test_what_a_crash_left_of_a_revocation_is_paused_when_it_is_due(desk: 
     job_id = await desk.schedule(key_id)
     key = await desk.admin.metadata.get(ApiKey, key_id)
     assert key
-    await desk.house.metadata.commit(key_life.revoke(key, desk.house.clock.now()))
+    await desk.house.metadata.commit(api_key.revoke(key, desk.house.clock.now()))
 
     assert await desk.fire() == 1
 

@@ -10,8 +10,7 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from conveyor.adapters.http import direct_wire as wire
-from conveyor.adapters.http import page_wire
+from conveyor.adapters.http import direct_wire, page_wire
 from conveyor.adapters.http.client.body import (
     CONTENT_ENCODING,
     LARGEST_BODY,
@@ -118,7 +117,7 @@ class DirectGateway:
     async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
         deadline = self._deadlines.begin()
         try:
-            wire.check_params(request.params)
+            direct_wire.check_params(request.params)
             return await self._fetched(request, spool)
         except asyncio.CancelledError:
             if not deadline.take_cancellation():
@@ -133,7 +132,7 @@ class DirectGateway:
                 denied.status,
                 str(denied),
                 signal=HealthSignal.NONE,
-                ruling=wire.BY_CODE[denied.code],
+                ruling=direct_wire.BY_CODE[denied.code],
             )
             return page_wire.later(refusal, denied.wait)
         except (
@@ -174,7 +173,7 @@ class DirectGateway:
                 return "gateway_unreachable", 502, f"The site gave no answer: {fault}."
 
     async def _fetched(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
-        visit = wire.first(request, self._ports)
+        visit = direct_wire.first(request, self._ports)
         self._spacing.admit(visit.server.host_header)
         for hop in range(MOST_REDIRECTS + 1):
             was_known = not self._robots or await self._robots.check(visit)
@@ -189,9 +188,9 @@ class DirectGateway:
                     return Page(content=content, content_type=content_type)
                 await _clear(answer)
                 location = answer.header(LOCATION)
-                if answer.status not in wire.REDIRECTS or location is None:
+                if answer.status not in direct_wire.REDIRECTS or location is None:
                     return self._refused(visit, answer)
-                visit = wire.redirected(visit, answer.status, location, self._ports)
+                visit = direct_wire.redirected(visit, answer.status, location, self._ports)
         raise _too_many()
 
     @asynccontextmanager
@@ -209,7 +208,7 @@ class DirectGateway:
 
     def _refused(self, visit: Visit, answer: HttpResponse) -> Refusal:
         wait = retry_after(answer.header(RETRY_AFTER), answer.header(DATE))
-        refusal = wire.refusal(answer.status, wait)
+        refusal = direct_wire.refusal(answer.status, wait)
         if refusal.code == "target_throttled":
             self._spacing.hold(
                 visit.server.host_header, wait.total_seconds() if wait else SHORT_HOLD
@@ -218,16 +217,16 @@ class DirectGateway:
 
     async def _rules(self, url: str) -> tuple[int, bytes]:
         """The status and the text of a robots.txt."""
-        visit = wire.plain(url, self._ports)
+        visit = direct_wire.plain(url, self._ports)
         for _ in range(MOST_REDIRECTS + 1):
             async with self._asked(visit) as answer:
                 if 200 <= answer.status < 300:
                     return answer.status, await self._reading.beginning(answer, LARGEST_ROBOTS)
                 await _clear(answer)
                 location = answer.header(LOCATION)
-                if answer.status not in wire.REDIRECTS or location is None:
+                if answer.status not in direct_wire.REDIRECTS or location is None:
                     return answer.status, b""
-                visit = wire.redirected(visit, answer.status, location, self._ports)
+                visit = direct_wire.redirected(visit, answer.status, location, self._ports)
         raise _too_many()
 
 

@@ -9,8 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from msgspec.structs import replace
 
-from conveyor.adapters.http import page_wire
-from conveyor.adapters.http import zenrows_wire as wire
+from conveyor.adapters.http import page_wire, zenrows_wire
 from conveyor.adapters.http.client.body import (
     CONTENT_ENCODING,
     LARGEST_BODY,
@@ -70,12 +69,12 @@ class ZenrowsGateway:
         transport: TransportFactory = ConnectionPool,
         resolve: Resolve | None = None,
     ) -> None:
-        bare, authorization = wire.split_credentials(url)
+        bare, authorization = zenrows_wire.split_credentials(url)
         parts = urlsplit(bare)
         self._server = server_of(parts)
         target = SplitResult("", "", parts.path or "/", parts.query, "").geturl()
-        self._base_query = wire.base_query(target)
-        self._keeps_headers = wire.keeps_headers(bare)
+        self._base_query = zenrows_wire.base_query(target)
+        self._keeps_headers = zenrows_wire.keeps_headers(bare)
         # No other header is sent by default: with `custom_headers` all of them reach the target.
         fixed = {"Host": self._server.host_header, "Accept-Encoding": ACCEPTED}
         self._fixed_headers = fixed_headers(fixed)
@@ -174,7 +173,7 @@ class ZenrowsGateway:
 
     def _built(self, request: PageRequest) -> HttpRequest:
         headers, content = page_wire.forwarded(request), None
-        target = wire.address(self._base_query, request, headers)
+        target = zenrows_wire.address(self._base_query, request, headers)
         fixed = self._fixed_headers
         if self._with_authorization and not page_wire.has(headers, "authorization"):
             fixed = self._with_authorization
@@ -203,9 +202,9 @@ class ZenrowsGateway:
             body = await self._reading.beginning(answer, LARGEST_PROBLEM)
         if not isinstance(body, bytes):
             return head.page(body, answer.status)
-        document = wire.gateway_problem(body[:LARGEST_PROBLEM])
+        document = zenrows_wire.gateway_problem(body[:LARGEST_PROBLEM])
         if document is not None:
-            refusal = wire.refusal(
+            refusal = zenrows_wire.refusal(
                 document,
                 answer.status,
                 request.gateway_key,
@@ -261,6 +260,6 @@ NO_HEAD = ResponseHead()
 
 
 def _head_of(request: PageRequest, answer: HttpResponse) -> ResponseHead:
-    charged = wire.spend(answer.header(CREDITS), answer.header(COST))
+    charged = zenrows_wire.spend(answer.header(CREDITS), answer.header(COST))
     request_id = page_wire.request_id(answer.header(REQUEST_ID), request.gateway_key)
-    return ResponseHead(charged, request_id, wire.limit(answer.header(LIMIT)))
+    return ResponseHead(charged, request_id, zenrows_wire.limit(answer.header(LIMIT)))

@@ -8,8 +8,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from conveyor.domain.counts import COLUMNS as COUNTED
-from conveyor.domain.counts import Counts, Spend
+from conveyor.domain.counts import COUNT_COLUMNS, Counts, Spend
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import RunId
 from conveyor.domain.task import Attempt, StoredBody, Task, TaskSpec, TaskStatus
@@ -86,10 +85,10 @@ FIND_RUN_NO = "SELECT no FROM run_no WHERE run_id = ?"
 MOST_KNOWN = 100_000  # run numbers in the cache: some 20 MB
 
 ADD_COUNTS = f"""
-INSERT INTO counter (run_no, incarnation, {", ".join(COUNTED)})
-VALUES (?, ?, {", ".join("?" for _ in COUNTED)})
+INSERT INTO counter (run_no, incarnation, {", ".join(COUNT_COLUMNS)})
+VALUES (?, ?, {", ".join("?" for _ in COUNT_COLUMNS)})
 ON CONFLICT (run_no, incarnation) DO UPDATE SET
-{", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTED)}
+{", ".join(f"{name} = {name} + excluded.{name}" for name in COUNT_COLUMNS)}
 """
 
 ADD_LINE = """

@@ -26,8 +26,7 @@ from conveyor.adapters.sqlite.rows import (
     stamp,
     task_of,
 )
-from conveyor.domain.counts import COLUMNS as COUNTED
-from conveyor.domain.counts import ZERO, Counts
+from conveyor.domain.counts import COUNT_COLUMNS, ZERO, Counts
 from conveyor.domain.ids import RunId, TaskId, task_index
 from conveyor.domain.task import WORKER_LOST, Attempt, Inherited, NewRow, Task, TaskStatus
 from conveyor.ports.clock import Clock
@@ -81,7 +80,7 @@ SELECT attempt, started_at, ended_at, problem, credits, nanos FROM attempt
  WHERE run_no = ? AND idx = ? ORDER BY claim_no
 """
 SUM = f"""
-SELECT {", ".join(f"sum({name})" for name in COUNTED)} FROM counter
+SELECT {", ".join(f"sum({name})" for name in COUNT_COLUMNS)} FROM counter
  WHERE run_no = ? HAVING count(*) > 0
 """
 # These read the indexes only: the rows of a large run are many times as large.
@@ -228,7 +227,7 @@ class SqliteTasks:
     def _sum(self, connection: apsw.Connection, run_id: RunId) -> Counts:
         run_no = self._run_numbers.find(connection, run_id)
         row = connection.execute(SUM, (run_no,)).fetchone()
-        return Counts(**dict(zip(COUNTED, row, strict=True))) if row else ZERO
+        return Counts(**dict(zip(COUNT_COLUMNS, row, strict=True))) if row else ZERO
 
 
 def _row(task: NewRow) -> tuple[int | str | None, ...]:

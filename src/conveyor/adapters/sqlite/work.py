@@ -29,8 +29,8 @@ from conveyor.adapters.sqlite.rows import (
     stamp,
     task_of,
 )
-from conveyor.domain import task as life
-from conveyor.domain.counts import COLUMNS as COUNTED
+from conveyor.domain import task as task_rules
+from conveyor.domain.counts import COUNT_COLUMNS
 from conveyor.domain.ids import RunId, TaskId, task_index
 from conveyor.domain.task import SettleDecision, Settlement, Task, TaskStatus, size_of
 from conveyor.ports.clock import Clock
@@ -97,7 +97,7 @@ UPDATE task SET due_at = ? WHERE run_no = ? AND idx = ? AND claim_no = ? AND sta
 # statements join with it. These are the values of a claim, in the order in which they are sent.
 SENT = (
     "run_no", "idx", "claim_no", "status", "phase", "charged", "due_at", "locator", "length",
-    "checksum", "format", "content_type", "problem", "reason", "line_problem", *COUNTED,
+    "checksum", "format", "content_type", "problem", "reason", "line_problem", *COUNT_COLUMNS,
 )  # fmt: skip
 AT = {name: f"(claim.value ->> {place})" for place, name in enumerate(SENT)}
 # Created once, when the engine opens: it lives as long as the connection of the writer.
@@ -121,11 +121,11 @@ SELECT run_no, idx, claim_no, attempts + 1, claimed_at, ?1, line_problem, credit
   FROM temp.ending WHERE charged
 """
 COUNT = f"""
-INSERT INTO counter (run_no, incarnation, {", ".join(COUNTED)})
-SELECT run_no, ?1, {", ".join(f"sum({name})" for name in COUNTED)} FROM temp.ending WHERE true
+INSERT INTO counter (run_no, incarnation, {", ".join(COUNT_COLUMNS)})
+SELECT run_no, ?1, {", ".join(f"sum({name})" for name in COUNT_COLUMNS)} FROM temp.ending WHERE true
  GROUP BY run_no
 ON CONFLICT (run_no, incarnation) DO UPDATE SET
-{", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTED)}
+{", ".join(f"{name} = {name} + excluded.{name}" for name in COUNT_COLUMNS)}
 """
 MOVED = (
     "status", "phase", "due_at", "locator", "length", "checksum", "format", "content_type",
@@ -222,8 +222,8 @@ class SqliteWork:
     ) -> list[Task]:
         """Claim the tasks that are due, by the rules of the domain."""
         now = self._clock.now()
-        due = [task for task in tasks if life.is_due(task, now)]
-        taken = [life.claim(task, now, self._lease) for task in due]
+        due = [task for task in tasks if task_rules.is_due(task, now)]
+        taken = [task_rules.claim(task, now, self._lease) for task in due]
         for old, new in zip(due, taken, strict=True):
             if old.status is TaskStatus.PROCESSING:
                 self._move_lost(connection, run_no, old, new)
@@ -262,7 +262,7 @@ class SqliteWork:
         now = self._clock.now()
         released = []
         for run_no, task in _lapsed(connection, latest, limit=limit):
-            self._move_lost(connection, run_no, task, life.release(task, now))
+            self._move_lost(connection, run_no, task, task_rules.release(task, now))
             released.append(Held(task.run_id, task.id, task.claim_no))
         return released
 
@@ -271,10 +271,10 @@ class SqliteWork:
     ) -> None:
         """Write a task taken from a lost worker, with its history line and, if it failed, its count."""
         replace_state(connection, run_no, new)
-        add_line(connection, run_no, old, old.claim_no, life.lost_line(old, new.updated_at))
+        add_line(connection, run_no, old, old.claim_no, task_rules.lost_line(old, new.updated_at))
         if new.status is TaskStatus.FAILED:
             decision = SettleDecision(status=new.status, charged=False, reason=new.reason)
-            add_counts(connection, run_no, self._incarnation, life.counted(decision))
+            add_counts(connection, run_no, self._incarnation, task_rules.counted(decision))
 
 
 def _lapsed(connection: apsw.Connection, latest: int, *, limit: int) -> list[tuple[int, Task]]:
@@ -306,7 +306,7 @@ def _prepare(
     keys = [(run_numbers[one.run_id], task_index(one.task_id), one.claim_no) for one in settlements]
     sent: dict[Key, Values] = {}
     for key, one in zip(keys, settlements, strict=True):
-        life.check_ends(one.decision)
+        task_rules.check_ends(one.decision)
         # A claim that is named twice ends once, with its first decision.
         sent.setdefault(key, (*key, *_values(one.decision, now)))
     return keys, msgspec.json.encode(list(sent.values())).decode()
@@ -344,5 +344,5 @@ def _values(decision: SettleDecision, now: int) -> Values:
         decision.problem if failed else None,
         decision.reason if failed else None,
         decision.problem,
-        *msgspec.structs.astuple(life.counted(decision)),
+        *msgspec.structs.astuple(task_rules.counted(decision)),
     )

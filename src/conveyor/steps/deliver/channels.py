@@ -9,8 +9,7 @@ from functools import partial
 import msgspec
 import structlog
 
-from conveyor.domain import outbox as life
-from conveyor.domain import step_functions, webhook
+from conveyor.domain import outbox, step_functions, webhook
 from conveyor.domain.delivery_queue import DeliveryQueue
 from conveyor.domain.ids import JobId
 from conveyor.domain.job import Job, JobStatus
@@ -70,16 +69,16 @@ class WebhookChannel:
         self, event: OutboxEvent, prepared: Webhook, result: DeliveryResult, delivery: Delivery
     ) -> Sequence[Change]:
         if result.error is None:
-            return [life.delivered(event, delivery)]
+            return [outbox.delivered(event, delivery)]
         if result.is_closed:
             return await self._disabled(event, prepared, delivery)
         wait = webhook.next_wait(event.tries + 1, self.chance(), result.retry_after)
         if wait is None:
-            return [life.failed(event, delivery)]
-        return [life.schedule_retry(event, delivery, self.clock.now() + wait)]
+            return [outbox.failed(event, delivery)]
+        return [outbox.schedule_retry(event, delivery, self.clock.now() + wait)]
 
     def unwanted(self, event: OutboxEvent) -> OutboxEvent:
-        return life.dropped(event)
+        return outbox.dropped(event)
 
     async def recorded(self, event: OutboxEvent, changes: Sequence[Change]) -> Sequence[Change]:
         if any(isinstance(change, Job) for change in changes):
@@ -96,10 +95,10 @@ class WebhookChannel:
         job, now = await self.metadata.get(Job, event.job_id), self.clock.now()
         if job and job.webhook == used:
             disabled = msgspec.structs.replace(used, disabled_at=now)
-            return [life.failed(event, delivery), msgspec.structs.replace(job, webhook=disabled)]
+            return [outbox.failed(event, delivery), msgspec.structs.replace(job, webhook=disabled)]
         if _in_use(job):
-            return [life.repeated(event, delivery, now)]
-        return [life.failed(event, delivery)]
+            return [outbox.repeated(event, delivery, now)]
+        return [outbox.failed(event, delivery)]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,16 +159,16 @@ class StepFunctionsChannel:
         delivery: Delivery,
     ) -> Sequence[Change]:
         if result.is_closed:
-            return await self._ended(life.dropped(event, delivery))
+            return await self._ended(outbox.dropped(event, delivery))
         if result.error is None:
             if event.channel is not Channel.HEARTBEAT:
-                return await self._ended(life.delivered(event, delivery))
+                return await self._ended(outbox.delivered(event, delivery))
             every = timedelta(seconds=event.every_seconds)
-            return [life.repeated(event, delivery, delivery.started_at + every)]
+            return [outbox.repeated(event, delivery, delivery.started_at + every)]
         wait = self._wait(event)
         if wait is None:
-            return await self._ended(life.failed(event, delivery))
-        return [life.schedule_retry(event, delivery, self.clock.now() + wait)]
+            return await self._ended(outbox.failed(event, delivery))
+        return [outbox.schedule_retry(event, delivery, self.clock.now() + wait)]
 
     def unwanted(self, event: OutboxEvent) -> Removed:
         return Removed(event)

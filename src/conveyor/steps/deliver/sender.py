@@ -23,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
-from conveyor.domain import outbox as life
+from conveyor.domain import outbox
 from conveyor.domain.delivery_queue import DeliveryQueue
 from conveyor.domain.outbox import Channel, Delivery, DeliveryResult, EventStatus, OutboxEvent
 from conveyor.errors import Stale, Unavailable
@@ -160,7 +160,8 @@ class ChannelSender(Generic[Prepared]):
         """Lease events that have a place, and send those that no other sender has leased."""
         now = self.clock.now()
         leases = [
-            (origin, life.lease(event, now + self.channel.lease(event))) for origin, event in begun
+            (origin, outbox.lease(event, now + self.channel.lease(event)))
+            for origin, event in begun
         ]
         ours: list[tuple[str, OutboxEvent]] = []
         try:
@@ -176,7 +177,8 @@ class ChannelSender(Generic[Prepared]):
     async def _let_wait(self, waiting: Sequence[tuple[str, OutboxEvent]]) -> None:
         now = self.clock.now()
         delayed = [
-            (origin, life.lease(event, now + self.queue.delay(origin))) for origin, event in waiting
+            (origin, outbox.lease(event, now + self.queue.delay(origin)))
+            for origin, event in waiting
         ]
         for origin, event in await self._lease(delayed):
             self.queue.add(origin, event)
@@ -239,7 +241,7 @@ class ChannelSender(Generic[Prepared]):
             log.exception("outbox.bug", **ids_of(event))
             result = BUG
         delivery = Delivery(
-            attempt=life.next_attempt(event),
+            attempt=outbox.next_attempt(event),
             started_at=started_at,
             elapsed_ms=round((self.clock.monotonic() - started) * 1000),
             status_code=result.status_code,
@@ -263,9 +265,9 @@ class ChannelSender(Generic[Prepared]):
         """
         event = leased
         while True:
-            delivery = msgspec.structs.replace(delivery, attempt=life.next_attempt(event))
+            delivery = msgspec.structs.replace(delivery, attempt=outbox.next_attempt(event))
             is_ours = event.due_at == leased.due_at
-            changes: Sequence[Change] = [life.noted(event, delivery)]
+            changes: Sequence[Change] = [outbox.noted(event, delivery)]
             if is_ours:
                 changes = await self.channel.judge(event, prepared, result, delivery)
             if await self._commit(*changes):

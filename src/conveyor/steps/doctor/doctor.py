@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from conveyor.domain import export as export_life
-from conveyor.domain import file_input as file_input_life
+from conveyor.domain import export as export_rules
+from conveyor.domain import file_input as file_input_rules
 from conveyor.domain.audit import (
     AuditProgress,
     AuditSummary,
@@ -125,7 +125,7 @@ class Doctor:
             if await self._is_missing(batch.blob) and await self.metadata.get(Batch, key_of(batch)):
                 yield _missing_list(batch.blob, batch.job_id, batch.run_id)
         async for file_input in every(self.metadata, FileInput):
-            is_over = file_input_life.is_over(file_input, self.clock.now())
+            is_over = file_input_rules.is_over(file_input, self.clock.now())
             is_missing = not is_over and await self._is_missing(file_input.blob)
             if is_missing and await self.metadata.get(FileInput, file_input.id) == file_input:
                 for job_id in file_input.jobs or (None,):
@@ -143,7 +143,7 @@ class Doctor:
 
     def _is_ready(self, export: Export) -> bool:
         """Whether its caller may download it."""
-        is_over = export_life.is_over(export, self.clock.now())
+        is_over = export_rules.is_over(export, self.clock.now())
         return export.status is ExportStatus.COMPLETED and not is_over
 
     async def _is_missing(self, key: str | None) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from conveyor.domain import file_input as file_input_life
+from conveyor.domain import file_input as file_input_rules
 from conveyor.domain.audit import MissedStep
 from conveyor.domain.batch import Batch
 from conveyor.domain.export import Export
@@ -167,9 +167,9 @@ class Orphans:
         """An input that no job uses and that has expired; or one held for a job that is gone."""
         # Judged as of 10 minutes ago: a job that named it at the last moment is stored by now.
         now = self.clock.now() - YOUNG
-        if file_input_life.is_over(file_input, now):
+        if file_input_rules.is_over(file_input, now):
             return Removal("input", partial(self._remove_input, file_input))
-        if file_input_life.is_open(file_input, now):
+        if file_input_rules.is_open(file_input, now):
             return None
         for job_id in file_input.jobs:
             if await self._is_job_gone(await self.metadata.get(Job, job_id)):
@@ -208,7 +208,7 @@ class Orphans:
 
     async def _release_input(self, file_input: FileInput, job_id: JobId) -> int:
         try:
-            await self.metadata.commit(file_input_life.released_by(file_input, job_id))
+            await self.metadata.commit(file_input_rules.released_by(file_input, job_id))
         except Stale:
             return 0
         return 1

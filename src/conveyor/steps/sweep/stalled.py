@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from conveyor.domain import export as export_life
+from conveyor.domain import export as export_rules
 from conveyor.domain.audit import MissedStep
 from conveyor.domain.batch import Batch, ingest_message
 from conveyor.domain.control_queue import ControlMessage
@@ -137,7 +137,7 @@ class StalledWork:
         An export that was begun is left alone: its message outlives its worker, and a second
         message would let a second worker write it at the same time.
         """
-        if export_life.is_over(export, self.clock.now()):
+        if export_rules.is_over(export, self.clock.now()):
             return Removal("export", partial(self._remove_export, export))
         is_begun = export.status is not ExportStatus.PENDING
         if is_begun or (patient and self._is_recent(export.sent_at)):

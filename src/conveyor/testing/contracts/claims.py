@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from conveyor.domain import task as life
+from conveyor.domain import task as task_rules
 from conveyor.domain.counts import Counts, Spend
 from conveyor.domain.task import MOST_LOST, Task, TaskStatus
 from conveyor.ports.claims import Claims
@@ -26,7 +26,7 @@ class ClaimsContract:
 
         taken = await claims.take(RUN, [second.id, first.id])
 
-        expected = [life.claim(task, now, engine.lease) for task in (first, second)]
+        expected = [task_rules.claim(task, now, engine.lease) for task in (first, second)]
         assert sorted(taken, key=lambda task: task.index) == expected
         assert [await stored(engine, task) for task in expected] == expected
 
@@ -57,8 +57,8 @@ class ClaimsContract:
 
         [second] = await claims.take(RUN, [task.id])
 
-        assert second == life.claim(first, now, engine.lease)
-        assert await engine.tasks.history(RUN, task.id) == [life.lost_line(first, now)]
+        assert second == task_rules.claim(first, now, engine.lease)
+        assert await engine.tasks.history(RUN, task.id) == [task_rules.lost_line(first, now)]
 
     async def test_a_task_failed_by_the_taking_is_given_as_failed(
         self, engine: Engine, claims: Claims
@@ -67,7 +67,7 @@ class ClaimsContract:
 
         [failed] = await claims.take(RUN, [last.id])
 
-        assert failed == life.claim(last, engine.clock.now(), engine.lease)
+        assert failed == task_rules.claim(last, engine.clock.now(), engine.lease)
         assert failed.status is TaskStatus.FAILED
         assert (await engine.tasks.counts([RUN]))[RUN] == Counts(other=1)
 
@@ -104,7 +104,7 @@ class ClaimsContract:
         now = engine.clock.now()
 
         assert list(await claims.renew([held(standing), held(ended)])) == [held(ended)]
-        assert await stored(engine, standing) == life.renew(
+        assert await stored(engine, standing) == task_rules.renew(
             standing, standing.claim_no, now, engine.lease
         )
 
@@ -120,7 +120,7 @@ class ClaimsContract:
         assert list(await claims.settle([settlement(stale, paid)])) == [False]
         assert list(await claims.settle([settlement(taken, paid)])) == [True]
         assert list(await claims.settle([settlement(taken, paid)])) == [False]
-        assert (await engine.tasks.counts([RUN]))[RUN] == life.counted(paid)
+        assert (await engine.tasks.counts([RUN]))[RUN] == task_rules.counted(paid)
 
     async def test_a_release_names_what_it_freed(self, engine: Engine, claims: Claims) -> None:
         mine, other = [*await given_tasks(engine), *await given_tasks(engine, 1, OTHER_RUN)]
@@ -132,7 +132,7 @@ class ClaimsContract:
         freed = await claims.release_lapsed(overdue=timedelta(), limit=10)
 
         assert set(freed) == {held(taken), held(elsewhere)}
-        assert await stored(engine, mine) == life.release(taken, now)
+        assert await stored(engine, mine) == task_rules.release(taken, now)
 
     async def test_a_release_names_what_it_failed_too(self, engine: Engine, claims: Claims) -> None:
         last = await _lost_for_the_last_time(engine, claims)
@@ -140,7 +140,7 @@ class ClaimsContract:
         freed = await claims.release_lapsed(overdue=timedelta(), limit=10)
 
         assert list(freed) == [held(last)]
-        assert await stored(engine, last) == life.release(last, engine.clock.now())
+        assert await stored(engine, last) == task_rules.release(last, engine.clock.now())
 
 
 async def _lost_for_the_last_time(engine: Engine, claims: Claims) -> Task:

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conveyor.domain import task as life
+from conveyor.domain import task as task_rules
 from conveyor.domain.counts import ZERO, Spend
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import TaskId
@@ -131,14 +131,14 @@ class Model:
         self._lease = lease
 
     def due(self, now: datetime) -> list[Task]:
-        return [task for task in self.tasks.values() if life.is_due(task, now)]
+        return [task for task in self.tasks.values() if task_rules.is_due(task, now)]
 
     def lapsed(self, then: datetime) -> list[Task]:
         return [task for task in self.due(then) if task.status is TaskStatus.PROCESSING]
 
     def claim(self, task_id: TaskId, now: datetime) -> Task:
         before = self.tasks[task_id]
-        after = life.claim(before, now, self._lease)
+        after = task_rules.claim(before, now, self._lease)
         if before.status is TaskStatus.PROCESSING:
             self._lose(before, after, now)
         self.tasks[task_id] = after
@@ -146,14 +146,14 @@ class Model:
 
     def release(self, task_id: TaskId, now: datetime) -> None:
         before = self.tasks[task_id]
-        after = life.release(before, now)
+        after = task_rules.release(before, now)
         self._lose(before, after, now)
         self.tasks[task_id] = after
 
     def renew(self, held: Held, now: datetime) -> bool:
         """Whether the claim stands."""
         try:
-            renewed = life.renew(self.tasks[held.task_id], held.claim_no, now, self._lease)
+            renewed = task_rules.renew(self.tasks[held.task_id], held.claim_no, now, self._lease)
         except Stale:
             return False
         self.tasks[held.task_id] = renewed
@@ -163,20 +163,20 @@ class Model:
         """Whether the claim held its task."""
         before = self.tasks[ending.task_id]
         try:
-            after = life.settle(before, ending.claim_no, ending.decision, now)
+            after = task_rules.settle(before, ending.claim_no, ending.decision, now)
         except Stale:
             return False
-        line = life.line(before, ending.decision, now)
+        line = task_rules.line(before, ending.decision, now)
         self.lines[ending.task_id] += [line] if line else []
-        self.counts += life.counted(ending.decision)
+        self.counts += task_rules.counted(ending.decision)
         self.tasks[ending.task_id] = after
         return True
 
     def _lose(self, before: Task, after: Task, now: datetime) -> None:
-        self.lines[before.id].append(life.lost_line(before, now))
+        self.lines[before.id].append(task_rules.lost_line(before, now))
         if after.is_final:
             lost = SettleDecision(status=after.status, charged=False, reason=after.reason)
-            self.counts += life.counted(lost)
+            self.counts += task_rules.counted(lost)
 
 
 class History:

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 import msgspec
 import pytest
 
-from conveyor.domain import job as job_life
-from conveyor.domain import run as run_life
+from conveyor.domain import job as job_rules
+from conveyor.domain import run as run_rules
 from conveyor.domain.batch import Batch
 from conveyor.domain.export import Export, ExportStatus
 from conveyor.domain.file_input import used_by
@@ -103,7 +103,7 @@ class ListingContract:
         first, second, third = await _given_jobs(engine, 3)
         now = engine.clock.now()
         await engine.metadata.commit(
-            job_life.delete(as_stored(first), now), job_life.close(as_stored(second), now)
+            job_rules.delete(as_stored(first), now), job_rules.close(as_stored(second), now)
         )
 
         assert await _listed(engine, None) == [third.id, second.id]
@@ -115,7 +115,7 @@ class ListingContract:
         jobs = await _given_jobs(engine, 6)
         now = engine.clock.now()
         closed = jobs[::2]
-        await engine.metadata.commit(*[job_life.close(as_stored(job), now) for job in closed])
+        await engine.metadata.commit(*[job_rules.close(as_stored(job), now) for job in closed])
 
         page = await engine.metadata.jobs(CALLER, limit=3, status=JobStatus.CLOSED)
 
@@ -165,7 +165,7 @@ class ListingContract:
 
     async def test_a_run_that_ended_is_no_longer_live(self, engine: Engine) -> None:
         await engine.metadata.commit(a_job(), a_run())
-        await engine.metadata.commit(run_life.stop(a_run(version=1), engine.clock.now()))
+        await engine.metadata.commit(run_rules.stop(a_run(version=1), engine.clock.now()))
 
         assert await _live(engine, 9) == []
 
@@ -173,7 +173,7 @@ class ListingContract:
         jobs = await _given_jobs(engine, 4)
         [(first, _)] = await engine.metadata.live_runs(limit=1)
         now = engine.clock.now()
-        await engine.metadata.commit(run_life.stop(first, now))
+        await engine.metadata.commit(run_rules.stop(first, now))
         await engine.metadata.commit(a_run(id=RunId("7" * 26), job_id=jobs[0].id))
 
         rest = await engine.metadata.live_runs(limit=9, after=first.id)

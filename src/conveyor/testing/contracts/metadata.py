@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from conveyor.domain import run as run_life
+from conveyor.domain import run as run_rules
 from conveyor.domain.api_key import ApiKey, Scope
 from conveyor.domain.batch import Batch
 from conveyor.domain.counts import Counts
@@ -229,7 +229,7 @@ class CommittingContract:
 
     async def test_a_change_leaves_other_rows_alone(self, engine: Engine) -> None:
         await engine.metadata.commit(a_job(), a_run())
-        run = run_life.grow(a_run(version=1), 5, engine.clock.now())
+        run = run_rules.grow(a_run(version=1), 5, engine.clock.now())
 
         await engine.metadata.commit(run)
 

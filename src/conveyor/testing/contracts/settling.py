@@ -6,7 +6,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from conveyor.domain import task as life
+from conveyor.domain import task as task_rules
 from conveyor.domain.counts import ZERO, Counts, Spend, total
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.task import MOST_LOST, SettleDecision, TaskStatus
@@ -65,10 +65,10 @@ class SettlingContract:
 
         assert await settle(engine, task, decision) is True
 
-        line = life.line(task, decision, now)
-        assert await stored(engine, task) == life.settle(task, task.claim_no, decision, now)
+        line = task_rules.line(task, decision, now)
+        assert await stored(engine, task) == task_rules.settle(task, task.claim_no, decision, now)
         assert await engine.tasks.history(RUN, task.id) == ([line] if line else [])
-        assert await counts_of(engine) == life.counted(decision)
+        assert await counts_of(engine) == task_rules.counted(decision)
 
     async def test_a_repeated_settle_changes_nothing(self, engine: Engine) -> None:
         task = await given_claim(engine)
@@ -141,7 +141,7 @@ class SettlingContract:
             [settlement(task, decision) for task, decision in zip(claimed, DECISIONS, strict=True)]
         )
 
-        assert await counts_of(engine) == total(map(life.counted, DECISIONS))
+        assert await counts_of(engine) == total(map(task_rules.counted, DECISIONS))
 
     async def test_settles_at_the_same_time_all_count(self, engine: Engine) -> None:
         await given_tasks(engine, 20)
@@ -227,8 +227,8 @@ class SettlingContract:
         now = engine.clock.now()
 
         assert await settle(engine, task, decision) is True
-        assert await stored(engine, task) == life.settle(task, task.claim_no, decision, now)
-        assert await counts_of(engine) == life.counted(decision)
+        assert await stored(engine, task) == task_rules.settle(task, task.claim_no, decision, now)
+        assert await counts_of(engine) == task_rules.counted(decision)
 
 
 class AckingContract:

@@ -3,7 +3,7 @@
 import asyncio
 from datetime import timedelta
 
-from conveyor.domain import task as life
+from conveyor.domain import task as task_rules
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.task import MOST_LOST, TaskStatus
 from conveyor.testing.contracts.engine import (
@@ -45,7 +45,7 @@ class ClaimingContract:
 
         [task] = await claim(engine)
 
-        assert task == life.claim(before, engine.clock.now(), engine.lease)
+        assert task == task_rules.claim(before, engine.clock.now(), engine.lease)
         assert await stored(engine, task) == task
 
     async def test_nobody_gets_what_another_holds(self, engine: Engine) -> None:
@@ -182,9 +182,9 @@ class LeasingContract:
 
         [second] = await claim(engine)
 
-        assert second == life.claim(first, now, engine.lease)
+        assert second == task_rules.claim(first, now, engine.lease)
         assert await stored(engine, first) == second
-        assert await engine.tasks.history(RUN, first.id) == [life.lost_line(first, now)]
+        assert await engine.tasks.history(RUN, first.id) == [task_rules.lost_line(first, now)]
         assert await counts_of(engine) == ZERO
 
     async def test_a_lapsed_claim_that_nobody_took_over_may_settle(self, engine: Engine) -> None:
@@ -201,7 +201,9 @@ class LeasingContract:
 
         assert list(await engine.work.renew([held(task)])) == []
 
-        assert await stored(engine, task) == life.renew(task, task.claim_no, now, engine.lease)
+        assert await stored(engine, task) == task_rules.renew(
+            task, task.claim_no, now, engine.lease
+        )
         engine.clock.advance(engine.lease - TICK)
         assert await claim(engine) == []
         engine.clock.advance(TICK)
@@ -248,12 +250,12 @@ class LeasingContract:
 
         [failed] = await claim_final(engine)
 
-        assert failed == life.claim(last, now, engine.lease)
+        assert failed == task_rules.claim(last, now, engine.lease)
         assert await stored(engine, last) == failed
-        assert (failed.status, failed.problem) == (TaskStatus.FAILED, life.WORKER_LOST)
+        assert (failed.status, failed.problem) == (TaskStatus.FAILED, task_rules.WORKER_LOST)
         history = await engine.tasks.history(RUN, last.id)
         assert len(history) == MOST_LOST
-        assert history[-1] == life.lost_line(last, now)
+        assert history[-1] == task_rules.lost_line(last, now)
         assert await counts_of(engine) == Counts(other=1)
 
     async def test_a_task_failed_by_a_claim_is_counted_once(self, engine: Engine) -> None:
@@ -302,8 +304,8 @@ class ReleasingContract:
 
         assert list(await engine.work.release_lapsed(overdue=SECOND, limit=10)) == [held(task)]
 
-        assert await stored(engine, task) == life.release(task, now)
-        assert await engine.tasks.history(RUN, task.id) == [life.lost_line(task, now)]
+        assert await stored(engine, task) == task_rules.release(task, now)
+        assert await engine.tasks.history(RUN, task.id) == [task_rules.lost_line(task, now)]
         assert await counts_of(engine) == ZERO
 
     async def test_what_was_released_is_up_for_claiming_at_once(self, engine: Engine) -> None:
@@ -314,7 +316,7 @@ class ReleasingContract:
 
         [again] = await claim(engine)
 
-        assert again == life.claim(released, engine.clock.now(), engine.lease)
+        assert again == task_rules.claim(released, engine.clock.now(), engine.lease)
         assert again.lost == 1
 
     async def test_a_release_leaves_alone_what_is_not_overdue(self, engine: Engine) -> None:
@@ -332,7 +334,7 @@ class ReleasingContract:
 
         assert list(await engine.work.release_lapsed(overdue=-ever, limit=10)) == [held(task)]
 
-        assert await stored(engine, task) == life.release(task, engine.clock.now())
+        assert await stored(engine, task) == task_rules.release(task, engine.clock.now())
 
     async def test_a_release_leaves_alone_what_nobody_holds(self, engine: Engine) -> None:
         await given_tasks(engine, 3)
@@ -362,7 +364,7 @@ class ReleasingContract:
 
         assert list(await engine.work.release_lapsed(overdue=NO_TIME, limit=10)) == [held(task)]
 
-        assert await stored(engine, task) == life.release(task, now)
+        assert await stored(engine, task) == task_rules.release(task, now)
         assert await claim(engine) == []
 
     async def test_a_released_claim_can_neither_settle_nor_renew(self, engine: Engine) -> None:
@@ -384,7 +386,7 @@ class ReleasingContract:
 
         assert list(await engine.work.release_lapsed(overdue=NO_TIME, limit=10)) == [held(last)]
 
-        assert await stored(engine, last) == life.release(last, now)
+        assert await stored(engine, last) == task_rules.release(last, now)
         assert (await stored(engine, last)).status is TaskStatus.FAILED
         assert await counts_of(engine) == Counts(other=1)
         assert await claim(engine) == []

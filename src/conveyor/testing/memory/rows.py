@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import msgspec
 
-from conveyor.domain import task as life
+from conveyor.domain import task as task_rules
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import RunId, TaskId
@@ -15,7 +15,7 @@ from conveyor.errors import Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.work import Held
 
-LOST_FOR_GOOD = life.counted(
+LOST_FOR_GOOD = task_rules.counted(
     SettleDecision(status=TaskStatus.FAILED, charged=False, reason=FailureReason.OTHER)
 )
 
@@ -49,7 +49,7 @@ class Rows:
     def due(self, run_id: RunId) -> list[Task]:
         """A run's due tasks, the longest due first."""
         now = self._clock.now()
-        return _by_due(task for task in self.of_run(run_id) if life.is_due(task, now))
+        return _by_due(task for task in self.of_run(run_id) if task_rules.is_due(task, now))
 
     def lapsed(self, overdue: timedelta) -> list[Task]:
         """Tasks of all runs whose lease ran out at least `overdue` ago, the earliest first."""
@@ -58,22 +58,22 @@ class Rows:
             task
             for run_id in self._runs
             for task in self.of_run(run_id)
-            if task.status is TaskStatus.PROCESSING and life.is_due(task, then)
+            if task.status is TaskStatus.PROCESSING and task_rules.is_due(task, then)
         )
 
     def claim(self, tasks: Iterable[Task], *, room: int) -> list[Task]:
         """Claim tasks in their order, as long as they fit, and the first whatever its size."""
         claimed = list[Task]()
         for task in tasks:
-            room -= life.size_of(life.as_claimed(task))
+            room -= task_rules.size_of(task_rules.as_claimed(task))
             if claimed and room < 0:
                 break
-            claimed.append(life.as_claimed(self._claim(task)))
+            claimed.append(task_rules.as_claimed(self._claim(task)))
         return claimed
 
     def release(self, task: Task) -> Held:
         """Release a task whose lease lapsed, and return the claim that held it."""
-        released = life.release(task, self._clock.now())
+        released = task_rules.release(task, self._clock.now())
         self._note_lost_worker(task, released)
         self._keep(released)
         return Held(task.run_id, task.id, task.claim_no)
@@ -84,7 +84,7 @@ class Rows:
         if task is None:
             return False
         try:
-            self._keep(life.renew(task, held.claim_no, self._clock.now(), self._lease))
+            self._keep(task_rules.renew(task, held.claim_no, self._clock.now(), self._lease))
         except Stale:
             return False
         return True
@@ -96,11 +96,11 @@ class Rows:
             return False
         now = self._clock.now()
         try:
-            self._keep(life.settle(task, ending.claim_no, ending.decision, now))
+            self._keep(task_rules.settle(task, ending.claim_no, ending.decision, now))
         except Stale:
             return False
-        self._note(task, life.line(task, ending.decision, now))
-        self._count(task.run_id, life.counted(ending.decision))
+        self._note(task, task_rules.line(task, ending.decision, now))
+        self._count(task.run_id, task_rules.counted(ending.decision))
         return True
 
     def history(self, run_id: RunId, task_id: TaskId) -> list[Attempt]:
@@ -110,7 +110,7 @@ class Rows:
         return self._counts.get(run_id, Counts())
 
     def _claim(self, task: Task) -> Task:
-        claimed = life.claim(task, self._clock.now(), self._lease)
+        claimed = task_rules.claim(task, self._clock.now(), self._lease)
         if task.status is TaskStatus.PROCESSING:
             self._note_lost_worker(task, claimed)
         return self._keep(claimed)
@@ -142,7 +142,7 @@ class Rows:
         return task
 
     def _note_lost_worker(self, before: Task, after: Task) -> None:
-        self._note(before, life.lost_line(before, self._clock.now()))
+        self._note(before, task_rules.lost_line(before, self._clock.now()))
         if after.is_final:
             self._count(after.run_id, LOST_FOR_GOOD)
 

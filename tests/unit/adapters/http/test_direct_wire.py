@@ -2,7 +2,7 @@
 
 import pytest
 
-from conveyor.adapters.http import direct_wire as wire
+from conveyor.adapters.http import direct_wire
 from conveyor.adapters.http.client.transport import Denied
 from conveyor.adapters.http.direct_wire import Visit
 from conveyor.adapters.http.page_wire import Unsendable
@@ -13,7 +13,7 @@ SECRET = {"Cookie": "s"}
 
 
 def visit(url: str, **more: object) -> Visit:
-    return wire.first(PageRequest(url=url, gateway_key="k", **more), PORTS)  # type: ignore[arg-type]
+    return direct_wire.first(PageRequest(url=url, gateway_key="k", **more), PORTS)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -46,16 +46,16 @@ def test_a_url_becomes_a_server_and_a_target(url: str, server: object, target: s
     ],
 )
 def test_headers_stay_with_their_site(start: str, end: str, stays: bool) -> None:
-    following = wire.redirected(visit(start, headers=SECRET), 302, end, PORTS)
+    following = direct_wire.redirected(visit(start, headers=SECRET), 302, end, PORTS)
     assert following.headers == (SECRET if stays else {})
 
 
 def test_what_is_posted_never_goes_from_https_to_http() -> None:
     posted = visit("https://a.example/", method="POST", body='{"a":1}')
     with pytest.raises(Denied, match="from https to http"):
-        wire.redirected(posted, 307, "http://a.example/", PORTS)
-    assert wire.redirected(posted, 302, "http://a.example/", PORTS).content is None
-    assert wire.redirected(posted, 307, "https://b.example/", PORTS).content == b'{"a":1}'
+        direct_wire.redirected(posted, 307, "http://a.example/", PORTS)
+    assert direct_wire.redirected(posted, 302, "http://a.example/", PORTS).content is None
+    assert direct_wire.redirected(posted, 307, "https://b.example/", PORTS).content == b'{"a":1}'
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "http://["])
@@ -67,10 +67,10 @@ def test_what_is_no_url_cannot_be_sent(url: str) -> None:
 @pytest.mark.parametrize("place", ["http://a.example:25/", "ftp://a.example/", "javascript:1"])
 def test_a_redirect_elsewhere_is_denied(place: str) -> None:
     with pytest.raises(Denied) as denied:
-        wire.redirected(visit("http://a.example/"), 302, place, PORTS)
+        direct_wire.redirected(visit("http://a.example/"), 302, place, PORTS)
     assert denied.value.code == "target_not_allowed"
 
 
 def test_an_unknown_parameter_is_named() -> None:
     with pytest.raises(Denied, match=r"never_heard_of: .* knows no such parameter"):
-        wire.check_params({"never_heard_of": "x"})
+        direct_wire.check_params({"never_heard_of": "x"})

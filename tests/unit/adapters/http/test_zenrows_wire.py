@@ -4,8 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from conveyor.adapters.http import page_wire
-from conveyor.adapters.http import zenrows_wire as wire
+from conveyor.adapters.http import page_wire, zenrows_wire
 from conveyor.adapters.http.retry_after import retry_after
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.ports.gateway import PageRequest
@@ -34,7 +33,7 @@ NOON = "Thu, 01 Jan 2026 12:00:00 GMT"
     ],
 )
 def test_a_cost_is_read_to_the_nano_dollar_or_is_nothing(cost: str | None, nanos: int) -> None:
-    assert wire.spend(None, cost) == Spend(0, nanos)
+    assert zenrows_wire.spend(None, cost) == Spend(0, nanos)
 
 
 @pytest.mark.parametrize(
@@ -42,11 +41,11 @@ def test_a_cost_is_read_to_the_nano_dollar_or_is_nothing(cost: str | None, nanos
     [("25", 25), ("0", 0), ("-5", 0), ("1.5", 0), ("many", 0), ("9" * 40, 0), ("٣", 0), (None, 0)],
 )
 def test_credits_are_a_sensible_whole_number_or_nothing(said: str | None, credit: int) -> None:
-    assert wire.spend(said, None) == Spend(credit, 0)
+    assert zenrows_wire.spend(said, None) == Spend(credit, 0)
 
 
 def test_nothing_spent_is_one_value() -> None:
-    assert wire.spend("0", "0.0") is NOTHING
+    assert zenrows_wire.spend("0", "0.0") is NOTHING
 
 
 @pytest.mark.parametrize(
@@ -105,8 +104,8 @@ def test_a_status_is_content_when_the_caller_takes_it(
 def test_an_address_holds_its_parts_quoted_and_marks_that_headers_follow() -> None:
     params = {"custom_headers": '{"X-A":"b"}', "wait_for": "#a > b"}
     request = PageRequest(url="https://a/?b=c d", gateway_key="k/&", params=params)
-    base = wire.base_query("http://gateway/v1/")
-    assert wire.address(base, request, page_wire.forwarded(request)) == (
+    base = zenrows_wire.base_query("http://gateway/v1/")
+    assert zenrows_wire.address(base, request, page_wire.forwarded(request)) == (
         "http://gateway/v1/?apikey=k%2F%26&url=https%3A%2F%2Fa%2F%3Fb%3Dc%20d"
         "&wait_for=%23a%20%3E%20b&custom_headers=true"
     )
@@ -127,7 +126,7 @@ def test_the_key_is_hidden_before_the_text_is_cut() -> None:
 
 @pytest.mark.parametrize("key", ["", "e", "code", "1"])
 def test_odd_keys_leave_problems_whole(key: str) -> None:
-    refusal = wire.refusal({"code": "RESP001", "status": 422, "title": "No"}, 422, key)
+    refusal = zenrows_wire.refusal({"code": "RESP001", "status": 422, "title": "No"}, 422, key)
     assert refusal.problem.startswith("{")
     for member in ("type", "title", "status", "code"):
         assert f'"{member}":' in refusal.problem
@@ -137,9 +136,9 @@ def test_odd_keys_leave_problems_whole(key: str) -> None:
     "body", [b"", b"{", b"[]", b"null", b'{"code":"other"}', b"\xff", b"[" * 9999]
 )
 def test_what_is_no_problem_of_the_gateway_is_none(body: bytes) -> None:
-    assert wire.gateway_problem(body) is None
+    assert zenrows_wire.gateway_problem(body) is None
 
 
 def test_a_problem_without_a_code_goes_by_its_status() -> None:
     kind = "https://docs.zenrows.com/api-error-codes"
-    assert wire.refusal({"type": kind}, 418, "k").code == "http_418"
+    assert zenrows_wire.refusal({"type": kind}, 418, "k").code == "http_418"
