@@ -54,6 +54,7 @@ RETIRED = {
     "reseal": "rotate encryption",
     "revive": "redrive",
     "roster": "discovery",
+    "ruling": "rule",
     "scrub": "purge",
     "scrubs": "deletions",
     "seal": "encrypt",

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from conveyor.domain.counts import Spend
 from conveyor.domain.problem import encoded, problem
 from conveyor.ports.bodies import Spool
-from conveyor.ports.gateway import Page, PageRequest, Refusal
+from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 from conveyor.testing.factories import gateway_refusal
 
 PRICE = Spend(credits=1, nanos=280_000)
@@ -23,7 +23,9 @@ class ScriptedGateway:
     async def check(self) -> bool:
         return True
 
-    async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+    async def fetch(
+        self, request: PageRequest, spool: Callable[[], Spool]
+    ) -> Page | GatewayRefusal:
         match urlsplit(request.url).hostname:
             case "flaky.example" if self._tried(request.url)[0] == 0:
                 return _refusal(422, "RESP001")
@@ -48,5 +50,5 @@ async def _spooled(spool: Spool, page: bytes) -> Spool:
     return spool
 
 
-def _refusal(status: int, code: str) -> Refusal:
+def _refusal(status: int, code: str) -> GatewayRefusal:
     return gateway_refusal(status, code, problem=encoded(problem(status=status, code=code)))

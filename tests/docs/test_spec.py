@@ -45,9 +45,9 @@ from conveyor.domain.outbox import Channel
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.task import (
     AccountBlocked,
+    AttemptFailed,
     Interrupted,
     Outcome,
-    Refused,
     Scraped,
     Throttled,
     decide,
@@ -129,18 +129,20 @@ def test_the_figures_of_a_retry_are_those_of_the_policy() -> None:
     assert column(table, "setting", "value") == written
 
 
-def test_what_is_an_attempt_is_what_the_verdicts_charge() -> None:
+def test_what_is_an_attempt_is_what_the_decisions_charge() -> None:
     [table] = tables("3.3 What is an attempt")
     outcomes: dict[str, Outcome] = {
         "page scraped": Scraped(a_stored_body()),
-        "refused, retryable, attempts < retries": Refused("{}", FailureReason.TIMEOUT, True),
-        "refused otherwise": Refused("{}", FailureReason.TIMEOUT, False),
+        "attempt failed, retryable, attempts < retries": AttemptFailed(
+            "{}", FailureReason.TIMEOUT, True
+        ),
+        "attempt failed otherwise": AttemptFailed("{}", FailureReason.TIMEOUT, False),
         "throttled": Throttled(timedelta(seconds=1)),
         "interrupted": Interrupted(),
         "account cannot scrape": AccountBlocked(AccountReason.INSUFFICIENT_CREDITS, ""),
     }
     assert {type(outcome) for outcome in outcomes.values()} == set(get_args(Outcome))
-    verdicts = {
+    decisions = {
         words: decide(a_task(), outcome, RetryPolicy()) for words, outcome in outcomes.items()
     }
     written = {
@@ -150,8 +152,8 @@ def test_what_is_an_attempt_is_what_the_verdicts_charge() -> None:
     # A lost worker settles nothing: `claim` counts it, and `decide` never sees it.
     assert written.pop("worker lost") == ("no", "as in 3.2")
     assert written == {
-        words: ("yes" if verdict.charged else "no", verdict.status)
-        for words, verdict in verdicts.items()
+        words: ("yes" if decision.charged else "no", decision.status)
+        for words, decision in decisions.items()
     }
 
 
@@ -299,42 +301,40 @@ def test_the_limits_of_lists_are_the_codes() -> None:
 # 7 Failures.
 
 
-def rulings(table: list[Row], key: str) -> dict[str, tuple[str, str, str]]:
+def rules(table: list[Row], key: str) -> dict[str, tuple[str, str, str]]:
     found = {row[key]: (row["handling"], row["reason"], row["account"]) for row in table}
     assert len(found) == len(table)
     return found
 
 
-def as_written(ruling: failure.Ruling) -> tuple[str, str, str]:
-    return ruling.handling, ruling.reason, ruling.account or NONE
+def as_written(rule: failure.RefusalRule) -> tuple[str, str, str]:
+    return rule.handling, rule.reason, rule.account or NONE
 
 
 def test_the_codes_have_the_rulings_of_the_code() -> None:
     [own] = tables("7.2 By code")
     [zenrows] = tables("By code", ZENROWS)
     _, direct = tables("Statuses and codes", DIRECT)
-    listed = [rulings(table, "code") for table in (own, zenrows, direct)]
+    listed = [rules(table, "code") for table in (own, zenrows, direct)]
     expected = (CONVEYOR_CODES, zenrows_errors.BY_CODE, direct_wire.BY_CODE)
     assert listed == [
-        {code: as_written(ruling) for code, ruling in codes.items()} for codes in expected
+        {code: as_written(rule) for code, rule in codes.items()} for codes in expected
     ]
     assert CODES.keys() == {code for table in listed for code in table}
 
 
 def test_the_statuses_have_the_rulings_of_the_code() -> None:
-    expected = {
-        str(status): as_written(ruling) for status, ruling in zenrows_errors.BY_STATUS.items()
-    }
+    expected = {str(status): as_written(rule) for status, rule in zenrows_errors.BY_STATUS.items()}
     [table] = tables("By status", ZENROWS)
-    assert rulings(table, "status") == expected
+    assert rules(table, "status") == expected
 
 
 def test_the_rest_is_ruled_as_the_text_says() -> None:
     for said in (section("7.1 How a refusal is read"), section("By status", ZENROWS)):
         assert "500 and above is `retry` with `gateway_error`" in said
         assert "any other `fail` with `other`" in said
-    assert as_written(zenrows_errors.ruling(500, "")) == ("retry", "gateway_error", NONE)
-    assert as_written(zenrows_errors.ruling(499, "")) == ("fail", "other", NONE)
+    assert as_written(zenrows_errors.rule_for(500, "")) == ("retry", "gateway_error", NONE)
+    assert as_written(zenrows_errors.rule_for(499, "")) == ("fail", "other", NONE)
 
 
 def test_the_handlings_and_account_reasons_are_all_explained() -> None:

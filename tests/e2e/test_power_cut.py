@@ -25,7 +25,7 @@ from conveyor.domain.problem import encoded, problem
 from conveyor.domain.run import Run
 from conveyor.domain.task import Settlement, TaskStatus
 from conveyor.ports.bodies import Spool
-from conveyor.ports.gateway import Page, PageRequest, Refusal
+from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 from conveyor.ports.work import Work
 from conveyor.settings import Settings
 from conveyor.testing.factories import gateway_refusal
@@ -169,7 +169,9 @@ class Prompt:
     async def check(self) -> bool:
         return True
 
-    async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+    async def fetch(
+        self, request: PageRequest, spool: Callable[[], Spool]
+    ) -> Page | GatewayRefusal:
         await asyncio.sleep(0)
         if request.url.startswith(MISSING):
             gone = encoded(problem(status=404, code="RESP002"))

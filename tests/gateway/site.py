@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from conveyor.adapters.http.direct import DirectGateway
-from conveyor.ports.gateway import Page, PageRequest, Refusal
+from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 from tests.gateway.stage import OK, Line, playing
 from tests.harness import gateways
 from tests.harness.gateways import KEY, THIS_MACHINE, Spools
@@ -98,7 +98,7 @@ def visiting(here: Site, **settings: Any) -> DirectGateway:
     )
 
 
-async def fetched(gateway: DirectGateway, url: str, **more: Any) -> Page | Refusal:
+async def fetched(gateway: DirectGateway, url: str, **more: Any) -> Page | GatewayRefusal:
     return await gateway.fetch(PageRequest(url=url, gateway_key=KEY, **more), Spools())
 
 

@@ -17,7 +17,7 @@ from conveyor.adapters.http.client import transport as seam
 from conveyor.adapters.http.client.transport import NoResponse, fixed_headers, http_request
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.mock_gateway.server import MockGateway
-from conveyor.ports.gateway import Page, PageRequest, Refusal
+from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 from tests.gateway.stage import OK, Line, Opened, inside, is_paused, playing, saying, sized
 from tests.harness import gateways
 from tests.harness.gateways import (
@@ -157,7 +157,7 @@ class TestKeeping:
         said = sized(50 * MIB).replace(b"200 OK", b"500 No") + b"x" * MIB
         async with playing(saying(said)) as stage, opened(stage.url) as gateway:
             answer = await fetched(gateway, stage.url)
-            assert isinstance(answer, Refusal)
+            assert isinstance(answer, GatewayRefusal)
             assert answer.status == 500
             await until(lambda: stage.over == 1)
 

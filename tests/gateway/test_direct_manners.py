@@ -8,7 +8,7 @@ import pytest
 from conveyor.adapters.http import robots_txt, spacing
 from conveyor.adapters.http.client.transport import Denied
 from conveyor.adapters.http.spacing import LONGEST_REST, MOST_HOSTS, PATIENCE, Spacing
-from conveyor.ports.gateway import Page, Refusal
+from conveyor.ports.gateway import GatewayRefusal, Page
 from tests.gateway.site import Answer, Heard, fetched, page, said, site, to, visiting
 from tests.harness.gateways import refused
 
@@ -107,7 +107,7 @@ class TestRobots:
             for _ in range(2):
                 told = await fetched(gateway, here.url())
                 refused(told, "robots_unreachable", 503)
-                assert isinstance(told, Refusal)
+                assert isinstance(told, GatewayRefusal)
                 assert told.retry_after is not None
                 assert timedelta(seconds=50) < told.retry_after <= timedelta(seconds=60)
             assert len(here.heard) == 1
@@ -180,7 +180,7 @@ class TestPace:
             waits = []
             for answer in answers[1:]:
                 refused(answer, "host_resting", 429)
-                assert isinstance(answer, Refusal)
+                assert isinstance(answer, GatewayRefusal)
                 assert answer.retry_after is not None
                 waits.append(answer.retry_after.total_seconds())
             assert waits == pytest.approx([30, 60, 90], abs=2)

@@ -7,7 +7,7 @@ import pytest
 
 from conveyor.adapters.http.direct import MOST_REDIRECTS
 from conveyor.adapters.http.direct_wire import LONGEST_LANDING
-from conveyor.ports.gateway import Page, Refusal
+from conveyor.ports.gateway import GatewayRefusal, Page
 from tests.gateway.site import Heard, fetched, page, said, site, to, visiting
 from tests.gateway.stage import Line, inside, kept_by_server, playing
 from tests.harness.gateways import KEY, opened_directly, refused, until
@@ -123,7 +123,7 @@ class TestAnswers:
         async with site(lambda _: busy) as here, visiting(here) as gateway:
             answer = await fetched(gateway, here.url())
         refused(answer, "target_throttled", status)
-        assert isinstance(answer, Refusal)
+        assert isinstance(answer, GatewayRefusal)
         assert answer.retry_after == timedelta(seconds=7)
 
     @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from conveyor.ports.gateway import Page, Refusal
+from conveyor.ports.gateway import GatewayRefusal, Page
 from tests.gateway.stage import (
     CHUNKED,
     OK,
@@ -295,7 +295,7 @@ class TestWaits:
             opened(stage.url) as gateway,
         ):
             refusal = await fetched(gateway, stage.url)
-        assert isinstance(refusal, Refusal)
+        assert isinstance(refusal, GatewayRefusal)
         assert refusal.retry_after == wait
 
 

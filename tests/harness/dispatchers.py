@@ -10,10 +10,10 @@ from random import Random
 from conveyor.domain.task import Task
 from conveyor.steps.dispatch.config import DispatchConfig
 from conveyor.steps.dispatch.dispatcher import Dispatcher
-from conveyor.steps.shared.attempt import Assignment, Result
+from conveyor.steps.shared.attempt import Assignment, CallResult
 from tests.harness.memory_service import House, RealRounds
 
-Attempt = Callable[[Task, Assignment], Awaitable[Result]]
+Attempt = Callable[[Task, Assignment], Awaitable[CallResult]]
 
 
 def quick(**changes: object) -> DispatchConfig:

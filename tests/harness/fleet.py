@@ -29,7 +29,7 @@ from conveyor.steps.complete import Complete
 from conveyor.steps.dispatch.config import DispatchConfig, config_over_queues
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.settle import Settle
-from conveyor.steps.shared.attempt import Assignment, Fetched, Result
+from conveyor.steps.shared.attempt import Assignment, CallResult, Fetched
 from conveyor.testing.clock import FakeIds
 from conveyor.testing.factories import CALLER, JOB, RUN, a_job, a_run, ids_of, new_tasks
 from conveyor.testing.memory.bodies import MemoryBodies
@@ -91,7 +91,7 @@ class GatewayStandIn:
     most: int = 0
     refused: int = 0
 
-    async def attempt(self, _task: Task, _assignment: Assignment) -> Result:
+    async def attempt(self, _task: Task, _assignment: Assignment) -> CallResult:
         if self.under_way >= self.limit:
             self.refused += 1
             await asyncio.sleep(0.05)

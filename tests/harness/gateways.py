@@ -20,7 +20,7 @@ from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.domain.public_address import Reach, networks
 from conveyor.errors import StorageFull
 from conveyor.mock_gateway.server import MockGateway
-from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
+from conveyor.ports.gateway import Gateway, GatewayRefusal, Page, PageRequest
 
 KEY = "s3cret/key+with=odd&chars"
 MIB = 1024 * 1024
@@ -110,7 +110,7 @@ async def fetched(
     url: str,
     spools: Spools | None = None,
     params: dict[str, str] | None = None,
-) -> Page | Refusal:
+) -> Page | GatewayRefusal:
     return await gateway.fetch(asked(url, params), spools or Spools())
 
 
@@ -127,9 +127,9 @@ def echo(page: bytes) -> dict[str, object]:
     return msgspec.json.decode(found[1], type=dict[str, object])
 
 
-def refused(answer: Page | Refusal, code: str, status: int) -> dict[str, object]:
+def refused(answer: Page | GatewayRefusal, code: str, status: int) -> dict[str, object]:
     """The problem of a refusal that is as expected and whole."""
-    assert isinstance(answer, Refusal), answer
+    assert isinstance(answer, GatewayRefusal), answer
     assert (answer.code, answer.status) == (code, status)
     told = msgspec.json.decode(answer.problem, type=dict[str, object])
     assert (told["code"], told["status"]) == (code, status)

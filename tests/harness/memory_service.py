@@ -56,7 +56,7 @@ from conveyor.steps.read import Read
 from conveyor.steps.rerun import RerunJob, Rerunning
 from conveyor.steps.schedules import FireSchedules, ManageSchedules
 from conveyor.steps.settle import Settle
-from conveyor.steps.shared.attempt import Assignment, Fetched, FinishedAttempt, Result
+from conveyor.steps.shared.attempt import Assignment, CallResult, Fetched, FinishedAttempt
 from conveyor.steps.shared.idempotency import Answer, Call
 from conveyor.steps.shared.webhook_sender import WebhookSender
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES
@@ -206,7 +206,7 @@ class House:
         self.clock.advance(timedelta(minutes=15))
         await self.sweep_twice()
 
-    async def drain(self, run_id: RunId, result: Callable[[Task], Result]) -> None:
+    async def drain(self, run_id: RunId, result: Callable[[Task], CallResult]) -> None:
         """Claim and settle every task of a run until none is due."""
         job = await self.job((await self.run(run_id)).job_id)
         while tasks := await self.work.claim({run_id: 100}):
@@ -484,7 +484,7 @@ class ScriptedAttempts:
         if is_open:
             self.gate.set()
 
-    async def attempt(self, task: Task, assignment: Assignment) -> Result:
+    async def attempt(self, task: Task, assignment: Assignment) -> CallResult:
         assert assignment.gateway_key == KEY
         self.started.append(task)
         self.inflight[task.run_id] += 1

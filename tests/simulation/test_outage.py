@@ -23,7 +23,7 @@ from conveyor.domain.progress import WaitReason
 from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.task import Task, TaskSpec, TaskStatus, new_tasks
 from conveyor.ports.bodies import Spool
-from conveyor.ports.gateway import Page, PageRequest, Refusal
+from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 from conveyor.steps.complete import Complete
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.scrape import Scrape
@@ -67,7 +67,9 @@ class Weather:
     breaker: Breaker | None = None
     while_open: int = 0  # calls that began although the breaker was open
 
-    async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+    async def fetch(
+        self, request: PageRequest, spool: Callable[[], Spool]
+    ) -> Page | GatewayRefusal:
         self.calls.append(self.clock.monotonic())
         self.while_open += bool(self.breaker and self.breaker.is_open)
         self.hosts.append(request.url.split("/")[2])
@@ -89,7 +91,7 @@ class Weather:
         return [at for at in self.calls if at >= moment]
 
 
-def refusal(signal: HealthSignal) -> Refusal:
+def refusal(signal: HealthSignal) -> GatewayRefusal:
     text = encoded(problem(status=502, code="gateway_unreachable", detail="No answer."))
     return gateway_refusal(502, "gateway_unreachable", problem=text, signal=signal)
 

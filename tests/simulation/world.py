@@ -24,7 +24,7 @@ from conveyor.domain.problem import encoded, problem
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.task import Task
 from conveyor.ports.bodies import Spool
-from conveyor.ports.gateway import Page, PageRequest, Refusal
+from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 from conveyor.ports.work import Held
 from conveyor.settings import Settings
 from conveyor.steps.shared.attempt import Assignment, FinishedAttempt
@@ -158,7 +158,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
 
 
-# How the gateway answers, in the words of the rulings.
+# How the gateway answers, in the words of the rules.
 OUTCOMES: dict[str, tuple[int, str]] = {
     "retry": (422, "RESP001"),
     "fail": (404, "RESP002"),
@@ -179,7 +179,9 @@ class ToldGateway:
     async def check(self) -> bool:
         return True
 
-    async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+    async def fetch(
+        self, request: PageRequest, spool: Callable[[], Spool]
+    ) -> Page | GatewayRefusal:
         outcome = self.told.pop(request.url, "page")
         if outcome in OUTCOMES:
             status, code = OUTCOMES[outcome]

@@ -40,8 +40,11 @@ class Handling(StrEnum):
     ACCOUNT = "account"  # ends the run, not the task
 
 
-class Ruling(msgspec.Struct, frozen=True):
-    """What a refusal means for its task."""
+class RefusalRule(msgspec.Struct, frozen=True):
+    """How a `GatewayRefusal` is handled: a row of a gateway's error table.
+
+    `Scrape` turns it into the `Outcome` of the attempt.
+    """
 
     handling: Handling
     reason: FailureReason
@@ -49,20 +52,20 @@ class Ruling(msgspec.Struct, frozen=True):
     least_wait: timedelta = timedelta(seconds=1)  # before the task is tried again, for `WAIT`
 
 
-def retry(reason: FailureReason) -> Ruling:
-    return Ruling(Handling.RETRY, reason)
+def retry(reason: FailureReason) -> RefusalRule:
+    return RefusalRule(Handling.RETRY, reason)
 
 
-def fail(reason: FailureReason) -> Ruling:
-    return Ruling(Handling.FAIL, reason)
+def fail(reason: FailureReason) -> RefusalRule:
+    return RefusalRule(Handling.FAIL, reason)
 
 
-def account(reason: AccountReason) -> Ruling:
-    return Ruling(Handling.ACCOUNT, FailureReason.AUTH_FAILED, reason)
+def account(reason: AccountReason) -> RefusalRule:
+    return RefusalRule(Handling.ACCOUNT, FailureReason.AUTH_FAILED, reason)
 
 
-def by_status(status: int, known: Mapping[int, Ruling]) -> Ruling:
-    """The ruling on a refusal without a known code: 5xx is retried, any other status fails."""
+def by_status(status: int, known: Mapping[int, RefusalRule]) -> RefusalRule:
+    """The rule for a refusal without a known code: 5xx is retried, any other status fails."""
     if status in known:
         return known[status]
     return retry(FailureReason.GATEWAY_ERROR) if status >= 500 else fail(FailureReason.OTHER)

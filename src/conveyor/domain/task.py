@@ -148,7 +148,7 @@ def new_tasks(run_id: RunId, first: int, specs: Sequence[TaskSpec]) -> list[NewR
     return [NewRow(index, task_id(index), spec) for index, spec in enumerate(specs, first)]
 
 
-# How an attempt can end. Expected results are values, not exceptions.
+# The outcomes of an attempt. Expected failures are values, not exceptions.
 
 
 class Scraped(msgspec.Struct, frozen=True):
@@ -158,10 +158,11 @@ class Scraped(msgspec.Struct, frozen=True):
     spend: Spend = NOTHING
 
 
-class Refused(msgspec.Struct, frozen=True):
-    """The gateway refused the page, or gave no answer; `problem` is the whole answer as JSON.
+class AttemptFailed(msgspec.Struct, frozen=True):
+    """There is no page, and the attempt is charged; `problem` is the whole answer as JSON.
 
-    A retry must not start before `wait` is over.
+    The gateway refused the page, failed or did not answer. A retry must not start before `wait` is
+    over.
     """
 
     problem: str
@@ -202,7 +203,8 @@ class AccountBlocked(msgspec.Struct, frozen=True):
     spend: Spend = NOTHING
 
 
-Outcome = Scraped | Refused | Throttled | Interrupted | AccountBlocked
+# What an attempt came to. `decide` turns it into a `SettleDecision`.
+Outcome = Scraped | AttemptFailed | Throttled | Interrupted | AccountBlocked
 
 
 class SettleDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -257,7 +259,7 @@ def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> SettleDecision:
             return SettleDecision(
                 status=TaskStatus.SUCCESSFUL, charged=True, result=body, spend=spend
             )
-        case Refused(text, reason, True, spend, wait) if task.attempts < policy.retries:
+        case AttemptFailed(text, reason, True, spend, wait) if task.attempts < policy.retries:
             return SettleDecision(
                 status=TaskStatus.PENDING,
                 charged=True,
@@ -266,7 +268,7 @@ def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> SettleDecision:
                 reason=reason,
                 spend=spend,
             )
-        case Refused(text, reason, _, spend):
+        case AttemptFailed(text, reason, _, spend):
             return SettleDecision(
                 status=TaskStatus.FAILED, charged=True, problem=text, reason=reason, spend=spend
             )

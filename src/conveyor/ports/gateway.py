@@ -8,7 +8,7 @@ import msgspec
 
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.counts import NOTHING, Spend
-from conveyor.domain.failure import Ruling
+from conveyor.domain.failure import RefusalRule
 from conveyor.ports.bodies import Spool
 
 
@@ -36,18 +36,18 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     signal: HealthSignal = HealthSignal.ALIVE
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Any outcome but a page.
+class GatewayRefusal(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of a call that gave no page: the gateway refused it, failed, or did not answer.
 
-    `problem` is the problem document, with the gateway's id of the call if there is one. `ruling`
-    says what the refusal means for its task; each gateway interprets its own codes. `storage_full`
+    `problem` is the problem document, with the gateway's id of the call if there is one. `rule`
+    says how it is handled, by the error table of each gateway. `storage_full`
     means that a page arrived and could not be stored.
     """
 
     status: int
     code: str
     problem: str
-    ruling: Ruling
+    rule: RefusalRule
     retry_after: timedelta | None = None
     spend: Spend = NOTHING
     gateway_request_id: str | None = None
@@ -56,7 +56,9 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gateway(Protocol):
-    async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+    async def fetch(
+        self, request: PageRequest, spool: Callable[[], Spool]
+    ) -> Page | GatewayRefusal:
         """Fetch one page, with one request. Expected failures are values, by code:
 
         - `gateway_unreachable`: no response;

@@ -17,15 +17,15 @@ from conveyor.domain.params import Params
 from conveyor.domain.retry import spread
 from conveyor.domain.task import (
     AccountBlocked,
+    AttemptFailed,
     Interrupted,
     Outcome,
-    Refused,
     Task,
     Throttled,
 )
 from conveyor.ports.bodies import Bodies
-from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
-from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, Fetched, Result
+from conveyor.ports.gateway import Gateway, GatewayRefusal, Page, PageRequest
+from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, CallResult, Fetched
 
 SHORTEST_WAIT = timedelta(seconds=1)
 NO_HEADERS: Mapping[str, str] = {}
@@ -91,7 +91,7 @@ class Scrape:
     bodies: Bodies
     refusals: RefusalLog = field(default_factory=RefusalLog)
 
-    async def attempt(self, task: Task, assignment: Assignment) -> Result:
+    async def attempt(self, task: Task, assignment: Assignment) -> CallResult:
         params = _params(task, assignment)
         request = PageRequest(
             url=task.spec.url,
@@ -114,14 +114,14 @@ class Scrape:
                     limit=answer.limit,
                     signal=answer.signal,
                 )
-            case Refusal():  # pragma: no branch - the last of the union
+            case GatewayRefusal():  # pragma: no branch - the last of the union
                 return self._judge(task, request, answer)
 
-    def _judge(self, task: Task, request: PageRequest, refusal: Refusal) -> Outcome:
+    def _judge(self, task: Task, request: PageRequest, refusal: GatewayRefusal) -> Outcome:
         """The outcome of a refused attempt, as the gateway classified it."""
         if refusal.storage_full:
             return Interrupted(STORAGE_FULL_WAIT, refusal.spend, not_stored=True)
-        rule = refusal.ruling
+        rule = refusal.rule
         if rule.handling is Handling.POSTPONE:
             log.debug("gateway.postponed", code=refusal.code, **_ids(task, request, refusal))
             return Interrupted(refusal.retry_after or SHORTEST_WAIT, refusal.spend)
@@ -137,7 +137,7 @@ class Scrape:
                 wait = refusal.retry_after or timedelta()
                 # By its signal `GatewayHealth.observe` may hold this result for up to 5 s before it
                 # is settled, or hand the task back uncharged.
-                return Refused(
+                return AttemptFailed(
                     refusal.problem, rule.reason, retryable, refusal.spend, wait, refusal.signal
                 )
 
@@ -159,7 +159,7 @@ def _format(task: Task, assignment: Assignment, params: Params, content_type: st
     return assignment.format if task.spec.params is None else params_rules.result_format(params)
 
 
-def _ids(task: Task, request: PageRequest, answer: Page | Refusal) -> dict[str, str | None]:
+def _ids(task: Task, request: PageRequest, answer: Page | GatewayRefusal) -> dict[str, str | None]:
     """The ids of a call, here and at the gateway."""
     return {
         "run_id": task.run_id,
@@ -169,13 +169,13 @@ def _ids(task: Task, request: PageRequest, answer: Page | Refusal) -> dict[str, 
     }
 
 
-def _wait(task: Task, refusal: Refusal) -> timedelta:
+def _wait(task: Task, refusal: GatewayRefusal) -> timedelta:
     """What the gateway asks for, or the minimum; with jitter, so that tasks do not return together."""
-    least = refusal.ruling.least_wait
+    least = refusal.rule.least_wait
     return max(refusal.retry_after or least, least) + least * spread(f"{task.id}/{task.claim_no}")
 
 
-def _detail(refusal: Refusal) -> str:
+def _detail(refusal: GatewayRefusal) -> str:
     problem = msgspec.json.decode(refusal.problem, type=dict[str, object])
     detail = str(problem.get("detail") or problem.get("title") or refusal.code)
     return f"The gateway refused the API key: {detail}" if refusal.status == 401 else detail

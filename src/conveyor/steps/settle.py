@@ -56,7 +56,7 @@ class Settle:
     async def settle(self, ended: Sequence[FinishedAttempt]) -> bool | None:
         """Settle finished attempts; repeat the writes while an engine is unavailable.
 
-        A `Refused` may arrive up to 5 s after its call ended: `GatewayHealth` holds results that may
+        An `AttemptFailed` may arrive up to 5 s after its call ended: `GatewayHealth` holds results that may
         be the gateway's fault. The dispatcher renews the leases meanwhile. If one lapses all the same, what is written for
         its claim has no effect. Returns whether all pages could be stored; None when there was no
         page.

@@ -28,7 +28,7 @@ from conveyor.domain.task import NewRow, Settlement, Task, TaskStatus
 from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Spool
 from conveyor.ports.control_queue import ReceivedMessage
-from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
+from conveyor.ports.gateway import Gateway, GatewayRefusal, Page, PageRequest
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Work
@@ -137,7 +137,9 @@ class MeteredGateway:
         self._pages = metrics.answers.labels(PAGE)
         self.check = gateway.check
 
-    async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+    async def fetch(
+        self, request: PageRequest, spool: Callable[[], Spool]
+    ) -> Page | GatewayRefusal:
         started = time.perf_counter()
         try:
             answer = await self._gateway.fetch(request, spool)
@@ -149,7 +151,7 @@ class MeteredGateway:
             self._metrics.dollars.inc(answer.spend.nanos / NANO)
         return answer
 
-    def _count(self, answer: Page | Refusal) -> None:
+    def _count(self, answer: Page | GatewayRefusal) -> None:
         # Codes that are not in the table count as `other`: a gateway could send any number of them,
         # and each would be a series.
         if isinstance(answer, Page):

@@ -41,7 +41,7 @@ from conveyor.domain.task import (
     TaskStatus,
 )
 from conveyor.domain.task_list.spec import ListFormat, ListSpec
-from conveyor.ports.gateway import Refusal
+from conveyor.ports.gateway import GatewayRefusal
 from conveyor.ports.work import Held
 from conveyor.testing.clock import NOON, FakeIds
 
@@ -221,7 +221,7 @@ def refused(
         status=TaskStatus.FAILED,
         charged=True,
         problem=a_problem(code),
-        reason=reason or zenrows_errors.ruling(422, code).reason,
+        reason=reason or zenrows_errors.rule_for(422, code).reason,
         spend=spend,
     )
 
@@ -267,7 +267,7 @@ def new_ids(n: int) -> list[str]:
     return [ids.new() for _ in range(n)]
 
 
-def gateway_refusal(status: int, code: str, problem: str = "{}", **fields: Any) -> Refusal:
-    """A refusal with the ruling of the gateway that knows this code."""
-    ruling = direct_wire.BY_CODE.get(code) or zenrows_errors.ruling(status, code)
-    return Refusal(status=status, code=code, problem=problem, ruling=ruling, **fields)
+def gateway_refusal(status: int, code: str, problem: str = "{}", **fields: Any) -> GatewayRefusal:
+    """A refusal with the rule of the gateway that knows this code."""
+    rule = direct_wire.BY_CODE.get(code) or zenrows_errors.rule_for(status, code)
+    return GatewayRefusal(status=status, code=code, problem=problem, rule=rule, **fields)

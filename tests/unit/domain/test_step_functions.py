@@ -26,7 +26,7 @@ from conveyor.domain.submission import Limits
 from conveyor.domain.task import AccountBlocked, Task
 from conveyor.domain.task_bodies import read_submission
 from conveyor.errors import InvalidArgument, RunNotStoppable, StorageFull, Unavailable
-from conveyor.steps.shared.attempt import Result
+from conveyor.steps.shared.attempt import CallResult
 from conveyor.testing.factories import a_job, a_run
 from tests.harness.file_inputs import submitted_list, urls
 from tests.harness.memory_service import (
@@ -48,7 +48,7 @@ FIELD: dict[str, Any] = {"step_functions": {"task_token": TOKEN}}
 Ending = Callable[[House, JobId, RunId], Awaitable[None]]
 
 
-def _page(_task: Task) -> Result:
+def _page(_task: Task) -> CallResult:
     return A_PAGE
 
 

@@ -19,9 +19,9 @@ from conveyor.domain.task import (
     MOST_LOST,
     MOVES,
     AccountBlocked,
+    AttemptFailed,
     Interrupted,
     Outcome,
-    Refused,
     Scraped,
     SettleDecision,
     StoredBody,
@@ -58,8 +58,8 @@ def a_task(status: TaskStatus = TaskStatus.PENDING, **changes: object) -> Task:
     return msgspec.structs.replace(bare, **fields)
 
 
-def refused(*, retryable: bool = True) -> Refused:
-    return Refused(NO, FailureReason.BLOCKED, retryable, COST)
+def refused(*, retryable: bool = True) -> AttemptFailed:
+    return AttemptFailed(NO, FailureReason.BLOCKED, retryable, COST)
 
 
 SOME_POLICY = RetryPolicy(retries=2)
@@ -119,7 +119,7 @@ def test_a_refusal_fails_the_task_when_it_is_final_or_the_retries_are_used_up(
 def test_a_refusal_that_asks_for_a_wait_is_not_tried_again_before() -> None:
     long, short = timedelta(hours=1), timedelta(milliseconds=1)
     for wait in (long, short):
-        refusal = Refused(NO, FailureReason.RATE_LIMITED, retryable=True, wait=wait)
+        refusal = AttemptFailed(NO, FailureReason.RATE_LIMITED, retryable=True, wait=wait)
         decision = task_rules.decide(a_task(), refusal, SOME_POLICY)
         assert decision.delay == max(wait, SOME_POLICY.delay(a_task().id, 0))
         assert decision.charged

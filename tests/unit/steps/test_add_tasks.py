@@ -26,7 +26,7 @@ from conveyor.errors import (
     Unavailable,
 )
 from conveyor.steps.add_tasks import AddTasks
-from conveyor.steps.shared.attempt import Fetched, Result
+from conveyor.steps.shared.attempt import CallResult, Fetched
 from conveyor.steps.shared.idempotency import Answer, Idempotency
 from conveyor.testing.factories import an_idempotency_record
 from tests.harness.memory_service import (
@@ -396,5 +396,5 @@ def _another_process(house: House) -> AddTasks:
     )
 
 
-def _page(_task: Task) -> Result:
+def _page(_task: Task) -> CallResult:
     return Fetched(content=b"page", format="html")

@@ -10,7 +10,7 @@ from conveyor.domain.ids import RunId
 from conveyor.domain.run import RunStatus
 from conveyor.domain.task import Task
 from conveyor.errors import Unavailable
-from conveyor.steps.shared.attempt import Fetched, Result
+from conveyor.steps.shared.attempt import CallResult, Fetched
 from conveyor.testing.factories import scraped, settlement
 from tests.harness.memory_service import CALLER, House, a_call, a_house, away, ids_as_reply
 
@@ -131,5 +131,5 @@ async def _all_settled(count: int) -> tuple[House, RunId]:
     return house, run_id
 
 
-def _page(_task: Task) -> Result:
+def _page(_task: Task) -> CallResult:
     return Fetched(content=b"page", format="html")

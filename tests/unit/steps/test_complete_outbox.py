@@ -11,7 +11,7 @@ from conveyor.domain.outbox import Channel, EventStatus, EventType, OutboxEvent
 from conveyor.domain.run import RunStatus
 from conveyor.domain.task import AccountBlocked, Task
 from conveyor.domain.webhook import Webhook
-from conveyor.steps.shared.attempt import Fetched, Result
+from conveyor.steps.shared.attempt import CallResult, Fetched
 from tests.harness.memory_service import A_PAGE, CALLER, House, a_house
 from tests.harness.trace import Crash
 
@@ -96,7 +96,7 @@ async def test_nothing_is_owed_for_a_run_that_was_stopped() -> None:
 
 
 @pytest.mark.parametrize("ends_with", [A_PAGE, BLOCKED])
-async def test_a_run_has_ended_if_and_only_if_its_event_is_owed(ends_with: Result) -> None:
+async def test_a_run_has_ended_if_and_only_if_its_event_is_owed(ends_with: CallResult) -> None:
     house = a_house()
     job_id, run_id = await _submitted(house)
     house.trace.after("metadata.commit", 1, _die)

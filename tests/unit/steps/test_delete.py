@@ -11,7 +11,7 @@ from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import PURGE, TOMBSTONE_LIFE, Deletion, Job, JobStatus
 from conveyor.domain.run import Run, RunStatus
-from conveyor.domain.task import Refused, Task
+from conveyor.domain.task import AttemptFailed, Task
 from conveyor.errors import (
     ConveyorError,
     IllegalMove,
@@ -20,7 +20,7 @@ from conveyor.errors import (
     Unavailable,
 )
 from conveyor.ports.metadata import Removed
-from conveyor.steps.shared.attempt import FinishedAttempt, Result
+from conveyor.steps.shared.attempt import CallResult, FinishedAttempt
 from conveyor.testing.factories import a_job
 from tests.harness.memory_service import (
     A_PAGE,
@@ -345,10 +345,10 @@ async def _ended(count: int) -> tuple[House, JobId, RunId]:
     house = a_house()
     job_id, run_id = await house.submit(count)
     await house.handle_messages()
-    refusal = Refused('{"status":403}', FailureReason.BLOCKED, retryable=False)
+    refusal = AttemptFailed('{"status":403}', FailureReason.BLOCKED, retryable=False)
     await house.drain(run_id, lambda task: refusal if task.index == 1 else A_PAGE)
     return house, job_id, run_id
 
 
-def _page(_task: Task) -> Result:
+def _page(_task: Task) -> CallResult:
     return A_PAGE

@@ -22,11 +22,11 @@ from conveyor.domain.export import (
 )
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import ExportId, JobId, RunId
-from conveyor.domain.task import Refused, Task
+from conveyor.domain.task import AttemptFailed, Task
 from conveyor.errors import IllegalMove, NotFound, StorageFull, Unavailable
 from conveyor.steps import zip_export
 from conveyor.steps.control import LEASE, LONGEST_DELAY, MOST_DELIVERIES
-from conveyor.steps.shared.attempt import Fetched, FinishedAttempt, Result
+from conveyor.steps.shared.attempt import CallResult, Fetched, FinishedAttempt
 from conveyor.testing.factories import a_problem, an_export
 from tests.harness.memory_service import (
     CALLER,
@@ -82,9 +82,9 @@ async def test_what_failed_or_is_not_done_is_in_the_manifest_only() -> None:
     job_id, run_id = await house.submit(5)
     problem = a_problem("RESP001")
 
-    def result(task: Task) -> Result:
+    def result(task: Task) -> CallResult:
         if task.index == 1:
-            return Refused(problem, FailureReason.BAD_TARGET, retryable=False)
+            return AttemptFailed(problem, FailureReason.BAD_TARGET, retryable=False)
         return Fetched(content=_page(task), format="html")
 
     await _settle(house, run_id, 3, result)
@@ -155,7 +155,7 @@ async def test_results_past_their_retention_are_left_out() -> None:
 async def test_inherited_results_are_in_the_export_of_a_rerun() -> None:
     house = a_house()
     job_id, run_id = await house.submit(3)
-    refusal = Refused(a_problem("RESP001"), FailureReason.BAD_TARGET, retryable=False)
+    refusal = AttemptFailed(a_problem("RESP001"), FailureReason.BAD_TARGET, retryable=False)
     await house.drain(run_id, lambda task: _fetched(task) if task.index else refusal)
     again, *_ = await house.rerun(job_id, "failed")
     await house.drain(again, _fetched)
@@ -453,7 +453,7 @@ def _fetched(task: Task) -> Fetched:
 
 
 async def _settle(
-    house: House, run_id: RunId, count: int, result: Callable[[Task], Result]
+    house: House, run_id: RunId, count: int, result: Callable[[Task], CallResult]
 ) -> None:
     """Settle the first tasks of a run only."""
     job = await house.job((await house.run(run_id)).job_id)

@@ -15,7 +15,7 @@ from conveyor.domain.ids import JobId, RunId, task_ids
 from conveyor.domain.run import IngestStatus, RunStatus
 from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import NotFound, StorageFull, Unavailable
-from conveyor.steps.shared.attempt import Fetched, Result
+from conveyor.steps.shared.attempt import CallResult, Fetched
 from tests.harness.memory_service import (
     A_PAGE,
     CALLER,
@@ -376,7 +376,7 @@ async def test_a_crash_at_any_call_is_made_up_for_by_the_message_alone(moment: M
             return
 
 
-def _page(_task: Task) -> Result:
+def _page(_task: Task) -> CallResult:
     return Fetched(content=b"page", format="html")
 
 

@@ -12,7 +12,7 @@ from conveyor.domain.job import JobStatus
 from conveyor.domain.run import IngestStatus, PauseState, RunStatus
 from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import Conflict, NotFound, RunNotStoppable, Unavailable
-from conveyor.steps.shared.attempt import Fetched, Result
+from conveyor.steps.shared.attempt import CallResult, Fetched
 from conveyor.testing.factories import scraped, settlement
 from tests.harness.memory_service import (
     CALLER,
@@ -238,7 +238,7 @@ async def test_a_stop_before_the_list_is_in_cuts_the_total_to_nothing() -> None:
     assert await house.loose_lists() == []
 
 
-def _page(_task: Task) -> Result:
+def _page(_task: Task) -> CallResult:
     return Fetched(content=b"page", format="html")
 
 

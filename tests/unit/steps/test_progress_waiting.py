@@ -11,10 +11,10 @@ from conveyor.domain.breaker import HealthSignal, gateway_key_digest
 from conveyor.domain.failure import AccountReason, FailureReason
 from conveyor.domain.ids import ApiKeyId
 from conveyor.domain.progress import WaitReason
-from conveyor.domain.task import Refused, Task
+from conveyor.domain.task import AttemptFailed, Task
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.progress import ProgressFeed
-from conveyor.steps.shared.attempt import Assignment, Result
+from conveyor.steps.shared.attempt import Assignment, CallResult
 from tests.harness.dispatchers import a_dispatcher, running
 from tests.harness.memory_service import CALLER, KEY, House, a_house, until
 
@@ -22,8 +22,8 @@ LONG = 3600.0  # seconds
 Prepare = Callable[[Dispatcher], None]
 
 
-async def _unreachable(_task: Task, _: Assignment) -> Result:
-    return Refused("{}", FailureReason.OTHER, retryable=True, signal=HealthSignal.UNREACHABLE)
+async def _unreachable(_task: Task, _: Assignment) -> CallResult:
+    return AttemptFailed("{}", FailureReason.OTHER, retryable=True, signal=HealthSignal.UNREACHABLE)
 
 
 def _with_gateway_away(dispatcher: Dispatcher) -> None:

@@ -11,12 +11,12 @@ from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId, TaskId, task_ids, task_index
 from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.run import RunStatus, counts
-from conveyor.domain.task import Refused, Task, TaskStatus, new_tasks
+from conveyor.domain.task import AttemptFailed, Task, TaskStatus, new_tasks
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
 from conveyor.ports.metadata import LISTING_BYTES
 from conveyor.ports.tasks import PAGE_BYTES
 from conveyor.steps.read import HOT, ResultContent, ResultPart
-from conveyor.steps.shared.attempt import Fetched, FinishedAttempt, Result
+from conveyor.steps.shared.attempt import CallResult, Fetched, FinishedAttempt
 from conveyor.testing.factories import a_problem, a_run, a_task_spec
 from tests.harness.memory_service import (
     A_PAGE,
@@ -249,9 +249,9 @@ async def test_a_result_is_kept_for_as_long_as_its_job_says() -> None:
         await house.read.content(CALLER, job_id, None, task.id)
 
 
-def _page_or_refusal(task: Task) -> Result:
+def _page_or_refusal(task: Task) -> CallResult:
     if task_index(task.id) == 1:
-        return Refused(a_problem("RESP002"), FailureReason.BAD_TARGET, retryable=False)
+        return AttemptFailed(a_problem("RESP002"), FailureReason.BAD_TARGET, retryable=False)
     return Fetched(content=b"page", format="html")
 
 

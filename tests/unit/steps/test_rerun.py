@@ -14,7 +14,7 @@ from conveyor.domain.ids import JobId, RunId, task_ids
 from conveyor.domain.job import JobStatus
 from conveyor.domain.rerun import copy_rows, expected, inherited, parse_statuses
 from conveyor.domain.run import IngestStatus, Inheritance, RunStatus
-from conveyor.domain.task import Refused, Task, TaskStatus
+from conveyor.domain.task import AttemptFailed, Task, TaskStatus
 from conveyor.errors import (
     IdempotencyKeyConflict,
     InvalidArgument,
@@ -26,7 +26,7 @@ from conveyor.errors import (
     Unavailable,
 )
 from conveyor.steps.rerun import RerunJob
-from conveyor.steps.shared.attempt import FinishedAttempt, Result
+from conveyor.steps.shared.attempt import CallResult, FinishedAttempt
 from conveyor.steps.shared.idempotency import Answer, Idempotency
 from conveyor.testing.factories import a_run, a_task
 from tests.harness.memory_service import (
@@ -44,7 +44,7 @@ from tests.harness.memory_service import (
 )
 from tests.harness.trace import Crash, Moment
 
-A_REFUSAL = Refused('{"status":403,"code":"RESP001"}', FailureReason.BLOCKED, retryable=False)
+A_REFUSAL = AttemptFailed('{"status":403,"code":"RESP001"}', FailureReason.BLOCKED, retryable=False)
 SMALL, LARGE = 9, 25  # rows of a run copied at once, and of one copied by a control message
 EITHER = pytest.mark.parametrize("count", [SMALL, LARGE])
 
@@ -629,5 +629,5 @@ def _another_process(house: House) -> RerunJob:
     return replace(house.rerun_job, idempotency=idempotency, under_way=set())
 
 
-def _page(_task: Task) -> Result:
+def _page(_task: Task) -> CallResult:
     return A_PAGE

@@ -14,11 +14,11 @@ from conveyor.domain.counts import Spend
 from conveyor.domain.failure import AccountReason, FailureReason, Handling
 from conveyor.domain.ids import RunId
 from conveyor.domain.params import dump
-from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
+from conveyor.domain.task import AccountBlocked, AttemptFailed, Interrupted, Task, Throttled
 from conveyor.ports.bodies import Spool
-from conveyor.ports.gateway import Page, PageRequest, Refusal
+from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 from conveyor.steps.scrape import MOST_KINDS, SHORTEST_WAIT, RefusalKind, RefusalLog, Scrape
-from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, Fetched, Result
+from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, CallResult, Fetched
 from conveyor.testing.factories import a_job, a_problem, a_task, a_task_spec, gateway_refusal
 from conveyor.testing.memory.bodies import MemoryBodies
 from tests.harness import time_lapse
@@ -31,14 +31,16 @@ ASSIGNMENT = an_assignment(a_job())
 class Gateway:
     """Answers what it was told to, and remembers what it was asked."""
 
-    def __init__(self, answer: Page | Refusal) -> None:
+    def __init__(self, answer: Page | GatewayRefusal) -> None:
         self._answer = answer
         self.asked: list[PageRequest] = []
 
     async def check(self) -> bool:
         return True
 
-    async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+    async def fetch(
+        self, request: PageRequest, spool: Callable[[], Spool]
+    ) -> Page | GatewayRefusal:
         self.asked.append(request)
         return self._answer
 
@@ -136,7 +138,7 @@ async def test_each_refusal_is_what_its_gateway_rules(code: str) -> None:
             assert result == Interrupted(SHORTEST_WAIT, SPEND)
         case _:
             retryable = rule.handling is Handling.RETRY
-            assert result == Refused(refusal.problem, rule.reason, retryable, SPEND)
+            assert result == AttemptFailed(refusal.problem, rule.reason, retryable, SPEND)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,7 @@ async def test_a_refusal_without_a_known_code_is_judged_by_its_status(
     status: int, *, retryable: bool
 ) -> None:
     result, _ = await _attempt(gateway_refusal(status, "", problem="{}"))
-    assert isinstance(result, Refused)
+    assert isinstance(result, AttemptFailed)
     assert result.retryable is retryable
 
 
@@ -176,8 +178,8 @@ async def test_a_blocked_account_is_told_by_the_best_words_there_are(
 
 async def test_only_a_ruling_that_names_the_account_blocks_it() -> None:
     refusal = gateway_refusal(402, "AUTH004")
-    result, _ = await _attempt(replace(refusal, ruling=replace(refusal.ruling, account=None)))
-    assert result == Refused("{}", FailureReason.AUTH_FAILED, retryable=False)
+    result, _ = await _attempt(replace(refusal, rule=replace(refusal.rule, account=None)))
+    assert result == AttemptFailed("{}", FailureReason.AUTH_FAILED, retryable=False)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +207,7 @@ async def test_a_page_that_is_worth_another_try_waits_as_long_as_was_asked_for()
     wait = timedelta(seconds=40)
     refusal = gateway_refusal(429, "target_throttled", problem="{}", retry_after=wait)
     result, _ = await _attempt(refusal)
-    assert result == Refused("{}", FailureReason.RATE_LIMITED, retryable=True, wait=wait)
+    assert result == AttemptFailed("{}", FailureReason.RATE_LIMITED, retryable=True, wait=wait)
 
 
 async def test_a_page_whose_host_rests_goes_back_uncharged_and_tells_nothing_of_its_key() -> None:
@@ -234,11 +236,11 @@ async def test_a_page_that_finds_no_room_to_spool_is_no_attempt_and_its_cost_cou
 
 
 async def _attempt(
-    answer: Page | Refusal | None = None,
+    answer: Page | GatewayRefusal | None = None,
     *,
     task: Task | None = None,
     assignment: Assignment = ASSIGNMENT,
-) -> tuple[Result, PageRequest]:
+) -> tuple[CallResult, PageRequest]:
     gateway = Gateway(answer or Page(content=b"page"))
     scrape = Scrape(gateway=gateway, bodies=MemoryBodies())
     result = await scrape.attempt(task or a_task(), assignment)

@@ -16,16 +16,16 @@ from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.run import RunStatus
 from conveyor.domain.task import (
     AccountBlocked,
+    AttemptFailed,
     Interrupted,
     Outcome,
-    Refused,
     Task,
     TaskStatus,
     Throttled,
 )
 from conveyor.errors import StorageFull, Unavailable
 from conveyor.ports.bodies import Spool
-from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Fetched, FinishedAttempt, Result
+from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, CallResult, Fetched, FinishedAttempt
 from conveyor.testing.factories import a_problem, scraped, settlement
 from tests.harness.memory_service import (
     CALLER,
@@ -58,8 +58,8 @@ async def test_a_page_is_kept_and_its_task_successful() -> None:
     assert run.frozen == Counts(successful=1, credits=5, nanos=700)
 
 
-def a_refusal(*, retryable: bool) -> Refused:
-    return Refused(a_problem("RESP001"), FailureReason.BLOCKED, retryable, SPEND)
+def a_refusal(*, retryable: bool) -> AttemptFailed:
+    return AttemptFailed(a_problem("RESP001"), FailureReason.BLOCKED, retryable, SPEND)
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ async def _claimed(
     return house, await house.job(job_id), await house.work.claim({run_id: count_})
 
 
-async def _settle(house: House, job: Job, *ended: tuple[Task, Result]) -> None:
+async def _settle(house: House, job: Job, *ended: tuple[Task, CallResult]) -> None:
     await house.settle.settle(
         [FinishedAttempt(task, an_assignment(job), result) for task, result in ended]
     )

@@ -45,7 +45,7 @@ from conveyor.domain.public_address import Reach
 from conveyor.domain.robots import LARGEST as LARGEST_ROBOTS
 from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Spool
-from conveyor.ports.gateway import Page, PageRequest, Refusal
+from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 
 DEADLINE = timedelta(seconds=190)
 MOST_REDIRECTS = 10
@@ -114,7 +114,9 @@ class DirectGateway:
         await self._transport.close()
         self._system.close()
 
-    async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+    async def fetch(
+        self, request: PageRequest, spool: Callable[[], Spool]
+    ) -> Page | GatewayRefusal:
         deadline = self._deadlines.begin()
         try:
             direct_wire.check_params(request.params)
@@ -132,7 +134,7 @@ class DirectGateway:
                 denied.status,
                 str(denied),
                 signal=HealthSignal.NONE,
-                ruling=direct_wire.BY_CODE[denied.code],
+                rule=direct_wire.BY_CODE[denied.code],
             )
             return page_wire.later(refusal, denied.wait)
         except (
@@ -172,7 +174,9 @@ class DirectGateway:
             case _:
                 return "gateway_unreachable", 502, f"The site gave no answer: {fault}."
 
-    async def _fetched(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+    async def _fetched(
+        self, request: PageRequest, spool: Callable[[], Spool]
+    ) -> Page | GatewayRefusal:
         visit = direct_wire.first(request, self._ports)
         self._spacing.admit(visit.server.host_header)
         for hop in range(MOST_REDIRECTS + 1):
@@ -206,7 +210,7 @@ class DirectGateway:
         finally:
             answer.release()
 
-    def _refused(self, visit: Visit, answer: HttpResponse) -> Refusal:
+    def _refused(self, visit: Visit, answer: HttpResponse) -> GatewayRefusal:
         wait = retry_after(answer.header(RETRY_AFTER), answer.header(DATE))
         refusal = direct_wire.refusal(answer.status, wait)
         if refusal.code == "target_throttled":

@@ -19,10 +19,10 @@ from conveyor.adapters.http.client.transport import (
 )
 from conveyor.adapters.http.page_wire import Unsendable
 from conveyor.domain.content_coding import ACCEPTED
-from conveyor.domain.failure import FailureReason, Handling, Ruling, fail, retry
+from conveyor.domain.failure import FailureReason, Handling, RefusalRule, fail, retry
 from conveyor.domain.params import ASKS_FOR_NOTHING, HONOURED_BY_DIRECT, KNOWN
 from conveyor.domain.problem import phrase
-from conveyor.ports.gateway import PageRequest, Refusal
+from conveyor.ports.gateway import GatewayRefusal, PageRequest
 
 LONGEST_LANDING = 8192  # characters of a `Location` and of the URL that it is relative to
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -35,7 +35,7 @@ BUSY = frozenset({429, 503})
 HARMLESS = frozenset({"accept", "accept-language", "cache-control", "content-type", "user-agent"})
 
 # A site's refusal concerns its page, never the account: no code here stops a run.
-BY_CODE: dict[str, Ruling] = {
+BY_CODE: dict[str, RefusalRule] = {
     "target_refused": fail(FailureReason.BLOCKED),
     "target_missing": fail(FailureReason.BAD_TARGET),
     "target_throttled": retry(FailureReason.RATE_LIMITED),
@@ -46,7 +46,7 @@ BY_CODE: dict[str, Ruling] = {
     "robots_disallowed": fail(FailureReason.BLOCKED),
     "robots_unreachable": retry(FailureReason.BLOCKED),
     "unsupported_parameter": fail(FailureReason.OTHER),
-    "host_resting": Ruling(Handling.POSTPONE, FailureReason.RATE_LIMITED),
+    "host_resting": RefusalRule(Handling.POSTPONE, FailureReason.RATE_LIMITED),
 }
 
 
@@ -127,11 +127,11 @@ def redirected(visit: Visit, status: int, location: str | None, ports: Collectio
     return following._replace(headers=kept)
 
 
-def refusal(status: int, wait: timedelta | None) -> Refusal:
+def refusal(status: int, wait: timedelta | None) -> GatewayRefusal:
     """The refusal for a status that is not a page."""
     detail = f"The site answered {status} {phrase(status)}."
     code = _code(status, wait)
-    refused = page_wire.synthesised(code, status, detail, ruling=BY_CODE[code])
+    refused = page_wire.synthesised(code, status, detail, rule=BY_CODE[code])
     return page_wire.later(refused, wait)
 
 

@@ -13,10 +13,10 @@ import msgspec
 
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.counts import NOTHING, Spend
-from conveyor.domain.failure import FailureReason, Ruling, by_status, fail, retry
+from conveyor.domain.failure import FailureReason, RefusalRule, by_status, fail, retry
 from conveyor.domain.params import HEADERS, Params, load
 from conveyor.domain.problem import encoded, problem
-from conveyor.ports.gateway import PageRequest, Refusal
+from conveyor.ports.gateway import GatewayRefusal, PageRequest
 
 EXCERPT = 200  # characters of a body that a refusal quotes
 REQUEST_ID = re.compile(r"[!-~]{1,128}")  # printable, without spaces
@@ -26,7 +26,7 @@ DEEPEST = 16  # levels of a problem; what is nested deeper is redacted
 NO_ROOM = ("storage_full", 503, "There is no room on the disk to store the page.")
 
 # Codes that Conveyor itself gives, with any gateway.
-CONVEYOR_CODES: dict[str, Ruling] = {
+CONVEYOR_CODES: dict[str, RefusalRule] = {
     "gateway_unreachable": retry(FailureReason.GATEWAY_ERROR),
     "gateway_timeout": retry(FailureReason.TIMEOUT),
     "gateway_garbled": retry(FailureReason.GATEWAY_ERROR),
@@ -94,17 +94,17 @@ def synthesised(
     charged: Spend = NOTHING,
     gateway_request_id: str | None = None,
     signal: HealthSignal = HealthSignal.ALIVE,
-    ruling: Ruling | None = None,
-) -> Refusal:
-    """A refusal that Conveyor words itself, with the ruling of its code if that is one of ours."""
+    rule: RefusalRule | None = None,
+) -> GatewayRefusal:
+    """A refusal that Conveyor words itself, with the rule of its code if that is one of ours."""
     document = problem(
         status=status, code=code, detail=detail, gateway_request_id=gateway_request_id
     )
-    return Refusal(
+    return GatewayRefusal(
         status=status,
         code=code,
         problem=encoded(document),
-        ruling=ruling or CONVEYOR_CODES.get(code) or by_status(status, {}),
+        rule=rule or CONVEYOR_CODES.get(code) or by_status(status, {}),
         spend=charged,
         gateway_request_id=gateway_request_id,
         signal=signal,
@@ -117,8 +117,8 @@ def without_problem(
     key: str,
     *,
     gateway_request_id: str | None = None,
-    ruling: Ruling | None = None,
-) -> Refusal:
+    rule: RefusalRule | None = None,
+) -> GatewayRefusal:
     """The refusal for an error without a problem document: ours has an excerpt of the body."""
     text = " ".join(body.decode(errors="replace").split())
     # Redact first: an excerpt could end inside the key.
@@ -129,7 +129,7 @@ def without_problem(
         status,
         f"The gateway answered {status} with {ending}",
         gateway_request_id=gateway_request_id,
-        ruling=ruling,
+        rule=rule,
     )
 
 
@@ -162,7 +162,7 @@ def redacted_value(value: object, key: str, depth: int = 0) -> object:
             return value
 
 
-def later(refusal: Refusal, wait: timedelta | None) -> Refusal:
+def later(refusal: GatewayRefusal, wait: timedelta | None) -> GatewayRefusal:
     """The refusal, with a wait before the next attempt."""
     return refusal if wait is None else msgspec.structs.replace(refusal, retry_after=wait)
 

@@ -34,13 +34,13 @@ from conveyor.adapters.http.client.transport import (
 )
 from conveyor.adapters.http.page_wire import Unsendable
 from conveyor.adapters.http.retry_after import retry_after
-from conveyor.adapters.http.zenrows_errors import ruling
+from conveyor.adapters.http.zenrows_errors import rule_for
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.content_coding import ACCEPTED, CorruptContent
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Spool
-from conveyor.ports.gateway import Page, PageRequest, Refusal
+from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 
 DEADLINE = timedelta(seconds=190)  # the gateway itself gives up after some 181
 LARGEST_PROBLEM = 64 * 1024
@@ -104,7 +104,9 @@ class ZenrowsGateway:
         await self._transport.close()
         self._system.close()
 
-    async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+    async def fetch(
+        self, request: PageRequest, spool: Callable[[], Spool]
+    ) -> Page | GatewayRefusal:
         head = NO_HEAD
         deadline = self._deadlines.begin()
         try:
@@ -193,7 +195,7 @@ class ZenrowsGateway:
         answer: HttpResponse,
         head: "ResponseHead",
         spool: Callable[[], Spool],
-    ) -> Page | Refusal:
+    ) -> Page | GatewayRefusal:
         """Read a status other than success: a refusal, unless the caller accepts it as a page."""
         allowed = page_wire.is_allowed(request.params, answer.status)
         if allowed:
@@ -219,7 +221,7 @@ class ZenrowsGateway:
                 answer.status,
                 request.gateway_key,
                 gateway_request_id=head.gateway_request_id,
-                ruling=ruling(answer.status, ""),
+                rule=rule_for(answer.status, ""),
             )
             signal = HealthSignal.UNEXPLAINED
         signal = signal if answer.status >= 500 else HealthSignal.ALIVE
@@ -245,7 +247,7 @@ class ResponseHead(NamedTuple):
 
     def refusal(
         self, code: str, status: int, why: str, signal: HealthSignal = HealthSignal.ALIVE
-    ) -> Refusal:
+    ) -> GatewayRefusal:
         return page_wire.synthesised(
             code,
             status,

@@ -12,7 +12,7 @@ from conveyor.domain.failure import (
     AccountReason,
     FailureReason,
     Handling,
-    Ruling,
+    RefusalRule,
     account,
     by_status,
     fail,
@@ -22,9 +22,9 @@ from conveyor.domain.failure import (
 ERROR_PAGE = "docs.zenrows.com/api-error-codes"
 CODE = re.compile(r"[A-Z]+\d+")
 BLOCKED_WAIT = timedelta(minutes=1)  # a block of the caller's address is lifted within minutes
-WAIT = Ruling(Handling.WAIT, FailureReason.RATE_LIMITED)
+WAIT = RefusalRule(Handling.WAIT, FailureReason.RATE_LIMITED)
 
-BY_CODE: dict[str, Ruling] = {
+BY_CODE: dict[str, RefusalRule] = {
     "REQS001": fail(FailureReason.BLOCKED),  # a domain the gateway will not fetch
     "REQS002": fail(FailureReason.BLOCKED),  # the page needs js_render or premium_proxy
     "REQS004": fail(FailureReason.OTHER),  # bad parameters
@@ -50,14 +50,14 @@ BY_CODE: dict[str, Ruling] = {
     "AUTH008": WAIT,  # rate
     "AUTH009": account(AccountReason.SUBSCRIPTION_INACTIVE),  # e-mail not verified
     "AUTH010": fail(FailureReason.AUTH_FAILED),  # this feature is not in the plan: this task only
-    "BLK0001": Ruling(  # the caller's address is blocked
+    "BLK0001": RefusalRule(  # the caller's address is blocked
         Handling.WAIT, FailureReason.BLOCKED, least_wait=BLOCKED_WAIT
     ),
     "api_key_cap_reached": account(AccountReason.API_KEY_CAP_REACHED),
     "payment_required": account(AccountReason.INSUFFICIENT_CREDITS),
     "subscription_inactive": account(AccountReason.SUBSCRIPTION_INACTIVE),
 }
-BY_STATUS: dict[int, Ruling] = {
+BY_STATUS: dict[int, RefusalRule] = {
     401: account(AccountReason.SUBSCRIPTION_INACTIVE),
     402: account(AccountReason.INSUFFICIENT_CREDITS),
     403: fail(FailureReason.BLOCKED),
@@ -72,8 +72,8 @@ BY_STATUS: dict[int, Ruling] = {
 }
 
 
-def ruling(status: int, code: str) -> Ruling:
-    """What a refusal means: by its code where that is known, else by its HTTP status."""
+def rule_for(status: int, code: str) -> RefusalRule:
+    """The rule for a refusal: by its code if that is known, else by its HTTP status."""
     return BY_CODE.get(code) or CONVEYOR_CODES.get(code) or by_status(status, BY_STATUS)
 
 

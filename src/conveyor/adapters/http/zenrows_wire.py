@@ -12,11 +12,11 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 import msgspec
 
 from conveyor.adapters.http.page_wire import redacted, redacted_value
-from conveyor.adapters.http.zenrows_errors import is_gateway_problem, ruling
+from conveyor.adapters.http.zenrows_errors import is_gateway_problem, rule_for
 from conveyor.domain.counts import NANO, NOTHING, Spend
 from conveyor.domain.params import HEADERS
 from conveyor.domain.problem import completed, encoded
-from conveyor.ports.gateway import PageRequest, Refusal
+from conveyor.ports.gateway import GatewayRefusal, PageRequest
 
 MOST_CREDITS = 1_000_000
 MOST_DOLLARS = 10_000
@@ -85,7 +85,7 @@ def gateway_problem(body: bytes) -> dict[str, object] | None:
 
 def refusal(
     document: dict[str, object], status: int, key: str, *, gateway_request_id: str | None = None
-) -> Refusal:
+) -> GatewayRefusal:
     """A refusal with the gateway's own problem document, with the key redacted."""
     clean = {redacted(name, key): redacted_value(item, key) for name, item in document.items()}
     given = clean.get("code")
@@ -93,11 +93,11 @@ def refusal(
     whole = completed(clean, status, code)
     if gateway_request_id:
         whole["gateway_request_id"] = gateway_request_id
-    return Refusal(
+    return GatewayRefusal(
         status=status,
         code=code,
         problem=encoded(whole),
-        ruling=ruling(status, code),
+        rule=rule_for(status, code),
         gateway_request_id=gateway_request_id,
     )
 

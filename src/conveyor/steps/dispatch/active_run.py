@@ -37,9 +37,9 @@ from conveyor.domain.concurrency import (
 from conveyor.domain.ids import CallerId, RunId
 from conveyor.domain.job import Job
 from conveyor.domain.run import PauseState, Run
-from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
+from conveyor.domain.task import AccountBlocked, AttemptFailed, Interrupted, Task, Throttled
 from conveyor.ports.clock import Clock
-from conveyor.steps.shared.attempt import Assignment, Fetched, Result
+from conveyor.steps.shared.attempt import Assignment, CallResult, Fetched
 
 SHORT_WAIT = timedelta(seconds=5)  # a longer one means more than too many concurrent calls
 RATE_WINDOW = 0.05  # seconds over which finished calls are counted for a rate
@@ -77,7 +77,7 @@ class GatewayKeyState:
     refused_keys: RefusedGatewayKeys
     clock: Clock
 
-    def learn(self, result: Result, now: float, began_at: float) -> Result:
+    def learn(self, result: CallResult, now: float, began_at: float) -> CallResult:
         """Record what a call shows about its key, and return the result that must be settled."""
         limiter = self.limiter
         match result:
@@ -94,9 +94,11 @@ class GatewayKeyState:
                 return result
             case Interrupted():
                 return result
-            case Refused(signal=signal) if signal in FAILURES:
+            case AttemptFailed(signal=signal) if signal in FAILURES:
                 return result
-            case Refused(signal=HealthSignal.NONE):  # the call may not have reached the gateway
+            case AttemptFailed(
+                signal=HealthSignal.NONE
+            ):  # the call may not have reached the gateway
                 limiter.succeeded()
                 return result
             case Throttled(wait):
@@ -356,7 +358,7 @@ class ActiveRun:
         self.key_state.limiter.under_way += 1
         entry.began_at = now
 
-    def finish_call(self, entry: InFlight, result: Result, now: float) -> Result:
+    def finish_call(self, entry: InFlight, result: CallResult, now: float) -> CallResult:
         """Count a call that is over, and return the result that must be settled."""
         self.calls -= 1
         self.key_state.limiter.under_way -= 1

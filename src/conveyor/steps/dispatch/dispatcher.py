@@ -52,7 +52,7 @@ from conveyor.steps.dispatch.fetcher import Fetcher
 from conveyor.steps.dispatch.gateway_health import CHECK_EVERY, GatewayHealth, never_answers
 from conveyor.steps.dispatch.permits import Permits
 from conveyor.steps.dispatch.storage_pause import StoragePause
-from conveyor.steps.shared.attempt import Assignment, FinishedAttempt, Result
+from conveyor.steps.shared.attempt import Assignment, CallResult, FinishedAttempt
 
 DEFAULT_POLICY = RetryPolicy()
 STOP_WAIT = timedelta(seconds=5)  # for the engines to answer when the program stops
@@ -67,7 +67,7 @@ class Dispatcher:
     encryption: InitVar[KeyRing]
     work: Work
     clock: Clock
-    attempt: InitVar[Callable[[Task, Assignment], Awaitable[Result]]]
+    attempt: InitVar[Callable[[Task, Assignment], Awaitable[CallResult]]]
     settle: Callable[[Sequence[FinishedAttempt]], Awaitable[bool | None]]  # whether all was stored
     settle_final: Callable[[Sequence[Task]], Awaitable[None]]
     check: InitVar[Callable[[], Awaitable[bool]]] = never_answers  # of the gateway's health
@@ -87,7 +87,7 @@ class Dispatcher:
         metadata: Metadata,
         coordination: Coordination,
         encryption: KeyRing,
-        attempt: Callable[[Task, Assignment], Awaitable[Result]],
+        attempt: Callable[[Task, Assignment], Awaitable[CallResult]],
         check: Callable[[], Awaitable[bool]],
         policy: RetryPolicy,
     ) -> None:

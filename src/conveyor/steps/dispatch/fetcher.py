@@ -21,13 +21,13 @@ import structlog
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import Interrupted, Refused, Task
+from conveyor.domain.task import AttemptFailed, Interrupted, Task
 from conveyor.ports.clock import Clock
 from conveyor.ports.work import Held
 from conveyor.steps.dispatch.active_run import ActiveRun, InFlight, Places
 from conveyor.steps.dispatch.gateway_health import Finished, GatewayHealth
 from conveyor.steps.dispatch.storage_pause import StoragePause
-from conveyor.steps.shared.attempt import INTERNAL, Assignment, Result
+from conveyor.steps.shared.attempt import INTERNAL, Assignment, CallResult
 
 log = structlog.get_logger()
 
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 @dataclass(slots=True, kw_only=True)
 class Fetcher:
     clock: Clock
-    attempt: Callable[[Task, Assignment], Awaitable[Result]]
+    attempt: Callable[[Task, Assignment], Awaitable[CallResult]]
     places: Places
     health: GatewayHealth
     storage: StoragePause
@@ -94,7 +94,7 @@ class Fetcher:
         following: InFlight | None = entry
         while following:
             entry = following
-            result: Result = Interrupted()
+            result: CallResult = Interrupted()
             try:
                 result = await self.attempt(entry.task, entry.run.assignment)
             except asyncio.CancelledError:
@@ -105,14 +105,14 @@ class Fetcher:
             except Exception:
                 # A bug that one page triggers must not end the process with all other calls.
                 log.exception("attempt.bug", run_id=entry.task.run_id, task_id=entry.task.id)
-                result = Refused(
+                result = AttemptFailed(
                     INTERNAL, FailureReason.OTHER, retryable=True, signal=HealthSignal.NONE
                 )
             if following := self._finish(entry, result):
                 following.run.begin_call(following, self.clock.monotonic())
                 following.worker = entry.worker
 
-    def _finish(self, entry: InFlight, result: Result) -> InFlight | None:
+    def _finish(self, entry: InFlight, result: CallResult) -> InFlight | None:
         """Record the result of a call; return the task that starts in its place, if any.
 
         That task has a permit and its slot of the host; the caller must begin its call.

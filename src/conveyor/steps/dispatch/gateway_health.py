@@ -29,10 +29,10 @@ import structlog
 from conveyor.domain.breaker import FAILURES, WINDOW, Breaker, Diagnosis, HealthSignal
 from conveyor.domain.ids import RunId
 from conveyor.domain.progress import Waiting, WaitReason
-from conveyor.domain.task import AccountBlocked, Interrupted, Refused, Task, Throttled
+from conveyor.domain.task import AccountBlocked, AttemptFailed, Interrupted, Task, Throttled
 from conveyor.ports.clock import Clock
 from conveyor.steps.dispatch.active_run import ActiveRun, InFlight, host_of
-from conveyor.steps.shared.attempt import Fetched, Result
+from conveyor.steps.shared.attempt import CallResult, Fetched
 
 CHECK_EVERY = timedelta(milliseconds=250)  # while results are held or the breaker is open
 OVERLAP = 0.2  # seconds: a success at the moment of a failure may have been sent before it
@@ -49,14 +49,14 @@ DETAILS = {
 
 log = structlog.get_logger()
 
-Finished = tuple[InFlight, Result]
+Finished = tuple[InFlight, CallResult]
 
 
 class Suspect(NamedTuple):
     """A failed call whose result is held, and when it failed."""
 
     entry: InFlight
-    result: Refused
+    result: AttemptFailed
     at: float
 
 
@@ -80,12 +80,12 @@ class GatewayHealth:
         """Whether the breaker is open: no task starts but probes."""
         return self.breaker.opened_at is not None
 
-    def observe(self, entry: InFlight, result: Result, now: float) -> list[Finished]:
+    def observe(self, entry: InFlight, result: CallResult, now: float) -> list[Finished]:
         """Record what a call shows about the gateway; return the results to settle now."""
         signal = signal_of(result)
         if signal is HealthSignal.ALIVE:
             return [*self._alive(entry, now), (entry, result)]
-        if signal not in FAILURES or not isinstance(result, Refused):
+        if signal not in FAILURES or not isinstance(result, AttemptFailed):
             return [(entry, result)]
         was_open = self.is_open
         if not self.breaker.failed(now, signal, host_of(entry.task.spec.url)):
@@ -257,9 +257,9 @@ async def never_answers() -> bool:
     return False
 
 
-def signal_of(result: Result) -> HealthSignal:
+def signal_of(result: CallResult) -> HealthSignal:
     match result:
-        case Refused() | Fetched():
+        case AttemptFailed() | Fetched():
             return result.signal
         case Throttled() | AccountBlocked():
             return HealthSignal.ALIVE
@@ -267,5 +267,5 @@ def signal_of(result: Result) -> HealthSignal:
             return HealthSignal.NONE
 
 
-def _handed_back(result: Refused) -> Interrupted:
+def _handed_back(result: AttemptFailed) -> Interrupted:
     return Interrupted(max(RETRY_WAIT, result.wait), result.spend)

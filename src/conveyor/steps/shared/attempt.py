@@ -40,7 +40,8 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     signal: HealthSignal = HealthSignal.ALIVE
 
 
-Result = Fetched | Outcome
+# What a call came to, before its page is stored. `Settle` stores the page: then it is an `Outcome`.
+CallResult = Fetched | Outcome
 
 
 class FinishedAttempt(msgspec.Struct, frozen=True):
@@ -48,4 +49,4 @@ class FinishedAttempt(msgspec.Struct, frozen=True):
 
     task: Task
     assignment: Assignment
-    result: Result
+    result: CallResult

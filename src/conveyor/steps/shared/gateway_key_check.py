@@ -37,7 +37,7 @@ from conveyor.errors import (
 from conveyor.ports.bodies import Spool
 from conveyor.ports.clock import Clock
 from conveyor.ports.encryption import KeyRing
-from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
+from conveyor.ports.gateway import Gateway, GatewayRefusal, Page, PageRequest
 
 NOWHERE = "https://key-check.invalid/"  # RFC 2606: a name that never exists
 # The gateway refuses a key at once: one that takes longer to answer has accepted it.
@@ -106,9 +106,9 @@ class GatewayKeyCheck:
         except TimeoutError:
             answer = Page(content=b"")
         match answer:
-            case Refusal(signal=signal) if signal in FAILURES or signal is HealthSignal.NONE:
+            case GatewayRefusal(signal=signal) if signal in FAILURES or signal is HealthSignal.NONE:
                 return  # a gateway that is unavailable says nothing about the key
-            case Refusal(ruling=rule):
+            case GatewayRefusal(rule=rule):
                 if rule.handling is Handling.ACCOUNT and (refused := self.refused_keys.get(digest)):
                     reason = rule.account or refused.reason
                     self.refused_keys.refuse(

@@ -9,7 +9,7 @@ import pytest_asyncio
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.domain.params import canonical
 from conveyor.mock_gateway.server import MockGateway
-from conveyor.ports.gateway import Page, PageRequest, Refusal
+from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 from tests.harness.gateways import KEY, Spools, answering, asked, content, echo, opened
 
 CALL = "00000007-447211db4d2c3d63b14dce68.3"
@@ -119,7 +119,7 @@ class TestTheirs:
 async def named(gateway: ZenrowsGateway, url: str) -> object:
     """The gateway's id of a refused call, in the problem as in the value."""
     refusal = await gateway.fetch(asked(url), Spools())
-    assert isinstance(refusal, Refusal), refusal
+    assert isinstance(refusal, GatewayRefusal), refusal
     told = msgspec.json.decode(refusal.problem, type=dict[str, object])
     assert told.get("gateway_request_id") == refusal.gateway_request_id
     return refusal.gateway_request_id

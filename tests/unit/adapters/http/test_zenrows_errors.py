@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conveyor.adapters.http import direct_wire
-from conveyor.adapters.http.zenrows_errors import BY_CODE, BY_STATUS, is_gateway_problem, ruling
+from conveyor.adapters.http.zenrows_errors import BY_CODE, BY_STATUS, is_gateway_problem, rule_for
 from conveyor.app.engines import CODES
 from conveyor.domain.failure import AccountReason, FailureReason, Handling
 
@@ -14,30 +14,30 @@ from conveyor.domain.failure import AccountReason, FailureReason, Handling
 @pytest.mark.parametrize("code", sorted(BY_CODE))
 @pytest.mark.parametrize("status", [200, 401, 402, 404, 429, 500, 503])
 def test_a_known_code_decides_whatever_the_status(code: str, status: int) -> None:
-    assert ruling(status, code) == BY_CODE[code]
+    assert rule_for(status, code) == BY_CODE[code]
 
 
 @pytest.mark.parametrize("status", sorted(BY_STATUS))
 def test_an_unknown_code_leaves_it_to_the_status(status: int) -> None:
-    assert ruling(status, "NEW0001") == ruling(status, "") == BY_STATUS[status]
+    assert rule_for(status, "NEW0001") == rule_for(status, "") == BY_STATUS[status]
 
 
 @given(status=st.integers(500, 999).filter(lambda status: status not in BY_STATUS))
 def test_the_gateways_own_trouble_is_worth_another_try(status: int) -> None:
-    decision = ruling(status, "")
-    assert (decision.handling, decision.reason) == (Handling.RETRY, FailureReason.GATEWAY_ERROR)
+    rule = rule_for(status, "")
+    assert (rule.handling, rule.reason) == (Handling.RETRY, FailureReason.GATEWAY_ERROR)
 
 
 @given(status=st.integers(100, 499).filter(lambda status: status not in BY_STATUS))
 def test_any_other_refusal_is_final(status: int) -> None:
-    decision = ruling(status, "")
-    assert (decision.handling, decision.reason) == (Handling.FAIL, FailureReason.OTHER)
+    rule = rule_for(status, "")
+    assert (rule.handling, rule.reason) == (Handling.FAIL, FailureReason.OTHER)
 
 
 @given(status=st.integers(100, 999), code=st.sampled_from([*BY_CODE, "", "NEW0001"]))
 def test_only_account_refusals_name_an_account_reason(status: int, code: str) -> None:
-    decision = ruling(status, code)
-    assert (decision.account is not None) == (decision.handling is Handling.ACCOUNT)
+    rule = rule_for(status, code)
+    assert (rule.account is not None) == (rule.handling is Handling.ACCOUNT)
 
 
 @pytest.mark.parametrize("kind", ["about:blank", "https://elsewhere.example/", None, 7])
@@ -46,8 +46,8 @@ def test_refusals_of_extract_are_final_whatever_their_type(
     status: int, code: str, kind: object
 ) -> None:
     assert is_gateway_problem({"code": code, "type": kind, "status": status})
-    decision = ruling(status, code)
-    assert (decision.handling, decision.reason) == (Handling.FAIL, FailureReason.BAD_TARGET)
+    rule = rule_for(status, code)
+    assert (rule.handling, rule.reason) == (Handling.FAIL, FailureReason.BAD_TARGET)
 
 
 @pytest.mark.parametrize(
@@ -66,20 +66,20 @@ def test_refusals_of_extract_are_final_whatever_their_type(
 def test_an_account_that_cannot_scrape_ends_the_run(
     status: int, code: str, reason: AccountReason
 ) -> None:
-    decision = ruling(status, code)
-    assert (decision.handling, decision.account) == (Handling.ACCOUNT, reason)
+    rule = rule_for(status, code)
+    assert (rule.handling, rule.account) == (Handling.ACCOUNT, reason)
 
 
 def test_a_feature_outside_the_plan_fails_its_task_only() -> None:
-    decision = ruling(402, "AUTH010")
-    assert (decision.handling, decision.reason) == (Handling.FAIL, FailureReason.AUTH_FAILED)
+    rule = rule_for(402, "AUTH010")
+    assert (rule.handling, rule.reason) == (Handling.FAIL, FailureReason.AUTH_FAILED)
 
 
 @pytest.mark.parametrize(
     ("status", "code"), [(429, ""), (429, "AUTH006"), (429, "AUTH008"), (403, "BLK0001")]
 )
 def test_being_told_to_slow_down_is_waited_out(status: int, code: str) -> None:
-    assert ruling(status, code).handling is Handling.WAIT
+    assert rule_for(status, code).handling is Handling.WAIT
 
 
 @pytest.mark.parametrize("code", sorted(direct_wire.BY_CODE))
@@ -89,8 +89,8 @@ def test_what_a_site_says_is_never_about_the_key_or_the_account(code: str) -> No
 
 
 def test_every_public_reason_can_end_a_task() -> None:
-    rulings = [*CODES.values(), *BY_STATUS.values(), ruling(418, ""), ruling(500, "")]
-    ending = {one.reason for one in rulings if one.handling in {Handling.RETRY, Handling.FAIL}}
+    rules = [*CODES.values(), *BY_STATUS.values(), rule_for(418, ""), rule_for(500, "")]
+    ending = {one.reason for one in rules if one.handling in {Handling.RETRY, Handling.FAIL}}
     assert ending == set(FailureReason)
 
 

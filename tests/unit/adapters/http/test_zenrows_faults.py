@@ -12,7 +12,7 @@ import pytest_asyncio
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.mock_gateway.server import MockGateway
-from conveyor.ports.gateway import Gateway, Page, PageRequest, Refusal
+from conveyor.ports.gateway import Gateway, GatewayRefusal, Page, PageRequest
 from tests.harness.gateways import (
     KEY,
     MIB,
@@ -77,7 +77,7 @@ class TestRefusals:
     async def test_what_failed_before_can_be_had_on_a_later_try(self, gateway: Gateway) -> None:
         target = "https://flaky.example/?fails=2"
         tries = [await fetched(gateway, target) for _ in range(3)]
-        assert [type(one) for one in tries] == [Refusal, Refusal, Page]
+        assert [type(one) for one in tries] == [GatewayRefusal, GatewayRefusal, Page]
 
     @pytest.mark.parametrize(
         ("said", "wait"),
@@ -92,7 +92,7 @@ class TestRefusals:
         self, gateway: Gateway, said: str, wait: timedelta | None
     ) -> None:
         refusal = await fetched(gateway, f"https://busy.example/?after={said}")
-        assert isinstance(refusal, Refusal)
+        assert isinstance(refusal, GatewayRefusal)
         assert refusal.retry_after == wait
 
     @pytest.mark.parametrize("code", [302, 400, 418, 503])
@@ -250,7 +250,7 @@ class TestMishaps:
     ) -> None:
         refusal = await gateway.fetch(request_, Spools())
         refused(refusal, "request_unsendable", 400)
-        assert isinstance(refusal, Refusal)
+        assert isinstance(refusal, GatewayRefusal)
         assert "s3cret" not in refusal.problem
         assert "ok.example" not in refusal.problem
         assert mock.calls == 0
@@ -287,7 +287,7 @@ class TestMishaps:
     ) -> None:
         spools = Spools(fails_after=MIB)
         answer = await fetched(gateway, "https://big.example/", spools)
-        assert isinstance(answer, Refusal)
+        assert isinstance(answer, GatewayRefusal)
         assert (answer.code, answer.storage_full) == ("storage_full", True)
         assert answer.spend == Spend(credits=1, nanos=100_000)
         assert spools.given[0].discarded
@@ -351,7 +351,7 @@ class TestTheKey:
         head = b"HTTP/1.1 500 Oops\r\nContent-Length: %d\r\n\r\n" % len(body)
         async with answering(head + body) as url, opened(url) as gateway:
             refusal = await fetched(gateway, "https://ok.example/")
-        assert isinstance(refusal, Refusal)
+        assert isinstance(refusal, GatewayRefusal)
         assert "***" in refusal.problem
         assert "s3cret" not in refusal.problem + refusal.code
 
@@ -361,7 +361,7 @@ class TestTheKey:
         async with opened(mock.url, deadline=short, largest_body=MIB) as gateway:
             refusal = await fetched(gateway, f"https://{label}.example/")
             await until(lambda: mock.in_flight == 0)
-        assert isinstance(refusal, Refusal)
+        assert isinstance(refusal, GatewayRefusal)
         assert "s3cret" not in refusal.problem
         assert "apikey" not in refusal.problem
 

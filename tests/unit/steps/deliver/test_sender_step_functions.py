@@ -17,7 +17,7 @@ from conveyor.domain.task import Task
 from conveyor.errors import Unavailable
 from conveyor.ports.step_functions import CallbackResult, RetryLater, Sent, TaskClosed
 from conveyor.steps.deliver.channels import CALLBACK_LEASE, CALLBACKS
-from conveyor.steps.shared.attempt import Result
+from conveyor.steps.shared.attempt import CallResult
 from tests.harness.memory_service import A_PAGE, CALLER, House, a_house, away, survives, until
 
 TOKEN = "a-token-of-mine"
@@ -26,7 +26,7 @@ BEAT = 30
 AWAY = RetryLater("ThrottlingException", 400)
 
 
-def _page(_task: Task) -> Result:
+def _page(_task: Task) -> CallResult:
     return A_PAGE
 
 

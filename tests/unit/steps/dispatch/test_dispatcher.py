@@ -25,7 +25,7 @@ from conveyor.domain.task import (
 )
 from conveyor.errors import StorageFull, Unavailable
 from conveyor.steps.dispatch.active_run import GatewayKeyState
-from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, Fetched, Result
+from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, CallResult, Fetched
 from conveyor.testing.factories import a_run, scraped, settlement
 from tests.harness.dispatchers import Attempt, a_dispatcher, quick, running
 from tests.harness.memory_service import (
@@ -69,7 +69,7 @@ async def test_no_more_of_a_job_are_in_flight_than_it_allows_though_two_dispatch
     one, other, both = ScriptedAttempts(), ScriptedAttempts(), ScriptedAttempts(is_open=False)
 
     def through(gateway: ScriptedAttempts) -> Attempt:
-        async def attempt(task: Task, assignment: Assignment) -> Result:
+        async def attempt(task: Task, assignment: Assignment) -> CallResult:
             await gateway.attempt(task, assignment)
             return await both.attempt(task, assignment)
 
@@ -135,7 +135,7 @@ async def test_places_are_shared_fairly_between_callers_however_many_runs_each_h
 async def test_as_one_task_ends_the_next_begins_without_waiting_for_the_slowest() -> None:
     house, gateway, slow = a_house(), ScriptedAttempts(), asyncio.Event()
 
-    async def attempt(task: Task, assignment: Assignment) -> Result:
+    async def attempt(task: Task, assignment: Assignment) -> CallResult:
         if task.index == 0:
             await slow.wait()
         return await gateway.attempt(task, assignment)
@@ -153,7 +153,7 @@ async def test_a_run_that_was_throttled_cools_down_even_when_somebody_wakes_the_
     house = a_house()
     tried: Counter[RunId] = Counter()
 
-    async def attempt(task: Task, _: Assignment) -> Result:
+    async def attempt(task: Task, _: Assignment) -> CallResult:
         tried[task.run_id] += 1
         return Throttled(AGES) if task.run_id == throttled else A_PAGE
 
@@ -174,7 +174,7 @@ async def test_a_run_goes_on_after_its_cool_down_and_the_wait_is_not_an_attempt(
     house = a_house()
     tried: list[int] = []
 
-    async def attempt(task: Task, _: Assignment) -> Result:
+    async def attempt(task: Task, _: Assignment) -> CallResult:
         tried.append(task.index)
         return Throttled(timedelta(milliseconds=20)) if len(tried) == 1 else A_PAGE
 
@@ -192,7 +192,7 @@ async def test_a_run_goes_on_after_its_cool_down_and_the_wait_is_not_an_attempt(
 async def test_a_run_whose_account_is_blocked_fails_and_its_tasks_are_not_burnt() -> None:
     house, tried = a_house(), list[Task]()
 
-    async def attempt(task: Task, _: Assignment) -> Result:
+    async def attempt(task: Task, _: Assignment) -> CallResult:
         tried.append(task)
         return AccountBlocked(AccountReason.INSUFFICIENT_CREDITS, "no credits left")
 
@@ -230,7 +230,7 @@ async def test_a_run_made_by_another_process_is_found_however_busy_the_dispatche
     house = a_house(limits=Limits())
     busy = True
 
-    async def attempt(task: Task, _: Assignment) -> Result:
+    async def attempt(task: Task, _: Assignment) -> CallResult:
         await asyncio.sleep(0)
         return Interrupted() if task.run_id == endless and busy else A_PAGE
 
@@ -489,7 +489,7 @@ async def test_a_bug_that_one_page_brings_out_ends_that_page_and_no_other() -> N
     house = a_house()
     _, run_id = await house.submit(3, retries=0)
 
-    async def attempt(task: Task, assignment: Assignment) -> Result:
+    async def attempt(task: Task, assignment: Assignment) -> CallResult:
         if task.index == 1:
             raise ZeroDivisionError
         return A_PAGE
@@ -527,7 +527,7 @@ async def test_a_key_that_is_refused_is_driven_less_hard_and_comes_to_its_end(
     keys: dict[str, GatewayKeyState] = {}
     _, run_id = await house.submit(9)
 
-    async def attempt(task: Task, assignment: Assignment) -> Result:
+    async def attempt(task: Task, assignment: Assignment) -> CallResult:
         nonlocal most, under_way
         under_way += 1
         keys.update(dispatcher.discovery.key_states)  # after its last run a key is soon dropped
@@ -644,7 +644,7 @@ async def test_a_key_that_was_throttled_is_left_alone_by_all_its_runs() -> None:
     _, first = await house.submit(1)
     _, second = await house.submit(1)
 
-    async def attempt(task: Task, _: Assignment) -> Result:
+    async def attempt(task: Task, _: Assignment) -> CallResult:
         tried.append(task.run_id)
         return Throttled(AGES)
 
@@ -660,7 +660,7 @@ async def test_a_key_that_is_left_alone_keeps_no_permits_from_others() -> None:
     house, gate = a_house(), asyncio.Event()
     refused: list[Task] = []
 
-    async def attempt(task: Task, _: Assignment) -> Result:
+    async def attempt(task: Task, _: Assignment) -> CallResult:
         if task.index >= 2:
             await gate.wait()
             return Throttled(AGES)
@@ -683,7 +683,7 @@ async def test_an_account_that_is_refused_fails_all_runs_of_its_key_together() -
     house, tried = a_house(), list[RunId]()
     runs = [(await house.submit(5))[1] for _ in range(3)]
 
-    async def attempt(task: Task, _: Assignment) -> Result:
+    async def attempt(task: Task, _: Assignment) -> CallResult:
         tried.append(task.run_id)
         return AccountBlocked(AccountReason.INSUFFICIENT_CREDITS, "no credits left")
 
@@ -707,7 +707,7 @@ async def test_a_late_refusal_of_an_account_that_has_paid_since_fails_no_run(
     tried: Counter[RunId] = Counter()
     _, old = await house.submit(1)
 
-    async def attempt(task: Task, _: Assignment) -> Result:
+    async def attempt(task: Task, _: Assignment) -> CallResult:
         tried[task.run_id] += 1
         if task.run_id == old and tried[old] == 1:
             await paid.wait()  # begun before the payment, answered after it
@@ -748,7 +748,7 @@ async def test_a_refusal_of_an_account_counts_though_an_older_call_is_served_bef
     gates = {first: asyncio.Event(), second: asyncio.Event()}
     started = list[RunId]()
 
-    async def attempt(task: Task, _: Assignment) -> Result:
+    async def attempt(task: Task, _: Assignment) -> CallResult:
         started.append(task.run_id)
         await gates[task.run_id].wait()
         if task.run_id == started[0]:
@@ -783,7 +783,7 @@ async def test_a_limit_that_the_gateway_tells_is_kept() -> None:
     _, run_id = await house.submit(40)
     await house.handle_messages()
 
-    async def attempt(task: Task, _: Assignment) -> Result:
+    async def attempt(task: Task, _: Assignment) -> CallResult:
         nonlocal most, under_way
         under_way += 1
         await asyncio.sleep(0)

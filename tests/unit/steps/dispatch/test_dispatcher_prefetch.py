@@ -22,7 +22,7 @@ from conveyor.ports.work import Held
 from conveyor.steps.dispatch.active_run import ActiveRun
 from conveyor.steps.dispatch.config import DispatchConfig
 from conveyor.steps.dispatch.dispatcher import Dispatcher
-from conveyor.steps.shared.attempt import Assignment, FinishedAttempt, Result
+from conveyor.steps.shared.attempt import Assignment, CallResult, FinishedAttempt
 from conveyor.testing.factories import a_task
 from tests.harness.dispatchers import a_dispatcher, quick, running
 from tests.harness.memory_service import (
@@ -186,7 +186,7 @@ async def test_a_claim_lost_as_its_page_begins_leaves_nothing_behind() -> None:
 async def test_a_short_run_is_not_kept_waiting_by_a_long_one_of_its_caller() -> None:
     house, dice, started = a_house(limits=Limits()), Random(3), list[RunId]()
 
-    async def attempt(task: Task, _: Assignment) -> Result:
+    async def attempt(task: Task, _: Assignment) -> CallResult:
         started.append(task.run_id)
         await asyncio.sleep(0.1 + 0.2 * dice.random())
         return replace(A_PAGE, limit=1000)
@@ -210,7 +210,7 @@ async def test_one_place_in_five_is_kept_from_a_caller_whatever_it_has_claimed_a
 ) -> None:
     house, held = a_house(limits=Limits()), list[int]()
 
-    async def attempt(_: Task, __: Assignment) -> Result:
+    async def attempt(_: Task, __: Assignment) -> CallResult:
         served = dispatcher.runs.values()
         held.append(sum(run.unsettled - len(run.prefetch.tasks) for run in served))
         await asyncio.sleep(MOMENT.total_seconds())
@@ -229,7 +229,7 @@ async def test_one_place_in_five_is_kept_from_a_caller_whatever_it_has_claimed_a
 async def test_dispatchers_that_pause_and_cross_each_other_lose_nothing(seed: int) -> None:
     dice, house, under_way = Random(seed), a_house(limits=Limits()), Counter[RunId]()
 
-    async def attempt(task: Task, _: Assignment) -> Result:
+    async def attempt(task: Task, _: Assignment) -> CallResult:
         under_way[task.run_id] += 1
         assert under_way[task.run_id] <= 7
         try:
@@ -323,7 +323,7 @@ class Silent:
 async def test_runs_of_one_key_take_turns_though_one_has_claimed_ahead() -> None:
     house, gateway = a_house(limits=Limits()), ScriptedAttempts(lasting=MOMENT)
 
-    async def attempt(task: Task, assignment: Assignment) -> Result:
+    async def attempt(task: Task, assignment: Assignment) -> CallResult:
         await gateway.attempt(task, assignment)
         return replace(A_PAGE, limit=2)
 

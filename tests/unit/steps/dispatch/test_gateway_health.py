@@ -8,7 +8,7 @@ import pytest
 
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.failure import FailureReason
-from conveyor.domain.task import Interrupted, Refused
+from conveyor.domain.task import AttemptFailed, Interrupted
 from conveyor.steps.dispatch.active_run import ActiveRun, InFlight
 from conveyor.steps.dispatch.gateway_health import RETRY_WAIT, GatewayHealth, never_answers
 from conveyor.testing.clock import FakeClock
@@ -25,7 +25,7 @@ def test_a_task_goes_back_for_as_long_as_the_gateway_asks(
     clock = FakeClock()
     health = GatewayHealth(clock=clock, check=never_answers, on_open=lambda: None)
     entry = InFlight(a_task(), Mock(spec=ActiveRun), Mock(spec=asyncio.TaskGroup))
-    refused = Refused(
+    refused = AttemptFailed(
         "{}", FailureReason.OTHER, retryable=True, wait=asked, signal=HealthSignal.UNREACHABLE
     )
 

@@ -24,14 +24,14 @@ from conveyor.domain.file_input import FILE_INPUT_LIFE, FileInput, upload_key, u
 from conveyor.domain.ids import InputId, JobId, RunId
 from conveyor.domain.job import JobStatus
 from conveyor.domain.run import Run
-from conveyor.domain.task import Refused, Task
+from conveyor.domain.task import AttemptFailed, Task
 from conveyor.errors import Unavailable
 from conveyor.ports.blobs import as_stream
 from conveyor.ports.bodies import Body
 from conveyor.steps.doctor import audit as audit_step
 from conveyor.steps.doctor.audit import Audit
 from conveyor.steps.doctor.doctor import LEAST_ROOM, Doctor
-from conveyor.steps.shared.attempt import FinishedAttempt, Result
+from conveyor.steps.shared.attempt import CallResult, FinishedAttempt
 from conveyor.steps.sweep import sweeper as sweep_step
 from conveyor.steps.sweep.checks import YOUNG
 from conveyor.testing.factories import a_file_input, an_export
@@ -543,18 +543,18 @@ async def test_progress_is_told_page_by_page(monkeypatch: pytest.MonkeyPatch) ->
     assert {(one.run_id, one.total) for one in told} == {(run_id, 5)}
 
 
-def _page(_task: Task) -> Result:
+def _page(_task: Task) -> CallResult:
     return A_PAGE
 
 
-def _one_fails(task: Task) -> Result:
+def _one_fails(task: Task) -> CallResult:
     if task.index % 3 == 1:
-        return Refused("{}", FailureReason.TIMEOUT, retryable=task.attempts == 0)
+        return AttemptFailed("{}", FailureReason.TIMEOUT, retryable=task.attempts == 0)
     return A_PAGE
 
 
 async def _drained(
-    count: int = 3, result: Callable[[Task], Result] = _page
+    count: int = 3, result: Callable[[Task], CallResult] = _page
 ) -> tuple[House, JobId, RunId]:
     house = a_house()
     job_id, run_id = await house.submit(count)

@@ -22,7 +22,7 @@ from conveyor.errors import (
     SubscriptionInactive,
 )
 from conveyor.ports.bodies import Spool
-from conveyor.ports.gateway import Page, PageRequest, Refusal
+from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 from conveyor.steps.shared.gateway_key_check import NOWHERE, PATIENCE, GatewayKeyCheck
 from conveyor.testing.clock import NOON, FakeClock
 from conveyor.testing.factories import gateway_refusal
@@ -39,10 +39,12 @@ DIGEST = gateway_key_digest(KEY)
 class Asked:
     """A gateway that answers as it is told, and counts how often it is asked."""
 
-    def __init__(self, answer: Page | Refusal) -> None:
+    def __init__(self, answer: Page | GatewayRefusal) -> None:
         self.answer, self.requests = answer, list[PageRequest]()
 
-    async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+    async def fetch(
+        self, request: PageRequest, spool: Callable[[], Spool]
+    ) -> Page | GatewayRefusal:
         self.requests.append(request)
         with pytest.raises(StorageFull):
             spool()
@@ -54,7 +56,9 @@ class Asked:
 
 
 class Hanging(Asked):
-    async def fetch(self, request: PageRequest, spool: Callable[[], Spool]) -> Page | Refusal:
+    async def fetch(
+        self, request: PageRequest, spool: Callable[[], Spool]
+    ) -> Page | GatewayRefusal:
         await asyncio.sleep(60)
         return self.answer
 
@@ -128,7 +132,7 @@ def test_a_key_that_is_still_refused_costs_one_free_call_in_a_while() -> None:
 
 
 @pytest.mark.parametrize("answer", [NO_HOST, Page(content=b"")])
-def test_whoever_has_paid_is_served_by_the_next_call(answer: Page | Refusal) -> None:
+def test_whoever_has_paid_is_served_by_the_next_call(answer: Page | GatewayRefusal) -> None:
     async def main() -> None:
         reopened: list[str] = []
         one = gateway_key_check(Asked(answer), reopened)

@@ -25,11 +25,11 @@ from conveyor.domain.file_input import (
 from conveyor.domain.ids import ExportId, InputId, JobId, RunId
 from conveyor.domain.outbox import Delivery, EventStatus, OutboxEvent, redelivered
 from conveyor.domain.run import RunStatus
-from conveyor.domain.task import Refused, Task, TaskStatus
+from conveyor.domain.task import AttemptFailed, Task, TaskStatus
 from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.errors import ResultExpired, Unavailable
 from conveyor.ports.blobs import as_stream
-from conveyor.steps.shared.attempt import Result
+from conveyor.steps.shared.attempt import CallResult
 from conveyor.steps.sweep import orphans as orphans_step
 from conveyor.steps.sweep.checks import YOUNG
 from conveyor.testing.factories import an_event
@@ -37,7 +37,7 @@ from tests.harness.memory_service import A_PAGE, BODY_LIFE, CALLER, House, a_hou
 
 A_MOMENT = timedelta(milliseconds=1)
 A_MINUTE = timedelta(minutes=1)
-A_REFUSAL = Refused("{}", FailureReason.BLOCKED, retryable=False)
+A_REFUSAL = AttemptFailed("{}", FailureReason.BLOCKED, retryable=False)
 
 
 # Bodies.
@@ -410,5 +410,5 @@ async def _full_file_input(house: House) -> FileInput:
     return found
 
 
-def _page(_task: Task) -> Result:
+def _page(_task: Task) -> CallResult:
     return A_PAGE

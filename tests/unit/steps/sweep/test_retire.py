@@ -6,8 +6,8 @@ import pytest
 
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId
-from conveyor.domain.task import Refused, Task
-from conveyor.steps.shared.attempt import Result
+from conveyor.domain.task import AttemptFailed, Task
+from conveyor.steps.shared.attempt import CallResult
 from conveyor.steps.sweep import retire
 from tests.harness.memory_service import (
     A_PAGE,
@@ -39,9 +39,9 @@ async def fire(house: House, job_id: JobId) -> RunId:
     return run_id
 
 
-def _one_page_and_a_refusal(task: Task) -> Result:
+def _one_page_and_a_refusal(task: Task) -> CallResult:
     if task.index:
-        return Refused("{}", FailureReason.BLOCKED, retryable=False)
+        return AttemptFailed("{}", FailureReason.BLOCKED, retryable=False)
     return A_PAGE
 
 

@@ -16,7 +16,7 @@ from conveyor.errors import Unavailable
 from conveyor.ports.blobs import as_stream
 from conveyor.ports.bodies import Body
 from conveyor.ports.work import Held
-from conveyor.steps.shared.attempt import Fetched, Result
+from conveyor.steps.shared.attempt import CallResult, Fetched
 from conveyor.steps.sweep import sweeper as sweep_step
 from conveyor.steps.sweep.checks import YOUNG
 from conveyor.testing.factories import a_stored_body, settlement
@@ -451,7 +451,7 @@ async def test_in_a_run_without_faults_the_sweeper_does_nothing(
     assert await house.batches() == []
 
 
-def _page(_task: Task) -> Result:
+def _page(_task: Task) -> CallResult:
     return Fetched(content=b"page", format="html")
 
 

@@ -15,7 +15,7 @@ from conveyor.domain.run import RunStatus
 from conveyor.domain.task import Task
 from conveyor.errors import IllegalMove, Stale, Unavailable
 from conveyor.ports.bodies import Body, BodyName
-from conveyor.steps.shared.attempt import Result
+from conveyor.steps.shared.attempt import CallResult
 from conveyor.steps.sweep import checks as check_step
 from conveyor.steps.sweep import orphans as orphans_step
 from conveyor.steps.sweep import sweeper as sweep_step
@@ -350,5 +350,5 @@ async def _die_before_commit(house: House) -> RunId:
     return new
 
 
-def _page(_task: Task) -> Result:
+def _page(_task: Task) -> CallResult:
     return A_PAGE
