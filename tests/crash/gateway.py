@@ -20,7 +20,7 @@ class ScriptedGateway:
     def __init__(self, tried: Callable[[str], tuple[int, int]]) -> None:
         self._tried = tried
 
-    async def check(self) -> bool:
+    async def check_health(self) -> bool:
         return True
 
     async def fetch(

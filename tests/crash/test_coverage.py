@@ -83,7 +83,7 @@ NOT_CALLED: dict[str, str] = {
     "control_queue.redrive": OF_OPERATORS,
     "coordination.held": ONLY_READ,
     "coordination.take": "a token that is lost with its process comes back by itself",
-    "gateway.check": ONLY_READ,
+    "gateway.check_health": ONLY_READ,
     "tasks.get": ONLY_READ,
     "tasks.histories": ONLY_READ,
     "tasks.history": ONLY_READ,

@@ -14,7 +14,7 @@ class ScriptedByHost:
 
     attempts: Callable[[str], int]  # that are noted of an event
 
-    async def check(self, url: str) -> None:
+    async def check_url(self, url: str) -> None:
         WebhookRules().target(url)
 
     def origin(self, url: str) -> str:

@@ -166,7 +166,7 @@ class Promising:
 class Prompt:
     """A gateway that answers at once."""
 
-    async def check(self) -> bool:
+    async def check_health(self) -> bool:
         return True
 
     async def fetch(

@@ -120,7 +120,7 @@ class TestZenrows:
 
     async def test_a_check_of_a_gateway_that_works(self) -> None:
         async with MockGateway() as mock, opened(mock.url) as gateway:
-            assert await gateway.check()
+            assert await gateway.check_health()
 
     @pytest.mark.parametrize(
         "play",
@@ -128,19 +128,19 @@ class TestZenrows:
     )
     async def test_a_check_of_a_gateway_that_does_not(self, play: Play) -> None:
         async with playing(play) as stage, opened(stage.url) as gateway:
-            assert not await gateway.check()
+            assert not await gateway.check_health()
 
     async def test_a_check_of_a_gateway_that_is_closed(self) -> None:
         async with opened(f"http://127.0.0.1:{free_port()}/v1/") as gateway:
-            assert not await gateway.check()
+            assert not await gateway.check_health()
 
     async def test_a_check_of_a_gateway_that_was_closed_and_is_back(self) -> None:
         async with MockGateway() as mock:
             port = int(mock.url.rsplit(":", 1)[1].split("/")[0])
         async with opened(f"http://127.0.0.1:{port}/v1/") as gateway:
-            assert not await gateway.check()
+            assert not await gateway.check_health()
             async with MockGateway(port=port):
-                assert await gateway.check()
+                assert await gateway.check_health()
 
 
 class TestDirect:
@@ -200,13 +200,13 @@ class TestDirect:
 
     async def test_a_check_needs_a_site_that_answered_before(self) -> None:
         async with site() as here, visiting(here) as gateway:
-            assert not await gateway.check()
+            assert not await gateway.check_health()
             assert isinstance(await fetched(gateway, here.url()), Page)
-            assert await gateway.check()
+            assert await gateway.check_health()
 
     async def test_a_check_when_that_site_is_closed(self) -> None:
         async with _gateway_whose_site_is_gone() as (gateway, _):
-            assert not await gateway.check()
+            assert not await gateway.check_health()
 
     async def test_a_check_when_that_site_resets_what_it_accepts(self) -> None:
         """A connection is all that is asked for: it shows that the network here works."""
@@ -217,7 +217,7 @@ class TestDirect:
 
         async with playing(play) as stage, opened_directly(stage.url) as gateway:
             assert isinstance(await gateways.fetched(gateway, stage.url), Page)
-            assert await gateway.check()
+            assert await gateway.check_health()
 
     async def test_a_check_when_one_of_several_sites_is_left(self) -> None:
         async with _gateway_whose_site_is_gone() as (gateway, port), site() as other:
@@ -225,7 +225,7 @@ class TestDirect:
             assert isinstance(await fetched(gateway, other.url()), Page)
             answer = await fetched(gateway, f"http://a.example:{port}/")
             assert answer.signal is HealthSignal.UNCONNECTED
-            assert await gateway.check()
+            assert await gateway.check_health()
 
 
 @contextlib.asynccontextmanager

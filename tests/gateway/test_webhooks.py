@@ -291,7 +291,7 @@ async def test_http_is_spoken_where_it_is_allowed() -> None:
         rules = WebhookRules(ports=(port,), allow_http=True)
         async with HttpWebhooks(rules, timeout=LONG, reach=THIS_MACHINE, resolve=Names()) as sender:
             url = f"http://{HOST}:{port}/"
-            await sender.check(url)
+            await sender.check_url(url)
             assert await sender.post(url, HEADERS, BODY) == DeliveryResult(status_code=200)
 
 
@@ -311,7 +311,7 @@ class TestWhereTheyGo:
         safety = authority.server(HERE, "localhost")
         async with receiving(answering(TAKEN), safety, reach=Reach(), resolve=names) as receiver:
             with pytest.raises(CallbackUrlUnresolvable) as refused:
-                await receiver.webhooks.check(f"https://{host}:{receiver.port}/")
+                await receiver.webhooks.check_url(f"https://{host}:{receiver.port}/")
             _tells_no_address(refused.value.detail)
             reply = await receiver.post(host=host)
             assert receiver.stage.opened == 0
@@ -323,7 +323,7 @@ class TestWhereTheyGo:
         safety = authority.server(HOST)
         async with receiving(answering(TAKEN), safety, reach=Reach(), resolve=names) as receiver:
             with pytest.raises(CallbackUrlUnresolvable):
-                await receiver.webhooks.check(f"https://{HOST}:{receiver.port}/")
+                await receiver.webhooks.check_url(f"https://{HOST}:{receiver.port}/")
             assert (await receiver.post()).error
             assert receiver.stage.opened == 0
 
@@ -333,7 +333,7 @@ class TestWhereTheyGo:
         names = Names(hooks_example=[["93.184.216.34"], [HERE]])
         safety = authority.server(HOST)
         async with receiving(answering(TAKEN), safety, reach=Reach(), resolve=names) as receiver:
-            await receiver.webhooks.check(f"https://{HOST}:{receiver.port}/")
+            await receiver.webhooks.check_url(f"https://{HOST}:{receiver.port}/")
             reply = await receiver.post()
             assert receiver.stage.opened == 0
         assert names.asked == [HOST, HOST]
@@ -348,14 +348,14 @@ class TestWhereTheyGo:
 
     async def test_a_network_can_be_opened(self, authority: Authority) -> None:
         async with receiving(answering(TAKEN), authority.server(HERE)) as receiver:
-            await receiver.webhooks.check(f"https://{HERE}:{receiver.port}/")
+            await receiver.webhooks.check_url(f"https://{HERE}:{receiver.port}/")
             assert await receiver.post(host=HERE) == DeliveryResult(status_code=200)
 
     async def test_a_name_without_an_address_is_refused(self, authority: Authority) -> None:
         names = Names(hooks_example=[[]])
         async with receiving(answering(TAKEN), authority.server(HOST), resolve=names) as receiver:
             with pytest.raises(CallbackUrlUnresolvable):
-                await receiver.webhooks.check(f"https://{HOST}:{receiver.port}/")
+                await receiver.webhooks.check_url(f"https://{HOST}:{receiver.port}/")
             reply = await receiver.post()
         assert reply.error == "transport_error:its host has no address"
 
@@ -371,7 +371,7 @@ class TestWhereTheyGo:
         safety = authority.server(HOST)
         async with receiving(answering(TAKEN), safety, resolve=never, timeout=SHORT) as receiver:
             with pytest.raises(CallbackUrlUnresolvable, match="within a second"):
-                await receiver.webhooks.check(f"https://{HOST}:{receiver.port}/")
+                await receiver.webhooks.check_url(f"https://{HOST}:{receiver.port}/")
             assert await receiver.post() == DeliveryResult(error="timeout")
 
     async def test_a_name_is_not_refused_because_others_take_long_to_find(
@@ -389,17 +389,17 @@ class TestWhereTheyGo:
         monkeypatch.setattr(resolver, "_resolved", slowly)
         async with HttpWebhooks(WebhookRules(), timeout=SHORT) as sender:
             with pytest.raises(CallbackUrlUnresolvable):
-                await sender.check("https://slow0.example/")
+                await sender.check_url("https://slow0.example/")
             monkeypatch.setattr(webhooks, "RESOLVING", 10.0)
-            await sender.check("https://early.example/")
+            await sender.check_url("https://early.example/")
             monkeypatch.setattr(webhooks, "RESOLVING", 0.05)
             with pytest.raises(Overloaded):
-                await sender.check("https://slow1.example/")
+                await sender.check_url("https://slow1.example/")
             with pytest.raises(Overloaded):
-                await sender.check(f"https://{HOST}/")
+                await sender.check_url(f"https://{HOST}/")
             found.set()
             monkeypatch.setattr(webhooks, "RESOLVING", 10.0)
-            await sender.check(f"https://{HOST}/")
+            await sender.check_url(f"https://{HOST}/")
 
     async def test_a_url_that_is_not_allowed_any_more_is_not_told(
         self, authority: Authority
@@ -409,9 +409,9 @@ class TestWhereTheyGo:
                 reply = await receiver.webhooks.post(url, HEADERS, BODY)
                 assert reply == DeliveryResult(error="transport_error:the URL is not allowed")
             with pytest.raises(CallbackUrlMustBeHttps):
-                await receiver.webhooks.check(f"http://{HOST}:{receiver.port}/")
+                await receiver.webhooks.check_url(f"http://{HOST}:{receiver.port}/")
             with pytest.raises(InvalidArgument):
-                await receiver.webhooks.check(f"https://{HOST}/")
+                await receiver.webhooks.check_url(f"https://{HOST}/")
 
 
 async def _until_over(receiver: Receiver) -> None:

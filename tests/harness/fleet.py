@@ -198,7 +198,7 @@ class Fleet:
             bodies=MemoryBodies(),
             clock=self.clock,
             ids=complete.ids,
-            check_completion=complete.check,
+            check_completion=complete.check_completion,
             wake_sender=complete.wake_sender,
             wake=lambda run_id: dispatcher.wake(run_id),  # noqa: PLW0108 - there is none yet
         )

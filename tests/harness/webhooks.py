@@ -42,7 +42,7 @@ class ScriptedWebhooks:
     most_under_way: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     refuse: Callable[[str], None] = lambda _: None  # a URL that is handed in
 
-    async def check(self, url: str) -> None:
+    async def check_url(self, url: str) -> None:
         self.rules.target(url)
         self.refuse(url)
 

@@ -83,7 +83,7 @@ class Weather:
             return refusal(self.signal)
         return Page(content=request.url.encode(), spend=PRICE)
 
-    async def check(self) -> bool:
+    async def check_health(self) -> bool:
         await asyncio.sleep(0.01)
         return self.signal is None
 
@@ -123,7 +123,7 @@ class Service:
             bodies=bodies,
             clock=self.clock,
             ids=complete.ids,
-            check_completion=complete.check,
+            check_completion=complete.check_completion,
             wake_sender=complete.wake_sender,
             wake=lambda run_id: self.dispatcher.wake(run_id),  # noqa: PLW0108 - there is none yet
         )
@@ -136,7 +136,7 @@ class Service:
             attempt=Scrape(gateway=self.weather, bodies=bodies).attempt,
             settle=settle.settle,
             settle_final=settle.settle_final,
-            check=self.weather.check,
+            check_gateway=self.weather.check_health,
         )
         self.weather.breaker = self.dispatcher.health.breaker
 
@@ -415,7 +415,7 @@ def test_a_check_that_raises_is_no_answer_and_ends_nothing() -> None:
 
         run_id = await service.submit(1, pages(2_000), retries=0)
         await asyncio.sleep(5)
-        service.dispatcher.health.check = raises
+        service.dispatcher.health.check_gateway = raises
         service.weather.signal = HealthSignal.BROKEN
         with logged() as logs:
             await asyncio.sleep(60)

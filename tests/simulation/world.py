@@ -176,7 +176,7 @@ class ToldGateway:
         self.served: dict[str, set[bytes]] = defaultdict(set)
         self._pages = 0
 
-    async def check(self) -> bool:
+    async def check_health(self) -> bool:
         return True
 
     async def fetch(

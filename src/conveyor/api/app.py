@@ -215,7 +215,7 @@ class Admission:
     rates: Rates
     connections: Connections
 
-    async def check(self, request: Request) -> None:
+    async def check_request(self, request: Request) -> None:
         await admit(request, self.callers)
         self.connections.count(request)
         await self.rates.count(request)
@@ -245,7 +245,7 @@ def _linked_routes(files: FileHandlers) -> list[Route]:
 
 def _by_method(calls: Mapping[str, Endpoint], admission: Admission) -> Endpoint:
     async def serve(request: Request) -> Response:
-        await admission.check(request)
+        await admission.check_request(request)
         return await calls["GET" if request.method == "HEAD" else request.method](request)
 
     return serve

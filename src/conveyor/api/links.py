@@ -35,14 +35,14 @@ class Links:
     def check_result(
         self, job_id: JobId, run_id: RunId, task_id: TaskId, query: QueryParams
     ) -> None:
-        self._check(_result(job_id, run_id, task_id), query, "list the results again")
+        self._check_link(_result(job_id, run_id, task_id), query, "list the results again")
 
     def to_export(self, base: str, export: Export) -> str:
         expires_at = min(self._in(min(self._life, DOWNLOAD_LIFE)), export.expires_at)
         return self._link(base, _export(export.id), expires_at)
 
     def check_export(self, export_id: ExportId, query: QueryParams) -> None:
-        self._check(_export(export_id), query, "ask for the export again")
+        self._check_link(_export(export_id), query, "ask for the export again")
 
     def to_file_input(self, base: str, file_input: FileInput) -> tuple[str, datetime]:
         """Return the link to upload a list to, and its expiry. It is bound to a content type."""
@@ -57,7 +57,7 @@ class Links:
             f", or not for `Content-Type: {content_type}`: "
             "send it unaltered, with the `upload.headers` that came with it"
         )
-        self._check(
+        self._check_link(
             _path_of(file_input_id),
             query,
             "ask for a new file input",
@@ -73,7 +73,7 @@ class Links:
         signature = self._sign(path, expires, bound)
         return f"{base}{path}?" + urlencode({"expires": expires, "signature": signature})
 
-    def _check(
+    def _check_link(
         self, path: str, query: QueryParams, remedy: str, *, bound: str = "", wrong: str = ""
     ) -> None:
         expires = query.get("expires", "")

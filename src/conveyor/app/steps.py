@@ -55,7 +55,7 @@ from conveyor.steps.settle import Settle
 from conveyor.steps.shared.gateway_key_check import GatewayKeyCheck
 from conveyor.steps.shared.idempotency import Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
-from conveyor.steps.shared.quotas import Check, Quotas
+from conveyor.steps.shared.quotas import CheckQuota, Quotas
 from conveyor.steps.shared.webhook_sender import WebhookSender
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
 from conveyor.steps.submit import SubmitJob
@@ -128,7 +128,7 @@ class _TaskCall(_Rows):
     control_queue: ControlQueue
     idempotency: Idempotency
     limits: Limits
-    quota: Check
+    check_quota: CheckQuota
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,10 @@ def build_steps(
     return Steps(
         authenticate=authenticate,
         file_inputs=FileInputs(
-            **rows, blobs=engines.blobs, most_bytes=settings.list_bytes, quota=shared.quotas.check
+            **rows,
+            blobs=engines.blobs,
+            most_bytes=settings.list_bytes,
+            check_quota=shared.quotas.check_quota,
         ),
         submit=submit,
         add_tasks=add_tasks,
@@ -214,7 +217,7 @@ def _shared(
         ingest=Ingest(
             **_task_rows(engines),
             **wakes,
-            check_completion=complete.check,
+            check_completion=complete.check_completion,
             blobs=engines.blobs,
             limits=settings.limits,
             sizes=sizes,
@@ -239,7 +242,7 @@ def _job_calls(
 ) -> tuple[SubmitJob, AddTasks, RerunJob, Lifecycle]:
     async def check_webhook(caller: CallerId, asked: NewWebhook) -> Webhook:
         """Return the webhook of a submission, if it can be delivered to."""
-        return await webhooks.check(caller, asked.url, signature=bool(asked.signature))
+        return await webhooks.check_webhook(caller, asked.url, signature=bool(asked.signature))
 
     engines, dispatcher, sizes = shared.engines, shared.dispatcher, shared.ingest.sizes
     rows, work, encryption = _rows(engines), engines.work, engines.encryption
@@ -251,7 +254,7 @@ def _job_calls(
         "control_queue": engines.control_queue,
         "idempotency": Idempotency(**_base(engines)),
         "limits": shared.settings.limits,
-        "quota": shared.quotas.check,
+        "check_quota": shared.quotas.check_quota,
     }
     submit = SubmitJob(
         **call,
@@ -337,7 +340,7 @@ def _dispatch(
     settle = Settle(
         **_task_rows(engines),
         bodies=engines.bodies,
-        check_completion=complete.check,
+        check_completion=complete.check_completion,
         wake_sender=complete.wake_sender,
         # The dispatcher calls `settle`, and `settle` wakes the dispatcher, which is built below.
         wake=lambda run_id: dispatcher.wake(run_id),  # noqa: PLW0108 - not built yet
@@ -351,7 +354,7 @@ def _dispatch(
         attempt=Scrape(gateway=engines.gateway, bodies=engines.bodies).attempt,
         settle=settle.settle,
         settle_final=settle.settle_final,
-        check=engines.gateway.check,
+        check_gateway=engines.gateway.check_health,
         policy=RetryPolicy(
             first_delay=settings.retry_first_delay, longest_delay=settings.retry_longest_delay
         ),
@@ -403,7 +406,7 @@ def _queued_steps(shared: _Shared) -> tuple[Purge, ExportRuns]:
         blobs=blobs,
         control_queue=engines.control_queue,
         make=zip_export.write,
-        quota=shared.quotas.check,
+        check_quota=shared.quotas.check_quota,
     )
     return Purge(**base, tasks=tasks, work=engines.work, bodies=bodies, blobs=blobs), export
 
@@ -430,7 +433,7 @@ def build_sweep(
         control_queue=stores.control_queue,
         blobs=blobs,
         is_due=complete.is_due,
-        check=complete.check,
+        check_completion=complete.check_completion,
     )
     orphans = Orphans(**base, tasks=tasks, bodies=bodies, blobs=blobs, body_life=settings.body_life)
     retire = RetireRuns(**base, run_life=settings.scheduled_run_life, delete_run=delete_run)

@@ -68,7 +68,7 @@ def create(
         expires_at=_moment(expires) if expires else None,
         gateway_key=_gateway_key(gateway_key_from_env, ask=gateway_key),
     )
-    _check(wanted)
+    _check_new_key(wanted)
     created = admin.create_key(wanted)
     if as_json:
         output.json_line(msgspec.json.encode(created))
@@ -176,11 +176,11 @@ def rotate_encryption_key(
         raise typer.Exit(LEFT_UNDONE)
 
 
-def _check(wanted: "NewKey") -> None:
-    from conveyor.domain.api_key import check  # noqa: PLC0415
+def _check_new_key(wanted: "NewKey") -> None:
+    from conveyor.domain.api_key import check_new_key  # noqa: PLC0415
 
     try:
-        check(wanted, datetime.now(UTC))
+        check_new_key(wanted, datetime.now(UTC))
     except InvalidArgument as error:
         raise RefusedToStart(error.detail) from None
 

@@ -193,7 +193,7 @@ class Transport:
         async def once() -> bytes:
             async with self.response("GET", path) as response:
                 content = await response.read()
-                _check(response, hashlib.sha256(content))
+                _check_digest(response, hashlib.sha256(content))
                 return content
 
         return await self.with_retries(once)
@@ -222,7 +222,7 @@ class Transport:
                     async for chunk in response.chunks():
                         await self.network.blocking(into.write, chunk)
                         digest.update(chunk)
-                    _check(response, digest)
+                    _check_digest(response, digest)
                 return into.tell()
 
         try:
@@ -383,7 +383,7 @@ async def _check_status(response: Response) -> None:
         raise refusal(response.status, await response.read(), response.headers)
 
 
-def _check(response: Response, digest: "hashlib._Hash") -> None:
+def _check_digest(response: Response, digest: "hashlib._Hash") -> None:
     """By the checksum, if there is one. The network itself detects a body that is too short."""
     promised = CHECKSUM.fullmatch(response.headers.get("ETag", ""))
     if promised and promised[1] != digest.hexdigest():

@@ -93,7 +93,7 @@ def revoke(key: ApiKey, now: datetime) -> ApiKey:
     )
 
 
-def check(new: NewKey, now: datetime) -> None:
+def check_new_key(new: NewKey, now: datetime) -> None:
     if new.caller is not None and not CALLER.fullmatch(new.caller):
         raise field_error(
             "caller",

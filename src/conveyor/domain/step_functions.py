@@ -76,7 +76,7 @@ class CallbackFailure(msgspec.Struct, frozen=True):
     cause: str
 
 
-def check(given: TaskToken, kind: JobType | None) -> None:
+def check_task_token(given: TaskToken, kind: JobType | None) -> None:
     """Refuse a malformed token or interval, and scheduled jobs. Raises `InvalidArgument`."""
     if kind is JobType.SCHEDULED:
         raise field_error(

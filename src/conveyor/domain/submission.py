@@ -411,7 +411,7 @@ def _check_fields(body: Submission) -> None:
         except Unfit as unfit:
             raise field_error("metadata", f"{unfit.reason}: {unfit.value}") from None
     if body.step_functions is not None:
-        step_functions.check(body.step_functions, body.type)
+        step_functions.check_task_token(body.step_functions, body.type)
 
 
 def _check_extensions(body: Submission) -> None:

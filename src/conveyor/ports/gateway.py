@@ -74,7 +74,7 @@ class Gateway(Protocol):
         """
         ...
 
-    async def check(self) -> bool:
+    async def check_health(self) -> bool:
         """Whether the gateway responds within seconds to a request without a key and a target.
 
         It costs nothing, and never raises.

@@ -9,7 +9,7 @@ from conveyor.domain.outbox import DeliveryResult
 class Webhooks(Protocol):
     """No redirect is followed, and only public addresses are connected to."""
 
-    async def check(self, url: str) -> None:
+    async def check_url(self, url: str) -> None:
         """Check that a delivery to this URL would be sent.
 
         Raises `InvalidArgument` or one of its kinds for a URL that is not allowed, or whose host

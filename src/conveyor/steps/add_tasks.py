@@ -41,7 +41,7 @@ from conveyor.steps.shared.gateway_key_check import CheckJobKey, any_job_key
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.ownership import latest_run, own_job
-from conveyor.steps.shared.quotas import Check, QuotaDemand, unlimited
+from conveyor.steps.shared.quotas import CheckQuota, QuotaDemand, unlimited
 
 log = structlog.get_logger()
 
@@ -67,7 +67,7 @@ class AddTasks:
     limits: Limits
     slices: LoopSlices
     ingest: Callable[[RunId, int], Awaitable[Batch | None]]  # the batch of a run at an index
-    quota: Check = unlimited
+    check_quota: CheckQuota = unlimited
     check_job_key: CheckJobKey = any_job_key
 
     async def add(self, call: Call, job_id: JobId, render: RenderAdded) -> Answer:
@@ -80,7 +80,7 @@ class AddTasks:
             except CallerFault as refusal:
                 return await self.idempotency.unless_answered(call, refusal)
             addition = await self._checked(call, job, run.id)
-            await self.quota(QuotaDemand(caller=call.caller, tasks=len(addition.specs)))
+            await self.check_quota(QuotaDemand(caller=call.caller, tasks=len(addition.specs)))
             await self.blobs.put(addition.blob, as_stream(lines(addition.specs)))
             try:
                 answer, batch = await self._promise(call, job_id, addition, render)

@@ -63,7 +63,7 @@ class ApiKeyAdmin:
 
     async def create(self, wanted: NewKey) -> CreatedApiKey:
         now = self.clock.now()
-        api_key.check(wanted, now)
+        api_key.check_new_key(wanted, now)
         key_id = ApiKeyId(self.ids.new())
         text = api_key.written(key_id, self.new_secret())
         caller = CallerId(wanted.caller or key_id)

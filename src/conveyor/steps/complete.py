@@ -32,7 +32,7 @@ class Complete:
     ids: Ids
     wake_sender: Callable[[], None]  # events were put in the outbox
 
-    async def check(self, run_id: RunId) -> bool:
+    async def check_completion(self, run_id: RunId) -> bool:
         """Complete the run if nothing is left to do; return whether this call did it.
 
         Of two concurrent calls one commits. The other finds its run stale, reads it again and sees

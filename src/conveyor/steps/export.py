@@ -32,7 +32,7 @@ from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata, Removed
 from conveyor.steps.shared.ownership import own_job, own_run
 from conveyor.steps.shared.pagination import every_of_run
-from conveyor.steps.shared.quotas import Check, QuotaDemand, unlimited
+from conveyor.steps.shared.quotas import CheckQuota, QuotaDemand, unlimited
 
 PAGE = 100
 
@@ -59,7 +59,7 @@ class ExportRuns:
     clock: Clock
     ids: Ids
     make: Make
-    quota: Check = unlimited
+    check_quota: CheckQuota = unlimited
 
     async def start(self, caller: CallerId, job_id: JobId, run_id: RunId) -> Export:
         """Start an export of a run, or return the one that is under way.
@@ -72,7 +72,7 @@ class ExportRuns:
         async for begun in every_of_run(self.metadata, Export, run.id):
             if not (begun.has_ended or export_rules.is_over(begun, now)):
                 return begun
-        await self.quota(QuotaDemand(caller=caller, exports=1))
+        await self.check_quota(QuotaDemand(caller=caller, exports=1))
         export = Export(
             id=ExportId(self.ids.new()),
             job_id=job.id,

@@ -26,7 +26,7 @@ from conveyor.errors import (
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata
-from conveyor.steps.shared.quotas import Check, QuotaDemand, unlimited
+from conveyor.steps.shared.quotas import CheckQuota, QuotaDemand, unlimited
 
 LONGEST_SILENCE = timedelta(seconds=60)  # between two parts of an upload
 
@@ -40,12 +40,12 @@ class FileInputs:
     clock: Clock
     ids: Ids
     most_bytes: int
-    quota: Check = unlimited
+    check_quota: CheckQuota = unlimited
 
     async def create(self, caller: CallerId, raw: bytes) -> FileInput:
         """Create a file input for a list as the body declares it."""
         spec = parse_spec(raw)
-        await self.quota(QuotaDemand(caller=caller, file_inputs=1))
+        await self.check_quota(QuotaDemand(caller=caller, file_inputs=1))
         file_input = FileInput(
             id=InputId(self.ids.new()), caller=caller, spec=spec, created_at=self.clock.now()
         )

@@ -47,7 +47,7 @@ from conveyor.steps.shared.gateway_key_check import CheckGatewayKey, any_key
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.ownership import latest_run, own_job
 from conveyor.steps.shared.pagination import runs_of
-from conveyor.steps.shared.quotas import Check, QuotaDemand, unlimited
+from conveyor.steps.shared.quotas import CheckQuota, QuotaDemand, unlimited
 from conveyor.steps.shared.row_sources import RowChunk, copied_rows, stored_rows
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
 
@@ -98,7 +98,7 @@ class RerunJob:
     limits: Limits
     check_completion: Callable[[RunId], Awaitable[bool]]
     wake: Callable[[RunId], None]
-    quota: Check = unlimited
+    check_quota: CheckQuota = unlimited
     check_gateway_key: CheckGatewayKey = any_key
     sizes: Sizes = DEFAULT_SIZES
     under_way: set[JobId] = field(default_factory=set)
@@ -150,8 +150,8 @@ class RerunJob:
     ) -> Answer:
         await self.check_gateway_key(call.gateway_key)
         plan = await self._plan(job, statuses)
-        self._check(plan)
-        await self.quota(QuotaDemand(caller=call.caller, jobs=1, tasks=plan.retried))
+        self._check_plan(plan)
+        await self.check_quota(QuotaDemand(caller=call.caller, jobs=1, tasks=plan.retried))
         try:
             return await self._store(call, await self._prepared(plan), render)
         except KeyTaken:
@@ -213,7 +213,7 @@ class RerunJob:
         retried, taken_over = await self._write_rows(plan)
         return msgspec.structs.replace(plan, retried=retried, inherited=taken_over)
 
-    def _check(self, plan: Plan) -> None:
+    def _check_plan(self, plan: Plan) -> None:
         if isinstance(plan.source, SourceList):
             return
         if not plan.retried:

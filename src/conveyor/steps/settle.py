@@ -73,7 +73,7 @@ class Settle:
         """Check the runs of tasks that turned out to be final when they were claimed."""
         if not tasks:
             return
-        await self._check_all({task.run_id for task in tasks})
+        await self._check_completions({task.run_id for task in tasks})
         await self._ack(tasks)
 
     async def _ack(self, tasks: Sequence[Task]) -> None:
@@ -153,24 +153,24 @@ class Settle:
             for sibling in {run_id, *self.same_key(run_id)}:
                 await self._fail_run(sibling, why)
         run_ids = {attempt.task.run_id for attempt in ended}
-        await self._check_all(run_ids)
+        await self._check_completions(run_ids)
         # An earlier try may have completed a run and failed before it woke the dispatcher.
         for run_id in run_ids if again else ():
             self.wake(run_id)
 
-    async def _check_all(self, run_ids: Collection[RunId]) -> None:
+    async def _check_completions(self, run_ids: Collection[RunId]) -> None:
         """Check runs for completion concurrently, so that their commits share a sync."""
         first, *others = run_ids
         if not others:
-            errors = [await self._check(first)]
+            errors = [await self._check_one(first)]
         else:
             async with asyncio.TaskGroup() as group:
-                checks = [group.create_task(self._check(run_id)) for run_id in run_ids]
+                checks = [group.create_task(self._check_one(run_id)) for run_id in run_ids]
             errors = [check.result() for check in checks]
         for error in filter(None, errors):
             raise error
 
-    async def _check(self, run_id: RunId) -> Unavailable | None:
+    async def _check_one(self, run_id: RunId) -> Unavailable | None:
         try:
             if await self.check_completion(run_id):
                 self.wake(run_id)

@@ -71,7 +71,7 @@ from conveyor.ports.work import Work
 from conveyor.steps.shared.gateway_key_check import CheckGatewayKey, any_key
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
-from conveyor.steps.shared.quotas import Check, QuotaDemand, unlimited
+from conveyor.steps.shared.quotas import CheckQuota, QuotaDemand, unlimited
 from conveyor.steps.shared.row_sources import file_chunks
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
 
@@ -110,7 +110,7 @@ class SubmitJob:
     check_webhook: CheckWebhook
     wake: Callable[[RunId], None]
     takes_tokens: bool = False  # task tokens of Step Functions
-    quota: Check = unlimited
+    check_quota: CheckQuota = unlimited
     check_gateway_key: CheckGatewayKey = any_key
     sizes: Sizes = DEFAULT_SIZES
 
@@ -121,7 +121,7 @@ class SubmitJob:
                 if known := await self.idempotency.find(call):
                     return known
                 draft = await self._draft(call)
-                await self.quota(_demand(draft))
+                await self.check_quota(_demand(draft))
                 await self.check_gateway_key(call.gateway_key)
                 answer = Answer(
                     202 if draft.large else 201,

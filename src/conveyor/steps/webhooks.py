@@ -71,9 +71,9 @@ class ManageWebhooks:
     wake_sender: Callable[[], None]
     tests: WebhookTests = field(default_factory=WebhookTests)
 
-    async def check(self, caller: CallerId, url: str, *, signature: bool) -> Webhook:
+    async def check_webhook(self, caller: CallerId, url: str, *, signature: bool) -> Webhook:
         """Return the webhook if it can be delivered to. Raises `InvalidArgument`."""
-        await self.sender.webhooks.check(url)
+        await self.sender.webhooks.check_url(url)
         if signature:
             keys = await self.metadata.get(SigningKeys, caller)
             if keys is None or keys.active is None:
@@ -92,7 +92,7 @@ class ManageWebhooks:
     async def put(self, caller: CallerId, job_id: JobId, url: str, *, signature: bool) -> Webhook:
         """Replace the webhook; one that was disabled is enabled again."""
         await own_job(self.metadata, caller, job_id)
-        webhook = await self.check(caller, url, signature=signature)
+        webhook = await self.check_webhook(caller, url, signature=signature)
         await self._change(caller, job_id, webhook)
         log.info("webhook.set", job_id=job_id)
         return webhook
@@ -141,7 +141,7 @@ class ManageWebhooks:
 
         Raises `Overloaded` while too many tests, of the caller or in all, are in flight.
         """
-        webhook = await self.check(caller, url, signature=signature)
+        webhook = await self.check_webhook(caller, url, signature=signature)
         event_id = EventId(self.ids.new())
         content = payload_of_test(event_id, EventType.WEBHOOK_TEST, self.clock.now()).encode()
         async with self.tests.place(caller):

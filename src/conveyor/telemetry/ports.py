@@ -135,7 +135,7 @@ class MeteredGateway:
         self._codes = codes
         start_at_zero(metrics.answers, (PAGE, *codes, OTHER))
         self._pages = metrics.answers.labels(PAGE)
-        self.check = gateway.check
+        self.check_health = gateway.check_health
 
     async def fetch(
         self, request: PageRequest, spool: Callable[[], Spool]
@@ -166,7 +166,7 @@ class MeteredWebhooks:
     def __init__(self, webhooks: Webhooks, metrics: Metrics) -> None:
         self._webhooks = webhooks
         self._metrics = metrics
-        self.check = webhooks.check
+        self.check_url = webhooks.check_url
         self.origin = webhooks.origin
 
     async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> DeliveryResult:

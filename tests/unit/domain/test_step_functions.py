@@ -102,8 +102,8 @@ def test_heartbeats_are_taken_within_their_bounds(seconds: int | None) -> None:
 
 def test_a_scheduled_job_is_refused_a_token() -> None:
     with pytest.raises(InvalidArgument, match="scheduled"):
-        step_functions.check(TaskToken(task_token=TOKEN), JobType.SCHEDULED)
-    step_functions.check(TaskToken(task_token=TOKEN), JobType.REGULAR)
+        step_functions.check_task_token(TaskToken(task_token=TOKEN), JobType.SCHEDULED)
+    step_functions.check_task_token(TaskToken(task_token=TOKEN), JobType.REGULAR)
 
 
 def test_a_token_is_not_shown_by_whoever_prints_what_holds_it() -> None:

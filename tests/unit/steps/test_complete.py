@@ -19,8 +19,8 @@ async def test_a_run_completes_once_and_its_counts_are_frozen() -> None:
     house, run_id = await _all_settled(3)
 
     assert await house.complete.is_due(run_id)
-    assert await house.complete.check(run_id)
-    assert not await house.complete.check(run_id)
+    assert await house.complete.check_completion(run_id)
+    assert not await house.complete.check_completion(run_id)
 
     run = await house.run(run_id)
     assert (run.status, run.frozen) == (RunStatus.COMPLETED, Counts(successful=3))
@@ -32,7 +32,9 @@ async def test_of_checks_at_the_same_time_one_completes_the_run(others: int) -> 
     house, run_id = await _all_settled(3)
 
     async with asyncio.TaskGroup() as group:
-        checks = [group.create_task(house.complete.check(run_id)) for _ in range(others + 1)]
+        checks = [
+            group.create_task(house.complete.check_completion(run_id)) for _ in range(others + 1)
+        ]
 
     assert sum(check.result() for check in checks) == 1
     assert (await house.run(run_id)).version == 2
@@ -40,9 +42,9 @@ async def test_of_checks_at_the_same_time_one_completes_the_run(others: int) -> 
 
 async def test_a_check_overtaken_by_another_finds_the_run_ended() -> None:
     house, run_id = await _all_settled(3)
-    house.trace.before("metadata.commit", 1, lambda: house.complete.check(run_id))
+    house.trace.before("metadata.commit", 1, lambda: house.complete.check_completion(run_id))
 
-    assert not await house.complete.check(run_id)
+    assert not await house.complete.check_completion(run_id)
 
     assert (await house.run(run_id)).version == 2
 
@@ -52,7 +54,7 @@ async def test_a_check_overtaken_by_a_stop_leaves_the_run_stopped() -> None:
     job_id = (await house.run(run_id)).job_id
     house.trace.before("metadata.commit", 1, lambda: house.lifecycle.stop(CALLER, job_id))
 
-    assert not await house.complete.check(run_id)
+    assert not await house.complete.check_completion(run_id)
 
     run = await house.run(run_id)
     assert (run.status, run.frozen) == (RunStatus.STOPPED, None)
@@ -65,7 +67,7 @@ async def test_a_run_with_a_task_left_is_not_complete() -> None:
     await house.work.settle([settlement(task, scraped())])
 
     assert not await house.complete.is_due(run_id)
-    assert not await house.complete.check(run_id)
+    assert not await house.complete.check_completion(run_id)
     assert (await house.run(run_id)).status is RunStatus.RUNNING
 
 
@@ -75,7 +77,7 @@ async def test_an_open_run_is_not_complete_though_all_is_done() -> None:
     await house.drain(run_id, _page)
 
     assert not await house.complete.is_due(run_id)
-    assert not await house.complete.check(run_id)
+    assert not await house.complete.check_completion(run_id)
 
 
 async def test_a_run_with_promised_rows_is_not_complete() -> None:
@@ -84,7 +86,7 @@ async def test_a_run_with_promised_rows_is_not_complete() -> None:
     with away(house.trace, "tasks.add", Unavailable("away")):
         await house.add_tasks.add(a_call(2, first=1, last_batch=True), job_id, ids_as_reply)
     await house.drain(run_id, _page)
-    assert not await house.complete.check(run_id)
+    assert not await house.complete.check_completion(run_id)
 
     await house.sweep_twice()
     await house.handle_messages()
@@ -98,13 +100,13 @@ async def test_a_run_that_is_not_there_is_nothing_to_complete() -> None:
     house = a_house()
     unknown = RunId(house.ids.new())
 
-    assert not await house.complete.check(unknown)
+    assert not await house.complete.check_completion(unknown)
     assert not await house.complete.is_due(unknown)
 
 
 async def test_a_completed_run_gives_out_no_more_work() -> None:
     house, run_id = await _all_settled(1)
-    await house.complete.check(run_id)
+    await house.complete.check_completion(run_id)
     house.clock.advance(timedelta(days=1))
 
     assert await house.work.claim({run_id: 9}) == []
@@ -113,11 +115,11 @@ async def test_a_completed_run_gives_out_no_more_work() -> None:
 async def test_a_close_that_failed_after_the_commit_is_made_up_for_by_the_next_check() -> None:
     house, run_id = await _all_settled(1)
     with away(house.trace, "work.close", Unavailable("away")), pytest.raises(Unavailable):
-        await house.complete.check(run_id)
+        await house.complete.check_completion(run_id)
     assert (await house.run(run_id)).status is RunStatus.COMPLETED
     house.trace.forget()
 
-    assert not await house.complete.check(run_id)
+    assert not await house.complete.check_completion(run_id)
 
     assert house.trace.of("work.close")
 

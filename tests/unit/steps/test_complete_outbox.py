@@ -26,7 +26,7 @@ async def test_a_completed_run_owes_its_webhook_one_event_with_what_came_of_it()
     ended = house.clock.now()
 
     await house.drain(run_id, _page)
-    assert not await house.complete.check(run_id)
+    assert not await house.complete.check_completion(run_id)
 
     [event] = await _events(house, job_id)
     assert (event.channel, event.type, event.run_id) == (

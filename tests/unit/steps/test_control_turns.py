@@ -129,7 +129,7 @@ async def test_the_turns_of_a_packed_list_take_at_most_twice_the_time_of_one_rea
 
         _, run_id = await submitted_list(house, content)
         with monkeypatch.context() as patch:
-            patch.setattr(ListDecompressor, "_check", slowly)
+            patch.setattr(ListDecompressor, "_check_output", slowly)
             patch.setattr("conveyor.steps.control.Turn", partial(Turn, lasting=lasting))
             turns = await house.handle_messages()
         assert (await house.run(run_id)).total == len(lines)

@@ -173,7 +173,7 @@ async def test_a_stopped_run_gives_out_nothing_and_what_was_in_flight_counts() -
     assert await house.work.claim({run_id: 9}) == []
     assert await house.work.settle([settlement(task, scraped())]) == [True]
     assert await house.done(run_id) == 1
-    assert not await house.complete.check(run_id)
+    assert not await house.complete.check_completion(run_id)
     statuses = [row.status for row in await house.rows(run_id)]
     assert statuses == [TaskStatus.SUCCESSFUL, TaskStatus.PENDING, TaskStatus.PENDING]
 

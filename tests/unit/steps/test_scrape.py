@@ -35,7 +35,7 @@ class Gateway:
         self._answer = answer
         self.asked: list[PageRequest] = []
 
-    async def check(self) -> bool:
+    async def check_health(self) -> bool:
         return True
 
     async def fetch(

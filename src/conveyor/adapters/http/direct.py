@@ -51,7 +51,7 @@ DEADLINE = timedelta(seconds=190)
 MOST_REDIRECTS = 10
 LARGEST_LEFTOVER = 64 * 1024  # bytes of an unused body that are read to keep its connection
 CLEARING = 2.0  # seconds for that
-MOST_REACHED = 3  # latest sites that answered, for `check`
+MOST_REACHED = 3  # latest sites that answered, for `check_health`
 CHECK = 3.0  # seconds to connect to one of them
 SHORT_HOLD = 1.0  # seconds without calls to a site that returns 429 without `Retry-After`
 
@@ -149,7 +149,7 @@ class DirectGateway:
         finally:
             deadline.lift()
 
-    async def check(self) -> bool:
+    async def check_health(self) -> bool:
         """Whether a site that answered before can still be connected to."""
         for server in reversed(self._reached):
             with suppress(NoResponse, Denied, TimeoutError):
@@ -180,7 +180,7 @@ class DirectGateway:
         visit = direct_wire.first(request, self._ports)
         self._spacing.admit(visit.server.host_header)
         for hop in range(MOST_REDIRECTS + 1):
-            was_known = not self._robots or await self._robots.check(visit)
+            was_known = not self._robots or await self._robots.check_visit(visit)
             # Postpone a page only before its first request, and only if the rules were cached: if
             # they were fetched for this page, they may have expired again when it comes back.
             if not hop and was_known:

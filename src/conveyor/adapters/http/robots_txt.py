@@ -40,7 +40,7 @@ class Robots:
         self._name, self._fetch = product(agent), fetch
         self._known: ExpiringCache[str, Rules | None] = ExpiringCache(self._find, room=ROOM)
 
-    async def check(self, visit: Visit) -> bool:
+    async def check_visit(self, visit: Visit) -> bool:
         """Raise `Denied` for a page that must not be fetched, or not now.
 
         Return whether the rules were in the cache.

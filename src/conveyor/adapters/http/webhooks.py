@@ -78,7 +78,7 @@ class HttpWebhooks:
         for resolver in self._resolvers:
             resolver.close()
 
-    async def check(self, url: str) -> None:
+    async def check_url(self, url: str) -> None:
         target = self._rules.target(url)
         names = self._resolvers[0]
         was_full = names.is_full

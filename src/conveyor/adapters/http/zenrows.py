@@ -44,7 +44,7 @@ from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 
 DEADLINE = timedelta(seconds=190)  # the gateway itself gives up after some 181
 LARGEST_PROBLEM = 64 * 1024
-CHECK = 5.0  # seconds for `check`
+CHECK = 5.0  # seconds for `check_health`
 
 CREDITS = b"x-request-credits"
 COST = b"x-request-cost"
@@ -146,7 +146,7 @@ class ZenrowsGateway:
         finally:
             deadline.lift()
 
-    async def check(self) -> bool:
+    async def check_health(self) -> bool:
         """Send a request without a key: a working gateway refuses it at once, free of charge."""
         try:
             async with asyncio.timeout(CHECK):

@@ -57,7 +57,7 @@ class MemoryQueues:
     async def send(
         self, run_id: RunId, task_ids: Sequence[TaskId], *, delay: timedelta = timedelta()
     ) -> None:
-        _check(delay, LONGEST_DELAY)
+        _check_delay(delay, LONGEST_DELAY)
         visible_at = self._clock.now() + delay
         messages = [_Queued(task_id, visible_at) for task_id in task_ids]
         # A queue that is gone belongs to a closed run, which needs no messages.
@@ -78,7 +78,7 @@ class MemoryQueues:
                 self._queues[run_id].remove(message)
 
     async def postpone(self, run_id: RunId, receipts: Sequence[str], *, delay: timedelta) -> None:
-        _check(delay, LONGEST_HIDING)
+        _check_delay(delay, LONGEST_HIDING)
         for message in self._received(run_id, receipts):
             message.visible_at = self._clock.now() + delay
 
@@ -127,6 +127,6 @@ class _Queued(msgspec.Struct, eq=False):
     receives: int = 0
 
 
-def _check(delay: timedelta, longest: timedelta) -> None:
+def _check_delay(delay: timedelta, longest: timedelta) -> None:
     if not timedelta() <= delay <= longest:
         raise ValueError(f"delay must be from 0 to {longest}, got {delay}")

@@ -129,7 +129,7 @@ class ListDecompressor:
             self._taken += len(step)
             try:
                 for piece in self._decoder.decode(step):
-                    self._check(piece)
+                    self._check_output(piece)
                     yield from self._from_offset(piece)
             except CorruptContent:
                 raise InvalidArgument(
@@ -137,7 +137,7 @@ class ListDecompressor:
                     "followed by something else, or needs a window over 8 MiB"
                 ) from None
 
-    def _check(self, piece: bytes) -> None:
+    def _check_output(self, piece: bytes) -> None:
         if not self._given and detect_compression(piece) is not Compression.NONE:
             raise InvalidArgument("The list must be compressed at most once, and is twice")
         self._given += len(piece)

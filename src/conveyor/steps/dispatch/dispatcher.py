@@ -70,7 +70,7 @@ class Dispatcher:
     attempt: InitVar[Callable[[Task, Assignment], Awaitable[CallResult]]]
     settle: Callable[[Sequence[FinishedAttempt]], Awaitable[bool | None]]  # whether all was stored
     settle_final: Callable[[Sequence[Task]], Awaitable[None]]
-    check: InitVar[Callable[[], Awaitable[bool]]] = never_answers  # of the gateway's health
+    check_gateway: InitVar[Callable[[], Awaitable[bool]]] = never_answers  # of the gateway's health
     policy: InitVar[RetryPolicy] = DEFAULT_POLICY
     config: DispatchConfig = field(default_factory=DispatchConfig)
     refused_keys: RefusedGatewayKeys = field(default_factory=RefusedGatewayKeys)
@@ -88,14 +88,14 @@ class Dispatcher:
         coordination: Coordination,
         encryption: KeyRing,
         attempt: Callable[[Task, Assignment], Awaitable[CallResult]],
-        check: Callable[[], Awaitable[bool]],
+        check_gateway: Callable[[], Awaitable[bool]],
         policy: RetryPolicy,
     ) -> None:
         self.permits = Permits(coordination=coordination, clock=self.clock, lease=self.config.lease)
         self.places = Places(self.config.concurrency)
         self.storage = StoragePause(clock=self.clock)
         self.health = GatewayHealth(
-            clock=self.clock, check=check, on_open=self._hand_back_all_waiting
+            clock=self.clock, check_gateway=check_gateway, on_open=self._hand_back_all_waiting
         )
         self.discovery = Discovery(
             metadata=metadata,

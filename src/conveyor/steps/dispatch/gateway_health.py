@@ -63,7 +63,7 @@ class Suspect(NamedTuple):
 @dataclass(slots=True, kw_only=True)
 class GatewayHealth:
     clock: Clock
-    check: Callable[[], Awaitable[bool]]  # the health check: whether the gateway answers
+    check_gateway: Callable[[], Awaitable[bool]]  # the health check: whether the gateway answers
     on_open: Callable[[], None] = field(repr=False)
     breaker: Breaker = field(default_factory=Breaker)
     suspects: list[Suspect] = field(default_factory=list)
@@ -197,7 +197,7 @@ class GatewayHealth:
     async def _answers(self) -> bool:
         """Run the health check. One that raises counts as no answer."""
         try:
-            return await self.check()
+            return await self.check_gateway()
         except Exception:
             log.exception("step.bug", step="gateway check")
             return False

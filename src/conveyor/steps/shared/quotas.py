@@ -33,7 +33,7 @@ class QuotaDemand(msgspec.Struct, frozen=True, kw_only=True):
     exports: int = 0
 
 
-Check = Callable[[QuotaDemand], Awaitable[None]]
+CheckQuota = Callable[[QuotaDemand], Awaitable[None]]
 
 
 async def unlimited(_demand: QuotaDemand) -> None:
@@ -52,7 +52,7 @@ class Quotas:
     unused_file_inputs: int = 0
     active_exports: int = 0
 
-    async def check(self, demand: QuotaDemand) -> None:
+    async def check_quota(self, demand: QuotaDemand) -> None:
         """Refuse with `QuotaExceeded` what would go past a limit."""
         limits = {
             "scheduled_jobs": (demand.scheduled, self.scheduled_jobs),

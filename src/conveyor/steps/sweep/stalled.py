@@ -35,7 +35,7 @@ class StalledWork:
     blobs: Blobs
     clock: Clock
     is_due: Callable[[RunId], Awaitable[bool]]
-    check: Callable[[RunId], Awaitable[bool]]
+    check_completion: Callable[[RunId], Awaitable[bool]]
 
     def checks(self) -> Sequence[SweepCheck]:
         return (
@@ -83,7 +83,7 @@ class StalledWork:
         return Repair(missed, partial(self._complete, run.id))
 
     async def _complete(self, run_id: RunId) -> int:
-        return int(await self.check(run_id))
+        return int(await self.check_completion(run_id))
 
     async def _deletions(self, after: str, limit: int) -> Sequence[Entry]:
         page = await self.metadata.page(Deletion, limit=limit, after=after)

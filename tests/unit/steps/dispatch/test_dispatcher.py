@@ -326,7 +326,7 @@ async def test_an_attempt_whose_lease_went_to_another_worker_is_cancelled() -> N
         await until(lambda: gateway.cancelled and not dispatcher.inflight)
         assert list(await house.work.renew([held(taken)])) == []
         assert await house.work.settle([settlement(taken, scraped())]) == [True]
-        assert await house.complete.check(run_id)
+        assert await house.complete.check_completion(run_id)
 
     assert await house.done(run_id) == 1
 

@@ -23,7 +23,7 @@ def test_a_task_goes_back_for_as_long_as_the_gateway_asks(
     asked: timedelta, wait: timedelta
 ) -> None:
     clock = FakeClock()
-    health = GatewayHealth(clock=clock, check=never_answers, on_open=lambda: None)
+    health = GatewayHealth(clock=clock, check_gateway=never_answers, on_open=lambda: None)
     entry = InFlight(a_task(), Mock(spec=ActiveRun), Mock(spec=asyncio.TaskGroup))
     refused = AttemptFailed(
         "{}", FailureReason.OTHER, retryable=True, wait=asked, signal=HealthSignal.UNREACHABLE

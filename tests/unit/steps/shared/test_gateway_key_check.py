@@ -51,7 +51,7 @@ class Asked:
         await asyncio.sleep(0.1)
         return self.answer
 
-    async def check(self) -> bool:
+    async def check_health(self) -> bool:
         return True
 
 

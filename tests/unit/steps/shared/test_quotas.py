@@ -55,10 +55,10 @@ A_JOB = QuotaDemand(caller=CALLER, jobs=1, tasks=5)
 async def test_a_limit_is_reached_and_not_passed(
     quota: str, most: int, demand: QuotaDemand
 ) -> None:
-    await (await given(10, 20, scheduled=1, **{quota: most})).check(demand)
+    await (await given(10, 20, scheduled=1, **{quota: most})).check_quota(demand)
 
     with pytest.raises(QuotaExceeded) as refused:
-        await (await given(10, 20, scheduled=1, **{quota: most - 1})).check(demand)
+        await (await given(10, 20, scheduled=1, **{quota: most - 1})).check_quota(demand)
 
     assert refused.value.extras["quota"] == quota
     assert refused.value.extras["limit"] == most - 1
@@ -70,23 +70,23 @@ async def test_a_limit_is_reached_and_not_passed(
 
 async def test_what_another_has_does_not_count() -> None:
     quotas = await given(10, 20, scheduled=1, active_jobs=1, scheduled_jobs=1, open_tasks=5)
-    await quotas.check(QuotaDemand(caller=OTHER, jobs=1, tasks=5))
-    await quotas.check(QuotaDemand(caller=OTHER, scheduled=1))
+    await quotas.check_quota(QuotaDemand(caller=OTHER, jobs=1, tasks=5))
+    await quotas.check_quota(QuotaDemand(caller=OTHER, scheduled=1))
 
 
 async def test_a_limit_holds_only_for_what_is_asked() -> None:
     quotas = await given(10, 20, scheduled=1, active_jobs=1, scheduled_jobs=1)
-    await quotas.check(QuotaDemand(caller=CALLER, tasks=1_000))
+    await quotas.check_quota(QuotaDemand(caller=CALLER, tasks=1_000))
     over = await given(10, 20, active_jobs=1, open_tasks=1_000)
-    await over.check(QuotaDemand(caller=CALLER, tasks=1))  # tasks for a job that is there
+    await over.check_quota(QuotaDemand(caller=CALLER, tasks=1))  # tasks for a job that is there
     full = await given(10, 20, active_jobs=9, open_tasks=1)
-    await full.check(QuotaDemand(caller=CALLER, jobs=1))  # an open job without tasks
+    await full.check_quota(QuotaDemand(caller=CALLER, jobs=1))  # an open job without tasks
 
 
 async def test_without_limits_nothing_is_asked_of_anyone() -> None:
     nowhere: MemoryMetadata = None  # type: ignore[assignment]  # who is asked would fail
     tasks: MemoryTasks = None  # type: ignore[assignment]
-    await Quotas(metadata=nowhere, tasks=tasks).check(
+    await Quotas(metadata=nowhere, tasks=tasks).check_quota(
         QuotaDemand(caller=CALLER, jobs=1, scheduled=1, tasks=9)
     )
 

@@ -117,7 +117,7 @@ async def test_a_completion_that_comes_by_itself_between_two_sweeps_is_not_the_s
     await _settle_and_die(house, run_id)
 
     await house.sweep.step()
-    assert await house.complete.check(run_id)
+    assert await house.complete.check_completion(run_id)
     await house.sweep.step()
 
     assert not house.swept

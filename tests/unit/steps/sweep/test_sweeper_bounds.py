@@ -236,7 +236,7 @@ async def test_runs_whose_completion_fails_keep_no_other_run_from_being_complete
     async def check(run_id: RunId) -> bool:
         if run_id != runs[-1]:
             raise IllegalMove("it is stuck")
-        return await house.complete.check(run_id)
+        return await house.complete.check_completion(run_id)
 
     stalled = StalledWork(
         metadata=house.metadata,
@@ -244,7 +244,7 @@ async def test_runs_whose_completion_fails_keep_no_other_run_from_being_complete
         blobs=house.blobs,
         clock=house.clock,
         is_due=house.complete.is_due,
-        check=check,
+        check_completion=check,
     )
     sweep = replace(house.sweep, checks=stalled.checks())
     await sweep.step()

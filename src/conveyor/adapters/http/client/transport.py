@@ -178,13 +178,13 @@ def http_request(
     if not target or " " in target or not (target.isascii() and target.isprintable()):
         raise ValueError("the target must be printable ASCII without spaces")
     if headers:
-        _check(headers)
+        _check_headers(headers)
     return HttpRequest(method, target, fixed, headers, content)
 
 
 def fixed_headers(headers: Mapping[str, str]) -> FixedHeaders:
     """Raises ValueError, as `http_request` does."""
-    _check(headers)
+    _check_headers(headers)
     return FixedHeaders(headers, header_lines(headers))
 
 
@@ -192,7 +192,7 @@ def header_lines(headers: Mapping[str, str]) -> str:
     return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
 
 
-def _check(headers: Mapping[str, str]) -> None:
+def _check_headers(headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
         # A line end would begin another header, or another request.
         if not _is_token(name) or "\r" in value or "\n" in value or "\0" in value:
