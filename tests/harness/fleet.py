@@ -200,7 +200,7 @@ class Fleet:
             ids=complete.ids,
             check_completion=complete.check_completion,
             wake_sender=complete.wake_sender,
-            wake=lambda run_id: dispatcher.wake(run_id),  # noqa: PLW0108 - there is none yet
+            wake_dispatcher=lambda run_id: dispatcher.wake(run_id),  # noqa: PLW0108 - there is none yet
         )
         dispatcher = Dispatcher(
             metadata=self.metadata,

@@ -125,7 +125,7 @@ class Service:
             ids=complete.ids,
             check_completion=complete.check_completion,
             wake_sender=complete.wake_sender,
-            wake=lambda run_id: self.dispatcher.wake(run_id),  # noqa: PLW0108 - there is none yet
+            wake_dispatcher=lambda run_id: self.dispatcher.wake(run_id),  # noqa: PLW0108 - there is none yet
         )
         self.dispatcher = Dispatcher(
             metadata=self.metadata,

@@ -117,7 +117,7 @@ class _TaskRows(_Rows):
 class _Wakes(TypedDict):
     """What a step calls after a commit: the dispatcher for a run, and the sender of the outbox."""
 
-    wake: Callable[[RunId], None]
+    wake_dispatcher: Callable[[RunId], None]
     wake_sender: Callable[[], None]
 
 
@@ -208,7 +208,7 @@ def build_steps(
 def _shared(
     settings: Settings, engines: Engines, complete: Complete, dispatcher: Dispatcher, sizes: Sizes
 ) -> _Shared:
-    wakes: _Wakes = {"wake": dispatcher.wake, "wake_sender": complete.wake_sender}
+    wakes: _Wakes = {"wake_dispatcher": dispatcher.wake, "wake_sender": complete.wake_sender}
     return _Shared(
         settings=settings,
         engines=engines,
@@ -263,7 +263,7 @@ def _job_calls(
         encryption=encryption,
         slices=slices,
         check_webhook=check_webhook,
-        wake=dispatcher.wake,
+        wake_dispatcher=dispatcher.wake,
         takes_tokens=bool(shared.settings.step_functions),
         check_gateway_key=keys.check_key,
         sizes=sizes,
@@ -274,7 +274,7 @@ def _job_calls(
         work=work,
         encryption=encryption,
         check_completion=check,
-        wake=dispatcher.wake,
+        wake_dispatcher=dispatcher.wake,
         check_gateway_key=keys.check_key,
         sizes=sizes,
     )
@@ -343,7 +343,7 @@ def _dispatch(
         check_completion=complete.check_completion,
         wake_sender=complete.wake_sender,
         # The dispatcher calls `settle`, and `settle` wakes the dispatcher, which is built below.
-        wake=lambda run_id: dispatcher.wake(run_id),  # noqa: PLW0108 - not built yet
+        wake_dispatcher=lambda run_id: dispatcher.wake(run_id),  # noqa: PLW0108 - not built yet
         same_key=lambda run_id: dispatcher.discovery.sharing_key(run_id),  # noqa: PLW0108 - likewise
     )
     dispatcher = Dispatcher(

@@ -35,7 +35,7 @@ class Delete:
     control_queue: ControlQueue
     clock: Clock
     ids: Ids
-    wake: Callable[[RunId], None]
+    wake_dispatcher: Callable[[RunId], None]
     wake_sender: Callable[[], None]  # events were put in the outbox
 
     async def job(self, caller: CallerId, job_id: JobId) -> None:
@@ -102,4 +102,4 @@ class Delete:
                 await self.work.close(run.id)
             await self.control_queue.send(purge_message(deletion, caller))
         if run:
-            self.wake(run.id)
+            self.wake_dispatcher(run.id)

@@ -74,7 +74,7 @@ class Ingest:
     ids: Ids
     limits: Limits
     check_completion: Callable[[RunId], Awaitable[bool]]
-    wake: Callable[[RunId], None]  # the dispatcher: a run has new rows
+    wake_dispatcher: Callable[[RunId], None]
     wake_sender: Callable[[], None]  # events were put in the outbox
     sizes: Sizes = DEFAULT_SIZES
 
@@ -165,7 +165,7 @@ class Ingest:
 
     async def _close_work(self, run_id: RunId) -> None:
         await self.work.close(run_id)
-        self.wake(run_id)
+        self.wake_dispatcher(run_id)
 
     async def _is_kept(self, batch: Batch) -> bool:
         """Whether the job keeps the list, to read it again."""
@@ -193,7 +193,7 @@ class Ingest:
             if not await self._is_wanted(batch):
                 return BatchEnding(batch)
             batch = await self._write_chunk(batch, chunk)
-            self.wake(batch.run_id)
+            self.wake_dispatcher(batch.run_id)
             if turn.is_over:
                 return BatchEnding(batch, continues=True)
         if batch.source_run_id and batch.written < batch.count and await self._is_wanted(batch):
@@ -254,7 +254,7 @@ class Ingest:
             errors=batch.errors + len(chunk.errors),
         )
         batch = await self._move(batch, advanced)
-        self.wake(batch.run_id)
+        self.wake_dispatcher(batch.run_id)
         return batch
 
     async def _move(self, batch: Batch, advanced: Batch) -> Batch:

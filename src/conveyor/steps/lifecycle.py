@@ -31,7 +31,7 @@ class Lifecycle:
     clock: Clock
     ids: Ids
     check_completion: Callable[[RunId], Awaitable[bool]]
-    wake: Callable[[RunId], None]
+    wake_dispatcher: Callable[[RunId], None]
     wake_sender: Callable[[], None]  # events were put in the outbox
     check_job_key: CheckJobKey = any_job_key
 
@@ -59,7 +59,7 @@ class Lifecycle:
                 raise RunNotStoppable("The job has no run: there is nothing to stop")
             if run.status is RunStatus.STOPPED:
                 await self.work.close(run.id)
-                self.wake(run.id)
+                self.wake_dispatcher(run.id)
                 return run
             if not run.is_live:
                 raise RunNotStoppable(f"The run is {run.status}: there is nothing to stop")
@@ -88,7 +88,7 @@ class Lifecycle:
                 state_now = f"is {run.status}" if run else "is deleted"
                 raise Conflict(f"The run {state_now}: there is nothing to pause or resume")
             if run.pause_state is state:
-                self.wake(run.id)
+                self.wake_dispatcher(run.id)
                 return run
             try:
                 await self.metadata.commit(run_rules.pause(run, state, self.clock.now()))

@@ -97,7 +97,7 @@ class RerunJob:
     ids: Ids
     limits: Limits
     check_completion: Callable[[RunId], Awaitable[bool]]
-    wake: Callable[[RunId], None]
+    wake_dispatcher: Callable[[RunId], None]
     check_quota: CheckQuota = unlimited
     check_gateway_key: CheckGatewayKey = any_key
     sizes: Sizes = DEFAULT_SIZES
@@ -263,7 +263,7 @@ class RerunJob:
             for batch in batches:
                 await self.control_queue.send(ingest_message(batch, call.caller))
             await self.check_completion(run.id)
-        self.wake(run.id)
+        self.wake_dispatcher(run.id)
         return answer
 
     def _new_run(self, plan: Plan) -> Run:

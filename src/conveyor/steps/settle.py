@@ -46,7 +46,7 @@ class Settle:
     clock: Clock
     ids: Ids
     check_completion: Callable[[RunId], Awaitable[bool]]
-    wake: Callable[[RunId], None]
+    wake_dispatcher: Callable[[RunId], None]
     wake_sender: Callable[[], None]  # events were put in the outbox
     same_key: Callable[[RunId], Collection[RunId]] = (
         lambda _: ()
@@ -156,7 +156,7 @@ class Settle:
         await self._check_completions(run_ids)
         # An earlier try may have completed a run and failed before it woke the dispatcher.
         for run_id in run_ids if again else ():
-            self.wake(run_id)
+            self.wake_dispatcher(run_id)
 
     async def _check_completions(self, run_ids: Collection[RunId]) -> None:
         """Check runs for completion concurrently, so that their commits share a sync."""
@@ -173,7 +173,7 @@ class Settle:
     async def _check_one(self, run_id: RunId) -> Unavailable | None:
         try:
             if await self.check_completion(run_id):
-                self.wake(run_id)
+                self.wake_dispatcher(run_id)
         except Unavailable as error:
             return error
         return None
@@ -204,7 +204,7 @@ class Settle:
                 self.wake_sender()
             log.warning("run.failed", job_id=run.job_id, run_id=run_id, reason=why.reason)
         await self.work.close(run_id)
-        self.wake(run_id)
+        self.wake_dispatcher(run_id)
 
 
 def _name(ended: FinishedAttempt) -> BodyName:

@@ -108,7 +108,7 @@ class SubmitJob:
     limits: Limits
     slices: LoopSlices
     check_webhook: CheckWebhook
-    wake: Callable[[RunId], None]
+    wake_dispatcher: Callable[[RunId], None]
     takes_tokens: bool = False  # task tokens of Step Functions
     check_quota: CheckQuota = unlimited
     check_gateway_key: CheckGatewayKey = any_key
@@ -330,7 +330,7 @@ class SubmitJob:
         log.info("job.accepted", job_id=draft.job.id, run_id=draft.job.latest_run_id, tasks=count)
         await self._send_messages(batches, call.caller)
         for run in made:
-            self.wake(run.id)
+            self.wake_dispatcher(run.id)
         return answer
 
     async def _prepared(self, draft: Draft) -> tuple[list[Run], list[Batch]]:

@@ -862,7 +862,7 @@ async def test_a_paused_run_gives_nothing_until_it_is_resumed() -> None:
     house, gateway = a_house(), ScriptedAttempts()
     job_id, run_id = await house.submit(3)
     dispatcher = a_dispatcher(house, gateway.attempt)
-    pausing = dataclasses.replace(house.lifecycle, wake=dispatcher.wake)
+    pausing = dataclasses.replace(house.lifecycle, wake_dispatcher=dispatcher.wake)
     await pausing.set_pause(CALLER, job_id, PauseState.PAUSED)
 
     async with running(dispatcher):
@@ -879,7 +879,7 @@ async def test_a_pause_lets_what_is_running_finish() -> None:
     house, gateway = a_house(), ScriptedAttempts(is_open=False)
     job_id, run_id = await house.submit(3, max_inflight=2)
     dispatcher = a_dispatcher(house, gateway.attempt)
-    pausing = dataclasses.replace(house.lifecycle, wake=dispatcher.wake)
+    pausing = dataclasses.replace(house.lifecycle, wake_dispatcher=dispatcher.wake)
 
     async with running(dispatcher):
         await until(lambda: len(gateway.started) == 2)
