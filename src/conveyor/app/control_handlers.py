@@ -58,7 +58,7 @@ def _purge_handler(purge: Purge) -> Handler:
         return None if await purge.run(payload["id"], turn) else payload
 
     async def give_up(payload: Mapping[str, str]) -> None:
-        """Do nothing: the sweeper enqueues a deletion that is not finished again."""
+        """Do nothing: the sweeper sends another message for an unfinished deletion."""
 
     return Handler(handle, give_up, limits=PURGES)
 

@@ -135,7 +135,7 @@ class Opening:
     ) -> P:
         """Open what several kinds of state share, such as a database, when the first asks for it.
 
-        What is opened at another address is another thing.
+        Each address is opened once.
         """
         key = (open_it, address)
         if key not in self.opened:
@@ -199,7 +199,7 @@ async def _file_blobs(opening: Opening, _address: str) -> Blobs:
 
 async def _file_bodies(opening: Opening, _address: str) -> Bodies:
     """Write bodies to files. Bodies that were written to segments earlier stay readable."""
-    # A service that never wrote segments does without their index and writer thread.
+    # A service that never wrote segments needs neither their index nor their writer thread.
     if not opening.is_offline and not (opening.folder / "bodies" / SEGMENTS).exists():
         return _loose_bodies(opening)
     return _segment_bodies(opening, packing=False)

@@ -239,7 +239,7 @@ async def follow_runs(service: Service, stopping: asyncio.Event) -> None:
 
 
 async def note_uses(service: Service, stopping: asyncio.Event) -> None:
-    """Record every few seconds, and once more at the end, when API keys were last used."""
+    """Record when API keys were last used: every few seconds, and when the service stops."""
     authenticate = service.steps.authenticate
     await repeat(authenticate.step, stopping, idle=NOTE_USES_EVERY, name="uses")
     with suppress(Unavailable):

@@ -48,7 +48,7 @@ def run_demo(count: int, folder: str) -> None:
 
 @contextmanager
 def _service(data: Path, log_file: Path) -> Iterator[str]:
-    """Run `conveyor dev` with a mock gateway on a free port; give its base URL."""
+    """Run `conveyor dev` with a mock gateway on a free port; yield its base URL."""
     command = ["dev", "--mock-gateway", "--port", "0", "--data", str(data)]
     with log_file.open("wb") as sink:
         process = subprocess.Popen(  # noqa: S603 - our own command
@@ -86,7 +86,7 @@ def _scrape(client: ZenRowsBatchClient, count: int, target: Path, console: Conso
 
 
 def _save(client: ZenRowsBatchClient, job_id: str, target: Path) -> int:
-    """Write every result row, and each page by its signed link; say how many pages."""
+    """Write every result row, and each page by its signed link; return how many pages."""
     pages = target / "pages"
     pages.mkdir()
     saved = 0
@@ -101,7 +101,7 @@ def _save(client: ZenRowsBatchClient, job_id: str, target: Path) -> int:
 
 
 def demo_urls(count: int) -> Iterator[str]:
-    """Mostly pages that are there; some flaky, some slow, some that fail for good."""
+    """URLs of the mock gateway: most give a page; some are flaky, some slow, some always fail."""
     kinds = {
         7: "flaky.example/{}?fails=1",
         23: "slow.example/{}?ms=300",

@@ -171,7 +171,7 @@ class _Standstill(threading.Thread):
 
 
 class _Done(ProgressColumn):
-    """Of how many; while the list is read, of how many so far."""
+    """Tasks done, of the total; while the list is read, of the total so far."""
 
     def render(self, task: Task) -> Text:
         if task.total is None:

@@ -118,7 +118,7 @@ def revoke(
 
     missing = []
     for one in named:
-        # A whole key is taken for its id: that is what people have at hand.
+        # A whole key is accepted in place of its id, because that is what people have.
         revoked = admin.revoke_key(id_in(one) or ApiKeyId(one))
         if revoked is None:
             missing.append(one)

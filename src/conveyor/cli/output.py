@@ -151,7 +151,7 @@ def is_broken_output(error: OSError) -> bool:
 
 
 def finish(code: int) -> int:
-    """Flush stdout, which may fail only now; the exit code."""
+    """Flush stdout, which may fail only now; return the exit code."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -160,7 +160,7 @@ def finish(code: int) -> int:
 
 
 def broken_output(error: OSError) -> int:
-    """Report that stdout cannot be written, unless its reader closed the pipe; the exit code."""
+    """Report that stdout cannot be written, unless its reader closed the pipe; return 1."""
     if error.errno != errno.EPIPE:
         complain(f"cannot write to standard output: {error.strerror}")
     # What is still buffered would fail again, with a traceback, when the interpreter exits.
@@ -272,7 +272,7 @@ def is_growing(run: Run) -> bool:
 
 
 def waiting_in_words(waiting: Waiting) -> str:
-    """For what, since when, and how long until the next attempt, in the reader's time zone."""
+    """What a run waits for, since when in local time, and how long until the next attempt."""
     now = datetime.now(UTC)
     words = _reason(waiting) + (f" since {_local(waiting.since, now)}" if waiting.since else "")
     if waiting.next_attempt_at is None:

@@ -71,7 +71,7 @@ class ListFile:
 
     @property
     def kind(self) -> str:
-        """By its name; a list without one is NDJSON if its first line is an object."""
+        """The format by the file's name, else NDJSON if the first line is an object."""
         if found := kind_by_name(Path(self.file)):
             return found
         return "ndjson" if self.first_text().lstrip().startswith("{") else "txt"
@@ -88,7 +88,7 @@ class ListFile:
         return True
 
     def stream(self) -> "_Rest":
-        """The whole list from its start, for an upload; once."""
+        """The whole list from its start, for an upload. It can be called once."""
         return _Rest(self._chunks())
 
     def _chunks(self) -> Iterator[bytes]:
@@ -97,7 +97,7 @@ class ListFile:
         yield from self._fresh()
 
     def held(self) -> bytes | None:
-        """What is held of a stream, all of it once it was found to fit; of a file nothing."""
+        """What is held of a stream: all of it, once it was found to fit. None for a file."""
         return None if self.is_repeatable else b"".join(self._held)
 
     def columns(self, delimiter: str) -> list[str] | None:
@@ -115,7 +115,7 @@ class ListFile:
         return text.decode(ENCODING, errors="replace")
 
     def _looked_at(self) -> Iterator[bytes]:
-        """From the start; what comes of a stream is held."""
+        """The list from its start. What is read of a stream is held."""
         yield from list(self._held)
         for chunk in self._fresh():
             if self._stream:
@@ -193,7 +193,7 @@ def _tasks(source: TextIO, name: str, suffix: str) -> Iterator[ListedTask]:
 
 
 def _of_lines(source: TextIO, name: str) -> Iterator[ListedTask]:
-    """URLs; but where the first line is an object they all are: a pipe has no name to tell."""
+    """Lines of URLs, or NDJSON if the first line is an object: a pipe has no name to tell by."""
     first = list(islice(source, 1))
     lines = chain(first, source)
     if first and first[0].lstrip().startswith("{"):

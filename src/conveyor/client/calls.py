@@ -206,7 +206,7 @@ class Calls:
         return result.body or await self._transport.body(content_of(result))
 
     async def save(self, result: TaskResult, path: str | os.PathLike[str]) -> int:
-        """Stream the body of a result into a file, which appears only when complete; its length."""
+        """Stream a body into a file, which appears only when complete; returns its length."""
         return await self._transport.save(content_of(result), Path(path))
 
     async def is_saved(self, result: TaskResult, path: str | os.PathLike[str]) -> bool:
@@ -239,11 +239,11 @@ class Calls:
         poll_every: float = 1.0,
         on_received: OnReceived | None = None,
     ) -> int:
-        """Wait for an export and save its file, which appears only when complete; its length.
+        """Wait for an export and save it to a file; returns the length of the file.
 
-        A download that breaks is resumed, by this call or by a later one for the same export and
-        path: the partial file stays beside the target. `on_received` is called with the number of
-        bytes so far and in all.
+        The file appears only when complete. A download that breaks is resumed, by this call or by
+        a later one for the same export and path: the partial file stays beside the target.
+        `on_received` is called with the number of bytes so far and in all.
         """
         return await download(self._transport, export, Path(path), poll_every, on_received)
 
@@ -345,7 +345,7 @@ class Calls:
         *,
         last_batch: bool,
     ) -> int:
-        """Add all chunks, each with its own idempotency key; the number of accepted tasks."""
+        """Add chunks, each with its own idempotency key; return how many tasks were accepted."""
         accepted, chunk = 0, first
         try:
             while True:

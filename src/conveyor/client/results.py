@@ -34,7 +34,7 @@ OnReceived = Callable[[int, int | None], None]  # bytes so far, and in all where
 async def rows(
     transport: Transport, job_id: str, run_id: str | None, status: str | None
 ) -> AsyncGenerator[bytes, None]:
-    """Every row of one run as it came: of the run that is the latest when the first is read."""
+    """Every row of one run as the service sent it, by default of the latest run."""
     cursor: str | None = None
     while True:
         query = {"status": status, "limit": PAGE, "cursor": cursor}
@@ -123,7 +123,7 @@ async def download(
     poll_every: float,
     on_received: OnReceived | None,
 ) -> int:
-    """Save the file of an export, which appears under its name only when complete; its length."""
+    """Save the file of an export, which appears only when complete; return its length."""
     # Named after the export: a partial file of another export must not be continued.
     partial = file.with_name(f"{file.name}.{export.export_id}.part")
     failures = Failures(transport)

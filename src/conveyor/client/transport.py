@@ -209,7 +209,7 @@ class Transport:
         return await self.with_retries(once)
 
     async def save(self, path: str, file: Path) -> int:
-        """Stream a body into a file, which appears under its name only when complete; its length.
+        """Stream a body into a file, which appears only when complete; return its length.
 
         A body that does not arrive leaves no file behind.
         """
@@ -237,7 +237,7 @@ class Transport:
     async def put(
         self, url: str, content: AsyncIterator[bytes], headers: Mapping[str, str]
     ) -> None:
-        """Stream a body to a link, which may be on another host: without the API key, and once."""
+        """Stream a body once, without the API key, to a link, which may be on another host."""
         async with self.exchange("PUT", url, content, headers) as response:
             await _check_status(response)
             await response.read()

@@ -46,7 +46,7 @@ def spec_of(file: File, form: FileFormat) -> dict[str, object]:
 async def upload(
     transport: Transport, file: File, spec: dict[str, object], on_sent: OnSent | None = None
 ) -> str:
-    """Upload a list as a file input; its id."""
+    """Upload a list as a file input; return its id."""
     content = Content(file, transport.network, on_sent)
     body, headers = msgspec.json.encode(spec), {"Content-Type": "application/json"}
 

@@ -21,7 +21,7 @@ from conveyor.domain.task import Task
 
 # Fair shares.
 
-RESERVE = 5  # each caller leaves one in so many of the places that other callers do not hold
+RESERVE = 5  # each caller leaves 1 in 5 of the places that other callers do not hold
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 def leaves_reserve(held: int, free: int) -> bool:
-    """Whether a caller that holds so many places leaves enough free for callers that come later.
+    """Whether a caller that holds `held` places leaves enough free for callers that come later.
 
     Each caller leaves a fifth of the places that other callers do not hold. Alone, it leaves 100 of
     500. A second caller may take 80 of those, and leaves 20. So a caller that comes late finds a

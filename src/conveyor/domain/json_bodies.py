@@ -35,7 +35,7 @@ STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 
 
 def _text(levels: int) -> bytes:
-    """A pattern for any text with at most so many levels of brackets.
+    """A pattern for any text with at most `levels` levels of brackets.
 
     `re` has no recursion, so the pattern is nested as deeply as JSON may be.
     """

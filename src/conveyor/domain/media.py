@@ -59,7 +59,7 @@ EXTENSIONS = {
     "text/xml": "xml",
     "video/mp4": "mp4",
 }
-# What deflate makes no smaller.
+# Formats that deflate does not make smaller.
 COMPRESSED = frozenset({"pdf", "zip", "gz", "epub", "docx", "xlsx", "pptx", "mp3", "mp4", "woff2"})
 COMPRESSED |= frozenset({"avif", "gif", "jpg", "png", "webp"})
 

@@ -1,6 +1,6 @@
 """The outbox: notifications about a run, stored by the commit that causes them and sent afterwards.
 
-An event has one state machine, whichever channel it takes:
+The state machine of an event is the same for all channels:
 
     owed → delivered | dropped | failed
     delivered, dropped and failed → owed, when its caller asks for a redelivery
@@ -202,7 +202,7 @@ def schedule_retry(event: OutboxEvent, delivery: Delivery, due_at: datetime) -> 
 
 
 def repeated(event: OutboxEvent, delivery: Delivery, due_at: datetime) -> OutboxEvent:
-    """Due once more, with all retries ahead: the next heartbeat, or a webhook that was replaced."""
+    """Due again, with its failures reset: the next heartbeat, or a webhook that was replaced."""
     return _still_owed(event, deliveries=_with(event, delivery), due_at=due_at, tries=0)
 
 
@@ -251,7 +251,7 @@ def _still_owed(event: OutboxEvent, **changes: object) -> OutboxEvent:
 
 
 def _ended(event: OutboxEvent, status: EventStatus, **changes: object) -> OutboxEvent:
-    """An ended event needs its token no more: a credential that has no use is not kept."""
+    """An ended event no longer needs its token: a credential without use is not kept."""
     _check_move(event, status)
     return msgspec.structs.replace(
         event, status=status, due_at=None, encrypted_token=b"", **changes

@@ -9,7 +9,7 @@ from conveyor.domain.ids import TaskId
 
 
 def backoff(failures: int, *, first: timedelta, longest: timedelta, factor: int = 2) -> timedelta:
-    """The wait after `failures` in a row: `first`, then `factor` times longer after each more.
+    """The wait after `failures` in a row: `first`, then `factor` times longer after each.
 
     It never exceeds `longest`, however many failures there were.
     """
@@ -35,7 +35,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     longest_delay: timedelta = timedelta(minutes=5)
 
     def delay(self, task_id: TaskId, attempts: int) -> timedelta:
-        """The wait after one more attempt than `attempts`, shortened by up to a half."""
+        """The wait after attempt number `attempts` + 1, shortened by up to a half."""
         base = backoff(
             attempts + 1, first=self.first_delay, longest=self.longest_delay, factor=self.factor
         )

@@ -1,8 +1,8 @@
 """The rules of a site's robots.txt for one crawler, by RFC 9309.
 
-`protego` matches paths: the longest rule decides, and of two as long the one that allows. It gets
-only the rules that apply to this crawler, and only so many of them. Over a whole file it appends
-each rule to each user agent of its group, which is quadratic, and it tries every rule with a
+`protego` matches paths: the longest rule decides, and of two equally long ones the one that
+allows. It gets only the rules that apply to this crawler, up to a limit. Over a whole file it would
+append each rule to each user agent of its group, which is quadratic, and try every rule with a
 wildcard for each path.
 """
 

@@ -1,4 +1,4 @@
-"""The life of a task: one URL to scrape, on behalf of one run.
+"""Tasks: one URL to scrape for one run, its states, and the rules of claims.
 
     pending ⇄ processing → successful | failed
 

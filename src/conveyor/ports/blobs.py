@@ -15,8 +15,9 @@ class Blobs(Protocol):
         """Store a stream under a key and return its length in bytes.
 
         The object appears complete or not at all, and is then as durable as the engine was opened
-        for. It replaces an object with the same key. If the stream raises, the exception is passed on and the object
-        that was there before stays. The engine must not collect the stream in memory.
+        for. It replaces an object with the same key. If the stream raises, the exception is passed
+        on and the object that was there before stays. The engine must not collect the stream in
+        memory.
         """
         ...
 

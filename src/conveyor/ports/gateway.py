@@ -40,8 +40,8 @@ class GatewayRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of a call that gave no page: the gateway refused it, failed, or did not answer.
 
     `problem` is the problem document, with the gateway's id of the call if there is one. `rule`
-    says how it is handled, by the error table of each gateway. `storage_full`
-    means that a page arrived and could not be stored.
+    says how it is handled, by the error table of the gateway. `storage_full` means that a page
+    arrived and could not be stored.
     """
 
     status: int

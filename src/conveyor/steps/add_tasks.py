@@ -106,7 +106,7 @@ class AddTasks:
             return
 
     async def _write_rows(self, batch: Batch, caller: CallerId) -> None:
-        """Write the promised rows; if the engine is away, send a message to have them written."""
+        """Write the promised rows, or send a message for them if the engine is unavailable."""
         try:
             await self.ingest(batch.run_id, batch.first)
         except Unavailable:

@@ -45,7 +45,7 @@ class ApiKeyInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreatedApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A new key with its secret, which is shown this one time."""
+    """A new key with its secret, which is shown only once."""
 
     key: str
     about: ApiKeyInfo

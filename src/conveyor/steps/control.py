@@ -32,7 +32,7 @@ Payload = Mapping[str, str]
 
 
 class WorkStatus(msgspec.Struct, frozen=True):
-    """How far the work for a message is that was delivered often and never acknowledged."""
+    """The progress of work whose message was delivered often and never acknowledged."""
 
     is_done: bool = False  # by another worker
     resend: Payload | None = None  # it made progress: the payload to send the message with

@@ -1,4 +1,4 @@
-"""Export: all results of a run in one file, written by the control worker, kept for half a day.
+"""Export: all results of a run in one file, written by the control worker, kept for 12 hours.
 
 The row is stored first, then the message is sent. A control worker claims the export, writes the
 file under the number of its claim, and then completes the row. If the worker dies, the message is

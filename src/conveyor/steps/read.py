@@ -225,7 +225,7 @@ class Read:
         return JobView(job, run, settled, next_run(job, self.clock.now()), waiting)
 
     async def _settled(self, run: Run) -> Counts:
-        """The counts of a run, shared for 250 ms by all who poll it.
+        """The counts of a run, shared for 250 ms by all requests that poll it.
 
         Counts that decide the shown status are always read: a caller never sees a stale status. A
         run that changed has another version, and so another key.
@@ -237,7 +237,7 @@ class Read:
         return (await self._fresh([run]))[run.id]
 
     async def _fresh(self, runs: Sequence[Run]) -> Mapping[RunId, Counts]:
-        """Counts as they are, shared with other readers: none sees older ones after these."""
+        """Read the counts and share them with other readers, so that none sees older ones."""
         settled = await self.tasks.counts([run.id for run in runs])
         with suppress(Unavailable):
             for run in filter(_is_shared, runs):

@@ -106,7 +106,7 @@ class RerunJob:
     async def rerun(
         self, call: Call, job_id: JobId, statuses: Statuses | None, render: RenderRerun
     ) -> Answer:
-        """Start a new run of every task; or of tasks in `statuses`, the other results being inherited."""
+        """Start a run of all tasks, or of those in `statuses`; the other results are inherited."""
         with self.idempotency.claiming(call):
             while True:
                 if known := await self.idempotency.find(call):

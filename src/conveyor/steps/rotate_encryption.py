@@ -11,7 +11,7 @@ Nothing is written under the old key once the passes begin:
 |---|---|
 | a step that encrypts it | it does so inside `KeyRing.writing()`, for which `rotate()` waits |
 | a step that read its row, or copies it to an event | it commits that row, which is stale by then |
-| a request that was cancelled in its commit | the engine has it behind it: see `_rotate` |
+| a request that was cancelled in its commit | it is committed before the passes begin: see `_rotate` |
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

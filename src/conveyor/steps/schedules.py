@@ -1,11 +1,10 @@
 """Schedules: start the runs of scheduled jobs when they are due, and change schedules for callers.
 
 A fire is one conditional commit of the run, its batch and the time of the next fire. The job's
-version lets exactly one of many workers commit it. After a crash before the commit the job is still
-due; after a crash behind it the batch exists, and an ingest writes its rows.
+version lets exactly one of many workers commit it. A crash before the commit leaves the job due. A
+crash after it leaves the batch, and an ingest writes its rows.
 
-All fires that were missed while no worker ran are made up for by one run; the next fire is in the
-future.
+One run makes up for all fires that were missed while no worker ran; the next fire is in the future.
 """
 
 from collections.abc import Callable

@@ -56,10 +56,10 @@ class Settle:
     async def settle(self, ended: Sequence[FinishedAttempt]) -> bool | None:
         """Settle finished attempts; repeat the writes while an engine is unavailable.
 
-        An `AttemptFailed` may arrive up to 5 s after its call ended: `GatewayHealth` holds results that may
-        be the gateway's fault. The dispatcher renews the leases meanwhile. If one lapses all the same, what is written for
-        its claim has no effect. Returns whether all pages could be stored; None when there was no
-        page.
+        An `AttemptFailed` may arrive up to 5 s after its call ended: `GatewayHealth` holds results
+        that may be the gateway's fault. The dispatcher renews the leases meanwhile. If a lease
+        lapses nevertheless, what is written for its claim has no effect. Returns whether all pages
+        could be stored; None when there was no page.
         """
         outcomes = await self._store_bodies(ended)
         await self._repeat(lambda again: self._record(ended, outcomes, again=again))

@@ -17,7 +17,7 @@ from conveyor.ports.step_functions import CallbackResult, RetryLater, Sent, Task
 
 CONNECT = timedelta(seconds=3)
 READ = timedelta(seconds=10)
-# The state has ended, or never was. AWS also answers `TaskTimedOut` for a token that was used
+# The state has ended, or never existed. AWS also answers `TaskTimedOut` for a token that was used
 # before. `InvalidToken` is not among them: a wrong region gives that answer for every token.
 CLOSED = frozenset({"TaskTimedOut", "TaskDoesNotExist"})
 # Only the code of an error is reported: its message may quote the token.

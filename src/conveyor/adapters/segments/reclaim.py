@@ -1,10 +1,10 @@
 """Reclaiming the space of removed bodies, in small steps between appends.
 
-A removal deletes a body's row in the index and leaves its record dead in the segment. Two things
-remain to be done, each for another reason:
+A removal deletes a body's row in the index and leaves its record dead in the segment. Two
+kinds of work remain:
 
 - **Compaction** reclaims space. The live records of a segment are appended to the open one, then the
-  file is unlinked. It is the only way in which a file shrinks or goes while bodies are left in it.
+  file is unlinked. Nothing else makes a file with bodies smaller or removes it.
 - **Erasure** removes content. Where too little is dead for compaction to pay, zeros are written over
   the dead bodies and their records are marked, so that neither a reader of the file nor an index
   rebuilt from it finds a removed page. The bytes stay allocated until compaction.
@@ -78,8 +78,8 @@ class Reclaimer:
         ]
         if not candidates:
             return None
-        # Erasure is owed; compaction, which may fail for want of space, must not delay it. Of the
-        # others the one with the least to copy is first, since it needs the least free space.
+        # Erasure first: compaction may fail for lack of space, and must not delay it. Then the
+        # segment with the least to copy, which needs the least free space.
         segment = min(candidates, key=lambda one: (one.unerased == 0, one.live))
         is_open = segment.no == self._appender.segment
         if is_open and self._pays(segment) and segment.covered > LEAST_CLOSED:

@@ -226,8 +226,8 @@ class SqliteMetadata:
     async def commit(self, *changes: Change) -> None:
         check_changes(changes)
         now = stamp(self._clock.now())
-        # Idempotency keys first: if a key is taken, the caller must learn that, and not that a row is
-        # stale which the request under the same key has changed.
+        # Idempotency keys first: if a key is taken, `KeyTaken` must be raised even if the request
+        # that took it has also made a row stale.
         keys_first = sorted(changes, key=lambda change: not isinstance(change, IdempotencyRecord))
 
         def operation(connection: apsw.Connection) -> None:

@@ -77,8 +77,8 @@ def gathered(instead: Mapping[str, str]) -> str:
 
 DECODER = msgspec.json.Decoder(list[list[Any]])
 
-# `fitting` looks at the sizes of so many rows first, then of eight times as many, as long as all of
-# them fit. Sizes are in the rows, not in the indexes, so looking at more of them than fit is wasted.
+# `fitting` looks at the sizes of this many rows first, then of eight times as many, as long as all
+# of them fit. Sizes are in the rows, not in the indexes, so reading more of them than fit is waste.
 FIRST_LOOK = 16
 
 FIND_RUN_NO = "SELECT no FROM run_no WHERE run_id = ?"

@@ -227,7 +227,7 @@ def error_reports(job_id: JobId, run_id: RunId) -> str:
 
 
 def error_report_key(job_id: JobId, run_id: RunId, chunk: ListChunk) -> str:
-    """The same for a chunk whichever process reads it; keys sort in the order of the list."""
+    """The key of a chunk's report: every process makes the same, and keys sort as the list does."""
     return f"{error_reports(job_id, run_id)}{chunk.position.offset:016x}.ndjson"
 
 

@@ -286,7 +286,7 @@ class CsvParser:
         """Read the rows that begin within `count` lines.
 
         False when the last row continues in a line that has not arrived. Then nothing read here
-        counts, and the chunk is read again once more lines are there.
+        counts, and the chunk is read again when more lines have arrived.
         """
         self._count = count
         self._decoded = self._rows.decoded(count)

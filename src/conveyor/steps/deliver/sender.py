@@ -4,13 +4,13 @@ There is one sender for all channels. For each channel it repeats these steps:
 
 1. Read the events that are due.
 2. Lease those that may be sent now, by a conditional write that postpones them. The others wait in
-   memory, and are postponed in storage too: else the next read would return them again, and no
-   event behind them.
+   memory, and are postponed in storage too: otherwise the next read would return them again, and
+   not the events after them.
 3. Send each leased event once.
 4. Record the result by a conditional write.
 
 A process that dies after 2 or 3 leaves an event that is due again when its lease ends. It is then
-sent once more, with the same id. A channel (channels.py) knows how to prepare, send and judge a
+sent again, with the same id. A channel (channels.py) knows how to prepare, send and judge a
 delivery.
 """
 

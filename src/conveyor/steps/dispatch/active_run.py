@@ -203,7 +203,7 @@ class Prefetch:
     rate: float = 0.0  # calls that finish in a second
 
     def room(self, calls: int) -> int:
-        """How many more tasks to prefetch, with so many calls under way."""
+        """How many more tasks to prefetch, with `calls` calls under way."""
         wanted = min(int(self.rate * self.horizon.total_seconds()), PREFETCH_PER_CALL * calls)
         return max(wanted - len(self.tasks) - self.pending, 0)
 
@@ -282,7 +282,7 @@ class ActiveRun:
         return self.idle_until <= now and self.ready_at() <= now
 
     def is_worth_a_claim(self, tasks: int, now: float, permit_wait: timedelta) -> bool:
-        """Whether to claim so many tasks now. Fewer than a batch wait once for more permits."""
+        """Whether to claim `tasks` tasks now. Fewer than a batch wait once for more permits."""
         if tasks < self.claim_size and not self.permits_wait_until:
             self.permits_wait_until = now + permit_wait.total_seconds()
         if tasks < self.claim_size and now < self.permits_wait_until:
@@ -389,7 +389,7 @@ class ActiveRun:
         return None
 
     def hand_back(self, entry: InFlight) -> None:
-        """Count a task out whose call has not begun."""
+        """Finish a task whose call has not begun, and no longer count its permit as a call."""
         if entry.permit:
             self.calls -= 1
         entry.is_finished = True

@@ -124,14 +124,14 @@ class Discovery:
                     self.wake(active.id)
 
     def ready(self, rng: Random) -> list[ActiveRun]:
-        """The runs to claim tasks of now, shuffled so that ties are broken fairly."""
+        """The runs whose tasks may be claimed now, shuffled so that ties are broken fairly."""
         now = self.clock.monotonic()
         ready = [run for run in self.runs.values() if run.is_ready(now) and run.demand()]
         rng.shuffle(ready)
         return ready
 
     def rest(self, runs: Iterable[ActiveRun]) -> None:
-        """Claim nothing for a while of runs that have nothing due, or no permit."""
+        """Let runs with nothing due, or without a permit, rest: claim nothing of them for a while."""
         now = self.clock.monotonic()
         # Many idle runs rest longer, so that polling all of them costs no more than polling a few.
         longest = self.config.longest_idle * max(len(self.runs) / IDLE_RUNS, 1.0)
@@ -163,7 +163,7 @@ class Discovery:
         ]
 
     def reopen(self, digest: str) -> None:
-        """Use a gateway key at once that the gateway serves again, beginning with a single call."""
+        """End the cool-down of a gateway key that is served again; begin with a single call."""
         if state := self.key_states.get(digest):
             state.limiter.closed_until = 0.0
             # Refusals of calls that are still under way are older than this answer.

@@ -297,7 +297,7 @@ class Dispatcher:
     ) -> dict[ActiveRun, int]:
         """Use permits for prefetched tasks first; return how many tasks of each run to claim.
 
-        Runs with too few permits for a claim wait a moment for more. Runs without any rest.
+        Runs with too few permits for a claim wait a moment for more. Runs without permits rest.
         """
         now = self.clock.monotonic()
         wants: dict[ActiveRun, int] = {}

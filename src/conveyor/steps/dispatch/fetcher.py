@@ -51,7 +51,7 @@ class Fetcher:
     ) -> None:
         """Start a claimed task if a permit was reserved for it, or else as soon as possible."""
         entry, key = run.accept(task, group), (task.run_id, task.id)
-        # A process that was suspended for longer than a lease may claim a task again that it still
+        # A process that was suspended for longer than a lease may claim again a task that it still
         # has in flight: the older claim is lost.
         if lost := self.inflight.get(key):
             self._drop(lost)

@@ -36,7 +36,7 @@ from conveyor.steps.shared.attempt import CallResult, Fetched
 
 CHECK_EVERY = timedelta(milliseconds=250)  # while results are held or the breaker is open
 OVERLAP = 0.2  # seconds: a success at the moment of a failure may have been sent before it
-# Until a task is due again whose call the gateway failed, unless it asks for a longer wait.
+# The delay of a task whose call the gateway failed, unless the gateway asks for a longer one.
 RETRY_WAIT = timedelta(seconds=1)
 REMINDER = 60.0  # seconds between log lines while the breaker is open
 

@@ -30,7 +30,7 @@ class Permits:
         """Reserve permits for the calls of a claim; return how many each run has.
 
         Raises `Unavailable` only if no run has any. Permits that were reserved before the engine
-        went away are used rather than left to lapse.
+        became unavailable are used rather than left to lapse.
         """
         permits: dict[ActiveRun, int] = {}
         try:
@@ -58,7 +58,7 @@ class Permits:
         return have + len(more)
 
     async def give_back(self, runs: Iterable[ActiveRun]) -> None:
-        """Release what ended claims of too few tasks left over, except the permits of other claims."""
+        """Release permits without a claimed task, except those of other pending claims."""
         for run in runs:
             await self.release_idle(run, keep=run.pending)
 
@@ -90,7 +90,7 @@ class Permits:
         self.renewed_at = now
 
     def _may_have_lapsed(self) -> bool:
-        """Whether idle permits may have lapsed: coordination or this process stood still."""
+        """Whether idle permits may have lapsed: no renewal succeeded for a whole lease."""
         return self.clock.monotonic() - self.renewed_at >= self.lease.total_seconds()
 
     async def _release(self, job_id: JobId, permits: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """The pause of dispatch while results cannot be stored: no disk space, or no storage.
 
-A page that cannot be stored was paid for in vain. So after one of them no page is fetched for 5 s,
+A page that cannot be stored is paid for and lost. So after one of them no page is fetched for 5 s,
 then one page every 5 s until one is stored.
 """
 

@@ -119,7 +119,7 @@ class Audit:
         return found
 
     async def _check_again(self, case: "_Case", task: Task) -> None:
-        """Judge a row again that did not change between two reads, with its run and its history."""
+        """Read a row until two reads are equal, then judge it with its run and its history."""
         for _ in range(TRIES):
             run = await self.metadata.get(Run, case.run.id)
             found = await self._row(case.run.id, task.index)

@@ -1,9 +1,9 @@
 """Gateway key check: refuse work for a gateway key that the gateway refuses.
 
-A key that was refused within the last 3 s is refused without another call. After that a page is
-requested that cannot exist: the gateway refuses an account that cannot pay at once, and answers any
-other that there is no such host, which costs nothing. So a caller who has paid is served by the next
-call.
+A key that was refused within the last 3 s is refused without another call. After that the
+check requests a page that cannot exist. For an account that cannot pay, the gateway refuses the key
+at once. For any other it answers that there is no such host, which costs nothing. So a caller who
+has paid is served by the next call.
 """
 
 import asyncio

@@ -85,9 +85,9 @@ class Sweeper:
             self._repaired("orphan_body", await self.bodies.discard(names))
 
     async def findings(self, *, patient: bool) -> AsyncIterator[MissedStep]:
-        """What rounds would repair, with nothing done about it.
+        """List what rounds would repair, and repair nothing.
 
-        A patient sweeper repairs a thing on its second sighting; here it is listed on its first.
+        A patient sweeper repairs what it finds in two passes; here one pass is enough.
         """
         overdue = OVERDUE if patient else -FOREVER
         for held in await self.tasks.lapsed(overdue=overdue, limit=CHUNK):

@@ -14,7 +14,7 @@ LEASE = timedelta(seconds=30)
 
 
 class ControlQueueContract:
-    """An engine passes by giving an `engine` fixture."""
+    """An engine passes by providing an `engine` fixture."""
 
     async def test_a_message_is_delivered_as_it_was_sent(self, engine: Engine) -> None:
         payload = {"job": "ü", "run": "2"}
@@ -183,7 +183,7 @@ class ControlQueueContract:
 
 
 class DeadLettersContract:
-    """An engine passes by giving an `engine` fixture."""
+    """An engine passes by providing an `engine` fixture."""
 
     async def test_a_dead_letter_is_shown_with_why_and_never_delivered(
         self, engine: Engine

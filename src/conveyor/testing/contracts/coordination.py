@@ -1,4 +1,4 @@
-"""What every keeper of permits, tokens and notes must do."""
+"""What every coordination engine must do: permits, tokens and cached values."""
 
 import asyncio
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ OTHER_JOB = JobId("another")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermitsUnderTest:
-    """A keeper of permits with its clock and the length of its leases."""
+    """A coordination engine with its clock and the length of its leases."""
 
     coordination: Coordination
     clock: FakeClock
@@ -26,7 +26,7 @@ class PermitsUnderTest:
 
 
 class CoordinationContract:
-    """A keeper passes by giving a `permits` fixture."""
+    """An engine passes by providing a `permits` fixture."""
 
     async def test_permits_are_given_up_to_what_is_wanted(self, permits: PermitsUnderTest) -> None:
         given = await permits.coordination.reserve(JOB, want=3, cap=10)
@@ -184,7 +184,7 @@ class CoordinationContract:
         given = await asyncio.gather(*(_take(permits) for _ in range(50)))
         assert sum(one.granted for one in given) == 5
 
-    # Notes.
+    # Cached values.
 
     async def test_a_note_lasts_its_life(self, permits: PermitsUnderTest) -> None:
         assert await permits.coordination.recall("note") is None

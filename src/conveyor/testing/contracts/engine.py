@@ -115,7 +115,7 @@ async def stored(engine: Engine, task: Task) -> Task:
 
 
 async def let_lapse(engine: Engine, times: int) -> Task:
-    """Claim the only task so many times, and let each lease lapse."""
+    """Claim the only task `times` times, and let each lease lapse."""
     for _ in range(times):
         [task] = await claim(engine)
         engine.clock.advance(engine.lease)

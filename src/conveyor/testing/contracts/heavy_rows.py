@@ -168,9 +168,9 @@ class HeavyRowsContract:
 
 
 async def _claimed(engine: Engine, wants: dict[RunId, int], count: int) -> list[list[Task]]:
-    """What each claim gave, until so many tasks are held.
+    """What each claim returned, until `count` tasks are held.
 
-    A queue puts away for a while what it gave and could not be claimed at once.
+    A queue hides for a while a message whose task could not be claimed at once.
     """
     given = list[list[Task]]()
     for _ in range(TRIES):
@@ -199,7 +199,7 @@ async def _given_heavy(
 
 
 async def _ended(engine: Engine) -> list[Task]:
-    """Bring tasks to both ends, one to none, and give those that ended as they are listed."""
+    """Settle all tasks but one, as successful or failed; return those that ended, `as_listed`."""
     taken = await claim(engine, HEAVY)
     for task in taken[1:]:
         await settle(engine, task, scraped() if task.index % 2 else refused())
@@ -219,7 +219,7 @@ async def _pages(engine: Engine, statuses: frozenset[TaskStatus] | None) -> list
 
 
 def _text(size: int) -> str:
-    """A text of so many bytes, and half as many characters."""
+    """A text of `size` bytes, and half as many characters."""
     return "ü" * (size // 2)
 
 

@@ -57,7 +57,7 @@ class Release(msgspec.Struct, frozen=True):
 
 
 class Lose(msgspec.Struct, frozen=True):
-    """Claim all that can be had and let it lapse, again and again."""
+    """Claim all due tasks and let the leases lapse, `times` times."""
 
     times: int
 
@@ -99,7 +99,7 @@ STEPS = st.lists(
 
 
 class HistoriesContract:
-    """An engine passes by giving an `open_engine` fixture that opens a new one each time."""
+    """An engine passes by providing an `open_engine` fixture that opens a new one each time."""
 
     @settings(
         max_examples=60,
@@ -151,7 +151,7 @@ class Model:
         self.tasks[task_id] = after
 
     def renew(self, held: Held, now: datetime) -> bool:
-        """Whether the claim stands."""
+        """Renew a claim, and return whether it still holds its task."""
         try:
             renewed = task_rules.renew(self.tasks[held.task_id], held.claim_no, now, self._lease)
         except Stale:
@@ -160,7 +160,7 @@ class Model:
         return True
 
     def settle(self, ending: Settlement, now: datetime) -> bool:
-        """Whether the claim held its task."""
+        """Settle a claim, and return whether it still held its task."""
         before = self.tasks[ending.task_id]
         try:
             after = task_rules.settle(before, ending.claim_no, ending.decision, now)
@@ -208,7 +208,7 @@ class History:
                 await self._engine.work.enqueue(RUN, list(self._model.tasks))
 
     async def finish(self) -> None:
-        """Bring every task to an end: none may be stuck, however its history went."""
+        """Bring every task to an end: none may be stuck, whatever its history was."""
         for _ in range(ROUNDS):
             if self._is_over():
                 break
@@ -228,10 +228,10 @@ class History:
             self._engine.clock.advance(self._engine.lease)
             given = await self._claim(MANY)
             await self._ack(given)
-            if not given and not self._to_come_round():
+            if not given and not self._to_be_redelivered():
                 return
         raise AssertionError(
-            f"final tasks that did not come round, or for ever: {self._to_come_round()}"
+            f"final tasks that were not delivered again, or for ever: {self._to_be_redelivered()}"
         )
 
     async def check_rows(self) -> None:
@@ -256,10 +256,10 @@ class History:
         return given
 
     def _claimed_or_final(self, task_id: TaskId, now: datetime) -> Task:
-        """What a claim should give: a task that was final before only comes round."""
+        """What a claim should return: a task that was final before is only delivered again."""
         task = self._model.tasks[task_id]
-        comes_round = task.is_final and self._engine.hinted
-        return task if comes_round else self._model.claim(task_id, now)
+        is_redelivered = task.is_final and self._engine.hinted
+        return task if is_redelivered else self._model.claim(task_id, now)
 
     def _check_order(self, due: dict[TaskId, Task], taken: Sequence[Task]) -> None:
         if self._engine.ordered:
@@ -297,8 +297,8 @@ class History:
             await self._claim(TASKS)
             self._engine.clock.advance(self._engine.lease)
 
-    def _to_come_round(self) -> set[Held]:
-        """Final tasks that must come round yet."""
+    def _to_be_redelivered(self) -> set[Held]:
+        """Final tasks whose messages must still be delivered again."""
         return self._final() - self._acked if self._engine.hinted else set()
 
     def _final(self) -> set[Held]:

@@ -23,7 +23,7 @@ class QueueBench:
 
 
 class QueuesContract:
-    """Queues pass by giving a `bench` fixture."""
+    """An engine passes by providing a `bench` fixture."""
 
     async def test_what_is_sent_arrives(self, bench: QueueBench) -> None:
         sent = await _given_messages(bench, 25)

@@ -232,7 +232,7 @@ class SettlingContract:
 
 
 class AckingContract:
-    """How engines let go of final tasks."""
+    """How engines delete the messages of final tasks."""
 
     @pytest.mark.parametrize("decision", [scraped(), refused()])
     async def test_a_final_task_comes_round_until_it_is_acked_if_its_engine_has_messages(

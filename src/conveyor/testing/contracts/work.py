@@ -295,7 +295,7 @@ class LeasingContract:
 
 
 class ReleasingContract:
-    """How the sweeper frees what dead workers held."""
+    """How the sweeper releases the claims of dead workers."""
 
     async def test_a_release_does_what_the_domain_says(self, engine: Engine) -> None:
         task = await given_claim(engine)

@@ -62,7 +62,7 @@ class Rows:
         )
 
     def claim(self, tasks: Iterable[Task], *, room: int) -> list[Task]:
-        """Claim tasks in their order, as long as they fit, and the first whatever its size."""
+        """Claim tasks in their order, as long as they fit; the first always does."""
         claimed = list[Task]()
         for task in tasks:
             room -= task_rules.size_of(task_rules.as_claimed(task))

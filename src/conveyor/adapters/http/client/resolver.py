@@ -69,7 +69,7 @@ class SystemResolver:
 
 def _resolved(host: str) -> Sequence[str]:
     try:
-        # Bytes, so that Python does not encode the name, which is ASCII by now, once more.
+        # Bytes: the name is ASCII by now, and Python would encode a text again.
         found = socket.getaddrinfo(host.encode("ascii"), None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return ()
