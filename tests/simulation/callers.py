@@ -169,7 +169,7 @@ class Callers:
         runs = (await self.get(job.caller, f"{path}/runs", "limit=100")).document["runs"]
         job.look_at_runs(runs)
         assert answer.document.get("latest_run") == (runs[0] if runs else None)
-        for run in {run.id: run for run in (job.newest, *also) if run and not run.gone}.values():
+        for run in _sources_first(job.newest, *also):
             run.look_at_rows(await self.rows(run), self.world.clock.now())
 
     async def rows(self, run: KnownRun, status: str = "all") -> list[Document]:
@@ -186,3 +186,14 @@ class Callers:
         assert not (was_deleted and answer.status < 300), f"a deleted job answers: {answer}"
         if self.undisturbed:
             assert answer.status != 404 or job.deleted_at, f"a job is gone: {answer}"
+
+
+def _sources_first(*runs: KnownRun | None) -> list[KnownRun]:
+    """These runs, each after the run it was copied from: its rows are compared with those.
+
+    Rows of a source that were looked at when the rerun was made need no second look.
+    """
+    known = [run for run in runs if run]
+    unseen = [run.source for run in known if run.source and run.copies is None]
+    wanted = {run.id: run for run in (*known, *unseen) if not run.gone}
+    return [wanted[run_id] for run_id in sorted(wanted)]  # ids sort in the order they were made in
