@@ -295,7 +295,9 @@ def test_many_large_submits_at_once_take_turns(gateway: Program, tmp_path: Path)
             if answer.status_code == 503:
                 problem_of(answer, 503, "overloaded")
                 assert answer.headers["retry-after"] == "2"
-        assert program.peak_memory - before < 1.5 * most / MB
+        # A body takes two to three times its size while it is decoded, and how many are at that
+        # point at once depends on the machine. Unbounded, ten bodies took 426 MB and more.
+        assert program.peak_memory - before < 2.5 * most / MB
 
 
 def _submit(program: Program, content: bytes) -> httpx.Response:

@@ -74,12 +74,15 @@ def test_nobody_waits_while_large_bodies_are_decoded(running: Program, name: str
     for _ in range(ATTEMPTS):
         with waits(running) as slowest, ThreadPoolExecutor(AT_ONCE) as pool:
             answers = list(pool.map(lambda _: submitted(running, content), range(AT_ONCE)))
-        assert {status for status, _ in answers} <= expected | {503}
-        assert expected & {status for status, _ in answers}
+        statuses = {status for status, _ in answers}
+        assert statuses <= expected | {503}, answers
         assert running.peak_memory < MOST_MEMORY
-        if max(slowest) < LONGEST_WAIT:
+        # Where the machine is busy, each of the bodies may wait too long for the others' memory.
+        if statuses & expected and max(slowest) < LONGEST_WAIT:
             return
-    raise AssertionError(f"/healthz took {max(slowest):.2f} s, in each of {ATTEMPTS} attempts")
+    raise AssertionError(
+        f"/healthz took {max(slowest):.2f} s in the last of {ATTEMPTS} attempts: {answers}"
+    )
 
 
 def submitted(program: Program, content: bytes) -> tuple[int, bytes]:
