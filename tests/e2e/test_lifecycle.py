@@ -73,16 +73,18 @@ def test_a_bad_status_list_is_refused(api: httpx.Client, status: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "body"), [("", b'{"status": "failed"}'), ("", b"["), ("?stats=failed", b"")]
+    ("query", "body", "field"),
+    [("", b'{"status": "failed"}', "status"), ("", b"[", None), ("?stats=failed", b"", "stats")],
 )
 def test_a_rerun_whose_statuses_would_be_ignored_is_refused(
-    api: httpx.Client, query: str, body: bytes
+    api: httpx.Client, query: str, body: bytes, field: str | None
 ) -> None:
     job_id = _submit(api, "https://ok.example/1")
     ended(api, job_id)
 
-    problem_of(api.post(f"/jobs/{job_id}/rerun{query}", content=body), 400, "invalid_argument")
+    answer = api.post(f"/jobs/{job_id}/rerun{query}", content=body)
 
+    assert problem_of(answer, 400, "invalid_argument").get("field") == field
     assert len(api.get(f"/jobs/{job_id}/runs").json()["runs"]) == 1
     assert api.post(f"/jobs/{job_id}/rerun", content=b"{}").status_code == 201
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from conveyor.api.auth import Identity
 from conveyor.api.limits import UNCOUNTED_BYTES, HeldMemory
 from conveyor.domain.ids import CallerId
-from conveyor.domain.json_bodies import LONGEST_SHOWN
+from conveyor.domain.json_bodies import LONGEST_SHOWN, field_error
 from conveyor.domain.step_functions import TaskToken
 from conveyor.domain.submission import BOUNDS, OnInvalid
 from conveyor.errors import InvalidArgument, TooLarge, UnsupportedMediaType
@@ -108,8 +108,9 @@ def _idempotency_key(request: Request) -> str | None:
     if quoted := QUOTED.fullmatch(key):
         key = re.sub(r"\\(.)", r"\1", quoted[1])
     if len(given) > 1 or not IDEMPOTENCY_KEY.fullmatch(key):
-        raise InvalidArgument(
-            "`Idempotency-Key` must have 1 to 128 printable characters without spaces, and be sent once"
+        raise field_error(
+            "Idempotency-Key",
+            "must have 1 to 128 printable characters without spaces, and be sent once",
         )
     return key
 
@@ -133,10 +134,13 @@ def _value(name: str, text: str) -> object:
     if text in CHOICES.get(name, ()):
         return OnInvalid(text)
     if name in KNOWN:
-        raise InvalidArgument(f"`Conveyor-{name}` must have a valid value, got `{text[:40]}`")
+        raise InvalidArgument(
+            f"`Conveyor-{name}` must have a valid value, got `{text[:40]}`",
+            extras={"field": name.replace("-", "_")},
+        )
     like = get_close_matches(name[:LONGEST_SHOWN], KNOWN, n=1)
     hint = f"; did you mean Conveyor-{like[0]}?" if like else ""
-    raise InvalidArgument(f"`Conveyor-{name[:LONGEST_SHOWN]}` is not a known extension{hint}")
+    raise field_error(f"Conveyor-{name[:LONGEST_SHOWN]}", f"is not a known extension{hint}")
 
 
 def _fingerprint(request: Request, caller: CallerId) -> "hashlib._Hash":

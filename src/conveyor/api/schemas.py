@@ -80,7 +80,6 @@ WEBHOOK_URL: Document = {
 # Schema -> field -> bounds beyond its type.
 BOUNDS: dict[str, dict[str, Document]] = {
     "Submission": {
-        "status": {"enum": [JobStatus.OPEN, JobStatus.CLOSED]},
         "tasks": {"maxItems": LIMITS.inline_tasks},
         "zenrows_params": ZENROWS_PARAMS,
         "external_id": EXTERNAL_ID,

@@ -11,8 +11,9 @@ wherever it was cut.
 """
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from difflib import get_close_matches
+from enum import StrEnum
 from itertools import accumulate
 from typing import TypeVar, get_args, get_type_hints
 
@@ -205,14 +206,49 @@ LONGEST_SHOWN = 80  # characters of a name or value that are compared or shown
 # decoded, and has its own exception. Nesting beyond Python's limit raises a RecursionError.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
+# msgspec says what is wrong, and where, in the text of its message only.
 UNKNOWN_FIELD = re.compile(
-    r"Object contains unknown field `(?P<name>.*?)`(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL
+    r"Object contains unknown field `(?P<name>.*?)`(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL
 )
+MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>[^`]+)`")
+WRONG_VALUE = re.compile(
+    r"(?:Expected `(?P<wanted>[^`]+)`, got|Invalid enum value) `?(?P<given>.*?)`?", re.DOTALL
+)
+PLACE = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+INDEX = re.compile(r"\[\d+\]")
+ANY_KEY = "[...]"  # a path to a value of an object with any keys, such as `metadata`
+TYPES = {
+    "array": "an array",
+    "bool": "a boolean",
+    "float": "a decimal number",
+    "int": "an integer",
+    "object": "an object",
+    "str": "a string",
+}
+
+Fault = Callable[[str, str], InvalidArgument]  # of a field, and what is wrong with it
 
 
 def field_error(field: str, what: str) -> InvalidArgument:
     """An error about one field of a body, which it names in its extras as well."""
     return InvalidArgument(f"`{field}` {what}", extras={"field": field})
+
+
+def body_fault(field: str, what: str) -> InvalidArgument:
+    return field_error(field, what) if field else InvalidArgument(f"The body {what}")
+
+
+def fault_within(within: str) -> Fault:
+    """Errors about an object at the path `within`, and about its fields."""
+
+    def at(field: str, what: str) -> InvalidArgument:
+        return field_error(_path(within, field), what)
+
+    return at
+
+
+def _path(*names: str) -> str:
+    return ".".join(filter(None, names))
 
 
 def brief(text: str, most: int = 300) -> str:
@@ -229,36 +265,71 @@ def not_json(why: str) -> InvalidArgument:
     return InvalidArgument(f"The body is not valid JSON: {why}")
 
 
-def decode_body(raw: bytes, kind: type[Form]) -> Form:
-    """A body as a struct; `InvalidArgument` names the fault and, for a misspelled field, the known one."""
+def decode_body(raw: bytes, kind: type[Form], fault: Fault = body_fault) -> Form:
+    """A body as a struct; `InvalidArgument` names the field at fault."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(message_of(error) + suggestion(str(error), kind)) from None
+        raise _misfit(brief(str(error)), kind, fault) from None
     except UNREADABLE as error:
         raise not_json(message_of(error)) from None
 
 
-def suggestion(message: str, kind: type[msgspec.Struct]) -> str:
+def _misfit(message: str, kind: type[msgspec.Struct], fault: Fault) -> InvalidArgument:
+    """The error for a body that is JSON, but not of its type."""
+    if unknown := UNKNOWN_FIELD.search(message):
+        path, name = unknown["path"] or "", unknown["name"][:LONGEST_SHOWN] or '""'
+        hint = _nearest_field(name, _types_at(kind, path))
+        return fault(_path(path, name), f"is an unknown field{hint}")
+    place = PLACE.search(message)
+    path = place["path"] if place else ""
+    what = message[: place.start()] if place else message
+    if missing := MISSING_FIELD.fullmatch(what):
+        return fault(_path(path, missing["name"]), "is required")
+    wrong = _wrong_value(what, _types_at(kind, path))
+    if path.endswith(ANY_KEY):
+        return fault(path.removesuffix(ANY_KEY), f"is not valid: a value {wrong}")
+    return fault(path, wrong)
+
+
+def _wrong_value(what: str, types: Sequence[type]) -> str:
+    """What a decoder's message says about a value, in the words of other errors."""
+    found = WRONG_VALUE.fullmatch(what)
+    if found is None:
+        return f"cannot be read: {what}"
+    given = TYPES.get(found["given"], found["given"])
+    choices = [str(one) for kind in types if issubclass(kind, StrEnum) for one in kind]
+    if choices:
+        return f"must be one of {', '.join(choices)}, got {given}"
+    # Without null: a caller who gives a value does not mean to leave the field out.
+    wanted = [TYPES.get(one, one) for one in str(found["wanted"]).split(" | ") if one != "null"]
+    return f"must be {' or '.join(wanted)}, got {given}"
+
+
+def _nearest_field(name: str, types: Sequence[type]) -> str:
     """A hint for an unknown field that resembles a known field of the same object; else empty."""
-    unknown = UNKNOWN_FIELD.search(brief(message))
-    owner = unknown and _struct_at(kind, unknown["path"] or "$")
-    if not (unknown and owner):
-        return ""
-    like = get_close_matches(unknown["name"][:LONGEST_SHOWN], owner.__struct_encode_fields__, n=1)
+    known = [
+        field
+        for kind in types
+        if issubclass(kind, msgspec.Struct)
+        for field in kind.__struct_encode_fields__
+    ]
+    like = get_close_matches(name, known, n=1)
     return f"; did you mean `{like[0]}`?" if like else ""
 
 
-def _struct_at(kind: type[msgspec.Struct], path: str) -> type[msgspec.Struct] | None:
-    """The struct at a decoder's path; None where the path leads to anything else."""
-    for name in path.split(".")[1:]:
-        hint = get_type_hints(kind).get(name)
-        kinds = [
-            one
-            for one in get_args(hint) or (hint,)
-            if isinstance(one, type) and issubclass(one, msgspec.Struct)
-        ]
-        if not kinds:
-            return None
-        [kind] = kinds
-    return kind
+def _types_at(kind: type[msgspec.Struct], path: str) -> Sequence[type]:
+    """The types that the value at a decoder's path may have."""
+    types: list[type] = [kind]
+    for name in filter(None, INDEX.sub("", path).split(".")):
+        hints = [get_type_hints(one).get(name) for one in types if issubclass(one, msgspec.Struct)]
+        types = [one for hint in hints for one in _types_of(hint)]
+    return types
+
+
+def _types_of(hint: object) -> Iterator[type]:
+    """The types in a hint such as `tuple[Weekday, ...] | None`."""
+    if isinstance(hint, type):
+        yield hint
+    for inner in get_args(hint):
+        yield from _types_of(inner)

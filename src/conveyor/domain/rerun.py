@@ -4,14 +4,34 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
+import msgspec
+
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.job import Job
-from conveyor.domain.json_bodies import LONGEST_SHOWN, field_error
+from conveyor.domain.json_bodies import LONGEST_SHOWN, decode_body, field_error
 from conveyor.domain.run import Inheritance, Run
 from conveyor.domain.task import FINAL, Inherited, NewRow, Task, TaskStatus, counter_of, inherit
+from conveyor.errors import InvalidArgument
 
 Statuses = frozenset[TaskStatus]
+
+
+class RerunBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a rerun. It has no fields, but some clients always send a body."""
+
+
+def check_body(raw: bytes) -> None:
+    """Refuse fields, which would be ignored. Raises `InvalidArgument`."""
+    if raw.strip() not in {b"", b"null"}:
+        decode_body(raw, RerunBody, _no_body)
+
+
+def _no_body(field: str, _: str) -> InvalidArgument:
+    return InvalidArgument(
+        "A rerun must have no body: give statuses in the query, as in `?status=failed`",
+        extras={"field": field} if field else None,
+    )
 
 
 def parse_statuses(text: str | None) -> Statuses | None:

@@ -90,6 +90,13 @@ class OnInvalid(StrEnum):
     FAIL = "fail"
 
 
+class NewJobStatus(StrEnum):
+    """The statuses that a job can begin with."""
+
+    OPEN = JobStatus.OPEN
+    CLOSED = JobStatus.CLOSED
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How much a caller may send. Each number is a setting of the same name."""
 
@@ -125,7 +132,7 @@ class Submission(msgspec.Struct, kw_only=True):
     """
 
     type: JobType | None = None
-    status: JobStatus | None = None
+    status: NewJobStatus | None = None
     tasks: list[TaskInput] | None = None
     zenrows_params: dict[str, Any] | None = None
     external_id: str | None = None
@@ -385,7 +392,7 @@ def check_fields(body: Submission, extensions: Mapping[str, object], *, has_task
 
 def _check_schedule(body: Submission) -> None:
     is_scheduled = body.type is JobType.SCHEDULED
-    if is_scheduled and body.status is JobStatus.OPEN:
+    if is_scheduled and body.status is NewJobStatus.OPEN:
         raise field_error(
             "status", "must be `closed` for a scheduled job: its tasks are all there from the start"
         )
@@ -397,8 +404,6 @@ def _check_schedule(body: Submission) -> None:
 
 
 def _check_fields(body: Submission) -> None:
-    if body.status is JobStatus.DELETED:
-        raise field_error("status", "must be `open` or `closed`, got `deleted`")
     if body.external_id is not None and not EXTERNAL_ID.fullmatch(body.external_id):
         raise field_error("external_id", "must have 1 to 128 characters of A-Z a-z 0-9 . _ -")
     if body.name is not None and len(body.name) > LONGEST_NAME:
@@ -431,14 +436,14 @@ def _check_tasks_given(body: Submission, *, has_tasks: bool) -> None:
         raise field_error(
             "on_invalid", "requires `file_input_id`: tasks in the body are accepted all or none"
         )
-    if body.status is not JobStatus.OPEN and not has_tasks:
+    if body.status is not NewJobStatus.OPEN and not has_tasks:
         raise field_error("tasks", "must hold at least one task in a closed job")
 
 
 def _check_list_given(body: Submission) -> None:
     if body.tasks is not None:
         raise field_error("tasks", "must be absent with `file_input_id`")
-    if body.status is JobStatus.OPEN:
+    if body.status is NewJobStatus.OPEN:
         raise FileInputUnsupported("`file_input_id` requires a closed job, and this one is open")
 
 

@@ -140,7 +140,7 @@ def _ignored(names: Iterable[str]) -> tuple[str, ...]:
         ]
         if like or not NAME.fullmatch(name):
             hint = f"; did you mean `{like[0]}`?" if like else ""
-            raise InvalidArgument(f"The body has the unknown field `{name[:LONGEST_SHOWN]}`{hint}")
+            raise field_error(name[:LONGEST_SHOWN], f"is an unknown field{hint}")
     if len(unknown) > MOST_IGNORED:
         raise InvalidArgument(
             f"The body must have at most {MOST_IGNORED} unknown fields, got {len(unknown)}"

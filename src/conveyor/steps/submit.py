@@ -32,6 +32,7 @@ from conveyor.domain.file_input import (
 )
 from conveyor.domain.ids import CallerId, EventId, InputId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.json_bodies import field_error
 from conveyor.domain.outbox import OutboxEvent, heartbeat_event
 from conveyor.domain.params import dump, result_format
 from conveyor.domain.run import IngestStatus, Run
@@ -158,8 +159,8 @@ class SubmitJob:
         if found.blob is None:
             raise FileInputNotUploaded("The file was not uploaded")
         if len(found.jobs) >= MOST_JOBS:
-            raise InvalidArgument(
-                f"A file input must be used by at most {MOST_JOBS} jobs: upload the file again"
+            raise field_error(
+                "file_input_id", f"must be used by at most {MOST_JOBS} jobs: upload the file again"
             )
         length = await self.blobs.length(found.blob)
         if length != found.length or length > self.limits.list_bytes:
@@ -281,7 +282,7 @@ class SubmitJob:
             id=job_id,
             caller=call.caller,
             type=JobType.SCHEDULED if schedule else JobType.REGULAR,
-            status=body.status or JobStatus.CLOSED,
+            status=JobStatus(body.status or JobStatus.CLOSED),
             format=result_format(params),
             latest_run_id=None,
             runs=0,

@@ -10,8 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conveyor.domain import json_bodies, task_bodies
-from conveyor.domain.json_bodies import OverlongElement, SlicedBody, cut, finish
-from conveyor.domain.submission import Addition, Limits, RejectedTask
+from conveyor.domain.json_bodies import (
+    OverlongElement,
+    SlicedBody,
+    cut,
+    decode_body,
+    fault_within,
+    finish,
+)
+from conveyor.domain.submission import Addition, Limits, RejectedTask, Submission
 from conveyor.domain.task import TaskSpec
 from conveyor.errors import InvalidArgument
 from tests.seed import examples
@@ -197,3 +204,46 @@ def test_depth_is_told_exactly(depth: int) -> None:
     deep = b"[" * depth + b"]" * depth
     assert json_bodies.is_deeper(deep, 32) is (depth > 32)
     assert json_bodies.is_deeper(b'{"a":' * depth + b"1" + b"}" * depth, 32) is (depth > 32)
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "detail"),
+    [
+        ({"retries": "x"}, "retries", "`retries` must be an integer, got a string"),
+        ({"retries": 1.5}, "retries", "`retries` must be an integer, got a decimal number"),
+        ({"async": []}, "async", "`async` must be a boolean, got an array"),
+        ({"type": 1}, "type", "`type` must be one of regular, scheduled, got an integer"),
+        ({"status": "deleted"}, "status", "`status` must be one of open, closed, got 'deleted'"),
+        (
+            {"metadata": {"a": None}},
+            "metadata",
+            "`metadata` is not valid: a value must be a string, got null",
+        ),
+        ({"webhook": []}, "webhook", "`webhook` must be an object, got an array"),
+        ({"webhook": {}}, "webhook.url", "`webhook.url` is required"),
+        ({"webhook": {"url": 1}}, "webhook.url", "`webhook.url` must be a string, got an integer"),
+        (
+            {"webhook": {"ulr": 1}},
+            "webhook.ulr",
+            "`webhook.ulr` is an unknown field; did you mean `url`?",
+        ),
+        ([], None, "The body must be an object, got an array"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named_by_its_path(
+    body: object, field: str | None, detail: str
+) -> None:
+    raw = msgspec.json.encode(body)
+    with pytest.raises(InvalidArgument) as refused:
+        decode_body(raw, Submission)
+    assert refused.value.detail == detail
+    assert refused.value.extras.get("field") == field
+    with pytest.raises(InvalidArgument) as refused:
+        decode_body(raw, Submission, fault_within("a"))
+    assert refused.value.extras == {"field": f"a.{field}" if field else "a"}
+
+
+def test_a_number_that_no_machine_holds_is_named_by_its_path() -> None:
+    with pytest.raises(InvalidArgument, match="`retries` cannot be read") as refused:
+        decode_body(b'{"retries":1e400}', Submission)
+    assert refused.value.extras == {"field": "retries"}

@@ -15,7 +15,7 @@ from zenrows.batch.models import Reason as ClientReason
 from conveyor.api.render import job_shown
 from conveyor.domain import submission, task_bodies
 from conveyor.domain.counts import ZERO
-from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.job import Job, JobType
 from conveyor.domain.json_bodies import finish
 from conveyor.domain.submission import (
     BOUNDS,
@@ -24,6 +24,7 @@ from conveyor.domain.submission import (
     LONGEST_URL,
     TASKS_PER_ADD,
     Limits,
+    NewJobStatus,
     Reason,
     Submission,
     TaskInput,
@@ -112,7 +113,7 @@ def test_every_field_of_a_submit_is_read() -> None:
             **{"async": True},
         )
     )
-    assert (body.type, body.status) == (JobType.REGULAR, JobStatus.OPEN)
+    assert (body.type, body.status) == (JobType.REGULAR, NewJobStatus.OPEN)
     assert (body.max_inflight, body.retries, body.result_ttl_days) == (5, 0, 30)
     assert body.async_ is True
     assert submission.job_params(body, LIMITS) == {"js_render": "true"}
@@ -255,7 +256,8 @@ def test_null_and_false_are_no_wish_that_could_be_ignored() -> None:
 )
 def test_a_misspelt_field_is_answered_with_the_one_that_was_meant(field: str, meant: str) -> None:
     error = refusal(with_one_task(**{field: 1}))
-    assert f"unknown field `{field}`" in error.detail
+    assert f"`{field}` is an unknown field" in error.detail
+    assert error.extras == {"field": field}
     assert f"did you mean `{meant}`?" in error.detail
 
 

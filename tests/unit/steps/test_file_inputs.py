@@ -219,8 +219,9 @@ async def test_a_list_is_for_so_many_jobs_and_no_more() -> None:
     assert file_input
     jobs = tuple(JobId(str(n)) for n in range(MOST_JOBS))
     await house.metadata.commit(msgspec.structs.replace(file_input, jobs=jobs))
-    with pytest.raises(InvalidArgument, match="1000 jobs"):
+    with pytest.raises(InvalidArgument, match="1000 jobs") as refused:
         await submit_list(house, file_input_id)
+    assert refused.value.extras == {"field": "file_input_id"}
 
 
 async def test_a_slot_that_cannot_be_stored_is_not_given_out() -> None:

@@ -26,7 +26,7 @@ from conveyor.api.intake import LARGEST_SMALL_BODY, read_body, take_call
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.json_bodies import LONGEST_SHOWN
-from conveyor.domain.rerun import parse_statuses
+from conveyor.domain.rerun import check_body, parse_statuses
 from conveyor.domain.run import PauseState, Run
 from conveyor.domain.schedule import ScheduleState, parse_schedule, parse_turn
 from conveyor.domain.submission import Limits
@@ -201,13 +201,12 @@ def _check_rerun(request: Request, body: bytes) -> None:
     """Refuse what would be ignored: a `status` in the wrong place repeats, and pays for, all tasks."""
     unknown = request.query_params.keys() - {"status"}
     if unknown:
+        name = min(unknown)[:LONGEST_SHOWN]
         raise InvalidArgument(
-            f"A rerun takes the query parameter `status` alone, got `{min(unknown)[:LONGEST_SHOWN]}`"
+            f"A rerun takes the query parameter `status` alone, got `{name}`",
+            extras={"field": name},
         )
-    if body.strip() not in {b"", b"{}", b"null"}:  # some clients always send a body
-        raise InvalidArgument(
-            "A rerun must have no body: give statuses in the query, as in `?status=failed`"
-        )
+    check_body(body)
 
 
 def _answered(answer: Answer) -> Response:

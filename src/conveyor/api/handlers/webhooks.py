@@ -11,9 +11,12 @@ from conveyor.api.auth import caller_of
 from conveyor.api.handlers.common import caller_and_job, json_response, page
 from conveyor.api.intake import LARGEST_SMALL_BODY, read_body
 from conveyor.domain.ids import EventId
-from conveyor.domain.json_bodies import decode_body
+from conveyor.domain.json_bodies import decode_body, fault_within
 from conveyor.domain.webhook import NewWebhook, WebhookSetting
 from conveyor.steps.webhooks import ManageWebhooks, RotateSigningKeys
+
+# A field has the same name in every call: `webhook.url`, as in a submission.
+FAULT = fault_within("webhook")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +29,7 @@ class WebhookHandlers:
         return json_response(render.webhook_shown(webhook))
 
     async def put_webhook(self, request: Request) -> Response:
-        asked = decode_body(await read_body(request, LARGEST_SMALL_BODY), WebhookSetting)
+        asked = decode_body(await read_body(request, LARGEST_SMALL_BODY), WebhookSetting, FAULT)
         webhook = await self.webhooks.put(
             *caller_and_job(request), asked.url, signature=asked.signature
         )
@@ -37,7 +40,7 @@ class WebhookHandlers:
         return Response(status_code=204)
 
     async def test_webhook(self, request: Request) -> Response:
-        asked = decode_body(await read_body(request, LARGEST_SMALL_BODY), NewWebhook)
+        asked = decode_body(await read_body(request, LARGEST_SMALL_BODY), NewWebhook, FAULT)
         event_id, delivery = await self.webhooks.test(
             caller_of(request), asked.url, signature=bool(asked.signature)
         )
