@@ -20,7 +20,13 @@ URL = "https://ok.example/"
 UNKNOWN_ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 UNKNOWN_TASK = f"00000000-{'0' * 24}"
 READ_BY_ID = [route for route in ROUTES if route.method == "GET" and "{job}" in route.path]
-LISTS = ["/jobs", "/jobs/{job}/runs", "/jobs/{job}/results", "/jobs/{job}/runs/{run}/results"]
+LISTS = [
+    "/jobs",
+    "/jobs/{job}/runs",
+    "/jobs/{job}/results",
+    "/jobs/{job}/runs/{run}/results",
+    "/jobs/{job}/webhook/deliveries",
+]
 
 
 @pytest.fixture(scope="module")
@@ -359,7 +365,9 @@ def test_an_open_job_takes_no_more_tasks_than_its_cap(lean: httpx.Client) -> Non
 
 
 @pytest.mark.parametrize("path", LISTS)
-@pytest.mark.parametrize("limit", ["0", "-1", "1e9", "1001", "1000000000", "abc", "1.0", "٣", "²"])
+@pytest.mark.parametrize(
+    "limit", ["", "0", "-1", "1e9", "1001", "1000000000", "abc", "1.0", "٣", "²"]
+)
 def test_a_limit_out_of_bounds_is_refused(
     door: httpx.Client, job: dict[str, str], path: str, limit: str
 ) -> None:
@@ -380,7 +388,10 @@ def test_a_cursor_that_was_never_given_out_is_refused(
     ("path", "query"),
     [
         ("/jobs", {"status": "ajar"}),
+        ("/jobs", {"status": ""}),
         ("/jobs", {"type": "weekly"}),
+        ("/jobs", {"type": ""}),
+        ("/jobs/{job}/results", {"status": ""}),
         ("/jobs/{job}/results", {"status": "expired"}),
         ("/jobs/{job}/results", {"status": "failed,,successful"}),
         ("/jobs/{job}/results", {"status": ","}),

@@ -209,9 +209,7 @@ def _query_parameters(route: Route) -> Iterator[Document]:
         schema = known.get(name, {"type": "string"})
         about = schemas.ABOUT.get(name, "")
         described = {"name": name, "in": "query", "schema": schema, "description": about}
-        # An empty parameter is the same as none. Only a rerun without a status means every task,
-        # so there an empty one is refused.
-        yield described | ({} if route.handler == "rerun_job" else {"allowEmptyValue": True})
+        yield described | ({"allowEmptyValue": True} if name == "cursor" else {})
 
 
 def _headers(route: Route) -> Iterator[Document]:

@@ -36,11 +36,10 @@ def _whole(lowest: int, highest: int) -> Document:
     return {"type": "integer", "minimum": lowest, "maximum": highest}
 
 
-def _several(names: list[str], *, empty: bool = False) -> Document:
+def _several(names: list[str]) -> Document:
     """Return the schema of one name, or several separated by commas."""
     one = "|".join(names)
-    several = f"({one})(,({one}))*"
-    return {"type": "string", "pattern": f"^({several})?$" if empty else f"^{several}$"}
+    return {"type": "string", "pattern": f"^({one})(,({one}))*$"}
 
 
 def _parameter(name: str) -> Document:
@@ -153,22 +152,22 @@ PATHS: dict[str, Document] = {
     "task": {"type": "string", "pattern": f"^{TASK_ID.pattern}$"},
     "": {"type": "string", "pattern": f"^{ULID.pattern}$"},  # of anything else
 }
-# An empty parameter is the same as none.
+# An empty cursor is the same as none.
 AFTER_ID: Document = {"type": "string", "pattern": f"^({ULID.pattern})?$"}
 AFTER_TASK: Document = {"type": "string", "pattern": f"^({TASK_ID.pattern})?$"}
 LISTED = _whole(1, cursor.MOST_LISTED) | {"default": cursor.DEFAULT_LIMIT}
 # Handler -> query parameter -> schema.
 QUERIES: dict[str, dict[str, Document]] = {
     "list_jobs": {
-        "status": {"enum": ["", *JobStatus]},
-        "type": {"enum": ["", *JobType]},
+        "status": {"enum": list(JobStatus)},
+        "type": {"enum": list(JobType)},
         "limit": LISTED,
         "cursor": AFTER_ID,
     },
     "list_runs": {"limit": LISTED, "cursor": AFTER_ID},
     "list_deliveries": {"limit": LISTED, "cursor": AFTER_ID},
     "list_results": {
-        "status": _several(["all", "successful", "failed", "processing"], empty=True),
+        "status": _several(["all", "successful", "failed", "processing"]),
         "limit": _whole(1, cursor.LARGEST_PAGE) | {"default": cursor.DEFAULT_PAGE},
         "cursor": AFTER_TASK,
     },

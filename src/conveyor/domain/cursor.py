@@ -41,7 +41,7 @@ def at_task(task_id: TaskId) -> str:
 
 def limit(text: str | None, *, default: int, most: int) -> int:
     """The query parameter `limit`, checked."""
-    if text is None or text == "":
+    if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
         what = f"must be a whole number from 1 to {most}, got {text[:40]!r}"

@@ -212,7 +212,7 @@ def _task_id(request: Request) -> TaskId:
 
 def _status_filter(text: str | None) -> frozenset[TaskStatus] | None:
     """Return the statuses to list, from one name or several with commas; None lists all."""
-    names = (text or "all").split(",")
+    names = ("all" if text is None else text).split(",")
     if not STATUS_FILTERS.keys() >= set(names):
         choices = ", ".join(STATUS_FILTERS)
         raise InvalidArgument(

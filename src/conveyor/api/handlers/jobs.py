@@ -215,7 +215,7 @@ def _answered(answer: Answer) -> Response:
 
 
 def _choice(text: str | None, name: str, kind: type[Choice]) -> Choice | None:
-    if not text:
+    if text is None:
         return None
     try:
         return kind(text)
