@@ -405,6 +405,24 @@ def test_a_filter_that_names_nothing_is_refused(
     assert problem_of(answer, 400, "invalid_argument")["field"] == name
 
 
+@pytest.mark.parametrize(
+    ("call", "nearest"),
+    [
+        ("GET /jobs?status=opne", "open"),
+        ("GET /jobs?type=schedule", "scheduled"),
+        ("GET /jobs/{job}/results?status=failed,sucessful", "successful"),
+        ("POST /jobs/{job}/rerun?status=faild", "failed"),
+    ],
+)
+def test_a_misspelt_filter_is_answered_with_the_nearest_known_one(
+    door: httpx.Client, job: dict[str, str], call: str, nearest: str
+) -> None:
+    method, path = call.format(**job).split()
+    problem = problem_of(door.request(method, path), 400, "invalid_argument")
+    assert problem["field"] in {"status", "type"}
+    assert problem["detail"].endswith(f"; did you mean `{nearest}`?")
+
+
 ODD_IDS = [
     "nope",
     UNKNOWN_ULID.lower(),

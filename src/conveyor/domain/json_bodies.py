@@ -11,7 +11,7 @@ wherever it was cut.
 """
 
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 from itertools import accumulate
@@ -238,17 +238,32 @@ def body_fault(field: str, what: str) -> InvalidArgument:
     return field_error(field, what) if field else InvalidArgument(f"The body {what}")
 
 
-def fault_within(within: str) -> Fault:
-    """Errors about an object at the path `within`, and about its fields."""
+def fault_within(within: str, *, whole: str = "") -> Fault:
+    """Errors about the object at the path `within`; `whole` names an object that is a whole body."""
 
     def at(field: str, what: str) -> InvalidArgument:
-        return field_error(_path(within, field), what)
+        return field_error(_path(within, field) or whole, what)
 
     return at
 
 
 def _path(*names: str) -> str:
     return ".".join(filter(None, names))
+
+
+def check_names(field: str, names: Sequence[str], known: Collection[str]) -> None:
+    """Check the names of a query parameter that were separated by commas."""
+    for name in names:
+        if name not in known:
+            wanted = f"must be one or more of {', '.join(known)}, separated by commas"
+            given = ",".join(names)[:LONGEST_SHOWN]
+            raise field_error(field, f"{wanted}, got {given!r}{nearest(name, known)}")
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """A hint for a name that resembles a known one; else empty."""
+    like = get_close_matches(name[:LONGEST_SHOWN], known, n=1)
+    return f"; did you mean `{like[0]}`?" if like else ""
 
 
 def brief(text: str, most: int = 300) -> str:
@@ -279,8 +294,13 @@ def _misfit(message: str, kind: type[msgspec.Struct], fault: Fault) -> InvalidAr
     """The error for a body that is JSON, but not of its type."""
     if unknown := UNKNOWN_FIELD.search(message):
         path, name = unknown["path"] or "", unknown["name"][:LONGEST_SHOWN] or '""'
-        hint = _nearest_field(name, _types_at(kind, path))
-        return fault(_path(path, name), f"is an unknown field{hint}")
+        known = [
+            field
+            for owner in _types_at(kind, path)
+            if issubclass(owner, msgspec.Struct)
+            for field in owner.__struct_encode_fields__
+        ]
+        return fault(_path(path, name), f"is an unknown field{nearest(name, known)}")
     place = PLACE.search(message)
     path = place["path"] if place else ""
     what = message[: place.start()] if place else message
@@ -300,22 +320,11 @@ def _wrong_value(what: str, types: Sequence[type]) -> str:
     given = TYPES.get(found["given"], found["given"])
     choices = [str(one) for kind in types if issubclass(kind, StrEnum) for one in kind]
     if choices:
-        return f"must be one of {', '.join(choices)}, got {given}"
+        hint = "" if found["wanted"] else nearest(given.strip("'\""), choices)
+        return f"must be one of {', '.join(choices)}, got {given}{hint}"
     # Without null: a caller who gives a value does not mean to leave the field out.
     wanted = [TYPES.get(one, one) for one in str(found["wanted"]).split(" | ") if one != "null"]
     return f"must be {' or '.join(wanted)}, got {given}"
-
-
-def _nearest_field(name: str, types: Sequence[type]) -> str:
-    """A hint for an unknown field that resembles a known field of the same object; else empty."""
-    known = [
-        field
-        for kind in types
-        if issubclass(kind, msgspec.Struct)
-        for field in kind.__struct_encode_fields__
-    ]
-    like = get_close_matches(name, known, n=1)
-    return f"; did you mean `{like[0]}`?" if like else ""
 
 
 def _types_at(kind: type[msgspec.Struct], path: str) -> Sequence[type]:

@@ -9,7 +9,7 @@ import msgspec
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.job import Job
-from conveyor.domain.json_bodies import LONGEST_SHOWN, decode_body, field_error
+from conveyor.domain.json_bodies import check_names, decode_body
 from conveyor.domain.run import Inheritance, Run
 from conveyor.domain.task import FINAL, Inherited, NewRow, Task, TaskStatus, counter_of, inherit
 from conveyor.errors import InvalidArgument
@@ -39,11 +39,8 @@ def parse_statuses(text: str | None) -> Statuses | None:
     if text is None:
         return None
     names = [name.strip() for name in text.split(",")]
-    try:
-        return frozenset(TaskStatus(name) for name in names)
-    except ValueError:
-        wanted = f"must be one or more of {', '.join(TaskStatus)}, separated by commas"
-        raise field_error("status", f"{wanted}, got {text[:LONGEST_SHOWN]!r}") from None
+    check_names("status", names, list(TaskStatus))
+    return frozenset(map(TaskStatus, names))
 
 
 def copy_rows(rows: Sequence[Task], statuses: Statuses | None) -> list[NewRow]:

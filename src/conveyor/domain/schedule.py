@@ -8,9 +8,8 @@ Both changes of daylight saving time follow from this rule. For 02:30 in `Europe
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import lru_cache
 from typing import TypeVar
@@ -18,7 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import msgspec
 
-from conveyor.domain.json_bodies import UNREADABLE, field_error, not_json
+from conveyor.domain.json_bodies import Fault, decode_body, fault_within, nearest
 from conveyor.errors import InvalidArgument
 
 LONGEST_RATE = timedelta(days=3650)
@@ -106,29 +105,23 @@ UNITS = {
     RateUnit.HOUR: timedelta(hours=1),
     RateUnit.DAY: timedelta(days=1),
 }
-CHOICES: dict[str, type[StrEnum]] = {
-    "unit": RateUnit,
-    "weekly.days": Weekday,
-    "schedule_state": ScheduleState,
-}
 WEEKDAYS = tuple(Weekday)  # as `date.weekday` counts them
 FULL_HOUR = re.compile(r"([01][0-9]|2[0-3]):00")
 LOCAL_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
 OFFSET = re.compile(r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$", re.IGNORECASE | re.ASCII)
 NO_PLACES = re.compile(r"(posix|right)/.*|localtime|posixrules|Factory")
-MISREAD_AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 
 T = TypeVar("T")
-Fault = Callable[[str, str], InvalidArgument]  # of a field, and what is wrong with it
 
 
 def parse_schedule(raw: bytes, *, within: str = "") -> Schedule:
     """Parse and check a schedule. `within` is the field that holds it, for error messages."""
-    return _checked(_decoded(raw, Schedule, _fault(within)), _fault(within))
+    fault = _fault(within)
+    return _checked(decode_body(raw, Schedule, fault), fault)
 
 
 def parse_turn(raw: bytes) -> ScheduleState:
-    return _decoded(raw, ScheduleTurn, _fault("")).schedule_state
+    return decode_body(raw, ScheduleTurn, _fault("")).schedule_state
 
 
 def first_fire(schedule: Schedule, now: datetime, *, within: str = "") -> datetime:
@@ -216,27 +209,6 @@ def _clock(moment: datetime, zone: ZoneInfo) -> datetime:
     return moment.astimezone(zone).replace(tzinfo=None, fold=0)
 
 
-Decoded = TypeVar("Decoded", Schedule, ScheduleTurn)
-
-
-def _decoded(raw: bytes, kind: type[Decoded], fault: Fault) -> Decoded:
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except msgspec.ValidationError as error:
-        text = str(error)
-        found = MISREAD_AT.search(text)
-        path, what = (found["path"], text[: found.start()]) if found else ("", text)
-        raise fault(path, f"cannot be read: {what[:200]}{_choices(path)}") from None
-    except UNREADABLE as error:
-        raise not_json(str(error)[:200]) from None
-
-
-def _choices(path: str) -> str:
-    names = path.partition("[")[0].split(".")
-    kind = CHOICES.get(names[-1]) or CHOICES.get(".".join(names[-2:]))
-    return f"; it must be one of {', '.join(kind)}" if kind else ""
-
-
 def _checked(schedule: Schedule, fault: Fault) -> Schedule:
     given = (schedule.at, schedule.rate, schedule.calendar)
     if (count := sum(one is not None for one in given)) != 1:
@@ -266,8 +238,7 @@ def _check_zone(name: str | None, fault: Fault) -> None:
     try:
         zone_of(name)
     except InvalidArgument:
-        like = get_close_matches(name[:80], _zone_names(), n=1)
-        hint = f"; did you mean `{like[0]}`?" if like else ""
+        hint = nearest(name, _zone_names())
         what = f"must be an IANA name such as `Europe/Berlin`, got {name[:80]!r}{hint}"
         raise fault("timezone", what) from None
 
@@ -322,7 +293,4 @@ def _once_each(values: Sequence[T]) -> tuple[T, ...]:
 
 
 def _fault(within: str) -> Fault:
-    def at(field: str, what: str) -> InvalidArgument:
-        return field_error(".".join(filter(None, (within, field))) or "schedule", what)
-
-    return at
+    return fault_within(within, whole="schedule")

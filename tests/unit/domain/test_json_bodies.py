@@ -219,6 +219,11 @@ def test_depth_is_told_exactly(depth: int) -> None:
             "metadata",
             "`metadata` is not valid: a value must be a string, got null",
         ),
+        (
+            {"status": "opne"},
+            "status",
+            "`status` must be one of open, closed, got 'opne'; did you mean `open`?",
+        ),
         ({"webhook": []}, "webhook", "`webhook` must be an object, got an array"),
         ({"webhook": {}}, "webhook.url", "`webhook.url` is required"),
         ({"webhook": {"url": 1}}, "webhook.url", "`webhook.url` must be a string, got an integer"),

@@ -351,7 +351,7 @@ BAD: list[tuple[object, str]] = [
     ("daily", "schedule"),
     ({"timezone": BERLIN}, "schedule"),
     ({"rate": {"every": 1, "unit": "day"}, "at": "2026-09-01T09:00:00"}, "schedule"),
-    ({"cron": "* * * * *"}, "schedule"),
+    ({"cron": "* * * * *"}, "cron"),
     ({"at": "2026-09-01T09:00:00"}, "timezone"),
     ({"at": "2026-09-01T09:00:00", "timezone": ""}, "timezone"),
     ({"at": "2026-09-01T09:00:00", "timezone": "CEST+2"}, "timezone"),
@@ -380,7 +380,7 @@ BAD: list[tuple[object, str]] = [
     ({"rate": {"every": 3651, "unit": "day"}}, "rate.every"),
     ({"rate": {"every": 10**30, "unit": "minute"}}, "rate.every"),
     ({"rate": {"every": 1, "unit": "week"}}, "rate.unit"),
-    ({"rate": {"every": 1}}, "rate"),
+    ({"rate": {"every": 1}}, "rate.unit"),
     (a_calendar(zone=None), "timezone"),
     (a_calendar(times=[]), "calendar.times_of_day"),
     (a_calendar(times=["09:30"]), "calendar.times_of_day"),
@@ -389,7 +389,7 @@ BAD: list[tuple[object, str]] = [
     (a_calendar(times=["09:00", "noon"]), "calendar.times_of_day"),
     (a_calendar(cadence={}), "calendar.cadence"),
     (a_calendar(cadence={"daily": {}, "weekly": {"days": ["mon"]}}), "calendar.cadence"),
-    (a_calendar(cadence={"daily": {"at": 1}}), "calendar.cadence.daily"),
+    (a_calendar(cadence={"daily": {"at": 1}}), "calendar.cadence.daily.at"),
     (a_calendar(cadence={"weekly": {"days": []}}), "calendar.cadence.weekly.days"),
     (a_calendar(cadence={"weekly": {"days": ["Mon"]}}), "calendar.cadence.weekly.days[0]"),
     (a_calendar(cadence={"monthly": {"days": []}}), "calendar.cadence.monthly.days"),
@@ -417,6 +417,29 @@ def test_a_zone_that_is_nearly_right_is_put_right() -> None:
     sent = msgspec.json.encode({"at": "2026-09-01T09:00:00", "timezone": "Europe/Berln"})
     with pytest.raises(InvalidArgument, match="did you mean `Europe/Berlin`"):
         parse_schedule(sent)
+
+
+MISSPELT: list[tuple[object, str, str]] = [
+    ({"calender": {}}, "calender", "calendar"),
+    ({"rate": {"evry": 1, "unit": "day"}}, "rate.evry", "every"),
+    ({"rate": {"every": 1, "unit": "hours"}}, "rate.unit", "hour"),
+    (a_calendar(cadence={"weakly": {}}), "calendar.cadence.weakly", "weekly"),
+    (a_calendar(cadence={"weekly": {"days": ["Mon"]}}), "calendar.cadence.weekly.days[0]", "mon"),
+]
+
+
+@pytest.mark.parametrize(("schedule", "field", "meant"), MISSPELT)
+def test_a_misspelt_name_in_a_schedule_is_answered_with_the_one_that_was_meant(
+    schedule: object, field: str, meant: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=f"did you mean `{meant}`") as refused:
+        parse_schedule(msgspec.json.encode(schedule), within="schedule")
+    assert refused.value.extras == {"field": f"schedule.{field}"}
+
+
+def test_a_misspelt_state_is_answered_with_the_one_that_was_meant() -> None:
+    with pytest.raises(InvalidArgument, match="did you mean `paused`"):
+        parse_turn(b'{"schedule_state": "pause"}')
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"nonsense", b'{"at": "\xff"}', b"[" * 5000])

@@ -29,8 +29,9 @@ from conveyor.api.links import Links
 from conveyor.domain import cursor, media
 from conveyor.domain.file_input import CONTENT_TYPES as CONTENT_TYPES_OF_LISTS
 from conveyor.domain.ids import ExportId, InputId, TaskId
+from conveyor.domain.json_bodies import check_names
 from conveyor.domain.task import Task, TaskStatus
-from conveyor.errors import InvalidArgument, RangeNotSatisfiable
+from conveyor.errors import RangeNotSatisfiable
 from conveyor.steps.export import Download, ExportRuns
 from conveyor.steps.file_inputs import FileInputs
 from conveyor.steps.read import Read, ResultContent, ResultPart
@@ -213,13 +214,7 @@ def _task_id(request: Request) -> TaskId:
 def _status_filter(text: str | None) -> frozenset[TaskStatus] | None:
     """Return the statuses to list, from one name or several with commas; None lists all."""
     names = ("all" if text is None else text).split(",")
-    if not STATUS_FILTERS.keys() >= set(names):
-        choices = ", ".join(STATUS_FILTERS)
-        raise InvalidArgument(
-            f"`status` must be one or more of {choices}, separated by commas, "
-            f"got {','.join(names)[:40]!r}",
-            extras={"field": "status"},
-        )
+    check_names("status", names, STATUS_FILTERS)
     wanted = frozenset[TaskStatus]().union(*(STATUS_FILTERS[name] for name in names))
     return None if wanted == EVERY_STATUS else wanted
 

@@ -25,7 +25,7 @@ from conveyor.api.handlers.common import (
 from conveyor.api.intake import LARGEST_SMALL_BODY, read_body, take_call
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job, JobStatus, JobType
-from conveyor.domain.json_bodies import LONGEST_SHOWN
+from conveyor.domain.json_bodies import LONGEST_SHOWN, field_error, nearest
 from conveyor.domain.rerun import check_body, parse_statuses
 from conveyor.domain.run import PauseState, Run
 from conveyor.domain.schedule import ScheduleState, parse_schedule, parse_turn
@@ -220,7 +220,5 @@ def _choice(text: str | None, name: str, kind: type[Choice]) -> Choice | None:
     try:
         return kind(text)
     except ValueError:
-        choices = ", ".join(kind)
-        raise InvalidArgument(
-            f"`{name}` must be one of {choices}, got {text[:40]!r}", extras={"field": name}
-        ) from None
+        what = f"must be one of {', '.join(kind)}, got {text[:40]!r}{nearest(text, list(kind))}"
+        raise field_error(name, what) from None
