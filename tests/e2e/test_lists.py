@@ -2,9 +2,12 @@
 
 import gzip
 import json
+import socket
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -151,6 +154,30 @@ def test_the_link_is_bound_to_its_slot_its_content_type_and_one_list(api: httpx.
     assert put(file_input, b"https://ok.example/1\n").status_code == 200
     problem_of(put(file_input, b"https://ok.example/2\n"), 409, "file_input_already_uploaded")
     problem_of(api.put(file_input["upload"]["url"].split("?")[0], content=b"x"), 404, "not_found")
+
+
+@pytest.mark.parametrize("length", [0, 20, 3_000_000])
+def test_an_upload_that_its_client_cuts_short_is_refused_and_not_stored(
+    gateway: Program, tmp_path: Path, length: int
+) -> None:
+    with service(data=tmp_path, gateway=gateway.url) as program, client_of(program) as api:
+        file_input = create_file_input(api, TXT)
+        file_input_id = file_input["file_input_id"]
+        link = urlsplit(file_input["upload"]["url"])
+        head = f"PUT {link.path}?{link.query} HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\n"
+        with socket.create_connection((link.hostname, link.port), timeout=200) as connection:
+            connection.sendall(f"{head}Content-Length: {length + 1}\r\n\r\n".encode())
+            connection.sendall(b"x" * length)
+            connection.shutdown(socket.SHUT_WR)
+            told = b"".join(iter(lambda: connection.recv(65_536), b""))
+        assert told.startswith(b"HTTP/1.1 400 ")
+        assert b"content-type: application/problem+json" in told
+        assert f"{length + 1} bytes that `Content-Length` says, got {length}".encode() in told
+
+        problem_of(submit(api, file_input_id), 409, "file_input_not_uploaded")
+        until(lambda: not list(tmp_path.rglob(f"*{file_input_id}*")))
+        assert put(file_input, urls(1)).status_code == 200
+        assert list(tmp_path.rglob(f"*{file_input_id}*"))
 
 
 def test_a_slot_is_its_callers_alone_and_has_to_be_filled(

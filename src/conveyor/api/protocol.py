@@ -14,6 +14,7 @@ pyproject.toml: raise it only with `tests/unit/api/test_bounds.py` and
 | data_received | sends a head without an end | at most LARGEST_UNPARSED bytes, then 431 |
 | on_headers_complete | sends two Host headers, or a Transfer-Encoding that a proxy reads differently (request smuggling) | 400 |
 | on_headers_complete, on_message_complete | asks to upgrade to HTTP/2 or a WebSocket | serves the request as HTTP/1.1 |
+| eof_received, on_body | ends the connection in the middle of a body, and waits for the response | 400 |
 | send_400_response | sends bytes that are not HTTP | a problem document instead of plain text |
 | on_response_complete | goes on sending a body that was refused | closes after LINGER, so that the client can read the refusal |
 | _start_asgi_task | pipelines good and bad requests | knows which request is being answered |
@@ -69,6 +70,7 @@ class _Connection(HttpToolsProtocol):
         self._in_head = True  # the next bytes belong to a head
         self._head_begun = False
         self._head_bytes = 0
+        self._body_bytes = 0  # received so far
         self._request_ended = False  # in the bytes that were received last
         self._answering: RequestResponseCycle | None = None
         self._fault = ""  # what is wrong with a head that the parser accepts
@@ -114,6 +116,29 @@ class _Connection(HttpToolsProtocol):
                     HeadTooLarge(f"The head must have at most {LARGEST_UNPARSED} bytes, got more")
                 )
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Answer a body that is cut short; return whether the connection stays open to be written to.
+
+        The client may have shut down its sending side only. If it has left, the response is lost.
+        """
+        if self._in_head or self._discarding:
+            return False
+        self._reject(InvalidArgument(self._cut_short()))
+        if self._lingering:
+            self.transport.close()  # once the response is written: there is no more to read
+        return True
+
+    def _cut_short(self) -> str:
+        declared = dict(self.headers).get(b"content-length")
+        if declared is None:
+            return (
+                f"The body must end with a chunk of length 0, got {self._body_bytes} bytes before"
+            )
+        return (
+            f"The body must have the {declared.decode()} bytes that `Content-Length` says, "
+            f"got {self._body_bytes}"
+        )
+
     # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
@@ -134,6 +159,11 @@ class _Connection(HttpToolsProtocol):
         # Uvicorn has created the cycle of this request just now.
         self.cycle.transport = _ResponseTransport(self)
         self._in_head = False
+        self._body_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():

@@ -643,6 +643,50 @@ def test_a_bad_body_is_answered_once(after: int, answers: list[bytes]) -> None:
     assert closed_at == pytest.approx(after + LINGER, abs=0.5)
 
 
+CUT_SHORT = [
+    (b"Content-Length: 10\r\n\r\n1234", "must have the 10 bytes that `Content-Length` says, got 4"),
+    (b"Content-Length: 10\r\n\r\n", "must have the 10 bytes that `Content-Length` says, got 0"),
+    (b"Transfer-Encoding: chunked\r\n\r\n4\r\n1234\r\n", "must end with a chunk of length 0"),
+]
+
+
+@pytest.mark.parametrize(("body", "told"), CUT_SHORT)
+def test_a_body_that_the_client_cuts_short_is_answered(body: bytes, told: str) -> None:
+    async def scenario() -> Wire:
+        protocol, wire = connected(serve=_told_back)
+        protocol.data_received(POSTED + body)
+        await asyncio.sleep(1)
+        assert protocol.eof_received()  # the connection stays open for the response
+        return wire
+
+    wire, closed_at = _at_the_end(scenario)
+    assert wire.problem["code"] == "invalid_argument"
+    assert told in wire.problem["detail"]
+    assert closed_at == pytest.approx(1, abs=0.1)
+
+
+def test_a_body_that_is_cut_short_does_not_spoil_the_answer_before() -> None:
+    async def scenario() -> Wire:
+        protocol, wire = connected(serve=_slow)
+        protocol.data_received(ASK + b"\r\n" + POSTED + CUT_SHORT[0][0])
+        await asyncio.sleep(1)
+        assert protocol.eof_received()
+        return wire
+
+    wire, _ = _at_the_end(scenario)
+    assert re.findall(rb"HTTP/1.1 (\d+)", wire.written) == [b"200"]
+    assert b"done" in wire.written
+
+
+def test_a_client_that_ends_without_a_request_is_not_answered() -> None:
+    async def scenario() -> None:
+        protocol, wire = connected()
+        assert not protocol.eof_received()  # asyncio closes the connection
+        assert not wire.written
+
+    time_lapse.run(scenario())
+
+
 def test_who_leaves_with_requests_in_line_is_not_answered_any_more() -> None:
     async def scenario() -> None:
         protocol, wire = connected(serve=_slow)
