@@ -79,7 +79,7 @@ class WireRun(Document, frozen=True, kw_only=True):
     ingest_error: str | None = None  # what is wrong with its list as a whole
     cut_short: bool = False
     waiting: WireWaiting | None = None
-    inherited_tasks: int = 0  # finished in earlier runs; `stats` includes them
+    inherited_tasks: int = 0  # finished in earlier runs; `stats.completed` includes them
 
     @property
     def has_ended(self) -> bool:
@@ -156,7 +156,7 @@ class WireRerun(Document, frozen=True, kw_only=True):
     latest_run: WireRun = always(NO_RUN)
     rerun_of: str | None = None
     retried_tasks: int = always(0)
-    inherited_tasks: int = always(0)
+    inherited_tasks: int = always(0)  # all others, also those that no run has finished
 
 
 class WireAdded(Document, frozen=True):

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 from msgspec import structs
 
-from conveyor.domain.counts import Counts
+from conveyor.api.render import run_shown
+from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId, task_ids
 from conveyor.domain.job import JobStatus
@@ -156,6 +157,7 @@ async def test_what_a_stopped_run_left_open_is_done_again_only_when_asked_for(co
     assert (retried, taken_over) == (1, count - 1)
     run = await house.run(second)
     assert (run.inherited.counts.done, run.inherited.idle) == (1, count - 2)
+    assert run_shown(run, ZERO).inherited_tasks == 1, "a run shows those that are final"
     await house.drain(second, _page)
     run = await house.run(second)
     assert run.status is RunStatus.COMPLETED, "it must not wait for rows it was told to leave"
