@@ -156,6 +156,7 @@ class TestFloods:
             (b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n" * 100, UNREACHABLE),
             (b"HTTP/1.1 200 ", b"O" * 65_536, UNREACHABLE),
             (b"", b"HTTP/1.1 103 Soon\r\n\r\n" * 100, UNREACHABLE),
+            (b"", b"HTTP/1.1 103 Soon\n\n" * 100, UNREACHABLE),
             (CHUNKED + b"0\r\n", b"X-A: b\r\n" * 100, "gateway_garbled"),
             (CHUNKED + b"0\r\nX-Long: ", b"x" * 65_536, "gateway_garbled"),
             (CHUNKED + b"5;", b"x" * 65_536, "gateway_garbled"),
@@ -271,6 +272,39 @@ class TestCuts:
             opened(stage.url) as gateway,
         ):
             assert (await content(gateway, stage.url)).content == b"ok"
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            sized(2, b"X-A: b").replace(b"\r\n", b"\n") + b"ok",
+            sized(2).replace(b"200 OK\r\n", b"200 OK\n") + b"ok",
+            sized(2, b"X-A: b").replace(b"2\r\n", b"2\n") + b"ok",
+            sized(2).replace(b"\r\n\r\n", b"\r\n\n") + b"ok",
+            b"HTTP/1.1 103 Soon\n\n" + OK,
+            CHUNKED + b"2\r\nok\n0\r\n\r\n",
+            CHUNKED + b"2 \r\nok\r\n0\r\n\r\n",
+            CHUNKED + b"2\r\nok\r\n0\r\nX-A: b\n\r\n",
+        ],
+    )
+    async def test_a_line_may_end_without_a_carriage_return(
+        self, opened: Opened, said: bytes
+    ) -> None:
+        async with playing(saying(said)) as stage, opened(stage.url) as gateway:
+            assert (await content(gateway, stage.url)).content == b"ok"
+
+    @pytest.mark.parametrize(
+        ("said", "code"),
+        [
+            (sized(2, b"X-A: b").replace(b"2\r\n", b"2\r") + b"ok", UNREACHABLE),
+            (CHUNKED + b"2\nok\r\n0\r\n\r\n", "gateway_garbled"),
+            (CHUNKED + b"2\r\nok0\r\n\r\n", "gateway_garbled"),
+        ],
+    )
+    async def test_any_other_line_end_is_no_http(
+        self, opened: Opened, said: bytes, code: str
+    ) -> None:
+        async with playing(saying(said)) as stage, opened(stage.url) as gateway:
+            refused(await fetched(gateway, stage.url), code, 502)
 
 
 class TestWaits:

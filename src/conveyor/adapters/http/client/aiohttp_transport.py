@@ -17,6 +17,7 @@ private names (`PRIVATE`) are set. A version of aiohttp without them is refused 
 
 import asyncio
 import os
+import re
 import socket
 import ssl
 from contextlib import suppress
@@ -57,6 +58,7 @@ from conveyor.domain.public_address import parsed
 from conveyor.errors import RefusedToStart
 
 PRIVATE = ("_retry_connection", "_factory")  # of sessions, and of connectors
+BLANK_LINE = re.compile(rb"\n\r?\n")  # aiohttp accepts lines that end with LF alone, as we do
 INTERIM = frozenset(range(100, 200)) - {101}  # responses that another one follows
 AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")  # not to be added
 
@@ -258,9 +260,9 @@ class CheckedProtocol(ResponseHandler):
         # Up to each blank line by itself: after a parse error aiohttp loses all that it parsed of
         # the same bytes, and thousands of interim responses would be in memory at once.
         start = 0
-        while not (self._has_head or self._is_over) and (end := data.find(b"\r\n\r\n", start)) >= 0:
-            self._parse(data[start : end + 4])
-            start = end + 4
+        while not (self._has_head or self._is_over) and (found := BLANK_LINE.search(data, start)):
+            self._parse(data[start : found.end()])
+            start = found.end()
         if start < len(data) or not data:
             self._parse(data[start:])
 

@@ -77,8 +77,15 @@ class Connection(asyncio.Protocol):
         self.server = server
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
-        # Targets send odd bytes in their headers; a strict parser would lose their pages.
-        self._parser.set_dangerous_leniencies(lenient_headers=True)
+        # Targets send odd bytes in their headers, end lines with LF alone (RFC 9112 2.2 lets a
+        # recipient accept that) and put spaces after the length of a chunk. Browsers, curl and
+        # aiohttp accept all three; a strict parser would lose the pages. What is dangerous for a
+        # proxy is harmless here: a connection with anything behind its response is closed.
+        self._parser.set_dangerous_leniencies(
+            lenient_headers=True,
+            lenient_optional_cr_before_lf=True,
+            lenient_spaces_after_chunk_size=True,
+        )
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
         self._request_sent = self._is_paused = False
