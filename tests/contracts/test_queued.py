@@ -10,7 +10,7 @@ from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.queues import CALM, LONGEST_HIDING, NASTY, Habits, MemoryQueues
 from conveyor.adapters.queued.work import QueuedWork
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import MOST_LOST, SettleDecision, Settlement, Task
+from conveyor.domain.task import MOST_LOST, SettleDecision, Settlement, Task, as_redelivered
 from conveyor.errors import Unavailable
 from conveyor.ports.queues import TaskMessage
 from conveyor.testing.clock import FakeClock
@@ -161,7 +161,7 @@ async def test_crashes_before_the_ack_bring_a_final_task_round_each_time(
     for _ in range(5):
         engine.clock.advance(LEASE)
         assert list(await _stranger(engine, queues).claim({RUN: 10})) == [
-            await stored(engine, task)
+            as_redelivered(await stored(engine, task))
         ]
 
     assert queues.waiting(RUN) == 1
@@ -467,7 +467,8 @@ async def test_a_queue_that_cannot_ack_holds_up_no_final_task(
     engine.clock.advance(LEASE)
     queues.down = {"ack", "postpone"}
 
-    assert list(await engine.work.claim({RUN: 10})) == [await stored(engine, task)]
+    again = as_redelivered(await stored(engine, task))
+    assert list(await engine.work.claim({RUN: 10})) == [again]
     assert queues.waiting(RUN) == 4
 
 

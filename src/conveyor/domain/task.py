@@ -102,6 +102,14 @@ def as_claimed(task: Task) -> Task:
     return _without(task, external_id=None, metadata=None)
 
 
+def as_redelivered(task: Task) -> Task:
+    """A final task as a claim returns it because its message was delivered again.
+
+    It has no problem, so that it differs from a task which that claim has failed.
+    """
+    return msgspec.structs.replace(task, problem=None)
+
+
 def size_of(task: Task) -> int:
     """Bytes of the texts that a caller or a gateway chose; all else about a task is small."""
     return spec_size(task.spec) + len((task.problem or "").encode())

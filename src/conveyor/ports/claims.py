@@ -6,7 +6,7 @@ from typing import Protocol
 
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import Settlement, Task
-from conveyor.ports.work import Held
+from conveyor.ports.work import Held, Released
 
 
 class Claims(Protocol):
@@ -38,6 +38,6 @@ class Claims(Protocol):
         """End claims, as `Work.settle` does."""
         ...
 
-    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
+    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Released]:
         """Release claims whose lease has lapsed, as `Work.release_lapsed` does."""
         ...

@@ -21,6 +21,12 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     claim_no: int
 
 
+class Released(Held, frozen=True, gc=False):
+    """A claim that was released."""
+
+    failed: bool  # its task, which had lost too many workers
+
+
 class Work(Protocol):
     """Claims of tasks. `claim`, `renew`, `settle` and `release` of `domain/task.py` define them.
 
@@ -56,8 +62,8 @@ class Work(Protocol):
         returned `as_claimed`.
 
         The result may include final tasks: a task that lost too many workers, which this call
-        failed and counted, or a task whose message was delivered again. For these the dispatcher
-        only checks whether the run is complete, and calls `ack`.
+        failed and counted, or a task whose message was delivered again, `as_redelivered`. For
+        these the dispatcher only checks whether the run is complete, and calls `ack`.
 
         The call may return fewer tasks than are due. It returns at most twice `CLAIM_BYTES`, plus
         the first task of each run, which may have any size.
@@ -92,7 +98,7 @@ class Work(Protocol):
         """
         ...
 
-    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
+    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Released]:
         """Release at most `limit` claims whose lease ended at least `overdue` ago; return them.
 
         Each release writes the row, its history line and, if the release fails the task, its count

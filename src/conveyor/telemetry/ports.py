@@ -31,7 +31,7 @@ from conveyor.ports.control_queue import ReceivedMessage
 from conveyor.ports.gateway import Gateway, GatewayRefusal, Page, PageRequest
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.webhooks import Webhooks
-from conveyor.ports.work import Work
+from conveyor.ports.work import Released, Work
 from conveyor.telemetry.metrics import (
     DELIVERED,
     DELIVERY_OUTCOMES,
@@ -69,16 +69,18 @@ class MeteredWork:
         self.enqueue = work.enqueue
         self.renew = work.renew
         self.ack = work.ack
-        self.release_lapsed = work.release_lapsed
 
     async def claim(self, wants: Mapping[RunId, int]) -> Sequence[Task]:
         tasks = await self._work.claim(wants)
         self._metrics.receives.inc(len(tasks))
-        # A claim also returns failed tasks whose message was delivered again: those ended before.
-        failed = sum(task.problem == LOST_PROBLEM for task in tasks)
-        if failed:
-            self._metrics.settled.labels(WORKER_LOST).inc(failed)
+        # Failed tasks whose message was delivered again, which ended before, have no problem here.
+        self._count_lost(sum(task.problem == LOST_PROBLEM for task in tasks))
         return tasks
+
+    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Released]:
+        released = await self._work.release_lapsed(overdue=overdue, limit=limit)
+        self._count_lost(sum(claim.failed for claim in released))
+        return released
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
         settled = await self._work.settle(settlements)
@@ -88,6 +90,10 @@ class MeteredWork:
         if RETRIED in outcomes or GIVEN_BACK in outcomes:
             self._count_retries(settlements, settled)
         return settled
+
+    def _count_lost(self, failed: int) -> None:
+        if failed:
+            self._metrics.settled.labels(WORKER_LOST).inc(failed)
 
     def _count_retries(self, settlements: Sequence[Settlement], settled: Sequence[bool]) -> None:
         for one, took in zip(settlements, settled, strict=True):

@@ -42,7 +42,7 @@ from conveyor.domain.task import (
 )
 from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.ports.gateway import GatewayRefusal
-from conveyor.ports.work import Held
+from conveyor.ports.work import Held, Released
 from conveyor.testing.clock import NOON, FakeIds
 
 _ids = FakeIds()
@@ -255,6 +255,10 @@ def settlement(task: Task, decision: SettleDecision) -> Settlement:
 
 def held(task: Task) -> Held:
     return Held(task.run_id, task.id, task.claim_no)
+
+
+def released(task: Task, *, failed: bool = False) -> Released:
+    return Released(task.run_id, task.id, task.claim_no, failed)
 
 
 def ids_of(tasks: Iterable[Task | NewRow]) -> list[TaskId]:

@@ -2,12 +2,15 @@
 
 from collections.abc import AsyncIterator, Coroutine
 from datetime import timedelta
+from random import Random
 from typing import Any, Protocol
 from unittest.mock import AsyncMock, Mock
 
 import msgspec
 import pytest
 
+from conveyor.adapters.memory.queues import MemoryQueues
+from conveyor.adapters.queued.work import QueuedWork
 from conveyor.domain.counts import Spend
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.outbox import DeliveryResult
@@ -24,6 +27,7 @@ from conveyor.telemetry.ports import (
 )
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import RUN, new_tasks, refused, scraped, settlement
+from conveyor.testing.memory.claims import MemoryClaims
 from conveyor.testing.memory.rows import Rows
 from conveyor.testing.memory.tasks import MemoryTasks
 from conveyor.testing.memory.work import MemoryWork
@@ -90,6 +94,35 @@ async def test_a_task_that_lost_its_last_worker_is_counted_when_a_claim_fails_it
         assert counted.happened("settled") == {}
         counted.clock.advance(LEASE)
     await counted.work.claim({RUN: 1})
+    assert counted.happened("settled") == {"worker_lost": 1}
+
+
+async def test_a_task_that_lost_its_last_worker_is_counted_when_the_sweeper_fails_it() -> None:
+    counted = Counted()
+    await counted.tasks.add(RUN, new_tasks(n=1))
+    for _ in range(MOST_LOST):
+        assert counted.happened("settled") == {}
+        await counted.work.claim({RUN: 1})
+        counted.clock.advance(LEASE)
+        await counted.work.release_lapsed(overdue=timedelta(), limit=10)
+    assert counted.happened("settled") == {"worker_lost": 1}
+
+
+async def test_a_task_that_the_sweeper_failed_is_counted_once_where_it_has_a_message() -> None:
+    counted, rows = Counted(), Rows(clock := FakeClock(), lease=LEASE)
+    queues = MemoryQueues(clock, visibility=LEASE, random=Random(1))
+    queued = QueuedWork(MemoryClaims(rows), queues, clock=clock, lease=LEASE)
+    work = MeteredWork(queued, counted.metrics)
+    [task] = new_tasks(n=1)
+    await MemoryTasks(rows).add(RUN, [task])
+    await work.open(RUN)
+    await work.enqueue(RUN, [task.id])
+    for _ in range(MOST_LOST):
+        assert await work.claim({RUN: 1})
+        clock.advance(LEASE)
+        await work.release_lapsed(overdue=timedelta(), limit=10)
+    [again] = await work.claim({RUN: 1})
+    assert again.status is TaskStatus.FAILED
     assert counted.happened("settled") == {"worker_lost": 1}
 
 

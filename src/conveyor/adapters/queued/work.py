@@ -21,12 +21,12 @@ import msgspec
 
 from conveyor.domain import concurrency
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import FINAL, Settlement, Task, size_of
+from conveyor.domain.task import FINAL, Settlement, Task, as_redelivered, size_of
 from conveyor.errors import Unavailable
 from conveyor.ports.claims import Claims
 from conveyor.ports.clock import Clock
 from conveyor.ports.queues import Queues, TaskMessage
-from conveyor.ports.work import CLAIM_BYTES, Held
+from conveyor.ports.work import CLAIM_BYTES, Held, Released
 
 MOST_RECEIVED = 10
 MOST_REMEMBERED = 10_000  # closed runs
@@ -153,7 +153,7 @@ class QueuedWork:
             await self._queues.ack(run_id, [receipts[claim] for claim in claims])
             self._final.forget(claims)
 
-    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
+    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Released]:
         """Released tasks get new messages: whether their old ones still exist is unknown."""
         released = await self._claims.release_lapsed(overdue=overdue, limit=limit)
         pairs = [(claim.run_id, claim.task_id) for claim in released]
@@ -200,7 +200,7 @@ class QueuedWork:
         final = [task for task in looked if task.is_final]
         for task in final:
             self._keep_receipt(task, messages[task.id])
-        return final
+        return list(map(as_redelivered, final))
 
     def _keep_receipt(self, task: Task, message: TaskMessage) -> None:
         claim = _held_by(task)

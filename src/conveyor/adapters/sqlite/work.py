@@ -34,7 +34,7 @@ from conveyor.domain.counts import COUNT_COLUMNS
 from conveyor.domain.ids import RunId, TaskId, task_index
 from conveyor.domain.task import SettleDecision, Settlement, Task, TaskStatus, size_of
 from conveyor.ports.clock import Clock
-from conveyor.ports.work import CLAIM_BYTES, Held
+from conveyor.ports.work import CLAIM_BYTES, Held, Released
 
 PENDING = """
 FROM task INDEXED BY task_due
@@ -205,7 +205,7 @@ class SqliteWork:
     async def ack(self, final: Sequence[Held]) -> None:
         """Nothing to do: the rows are the queue."""
 
-    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
+    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Released]:
         latest = stamp(self._clock.now() - overdue)
         return await self._database.write(
             lambda connection: self._release(connection, latest, limit)
@@ -258,12 +258,13 @@ class SqliteWork:
     def _run_no_of(self, run_id: RunId) -> int | None:
         return self._database.peek(lambda connection: self._run_numbers.find(connection, run_id))
 
-    def _release(self, connection: apsw.Connection, latest: int, limit: int) -> list[Held]:
+    def _release(self, connection: apsw.Connection, latest: int, limit: int) -> list[Released]:
         now = self._clock.now()
         released = []
         for run_no, task in _lapsed(connection, latest, limit=limit):
-            self._move_lost(connection, run_no, task, task_rules.release(task, now))
-            released.append(Held(task.run_id, task.id, task.claim_no))
+            freed = task_rules.release(task, now)
+            self._move_lost(connection, run_no, task, freed)
+            released.append(Released(task.run_id, task.id, task.claim_no, freed.is_final))
         return released
 
     def _move_lost(

@@ -9,7 +9,16 @@ from conveyor.domain.counts import Counts, Spend
 from conveyor.domain.task import MOST_LOST, Task, TaskStatus
 from conveyor.ports.claims import Claims
 from conveyor.testing.contracts.engine import TICK, Engine, given_tasks, stored
-from conveyor.testing.factories import OTHER_RUN, RUN, held, ids_of, new_tasks, scraped, settlement
+from conveyor.testing.factories import (
+    OTHER_RUN,
+    RUN,
+    held,
+    ids_of,
+    new_tasks,
+    released,
+    scraped,
+    settlement,
+)
 
 
 class ClaimsContract:
@@ -131,7 +140,7 @@ class ClaimsContract:
 
         freed = await claims.release_lapsed(overdue=timedelta(), limit=10)
 
-        assert set(freed) == {held(taken), held(elsewhere)}
+        assert set(freed) == {released(taken), released(elsewhere)}
         assert await stored(engine, mine) == task_rules.release(taken, now)
 
     async def test_a_release_names_what_it_failed_too(self, engine: Engine, claims: Claims) -> None:
@@ -139,7 +148,7 @@ class ClaimsContract:
 
         freed = await claims.release_lapsed(overdue=timedelta(), limit=10)
 
-        assert list(freed) == [held(last)]
+        assert list(freed) == [released(last, failed=True)]
         assert await stored(engine, last) == task_rules.release(last, engine.clock.now())
 
 

@@ -21,6 +21,7 @@ from conveyor.testing.factories import (
     RUN,
     held,
     refused,
+    released,
     scraped,
     settlement,
     to_retry,
@@ -259,7 +260,9 @@ class History:
         """What a claim should return: a task that was final before is only delivered again."""
         task = self._model.tasks[task_id]
         is_redelivered = task.is_final and self._engine.hinted
-        return task if is_redelivered else self._model.claim(task_id, now)
+        return (
+            task_rules.as_redelivered(task) if is_redelivered else self._model.claim(task_id, now)
+        )
 
     def _check_order(self, due: dict[TaskId, Task], taken: Sequence[Task]) -> None:
         if self._engine.ordered:
@@ -287,10 +290,12 @@ class History:
     async def _release(self, overdue: timedelta) -> None:
         now = self._engine.clock.now()
         lapsed = self._model.lapsed(now - overdue)
-        released = await self._engine.work.release_lapsed(overdue=overdue, limit=MANY)
-        assert set(released) == {held(task) for task in lapsed}
+        freed = await self._engine.work.release_lapsed(overdue=overdue, limit=MANY)
         for task in lapsed:
             self._model.release(task.id, now)
+        assert set(freed) == {
+            released(task, failed=self._model.tasks[task.id].is_final) for task in lapsed
+        }
 
     async def _lose(self, times: int) -> None:
         for _ in range(times):

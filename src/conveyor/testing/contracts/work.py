@@ -29,6 +29,7 @@ from conveyor.testing.factories import (
     held,
     ids_of,
     new_tasks,
+    released,
     scraped,
     uncharged,
 )
@@ -302,7 +303,7 @@ class ReleasingContract:
         engine.clock.advance(engine.lease + SECOND)
         now = engine.clock.now()
 
-        assert list(await engine.work.release_lapsed(overdue=SECOND, limit=10)) == [held(task)]
+        assert list(await engine.work.release_lapsed(overdue=SECOND, limit=10)) == [released(task)]
 
         assert await stored(engine, task) == task_rules.release(task, now)
         assert await engine.tasks.history(RUN, task.id) == [task_rules.lost_line(task, now)]
@@ -312,11 +313,11 @@ class ReleasingContract:
         task = await given_claim(engine)
         engine.clock.advance(engine.lease)
         await engine.work.release_lapsed(overdue=NO_TIME, limit=10)
-        released = await stored(engine, task)
+        freed = await stored(engine, task)
 
         [again] = await claim(engine)
 
-        assert again == task_rules.claim(released, engine.clock.now(), engine.lease)
+        assert again == task_rules.claim(freed, engine.clock.now(), engine.lease)
         assert again.lost == 1
 
     async def test_a_release_leaves_alone_what_is_not_overdue(self, engine: Engine) -> None:
@@ -332,7 +333,7 @@ class ReleasingContract:
         task = await given_claim(engine)
         ever = timedelta(days=36_500)
 
-        assert list(await engine.work.release_lapsed(overdue=-ever, limit=10)) == [held(task)]
+        assert list(await engine.work.release_lapsed(overdue=-ever, limit=10)) == [released(task)]
 
         assert await stored(engine, task) == task_rules.release(task, engine.clock.now())
 
@@ -354,7 +355,7 @@ class ReleasingContract:
         portions = [await engine.work.release_lapsed(overdue=NO_TIME, limit=2) for _ in "1234"]
 
         assert [len(portion) for portion in portions] == [2, 2, 1, 0]
-        assert {each for portion in portions for each in portion} == set(map(held, claimed))
+        assert {each for portion in portions for each in portion} == set(map(released, claimed))
 
     async def test_a_release_frees_tasks_of_closed_runs_too(self, engine: Engine) -> None:
         task = await given_claim(engine)
@@ -362,7 +363,7 @@ class ReleasingContract:
         engine.clock.advance(engine.lease)
         now = engine.clock.now()
 
-        assert list(await engine.work.release_lapsed(overdue=NO_TIME, limit=10)) == [held(task)]
+        assert list(await engine.work.release_lapsed(overdue=NO_TIME, limit=10)) == [released(task)]
 
         assert await stored(engine, task) == task_rules.release(task, now)
         assert await claim(engine) == []
@@ -384,7 +385,9 @@ class ReleasingContract:
         last = await let_lapse(engine, MOST_LOST)
         now = engine.clock.now()
 
-        assert list(await engine.work.release_lapsed(overdue=NO_TIME, limit=10)) == [held(last)]
+        lapsed = await engine.work.release_lapsed(overdue=NO_TIME, limit=10)
+
+        assert list(lapsed) == [released(last, failed=True)]
 
         assert await stored(engine, last) == task_rules.release(last, now)
         assert (await stored(engine, last)).status is TaskStatus.FAILED

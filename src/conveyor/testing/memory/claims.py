@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import Settlement, Task, as_listed
-from conveyor.ports.work import CLAIM_BYTES, Held
+from conveyor.ports.work import CLAIM_BYTES, Held, Released
 from conveyor.testing.memory.rows import Rows
 
 
@@ -27,5 +27,5 @@ class MemoryClaims:
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
         return [self._rows.settle(ending) for ending in settlements]
 
-    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
+    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Released]:
         return [self._rows.release(task) for task in self._rows.lapsed(overdue)[:limit]]

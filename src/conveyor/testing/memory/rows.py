@@ -13,7 +13,7 @@ from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import Attempt, NewRow, SettleDecision, Settlement, Task, TaskStatus
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock
-from conveyor.ports.work import Held
+from conveyor.ports.work import Held, Released
 
 LOST_FOR_GOOD = task_rules.counted(
     SettleDecision(status=TaskStatus.FAILED, charged=False, reason=FailureReason.OTHER)
@@ -71,12 +71,12 @@ class Rows:
             claimed.append(task_rules.as_claimed(self._claim(task)))
         return claimed
 
-    def release(self, task: Task) -> Held:
+    def release(self, task: Task) -> Released:
         """Release a task whose lease lapsed, and return the claim that held it."""
         released = task_rules.release(task, self._clock.now())
         self._note_lost_worker(task, released)
         self._keep(released)
-        return Held(task.run_id, task.id, task.claim_no)
+        return Released(task.run_id, task.id, task.claim_no, released.is_final)
 
     def renew(self, held: Held) -> bool:
         """Renew a claim, and return whether it still held its task."""
