@@ -20,7 +20,7 @@ from conveyor.domain.counts import Spend
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.progress import WaitReason
-from conveyor.domain.run import Run, RunStatus
+from conveyor.domain.run import PauseState, Run, RunStatus
 from conveyor.domain.task import Task, TaskSpec, TaskStatus, new_tasks
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
@@ -274,6 +274,67 @@ def test_a_run_outlives_an_hour_without_the_gateway(count: int) -> None:
         counts = service.rows.counts(run_id)
         assert (counts.failed, counts.successful) == (0, count)
         assert (service.outcomes(run_id), counts.spend) == undisturbed
+
+    lived(story)
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When each round of the claim loops began."""
+    began: list[float] = []
+    claim_round = Dispatcher._claim_round
+
+    async def counted(self: Dispatcher, group: asyncio.TaskGroup) -> int:
+        began.append(self.clock.monotonic())
+        return await claim_round(self, group)
+
+    monkeypatch.setattr(Dispatcher, "_claim_round", counted)
+    return began
+
+
+def test_the_claim_loops_are_idle_between_two_probes(rounds: list[float]) -> None:
+    async def story(service: Service) -> None:
+        await service.submit(1, pages(1_000))
+        await asyncio.sleep(2)
+        service.weather.signal = HealthSignal.UNREACHABLE
+        await asyncio.sleep(60)
+        rounds.clear()
+        began = service.clock.monotonic()
+
+        await asyncio.sleep(600)
+
+        probes = service.weather.since(began)
+        assert 20 <= len(probes) <= 21
+        assert len(rounds) <= 12 * len(probes)
+        assert all(any(abs(at - probe) < 1 for probe in probes) for at in rounds)
+
+    lived(story)
+
+
+def test_the_claim_loops_are_idle_in_an_outage_with_nothing_due(rounds: list[float]) -> None:
+    async def story(service: Service) -> None:
+        run_id = await service.submit(1, pages(1_000))
+        await asyncio.sleep(2)
+        service.weather.signal = HealthSignal.UNREACHABLE
+        await asyncio.sleep(60)
+        paused = replace(await service.run(run_id), pause_state=PauseState.PAUSED)
+        await service.metadata.commit(paused)
+        service.dispatcher.wake(run_id)
+        await asyncio.sleep(1)
+        rounds.clear()
+        began = service.clock.monotonic()
+
+        await asyncio.sleep(600)
+
+        assert not service.weather.since(began)
+        assert len(rounds) <= 3 * 600 / 30
+
+        resumed = replace(await service.run(run_id), pause_state=PauseState.ACTIVE)
+        await service.metadata.commit(resumed)
+        service.weather.signal = None
+        service.dispatcher.wake(run_id)
+        await asyncio.sleep(1)
+        assert len(service.weather.since(began)) > 100
 
     lived(story)
 

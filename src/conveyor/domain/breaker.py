@@ -154,16 +154,15 @@ class Breaker:
         self.interval = FIRST_INTERVAL
         self.last_probe_at, self.next_probe_at = now, now + FIRST_INTERVAL
 
-    def may_probe(self, now: float, caller: str) -> bool:
-        """Whether a task of this caller may start as a probe.
+    def probe_at(self, caller: str) -> float:
+        """When a task of this caller may start as a probe.
 
         While the gateway can be reached, the tasks of the callers that probed may be to blame. So a
         caller that has not probed yet need not wait for the next interval.
         """
-        if now >= self.next_probe_at:
-            return True
-        is_new = self.cause is not HealthSignal.UNREACHABLE and caller not in self.probed
-        return is_new and now >= self.last_probe_at + NEW_CALLER_WAIT
+        if self.cause is HealthSignal.UNREACHABLE or caller in self.probed:
+            return self.next_probe_at
+        return min(self.next_probe_at, self.last_probe_at + NEW_CALLER_WAIT)
 
     def probe(self, now: float, caller: str, host: str) -> None:
         """Record that a probe starts. The interval to the next one doubles."""

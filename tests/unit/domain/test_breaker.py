@@ -117,10 +117,8 @@ def test_the_first_sign_of_life_closes_it() -> None:
 def test_probes_come_further_and_further_apart_up_to_the_longest() -> None:
     breaker, now, waits = failing(HealthSignal.UNREACHABLE, HOSTS[:1]), 100.0, []
     for _ in range(8):
-        assert not breaker.may_probe(breaker.next_probe_at - 0.01, "caller")
-        waits.append(breaker.next_probe_at - now)
-        now = breaker.next_probe_at
-        assert breaker.may_probe(now, "caller")
+        waits.append(breaker.probe_at("caller") - now)
+        now = breaker.probe_at("caller")
         breaker.probe(now, "caller", "host")
     assert waits == [1, 2, 4, 8, 16, LONGEST_INTERVAL, LONGEST_INTERVAL, LONGEST_INTERVAL]
 
@@ -146,15 +144,14 @@ def test_a_caller_that_was_not_probed_with_does_not_wait_for_the_failures_of_ano
     breaker.open(LATER, HealthSignal.BROKEN)
     breaker.probe(LATER + 1, "one", "host")
     breaker.probe(LATER + 3, "one", "host")
-    assert not breaker.may_probe(LATER + 4.5, "one")
-    assert not breaker.may_probe(LATER + 3.5, "other")
-    assert breaker.may_probe(LATER + 4.5, "other")
+    assert breaker.probe_at("one") == LATER + 7
+    assert breaker.probe_at("other") == LATER + 4
 
 
 def test_without_a_connection_it_makes_no_difference_whose_task_is_tried() -> None:
     breaker = failing(HealthSignal.UNREACHABLE, HOSTS[:1])
     breaker.probe(101.0, "one", "host")
-    assert not breaker.may_probe(102.5, "other")
+    assert breaker.probe_at("other") == breaker.probe_at("one") == 103.0
 
 
 def test_what_is_remembered_is_bounded() -> None:

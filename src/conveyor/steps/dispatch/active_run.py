@@ -300,11 +300,17 @@ class ActiveRun:
         self.see(run)
         self.idle_until = self.idle = 0.0
 
-    def see(self, run: Run) -> None:
-        """Take over what was read of the live run, unless a newer version was read before."""
-        if run.version >= self.run.version:
-            self.run = run
-            self.is_gone = False
+    def see(self, run: Run) -> bool:
+        """Take over what was read of the live run, unless a newer version was read before.
+
+        Return whether that changed something.
+        """
+        if run.version < self.run.version:
+            return False
+        is_changed = self.is_gone or run.version > self.run.version
+        self.run = run
+        self.is_gone = False
+        return is_changed
 
     # The moves of a task.
 

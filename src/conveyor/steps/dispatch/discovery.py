@@ -69,6 +69,7 @@ class Discovery:
     woken: asyncio.Event = field(default_factory=asyncio.Event)  # a run was added to `changed`
     refresh_at: float = 0.0
     resync_at: float = 0.0
+    has_changed: bool = False  # a run joined, left or changed
 
     def wake(self, run_id: RunId) -> None:
         # A process without a dispatcher loop reads none of them, and would keep them for ever.
@@ -104,6 +105,7 @@ class Discovery:
 
     async def look_at(self, run_id: RunId) -> None:
         """Read one run, and serve it if it is live."""
+        self.has_changed = True
         run = await self.metadata.get(Run, run_id)
         if run is None or not run.is_live:
             await self._leave(run_id)
@@ -185,8 +187,9 @@ class Discovery:
             for run, job in page:
                 live.add(run.id)
                 if active := self.runs.get(run.id):
-                    active.see(run)
+                    self.has_changed |= active.see(run)
                 else:
+                    self.has_changed = True
                     self._join(run, job)
             after = page[-1][0].id
         return live

@@ -6,7 +6,7 @@
 - **Discover** keeps the map of live runs (`Discovery`).
 - **Claim**, in several loops: divide the free places fairly between the runs that are ready, reserve
   permits, claim that many tasks in one call, start them. A loop that claimed nothing waits until
-  `capacity_changed`, or until a resting run is ready again.
+  `capacity_changed`, until a resting run is ready again or, in an outage, until a probe is due.
 - **Fetch**: one coroutine for each call (`Fetcher`).
 - **Settle**, in several loops: write everything that has finished as one group.
 - **Renew**: one timer renews all leases and permits.
@@ -195,7 +195,9 @@ class Dispatcher:
             for run in closed:
                 self.fetcher.hand_back_waiting(run)
             await self.permits.release_after([], closed)
-            self.fetcher.capacity_changed.set()
+            if self.discovery.has_changed:
+                self.discovery.has_changed = False
+                self.fetcher.capacity_changed.set()
             await self._wait_for(self.discovery.woken, self.discovery.refresh_at)
 
     # Claim.
@@ -375,11 +377,13 @@ class Dispatcher:
             await self.health.needs_check.wait()
             await asyncio.sleep(CHECK_EVERY.total_seconds())
             hosts = {host_of(entry.task.spec.url) for entry in self.inflight.values()}
+            was_open = self.health.is_open
             try:
                 self.fetcher.settle_soon(await self.health.examine(len(hosts)))
             except Exception:
                 log.exception("step.bug", step="gateway health")  # the next check may succeed
-            self.fetcher.capacity_changed.set()
+            if self.health.is_open is not was_open:
+                self.fetcher.capacity_changed.set()
 
     # Renew.
 
@@ -405,10 +409,12 @@ class Dispatcher:
     # Wait and stop.
 
     async def _wait_for_capacity(self) -> None:
-        """Wait until there may be capacity, or a resting run is ready again."""
+        """Wait until there may be capacity, or a resting run or a probe is due."""
         now = self.clock.monotonic()
-        latest = now + self.config.refresh.total_seconds()
-        await self._wait_for(self.fetcher.capacity_changed, min(latest, self._next_ready(now)))
+        # In an outage, which may last for hours, only a probe could start.
+        longest = self.config.resync if self.health.is_open else self.config.refresh
+        until = min(now + longest.total_seconds(), self._next_ready(now))
+        await self._wait_for(self.fetcher.capacity_changed, until)
 
     async def _wait_for(self, event: asyncio.Event, until: float) -> None:
         try:
@@ -418,13 +424,13 @@ class Dispatcher:
             return
 
     def _next_ready(self, now: float) -> float:
-        """When a resting run is ready again, if there is a place for it."""
-        if self.places.free <= 0:
-            return math.inf  # a settle sets `capacity_changed`
+        """When a resting run is ready again, if there is a place for it; or a probe."""
         if self.storage.closed_until > now:
             return self.storage.closed_until
-        if self.health.is_open and self.health.breaker.next_probe_at > now:
-            return self.health.breaker.next_probe_at
+        if self.health.is_open:
+            return self.health.next_probe_at(self.runs.values(), now)
+        if self.places.free <= 0:
+            return math.inf  # a settle sets `capacity_changed`
         resting = (run.ready_at() for run in self.runs.values() if run.demand())
         return min((ready_at for ready_at in resting if ready_at > now), default=math.inf)
 

@@ -119,6 +119,7 @@ class Fetcher:
         """
         run, now = entry.run, self.clock.monotonic()
         result = run.finish_call(entry, result, now)
+        was_open = self.health.is_open
         self.settle_soon(self.health.observe(entry, result, now))
         if run.is_gone:
             self.hand_back_waiting(run)
@@ -134,7 +135,7 @@ class Fetcher:
         ):
             following = first
         # A smaller demand is not worth a claim yet: the claim loops find it when they next look.
-        if run.demand() >= run.claim_size:
+        if run.demand() >= run.claim_size or self.health.is_open is not was_open:
             self.capacity_changed.set()
         return following
 

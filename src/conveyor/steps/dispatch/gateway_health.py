@@ -19,6 +19,7 @@ of the gateway is not.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -147,19 +148,28 @@ class GatewayHealth:
         if self.probing:
             return None
         probed = self.breaker.probed
-        candidates = [
-            run
-            for run in runs
-            if run.is_open
-            and max(run.key_state.limiter.closed_until, run.idle_until, run.permits_wait_until)
-            <= now
-            and self.breaker.may_probe(now, run.run.caller)
-        ]
+        candidates = [run for run in runs if run.is_open and self._probe_at(run) <= now]
         return min(
             candidates,
             key=lambda run: (probed.get(run.run.caller, 0.0), run.probed_at),
             default=None,
         )
+
+    def next_probe_at(self, runs: Iterable[ActiveRun], now: float) -> float:
+        """When `run_to_probe` next finds a run, if nothing changes until then."""
+        if self.probing:
+            return math.inf  # the claim loop that starts the probe looks again
+        waiting = [run for run in runs if run.is_open]
+        soonest = min(map(self._probe_at, waiting), default=math.inf)
+        if any(self.breaker.probe_at(run.run.caller) <= now for run in waiting):
+            # A probe is due, but no run had a task for it. Runs are tried one by one, and there may
+            # be thousands: their rests alone would not bound the rounds.
+            return max(soonest, now + CHECK_EVERY.total_seconds())
+        return soonest
+
+    def _probe_at(self, run: ActiveRun) -> float:
+        waits = (run.key_state.limiter.closed_until, run.idle_until, run.permits_wait_until)
+        return max(*waits, self.breaker.probe_at(run.run.caller))
 
     def in_order(self, tasks: Sequence[Task]) -> Sequence[Task]:
         """Claimed tasks in the order to start them: for a probe, hosts not probed lately first."""
