@@ -140,7 +140,7 @@ def test_a_step_imports_its_own_package_and_what_steps_share() -> None:
     assert offences == []
 
 
-WIDEST_PORT = 11  # methods
+WIDEST_PORT = 12  # methods
 
 
 def test_ports_are_narrow() -> None:

@@ -41,7 +41,6 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("auth.py", "metadata.commit"): FOR_PEOPLE,
     ("auth.py", "metadata.get(ApiKey)"): ONLY_READ,
     ("control.py", "control_queue.extend"): TIMER,
-    ("discovery.py", "metadata.get(Job)"): ONLY_READ,
     ("doctor.py", "blobs.length"): ONLY_READ,
     ("doctor.py", "control_queue.dead_letters"): ONLY_READ,
     ("doctor.py", "metadata.get(Batch)"): ONLY_READ,

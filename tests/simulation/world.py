@@ -19,6 +19,7 @@ import msgspec
 from conveyor.app.engines import Engines, open_engines
 from conveyor.app.services import Service, build_service
 from conveyor.domain.counts import Spend
+from conveyor.domain.job import Job
 from conveyor.domain.params import load
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.retry import RetryPolicy
@@ -294,15 +295,16 @@ class World:
     async def claim(self, each: int) -> list[Task]:
         """Take up to so many tasks of each live run that is not paused, as the dispatcher would."""
         ports = self.watched
-        live = [one for one in await ports.metadata.live_runs(limit=100) if not one[0].is_paused]
+        live = [run for run in await ports.metadata.live_runs(limit=100) if not run.is_paused]
         if not live:
             return []
-        tasks = await ports.work.claim({run.id: each for run, _ in live})
-        jobs = {run.id: job for run, job in live}
+        tasks = await ports.work.claim({run.id: each for run in live})
+        jobs = {run.id: await self.ports.metadata.get(Job, run.job_id) for run in live}
         for task in tasks:
             self.claims[task.run_id, task.id] = task.claim_no
             if not task.is_final:
                 job = jobs[task.run_id]
+                assert job
                 gateway_key = ports.encryption.decrypt(
                     job.encrypted_gateway_key, context=f"{job.caller}|{job.id}"
                 )

@@ -1,7 +1,7 @@
 """Jobs, runs and every other small record: written together, on condition of their versions."""
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -55,6 +55,13 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     open_exports: int = 0  # pending or running
 
 
+class ChangedRuns(NamedTuple):
+    """Runs that have changed, and the mark with which the next call continues."""
+
+    runs: Sequence[Run]
+    mark: str
+
+
 def key_of(record: Record) -> Key:
     """The key under which `Metadata.get` finds a record."""
     match record:
@@ -83,8 +90,8 @@ class Metadata(Protocol):
     """Records of jobs, runs and what belongs to them. Each call is one atomic step.
 
     `get`, `runs`, `events` and `of_run` are consistent: they see every commit that ended before
-    the call began. `page`, `jobs`, `live_runs`, `due` and `usage` may be answered from an index
-    that lags by seconds: a row may be missing for that time, or be listed in an earlier version. A
+    the call began. `page`, `jobs`, `live_runs`, `changed_runs`, `due` and `usage` may be answered
+    from an index that lags by seconds: a row may be missing for that time, or be listed in an earlier version. A
     step that acts on such a row commits it on condition of its version, or reads it with `get`
     first.
 
@@ -150,8 +157,18 @@ class Metadata(Protocol):
         """
         ...
 
-    async def live_runs(self, *, limit: int, after: str = "") -> Sequence[tuple[Run, Job]]:
-        """List the live runs of all callers with their jobs, by run id, beginning above `after`."""
+    async def live_runs(self, *, limit: int, after: str = "") -> Sequence[Run]:
+        """List the live runs of all callers, by run id, beginning above `after`."""
+        ...
+
+    async def changed_runs(self, since: str | None, *, limit: int) -> ChangedRuns:
+        """List at most `limit` runs that were committed since a mark, as they are now.
+
+        Runs of all callers are listed, live or not, those that changed longest ago first. No runs
+        means that there are no more for now. A run may be listed again although it has not changed;
+        a change may be listed late, but every later call with the returned marks lists it once.
+        Without a mark the call returns no runs, and the mark of the present.
+        """
         ...
 
     async def events(

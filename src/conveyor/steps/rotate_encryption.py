@@ -106,8 +106,7 @@ class RotateEncryption:
         }
 
     async def _live_runs(self, after: Key | None) -> Sequence[Run]:
-        live = await self.metadata.live_runs(limit=PAGE, after=str(after or ""))
-        return [run for run, _ in live]
+        return await self.metadata.live_runs(limit=PAGE, after=str(after or ""))
 
     async def _rewrite(self, rows: Sequence[CredentialRow], found: Pass) -> None:
         """Rewrite a page in one commit; if a row has changed meanwhile, each row by itself."""

@@ -112,7 +112,7 @@ class Encrypted:
     async def rows(self) -> list[CredentialRow]:
         return [
             *await self.rotate_encryption.metadata.page(Job, limit=99),
-            *(run for run, _ in await self.stored.live_runs(limit=99)),
+            *await self.stored.live_runs(limit=99),
             *await self.rotate_encryption.metadata.page(SigningKeys, limit=99),
             *await self.rotate_encryption.metadata.page(ApiKey, limit=99),
             *await self.rotate_encryption.metadata.page(OutboxEvent, limit=99),

@@ -28,6 +28,7 @@ from conveyor.ports.metadata import (
     AnyRecord,
     AnyRow,
     Change,
+    ChangedRuns,
     DueRow,
     Key,
     Removed,
@@ -166,9 +167,13 @@ RUNS = """
 SELECT doc FROM run WHERE job_id = ?1 AND id < ?2 AND (?3 OR doc ->> 'status' <> 'deleted')
  ORDER BY id DESC LIMIT ?4
 """
-LIVE_RUNS = """
-SELECT run.doc, job.doc FROM run INDEXED BY run_live JOIN job ON job.id = run.job_id
- WHERE run.live = 1 AND run.id > ? ORDER BY run.id LIMIT ?
+LIVE_RUNS = "SELECT doc FROM run INDEXED BY run_live WHERE live = 1 AND id > ? ORDER BY id LIMIT ?"
+# Replacing the row of a run gives it a new number, above every number that was ever given.
+NOTE_CHANGE = "INSERT OR REPLACE INTO run_change (run_id) VALUES (?)"
+FORGET_CHANGE = "DELETE FROM run_change WHERE run_id = ?"
+LATEST_CHANGE = "SELECT coalesce(max(no), 0) FROM run_change"
+CHANGED_RUNS = """
+SELECT CAST(no AS TEXT), doc FROM run_change JOIN run ON id = run_id WHERE no > ? ORDER BY no LIMIT ?
 """
 EVENTS = "SELECT doc FROM outbox_event WHERE job_id = ? AND id < ? ORDER BY id DESC LIMIT ?"
 # Each query with the position before the first row.
@@ -275,13 +280,19 @@ class SqliteMetadata:
         wanted = (job_id, before or PAST_EVERY_ID, deleted, limit)
         return await self._listed(RUN.decode, RUNS, wanted)
 
-    async def live_runs(self, *, limit: int, after: str = "") -> Sequence[tuple[Run, Job]]:
-        return await self._database.read(
-            lambda connection: [
-                (RUN.decode(run), JOB.decode(job))
-                for run, job in within(connection.execute(LIVE_RUNS, (after, limit)), LISTING_BYTES)
-            ]
+    async def live_runs(self, *, limit: int, after: str = "") -> Sequence[Run]:
+        return await self._listed(RUN.decode, LIVE_RUNS, (after, limit))
+
+    async def changed_runs(self, since: str | None, *, limit: int) -> ChangedRuns:
+        if since is None:
+            latest = self._database.peek(lambda connection: connection.execute(LATEST_CHANGE).get)
+            return ChangedRuns([], str(latest))
+        found = await self._database.read(
+            lambda connection: list(
+                within(connection.execute(CHANGED_RUNS, (int(since), limit)), LISTING_BYTES)
+            )
         )
+        return ChangedRuns([RUN.decode(doc) for _, doc in found], found[-1][0] if found else since)
 
     async def events(
         self, job_id: JobId, *, limit: int, before: str | None = None
@@ -358,10 +369,14 @@ def write(connection: apsw.Connection, change: Change, now: int) -> None:
     match change:
         case Removed(row):
             TABLES[type(row)].remove(connection, change)
+            if isinstance(row, Run):
+                connection.execute(FORGET_CHANGE, (row.id,))
         case IdempotencyRecord():
             _claim_key(connection, change, now)
         case _ if type(change) in TABLES:
             TABLES[type(change)].write(connection, change)
+            if isinstance(change, Run):
+                connection.execute(NOTE_CHANGE, (change.id,))
         case _:
             raise TypeError(f"not a change: {change!r}")
 

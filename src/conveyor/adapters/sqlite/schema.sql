@@ -31,6 +31,11 @@ CREATE TABLE run (
 CREATE INDEX run_by_job ON run (job_id, id);
 CREATE INDEX run_live ON run (id) WHERE live = 1;
 
+CREATE TABLE run_change (
+    no     INTEGER PRIMARY KEY AUTOINCREMENT,  -- of the run's latest change; never used again
+    run_id TEXT    NOT NULL UNIQUE
+) STRICT;
+
 CREATE TABLE batch (
     run_id  TEXT    NOT NULL,
     first   INTEGER NOT NULL,

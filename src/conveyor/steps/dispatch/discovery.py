@@ -3,8 +3,8 @@
 | source | read | finds |
 |---|---|---|
 | runs passed to `wake` | at once | changes made by this process |
-| live runs with ids of the last minute | every second | new runs of other processes |
-| all live runs | every 30 s | everything else: pauses, runs that ended elsewhere |
+| runs changed since the last look (`Metadata.changed_runs`) | every second | changes made by other processes: new runs, pauses, stops |
+| all live runs | every 30 s | what the other two missed |
 
 | invariant | kept by |
 |---|---|
@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from conveyor.domain.breaker import RefusedGatewayKeys, gateway_key_digest
 from conveyor.domain.concurrency import ACCOUNT_COOL_DOWN, ConcurrencyLimiter
 from conveyor.domain.credentials import context
-from conveyor.domain.ids import RunId, ulid
+from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job
 from conveyor.domain.params import load
 from conveyor.domain.progress import Waiting, WaitReason
@@ -48,7 +48,6 @@ from conveyor.steps.shared.attempt import Assignment
 
 PAGE = 1000
 MOST_CHANGED = 10_000  # runs in `changed`; reading all live runs is cheaper than more of them
-OVERLAP = timedelta(minutes=1)  # how far the clocks of two processes may differ
 
 log = structlog.get_logger()
 
@@ -67,6 +66,7 @@ class Discovery:
     key_states: dict[str, GatewayKeyState] = field(default_factory=dict)  # by digest
     changed: set[RunId] = field(default_factory=set)  # in this process, and not read since
     woken: asyncio.Event = field(default_factory=asyncio.Event)  # a run was added to `changed`
+    mark: str | None = None  # up to where the changes of all processes were read
     refresh_at: float = 0.0
     resync_at: float = 0.0
     has_changed: bool = False  # a run joined, left or changed
@@ -80,21 +80,18 @@ class Discovery:
         self.woken.set()
 
     async def refresh(self) -> None:
-        """Read the live runs when it is time, then the runs that this process changed."""
+        """Read changes and live runs when it is time, then the runs that this process changed."""
         now = self.clock.monotonic()
+        if now >= self.refresh_at:
+            await self._see_changed()
+            self.refresh_at = now + self.config.refresh.total_seconds()
         if now >= self.resync_at:
-            live = await self._join_all(after="")
+            live = await self._join_all()
             for run_id in self.runs.keys() - live:
                 # The listing may lag behind the rows: only the row says that a run has ended.
                 await self.look_at(run_id)
             self._drop_unused_key_states(now)
             self.resync_at = now + self.config.resync.total_seconds()
-            self.refresh_at = now + self.config.refresh.total_seconds()
-        elif now >= self.refresh_at:
-            # Ids begin with their time of creation, by the clock of the process that made them.
-            recent = self.clock.now() - OVERLAP
-            await self._join_all(after=ulid(int(recent.timestamp() * 1000), 0))
-            self.refresh_at = now + self.config.refresh.total_seconds()
         unread, self.changed = self.changed, set()
         try:
             for run_id in list(unread):
@@ -111,8 +108,8 @@ class Discovery:
             await self._leave(run_id)
         elif active := self.runs.get(run_id):
             active.wake(run)
-        elif job := await self.metadata.get(Job, run.job_id):
-            self._join(run, job)
+        else:
+            await self._join(run)
 
     async def leave_ended(self, idle: Iterable[ActiveRun]) -> None:
         """Read runs that had no task due: those that have ended leave the map.
@@ -180,21 +177,36 @@ class Discovery:
 
     # Joining and leaving.
 
-    async def _join_all(self, *, after: str) -> set[RunId]:
-        """Serve every live run with an id above `after`; return their ids."""
-        live: set[RunId] = set()
+    async def _see_changed(self) -> None:
+        """Look at runs that other processes have changed: new ones, and newer than known here."""
+        while True:
+            runs, mark = await self.metadata.changed_runs(self.mark, limit=PAGE)
+            for run in runs:
+                active = self.runs.get(run.id)
+                if run.is_live if active is None else run.version > active.run.version:
+                    await self.look_at(run.id)
+            self.mark = mark  # last: if the engine became unavailable, the next look begins here
+            if not runs:
+                return
+
+    async def _join_all(self) -> set[RunId]:
+        """Serve every live run; return their ids."""
+        live, after = set[RunId](), ""
         while page := await self.metadata.live_runs(limit=PAGE, after=after):
-            for run, job in page:
+            for run in page:
                 live.add(run.id)
                 if active := self.runs.get(run.id):
                     self.has_changed |= active.see(run)
                 else:
                     self.has_changed = True
-                    self._join(run, job)
-            after = page[-1][0].id
+                    await self._join(run)
+            after = page[-1].id
         return live
 
-    def _join(self, run: Run, job: Job) -> None:
+    async def _join(self, run: Run) -> None:
+        job = await self.metadata.get(Job, run.job_id)
+        if job is None:
+            return
         try:
             gateway_key = self.encryption.decrypt(
                 job.encrypted_gateway_key, context=context(job.caller, job.id)

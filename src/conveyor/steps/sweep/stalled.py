@@ -68,7 +68,7 @@ class StalledWork:
 
     async def _completions(self, after: str, limit: int) -> Sequence[Entry]:
         page = await self.metadata.live_runs(limit=limit, after=after)
-        return [(run.id, partial(self._completion, run)) for run, _ in page]
+        return [(run.id, partial(self._completion, run)) for run in page]
 
     async def _completion(self, run: Run, _patient: bool) -> SweepAction | None:
         if not await self.is_due(run.id):

@@ -37,6 +37,7 @@ from conveyor.domain.webhook import Webhook
 from conveyor.errors import KeyTaken, Stale
 from conveyor.ports.metadata import MOST_CHANGES, Change, Metadata, Removed, Row, key_of
 from conveyor.testing.clock import NOON
+from conveyor.testing.contracts.changed_runs import ChangedRunsContract
 from conveyor.testing.contracts.engine import SECOND, TICK, Engine, joined
 from conveyor.testing.contracts.listings import DueContract, ListingContract, UsageContract
 from conveyor.testing.factories import (
@@ -357,6 +358,7 @@ class MetadataContract(
     CommittingContract,
     IdempotencyContract,
     ListingContract,
+    ChangedRunsContract,
     DueContract,
     UsageContract,
 ):

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,6 +21,7 @@ from conveyor.ports.metadata import (
     AnyRecord,
     AnyRow,
     Change,
+    ChangedRuns,
     DueRow,
     Key,
     Record,
@@ -38,6 +39,8 @@ class MemoryMetadata:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tables: dict[type, dict[Key, Any]] = {}
+        self._changes: dict[RunId, int] = {}  # the number of the latest change of each run
+        self._numbers = count(1)
 
     async def commit(self, *changes: Change) -> None:
         check_changes(changes)
@@ -86,10 +89,15 @@ class MemoryMetadata:
         ]
         return within(_newest_first(runs, before), limit)
 
-    async def live_runs(self, *, limit: int, after: str = "") -> Sequence[tuple[Run, Job]]:
-        live = [run for run in self._all(Run) if run.is_live and run.id > after]
-        jobs = within([self._table(Job)[run.job_id] for run in live], limit)
-        return list(zip(live, jobs, strict=False))
+    async def live_runs(self, *, limit: int, after: str = "") -> Sequence[Run]:
+        return within([run for run in self._all(Run) if run.is_live and run.id > after], limit)
+
+    async def changed_runs(self, since: str | None, *, limit: int) -> ChangedRuns:
+        if since is None:
+            return ChangedRuns([], str(max(self._changes.values(), default=0)))
+        later = [run for run in self._all(Run) if self._changes[run.id] > int(since)]
+        runs = within(sorted(later, key=lambda run: self._changes[run.id]), limit)
+        return ChangedRuns(runs, str(self._changes[runs[-1].id]) if runs else since)
 
     async def events(
         self, job_id: JobId, *, limit: int, before: str | None = None
@@ -174,6 +182,8 @@ class MemoryMetadata:
             case _:
                 stored = msgspec.structs.replace(change, version=change.version + 1)
                 self._table(type(change))[key_of(change)] = stored
+                if isinstance(change, Run):
+                    self._changes[change.id] = next(self._numbers)
 
 
 def within(rows: Sequence[AnyRow], limit: int) -> Sequence[AnyRow]:

@@ -54,13 +54,13 @@ async def test_a_listing_that_lags_does_not_undo_a_pause() -> None:
     job_id, run_id = await house.submit(3)
     dispatcher = a_dispatcher(house, ScriptedAttempts().attempt, quick(resync=AT_ONCE))
     await dispatcher.discovery.refresh()
-    before, job = await house.run(run_id), await house.job(job_id)
+    before = await house.run(run_id)
     await house.lifecycle.set_pause(CALLER, job_id, PauseState.PAUSED)
     await dispatcher.discovery.look_at(run_id)
     active = dispatcher.runs[run_id]
     assert not active.is_open
 
-    pages = [[(before, job)], []]
+    pages = [[before], []]
 
     async def lagging(**_: object) -> object:
         return pages.pop(0)
@@ -104,3 +104,54 @@ async def test_a_process_that_reads_no_runs_keeps_few_changed_ones() -> None:
     await discovery.refresh()
 
     assert run_id in dispatcher.runs
+
+
+async def test_changes_that_another_process_made_are_seen_by_the_next_refresh() -> None:
+    """Nothing wakes this dispatcher, and it lists all live runs only once."""
+    house = a_house()
+    job_id, run_id = await house.submit(3)
+    dispatcher = a_dispatcher(
+        house, ScriptedAttempts().attempt, quick(resync=LATER, refresh=AT_ONCE)
+    )
+    await dispatcher.discovery.refresh()
+    active = dispatcher.runs[run_id]
+
+    _, later = await house.submit(2)
+    await house.lifecycle.set_pause(CALLER, job_id, PauseState.PAUSED)
+    await dispatcher.discovery.refresh()
+    assert dispatcher.runs.keys() == {run_id, later}
+    assert not active.is_open
+
+    await house.lifecycle.stop(CALLER, job_id)
+    await dispatcher.discovery.refresh()
+    assert dispatcher.runs.keys() == {later}
+
+
+async def test_changes_that_could_not_be_read_are_read_later() -> None:
+    house = a_house()
+    dispatcher = a_dispatcher(
+        house, ScriptedAttempts().attempt, quick(resync=LATER, refresh=AT_ONCE)
+    )
+    await dispatcher.discovery.refresh()
+    _, run_id = await house.submit(1)
+
+    with away(house.trace, "metadata.get(Run)", Unavailable("away")), pytest.raises(Unavailable):
+        await dispatcher.discovery.refresh()
+    await dispatcher.discovery.refresh()
+
+    assert run_id in dispatcher.runs
+
+
+async def test_a_change_that_this_process_knows_is_not_read_again() -> None:
+    house = a_house()
+    _, run_id = await house.submit(1)
+    dispatcher = a_dispatcher(
+        house, ScriptedAttempts().attempt, quick(resync=LATER, refresh=AT_ONCE)
+    )
+    await dispatcher.discovery.refresh()
+    await dispatcher.discovery.look_at(run_id)
+    reads = len(house.trace.of("metadata.get(Run)"))
+
+    await dispatcher.discovery.refresh()
+
+    assert len(house.trace.of("metadata.get(Run)")) == reads

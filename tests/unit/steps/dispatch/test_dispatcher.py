@@ -451,6 +451,7 @@ async def test_a_stop_does_not_wait_for_ever_for_an_engine_that_is_away(
 @pytest.mark.parametrize(
     "call",
     [
+        "metadata.changed_runs",
         "metadata.live_runs",
         "metadata.get(Run)",
         "work.claim",
@@ -473,9 +474,9 @@ async def test_an_engine_that_is_away_for_a_while_is_survived(call: str) -> None
         with away(house.trace, call, Unavailable(f"{call} away")):
             dispatcher.wake(run_id)
             gateway.gate.clear()
-            await _calls(house, "metadata.live_runs", 3)
+            await _calls(house, "metadata.changed_runs", 3)
             gateway.gate.set()
-            await _calls(house, "metadata.live_runs", 3)
+            await _calls(house, "metadata.changed_runs", 3)
         dispatcher.storage.learn(
             stored=True
         )  # the pause after a body without room is not tested here
@@ -631,7 +632,7 @@ async def _completed(house: House, run_id: RunId) -> None:
 
 async def _rounds(house: House) -> None:
     """Long enough for a dispatcher to have taken more, had it wanted to."""
-    await _calls(house, "metadata.live_runs", 4)
+    await _calls(house, "metadata.changed_runs", 4)
 
 
 async def _calls(house: House, name: str, more: int) -> None:
