@@ -19,12 +19,14 @@ import msgspec
 import structlog
 from tests.harness import time_lapse
 from tests.harness.fleet import Fleet
+from tests.harness.permits import reserve
 
 from conveyor.domain import concurrency
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.task import Throttled
 from conveyor.ports.queues import TaskMessage
 from conveyor.steps.dispatch.config import DispatchConfig, config_over_queues
+from conveyor.steps.dispatch.permits import permit_name
 from conveyor.steps.shared.attempt import Assignment
 from conveyor.testing.factories import JOB, RUN, a_task, ids_of, new_tasks
 
@@ -173,13 +175,13 @@ class PlainProcess:
 
     async def _handle(self, message: TaskMessage) -> None:
         await asyncio.sleep(A_CALL)
-        permits = await self.fleet.coordination.reserve(JOB, want=1, cap=CAP)
+        permits = await reserve(self.fleet.coordination, JOB, want=1, cap=CAP)
         if not permits:
             await self._put_back(message)
             return
         result = await self.fleet.gateway.attempt(a_task(), ASSIGNMENT)
         await asyncio.sleep(A_CALL)
-        await self.fleet.coordination.release(JOB, permits)
+        await self.fleet.coordination.release({permit_name(JOB): permits})
         if isinstance(result, Throttled):
             await self._put_back(message)
             return

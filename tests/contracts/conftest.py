@@ -27,9 +27,8 @@ from conveyor.adapters.sqlite.database import Durability
 from conveyor.adapters.sqlite.engine import open_engine as open_sqlite_engine
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
-from conveyor.ports.coordination import Coordination
 from conveyor.testing.clock import FakeClock, FakeIds
-from conveyor.testing.contracts.coordination import PermitsUnderTest
+from conveyor.testing.contracts.coordination import CoordinationUnderTest
 from conveyor.testing.contracts.engine import Engine
 from conveyor.testing.contracts.queues import QueueBench
 from conveyor.testing.memory.blobs import MemoryBlobs
@@ -123,9 +122,31 @@ BLOBS: dict[str, Callable[[Path], Blobs]] = {
     "memory": lambda _folder: MemoryBlobs(),
     "files": FileBlobs,
 }
-COORDINATION: dict[str, Callable[[FakeClock], Coordination]] = {
-    "memory": lambda clock: MemoryCoordination(clock, lease=LEASE),
-}
+
+
+@asynccontextmanager
+async def memory_coordination(
+    _request: pytest.FixtureRequest,
+) -> AsyncIterator[CoordinationUnderTest]:
+    clock = FakeClock()
+    coordination = MemoryCoordination(clock, lease=LEASE)
+
+    async def pass_time(by: timedelta) -> None:
+        clock.advance(by)
+
+    yield CoordinationUnderTest(
+        coordination=coordination,
+        another=coordination,
+        lease=LEASE,
+        pass_time=pass_time,
+        precise=True,
+    )
+
+
+OpenCoordination = Callable[
+    [pytest.FixtureRequest], AbstractAsyncContextManager[CoordinationUnderTest]
+]
+COORDINATION: dict[str, OpenCoordination] = {"memory": memory_coordination}
 QUEUES: dict[str, Habits] = {"calm": CALM, "nasty": NASTY}
 
 
@@ -160,11 +181,9 @@ def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
 
 
 @pytest.fixture(params=COORDINATION)
-def permits(request: pytest.FixtureRequest) -> PermitsUnderTest:
-    clock = FakeClock()
-    return PermitsUnderTest(
-        coordination=COORDINATION[request.param](clock), clock=clock, lease=LEASE
-    )
+async def under_test(request: pytest.FixtureRequest) -> AsyncIterator[CoordinationUnderTest]:
+    async with COORDINATION[request.param](request) as opened:
+        yield opened
 
 
 @pytest.fixture(params=QUEUES)

@@ -25,6 +25,7 @@ FOR_PEOPLE = "it says when a key was last used, to people; the next use says it 
 FOR_THE_RECORD = "only an attempt is put on record after it; the event is owed and sent either way"
 NOTHING_YET = "the step has written nothing by then: it dies as at the read before it"
 OF_OPERATORS = "it is one write that an operator asked for, and asks for again without an answer"
+NO_STEP = "no step calls it"
 # Calls of steps that no scenario comes by, and why that is no loss.
 NOT_CROSSED: dict[tuple[str, str], str] = {
     ("api_keys.py", "metadata.page(ApiKey)"): ONLY_READ,
@@ -80,14 +81,18 @@ NOT_CALLED: dict[str, str] = {
     "control_queue.extend": TIMER,
     "control_queue.find_dead_letter": ONLY_READ,
     "control_queue.redrive": OF_OPERATORS,
+    "coordination.announce": NO_STEP,
     "coordination.held": ONLY_READ,
+    "coordination.members": NO_STEP,
+    "coordination.notifications": NO_STEP,
+    "coordination.notify": NO_STEP,
     "coordination.take": "a token that is lost with its process comes back by itself",
     "gateway.check_health": ONLY_READ,
     "tasks.get": ONLY_READ,
     "tasks.histories": ONLY_READ,
     "tasks.history": ONLY_READ,
     "tasks.lapsed": ONLY_READ,
-    "work.open": "no step calls it",
+    "work.open": NO_STEP,
 }
 
 

@@ -7,7 +7,7 @@ calls of engines take some milliseconds, so that the processes get in each other
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,11 +18,12 @@ from conveyor.adapters.crypto.key_ring import AesKeyRing
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.memory.queues import CALM, Habits, MemoryQueues
 from conveyor.adapters.queued.work import QueuedWork
-from conveyor.domain.ids import JobId, RunId, TaskId
+from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import JobStatus
 from conveyor.domain.run import Run
 from conveyor.domain.task import Task, Throttled
 from conveyor.errors import Unavailable
+from conveyor.ports.coordination import PermitRequest
 from conveyor.ports.queues import MOST_RECEIVES, TaskMessage
 from conveyor.ports.work import Work
 from conveyor.steps.complete import Complete
@@ -74,9 +75,9 @@ class CountedPermits(MemoryCoordination):
 
     asked = 0
 
-    async def reserve(self, job_id: JobId, *, want: int, cap: int) -> Sequence[str]:
+    async def reserve(self, wants: Mapping[str, PermitRequest]) -> Mapping[str, Sequence[str]]:
         self.asked += 1
-        return await super().reserve(job_id, want=want, cap=cap)
+        return await super().reserve(wants)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 from conveyor.steps.complete import Complete
 from conveyor.steps.dispatch.dispatcher import Dispatcher
+from conveyor.steps.dispatch.permits import permit_name
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
 from conveyor.testing.clock import FakeIds
@@ -36,6 +37,7 @@ from conveyor.testing.memory.rows import Rows
 from conveyor.testing.memory.tasks import MemoryTasks
 from conveyor.testing.memory.work import MemoryWork
 from tests.harness import time_lapse
+from tests.harness.permits import reserve
 from tests.harness.time_lapse import LapseClock
 
 LEASE = timedelta(seconds=30)
@@ -531,16 +533,16 @@ def test_without_a_permit_no_task_is_claimed_for_a_probe() -> None:
         await asyncio.sleep(1)
         assert service.dispatcher.health.breaker.is_open
         job_id = (await service.run(run_id)).job_id
-        permits = await coordination.reserve(job_id, want=100, cap=100)  # of another process
+        permits = await reserve(coordination, job_id, want=100, cap=100)  # of another process
         assert len(permits) == 100
 
         before = _claims(service, run_id)
         for _ in range(10):
             await asyncio.sleep(LEASE.total_seconds() / 3)
-            await coordination.renew({job_id: permits})
+            await coordination.renew({permit_name(job_id): permits})
         assert _claims(service, run_id) == before
         weather.signal = None
-        await coordination.release(job_id, permits)
+        await coordination.release({permit_name(job_id): permits})
         await service.ended(run_id, 120)
 
     lived(story)

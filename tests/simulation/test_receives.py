@@ -10,9 +10,11 @@ from datetime import timedelta
 import pytest
 
 from conveyor.adapters.memory.queues import Habits
+from conveyor.steps.dispatch.permits import permit_name
 from conveyor.testing.factories import JOB, RUN
 from tests.harness import time_lapse
 from tests.harness.fleet import Fleet
+from tests.harness.permits import reserve
 from tests.seed import sampled
 
 BY_DEFAULT = 10  # receives after which SQS gives a message up, unless it is told otherwise
@@ -81,14 +83,14 @@ def test_while_others_hold_all_permits_nothing_is_received() -> None:
     async def story() -> None:
         fleet = Fleet(cap=5, processes=10, most_receives=BY_DEFAULT)
         await fleet.submit(100)
-        permits = await fleet.coordination.reserve(JOB, want=5, cap=5)
+        permits = await reserve(fleet.coordination, JOB, want=5, cap=5)
         async with fleet.at_work():
             for _ in range(int(LONG.total_seconds() / 10)):
                 await asyncio.sleep(10)
-                await fleet.coordination.renew({JOB: permits})
+                await fleet.coordination.renew({permit_name(JOB): permits})
             assert (fleet.queues.asked, fleet.done()) == (0, 0)
             assert fleet.coordination.asked / LONG.total_seconds() <= 10 / 5 * 1.2
-            await fleet.coordination.release(JOB, permits)
+            await fleet.coordination.release({permit_name(JOB): permits})
             await fleet.drained(within=timedelta(minutes=2))
 
         assert fleet.receives_a_message() <= GOAL

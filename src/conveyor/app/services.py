@@ -204,7 +204,7 @@ def _readiness(engines: Engines, dispatcher: Dispatcher) -> Ready:
         await engines.control_queue.is_live("ready", "ready")
         await engines.bodies.names(JobId("ready"), RunId("ready"), limit=1)
         await engines.blobs.length("ready")
-        await engines.coordination.held(JobId("ready"))
+        await engines.coordination.held("ready")
 
     return ready
 

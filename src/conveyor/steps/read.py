@@ -232,17 +232,21 @@ class Read:
         """
         if _is_shared(run):
             with suppress(Unavailable):
-                if known := await self.coordination.recall(_counts_key(run)):
+                key = _counts_key(run)
+                if known := (await self.coordination.recall([key])).get(key):
                     return COUNTS.decode(known)
         return (await self._fresh([run]))[run.id]
 
     async def _fresh(self, runs: Sequence[Run]) -> Mapping[RunId, Counts]:
         """Read the counts and share them with other readers, so that none sees older ones."""
         settled = await self.tasks.counts([run.id for run in runs])
+        shared = {
+            _counts_key(run): msgspec.json.encode(settled[run.id])
+            for run in filter(_is_shared, runs)
+        }
         with suppress(Unavailable):
-            for run in filter(_is_shared, runs):
-                content = msgspec.json.encode(settled[run.id])
-                await self.coordination.remember(_counts_key(run), content, life=HOT)
+            if shared:
+                await self.coordination.remember(shared, life=HOT)
         return settled
 
 

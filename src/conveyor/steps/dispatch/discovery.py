@@ -258,7 +258,7 @@ class Discovery:
         if active is None:
             return
         active.is_gone = True
-        await self.permits.release_idle(active)
+        await self.permits.release_idle([active])
         if not active.is_served:
             active.key_state.limiter.runs -= 1
             del self.runs[run_id]

@@ -194,7 +194,7 @@ class Dispatcher:
             closed = [run for run in self.runs.values() if not run.is_open]
             for run in closed:
                 self.fetcher.hand_back_waiting(run)
-            await self.permits.release_after([], closed)
+            await self.permits.release_idle(closed)
             if self.discovery.has_changed:
                 self.discovery.has_changed = False
                 self.fetcher.capacity_changed.set()
@@ -450,8 +450,7 @@ class Dispatcher:
                     await self.fetcher.capacity_changed.wait()
         except TimeoutError:
             log.warning("dispatch.stopped.unsettled", tasks=len(self.inflight))
-        for run in self.runs.values():
-            await self.permits.release_idle(run)
+        await self.permits.release_idle(self.runs.values())
 
     def _hand_back_all_waiting(self) -> None:
         for run in self.runs.values():

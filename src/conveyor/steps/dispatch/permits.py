@@ -5,15 +5,20 @@ two claims under way, the first that the engine answers starts its calls with th
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from conveyor.domain.ids import JobId
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
-from conveyor.ports.coordination import Coordination
+from conveyor.ports.coordination import Coordination, PermitRequest
 from conveyor.steps.dispatch.active_run import ActiveRun, ClaimGrant, InFlight
+
+
+def permit_name(job_id: JobId) -> str:
+    """Return the name under which the permits of a job are counted."""
+    return f"job:{job_id}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,59 +37,65 @@ class Permits:
         Raises `Unavailable` only if no run has any. Permits that were reserved before the engine
         became unavailable are used rather than left to lapse.
         """
-        permits: dict[ActiveRun, int] = {}
-        try:
-            for run, grant in grants.items():
-                permits[run] = await self._reserve_for(run, grant.calls)
-        except Unavailable:
-            if not any(permits.values()):
-                raise
-        return permits
-
-    async def _reserve_for(self, run: ActiveRun, want: int) -> int:
         if self._may_have_lapsed():
-            await self.release_idle(run)
-        have = run.free_permits(want)
-        if have >= want:
-            return want
-        job = run.job
+            await self.release_idle(grants)
+        have = {run: min(run.free_permits(calls), calls) for run, (calls, _) in grants.items()}
+        missing = {run: grants[run].calls - count for run, count in have.items()}
         try:
-            more = await self.coordination.reserve(job.id, want=want - have, cap=job.max_inflight)
+            granted = await self._reserve(missing)
         except Unavailable:
-            if not have:
+            if not any(have.values()):
                 raise
             return have
-        run.idle_permits += more
-        return have + len(more)
+        return {run: count + granted[run] for run, count in have.items()}
+
+    async def _reserve(self, missing: Mapping[ActiveRun, int]) -> dict[ActiveRun, int]:
+        """Reserve so many permits for each run, in one call; return how many each run got."""
+        wants: dict[str, PermitRequest] = {}
+        for run, count in missing.items():
+            if count:
+                name = permit_name(run.job.id)
+                asked = wants.get(name, PermitRequest(0, 0)).want  # for another run of the job
+                wants[name] = PermitRequest(asked + count, run.job.max_inflight)
+        reserved = await self.coordination.reserve(wants) if wants else {}
+        left = {name: list(ids) for name, ids in reserved.items()}
+        granted: dict[ActiveRun, int] = {}
+        for run, count in missing.items():
+            of_job = left.get(permit_name(run.job.id), [])
+            ids, of_job[:count] = of_job[:count], []
+            run.idle_permits += ids
+            granted[run] = len(ids)
+        return granted
 
     async def give_back(self, runs: Iterable[ActiveRun]) -> None:
         """Release permits without a claimed task, except those of other pending claims."""
+        permits: dict[str, list[str]] = defaultdict(list)
         for run in runs:
-            await self.release_idle(run, keep=run.pending)
+            permits[permit_name(run.job.id)] += run.take_idle_permits(keep=run.pending)
+        await self._release(permits)
 
-    async def release_idle(self, run: ActiveRun, *, keep: int = 0) -> None:
-        if idle := run.take_idle_permits(keep=keep):
-            await self._release(run.job.id, idle)
+    async def release_idle(self, runs: Iterable[ActiveRun]) -> None:
+        """Release the permits of runs that no call uses."""
+        await self.release_after([], runs)
 
     async def release_after(
         self, settled: Iterable[InFlight], resting: Iterable[ActiveRun]
     ) -> None:
         """Release the permits of settled tasks, and those of runs that cannot use theirs."""
-        permits = _by_job(settled)
+        permits = _by_name(settled)
         for run in resting:
-            permits[run.job.id] += run.take_idle_permits()
-        for job_id, released in permits.items():
-            await self._release(job_id, released)
+            permits[permit_name(run.job.id)] += run.take_idle_permits()
+        await self._release(permits)
 
     async def renew(self, runs: Iterable[ActiveRun], inflight: Iterable[InFlight]) -> None:
-        permits, now = _by_job(inflight), self.clock.monotonic()
+        permits, now = _by_name(inflight), self.clock.monotonic()
         for run in runs:
             # A renewal takes lapsed permits again, over the cap if necessary. That is right for a
             # call that runs, and wrong for a permit that no call uses.
             if self._may_have_lapsed():
                 run.take_idle_permits()
             elif run.idle_permits:
-                permits[run.job.id] += run.idle_permits
+                permits[permit_name(run.job.id)] += run.idle_permits
         if permits:
             await self.coordination.renew(permits)
         self.renewed_at = now
@@ -93,16 +104,18 @@ class Permits:
         """Whether idle permits may have lapsed: no renewal succeeded for a whole lease."""
         return self.clock.monotonic() - self.renewed_at >= self.lease.total_seconds()
 
-    async def _release(self, job_id: JobId, permits: Sequence[str]) -> None:
+    async def _release(self, permits: Mapping[str, list[str]]) -> None:
+        held = {name: ids for name, ids in permits.items() if ids}
         try:
-            await self.coordination.release(job_id, permits)
+            if held:
+                await self.coordination.release(held)
         except Unavailable:
             return  # without a renewal they lapse
 
 
-def _by_job(entries: Iterable[InFlight]) -> dict[JobId, list[str]]:
-    permits: dict[JobId, list[str]] = defaultdict(list)
+def _by_name(entries: Iterable[InFlight]) -> dict[str, list[str]]:
+    permits: dict[str, list[str]] = defaultdict(list)
     for entry in entries:
         if entry.permit:
-            permits[entry.run.job.id].append(entry.permit)
+            permits[permit_name(entry.run.job.id)].append(entry.permit)
     return permits

@@ -45,6 +45,7 @@ from tests.harness.memory_service import (
     ids_in,
     until,
 )
+from tests.harness.permits import permits_held
 
 AGES = timedelta(hours=1)
 SPEND = Spend(credits=5, nanos=700)
@@ -59,7 +60,7 @@ async def test_every_task_of_a_run_is_done_and_the_run_completes() -> None:
 
     assert len(gateway.started) == 9
     await house.check_counts(run_id)
-    assert await house.coordination.held((await house.run(run_id)).job_id) == 0
+    assert await permits_held(house.coordination, (await house.run(run_id)).job_id) == 0
 
 
 async def test_no_more_of_a_job_are_in_flight_than_it_allows_though_two_dispatchers_serve_it() -> (
@@ -97,7 +98,7 @@ async def test_what_one_dispatcher_holds_the_other_may_not_take() -> None:
     async with running(*dispatchers):
         await until(lambda: len(gateway.started) == 4)
         await _rounds(house)
-        assert len(gateway.started) == await house.coordination.held(job_id) == 4
+        assert len(gateway.started) == await permits_held(house.coordination, job_id) == 4
         gateway.gate.set()
         await _completed(house, run_id)
 
@@ -306,7 +307,7 @@ async def test_the_leases_of_a_task_that_takes_long_are_renewed() -> None:
             house.clock.advance(LEASE * 0.6)
             await _calls(house, "work.renew", 2)
             await _calls(house, "coordination.renew", 1)
-            assert await house.coordination.held(job_id) == 1
+            assert await permits_held(house.coordination, job_id) == 1
         gateway.gate.set()
         await _completed(house, run_id)
 
@@ -347,7 +348,7 @@ async def test_a_dispatcher_that_slept_through_its_own_lease_takes_its_task_anew
 
     [task] = await house.rows(run_id)
     assert (task.claim_no, task.lost, task.status) == (2, 1, TaskStatus.SUCCESSFUL)
-    assert await house.coordination.held(job_id) == 0
+    assert await permits_held(house.coordination, job_id) == 0
 
 
 async def test_a_permit_released_during_a_renewal_is_not_taken_anew() -> None:
@@ -363,7 +364,7 @@ async def test_a_permit_released_during_a_renewal_is_not_taken_anew() -> None:
     async with running(dispatcher):
         await _completed(house, run_id)
         await until(lambda: house.trace.of("coordination.renew"))
-    assert await house.coordination.held(job_id) == 0
+    assert await permits_held(house.coordination, job_id) == 0
 
 
 async def test_a_claim_that_settled_during_a_renewal_is_not_taken_for_lost() -> None:
@@ -408,7 +409,7 @@ async def test_a_stop_hands_back_uncharged_what_does_not_end_within_the_grace() 
     assert {(task.status, task.attempts, task.lost) for task in rows} == {
         (TaskStatus.PENDING, 0, 0)
     }
-    assert await house.coordination.held(job_id) == 0
+    assert await permits_held(house.coordination, job_id) == 0
     assert len(await house.work.claim({run_id: 9})) == 3
 
 
@@ -672,11 +673,11 @@ async def test_a_key_that_is_left_alone_keeps_no_permits_from_others() -> None:
     dispatcher = a_dispatcher(house, attempt)
     async with running(dispatcher):
         await until(lambda: len(refused) == 2 and len(dispatcher.inflight) == 3)
-        assert await house.coordination.held(job_id) == 5  # two of them for next pages
+        assert await permits_held(house.coordination, job_id) == 5  # two of them for next pages
         gate.set()
         await until(lambda: not dispatcher.inflight)
         async with asyncio.timeout(SOON):
-            while await house.coordination.held(job_id):  # noqa: ASYNC110 - it has no event
+            while await permits_held(house.coordination, job_id):  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.001)
 
 

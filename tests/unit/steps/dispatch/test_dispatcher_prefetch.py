@@ -35,6 +35,7 @@ from tests.harness.memory_service import (
     away,
     until,
 )
+from tests.harness.permits import permits_held, reserve
 
 HORIZON = timedelta(seconds=10)  # so long that any config at all fills it
 MOMENT = timedelta(milliseconds=5)
@@ -176,7 +177,9 @@ async def test_a_claim_lost_as_its_page_begins_leaves_nothing_behind() -> None:
     async with running(dispatcher):
         run = await _going(dispatcher, gateway, run_id)
         one = run.take_prefetched()
-        run.idle_permits += await dispatcher.permits.coordination.reserve(run.job.id, want=1, cap=9)
+        run.idle_permits += await reserve(
+            dispatcher.permits.coordination, run.job.id, want=1, cap=9
+        )
         dispatcher.fetcher.start_call(one)
         dispatcher.fetcher.drop_lost(Held(run_id, one.task.id, one.task.claim_no))
         gateway.gate.set()
@@ -261,7 +264,7 @@ async def test_dispatchers_that_pause_and_cross_each_other_lose_nothing(seed: in
             await _pause_for_a_moment(house, dispatchers, dice.choice(jobs)[0], dice)
     for job_id, run_id in jobs:
         await house.check_counts(run_id)
-        assert await house.coordination.held(job_id) == 0
+        assert await permits_held(house.coordination, job_id) == 0
     assert {limiter.under_way for limiter in limiters.values()} == {0}
 
 
