@@ -1,8 +1,9 @@
 """Read: what callers see of their jobs, runs and tasks. Nothing here writes."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import msgspec
@@ -60,6 +61,14 @@ class ResultContent(msgspec.Struct, frozen=True):
     chunks: AsyncIterator[bytes]
 
 
+@dataclass(slots=True, eq=False)
+class _SharedRead:
+    """A read of counts that is under way in this process."""
+
+    is_done: asyncio.Event = field(default_factory=asyncio.Event)
+    counts: Counts | None = None  # None also if it failed
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
     metadata: Metadata
@@ -70,6 +79,7 @@ class Read:
     clock: Clock
     waiting: Callable[[RunId], Waiting | None] = lambda _: None
     count: Callable[[int], None] = lambda _: None  # rows read for pages of results
+    reading: dict[str, "_SharedRead"] = field(default_factory=dict)  # under way, by key
 
     async def job(self, caller: CallerId, job_id: JobId) -> JobView:
         job = await own_job(self.metadata, caller, job_id)
@@ -230,16 +240,48 @@ class Read:
         Counts that decide the shown status are always read: a caller never sees a stale status. A
         run that changed has another version, and so another key.
         """
-        if _is_shared(run):
-            with suppress(Unavailable):
-                key = _counts_key(run)
-                if known := (await self.coordination.recall([key])).get(key):
-                    return COUNTS.decode(known)
-        return (await self._fresh([run]))[run.id]
+        if not _is_shared(run):
+            return (await self.tasks.counts([run.id]))[run.id]
+        key = _counts_key(run)
+        if under_way := self.reading.get(key):
+            await under_way.is_done.wait()
+            if under_way.counts is not None:
+                return under_way.counts
+        return await self._read_for_all(run, key)
+
+    async def _read_for_all(self, run: Run, key: str) -> Counts:
+        """Read counts for all who ask meanwhile: from the cache, else from the engine.
+
+        Without that, all pollers of a process would read them when a cached value expires.
+        """
+        mine = self.reading[key] = _SharedRead()
+        try:
+            mine.counts = await self._recall(key)
+            if mine.counts is None:
+                settled = await self.tasks.counts([run.id])
+                await self._share([run], settled)
+                mine.counts = settled[run.id]
+            return mine.counts
+        finally:
+            if self.reading.get(key) is mine:
+                del self.reading[key]
+            mine.is_done.set()
+
+    async def _recall(self, key: str) -> Counts | None:
+        with suppress(Unavailable):
+            if known := (await self.coordination.recall([key])).get(key):
+                return COUNTS.decode(known)
+        return None
 
     async def _fresh(self, runs: Sequence[Run]) -> Mapping[RunId, Counts]:
         """Read the counts and share them with other readers, so that none sees older ones."""
         settled = await self.tasks.counts([run.id for run in runs])
+        for run in runs:
+            self.reading.pop(_counts_key(run), None)  # it may have begun earlier
+        await self._share(runs, settled)
+        return settled
+
+    async def _share(self, runs: Sequence[Run], settled: Mapping[RunId, Counts]) -> None:
         shared = {
             _counts_key(run): msgspec.json.encode(settled[run.id])
             for run in filter(_is_shared, runs)
@@ -247,7 +289,6 @@ class Read:
         with suppress(Unavailable):
             if shared:
                 await self.coordination.remember(shared, life=HOT)
-        return settled
 
 
 def _is_shared(run: Run) -> bool:

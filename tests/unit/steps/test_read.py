@@ -1,5 +1,6 @@
 """What callers see: their own, all of it, and nothing that is not there."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -26,6 +27,7 @@ from tests.harness.memory_service import (
     a_house,
     an_assignment,
     away,
+    until,
 )
 
 
@@ -319,6 +321,48 @@ async def test_counts_are_read_when_there_is_nobody_to_share_them() -> None:
     for call in ("coordination.recall", "coordination.remember"):
         with away(house.trace, call, Unavailable("away")):
             assert (await house.read.job(CALLER, job_id)).settled.done == 0
+
+
+@pytest.mark.parametrize("first_leaves", [False, True])
+async def test_polls_at_the_same_time_share_one_read_of_counts(first_leaves: bool) -> None:
+    house = a_house()
+    job_id, _ = await house.submit(3)
+    answered = asyncio.Event()
+    house.trace.forget()
+    house.trace.before("coordination.recall", 1, answered.wait)
+    async with asyncio.TaskGroup() as group:
+        polls = [group.create_task(house.read.job(CALLER, job_id)) for _ in range(9)]
+        await until(lambda: len(house.trace.of("metadata.get(Run)")) == 9)
+        if first_leaves:  # the read that the others wait for fails
+            polls.pop(0).cancel()
+        answered.set()
+
+    assert {poll.result().settled.done for poll in polls} == {0}
+    if not first_leaves:
+        assert len(house.trace.of("coordination.recall")) == 1
+        assert len(house.trace.of("tasks.counts")) == 1
+
+
+async def test_a_poll_does_not_wait_for_a_read_that_began_before_what_its_caller_saw() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(3)
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        asked.set()
+        await answered.wait()
+
+    house.trace.after("tasks.counts", 1, wait)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(house.read.job(CALLER, job_id))
+        await asked.wait()
+        [task] = await house.work.claim({run_id: 1})
+        assignment = an_assignment(await house.job(job_id))
+        await house.settle.settle([FinishedAttempt(task, assignment, A_PAGE)])
+        [listed], _ = await house.read.runs(CALLER, job_id, limit=9, before=None)
+        assert listed.settled.successful == 1
+        assert (await house.read.job(CALLER, job_id)).settled.successful == 1
+        answered.set()
 
 
 async def _results(
