@@ -13,6 +13,7 @@ from benchmarks import (
     million,
     receives,
     scaling,
+    valkey,
 )
 
 for benchmark in (
@@ -28,6 +29,7 @@ for benchmark in (
     million,
     export,
     receives,
+    valkey,
 ):
     print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}")
     benchmark.main()

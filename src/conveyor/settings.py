@@ -76,7 +76,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     control_queue: Annotated[str, _about("Engine of the control queue.")] = "sqlite:"
     bodies: Annotated[str, _about("Engine of results: `segments:` or `files:`.")] = "segments:"
     blobs: Annotated[str, _about("Engine of staged lists and exports.")] = "files:"
-    coordination: Annotated[str, _about("Engine of permits.")] = "memory:"
+    coordination: Annotated[
+        str,
+        _about(
+            "Engine of permits, rate limits, cached counts and notifications: `memory:`, in one "
+            "process, or `redis://host:6379/0`, a Redis or Valkey server (`rediss:` with TLS; "
+            "`?cluster=true` for a cluster, `?prefix=name` for the prefix of its keys)."
+        ),
+    ] = "memory:"
     durability: Annotated[
         str,
         _about(

@@ -1,6 +1,6 @@
 """The engines, each by its name: a new one is a row here and nothing else."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -38,6 +38,8 @@ from conveyor.testing.memory.metadata import MemoryMetadata
 from conveyor.testing.memory.rows import Rows
 from conveyor.testing.memory.tasks import MemoryTasks
 from conveyor.testing.memory.work import MemoryWork
+from tests.certificates import Authority
+from tests.harness.valkey import Valkey, a_prefix, aging, coordination_at, tls_in_front_of
 
 LEASE = timedelta(seconds=60)
 SEED = 20260302
@@ -143,10 +145,64 @@ async def memory_coordination(
     )
 
 
+@asynccontextmanager
+async def redis_coordination(
+    request: pytest.FixtureRequest,
+) -> AsyncIterator[CoordinationUnderTest]:
+    server: Valkey = request.getfixturevalue("valkey")
+    async with _redis_coordination([server], server.url) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def rediss_coordination(
+    request: pytest.FixtureRequest,
+) -> AsyncIterator[CoordinationUnderTest]:
+    server: Valkey = request.getfixturevalue("valkey")
+    authority = Authority(request.getfixturevalue("tmp_path"))
+    async with tls_in_front_of(server, authority.server("127.0.0.1")) as port:
+        url, ca = f"rediss://127.0.0.1:{port}/0", f"ca={authority.trusted}"
+        async with _redis_coordination([server], url, ca) as opened:
+            yield opened
+
+
+@asynccontextmanager
+async def cluster_coordination(
+    request: pytest.FixtureRequest,
+) -> AsyncIterator[CoordinationUnderTest]:
+    servers: Sequence[Valkey] = request.getfixturevalue("valkey_cluster")
+    async with _redis_coordination(servers, servers[0].url, "cluster=true") as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def _redis_coordination(
+    servers: Sequence[Valkey], url: str, *options: str
+) -> AsyncIterator[CoordinationUnderTest]:
+    prefix = a_prefix()
+    url = f"{url}?{'&'.join((f'prefix={prefix}', *options))}"
+    async with (
+        coordination_at(url, lease=LEASE) as one,
+        coordination_at(url, lease=LEASE) as other,
+    ):
+        yield CoordinationUnderTest(
+            coordination=one,
+            another=other,
+            lease=LEASE,
+            pass_time=aging(servers, prefix),
+            precise=False,
+        )
+
+
 OpenCoordination = Callable[
     [pytest.FixtureRequest], AbstractAsyncContextManager[CoordinationUnderTest]
 ]
-COORDINATION: dict[str, OpenCoordination] = {"memory": memory_coordination}
+COORDINATION: dict[str, OpenCoordination] = {
+    "memory": memory_coordination,
+    "redis": redis_coordination,
+    "rediss": rediss_coordination,
+    "cluster": cluster_coordination,
+}
 QUEUES: dict[str, Habits] = {"calm": CALM, "nasty": NASTY}
 
 

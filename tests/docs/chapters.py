@@ -8,6 +8,7 @@ SPEC = "SPEC.md"
 SQLITE = "docs/storage/sqlite.md"
 SEGMENTS = "docs/storage/segments.md"
 FILES = "docs/storage/files.md"
+VALKEY = "docs/storage/valkey.md"
 ZENROWS = "docs/gateways/zenrows.md"
 DIRECT = "docs/gateways/direct.md"
 TELEMETRY = "docs/telemetry.md"
@@ -18,7 +19,7 @@ OPERATIONS = "docs/operations.md"
 SETTINGS = "docs/reference/settings.md"
 # Chapters that SPEC.md names as normative.
 NORMATIVE = (
-    SQLITE, SEGMENTS, FILES, ZENROWS, DIRECT, FILE_INPUTS, WEBHOOKS, STEP_FUNCTIONS, TELEMETRY,
+    SQLITE, SEGMENTS, FILES, VALKEY, ZENROWS, DIRECT, FILE_INPUTS, WEBHOOKS, STEP_FUNCTIONS, TELEMETRY,
     SETTINGS,
 )  # fmt: skip
 NONE = "-"

@@ -1,4 +1,4 @@
-"""Permits of one job, as the dispatcher names them."""
+"""Permits of one name, or of one job as the dispatcher names it."""
 
 from collections.abc import Sequence
 
@@ -10,8 +10,13 @@ from conveyor.steps.dispatch.permits import permit_name
 async def reserve(
     coordination: Coordination, job_id: JobId, *, want: int, cap: int
 ) -> Sequence[str]:
-    name = permit_name(job_id)
-    return (await coordination.reserve({name: PermitRequest(want, cap)}))[name]
+    return await reserve_named(coordination, permit_name(job_id), want=want, cap=cap)
+
+
+async def reserve_named(
+    coordination: Coordination, name: str, *, want: int, cap: int
+) -> Sequence[str]:
+    return (await coordination.reserve({name: PermitRequest(want, cap)})).get(name, ())
 
 
 async def permits_held(coordination: Coordination, job_id: JobId) -> int:

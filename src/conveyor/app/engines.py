@@ -1,8 +1,7 @@
 """Engines: which implementations the service can open behind its ports.
 
 `SCHEMES` maps each kind of state to the URL schemes that its setting accepts, and each scheme to
-the function that opens it. A new engine is a row of that table; no other module of this package knows
-the schemes.
+the function that opens it. A new engine is a row of that table.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -12,9 +11,9 @@ from contextlib import (
     asynccontextmanager,
     nullcontext,
 )
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import structlog
 
@@ -33,12 +32,13 @@ from conveyor.adapters.http.direct import DirectGateway
 from conveyor.adapters.http.page_wire import CONVEYOR_CODES
 from conveyor.adapters.http.webhooks import HttpWebhooks
 from conveyor.adapters.http.zenrows import ZenrowsGateway
-from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.segments.bodies import SegmentBodies
 from conveyor.adapters.segments.store import open_segment_store, visit_segment_store
 from conveyor.adapters.sqlite.database import Durability, owner_of
 from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine, visit_engine
 from conveyor.adapters.system.clock import SteadyClock, SystemClock, SystemIds
+from conveyor.app.coordination import COORDINATION
+from conveyor.app.schemes import Opening, Scheme
 from conveyor.domain.public_address import Reach, networks
 from conveyor.domain.webhook import WebhookRules
 from conveyor.errors import RefusedToStart, Unavailable
@@ -108,51 +108,6 @@ def ports(of: type[Engines] = Engines) -> Mapping[str, type]:
         if getattr(hints[field.name], "_is_protocol", False)
         and hints[field.name].__module__.startswith("conveyor.ports.")
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """What an opener gets: the settings, the stack that closes what it opens, and the mode."""
-
-    settings: Settings
-    stack: AsyncExitStack
-    clock: Clock
-    ids: Ids
-    is_offline: bool = False  # for an operator: the opener repairs, frees and sweeps nothing
-    writable: bool = True
-    opened: dict[tuple[object, str], Any] = field(default_factory=dict)
-
-    @property
-    def folder(self) -> Path:
-        return self.settings.folder
-
-    @property
-    def sync(self) -> bool:
-        return Durability(self.settings.durability) is Durability.POWER
-
-    async def once(
-        self, open_it: Callable[["Opening", str], AbstractAsyncContextManager[P]], address: str
-    ) -> P:
-        """Open what several kinds of state share, such as a database, when the first asks for it.
-
-        Each address is opened once.
-        """
-        key = (open_it, address)
-        if key not in self.opened:
-            self.opened[key] = await self.stack.enter_async_context(open_it(self, address))
-        found: P = self.opened[key]
-        return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheme(Generic[P]):
-    """One engine of one kind of state."""
-
-    open: Callable[[Opening, str], Awaitable[P]]  # with the address
-    is_shared: bool = False  # whether several processes may use it at once
-    is_offline: bool = True  # whether operators can open it while no service runs
-    address: Callable[[str], bool] = lambda rest: not rest  # what may follow `scheme:`
-    form: str = ""  # of the address, for refusals and the docs
 
 
 class TaskEngine(NamedTuple):
@@ -228,10 +183,6 @@ def _loose_bodies(opening: Opening) -> FileBodies:
     return files
 
 
-async def _memory_coordination(opening: Opening, _address: str) -> Coordination:
-    return MemoryCoordination(opening.clock, lease=opening.settings.lease)
-
-
 METADATA: Mapping[str, Scheme[Metadata]] = {"sqlite": Scheme(open=_sqlite_metadata)}
 TASKS: Mapping[str, Scheme[TaskEngine]] = {"sqlite": Scheme(open=_sqlite_tasks)}
 CONTROL_QUEUE: Mapping[str, Scheme[ControlQueue]] = {"sqlite": Scheme(open=_sqlite_control_queue)}
@@ -240,9 +191,6 @@ BODIES: Mapping[str, Scheme[Bodies]] = {
     "files": Scheme(open=_file_bodies, is_shared=True),
 }
 BLOBS: Mapping[str, Scheme[Blobs]] = {"files": Scheme(open=_file_blobs, is_shared=True)}
-COORDINATION: Mapping[str, Scheme[Coordination]] = {
-    "memory": Scheme(open=_memory_coordination, is_offline=False)
-}
 # Kind of state (the name of its setting) -> URL scheme -> engine.
 SCHEMES: Mapping[str, Mapping[str, Scheme[Any]]] = {
     "metadata": METADATA,

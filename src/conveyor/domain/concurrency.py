@@ -251,11 +251,16 @@ def take_one(
         tokens = min(bucket.tokens + passed * rate, tokens)
     granted = tokens >= 1
     left = tokens - 1 if granted else tokens
-    return Bucket(left, now), Allowance(
+    return Bucket(left, now), allowance(left, granted=granted, rate=rate, burst=burst)
+
+
+def allowance(tokens: float, *, granted: bool, rate: float, burst: int) -> Allowance:
+    """Describe a bucket with so many tokens left."""
+    return Allowance(
         granted=granted,
-        left=math.floor(left),
-        next_in=max(1 - left, 0.0) / rate,
-        full_in=(burst - left) / rate,
+        left=math.floor(tokens),
+        next_in=max(1 - tokens, 0.0) / rate,
+        full_in=(burst - tokens) / rate,
     )
 
 

@@ -41,6 +41,7 @@ from conveyor.domain.task import (
     TaskStatus,
 )
 from conveyor.domain.task_list.spec import ListFormat, ListSpec
+from conveyor.ports.coordination import Member
 from conveyor.ports.gateway import GatewayRefusal
 from conveyor.ports.work import Held, Released
 from conveyor.testing.clock import NOON, FakeIds
@@ -157,6 +158,11 @@ def signing_keys(**changes: object) -> SigningKeys:
 def an_api_key(**changes: object) -> ApiKey:
     key = ApiKey(id=KEY, caller=CALLER, digest=b"digest", created_at=NOON)
     return replace(key, **changes)
+
+
+def a_member(**changes: object) -> Member:
+    member = Member(id="01HZ", role="worker", host="one", version="1.2", started_at=NOON)
+    return replace(member, **changes)
 
 
 def an_idempotency_record(**changes: object) -> IdempotencyRecord:

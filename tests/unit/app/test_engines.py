@@ -11,8 +11,9 @@ import pytest
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.app import engines as engines_module
 from conveyor.app import roles
-from conveyor.app.engines import Engines, Opening, Scheme, open_engines
+from conveyor.app.engines import Engines, open_engines
 from conveyor.app.roles import open_service
+from conveyor.app.schemes import Opening, Scheme
 from conveyor.domain.task import TaskStatus
 from conveyor.ports.coordination import Coordination
 from conveyor.settings import Settings

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
-import msgspec
 import pytest
 
 from conveyor.domain.concurrency import Allowance, take_one
-from conveyor.ports.coordination import Coordination, Member, Notification, PermitRequest
+from conveyor.ports.coordination import Coordination, Notification, PermitRequest
+from conveyor.testing.factories import a_member
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
@@ -21,9 +21,6 @@ RATE, BURST = 0.01, 5
 TOKEN = timedelta(seconds=100)
 # Times between calls, in tokens. They are quarters: what a slow machine adds makes no whole token.
 PAUSES = (0, 0, 0.25, 0, 0.5, 0, 0, 0, 0.25, 0, 1, 0, 2.75, 0, 0, 0.5, 0.5, 0, 9, 0, 0, 0, 0, 0, 0)
-A_MEMBER = Member(
-    id="01HZ", role="worker", host="one", version="1.2", started_at=datetime(2026, 1, 1, tzinfo=UTC)
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,13 +362,13 @@ class CoordinationContract:
     ) -> None:
         coordination, moment = under_test.coordination, under_test.moment
         assert list(await coordination.members()) == []
-        later = msgspec.structs.replace(A_MEMBER, id="01J0", role="api")
+        later = a_member(id="01J0", role="api")
         await coordination.announce(later, life=3 * HOUR)
-        await under_test.another.announce(A_MEMBER, life=HOUR)
-        assert list(await coordination.members()) == [A_MEMBER, later]
+        await under_test.another.announce(a_member(), life=HOUR)
+        assert list(await coordination.members()) == [a_member(), later]
 
         await under_test.pass_time(HOUR - moment)
-        assert list(await coordination.members()) == [A_MEMBER, later]
+        assert list(await coordination.members()) == [a_member(), later]
         await under_test.pass_time(2 * moment)
         assert list(await coordination.members()) == [later]
 
@@ -379,9 +376,9 @@ class CoordinationContract:
         self, under_test: CoordinationUnderTest
     ) -> None:
         coordination = under_test.coordination
-        await coordination.announce(A_MEMBER, life=HOUR)
+        await coordination.announce(a_member(), life=HOUR)
         await under_test.pass_time(HOUR - under_test.moment)
-        renewed = msgspec.structs.replace(A_MEMBER, keys=("4f3a", "99ab"))
+        renewed = a_member(keys=("4f3a", "99ab"))
         await coordination.announce(renewed, life=HOUR)
         await under_test.pass_time(HOUR - under_test.moment)
         assert list(await under_test.another.members()) == [renewed]
@@ -390,11 +387,11 @@ class CoordinationContract:
         self, under_test: CoordinationUnderTest
     ) -> None:
         coordination = under_test.coordination
-        stays = msgspec.structs.replace(A_MEMBER, id="01HZ0")  # its id begins like the other's
-        await coordination.announce(A_MEMBER, life=HOUR)
+        stays = a_member(id="01HZ0")  # its id begins like the other's
+        await coordination.announce(a_member(), life=HOUR)
         await coordination.announce(stays, life=HOUR)
-        await coordination.announce(A_MEMBER, life=timedelta())
-        await coordination.announce(A_MEMBER, life=timedelta())
+        await coordination.announce(a_member(), life=timedelta())
+        await coordination.announce(a_member(), life=timedelta())
         assert list(await coordination.members()) == [stays]
 
 

@@ -1,0 +1,48 @@
+"""Engines of coordination."""
+
+from collections.abc import Mapping
+
+from conveyor.adapters.memory.coordination import MemoryCoordination
+from conveyor.adapters.redis.address import FORM, is_address, parse_address
+from conveyor.app.schemes import Opening, Scheme
+from conveyor.errors import RefusedToStart
+from conveyor.ports.coordination import Coordination
+
+
+async def _memory(opening: Opening, _address: str) -> Coordination:
+    return MemoryCoordination(opening.clock, lease=opening.settings.lease)
+
+
+def _redis(scheme: str) -> Scheme[Coordination]:
+    """Return the engine on Redis or Valkey. It connects when it is first used, not at the start."""
+
+    async def open_it(opening: Opening, address: str) -> Coordination:
+        try:
+            from conveyor.adapters.redis.coordination import open_coordination  # noqa: PLC0415
+        except ImportError:
+            raise RefusedToStart(
+                f"settings: 'coordination' is on {scheme}:, which needs redis-py: install it with "
+                "`pip install 'conveyor[redis]'`"
+            ) from None
+        coordination = open_coordination(
+            parse_address(f"{scheme}:{address}"),
+            clock=opening.clock,
+            incarnation=opening.ids.new(),
+            lease=opening.settings.lease,
+        )
+        return await opening.stack.enter_async_context(coordination)
+
+    return Scheme(
+        open=open_it,
+        is_shared=True,
+        is_offline=False,
+        address=lambda address: is_address(f"{scheme}:{address}"),
+        form=FORM,
+    )
+
+
+COORDINATION: Mapping[str, Scheme[Coordination]] = {
+    "memory": Scheme(open=_memory, is_offline=False),
+    "redis": _redis("redis"),
+    "rediss": _redis("rediss"),
+}

@@ -1,0 +1,58 @@
+"""Schemes: how the engine of one kind of state is opened, by the scheme of its URL."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from conveyor.adapters.sqlite.database import Durability
+from conveyor.ports.clock import Clock, Ids
+from conveyor.settings import Settings
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What an opener gets: the settings, the stack that closes what it opens, and the mode."""
+
+    settings: Settings
+    stack: AsyncExitStack
+    clock: Clock
+    ids: Ids
+    is_offline: bool = False  # for an operator: the opener repairs, frees and sweeps nothing
+    writable: bool = True
+    opened: dict[tuple[object, str], Any] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        return self.settings.folder
+
+    @property
+    def sync(self) -> bool:
+        return Durability(self.settings.durability) is Durability.POWER
+
+    async def once(
+        self, open_it: Callable[["Opening", str], AbstractAsyncContextManager[P]], address: str
+    ) -> P:
+        """Open what several kinds of state share, such as a database, when the first asks for it.
+
+        Each address is opened once.
+        """
+        key = (open_it, address)
+        if key not in self.opened:
+            self.opened[key] = await self.stack.enter_async_context(open_it(self, address))
+        found: P = self.opened[key]
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme(Generic[P]):
+    """One engine of one kind of state."""
+
+    open: Callable[[Opening, str], Awaitable[P]]  # with the address
+    is_shared: bool = False  # whether several processes may use it at once
+    is_offline: bool = True  # whether operators can open it while no service runs
+    address: Callable[[str], bool] = lambda rest: not rest  # what may follow `scheme:`
+    form: str = ""  # of the address, for refusals and the docs
