@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 import structlog
@@ -22,6 +22,7 @@ from conveyor.domain.problem import encoded, problem
 from conveyor.domain.progress import WaitReason
 from conveyor.domain.run import PauseState, Run, RunStatus
 from conveyor.domain.task import Task, TaskSpec, TaskStatus, new_tasks
+from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 from conveyor.steps.complete import Complete
@@ -62,6 +63,7 @@ class Weather:
 
     clock: LapseClock
     signal: HealthSignal | None = None  # of every call, while the gateway is away
+    lasting: float = A_PAGE_TAKES
     bad: Callable[[str], bool] = lambda _: False  # targets that it never serves
     bad_signal: HealthSignal = HealthSignal.BROKEN  # of calls for those
     calls: list[float] = field(default_factory=list)  # when each began
@@ -80,7 +82,7 @@ class Weather:
         if self.bad(request.url):
             await asyncio.sleep(0.01)
             return refusal(self.bad_signal)
-        await asyncio.sleep(A_PAGE_TAKES)
+        await asyncio.sleep(self.lasting)
         if self.signal:
             return refusal(self.signal)
         return Page(content=request.url.encode(), spend=PRICE)
@@ -546,6 +548,55 @@ def test_without_a_permit_no_task_is_claimed_for_a_probe() -> None:
         await service.ended(run_id, 120)
 
     lived(story)
+
+
+def test_without_coordination_nothing_starts_and_an_empty_restart_changes_no_outcome() -> None:
+    urls = pages(8_000)
+    undisturbed = _undisturbed(urls)
+
+    async def story(service: Service) -> None:
+        coordination = service.coordination
+        run_id = await service.submit(1, urls)
+        await asyncio.sleep(5)
+        with pytest.MonkeyPatch.context() as outage:
+            for name in ("reserve", "renew", "release"):
+                outage.setattr(coordination, name, _away)
+            await asyncio.sleep(10)  # the next renewal fails within that time
+            noticed = service.clock.monotonic()
+            await asyncio.sleep(HOUR)
+            assert service.weather.since(noticed) == []
+            assert not any(entry.worker for entry in service.dispatcher.inflight.values())
+        coordination._permits.clear()  # it has restarted empty
+        back = service.clock.monotonic()
+        await service.ended(run_id, 120)
+        assert service.weather.since(back)[0] - back < 2
+        assert service.outcomes(run_id) == undisturbed[0]
+        assert service.rows.counts(run_id).spend == undisturbed[1]
+
+    lived(story)
+
+
+def test_a_renewal_that_failed_is_repeated_soon() -> None:
+    async def story(service: Service) -> None:
+        times, renew = list[float](), service.coordination.renew
+
+        async def fail_once(permits: Mapping[str, Sequence[str]]) -> None:
+            times.append(service.clock.monotonic())
+            if len(times) == 1:
+                raise Unavailable("away")
+            await renew(permits)
+
+        vars(service.coordination)["renew"] = fail_once
+        service.weather.lasting = 60
+        await service.submit(1, pages(100))
+        await asyncio.sleep(25)
+        assert times == pytest.approx([10, 11, 21], abs=0.5)
+
+    lived(story)
+
+
+async def _away(_permits: object) -> NoReturn:
+    raise Unavailable("away")
 
 
 def _claims(service: Service, run_id: RunId) -> int:

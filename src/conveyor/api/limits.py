@@ -6,6 +6,7 @@
 import asyncio
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
@@ -241,6 +242,7 @@ class Rates:
     coordination: Coordination
     rate: float = 0.0  # requests a second; 0 is no limit
     burst: int = 0  # requests at once; 0: as many as in a second
+    count_skipped: Callable[[], None] = lambda: None
 
     async def count(self, request: Request) -> None:
         """Count a request of an authenticated caller, or raise `RateLimited`."""
@@ -251,7 +253,9 @@ class Rates:
                 f"requests:{caller_of(request)}", rate=self.rate, burst=self._burst
             )
         except Unavailable:
-            return  # rather serve too many requests than none while the counter is down
+            # Rather serve too many requests than none while the counter is down.
+            self.count_skipped()
+            return
         request.scope[EXTRA_HEADERS] += self._headers(allowance)
         if not allowance.granted:
             wait = max(math.ceil(allowance.next_in), 1)

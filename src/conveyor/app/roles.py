@@ -73,11 +73,11 @@ def check_callers(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def open_service(settings: Settings) -> AsyncIterator[Service]:
+async def open_service(settings: Settings, role: Role = Role.SERVE) -> AsyncIterator[Service]:
     """Open the engines, build the service, and repair what dead processes left."""
     async with AsyncExitStack() as stack:
         engines = await open_engines(settings, stack)
-        service = build_service(settings, engines)
+        service = build_service(settings, engines, runs_workers=role is not Role.API)
         # Other processes may hold claims unless the engine has proved them dead. The rounds of the
         # worker then repair what is left behind, after their usual waits.
         if engines.dead_claims is not None:
@@ -118,7 +118,7 @@ async def _serve(role: Role, settings: Settings) -> None:
     async with AsyncExitStack() as stack:
         # Listen first: a port that is in use must be reported before the engines open.
         listening = None if role is Role.WORKER else stack.enter_context(_listen(settings))
-        service = await stack.enter_async_context(open_service(settings))
+        service = await stack.enter_async_context(open_service(settings, role))
         signals.service = service
         if listening:
             host, port = listening.getsockname()[:2]

@@ -3,7 +3,7 @@
 Also the steps of operators' commands, which run in the service or over stores opened offline.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from urllib.parse import urlsplit
@@ -24,7 +24,7 @@ from conveyor.app.engines import CODES, Engines, Stores, ports
 from conveyor.app.steps import Steps, build_complete, build_steps, build_sweep
 from conveyor.domain.audit import Environment, MissedStep
 from conveyor.domain.ids import CallerId, JobId, RunId
-from conveyor.errors import StorageFull
+from conveyor.errors import StorageFull, Unavailable
 from conveyor.ports.encryption import KeyRing
 from conveyor.settings import DIRECT, Auth, Settings, shown
 from conveyor.steps.api_keys import ApiKeyAdmin
@@ -63,7 +63,13 @@ class Service:
     token: str  # authenticates operators
 
 
-def build_service(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_SIZES) -> Service:
+def build_service(
+    settings: Settings,
+    engines: Engines,
+    sizes: Sizes = DEFAULT_SIZES,
+    *,
+    runs_workers: bool = True,
+) -> Service:
     """Compose a service over opened engines."""
     metrics = Metrics()
     # The doctor reads the engines without metrics: an examination must not count as traffic.
@@ -86,7 +92,7 @@ def build_service(settings: Settings, engines: Engines, sizes: Sizes = DEFAULT_S
         slow_loop=settings.slow_loop,
     )
     return Service(
-        app=_application(settings, engines, metrics, steps, operators),
+        app=_application(settings, engines, metrics, steps, operators, runs_workers=runs_workers),
         steps=steps,
         metrics=metrics,
         process_metrics=process_metrics,
@@ -127,11 +133,14 @@ def _application(
     metrics: Metrics,
     steps: Steps,
     operators: OperatorHandlers,
+    *,
+    runs_workers: bool,
 ) -> Application:
     rates = Rates(
         coordination=engines.coordination,
         rate=settings.requests_per_second,
         burst=settings.requests_burst,
+        count_skipped=metrics.rate_limits_skipped.inc,
     )
     callers = _callers(settings, steps.authenticate)
     return build_app(
@@ -139,7 +148,7 @@ def _application(
         Admission(callers, rates, Connections(settings.caller_connections)),
         metrics,
         engines.ids,
-        _readiness(engines, steps.dispatcher),
+        _readiness(engines, steps.dispatcher, runs_workers=runs_workers),
         body_memory=BodyMemory(settings.bodies_in_flight),
     )
 
@@ -186,11 +195,21 @@ def _callers(settings: Settings, authenticate: Authenticate) -> Callers:
     )
 
 
-def _readiness(engines: Engines, dispatcher: Dispatcher) -> Ready:
+def _readiness(engines: Engines, dispatcher: Dispatcher, *, runs_workers: bool) -> Ready:
     """Return the check behind `/readyz`: one small read of each engine, and free disk space.
 
-    It raises `Unavailable` when an engine does not answer or the disk is full.
+    It raises `Unavailable`, with the name of the engine, when one does not answer or the disk is
+    full. A process without workers serves every request without coordination.
     """
+    reads: dict[str, Callable[[], Awaitable[object]]] = {
+        "metadata": lambda: engines.metadata.live_runs(limit=1),
+        "tasks": lambda: engines.tasks.runs_held(limit=1),
+        "control_queue": lambda: engines.control_queue.is_live("ready", "ready"),
+        "bodies": lambda: engines.bodies.names(JobId("ready"), RunId("ready"), limit=1),
+        "blobs": lambda: engines.blobs.length("ready"),
+    }
+    if runs_workers:
+        reads["coordination"] = lambda: engines.coordination.held("ready")
 
     async def ready() -> None:
         free = (await engines.disk_space()).free
@@ -199,12 +218,11 @@ def _readiness(engines: Engines, dispatcher: Dispatcher) -> Ready:
                 f"The disk of the data folder must have {LEAST_ROOM >> 20} MiB free and take every "
                 f"page, has {free >> 20} MiB: free some disk space"
             )
-        await engines.metadata.live_runs(limit=1)
-        await engines.tasks.runs_held(limit=1)
-        await engines.control_queue.is_live("ready", "ready")
-        await engines.bodies.names(JobId("ready"), RunId("ready"), limit=1)
-        await engines.blobs.length("ready")
-        await engines.coordination.held("ready")
+        for name, read in reads.items():
+            try:
+                await read()
+            except Unavailable as error:
+                raise Unavailable(f"The engine of {name} does not answer: {error}") from error
 
     return ready
 

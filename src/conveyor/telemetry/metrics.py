@@ -130,6 +130,9 @@ class Metrics:
         self.request = self._histogram(
             "conveyor_request_seconds", "Time until a response begins", REQUEST_TIMES, *route
         )
+        self.rate_limits_skipped = self._counter(
+            "conveyor_rate_limits_skipped", "Requests that could not be counted against their limit"
+        )
 
     def _time_ports(self) -> None:
         call = ("port", "method")

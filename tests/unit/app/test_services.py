@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -110,21 +110,48 @@ async def test_a_service_without_room_for_pages_is_not_ready(tmp_path: Path) -> 
         assert (await api.get("/healthz")).status_code == 200
 
 
+@pytest.mark.parametrize("runs_workers", [True, False])
 @pytest.mark.parametrize(
     "port", ["metadata", "tasks", "control_queue", "bodies", "blobs", "coordination"]
 )
 async def test_a_service_with_an_engine_that_does_not_answer_is_not_ready(
-    tmp_path: Path, port: str
+    tmp_path: Path, port: str, runs_workers: bool
 ) -> None:
-    settings = Settings(data=str(tmp_path), durability="process")
+    async with _api_without(port, tmp_path, runs_workers=runs_workers) as api:
+        answer = await api.get("/readyz")
+        if port == "coordination" and not runs_workers:
+            assert answer.status_code == 200  # only workers need it
+        else:
+            assert answer.status_code == 503
+            assert f"engine of {port} does not answer" in answer.json()["detail"]
+
+
+async def test_without_coordination_requests_are_served_and_not_limited(tmp_path: Path) -> None:
+    async with _api_without("coordination", tmp_path, requests_per_second=0.001) as api:
+        job = await api.post("/v1/jobs", json={"tasks": [{"url": "https://ok.example/"}]})
+        assert job.status_code == 201
+        polls = [await api.get(f"/v1/jobs/{job.json()['job_id']}") for _ in range(9)]
+        assert {poll.status_code for poll in polls} == {200}
+        metrics = (await api.get("/metrics")).text
+        assert "conveyor_rate_limits_skipped_total 10.0" in metrics
+
+
+@asynccontextmanager
+async def _api_without(
+    port: str, folder: Path, *, runs_workers: bool = True, **changes: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    """The API of a service in which one engine does not answer."""
+    settings = Settings(data=str(folder), durability="process", **changes)
     async with AsyncExitStack() as stack:
         engines = await open_engines(settings, stack)
         away: dict[str, Any] = {port: _Away()}
-        service = build_service(settings, replace(engines, **away))
-        transport = httpx.ASGITransport(app=service.app)
-        client = httpx.AsyncClient(transport=transport, base_url="http://service")
-        api = await stack.enter_async_context(client)
-        assert (await api.get("/readyz")).status_code == 503
+        service = build_service(settings, replace(engines, **away), runs_workers=runs_workers)
+        client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=service.app),
+            base_url="http://service",
+            headers={"X-API-Key": "a-key"},
+        )
+        yield await stack.enter_async_context(client)
 
 
 async def test_the_clock_is_kept_also_without_due_times_to_repair(tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ class Dispatcher:
             places=self.places,
             health=self.health,
             storage=self.storage,
+            permits=self.permits,
         )
 
     @property
@@ -388,12 +389,15 @@ class Dispatcher:
     # Renew.
 
     async def _renew_loop(self) -> None:
+        wait = self.config.renewal
         while True:
-            await asyncio.sleep(self.config.renewal.total_seconds())
+            await asyncio.sleep(wait.total_seconds())
+            wait = self.config.renewal
             try:
                 await self.renew()
             except Unavailable as error:
                 log.warning("dispatch.renew.unavailable", why=str(error))
+                wait = self.config.unavailable_wait
 
     async def renew(self) -> None:
         """Renew the leases and permits of all tasks in flight; drop claims that are lost."""

@@ -26,6 +26,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.work import Held
 from conveyor.steps.dispatch.active_run import ActiveRun, InFlight, Places
 from conveyor.steps.dispatch.gateway_health import Finished, GatewayHealth
+from conveyor.steps.dispatch.permits import Permits
 from conveyor.steps.dispatch.storage_pause import StoragePause
 from conveyor.steps.shared.attempt import INTERNAL, Assignment, CallResult
 
@@ -39,6 +40,7 @@ class Fetcher:
     places: Places
     health: GatewayHealth
     storage: StoragePause
+    permits: Permits
     inflight: dict[tuple[RunId, TaskId], InFlight] = field(default_factory=dict)
     finished: list[Finished] = field(default_factory=list)  # and not settled
     any_finished: asyncio.Event = field(default_factory=asyncio.Event)
@@ -126,7 +128,8 @@ class Fetcher:
         # A task that waits for this host has its permit already, and comes first.
         following = run.hosts.release(entry)
         if (
-            run.keep_permit(entry, now)
+            not self.permits.is_unavailable
+            and run.keep_permit(entry, now)
             and following is None
             and run.prefetch.tasks
             and self._has_place(run, now)

@@ -2,10 +2,15 @@
 
 A permit allows one call of a job, over all processes. Permits belong to a run and not to a claim: of
 two claims under way, the first that the engine answers starts its calls with them.
+
+While coordination is unavailable no call starts, also not with the permit of a call that ends: an
+engine that has restarted empty may have granted it to another process. That is known from a failed
+call of the engine, at the latest the next renewal, until one succeeds.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -27,26 +32,18 @@ class Permits:
     clock: Clock
     lease: timedelta
     renewed_at: float = field(init=False)  # every permit was renewed or reserved since
+    is_unavailable: bool = False  # the engine did not answer the last call
 
     def __post_init__(self) -> None:
         self.renewed_at = self.clock.monotonic()
 
     async def reserve(self, grants: Mapping[ActiveRun, ClaimGrant]) -> dict[ActiveRun, int]:
-        """Reserve permits for the calls of a claim; return how many each run has.
-
-        Raises `Unavailable` only if no run has any. Permits that were reserved before the engine
-        became unavailable are used rather than left to lapse.
-        """
-        if self._may_have_lapsed():
+        """Reserve permits for the calls of a claim; return how many each run has."""
+        if self.is_unavailable or self._may_have_lapsed():
             await self.release_idle(grants)
         have = {run: min(run.free_permits(calls), calls) for run, (calls, _) in grants.items()}
         missing = {run: grants[run].calls - count for run, count in have.items()}
-        try:
-            granted = await self._reserve(missing)
-        except Unavailable:
-            if not any(have.values()):
-                raise
-            return have
+        granted = await self._reserve(missing)
         return {run: count + granted[run] for run, count in have.items()}
 
     async def _reserve(self, missing: Mapping[ActiveRun, int]) -> dict[ActiveRun, int]:
@@ -57,7 +54,12 @@ class Permits:
                 name = permit_name(run.job.id)
                 asked = wants.get(name, PermitRequest(0, 0)).want  # for another run of the job
                 wants[name] = PermitRequest(asked + count, run.job.max_inflight)
-        reserved = await self.coordination.reserve(wants) if wants else {}
+        if not wants and self.is_unavailable:
+            raise Unavailable("coordination did not answer the last call: nothing is prefetched")
+        reserved: Mapping[str, Sequence[str]] = {}
+        if wants:
+            with self._noticing():
+                reserved = await self.coordination.reserve(wants)
         left = {name: list(ids) for name, ids in reserved.items()}
         granted: dict[ActiveRun, int] = {}
         for run, count in missing.items():
@@ -97,7 +99,8 @@ class Permits:
             elif run.idle_permits:
                 permits[permit_name(run.job.id)] += run.idle_permits
         if permits:
-            await self.coordination.renew(permits)
+            with self._noticing():
+                await self.coordination.renew(permits)
         self.renewed_at = now
 
     def _may_have_lapsed(self) -> bool:
@@ -106,11 +109,20 @@ class Permits:
 
     async def _release(self, permits: Mapping[str, list[str]]) -> None:
         held = {name: ids for name, ids in permits.items() if ids}
-        try:
+        with suppress(Unavailable):  # without a renewal they lapse
             if held:
-                await self.coordination.release(held)
+                with self._noticing():
+                    await self.coordination.release(held)
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """Notice whether the engine answers."""
+        try:
+            yield
         except Unavailable:
-            return  # without a renewal they lapse
+            self.is_unavailable = True
+            raise
+        self.is_unavailable = False
 
 
 def _by_name(entries: Iterable[InFlight]) -> dict[str, list[str]]:

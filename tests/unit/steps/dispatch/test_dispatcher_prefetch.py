@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -17,7 +17,7 @@ from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.domain.run import PauseState
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import Interrupted, Task, TaskStatus
-from conveyor.errors import Conflict, StorageFull
+from conveyor.errors import Conflict, StorageFull, Unavailable
 from conveyor.ports.work import Held
 from conveyor.steps.dispatch.active_run import ActiveRun
 from conveyor.steps.dispatch.config import DispatchConfig
@@ -66,6 +66,29 @@ async def test_as_a_page_ends_the_next_begins_though_the_engine_gives_none() -> 
         gateway.gate.set()
         await until(lambda: len(gateway.started) == begun + 6)
         assert [task.id for task in gateway.started[begun:]] == at_hand
+    assert gateway.most[run_id] == 3
+
+
+async def test_while_coordination_is_unavailable_no_task_starts_and_running_ones_end() -> None:
+    house, gateway, dispatcher, run_id = await _house(quick(prefetch=HORIZON))
+    async with running(dispatcher):
+        run = await _going(dispatcher, gateway, run_id)
+        begun = len(gateway.started)
+        with ExitStack() as outage:
+            for call in ("reserve", "renew", "release"):
+                name = f"coordination.{call}"
+                outage.enter_context(away(house.trace, name, Unavailable("away")))
+            await until(lambda: dispatcher.permits.is_unavailable)  # a renewal has failed
+            gateway.gate.set()
+            await until(lambda: not run.calls and len(dispatcher.inflight) == 6)
+            tried = len(house.trace.of("coordination.reserve"))
+            await until(lambda: len(house.trace.of("coordination.reserve")) > tried + 5)
+            assert len(gateway.started) == begun
+            assert len(run.prefetch.tasks) == 6
+        # The permits whose release failed lapse; the claims of prefetched tasks were renewed.
+        house.clock.advance(LEASE)
+        await until(lambda: len(gateway.started) == 400)
+    await house.check_counts(run_id)
     assert gateway.most[run_id] == 3
 
 
