@@ -14,10 +14,8 @@ from conveyor.adapters.files.disk import (
     in_folder,
     reading,
     remove_empty,
-    to_the_end,
-    write_all,
 )
-from conveyor.adapters.shared.disk import own_errors, sync_folder
+from conveyor.adapters.shared.disk import own_errors, sync_folder, to_the_end, write_all
 
 DRAFT = ".draft-"
 

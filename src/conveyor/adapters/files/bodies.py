@@ -17,11 +17,9 @@ from conveyor.adapters.files.disk import (
     read_whole,
     reading,
     remove_empty,
-    to_the_end,
-    write_all,
     write_new,
 )
-from conveyor.adapters.shared.disk import own_errors, sync_folder
+from conveyor.adapters.shared.disk import own_errors, sync_folder, to_the_end, write_all
 from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.ports.bodies import Body, BodyName, Kept, Spool
 

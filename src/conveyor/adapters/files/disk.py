@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from conveyor.adapters.shared.disk import PRIVATE, make_folder, own_errors
+from conveyor.adapters.shared.disk import PRIVATE, make_folder, own_errors, write_all
 from conveyor.errors import NotFound
 
 ENGINE = "files"  # the name in errors
@@ -42,27 +42,6 @@ def write_new(path: str, content: bytes, *, sync: bool) -> None:
             os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def write_all(descriptor: int, content: bytes) -> None:
-    """Write all of it: a single write may be short when the disk fills up."""
-    written = os.write(descriptor, content)
-    while written < len(content):
-        written += os.write(descriptor, content[written:])
-
-
-async def to_the_end(call: Callable[..., T], *given: object) -> T:
-    """Run a call in a thread, and wait for its end even if the caller is cancelled.
-
-    Otherwise the caller would close the file while the thread still writes to it, and the kernel may
-    give the number of the descriptor to another file.
-    """
-    running = asyncio.ensure_future(asyncio.to_thread(call, *given))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise
 
 
 def read_whole(path: Path) -> bytes | None:

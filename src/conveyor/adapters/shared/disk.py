@@ -1,10 +1,12 @@
 """Errors of disks and SQLite files, and writes that survive a power cut."""
 
+import asyncio
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import apsw
 
@@ -12,6 +14,8 @@ from conveyor.errors import StorageFull, Unavailable
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 PRIVATE = 0o600
+
+T = TypeVar("T")
 
 # Errors that the disk or another program causes. Any other error of SQLite is a bug in Conveyor.
 AWAY = (
@@ -54,6 +58,27 @@ def replace_file(path: Path, content: bytes, *, sync: bool) -> None:
     draft.rename(path)
     if sync:
         sync_folder(path.parent)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write all of it: a single write may be short when the disk fills up."""
+    written = os.write(descriptor, content)
+    while written < len(content):
+        written += os.write(descriptor, content[written:])
+
+
+async def to_the_end(call: Callable[..., T], *given: object) -> T:
+    """Run a call in a thread, and wait for its end even if the caller is cancelled.
+
+    Otherwise the caller would close the file while the thread still writes to it, and the kernel may
+    give the number of the descriptor to another file.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(call, *given))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 def sync_folder(path: Path) -> None:
