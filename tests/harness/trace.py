@@ -102,6 +102,8 @@ class _Watched:
 
     def __getattr__(self, method: str) -> Any:
         target = getattr(self._port, method)
+        if not callable(target):
+            return target
         name = f"{self._name}.{method}"
         if inspect.isasyncgenfunction(target):
             return lambda *given, **named: self._stream(name, target(*given, **named))

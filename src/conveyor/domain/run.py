@@ -101,6 +101,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     ingest_error: str | None = None  # why its list was not read to its end
     is_cut: bool = False  # it has fewer rows than its list
     frozen: Counts | None = None  # set once, at completion
+    bodies_removed: bool = False  # because they expired; only where storage is not swept
     encrypted_token: bytes = b""  # of the waiting state of Step Functions, for its caller and id
     version: int = 0  # 0: not stored yet; each store raises it
 

@@ -1,15 +1,45 @@
 """Large objects: staged lists, uploads, reports and exports, written and read as streams."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from datetime import timedelta
 from typing import Protocol
+
+import msgspec
+
+
+class SignedUpload(msgspec.Struct, frozen=True):
+    """A URL that takes one PUT without further credentials."""
+
+    url: str
+    headers: Mapping[str, str]  # the request must have them as they are
 
 
 class Blobs(Protocol):
     """Objects under keys such as `lists/<job>/<run>/<name>.ndjson`, of any size.
 
-    Keys are ASCII and have the form of relative paths. Every method raises `Unavailable` when the
-    engine cannot answer; `put` also raises `StorageFull`.
+    Keys are ASCII and have the form of relative paths. Every method that waits raises `Unavailable`
+    when the engine cannot answer; `put` also raises `StorageFull`.
+
+    Some engines sign URLs by which a client reaches an object without this service. `sign_put` and
+    `sign_get` return None where the engine cannot, or where the URL would end before `life` because
+    the credentials that sign it do. The service then passes the bytes on itself.
     """
+
+    @property
+    def is_swept(self) -> bool:
+        """Whether the sweeper may list every object again and again.
+
+        False where listings are billed: what nothing refers to is then removed by rules of the
+        storage.
+        """
+        ...
 
     async def put(self, key: str, content: AsyncIterable[bytes]) -> int:
         """Store a stream under a key and return its length in bytes.
@@ -43,6 +73,22 @@ class Blobs(Protocol):
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove objects. A key without an object is ignored, so the call may be repeated."""
+        ...
+
+    def sign_put(
+        self, key: str, *, content_type: str, life: timedelta, length: int | None = None
+    ) -> SignedUpload | None:
+        """Sign a URL that stores one object, of exactly `length` bytes if that is given.
+
+        An object that exists is never replaced: a second upload is refused, as far as the server
+        of the engine implements conditional writes.
+        """
+        ...
+
+    def sign_get(
+        self, key: str, *, life: timedelta, content_type: str, filename: str | None = None
+    ) -> str | None:
+        """Sign a URL that downloads an object. With `filename`, browsers save it under that name."""
         ...
 
 

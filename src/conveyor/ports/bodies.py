@@ -1,6 +1,7 @@
 """Result bodies: the pages that tasks fetched, stored many at a time and read as streams."""
 
 from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
 from typing import Protocol
 
 import msgspec
@@ -63,12 +64,24 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
 
 
 class Bodies(Protocol):
-    """Every method raises `Unavailable`; `put_many` also raises `StorageFull`.
+    """Every method that waits raises `Unavailable`; `put_many` also raises `StorageFull`.
 
     Bodies are stored before the rows that refer to them. So a body may exist that no row refers
     to, but no row may refer to a body that was never stored. The next start or the sweeper removes
     the former by name.
+
+    An engine may keep several bodies of one run in one object. A body in it that no row refers to
+    then stays until all of them are removed, or the run is deleted.
     """
+
+    @property
+    def is_swept(self) -> bool:
+        """Whether the sweeper may list the bodies of all runs again and again.
+
+        False where listings are billed: bodies are then removed only by claim, by locator and by
+        run.
+        """
+        ...
 
     def spool(self) -> Spool:
         """Open a spool for one large body."""
@@ -77,10 +90,10 @@ class Bodies(Protocol):
     async def put_many(self, bodies: Sequence[Body]) -> Sequence[Kept]:
         """Store bodies and return where each is, in the given order.
 
-        When the call returns, they are as durable as the engine was opened for. When it raises,
-        some of them may be stored; the call may be repeated, and a body stored twice exists once.
-        A locator is opaque to all other code. It must stay valid for as long as the body exists,
-        also when a later version stores bodies in another way.
+        When the call returns, they are as durable as the engine was opened for. When it raises, it
+        has removed those that it stored, as far as it could; the call may be repeated. A locator is
+        opaque to all other code. It must stay valid for as long as the body exists, also when a
+        later version stores bodies in another way.
         """
         ...
 
@@ -96,7 +109,14 @@ class Bodies(Protocol):
         ...
 
     async def discard(self, names: Sequence[BodyName]) -> int:
-        """Remove bodies of claims that never settled, and return how many existed."""
+        """Remove bodies of claims that never settled, and return about how many existed."""
+        ...
+
+    async def remove(self, locators: Sequence[str]) -> None:
+        """Remove bodies that `put_many` stored and no row will refer to.
+
+        Unlike `discard`, this leaves alone what another worker stored under the same name.
+        """
         ...
 
     async def runs_held(self, *, limit: int, after: str = "") -> Sequence[tuple[JobId, RunId]]:
@@ -117,9 +137,18 @@ class Bodies(Protocol):
         ...
 
     async def delete_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
-        """Remove up to `limit` bodies of a run, and return how many were found.
+        """Remove about `limit` bodies of a run, and return about how many were found.
 
-        Fewer than `limit` means that none are left, also while another process removes bodies of
-        the same run.
+        0 means that none are left, also while another process removes bodies of the same run.
+        """
+        ...
+
+    def sign_get(
+        self, locator: str, *, life: timedelta, content_type: str, filename: str | None = None
+    ) -> str | None:
+        """Sign a URL by which a client downloads a body without this service.
+
+        With `filename`, browsers save it under that name. None where the engine cannot, or where
+        the URL would end before `life` because the credentials that sign it do.
         """
         ...

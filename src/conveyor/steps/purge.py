@@ -106,7 +106,7 @@ class Purge:
         await self._drop_batches(run_id)
         while await self.tasks.discard(run_id, limit=CHUNK):
             yield
-        while await self.bodies.delete_run(job_id, run_id, limit=CHUNK) == CHUNK:
+        while await self.bodies.delete_run(job_id, run_id, limit=CHUNK):
             yield
         # Rows before files: a file without its row is found below, whereas a row without its file
         # would show an export as ready that cannot be downloaded.

@@ -6,6 +6,7 @@ writes of a claim that no longer holds its task have no effect, and its body is 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -105,7 +106,9 @@ class Settle:
                 stored = iter(await self.bodies.put_many(bodies))
         except Unavailable as error:
             log.warning("bodies.unavailable", why=str(error), tasks=len(fetched))
-            await self._discard([attempt for attempt, _ in fetched])
+            for _, page in fetched:
+                if not isinstance(page.content, bytes):
+                    await page.content.discard()
         return [
             _outcome(attempt.result, next(stored, None))
             if isinstance(attempt.result, Fetched)
@@ -127,17 +130,20 @@ class Settle:
             for attempt, outcome in zip(ended, outcomes, strict=True)
         ]
         settled = await self.work.settle(settlements)
-        dropped = [attempt for attempt, done in zip(ended, settled, strict=True) if not done]
+        dropped = [one for one, done in zip(settlements, settled, strict=True) if not done]
         # An earlier try may have settled these and lost only its answer: then the rows refer to the
         # bodies, which must stay.
         if not dropped or again:
             return
-        for attempt in dropped:
-            task = attempt.task
+        for one in dropped:
             log.warning(
-                "task.settle.dropped", claim_no=task.claim_no, run_id=task.run_id, task_id=task.id
+                "task.settle.dropped", claim_no=one.claim_no, run_id=one.run_id, task_id=one.task_id
             )
-        await self._discard(dropped)
+        # By their locators: another worker may hold the task under the same claim number, if a
+        # crash of the database undid the claim of this one.
+        results = [one.decision.result for one in dropped]
+        with suppress(Unavailable):  # harmless: no row refers to them
+            await self.bodies.remove([result.locator for result in results if result])
 
     async def _follow_up(
         self, ended: Sequence[FinishedAttempt], outcomes: Sequence[Outcome], *, again: bool
@@ -177,17 +183,6 @@ class Settle:
         except Unavailable as error:
             return error
         return None
-
-    async def _discard(self, ended: Sequence[FinishedAttempt]) -> None:
-        """Remove the bodies that these claims may have stored: no row will refer to them."""
-        for attempt in ended:
-            result = attempt.result
-            if isinstance(result, Fetched) and not isinstance(result.content, bytes):
-                await result.content.discard()
-        try:
-            await self.bodies.discard([_name(attempt) for attempt in ended])
-        except Unavailable:
-            return  # harmless: no other claim writes under this name, which has the claim's number
 
     async def _fail_run(self, run_id: RunId, why: AccountBlocked) -> None:
         # A run that is stale is read again; one that has ended meanwhile leaves the loop.

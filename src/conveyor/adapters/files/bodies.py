@@ -5,6 +5,7 @@ import hashlib
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -21,6 +22,7 @@ from conveyor.adapters.files.disk import (
 )
 from conveyor.adapters.shared.disk import own_errors, sync_folder, to_the_end, write_all
 from conveyor.domain.ids import JobId, RunId, TaskId
+from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Body, BodyName, Kept, Spool
 
 SCHEME = "file:"
@@ -68,6 +70,8 @@ class FileSpool:
 class FileBodies:
     """The name of a file contains task and claim, so no two claims ever write the same file."""
 
+    is_swept = True
+
     def __init__(self, folder: Path, *, sync: bool = True) -> None:
         self._folder = folder
         self._sync = sync
@@ -99,8 +103,10 @@ class FileBodies:
         return await asyncio.to_thread(self._load_all, locators)
 
     async def discard(self, names: Sequence[BodyName]) -> int:
-        paths = [below(self._folder, _file_name(name)) for name in names]
-        return await asyncio.to_thread(self._delete, paths)
+        return await asyncio.to_thread(self._discard, names)
+
+    async def remove(self, locators: Sequence[str]) -> None:
+        await asyncio.to_thread(self._delete, [self._path(locator) for locator in locators])
 
     async def runs_held(self, *, limit: int, after: str = "") -> Sequence[tuple[JobId, RunId]]:
         return await asyncio.to_thread(self._runs_held, limit, after)
@@ -113,18 +119,26 @@ class FileBodies:
     async def delete_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
         return await asyncio.to_thread(self._delete_run, _run_folder(job_id, run_id), limit)
 
+    def sign_get(self, *_: object, **__: object) -> None:
+        return None
+
     def sweep_spool(self) -> None:
         """Remove spools that a dead process left behind."""
         for left in (self._folder / "spool").glob("*"):
             left.unlink(missing_ok=True)
 
     def _put_all(self, bodies: Sequence[Body]) -> list[Kept]:
-        with own_errors(ENGINE):
-            kept = [self._put(body) for body in bodies]
-            if self._sync:
-                for folder in {self._path(one.locator).parent for one in kept}:
-                    sync_folder(folder)
-            return kept
+        try:
+            with own_errors(ENGINE):
+                kept = [self._put(body) for body in bodies]
+                if self._sync:
+                    for folder in {self._path(one.locator).parent for one in kept}:
+                        sync_folder(folder)
+                return kept
+        except Unavailable:
+            with suppress(Unavailable):
+                self._discard([body.name for body in bodies])
+            raise
 
     def _put(self, body: Body) -> Kept:
         """Write a body under its final name: no row refers to it before its claim is settled."""
@@ -180,6 +194,9 @@ class FileBodies:
             for hollow in [run, *(Path(entry.path) for entry in [*_entries(run)])]:
                 remove_empty(hollow, up_to=self._folder / "jobs")
         return len(found)
+
+    def _discard(self, names: Sequence[BodyName]) -> int:
+        return self._delete([below(self._folder, _file_name(name)) for name in names])
 
     def _delete(self, paths: Iterable[Path]) -> int:
         removed = 0

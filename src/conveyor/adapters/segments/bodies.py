@@ -5,12 +5,13 @@ when they are put. They stay files: copying them would write everything twice.
 """
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from heapq import merge
 
 from conveyor.adapters.segments.records import named
 from conveyor.adapters.segments.store import SegmentStore
 from conveyor.domain.ids import JobId, RunId
-from conveyor.errors import NotFound
+from conveyor.errors import NotFound, Unavailable
 from conveyor.ports.bodies import Bodies, Body, BodyName, Kept, Spool
 
 SCHEME = "pack:"  # stored in rows since 0.1.0
@@ -19,6 +20,8 @@ CHUNK = 256 * 1024
 
 class SegmentBodies:
     """Reads, lists and removes bodies of both engines; `packing` selects where small ones are put."""
+
+    is_swept = True
 
     def __init__(self, store: SegmentStore, singles: Bodies, *, packing: bool = True) -> None:
         self._store = store
@@ -34,7 +37,12 @@ class SegmentBodies:
         small = [(body.name, body.content) for body in bodies if isinstance(body.content, bytes)]
         large = [body for body in bodies if not isinstance(body.content, bytes)]
         packed = iter(await self._store.put(small) if small else ())
-        single = iter(await self._singles.put_many(large) if large else ())
+        try:
+            single = iter(await self._singles.put_many(large) if large else ())
+        except Unavailable:
+            with suppress(Unavailable):
+                await self._store.remove([name for name, _ in small])
+            raise
         return [next(packed if isinstance(body.content, bytes) else single) for body in bodies]
 
     async def read(self, locator: str) -> AsyncIterator[bytes]:
@@ -58,6 +66,10 @@ class SegmentBodies:
     async def discard(self, names: Sequence[BodyName]) -> int:
         return await self._store.remove(names) + await self._singles.discard(names)
 
+    async def remove(self, locators: Sequence[str]) -> None:
+        await self._store.remove([_name(one) for one in locators if one.startswith(SCHEME)])
+        await self._singles.remove([one for one in locators if not one.startswith(SCHEME)])
+
     async def runs_held(self, *, limit: int, after: str = "") -> Sequence[tuple[JobId, RunId]]:
         packed = await self._store.runs(limit=limit, after=after)
         single = await self._singles.runs_held(limit=limit, after=after)
@@ -76,6 +88,9 @@ class SegmentBodies:
         if removed == limit:
             return removed
         return removed + await self._singles.delete_run(job_id, run_id, limit=limit - removed)
+
+    def sign_get(self, *_: object, **__: object) -> None:
+        return None
 
 
 def _name(locator: str) -> BodyName:

@@ -3,12 +3,18 @@
 Orphans are rows, bodies and objects that a crash left without a run, job or input that names them.
 Bodies, inputs and events expire. Both grow with the number of jobs ever run, so these listings are
 long: they are swept in parts, over many rounds.
+
+Storage that bills its listings is not walked: bodies expire by the rows of their runs, and rules of
+the storage remove orphans.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+
+from msgspec.structs import replace
 
 from conveyor.domain import file_input as file_input_rules
 from conveyor.domain.audit import MissedStep
@@ -63,7 +69,12 @@ class Orphans:
         }
         return (
             SweepCheck(name="rows", listing=self._rows, long=True),
-            SweepCheck(name="bodies", listing=self._bodies, long=True, most=MOST_BODIES),
+            SweepCheck(
+                name="bodies",
+                listing=self._bodies if self.bodies.is_swept else self._runs,
+                long=True,
+                most=MOST_BODIES,
+            ),
             SweepCheck(name="inputs", listing=self._inputs, long=True),
             SweepCheck(name="events", listing=self._events, long=True),
             *(
@@ -74,6 +85,7 @@ class Orphans:
                     prefix=prefix,
                 )
                 for prefix, is_wanted in wanted.items()
+                if self.blobs.is_swept
             ),
         )
 
@@ -124,6 +136,23 @@ class Orphans:
         if run and await self._has_expired(run):
             return Removal("body", remove)
         return None
+
+    async def _runs(self, after: str, limit: int) -> Sequence[Entry]:
+        page = await self.metadata.page(Run, limit=limit, after=after)
+        return [(run.id, partial(self._bodies_by_row, run)) for run in page]
+
+    async def _bodies_by_row(self, run: Run, _patient: bool) -> SweepAction | None:
+        """Bodies that have expired, found without a listing of storage."""
+        if run.bodies_removed or not await self._has_expired(run):
+            return None
+        return Removal("body", partial(self._expire, run))
+
+    async def _expire(self, run: Run) -> int:
+        removed = await self._delete_bodies(run.job_id, run.id)
+        if removed < MOST_BODIES:  # else some may be left
+            with suppress(Stale):  # deleted meanwhile
+                await self.metadata.commit(replace(run, bodies_removed=True))
+        return removed
 
     async def _has_expired(self, run: Run) -> bool:
         """Whether every body of a run has expired, for all runs that show it.

@@ -114,13 +114,26 @@ class BodiesContract:
 
     async def test_discarding_one_claims_body_leaves_those_of_others(self, bodies: Bodies) -> None:
         names = [_name(0, claim_no=1), _name(0, claim_no=2), _name(0, claim_no=11), _name(1)]
-        first, *others = await bodies.put_many([Body(name, b"page") for name in names])
+        first, *others = [await _put(bodies, name) for name in names]
 
         await bodies.discard(names[:1])
 
         assert [await _read(bodies, kept) for kept in others] == [b"page"] * 3
         with pytest.raises(NotFound):
             await _read(bodies, first)
+
+    async def test_bodies_are_removed_by_their_locators(self, bodies: Bodies) -> None:
+        spool = await _spooled(bodies, b"large")
+        put = [Body(_name(0), b"a"), Body(_name(1), b"b"), Body(_name(2), spool)]
+        gone = [kept.locator for kept in await bodies.put_many(put)]
+        others = [await _put(bodies, name) for name in (_name(0, claim_no=2), _name(3))]
+
+        await bodies.remove(gone)
+        await bodies.remove(gone)
+        await bodies.remove([])
+
+        assert list(await bodies.load_many(gone)) == [None] * 3
+        assert [await _read(bodies, kept) for kept in others] == [b"page"] * 2
 
     async def test_a_deleted_run_leaves_none_of_its_bodies(self, bodies: Bodies) -> None:
         all_kept = await bodies.put_many(
@@ -134,7 +147,8 @@ class BodiesContract:
                 await _read(bodies, kept)
 
     async def test_a_run_is_deleted_in_portions(self, bodies: Bodies) -> None:
-        await bodies.put_many([Body(_name(n), b"page") for n in (0, 1, 2, 5_000, 70_000)])
+        for n in (0, 1, 2, 5_000, 70_000):
+            await _put(bodies, _name(n))
 
         portions = [await bodies.delete_run(JOB, RUN, limit=2) for _ in range(4)]
 
@@ -144,7 +158,7 @@ class BodiesContract:
         await bodies.put_many([Body(_name(n), b"page") for n in range(100)])
 
         async def delete() -> None:
-            while await bodies.delete_run(JOB, RUN, limit=10) == 10:
+            while await bodies.delete_run(JOB, RUN, limit=10):
                 pass
             assert list(await bodies.names(JOB, RUN, limit=9)) == []
 
@@ -210,6 +224,11 @@ class BodiesContract:
 def _name(index: int, *, job_id: JobId = JOB, run_id: RunId = RUN, claim_no: int = 1) -> BodyName:
     [task] = new_tasks(run_id, 1, first=index)
     return BodyName(job_id, run_id, task.id, claim_no)
+
+
+async def _put(bodies: Bodies, name: BodyName) -> Kept:
+    [kept] = await bodies.put_many([Body(name, b"page")])
+    return kept
 
 
 async def _spooled(bodies: Bodies, content: bytes) -> Spool:

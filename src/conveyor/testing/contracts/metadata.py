@@ -435,6 +435,7 @@ RICH: Mapping[type[Row], Mapping[str, object]] = {
         "ingest_error": "the list is not UTF-8",
         "is_cut": True,
         "frozen": Counts(successful=2, blocked=3, credits=4, nanos=2**61),
+        "bodies_removed": True,
         "encrypted_token": b"\x00\xff",
     },
     Batch: {

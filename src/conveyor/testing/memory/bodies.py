@@ -35,6 +35,8 @@ class MemorySpool:
 
 
 class MemoryBodies:
+    is_swept = True
+
     def __init__(self) -> None:
         self._kept: dict[str, tuple[BodyName, bytes]] = {}
 
@@ -58,6 +60,9 @@ class MemoryBodies:
     async def discard(self, names: Sequence[BodyName]) -> int:
         return self._remove(_locator(name) for name in names)
 
+    async def remove(self, locators: Sequence[str]) -> None:
+        self._remove(locators)
+
     async def runs_held(self, *, limit: int, after: str = "") -> Sequence[tuple[JobId, RunId]]:
         held = {(name.job_id, name.run_id) for name, _ in self._kept.values()}
         return sorted(one for one in held if "/".join(one) > after)[:limit]
@@ -80,6 +85,9 @@ class MemoryBodies:
             if (name.job_id, name.run_id) == (job_id, run_id)
         ]
         return self._remove(of_run[:limit])
+
+    def sign_get(self, *_: object, **__: object) -> None:
+        return None
 
     def _keep(self, name: BodyName, content: bytes) -> Kept:
         locator = _locator(name)

@@ -33,11 +33,16 @@ from conveyor.steps.shared.attempt import CallResult
 from conveyor.steps.sweep import orphans as orphans_step
 from conveyor.steps.sweep.checks import YOUNG
 from conveyor.testing.factories import an_event
+from conveyor.testing.memory.bodies import MemoryBodies
 from tests.harness.memory_service import A_PAGE, BODY_LIFE, CALLER, House, a_house, away
 
 A_MOMENT = timedelta(milliseconds=1)
 A_MINUTE = timedelta(minutes=1)
 A_REFUSAL = AttemptFailed("{}", FailureReason.BLOCKED, retryable=False)
+
+
+class UnsweptBodies(MemoryBodies):
+    is_swept = False
 
 
 # Bodies.
@@ -115,6 +120,46 @@ async def test_a_run_with_more_bodies_than_a_round_may_remove_takes_several(
 
     assert gone == [4, 8, 12, 12, 12]
     assert not await house.bodies.runs_held(limit=9)
+
+
+async def test_bodies_in_storage_that_is_not_swept_expire_by_the_rows_of_their_runs() -> None:
+    house = a_house(bodies=UnsweptBodies())
+    _, run_id = await _ended(house, 14)
+    _, live = await house.submit(1, status="open")
+    await house.drain(live, _page)
+    house.trace.forget()
+
+    house.clock.advance(BODY_LIFE + orphans_step.LATE - A_MOMENT)
+    await house.sweep.step()
+    assert not house.cleared
+    house.clock.advance(A_MOMENT)
+    for _ in range(3):
+        await house.sweep.step()
+
+    assert house.cleared == {"body": 3}
+    assert [run for _, run in await house.bodies.runs_held(limit=9)] == [live]
+    assert (await house.run(run_id)).bodies_removed
+    # One call that removes them and one that finds none: later rounds ask for nothing.
+    assert house.trace.of("bodies.delete_run") == ["bodies.delete_run"] * 2
+    assert house.trace.calls.count("bodies.runs_held") == 1  # the one above
+
+
+async def test_bodies_in_unswept_storage_are_marked_as_removed_once_all_of_them_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(orphans_step, "CHUNK", 2)
+    monkeypatch.setattr(orphans_step, "MOST_BODIES", 2)
+    house = a_house(bodies=UnsweptBodies())
+    _, run_id = await _ended(house, 14)
+    house.clock.advance(BODY_LIFE + orphans_step.LATE)
+
+    await house.sweep.step()
+    assert not (await house.run(run_id)).bodies_removed
+    for _ in range(2):
+        await house.sweep.step()
+
+    assert house.cleared == {"body": 3}
+    assert (await house.run(run_id)).bodies_removed
 
 
 # Exports.
