@@ -74,8 +74,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     metadata: Annotated[str, _about("Engine of jobs, runs and other small records.")] = "sqlite:"
     tasks: Annotated[str, _about("Engine of tasks and their claims.")] = "sqlite:"
     control_queue: Annotated[str, _about("Engine of the control queue.")] = "sqlite:"
-    bodies: Annotated[str, _about("Engine of results: `segments:` or `files:`.")] = "segments:"
-    blobs: Annotated[str, _about("Engine of staged lists and exports.")] = "files:"
+    bodies: Annotated[
+        str,
+        _about(
+            "Engine of results: `segments:` or `files:` in the data folder, or `files:/folder`, "
+            "which processes can share."
+        ),
+    ] = "segments:"
+    blobs: Annotated[
+        str,
+        _about(
+            "Engine of staged lists and exports: `files:` in the data folder, or `files:/folder`, "
+            "which processes can share."
+        ),
+    ] = "files:"
     coordination: Annotated[
         str,
         _about(

@@ -21,8 +21,6 @@ from conveyor import __version__
 from conveyor.adapters.aws.step_functions import AwsStepFunctions
 from conveyor.adapters.crypto.key_files import PLAIN, KeyFiles, PlainKeyProvider, load_or_create_key
 from conveyor.adapters.crypto.key_ring import AesKeyRing
-from conveyor.adapters.files.blobs import FileBlobs
-from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.files.disk import disk_usage, file_sizes, is_open_to_others, make_private
 from conveyor.adapters.files.service_info import ServiceInfo, read_service_info
 from conveyor.adapters.http import direct_wire, zenrows_errors
@@ -32,13 +30,12 @@ from conveyor.adapters.http.direct import DirectGateway
 from conveyor.adapters.http.page_wire import CONVEYOR_CODES
 from conveyor.adapters.http.webhooks import HttpWebhooks
 from conveyor.adapters.http.zenrows import ZenrowsGateway
-from conveyor.adapters.segments.bodies import SegmentBodies
-from conveyor.adapters.segments.store import open_segment_store, visit_segment_store
 from conveyor.adapters.sqlite.database import Durability, owner_of
 from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine, visit_engine
 from conveyor.adapters.system.clock import SteadyClock, SystemClock, SystemIds
 from conveyor.app.coordination import COORDINATION
 from conveyor.app.schemes import Opening, Scheme
+from conveyor.app.storage import BLOBS, BODIES
 from conveyor.domain.public_address import Reach, networks
 from conveyor.domain.webhook import WebhookRules
 from conveyor.errors import RefusedToStart, Unavailable
@@ -59,7 +56,6 @@ from conveyor.steps.deliver.channels import CALLBACKS, HEARTBEATS
 from conveyor.telemetry.process import DiskSpace
 from conveyor.timekeeping import DueTimes
 
-SEGMENTS = "packs"  # the folder of segments, as version 0.1.0 named it
 KMS = "kms:"
 # Every error code that a gateway adapter has a rule for. Metrics count all others together.
 CODES = CONVEYOR_CODES | zenrows_errors.BY_CODE | direct_wire.BY_CODE
@@ -145,52 +141,9 @@ async def _sqlite_control_queue(opening: Opening, address: str) -> ControlQueue:
     return (await opening.once(_sqlite, address)).control_queue
 
 
-async def _file_blobs(opening: Opening, _address: str) -> Blobs:
-    blobs = FileBlobs(opening.folder / "blobs", sync=opening.sync)
-    if not opening.is_offline:
-        blobs.sweep_drafts()
-    return blobs
-
-
-async def _file_bodies(opening: Opening, _address: str) -> Bodies:
-    """Write bodies to files. Bodies that were written to segments earlier stay readable."""
-    # A service that never wrote segments needs neither their index nor their writer thread.
-    if not opening.is_offline and not (opening.folder / "bodies" / SEGMENTS).exists():
-        return _loose_bodies(opening)
-    return _segment_bodies(opening, packing=False)
-
-
-async def _packed_bodies(opening: Opening, _address: str) -> Bodies:
-    """Write bodies to segments. Bodies that were written to files earlier stay readable."""
-    return _segment_bodies(opening, packing=True)
-
-
-def _segment_bodies(opening: Opening, *, packing: bool) -> Bodies:
-    folder = opening.folder / "bodies" / SEGMENTS
-    files = _loose_bodies(opening)
-    if opening.is_offline:
-        store = opening.stack.enter_context(visit_segment_store(folder))
-    else:
-        opened = open_segment_store(folder, clock=opening.clock, sync=opening.sync)
-        store = opening.stack.enter_context(opened)
-    return SegmentBodies(store, files, packing=packing)
-
-
-def _loose_bodies(opening: Opening) -> FileBodies:
-    files = FileBodies(opening.folder / "bodies", sync=opening.sync)
-    if not opening.is_offline:
-        files.sweep_spool()
-    return files
-
-
 METADATA: Mapping[str, Scheme[Metadata]] = {"sqlite": Scheme(open=_sqlite_metadata)}
 TASKS: Mapping[str, Scheme[TaskEngine]] = {"sqlite": Scheme(open=_sqlite_tasks)}
 CONTROL_QUEUE: Mapping[str, Scheme[ControlQueue]] = {"sqlite": Scheme(open=_sqlite_control_queue)}
-BODIES: Mapping[str, Scheme[Bodies]] = {
-    "segments": Scheme(open=_packed_bodies),
-    "files": Scheme(open=_file_bodies, is_shared=True),
-}
-BLOBS: Mapping[str, Scheme[Blobs]] = {"files": Scheme(open=_file_blobs, is_shared=True)}
 # Kind of state (the name of its setting) -> URL scheme -> engine.
 SCHEMES: Mapping[str, Mapping[str, Scheme[Any]]] = {
     "metadata": METADATA,
@@ -219,7 +172,7 @@ def check_engines(settings: Settings, *, sharing: str = "") -> None:
                 f"settings: {kind} must be {forms}, got {shown}: correct it; engines without an "
                 "address keep their data in the folder that `data` names"
             )
-        if sharing and not row.is_shared:
+        if sharing and not (row.is_shared and (address or not row.needs_address)):
             raise RefusedToStart(
                 f"settings: {kind} must be on an engine that several processes can share for "
                 f"`conveyor {sharing}`, got {shown}, which belongs to one process: use `conveyor "

@@ -53,6 +53,7 @@ class Scheme(Generic[P]):
 
     open: Callable[[Opening, str], Awaitable[P]]  # with the address
     is_shared: bool = False  # whether several processes may use it at once
+    needs_address: bool = False  # to be shared: without one it is in the data folder
     is_offline: bool = True  # whether operators can open it while no service runs
     address: Callable[[str], bool] = lambda rest: not rest  # what may follow `scheme:`
     form: str = ""  # of the address, for refusals and the docs

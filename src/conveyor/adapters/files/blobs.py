@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Sequence
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from tempfile import mkstemp
@@ -14,6 +15,7 @@ from conveyor.adapters.files.disk import (
     in_folder,
     reading,
     remove_empty,
+    remove_stale,
 )
 from conveyor.adapters.shared.disk import own_errors, sync_folder, to_the_end, write_all
 
@@ -66,12 +68,15 @@ class FileBlobs:
     def sign_get(self, *_: object, **__: object) -> None:
         return None
 
-    def sweep_drafts(self) -> None:
-        """Remove drafts and empty folders that a dead process left."""
+    def sweep_drafts(self, *, before: datetime | None = None) -> None:
+        """Remove drafts and empty folders that dead processes left.
+
+        `before`: only drafts that were last written before it.
+        """
         for path, _, names in os.walk(self._folder, topdown=False):
             for name in names:
                 if name.startswith(DRAFT):
-                    Path(path, name).unlink(missing_ok=True)
+                    remove_stale(Path(path, name), before)
             remove_empty(Path(path), up_to=self._folder)
 
     def _keys(self, prefix: str, limit: int, after: str) -> list[str]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -18,6 +19,7 @@ from conveyor.adapters.files.disk import (
     read_whole,
     reading,
     remove_empty,
+    remove_stale,
     write_new,
 )
 from conveyor.adapters.shared.disk import own_errors, sync_folder, to_the_end, write_all
@@ -122,10 +124,10 @@ class FileBodies:
     def sign_get(self, *_: object, **__: object) -> None:
         return None
 
-    def sweep_spool(self) -> None:
-        """Remove spools that a dead process left behind."""
+    def sweep_spool(self, *, before: datetime | None = None) -> None:
+        """Remove spools that dead processes left; `before`: only those last written before it."""
         for left in (self._folder / "spool").glob("*"):
-            left.unlink(missing_ok=True)
+            remove_stale(left, before)
 
     def _put_all(self, bodies: Sequence[Body]) -> list[Kept]:
         try:

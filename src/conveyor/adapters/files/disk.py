@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -81,6 +82,13 @@ def remove_empty(folder: Path, *, up_to: Path) -> None:
         except OSError:
             return
         folder = folder.parent
+
+
+def remove_stale(file: Path, before: datetime | None) -> None:
+    """Remove a file; with `before`, only if it was last written before that."""
+    with suppress(FileNotFoundError):  # its process has renamed or removed it
+        if before is None or file.stat().st_mtime < before.timestamp():
+            file.unlink()
 
 
 def make_private(folder: Path) -> None:

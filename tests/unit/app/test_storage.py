@@ -1,0 +1,75 @@
+"""Storage: files in the data folder belong to one process, files in a named folder are shared."""
+
+import os
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from conveyor.adapters.files.blobs import DRAFT
+from conveyor.app import engines as engines_module
+from conveyor.app.engines import SCHEMES, check_engines
+from conveyor.app.schemes import Opening
+from conveyor.app.storage import BLOBS, BODIES
+from conveyor.errors import RefusedToStart
+from conveyor.ports.blobs import Blobs, as_stream
+from conveyor.ports.bodies import Bodies
+from conveyor.settings import Settings
+from conveyor.testing.clock import FakeClock, FakeIds
+
+A_DAY = timedelta(days=1)
+
+
+@pytest.mark.parametrize("kind", ["bodies", "blobs"])
+def test_files_are_shared_only_in_a_folder_that_is_named(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines_module, "SCHEMES", {kind: SCHEMES[kind]})
+    with pytest.raises(RefusedToStart, match="got 'files:', which belongs to one process"):
+        check_engines(Settings(bodies="files:"), sharing="worker")
+    there = f"files:{tmp_path}"
+    check_engines(Settings(bodies=there, blobs=there), sharing="worker")
+
+
+@pytest.mark.parametrize("address", ["here", "//", "/a//b", "relative/folder"])
+def test_a_folder_to_share_must_be_absolute(address: str) -> None:
+    with pytest.raises(RefusedToStart, match=r"blobs must be files:\[/folder\]"):
+        check_engines(Settings(blobs=f"files:{address}"))
+
+
+async def test_bodies_and_objects_are_in_folders_of_their_own_below_the_named_one(
+    tmp_path: Path,
+) -> None:
+    blobs, _ = await _opened(tmp_path)
+    await blobs.put("lists/a", as_stream([b"list"]))
+    assert (tmp_path / "shared" / "blobs" / "lists" / "a").read_bytes() == b"list"
+
+
+async def test_a_start_leaves_what_another_process_is_writing(tmp_path: Path) -> None:
+    old, young = FakeClock().now() - A_DAY * 2, FakeClock().now() - A_DAY / 2
+    spool, lists = tmp_path / "shared/bodies/spool", tmp_path / "shared/blobs/lists"
+    for folder, prefix in ((spool, ""), (lists, DRAFT)):
+        folder.mkdir(parents=True)
+        for name, at in (("old", old), ("young", young)):
+            path = folder / f"{prefix}{name}"
+            path.write_bytes(b"half")
+            os.utime(path, (at.timestamp(), at.timestamp()))
+
+    await _opened(tmp_path)
+
+    assert [path.name for path in spool.iterdir()] == ["young"]
+    assert [path.name for path in lists.iterdir()] == [f"{DRAFT}young"]
+
+
+async def _opened(folder: Path) -> tuple[Blobs, Bodies]:
+    address = str(folder / "shared")
+    async with AsyncExitStack() as stack:
+        opening = Opening(
+            settings=Settings(data=str(folder / "data")),
+            stack=stack,
+            clock=FakeClock(),
+            ids=FakeIds(),
+        )
+        blobs = await BLOBS["files"].open(opening, address)
+        return blobs, await BODIES["files"].open(opening, address)
