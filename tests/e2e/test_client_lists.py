@@ -104,6 +104,7 @@ class Slots:
     def __init__(self) -> None:
         self.breaks = 0
         self.given = 0
+        self.elsewhere = False  # another host takes the uploads
         self.taken: list[bytes] = []
         self.keys: list[str | None] = []
         self.lengths: list[int | None] = []
@@ -111,7 +112,8 @@ class Slots:
 
     async def slot(self, request: web.Request) -> web.StreamResponse:
         self.given += 1
-        url = f"http://{request.host}/put?n={self.given}%2B"
+        host = request.host.replace("127.0.0.1", "localhost") if self.elsewhere else request.host
+        url = f"http://{host}/put?n={self.given}%2B"
         slot = {"file_input_id": f"slot-{self.given}", "upload": {"url": url, "headers": {}}}
         return web.json_response(slot)
 
@@ -179,7 +181,7 @@ async def test_a_broken_upload_is_sent_again_whole_to_another_slot(
         assert service.submitted.pop() == {"file_input_id": f"slot-{service.given}"}
     assert service.given == 6
     assert set(service.keys) == {None}
-    assert service.lengths == [len(LIST)] * 3 + [None] * 3
+    assert service.lengths == [len(LIST)] * 6
 
 
 async def test_what_cannot_be_read_again_is_sent_once(slots: tuple[Slots, AsyncConveyor]) -> None:
@@ -193,6 +195,22 @@ async def test_what_cannot_be_read_again_is_sent_once(slots: tuple[Slots, AsyncC
             await client.submit_file(pipe)
     feeding.join()
     assert (service.given, service.taken, service.submitted) == (1, [], [])
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+async def test_what_goes_to_storage_elsewhere_has_a_length_even_if_it_comes_from_a_pipe(
+    slots: tuple[Slots, AsyncConveyor], elsewhere: bool
+) -> None:
+    service, client = slots
+    service.elsewhere = elsewhere
+    reading, writing = os.pipe()
+    with open(reading, "rb") as pipe:  # noqa: ASYNC230, PTH123 - it has no path
+        feeding = threading.Thread(target=_feed, args=(writing, LIST))
+        feeding.start()
+        await client.submit_file(pipe)
+    feeding.join()
+    assert service.taken == [LIST]
+    assert service.lengths == [len(LIST) if elsewhere else None]
 
 
 async def test_a_report_that_is_cut_is_gone_on_with(slots: tuple[Slots, AsyncConveyor]) -> None:

@@ -2,10 +2,13 @@
 
 import io
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -108,7 +111,15 @@ class Content:
             self._start = file.tell()
 
     async def send(self, transport: Transport, to: Upload) -> None:
-        with self._opened() as (source, length):
+        with ExitStack() as stack:
+            source, length = self._open(stack)
+            is_elsewhere = urlsplit(to.url)[:2] != urlsplit(transport.base)[:2]
+            if length is None and is_elsewhere:
+                # Object storage takes nothing whose length is not known before.
+                spool = stack.enter_context(tempfile.TemporaryFile())
+                await self._network.blocking(shutil.copyfileobj, source, spool, CHUNK)
+                source, length = spool, spool.tell()
+                spool.seek(0)
             headers = {**to.headers, **({} if length is None else {"Content-Length": str(length)})}
             try:
                 await transport.put(to.url, self._chunks(source, length), headers)
@@ -119,15 +130,16 @@ class Content:
                     raise self._error from None
                 raise
 
-    @contextmanager
-    def _opened(self) -> Iterator[tuple[BinaryIO, int | None]]:
+    def _open(self, stack: ExitStack) -> tuple[BinaryIO, int | None]:
+        """The content from its start, and its length; None for what can be read only once."""
         if isinstance(self._file, (str, os.PathLike)):
-            with Path(self._file).open("rb") as source:
-                yield source, os.fstat(source.fileno()).st_size
-            return
-        if self.is_repeatable:
-            self._file.seek(self._start)
-        yield self._file, None
+            source = stack.enter_context(Path(self._file).open("rb"))  # noqa: SIM115 - it is one
+            return source, os.fstat(source.fileno()).st_size
+        if not self.is_repeatable:
+            return self._file, None
+        length = self._file.seek(0, os.SEEK_END) - self._start
+        self._file.seek(self._start)
+        return self._file, length
 
     async def _chunks(self, source: BinaryIO, length: int | None) -> AsyncIterator[bytes]:
         """A file must have as many bytes as when it was opened: that is its Content-Length."""
