@@ -28,7 +28,9 @@ def urls(count: int, *, bad: Iterable[int] = ()) -> bytes:
 
 
 async def a_file_input_id(house: House, kind: str = "txt", **spec: object) -> InputId:
-    file_input = await house.file_inputs.create(CALLER, msgspec.json.encode({"type": kind, **spec}))
+    file_input, _ = await house.file_inputs.create(
+        CALLER, msgspec.json.encode({"type": kind, **spec})
+    )
     return file_input.id
 
 

@@ -237,12 +237,16 @@ def sized(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
 
 
 def a_house(
-    *, limits: Limits = LIMITS, bodies: Bodies | None = None, export_bytes: int = GIB
+    *,
+    limits: Limits = LIMITS,
+    bodies: Bodies | None = None,
+    blobs: Blobs | None = None,
+    export_bytes: int = GIB,
 ) -> House:
     """The real composition over memory, with what it does by chance or by time made certain."""
     clock, trace, states, told = FakeClock(), Trace(), MemoryStepFunctions(), ScriptedWebhooks()
     settings = _settings(limits, export_bytes)
-    engines = _watched(_memory_engines(clock, states, told, bodies), trace)
+    engines = _watched(_memory_engines(clock, states, told, bodies, blobs), trace)
     steps = build_steps(settings, engines, Metrics(), SIZES)
     others = steps.deliver.channels[1:]
     callbacks, heartbeats = (one.channel for one in others)
@@ -326,6 +330,7 @@ def _memory_engines(
     states: MemoryStepFunctions,
     told: ScriptedWebhooks,
     bodies: Bodies | None,
+    blobs: Blobs | None,
 ) -> Engines:
     rows = Rows(clock, LEASE)
     return Engines(
@@ -336,7 +341,7 @@ def _memory_engines(
         work=MemoryWork(rows),
         control_queue=MemoryControlQueue(clock),
         bodies=bodies or MemoryBodies(),
-        blobs=MemoryBlobs(),
+        blobs=blobs or MemoryBlobs(),
         coordination=MemoryCoordination(clock, lease=LEASE),
         gateway=Mock(spec=Gateway),
         step_functions=states,

@@ -1,6 +1,7 @@
 """Signed links to results, exports and uploads.
 
-A link is a credential: anyone who has it may use it until it expires. Links never name storage.
+A link is a credential: anyone who has it may use it until it expires. These lead to the service
+itself; object storage signs links of its own.
 """
 
 import hashlib
@@ -11,14 +12,11 @@ from urllib.parse import urlencode
 from starlette.datastructures import QueryParams
 
 from conveyor.domain.export import Export
-from conveyor.domain.file_input import CONTENT_TYPES, FileInput
+from conveyor.domain.file_input import CONTENT_TYPES, UPLOAD_LIFE, FileInput
 from conveyor.domain.ids import ExportId, InputId, JobId, RunId, TaskId
 from conveyor.domain.task import Task
 from conveyor.errors import NotFound
 from conveyor.ports.clock import Clock
-
-UPLOAD_LIFE = timedelta(minutes=30)
-DOWNLOAD_LIFE = timedelta(hours=1)  # in which a download must begin
 
 
 class Links:
@@ -27,10 +25,10 @@ class Links:
     def __init__(self, secret: bytes, clock: Clock, *, life: timedelta) -> None:
         self._secret = secret
         self._clock = clock
-        self._life = life
+        self.life = life
 
     def to_result(self, base: str, job_id: JobId, task: Task) -> str:
-        return self._link(base, _result(job_id, task.run_id, task.id), self._in(self._life))
+        return self._link(base, _result(job_id, task.run_id, task.id), self._in(self.life))
 
     def check_result(
         self, job_id: JobId, run_id: RunId, task_id: TaskId, query: QueryParams
@@ -38,7 +36,7 @@ class Links:
         self._check_link(_result(job_id, run_id, task_id), query, "list the results again")
 
     def to_export(self, base: str, export: Export) -> str:
-        expires_at = min(self._in(min(self._life, DOWNLOAD_LIFE)), export.expires_at)
+        expires_at = min(self._in(self.life), export.expires_at)
         return self._link(base, _export(export.id), expires_at)
 
     def check_export(self, export_id: ExportId, query: QueryParams) -> None:

@@ -11,9 +11,15 @@ import msgspec
 
 from conveyor.domain.ids import CallerId, InputId, JobId
 from conveyor.domain.task_list.spec import ListFormat, ListSpec, SourceList
-from conveyor.errors import FileInputAlreadyUploaded, IllegalMove
+from conveyor.errors import (
+    FileInputAlreadyUploaded,
+    FileInputNotUploaded,
+    IllegalMove,
+    TooLarge,
+)
 
 FILE_INPUT_LIFE = timedelta(hours=24)
+UPLOAD_LIFE = timedelta(minutes=30)  # in which an upload must begin
 MOST_JOBS = 1_000  # that read one file input
 CONTENT_TYPES = {
     ListFormat.CSV: "text/csv",
@@ -27,7 +33,9 @@ class FileInput(msgspec.Struct, frozen=True, kw_only=True):
     caller: CallerId
     spec: ListSpec
     created_at: datetime
-    blob: str | None = None  # where the file is, once it was uploaded
+    size: int | None = None  # of the file, if the caller declared it
+    target: str | None = None  # where an upload that bypasses the service puts the file
+    blob: str | None = None  # where the file is, once it is known to be there
     length: int = 0  # of the file as it was sent
     encodings: tuple[str, ...] = ()  # the values of its `Content-Encoding`
     jobs: tuple[JobId, ...] = ()  # that read it, and may do so again
@@ -36,6 +44,11 @@ class FileInput(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def expires_at(self) -> datetime:
         return self.created_at + FILE_INPUT_LIFE
+
+    @property
+    def key(self) -> str | None:
+        """Where the file is, or may be."""
+        return self.blob or self.target
 
 
 def is_open(file_input: FileInput, now: datetime) -> bool:
@@ -54,6 +67,27 @@ def uploaded(file_input: FileInput, blob: str, length: int, encodings: Sequence[
             "A file input accepts one upload, and this one has its file: create another"
         )
     return msgspec.structs.replace(file_input, blob=blob, length=length, encodings=tuple(encodings))
+
+
+def arrived(file_input: FileInput, length: int | None, most_bytes: int) -> FileInput:
+    """A file input whose upload bypassed the service, with what was found at its target."""
+    if file_input.target is None or length is None:
+        raise FileInputNotUploaded("The file was not uploaded")
+    if length > most_bytes:
+        raise too_large(most_bytes)
+    if file_input.size not in {None, length}:
+        raise FileInputNotUploaded(
+            f"The file must have the {file_input.size} bytes that were declared, has {length}: "
+            "upload it to a new file input"
+        )
+    return uploaded(file_input, file_input.target, length, ())
+
+
+def too_large(most_bytes: int) -> TooLarge:
+    return TooLarge(
+        f"A file must have at most {most_bytes} bytes as sent; compress it with gzip or zstd, or "
+        "send it in parts, each as a job of its own"
+    )
 
 
 def used_by(file_input: FileInput, job_id: JobId) -> FileInput:

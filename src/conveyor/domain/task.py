@@ -424,5 +424,10 @@ def _moved(task: Task, status: TaskStatus, now: datetime, **changes: object) -> 
 
 
 def has_expired(task: Task, ttl_days: int, now: datetime) -> bool:
-    """Whether a result is past its retention, which runs from when its body was made."""
-    return task.result is not None and task.made_at + timedelta(days=ttl_days) <= now
+    """Whether a result is past its retention."""
+    return task.result is not None and expires_at(task, ttl_days) <= now
+
+
+def expires_at(task: Task, ttl_days: int) -> datetime:
+    """The end of a result's retention, which runs from when its body was made."""
+    return task.made_at + timedelta(days=ttl_days)

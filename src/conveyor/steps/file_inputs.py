@@ -2,6 +2,9 @@
 
 The whole file is stored before the row of the file input names it. Each upload has its own key; of
 two concurrent ones, the first that is complete stays.
+
+Where the storage signs URLs, the caller uploads the file to it directly, to one key that the storage
+writes once. The submit that names the file input then looks whether the file is there.
 """
 
 import asyncio
@@ -10,20 +13,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
+from msgspec.structs import replace
 
 from conveyor.domain import file_input as file_input_rules
-from conveyor.domain.file_input import FileInput, upload_key
+from conveyor.domain.file_input import CONTENT_TYPES, UPLOAD_LIFE, FileInput, upload_key
 from conveyor.domain.ids import CallerId, InputId
 from conveyor.domain.task_list.decompress import declared_compression
-from conveyor.domain.task_list.spec import parse_spec
-from conveyor.errors import (
-    ConveyorError,
-    FileInputNotFound,
-    InvalidArgument,
-    Stale,
-    TooLarge,
-)
-from conveyor.ports.blobs import Blobs
+from conveyor.domain.task_list.spec import parse_declaration
+from conveyor.errors import ConveyorError, FileInputNotFound, InvalidArgument, Stale
+from conveyor.ports.blobs import Blobs, SignedUpload
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata
 from conveyor.steps.shared.quotas import CheckQuota, QuotaDemand, unlimited
@@ -42,16 +40,31 @@ class FileInputs:
     most_bytes: int
     check_quota: CheckQuota = unlimited
 
-    async def create(self, caller: CallerId, raw: bytes) -> FileInput:
-        """Create a file input for a list as the body declares it."""
-        spec = parse_spec(raw)
+    async def create(self, caller: CallerId, raw: bytes) -> tuple[FileInput, SignedUpload | None]:
+        """Create a file input for a list as the body declares it.
+
+        The upload is None if the service itself receives the file.
+        """
+        spec, size = parse_declaration(raw)
+        if size is not None and size > self.most_bytes:
+            raise file_input_rules.too_large(self.most_bytes)
         await self.check_quota(QuotaDemand(caller=caller, file_inputs=1))
         file_input = FileInput(
-            id=InputId(self.ids.new()), caller=caller, spec=spec, created_at=self.clock.now()
+            id=InputId(self.ids.new()),
+            caller=caller,
+            spec=spec,
+            created_at=self.clock.now(),
+            size=size,
         )
+        target = upload_key(file_input, self.ids.new())
+        upload = self.blobs.sign_put(
+            target, content_type=CONTENT_TYPES[spec.format], life=UPLOAD_LIFE, length=size
+        )
+        if upload:
+            file_input = replace(file_input, target=target)
         await self.metadata.commit(file_input)
         log.info("file_input.created", file_input_id=file_input.id, format=spec.format)
-        return file_input
+        return file_input, upload
 
     async def upload(
         self,
@@ -68,9 +81,12 @@ class FileInputs:
         file_input_rules.uploaded(file_input, blob, 0, encodings)
         declared_compression(encodings)
         if length is not None and length > self.most_bytes:
-            raise self._too_large()
+            raise file_input_rules.too_large(self.most_bytes)
+        if file_input.size is not None and length not in {None, file_input.size}:
+            raise _another_length(file_input.size, length)
         try:
-            length = await self.blobs.put(blob, self._bounded(content, length))
+            declared = length if file_input.size is None else file_input.size
+            length = await self.blobs.put(blob, self._bounded(content, declared))
             await self._record(file_input_id, blob, length, encodings)
         except ConveyorError:
             await self._discard(file_input_id, blob)
@@ -90,13 +106,10 @@ class FileInputs:
         while part := await self._next(parts):
             length += len(part)
             if length > self.most_bytes:
-                raise self._too_large()
+                raise file_input_rules.too_large(self.most_bytes)
             yield part
         if declared not in {None, length}:
-            raise InvalidArgument(
-                f"The upload must have the {declared} bytes that `Content-Length` says, got "
-                f"{length}: nothing was stored"
-            )
+            raise _another_length(declared, length)
 
     async def _next(self, parts: AsyncIterator[bytes]) -> bytes:
         """The next part that is not empty; b"" at the end."""
@@ -109,12 +122,6 @@ class FileInputs:
                 f"No bytes arrived for {LONGEST_SILENCE.seconds} seconds: nothing was stored"
             ) from None
         return part or b""
-
-    def _too_large(self) -> TooLarge:
-        return TooLarge(
-            f"A file must have at most {self.most_bytes} bytes as sent; compress it with gzip or "
-            "zstd, or send it in parts, each as a job of its own"
-        )
 
     async def _record(
         self, file_input_id: InputId, blob: str, length: int, encodings: Sequence[str]
@@ -136,3 +143,10 @@ class FileInputs:
                 await self.blobs.delete([blob])
         except ConveyorError:
             return
+
+
+def _another_length(declared: int | None, length: int | None) -> InvalidArgument:
+    return InvalidArgument(
+        f"The upload must have the {declared} bytes that were declared, got {length}: nothing was "
+        "stored"
+    )

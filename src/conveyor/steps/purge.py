@@ -97,7 +97,7 @@ class Purge:
             with suppress(Stale):
                 await self.metadata.commit(released)
                 if is_unused:
-                    await self.blobs.delete([file_input.blob] if file_input.blob else [])
+                    await self.blobs.delete([file_input.key] if file_input.key else [])
                     await self.metadata.commit(Removed(released))
 
     async def _purge_run(self, job_id: JobId, run_id: RunId) -> AsyncGenerator[None, None]:

@@ -14,7 +14,7 @@ from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_index
 from conveyor.domain.job import Job, JobStatus, JobType, next_run
 from conveyor.domain.progress import Waiting
 from conveyor.domain.run import IngestStatus, Run
-from conveyor.domain.task import Attempt, Task, TaskStatus, has_expired
+from conveyor.domain.task import Attempt, Task, TaskStatus, expires_at, has_expired
 from conveyor.domain.task_list.reader import error_reports
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
 from conveyor.ports.blobs import Blobs
@@ -208,6 +208,23 @@ class Read:
 
     def has_expired(self, job: Job, task: Task) -> bool:
         return has_expired(task, job.result_ttl_days, self.clock.now())
+
+    def storage_link(
+        self, job: Job, task: Task, *, life: timedelta, content_type: str, filename: str | None
+    ) -> str | None:
+        """A URL by which the storage itself serves a result; None if this service has to.
+
+        Nothing checks the retention of the result behind that URL, so the URL does not outlast it.
+        """
+        if task.result is None:
+            return None
+        left = expires_at(task, job.result_ttl_days) - self.clock.now()
+        return self.bodies.sign_get(
+            task.result.locator,
+            life=min(life, left),
+            content_type=content_type,
+            filename=filename,
+        )
 
     def _open(self, job: Job, task: Task) -> ResultContent:
         if task.status is TaskStatus.FAILED:

@@ -26,6 +26,7 @@ from conveyor.domain.credentials import context
 from conveyor.domain.file_input import (
     MOST_JOBS,
     FileInput,
+    arrived,
     is_open,
     source_list_of,
     used_by,
@@ -156,13 +157,15 @@ class SubmitJob:
         found = await self.metadata.get(FileInput, file_input_id)
         if found is None or found.caller != caller or not is_open(found, self.clock.now()):
             raise FileInputNotFound("There is no such file input: they expire after a day")
-        if found.blob is None:
+        if found.key is None:
             raise FileInputNotUploaded("The file was not uploaded")
         if len(found.jobs) >= MOST_JOBS:
             raise field_error(
                 "file_input_id", f"must be used by at most {MOST_JOBS} jobs: upload the file again"
             )
-        length = await self.blobs.length(found.blob)
+        length = await self.blobs.length(found.key)
+        if found.blob is None:
+            return arrived(found, length, self.limits.list_bytes)
         if length != found.length or length > self.limits.list_bytes:
             raise FileInputNotUploaded(
                 "The file is not as it was uploaded: upload it to a new file input"

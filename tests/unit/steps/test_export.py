@@ -39,6 +39,7 @@ from tests.harness.memory_service import (
     body_name,
     survives,
 )
+from tests.harness.signing_storage import SigningBlobs
 
 AWAY = Unavailable("away")
 Line = dict[str, Any]
@@ -509,3 +510,14 @@ def _damage(house: House, task: Task) -> None:
     assert task.result
     name, content = kept[task.result.locator]
     kept[task.result.locator] = (name, content[:-1])
+
+
+async def test_a_link_to_storage_lasts_no_longer_than_the_export() -> None:
+    house = a_house(blobs=SigningBlobs())
+    export = an_export()
+    house.clock.advance(export.created_at - house.clock.now() + timedelta(hours=9))
+    url = house.exporting.storage_link(export, life=timedelta(hours=24))
+    assert url
+    assert url.endswith(f"?life=10800&type=application/zip&name={export.run_id}.zip")
+    short = SigningBlobs(timedelta(hours=1))
+    assert a_house(blobs=short).exporting.storage_link(export, life=timedelta(hours=2)) is None

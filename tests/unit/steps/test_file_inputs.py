@@ -7,7 +7,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from conveyor.domain.file_input import FILE_INPUT_LIFE, MOST_JOBS, FileInput
+from conveyor.domain.file_input import FILE_INPUT_LIFE, MOST_JOBS, UPLOAD_LIFE, FileInput
 from conveyor.domain.ids import InputId, JobId
 from conveyor.domain.job import Job
 from conveyor.errors import (
@@ -20,8 +20,10 @@ from conveyor.errors import (
     Unavailable,
 )
 from conveyor.ports.blobs import as_stream
+from conveyor.steps.sweep.checks import YOUNG
 from tests.harness.file_inputs import a_file_input_id, a_list_call, packed, sent, submit_list, urls
 from tests.harness.memory_service import (
+    CALLER,
     LIMITS,
     STRANGER,
     House,
@@ -31,9 +33,13 @@ from tests.harness.memory_service import (
     ids_as_answer,
     ids_in,
 )
+from tests.harness.signing_storage import SigningBlobs
 from tests.harness.trace import Moment
 
 SECOND = timedelta(seconds=1)
+
+
+DECLARED = b'{"type": "txt", "size": 60}'
 
 
 async def _fill(
@@ -234,3 +240,106 @@ async def _must_not_be_read() -> AsyncIterator[bytes]:
     for part in (b"",):
         assert not "it was read"
         yield part
+
+
+# Files that callers upload to the storage directly.
+
+
+async def test_a_file_that_was_uploaded_to_the_storage_makes_a_job() -> None:
+    house = a_house(blobs=SigningBlobs())
+    file_input = await _direct(house, urls(3))
+    _, run_id = ids_in(await submit_list(house, file_input.id))
+    assert len(await house.rows(run_id)) == 3
+
+
+async def test_a_job_that_reads_such_a_file_later_has_it_on_record() -> None:
+    house = a_house(blobs=SigningBlobs())
+    file_input = await _direct(house, packed(urls(3)))
+
+    job_id, run_id = ids_in(await submit_list(house, file_input.id, on_invalid="skip"))
+    await house.handle_messages()
+
+    assert len(await house.rows(run_id)) == 3
+    found = await house.metadata.get(FileInput, file_input.id)
+    assert found
+    assert (found.blob, found.jobs) == (file_input.target, (job_id,))
+    assert found.length == len(packed(urls(3)))
+
+
+async def test_a_file_that_has_not_arrived_makes_no_job() -> None:
+    house = a_house(blobs=SigningBlobs())
+    file_input, upload = await house.file_inputs.create(
+        CALLER, b'{"type": "csv", "csv": {"fields": {"url": 0}}}'
+    )
+    assert upload
+    assert upload.headers == {"Content-Type": "text/csv"}
+    with pytest.raises(FileInputNotUploaded):
+        await submit_list(house, file_input.id)
+
+
+async def test_a_file_that_is_too_large_is_refused_when_a_job_names_it() -> None:
+    limits = msgspec.structs.replace(LIMITS, list_bytes=50)
+    house = a_house(limits=limits, blobs=SigningBlobs())
+    file_input = await _direct(house, urls(3))
+    with pytest.raises(TooLarge, match="at most 50 bytes"):
+        await submit_list(house, file_input.id)
+    assert not await house.metadata.page(Job, limit=9)
+
+
+async def test_a_declared_size_is_signed_and_one_that_is_too_large_refused_at_once() -> None:
+    limits = msgspec.structs.replace(LIMITS, list_bytes=60)
+    house = a_house(limits=limits, blobs=SigningBlobs())
+    _, upload = await house.file_inputs.create(CALLER, DECLARED)
+    assert upload
+    assert upload.url.endswith("?length=60")
+    with pytest.raises(TooLarge):
+        await house.file_inputs.create(CALLER, b'{"type": "txt", "size": 61}')
+
+
+async def test_a_file_of_another_size_than_declared_makes_no_job() -> None:
+    house = a_house(blobs=SigningBlobs())
+    file_input = await _direct(house, urls(1), DECLARED)
+    with pytest.raises(FileInputNotUploaded, match="must have the 60 bytes"):
+        await submit_list(house, file_input.id)
+
+
+@pytest.mark.parametrize("announced", [None, 21])
+async def test_an_upload_of_another_size_than_declared_leaves_nothing(
+    announced: int | None,
+) -> None:
+    house = a_house()
+    file_input, upload = await house.file_inputs.create(CALLER, DECLARED)
+    assert upload is None
+    with pytest.raises(InvalidArgument, match="must have the 60 bytes"):
+        await house.file_inputs.upload(file_input.id, as_stream([urls(1)]), [], length=announced)
+    assert not await house.lists()
+
+
+async def test_the_service_takes_the_file_if_the_storage_cannot_sign_for_long_enough() -> None:
+    house = a_house(blobs=SigningBlobs(UPLOAD_LIFE - SECOND))
+    file_input, upload = await house.file_inputs.create(CALLER, b'{"type": "txt"}')
+    assert upload is None
+    await _fill(house, file_input.id)
+    _, run_id = ids_in(await submit_list(house, file_input.id))
+    assert len(await house.rows(run_id)) == 1
+
+
+async def test_a_file_that_no_job_used_goes_from_the_storage_after_a_day() -> None:
+    house = a_house(blobs=SigningBlobs())
+    await _direct(house, urls(3))
+
+    house.clock.advance(FILE_INPUT_LIFE + YOUNG)
+    await house.sweep.step()
+
+    assert not await house.lists()
+    assert not await house.metadata.page(FileInput, limit=9)
+
+
+async def _direct(house: House, content: bytes, raw: bytes = b'{"type": "txt"}') -> FileInput:
+    """A file input whose file its caller has uploaded to the storage."""
+    file_input, upload = await house.file_inputs.create(CALLER, raw)
+    assert upload
+    assert file_input.target
+    assert file_input.target in upload.url
+    await house.blobs.put(file_input.target, as_stream([content]))
+    return file_input

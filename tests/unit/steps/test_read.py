@@ -29,6 +29,9 @@ from tests.harness.memory_service import (
     away,
     until,
 )
+from tests.harness.signing_storage import HOST, SigningBodies
+
+A_DAY = timedelta(days=1)
 
 
 async def test_a_job_is_seen_with_its_run_and_what_is_settled_of_it() -> None:
@@ -378,3 +381,45 @@ async def _results(
         CALLER, job_id, run_id, limit=limit, after=after, statuses=statuses
     )
     return [part async for part in parts]
+
+
+async def test_a_link_to_storage_lasts_no_longer_than_the_result() -> None:
+    house = a_house(bodies=SigningBodies())
+    job_id, run_id = await house.submit(1, result_ttl_days=2)
+    await house.drain(run_id, lambda _: A_PAGE)
+    job, [task] = await house.job(job_id), await house.rows(run_id)
+
+    def link() -> str | None:
+        return house.read.storage_link(
+            job, task, life=A_DAY, content_type="text/html", filename="a.html"
+        )
+
+    assert task.result
+    assert link() == f"{HOST}/{task.result.locator}?life=86400&type=text/html&name=a.html"
+    house.clock.advance(A_DAY + A_DAY / 2)
+    assert "life=43200&" in str(link())
+
+
+async def test_a_result_has_no_link_to_storage_that_cannot_sign_for_so_long() -> None:
+    house = a_house(bodies=SigningBodies(A_DAY / 2))
+    job_id, run_id = await house.submit(1)
+    await house.drain(run_id, lambda _: A_PAGE)
+    job, [task] = await house.job(job_id), await house.rows(run_id)
+
+    def link(life: timedelta) -> str | None:
+        return house.read.storage_link(
+            job, task, life=life, content_type="text/html", filename=None
+        )
+
+    assert link(A_DAY) is None
+    assert link(A_DAY / 2)
+
+
+async def test_a_task_without_a_result_has_no_link_to_storage() -> None:
+    house = a_house(bodies=SigningBodies())
+    job_id, run_id = await house.submit(1)
+    job, [task] = await house.job(job_id), await house.rows(run_id)
+    assert (
+        house.read.storage_link(job, task, life=A_DAY, content_type="text/html", filename=None)
+        is None
+    )

@@ -27,12 +27,15 @@ from conveyor.api.handlers.common import (
 from conveyor.api.intake import LARGEST_SMALL_BODY, read_body
 from conveyor.api.links import Links
 from conveyor.domain import cursor, media
+from conveyor.domain.export import Export
 from conveyor.domain.file_input import CONTENT_TYPES as CONTENT_TYPES_OF_LISTS
+from conveyor.domain.file_input import UPLOAD_LIFE
 from conveyor.domain.ids import ExportId, InputId, TaskId
+from conveyor.domain.job import Job
 from conveyor.domain.json_bodies import check_names
 from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import RangeNotSatisfiable
-from conveyor.steps.export import Download, ExportRuns
+from conveyor.steps.export import ZIP, Download, ExportRuns
 from conveyor.steps.file_inputs import FileInputs
 from conveyor.steps.read import Read, ResultContent, ResultPart
 from conveyor.telemetry.metrics import Metrics
@@ -65,12 +68,16 @@ class FileHandlers:
 
     async def create_file_input(self, request: Request) -> Response:
         caller = caller_of(request)
-        file_input = await self.file_inputs.create(
+        file_input, signed = await self.file_inputs.create(
             caller, await read_body(request, LARGEST_SMALL_BODY)
         )
-        url, expires_at = self.links.to_file_input(self._base(request), file_input)
-        headers = {"Content-Type": CONTENT_TYPES_OF_LISTS[file_input.spec.format]}
-        upload = wire.WireUpload(url, headers, expires_at)
+        if signed:
+            expires_at = file_input.created_at + UPLOAD_LIFE
+            upload = wire.WireUpload(signed.url, dict(signed.headers), expires_at)
+        else:
+            url, expires_at = self.links.to_file_input(self._base(request), file_input)
+            headers = {"Content-Type": CONTENT_TYPES_OF_LISTS[file_input.spec.format]}
+            upload = wire.WireUpload(url, headers, expires_at)
         shown = wire.WireFileInput(file_input.id, upload, file_input.expires_at)
         return json_response(shown, 201)
 
@@ -105,7 +112,7 @@ class FileHandlers:
         base = self._base(request)
 
         def link(task: Task) -> str:
-            return self.links.to_result(base, job.id, task)
+            return self._storage_link(job, task) or self.links.to_result(base, job.id, task)
 
         def shown(part: ResultPart) -> list[wire.WireResult]:
             self.metrics.served_rows.inc(len(part.tasks))
@@ -140,12 +147,24 @@ class FileHandlers:
     async def get_export(self, request: Request) -> Response:
         export_id, base = _export_id(request), self._base(request)
         export = await self.exporting.find(*caller_and_job(request), run_id(request), export_id)
-        shown = render.export_shown(export, lambda one: self.links.to_export(base, one))
-        return json_response(shown)
+
+        def link(one: Export) -> str:
+            in_storage = self.exporting.storage_link(one, life=self.links.life)
+            return in_storage or self.links.to_export(base, one)
+
+        return json_response(render.export_shown(export, link))
 
     async def get_linked_export(self, request: Request) -> Response:
         self.links.check_export(_export_id(request), request.query_params)
         return _download(request, await self.exporting.open(_export_id(request)))
+
+    def _storage_link(self, job: Job, task: Task) -> str | None:
+        if task.result is None:
+            return None
+        content_type, name = _labels(task.id, task.result.format, task.result.content_type)
+        return self.read.storage_link(
+            job, task, life=self.links.life, content_type=content_type, filename=name
+        )
 
     def _base(self, request: Request) -> str:
         return (self.public_url or str(request.base_url)).rstrip("/")
@@ -154,13 +173,25 @@ class FileHandlers:
 # Results.
 
 
+def _labels(task_id: TaskId, format_: str, content_type: str | None) -> tuple[str, str | None]:
+    """The content type of a result, and the file name under which a browser must save it.
+
+    The name is None for formats that browsers may show. Of any other the site chose the type, which
+    may be any: browsers must not render it.
+    """
+    label = content_type or CONTENT_TYPES.get(format_, media.UNLABELLED)
+    if format_ in CONTENT_TYPES:
+        return label, None
+    return label, f"{task_id}.{media.extension(format_, content_type)}"
+
+
 async def _content(content: ResultContent) -> Response:
     """Return a body in chunks.
 
     The first chunk is read before the response starts, while a body that is gone can still be
     answered with an error.
     """
-    content_type = content.content_type or CONTENT_TYPES.get(content.format, media.UNLABELLED)
+    content_type, name = _labels(content.task_id, content.format, content.content_type)
     headers = {
         # Not as `media_type`: Starlette would add a charset that the site did not name.
         "Content-Type": content_type,
@@ -170,9 +201,7 @@ async def _content(content: ResultContent) -> Response:
         "Content-Security-Policy": "sandbox",
         "X-Content-Type-Options": "nosniff",
     }
-    if content.format not in CONTENT_TYPES:
-        # The site chose the type, which may be any: browsers must save the body, not render it.
-        name = f"{content.task_id}.{media.extension(content.format, content.content_type)}"
+    if name:
         headers["Content-Disposition"] = f'attachment; filename="{name}"'
     first = await anext(content.chunks, b"")
     if len(first) == content.length:
@@ -257,9 +286,9 @@ def _download(request: Request, file: Download) -> Response:
             headers["Content-Range"] = f"bytes {span.start}-{span.end - 1}/{file.length}"
     headers["Content-Length"] = str(span.length)
     if request.method == "HEAD":
-        return Response(status_code=status, headers=headers, media_type="application/zip")
+        return Response(status_code=status, headers=headers, media_type=ZIP)
     content = _cut(file.read(span.start), span.length)
-    return StreamingResponse(content, status, headers, media_type="application/zip")
+    return StreamingResponse(content, status, headers, media_type=ZIP)
 
 
 def _range(text: str, length: int) -> Span | None:

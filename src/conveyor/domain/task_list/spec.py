@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -69,11 +70,13 @@ class ListForm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     type: ListFormat
     csv: CsvForm | None = None
+    size: Annotated[int, msgspec.Meta(ge=0)] | None = None  # bytes of the file, as it will be sent
 
 
-def parse_spec(raw: bytes) -> ListSpec:
-    """The spec in a body, checked; `InvalidArgument` names the field at fault."""
-    return _spec(decode_body(raw, ListForm))
+def parse_declaration(raw: bytes) -> tuple[ListSpec, int | None]:
+    """The spec in a body, checked, and the size; `InvalidArgument` names the field at fault."""
+    form = decode_body(raw, ListForm)
+    return _spec(form), form.size
 
 
 def column_indexes(spec: ListSpec, header: Sequence[str] | None) -> ColumnIndexes:

@@ -244,8 +244,8 @@ class Orphans:
 
     async def _remove_input(self, file_input: FileInput) -> int:
         # The list first: after a crash in between, the row leads the next round here again.
-        if file_input.blob:
-            await self.blobs.delete([file_input.blob])
+        if file_input.key:
+            await self.blobs.delete([file_input.key])
         await self.metadata.commit(Removed(file_input))
         return 1
 
@@ -287,7 +287,7 @@ class Orphans:
 
     async def _is_a_file_input(self, parts: Sequence[str], key: str) -> bool:
         file_input = await self.metadata.get(FileInput, InputId(parts[1]))
-        return file_input is not None and file_input.blob == key
+        return file_input is not None and file_input.key == key
 
     async def _is_an_export(self, parts: Sequence[str], _key: str) -> bool:
         """Whether it is the file of a stored export, or a part of one being written."""

@@ -455,6 +455,8 @@ RICH: Mapping[type[Row], Mapping[str, object]] = {
         "spec": ListSpec(
             format=ListFormat.CSV, delimiter=";", quote="'", header=True, url="link", external_id=3
         ),
+        "size": 19,
+        "target": "inputs/2",
         "blob": "inputs/1",
         "length": 9,
         "encodings": ("gzip",),

@@ -5,7 +5,7 @@ import json
 import pytest
 from zenrows.batch.models import CreateJobInputRequest
 
-from conveyor.domain.task_list.spec import ListFormat, ListSpec, parse_spec
+from conveyor.domain.task_list.spec import ListFormat, ListSpec, parse_declaration
 from conveyor.errors import InvalidArgument
 
 
@@ -13,14 +13,17 @@ def test_what_the_official_client_sends_is_taken() -> None:
     request = CreateJobInputRequest.model_validate(
         {"type": "csv", "csv": {"header": True, "fields": {"url": "link", "external_id": 2}}}
     )
-    assert parse_spec(request.model_dump_json().encode()) == ListSpec(
-        format=ListFormat.CSV, header=True, url="link", external_id=2
+    assert parse_declaration(request.model_dump_json().encode()) == (
+        ListSpec(format=ListFormat.CSV, header=True, url="link", external_id=2),
+        None,
     )
 
 
 @pytest.mark.parametrize("kind", ["ndjson", "txt"])
 def test_other_kinds_need_nothing_more(kind: str) -> None:
-    assert parse_spec(json.dumps({"type": kind}).encode()) == ListSpec(format=ListFormat(kind))
+    spec = ListSpec(format=ListFormat(kind))
+    assert parse_declaration(json.dumps({"type": kind}).encode()) == (spec, None)
+    assert parse_declaration(json.dumps({"type": kind, "size": 7}).encode()) == (spec, 7)
 
 
 URL = {"url": 0}
@@ -51,13 +54,13 @@ URL = {"url": 0}
 )
 def test_what_is_wrong_is_named(spec: object, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
-        parse_spec(json.dumps(spec).encode())
+        parse_declaration(json.dumps(spec).encode())
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b"[" * 100_000])
 def test_what_is_no_json_is_refused(raw: bytes) -> None:
     with pytest.raises(InvalidArgument):
-        parse_spec(raw)
+        parse_declaration(raw)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +73,6 @@ def test_what_is_no_json_is_refused(raw: bytes) -> None:
 )
 def test_a_field_in_the_wrong_place_is_not_suggested_to_itself(body: object) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        parse_spec(json.dumps(body).encode())
+        parse_declaration(json.dumps(body).encode())
     assert "unknown field" in refused.value.detail
     assert "did you mean" not in refused.value.detail
