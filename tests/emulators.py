@@ -94,7 +94,7 @@ def _running(
     """A process that is up, and that is ended by its id."""
     program = PROGRAMS / name
     if not program.exists():
-        _missing(f"there is no {name}: `make setup` brings the emulators of AWS")
+        missing(f"there is no {name}: `make setup` brings the emulators of AWS")
     with tempfile.TemporaryDirectory(prefix=f"{name}-") as folder:
         with (Path(folder) / "log").open("wb") as log:
             process = subprocess.Popen(
@@ -105,7 +105,7 @@ def _running(
                 stderr=log,
             )
         try:
-            _wait_for(port, process, Path(folder) / "log")
+            wait_for(port, process, Path(folder) / "log")
             yield Emulator(name, f"http://127.0.0.1:{port}")
         finally:
             process.terminate()
@@ -116,7 +116,7 @@ def _running(
                 process.wait()
 
 
-def _missing(why: str) -> NoReturn:
+def missing(why: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(why)
     pytest.skip(why)
@@ -131,7 +131,7 @@ def _plain_environ() -> dict[str, str]:
     }
 
 
-def _wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
+def wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
     deadline = time.monotonic() + STARTS_WITHIN
     while time.monotonic() < deadline:
         if process.poll() is not None:

@@ -77,17 +77,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     bodies: Annotated[
         str,
         _about(
-            "Engine of results: `segments:` or `files:` in the data folder, or `files:/folder`, "
-            "which processes can share."
+            "Engine of results: `segments:` or `files:` in the data folder; `files:/folder` or "
+            "`s3://bucket/prefix`, which processes can share."
         ),
     ] = "segments:"
     blobs: Annotated[
         str,
         _about(
-            "Engine of staged lists and exports: `files:` in the data folder, or `files:/folder`, "
-            "which processes can share."
+            "Engine of lists and exports: `files:` in the data folder; `files:/folder` or "
+            "`s3://bucket/prefix`, which processes can share."
         ),
     ] = "files:"
+    s3_origins: Annotated[
+        tuple[str, ...],
+        _about(
+            "Origins of pages that may use presigned URLs of S3 in a browser, such as "
+            "`https://app.example`, separated by commas or spaces; `*` allows all. `conveyor "
+            "migrate` sets them."
+        ),
+    ] = ("*",)
     coordination: Annotated[
         str,
         _about(

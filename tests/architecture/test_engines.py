@@ -12,7 +12,14 @@ import pytest
 from conveyor.app.engines import SCHEMES, Engines, check_engines, open_engines, open_offline
 from conveyor.errors import RefusedToStart
 from conveyor.settings import Settings
-from tests.contracts.conftest import BLOBS, BODIES, COORDINATION, ENGINES
+from tests.contracts.conftest import (
+    BLOBS,
+    BODIES,
+    COORDINATION,
+    ENGINES,
+    S3_BLOBS,
+    S3_BODIES,
+)
 
 ROOT = Path(__file__).parents[2]
 # Kind of state -> the engines over which the contracts of its ports run.
@@ -20,13 +27,17 @@ CONTRACTS: Mapping[str, Mapping[str, object]] = {
     "metadata": ENGINES,
     "tasks": ENGINES,
     "control_queue": ENGINES,
-    "bodies": BODIES,
-    "blobs": BLOBS,
+    "bodies": {**BODIES, **S3_BODIES},
+    "blobs": {**BLOBS, **S3_BLOBS},
     "coordination": COORDINATION,
 }
 ROWS = [(kind, scheme) for kind, schemes in SCHEMES.items() for scheme in schemes]
 # Addresses of engines that need one. Nothing listens there: an engine opens without its server.
-ADDRESSES = {"redis": "//127.0.0.1:1", "rediss": "//127.0.0.1:1"}
+ADDRESSES = {
+    "redis": "//127.0.0.1:1",
+    "rediss": "//127.0.0.1:1",
+    "s3": "//bucket/prefix?region=eu-west-1",
+}
 every_row = pytest.mark.parametrize(("kind", "scheme"), ROWS)
 
 
@@ -41,7 +52,11 @@ def test_every_kind_is_a_port_and_a_setting_whose_default_is_in_the_table() -> N
 
 
 @every_row
-async def test_every_scheme_opens(kind: str, scheme: str, tmp_path: Path) -> None:
+async def test_every_scheme_opens(
+    kind: str, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     settings = a_setting(kind, f"{scheme}:{ADDRESSES.get(scheme, '')}", tmp_path)
     check_engines(settings)
     async with AsyncExitStack() as stack:
@@ -71,7 +86,7 @@ def test_every_scheme_has_its_storage_chapter(kind: str, scheme: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SCHEMES)
-@pytest.mark.parametrize("given", ["", "nowhere:", "sqlite", "sqlite://here", "files:here"])
+@pytest.mark.parametrize("given", ["", "nowhere:", "sqlite", "sqlite://here", "files:here", "s3:b"])
 def test_a_refusal_says_what_must_hold_what_was_given_and_what_to_do(kind: str, given: str) -> None:
     with pytest.raises(RefusedToStart) as refused:
         check_engines(a_setting(kind, given))

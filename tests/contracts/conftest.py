@@ -21,10 +21,15 @@ from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.memory.queues import CALM, NASTY, Habits, MemoryQueues
 from conveyor.adapters.queued.work import QueuedWork
+from conveyor.adapters.s3.address import Layout
+from conveyor.adapters.s3.blobs import S3Blobs
+from conveyor.adapters.s3.bodies import S3Bodies
+from conveyor.adapters.s3.bucket import S3Bucket
 from conveyor.adapters.segments.bodies import SegmentBodies
 from conveyor.adapters.segments.store import open_segment_store
 from conveyor.adapters.sqlite.database import Durability
 from conveyor.adapters.sqlite.engine import open_engine as open_sqlite_engine
+from conveyor.adapters.system.clock import SystemClock, SystemIds
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
 from conveyor.testing.clock import FakeClock, FakeIds
@@ -40,6 +45,7 @@ from conveyor.testing.memory.tasks import MemoryTasks
 from conveyor.testing.memory.work import MemoryWork
 from tests.certificates import Authority
 from tests.harness.valkey import Valkey, a_prefix, aging, coordination_at, tls_in_front_of
+from tests.s3_server import S3Server
 
 LEASE = timedelta(seconds=60)
 SEED = 20260302
@@ -123,6 +129,26 @@ BODIES: dict[str, OpenBodies] = {
 BLOBS: dict[str, Callable[[Path], Blobs]] = {
     "memory": lambda _folder: MemoryBlobs(),
     "files": FileBlobs,
+}
+S3_BODIES: dict[str, tuple[str, Layout]] = {
+    "s3": ("seaweedfs", Layout.OBJECTS),
+    "s3-segments": ("seaweedfs", Layout.SEGMENTS),
+    "s3-ministack": ("s3_of_ministack", Layout.OBJECTS),
+    "s3-ministack-segments": ("s3_of_ministack", Layout.SEGMENTS),
+    "s3-moto": ("s3_of_moto", Layout.OBJECTS),
+    "s3-moto-segments": ("s3_of_moto", Layout.SEGMENTS),
+}
+S3_BLOBS: dict[str, str] = {
+    "s3": "seaweedfs",
+    "s3-ministack": "s3_of_ministack",
+    "s3-moto": "s3_of_moto",
+}
+# What a server does otherwise than S3, and than the other two.
+UNLIKE_S3 = {
+    (
+        "seaweedfs",
+        "test_keys_are_in_order_of_their_characters_slashes_included",
+    ): "it lists what is in a folder before the neighbours of the folder",
 }
 
 
@@ -210,6 +236,11 @@ def queues(clock: FakeClock, habits: Habits) -> MemoryQueues:
     return MemoryQueues(clock, visibility=LEASE, random=Random(SEED), habits=habits)
 
 
+def _costly(name: str) -> object:
+    """A parameter that `make test` leaves out if its server is slow, and a second opinion only."""
+    return pytest.param(name, marks=pytest.mark.long) if "moto" in name else name
+
+
 @pytest.fixture(params=ENGINES)
 async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Engine]:
     async with ENGINES[request.param](tmp_path) as opened:
@@ -225,15 +256,29 @@ def open_engine(
     return lambda: ENGINES[request.param](tmp_path / str(next(numbers)))
 
 
-@pytest.fixture(params=BODIES)
+@pytest.fixture(params=[*BODIES, *map(_costly, S3_BODIES)])
 def bodies(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bodies]:
+    if request.param in S3_BODIES:
+        server, layout = S3_BODIES[request.param]
+        yield S3Bodies(a_bucket(request, server), SystemIds(SystemClock()), layout=layout)
+        return
     with BODIES[request.param](tmp_path) as opened:
         yield opened
 
 
-@pytest.fixture(params=BLOBS)
+@pytest.fixture(params=[*BLOBS, *map(_costly, S3_BLOBS)])
 def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
+    if request.param in S3_BLOBS:
+        if (S3_BLOBS[request.param], request.node.originalname) in UNLIKE_S3:
+            pytest.skip(UNLIKE_S3[S3_BLOBS[request.param], request.node.originalname])
+        return S3Blobs(a_bucket(request, S3_BLOBS[request.param]))
     return BLOBS[request.param](tmp_path)
+
+
+def a_bucket(request: pytest.FixtureRequest, fixture: str) -> S3Bucket:
+    """A place of its own on a server, whose fixture is started when it is needed."""
+    server: S3Server = request.getfixturevalue(fixture)
+    return server.bucket()
 
 
 @pytest.fixture(params=COORDINATION)

@@ -11,7 +11,7 @@ from conveyor.cli.main import GROUPS, build_app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 NAMES = [*GROUPS["Jobs"], *GROUPS["Live runs"]]
-FOR_OPERATORS = ["keys", "doctor", "dlq"]
+FOR_OPERATORS = ["keys", "doctor", "dlq", "migrate"]
 SHARED = {"--url", "--key", "--config", "--json"}
 AT_THE_TOP = {"--help", "--install-completion", "--show-completion"}
 

@@ -30,7 +30,7 @@ from conveyor.adapters.http.direct import DirectGateway
 from conveyor.adapters.http.page_wire import CONVEYOR_CODES
 from conveyor.adapters.http.webhooks import HttpWebhooks
 from conveyor.adapters.http.zenrows import ZenrowsGateway
-from conveyor.adapters.sqlite.database import Durability, owner_of
+from conveyor.adapters.sqlite.database import Durability, open_database, owner_of
 from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine, visit_engine
 from conveyor.adapters.system.clock import SteadyClock, SystemClock, SystemIds
 from conveyor.app.coordination import COORDINATION
@@ -141,9 +141,22 @@ async def _sqlite_control_queue(opening: Opening, address: str) -> ControlQueue:
     return (await opening.once(_sqlite, address)).control_queue
 
 
-METADATA: Mapping[str, Scheme[Metadata]] = {"sqlite": Scheme(open=_sqlite_metadata)}
-TASKS: Mapping[str, Scheme[TaskEngine]] = {"sqlite": Scheme(open=_sqlite_tasks)}
-CONTROL_QUEUE: Mapping[str, Scheme[ControlQueue]] = {"sqlite": Scheme(open=_sqlite_control_queue)}
+async def _migrate_sqlite(settings: Settings, _address: str) -> Sequence[str]:
+    if owner := owner_of(settings.folder):
+        return [f"{settings.folder} is in use by process {owner}, whose start upgraded its schema"]
+    async with open_database(settings.folder):  # which upgrades it
+        return [f"{settings.folder} has the latest schema"]
+
+
+METADATA: Mapping[str, Scheme[Metadata]] = {
+    "sqlite": Scheme(open=_sqlite_metadata, migrate=_migrate_sqlite)
+}
+TASKS: Mapping[str, Scheme[TaskEngine]] = {
+    "sqlite": Scheme(open=_sqlite_tasks, migrate=_migrate_sqlite)
+}
+CONTROL_QUEUE: Mapping[str, Scheme[ControlQueue]] = {
+    "sqlite": Scheme(open=_sqlite_control_queue, migrate=_migrate_sqlite)
+}
 # Kind of state (the name of its setting) -> URL scheme -> engine.
 SCHEMES: Mapping[str, Mapping[str, Scheme[Any]]] = {
     "metadata": METADATA,

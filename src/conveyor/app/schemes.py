@@ -1,6 +1,6 @@
 """Schemes: how the engine of one kind of state is opened, by the scheme of its URL."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,3 +57,5 @@ class Scheme(Generic[P]):
     is_offline: bool = True  # whether operators can open it while no service runs
     address: Callable[[str], bool] = lambda rest: not rest  # what may follow `scheme:`
     form: str = ""  # of the address, for refusals and the docs
+    # Creates or upgrades what the engine needs, and says what it did; None if that is nothing.
+    migrate: Callable[[Settings, str], Awaitable[Sequence[str]]] | None = None

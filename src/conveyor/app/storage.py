@@ -1,18 +1,26 @@
 """Engines of result bodies and of large objects."""
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
+from conveyor.adapters.s3.address import FORM as S3_FORM
+from conveyor.adapters.s3.address import Layout, parse_address
 from conveyor.adapters.segments.bodies import SegmentBodies
 from conveyor.adapters.segments.store import open_segment_store, visit_segment_store
 from conveyor.app.schemes import Opening, Scheme
+from conveyor.errors import RefusedToStart
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
+from conveyor.settings import Settings
+
+if TYPE_CHECKING:
+    from conveyor.adapters.s3.bucket import S3Bucket
 
 SEGMENTS = "packs"  # the folder of segments, as version 0.1.0 named it
 FOLDER = re.compile(r"(/[^/]+)+/?")
@@ -72,6 +80,32 @@ def _is_folder(address: str) -> bool:
     return not address or FOLDER.fullmatch(address) is not None
 
 
+async def _s3_blobs(opening: Opening, address: str) -> Blobs:
+    bucket, _ = await _s3_bucket(opening, address)
+    from conveyor.adapters.s3.blobs import S3Blobs  # noqa: PLC0415 - an extra
+
+    return S3Blobs(bucket)
+
+
+async def _s3_bodies(opening: Opening, address: str) -> Bodies:
+    bucket, layout = await _s3_bucket(opening, address)
+    from conveyor.adapters.s3.bodies import S3Bodies  # noqa: PLC0415 - an extra
+
+    return S3Bodies(bucket, opening.ids, layout=layout)
+
+
+async def _s3_bucket(opening: Opening, address: str) -> "tuple[S3Bucket, Layout]":
+    try:
+        from conveyor.adapters.s3.bucket import open_bucket  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise RefusedToStart(
+            "settings: s3: needs obstore and botocore: install them with `pip install 'conveyor[s3]'`"
+        ) from None
+    parsed = parse_address(address)
+    assert parsed, "checked by `check_engines`"
+    return await asyncio.to_thread(open_bucket, parsed, opening.clock), parsed.layout
+
+
 def _in_files(open_it: Callable[[Opening, str], Awaitable[P]]) -> Scheme[P]:
     """An engine in the data folder, or in a folder that processes share."""
     return Scheme(
@@ -79,8 +113,31 @@ def _in_files(open_it: Callable[[Opening, str], Awaitable[P]]) -> Scheme[P]:
     )
 
 
+def _in_s3(open_it: Callable[[Opening, str], Awaitable[P]]) -> Scheme[P]:
+    return Scheme(
+        open=open_it,
+        is_shared=True,
+        address=_is_s3_address,
+        form=S3_FORM,
+        migrate=_migrate_s3,
+    )
+
+
+async def _migrate_s3(settings: Settings, address: str) -> Sequence[str]:
+    from conveyor.adapters.s3.setup import set_up_bucket  # noqa: PLC0415 - an extra
+
+    parsed = parse_address(address)
+    assert parsed, "checked by `check_engines`"
+    return await asyncio.to_thread(set_up_bucket, parsed, settings.s3_origins)
+
+
+def _is_s3_address(address: str) -> bool:
+    return parse_address(address) is not None
+
+
 BODIES: Mapping[str, Scheme[Bodies]] = {
     "segments": Scheme(open=_packed_bodies),
     "files": _in_files(_file_bodies),
+    "s3": _in_s3(_s3_bodies),
 }
-BLOBS: Mapping[str, Scheme[Blobs]] = {"files": _in_files(_file_blobs)}
+BLOBS: Mapping[str, Scheme[Blobs]] = {"files": _in_files(_file_blobs), "s3": _in_s3(_s3_blobs)}

@@ -34,7 +34,13 @@ GROUPS = {
         "delete": "jobs",
     },
     "Live runs": {"pause": "jobs", "resume": "jobs", "stop": "jobs"},
-    "Running a service": {"serve": "serve", "dev": "serve", "api": "serve", "worker": "serve"},
+    "Running a service": {
+        "serve": "serve",
+        "dev": "serve",
+        "api": "serve",
+        "worker": "serve",
+        "migrate": "serve",
+    },
     "Administration": {"keys": "keys", "doctor": "operators", "dlq": "operators"},
     "Trying it out": {"demo": "serve", "mock-gateway": "serve"},
 }

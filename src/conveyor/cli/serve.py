@@ -58,6 +58,22 @@ def worker(flags: Flags) -> None:
     serve_role("worker", flags)
 
 
+@with_options(Flags, config=Config, data=Data)
+def migrate(flags: Flags) -> None:
+    """Create or upgrade what the engines need: schemas, buckets and their rules."""
+    from conveyor.app import migrate as migrations  # noqa: PLC0415
+    from conveyor.app.roles import run  # noqa: PLC0415
+    from conveyor.settings_loader import load_settings  # noqa: PLC0415
+
+    settings = load_settings(flags, file=flags.pop("config", None))
+
+    async def report() -> None:
+        async for url, line in migrations.migrate(settings):
+            typer.echo(f"{url} {line}")
+
+    run(report())
+
+
 def serve_role(role: str, flags: Flags, *, mock_gateway: bool = False) -> None:
     # Imported here: `conveyor --help` needs neither the engines nor the server.
     from conveyor.app import roles  # noqa: PLC0415

@@ -1,0 +1,312 @@
+"""Result bodies in S3: each as an object, or those of a run that are put together as a segment.
+
+The key of an object ends with a nonce. After a crash of the database two workers may hold a task
+under the same claim number; each then writes its own object, and the row refers to one of them.
+
+A segment holds bodies one after the other, then its index: a JSON array of [task id, claim number].
+Nothing in a segment is ever changed. A body in it that no row refers to stays until the run is
+deleted.
+"""
+
+import asyncio
+import hashlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from itertools import chain, groupby
+from typing import TypeVar
+
+import msgspec
+
+from conveyor.adapters.s3.address import Layout
+from conveyor.adapters.s3.body_keys import (
+    INDEX_DIGITS,
+    JOBS,
+    LAST,
+    SEGMENTS,
+    SegmentKey,
+    Span,
+    body_of,
+    body_prefix,
+    located,
+    locator_of,
+    run_folder,
+    run_of,
+    segment_key,
+    segment_of,
+)
+from conveyor.adapters.s3.bucket import AT_ONCE, PAGE, S3Bucket
+from conveyor.adapters.s3.spool import LocalSpool
+from conveyor.domain.ids import JobId, RunId, TaskId
+from conveyor.errors import NotFound, Unavailable
+from conveyor.ports.bodies import Body, BodyName, Kept, Spool
+from conveyor.ports.clock import Ids
+
+LARGEST_SEGMENT = 32 * 1024 * 1024  # bytes of bodies
+NONCE = 10  # characters, the random ones of a ULID
+
+T = TypeVar("T")
+
+Index = list[tuple[str, int]]  # task id and claim number of each body, in the order of the bodies
+INDEX = msgspec.json.Decoder(Index)
+
+
+class S3Bodies:
+    """Reads, lists and removes both kinds; `layout` selects where small bodies are put."""
+
+    is_swept = False
+
+    def __init__(self, bucket: S3Bucket, ids: Ids, *, layout: Layout = Layout.OBJECTS) -> None:
+        self._bucket = bucket
+        self._ids = ids
+        self._layout = layout
+
+    def spool(self) -> Spool:
+        return LocalSpool()
+
+    async def put_many(self, bodies: Sequence[Body]) -> Sequence[Kept]:
+        groups = list(self._grouped(bodies))
+        written = await _all(self._put_group([bodies[n] for n in group]) for group in groups)
+        stored = [done for done in written if not isinstance(done, Unavailable)]
+        if len(stored) < len(written):
+            with suppress(Unavailable):
+                await self.remove([kept.locator for done in stored for kept in done])
+        kept = chain.from_iterable(_or_raise(written))
+        places = dict(zip(chain.from_iterable(groups), kept, strict=True))
+        return [places[n] for n in range(len(bodies))]
+
+    async def read(self, locator: str) -> AsyncIterator[bytes]:
+        key, span = located(locator)
+        if span is None:
+            async for chunk in self._bucket.read(key):
+                yield chunk
+        elif span[1]:
+            [content] = await self._bucket.load_spans(key, [span])
+            yield content
+        elif await self._bucket.length(key) is None:
+            raise NotFound("The object is gone")
+
+    async def load_many(self, locators: Sequence[str]) -> Sequence[bytes | None]:
+        places = [located(locator) for locator in locators]
+        keys = dict.fromkeys(key for key, _ in places)
+        spans = {key: [span for one, span in places if one == key and span] for key in keys}
+        loaded = _or_raise(await _all(self._load(key, spans[key]) for key in keys))
+        found = dict(chain.from_iterable(parts.items() for parts in loaded))
+        return [found.get(place) for place in places]
+
+    async def discard(self, names: Sequence[BodyName]) -> int:
+        listed = await _all(self._bucket.keys(body_prefix(name), limit=PAGE) for name in names)
+        found = list(chain.from_iterable(_or_raise(listed)))
+        await self._bucket.delete(found)
+        return len(found)
+
+    async def remove(self, locators: Sequence[str]) -> None:
+        keys = [key for key, _ in map(located, locators)]
+        whole = [
+            key
+            for key, same in groupby(sorted(keys))
+            if (segment := segment_of(key)) is None or segment.count == len(list(same))
+        ]
+        await self._bucket.delete(whole)
+
+    async def runs_held(self, *, limit: int, after: str = "") -> Sequence[tuple[JobId, RunId]]:
+        """A listing of all keys, of which each run takes at least one call."""
+        job_id, _, run_id = after.partition("/")
+        position = run_folder(JobId(job_id), RunId(run_id)) + LAST if after else ""
+        found = list[tuple[JobId, RunId]]()
+        while len(found) < limit and (
+            keys := await self._bucket.keys(JOBS, limit=PAGE, after=position)
+        ):
+            found += dict.fromkeys(filter(None, map(run_of, keys)))
+            last = run_of(keys[-1])
+            position = run_folder(*last) + LAST if last else keys[-1]
+        return found[:limit]
+
+    async def names(
+        self, job_id: JobId, run_id: RunId, *, limit: int, after: tuple[str, int] = ("", -1)
+    ) -> Sequence[BodyName]:
+        """A listing of the run's segments, and of as many objects as are asked for.
+
+        Indexes are read for the segments that may hold names of this page.
+        """
+        names = set(await self._object_names(job_id, run_id, limit=limit, after=after))
+        segments = [
+            segment
+            for segment in await self._segments(job_id, run_id)
+            if segment.last >= after[0][:INDEX_DIGITS]
+        ]
+        segments.sort(key=lambda segment: segment.first)
+        for start in range(0, len(segments), AT_ONCE):
+            batch = segments[start : start + AT_ONCE]
+            # All further segments begin above what the page has room for.
+            if sum(name.task_id[:INDEX_DIGITS] < batch[0].first for name in names) >= limit:
+                break
+            indexed = _or_raise(
+                await _all(self._names_in(job_id, run_id, segment) for segment in batch)
+            )
+            names |= {
+                name
+                for name in chain.from_iterable(indexed)
+                if (name.task_id, name.claim_no) > after
+            }
+        return sorted(names, key=lambda name: (name.task_id, name.claim_no))[:limit]
+
+    async def delete_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
+        keys = await self._bucket.keys(run_folder(job_id, run_id), limit=limit)
+        await self._bucket.delete(keys)
+        segments = map(segment_of, keys)
+        return sum(segment.count if segment else 1 for segment in segments)
+
+    def sign_get(
+        self, locator: str, *, life: timedelta, content_type: str, filename: str | None = None
+    ) -> str | None:
+        key, span = located(locator)
+        if span:
+            return None
+        return self._bucket.signed_get(key, life=life, content_type=content_type, filename=filename)
+
+    # Writing.
+
+    def _grouped(self, bodies: Sequence[Body]) -> Iterator[list[int]]:
+        """The positions of bodies that share an object."""
+        packed = defaultdict[tuple[JobId, RunId], list[int]](list)
+        for n, body in enumerate(bodies):
+            if self._layout is Layout.SEGMENTS and isinstance(body.content, bytes):
+                packed[body.name.job_id, body.name.run_id].append(n)
+            else:
+                yield [n]
+        for positions in packed.values():
+            yield from _split(positions, bodies)
+
+    async def _put_group(self, bodies: Sequence[Body]) -> list[Kept]:
+        if len(bodies) == 1:
+            return [await self._put_object(bodies[0])]
+        return await self._put_segment(bodies)
+
+    async def _put_object(self, body: Body) -> Kept:
+        key = body_prefix(body.name) + self._nonce()
+        match body.content:
+            case bytes(content):
+                await self._bucket.put(key, content)
+                return Kept(locator_of(key), len(content), hashlib.sha256(content).hexdigest())
+            case LocalSpool() as spool:
+                await self._bucket.upload(key, spool.chunks())
+                await spool.discard()
+                return Kept(locator_of(key), spool.length, spool.checksum)
+            case other:
+                raise TypeError(f"not a body of this store: {other!r}")
+
+    async def _put_segment(self, bodies: Sequence[Body]) -> list[Kept]:
+        names = [body.name for body in bodies]
+        contents = [body.content for body in bodies if isinstance(body.content, bytes)]
+        index = msgspec.json.encode([(name.task_id, name.claim_no) for name in names])
+        key = segment_key(names, index=sum(map(len, contents)), nonce=self._nonce())
+        await self._bucket.put(key, b"".join([*contents, index]))
+        kept, offset = list[Kept](), 0
+        for content in contents:
+            length, digest = len(content), hashlib.sha256(content).hexdigest()
+            kept.append(Kept(locator_of(key, (offset, length)), length, digest))
+            offset += length
+        return kept
+
+    def _nonce(self) -> str:
+        return self._ids.new()[-NONCE:]
+
+    # Reading.
+
+    async def _load(
+        self, key: str, spans: Sequence[Span]
+    ) -> dict[tuple[str, Span | None], bytes | None]:
+        """The bodies of one object: those at the spans of a segment, or its whole content."""
+        if not spans:
+            return {(key, None): await self._bucket.load(key)}
+        filled = [span for span in dict.fromkeys(spans) if span[1]]
+        try:
+            if filled:
+                parts = await self._bucket.load_spans(key, filled)
+            elif await self._bucket.length(key) is None:
+                return {}
+            else:
+                parts = []
+        except NotFound:
+            return {}
+        found = dict(zip(filled, parts, strict=True))
+        return {(key, span): found.get(span, b"") for span in spans}
+
+    async def _object_names(
+        self, job_id: JobId, run_id: RunId, *, limit: int, after: tuple[str, int]
+    ) -> list[BodyName]:
+        """Names of bodies that are objects; one that was put twice has two objects."""
+        folder = run_folder(job_id, run_id)
+        found = dict[BodyName, None]()
+        position = ""
+        if after[0]:
+            position = body_prefix(BodyName(job_id, run_id, TaskId(after[0]), after[1])) + LAST
+        while len(found) < limit and (
+            keys := await self._bucket.keys(folder, limit=min(limit, PAGE), after=position)
+        ):
+            bodies = [key for key in keys if not key.startswith(folder + SEGMENTS)]
+            found |= dict.fromkeys(body_of(job_id, run_id, key) for key in bodies)
+            # Segments lie between the bodies and what is none.
+            position = keys[-1] if keys[-1] in bodies[-1:] else folder + SEGMENTS + LAST
+        return list(found)[:limit]
+
+    async def _segments(self, job_id: JobId, run_id: RunId) -> list[SegmentKey]:
+        folder = run_folder(job_id, run_id) + SEGMENTS
+        found, position = list[SegmentKey](), ""
+        while keys := await self._bucket.keys(folder, limit=PAGE, after=position):
+            found += filter(None, map(segment_of, keys))
+            position = keys[-1]
+        return found
+
+    async def _names_in(self, job_id: JobId, run_id: RunId, segment: SegmentKey) -> list[BodyName]:
+        """What its index lists; nothing if it was deleted meanwhile."""
+        try:
+            content = b"".join(
+                [part async for part in self._bucket.read(segment.key, offset=segment.index)]
+            )
+        except NotFound:
+            return []
+        return [
+            BodyName(job_id, run_id, TaskId(task_id), claim_no)
+            for task_id, claim_no in INDEX.decode(content)
+        ]
+
+
+def _split(positions: Iterable[int], bodies: Sequence[Body]) -> Iterator[list[int]]:
+    """The positions of bodies in groups, none larger than a segment may be."""
+    group, size = list[int](), 0
+    for n in positions:
+        content = bodies[n].content
+        own = len(content) if isinstance(content, bytes) else content.length
+        if group and size + own > LARGEST_SEGMENT:
+            yield group
+            group, size = [], 0
+        group.append(n)
+        size += own
+    yield group
+
+
+def _or_raise(results: Iterable[T | Unavailable]) -> list[T]:
+    """The results of calls, unless one of them failed."""
+    good = list[T]()
+    for result in results:
+        if isinstance(result, Unavailable):
+            raise result
+        good.append(result)
+    return good
+
+
+async def _all(calls: Iterable[Awaitable[T]]) -> list[T | Unavailable]:
+    """Make calls side by side; those that fail give their error."""
+
+    async def made(call: Awaitable[T]) -> T | Unavailable:
+        try:
+            return await call
+        except Unavailable as error:
+            return error
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(made(call)) for call in calls]
+    return [task.result() for task in tasks]

@@ -1,0 +1,22 @@
+"""Create or upgrade what the configured engines need: schemas, buckets and their rules."""
+
+from collections.abc import AsyncIterator
+
+from conveyor.app.engines import SCHEMES, check_engines
+from conveyor.settings import Settings, without_secrets
+
+
+async def migrate(settings: Settings) -> AsyncIterator[tuple[str, str]]:
+    """Migrate each engine once; yield its address and what was done, in words.
+
+    It may be repeated at any time, also while services use the engines.
+    """
+    check_engines(settings)
+    chosen = {getattr(settings, kind): schemes for kind, schemes in SCHEMES.items()}
+    for url, schemes in chosen.items():
+        scheme, _, address = url.partition(":")
+        act = schemes[scheme].migrate
+        if act is None:
+            continue
+        for line in await act(settings, address):
+            yield without_secrets(url.partition("?")[0]), line

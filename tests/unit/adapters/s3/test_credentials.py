@@ -1,0 +1,89 @@
+from datetime import timedelta
+
+import pytest
+from botocore.exceptions import CredentialRetrievalError
+
+from conveyor.adapters.s3.credentials import (
+    ASK_AGAIN,
+    Credentials,
+    Keys,
+    usual_credentials,
+    usual_region,
+)
+from conveyor.errors import RefusedToStart, Unavailable
+from conveyor.testing.clock import FakeClock
+
+MINUTE = timedelta(minutes=1)
+
+
+def test_credentials_that_never_expire_sign_for_any_time() -> None:
+    credentials = Credentials(lambda: Keys("id", "secret"), FakeClock())
+    assert credentials.for_signing(MINUTE) is None  # nothing is known yet
+    credentials()
+    assert credentials.for_signing(timedelta(days=7)) == Keys("id", "secret")
+
+
+def test_credentials_that_expire_sign_only_what_expires_before_them() -> None:
+    clock = FakeClock()
+    lent = Keys("id", "secret", "token", clock.now() + 40 * MINUTE)
+    credentials = Credentials(lambda: lent, clock)
+    credentials()
+
+    assert credentials.for_signing(timedelta(hours=24)) is None
+    assert credentials.for_signing(30 * MINUTE) == lent
+    clock.advance(11 * MINUTE)
+    assert credentials.for_signing(30 * MINUTE) is None
+
+
+def test_refreshed_credentials_are_used_as_soon_as_they_are_asked_for() -> None:
+    clock = FakeClock()
+    first, second = (Keys(name, "s", "t", clock.now() + 60 * MINUTE) for name in ("a", "b"))
+    given = iter([first, second])
+    credentials = Credentials(lambda: next(given), clock)
+
+    told = credentials()
+    assert told["expires_at"] == clock.now() + ASK_AGAIN  # long before they end
+    credentials()
+
+    assert credentials.for_signing(MINUTE) == second
+
+
+def test_a_source_that_gives_none_is_unavailable() -> None:
+    def source() -> Keys:
+        raise CredentialRetrievalError(provider="container-role", error_msg="no answer")
+
+    with pytest.raises(Unavailable, match="no AWS credentials"):
+        Credentials(source, FakeClock())()
+
+
+def test_the_variables_of_aws_are_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.delenv("AWS_CREDENTIAL_EXPIRATION", raising=False)
+    monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+    assert usual_credentials()() == Keys("id", "secret")
+
+
+def test_the_end_of_credentials_in_variables_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
+    monkeypatch.setenv("AWS_CREDENTIAL_EXPIRATION", "2099-01-01T00:00:00Z")
+    found = usual_credentials()()
+    assert found.token == "token"
+    assert found.expires_at
+    assert found.expires_at.year == 2099
+
+
+def test_without_credentials_or_region_the_start_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_DEFAULT_REGION", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    with pytest.raises(RefusedToStart, match="AWS_ACCESS_KEY_ID"):
+        usual_credentials()
+    with pytest.raises(RefusedToStart, match="AWS_REGION"):
+        usual_region()
