@@ -12,6 +12,7 @@ from benchmarks import (
     lists,
     million,
     receives,
+    s3,
     scaling,
     valkey,
 )
@@ -28,6 +29,7 @@ for benchmark in (
     lists,
     million,
     export,
+    s3,
     receives,
     valkey,
 ):

@@ -64,22 +64,24 @@ def _child(*words: object) -> dict[str, float]:
 
 
 async def _fill(data: Path) -> None:
-    """A finished run, written straight into the engines."""
     async with AsyncExitStack() as stack:
-        engines = await open_engines(_settings(data), stack)
-        await engines.metadata.commit(a_job(latest_run_id=RUN), a_run(total=COUNT))
-        pages = _pages()
-        for first in range(0, COUNT, AT_ONCE):
-            rows = new_tasks(RUN, AT_ONCE, first=first)
-            await engines.tasks.add(RUN, rows)
-            await engines.work.enqueue(RUN, [row.id for row in rows])
-            tasks = await engines.work.claim({RUN: AT_ONCE})
-            names = [BodyName(JOB, RUN, task.id, task.claim_no) for task in tasks]
-            kept = await engines.bodies.put_many([Body(name, next(pages)) for name in names])
-            await engines.work.settle(
-                [_settled(task, one) for task, one in zip(tasks, kept, strict=True)]
-            )
+        await fill(await open_engines(_settings(data), stack), COUNT, _pages())
     print(json.dumps({}))
+
+
+async def fill(engines: Engines, count: int, pages: Iterator[bytes]) -> None:
+    """A finished run, written straight into the engines."""
+    await engines.metadata.commit(a_job(latest_run_id=RUN), a_run(total=count))
+    for first in range(0, count, AT_ONCE):
+        rows = new_tasks(RUN, min(AT_ONCE, count - first), first=first)
+        await engines.tasks.add(RUN, rows)
+        await engines.work.enqueue(RUN, [row.id for row in rows])
+        tasks = await engines.work.claim({RUN: AT_ONCE})
+        names = [BodyName(JOB, RUN, task.id, task.claim_no) for task in tasks]
+        kept = await engines.bodies.put_many([Body(name, next(pages)) for name in names])
+        await engines.work.settle(
+            [_settled(task, one) for task, one in zip(tasks, kept, strict=True)]
+        )
 
 
 def _settled(task: Task, kept: Kept) -> Settlement:
@@ -114,17 +116,17 @@ def _page(dice: random.Random, words: list[str]) -> bytes:
     return "".join(lines).encode()[:SIZE]
 
 
-async def _export(data: Path) -> None:
-    settings = _settings(data)
+async def export(settings: Settings) -> None:
+    """Export the run; print how long it took and the most memory of this process."""
     async with AsyncExitStack() as stack:
         engines = await open_engines(settings, stack)
         service = build_service(settings, engines)
         exporting = service.steps.export
-        export = await exporting.start(CALLER, JOB, RUN)
+        begun = await exporting.start(CALLER, JOB, RUN)
         started, cpu = time.perf_counter(), time.process_time()
         await service.steps.control_worker.step()
         taken, cpu = time.perf_counter() - started, time.process_time() - cpu
-        made = await exporting.find(CALLER, JOB, RUN, export.id)
+        made = await exporting.find(CALLER, JOB, RUN, begun.id)
         await _remove(engines)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"seconds": taken, "cpu": cpu, "length": made.length, "memory": memory}))
@@ -154,7 +156,7 @@ if __name__ == "__main__":
         case ["fill", data]:
             asyncio.run(_fill(Path(data)))
         case ["export", data]:
-            asyncio.run(_export(Path(data)))
+            asyncio.run(export(_settings(Path(data))))
         case ["script", data, target]:
             _script(Path(data), Path(target))
         case _:
