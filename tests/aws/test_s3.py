@@ -257,6 +257,13 @@ async def test_a_bucket_that_does_not_exist_is_not_a_missing_object(
         await call(endpoint.server.bucket())
 
 
+async def test_a_write_that_is_answered_404_is_unavailable(endpoint: S3Endpoint) -> None:
+    """As the end of a multipart upload is whose first answer was lost."""
+    endpoint.faults.append(S3Fault(404, "NoSuchUpload"))
+    with pytest.raises(Unavailable, match="NoSuchUpload"):
+        await endpoint.server.bucket().put("a/b", b"")
+
+
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 async def test_a_call_that_is_not_answered_ends_by_its_deadline(
     endpoint: S3Endpoint, call: Call, monkeypatch: pytest.MonkeyPatch

@@ -83,8 +83,11 @@ def parse_address(text: str, environ: Mapping[str, str] = os.environ) -> S3Addre
 
 
 def _is_endpoint(text: str) -> bool:
+    """Whether it is a scheme, a host and a port alone: presigned URLs begin with it."""
     parts = urlsplit(text)
-    return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.path in {"", "/"}
+    is_plain = "@" not in parts.netloc and not (parts.query or parts.fragment)
+    is_root = parts.path in {"", "/"}
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and is_root and is_plain
 
 
 def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:

@@ -44,6 +44,7 @@ from conveyor.ports.bodies import Body, BodyName, Kept, Spool
 from conveyor.ports.clock import Ids
 
 LARGEST_SEGMENT = 32 * 1024 * 1024  # bytes of bodies
+MOST_UPLOADS = 4  # of spooled bodies at once: each holds some 40 MB of parts in memory
 NONCE = 10  # characters, the random ones of a ULID
 
 T = TypeVar("T")
@@ -61,6 +62,7 @@ class S3Bodies:
         self._bucket = bucket
         self._ids = ids
         self._layout = layout
+        self._uploads = asyncio.Semaphore(MOST_UPLOADS)
 
     def spool(self) -> Spool:
         return LocalSpool()
@@ -191,7 +193,8 @@ class S3Bodies:
                 await self._bucket.put(key, content)
                 return Kept(locator_of(key), len(content), hashlib.sha256(content).hexdigest())
             case LocalSpool() as spool:
-                await self._bucket.upload(key, spool.chunks())
+                async with self._uploads:
+                    await self._bucket.upload(key, spool.chunks())
                 await spool.discard()
                 return Kept(locator_of(key), spool.length, spool.checksum)
             case other:

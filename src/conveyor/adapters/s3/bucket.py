@@ -27,7 +27,7 @@ from obstore.store import S3Store
 
 from conveyor.adapters.s3.address import S3Address
 from conveyor.adapters.s3.credentials import Credentials, usual_credentials, usual_region
-from conveyor.adapters.s3.signing import presigned
+from conveyor.adapters.s3.signing import LONGEST, presigned
 from conveyor.errors import NotFound, StorageFull, Unavailable
 from conveyor.ports.clock import Clock
 
@@ -195,9 +195,9 @@ class S3Bucket:
         headers: Mapping[str, str] | None = None,
         query: Mapping[str, str] | None = None,
     ) -> str | None:
-        """A presigned URL; None if the credentials at hand expire before it would."""
+        """A presigned URL; None if the credentials at hand expire before it would, or S3 ends it."""
         keys = self._credentials.for_signing(life)
-        if keys is None:
+        if keys is None or life > LONGEST:
             return None
         return presigned(
             method,
@@ -244,7 +244,10 @@ class S3Bucket:
             yield
         except (BaseError, OSError) as error:  # `TimeoutError` is an OSError too
             code = _found(CODE, error)
-            if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
+            # A write can be answered 404 too: a repeated end of a multipart upload whose first
+            # answer was lost. That says nothing about an object.
+            is_read = call in {"get", "head"}
+            if is_read and isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
                 raise NotFound("The object is gone") from error
             status = _found(STATUS, error)
             log.warning(

@@ -59,7 +59,9 @@ class Credentials:
     def for_signing(self, life: timedelta) -> Keys | None:
         """Credentials that stay valid for `life`; None if those at hand do not."""
         keys = self._known
-        if keys and keys.expires_at and keys.expires_at < self._clock.now() + life:
+        if keys is None or (keys.token and keys.expires_at is None):
+            return None  # a session ends, even where nothing says when
+        if keys.expires_at and keys.expires_at < self._clock.now() + life:
             return None
         return keys
 

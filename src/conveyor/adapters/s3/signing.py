@@ -42,7 +42,7 @@ def presigned(
         "X-Amz-Algorithm": ALGORITHM,
         "X-Amz-Credential": f"{keys.access_key}/{scope}",
         "X-Amz-Date": at,
-        "X-Amz-Expires": str(int(min(life, LONGEST).total_seconds())),
+        "X-Amz-Expires": str(int(life.total_seconds())),
         "X-Amz-SignedHeaders": names,
         **({"X-Amz-Security-Token": keys.token} if keys.token else {}),
         **(query or {}),

@@ -25,6 +25,17 @@ def test_requests_and_presigned_urls_go_to_the_same_place(text: str) -> None:
     assert theirs.partition("?")[0] == address.url_of("jobs/a")
 
 
+def test_a_url_that_s3_would_end_sooner_is_not_signed() -> None:
+    address = parse_address("//pages", {"AWS_REGION": "eu-west-1"})
+    assert address
+    credentials = Credentials(lambda: KEYS, FakeClock())
+    credentials()
+    bucket = S3Bucket(address, credentials, SystemClock())
+
+    assert bucket.signed("GET", "a", life=timedelta(days=7))
+    assert bucket.signed("GET", "a", life=timedelta(days=7, seconds=1)) is None
+
+
 def test_a_bucket_without_a_region_takes_that_of_the_profile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -35,6 +35,12 @@ def test_credentials_that_expire_sign_only_what_expires_before_them() -> None:
     assert credentials.for_signing(30 * MINUTE) is None
 
 
+def test_credentials_of_a_session_whose_end_is_unknown_sign_nothing() -> None:
+    credentials = Credentials(lambda: Keys("id", "secret", "token"), FakeClock())
+    credentials()
+    assert credentials.for_signing(MINUTE) is None
+
+
 def test_refreshed_credentials_are_used_as_soon_as_they_are_asked_for() -> None:
     clock = FakeClock()
     first, second = (Keys(name, "s", "t", clock.now() + 60 * MINUTE) for name in ("a", "b"))
