@@ -12,7 +12,8 @@ from conveyor.domain.ids import MOST_TASKS
 from conveyor.domain.params import HONOURED
 from conveyor.domain.submission import LEAST_TASK_BYTES, Limits
 
-IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=\?)\S+")
+# Up to the last @, because a password may contain slashes and more of them.
+IN_ADDRESS = re.compile(r"(?<=:)(//)?\S+(?=@)|(?<=\?)\S+")
 DIRECT = "direct:"  # in place of a gateway's URL
 MOST_TASK_BYTES = 1024 * 1024
 SECRET = {"api_keys", "gateway_key"}
@@ -336,4 +337,4 @@ def masked(name: str, value: object) -> str:
 
 def without_secrets(text: str) -> str:
     """Mask what may be secret in an address: a password, or a key in its query."""
-    return IN_ADDRESS.sub("***", text) if "://" in text else text
+    return IN_ADDRESS.sub(lambda found: f"{found[1] or ''}***", text) if ":" in text else text

@@ -13,7 +13,7 @@ from conveyor import settings_loader
 from conveyor.app.engines import GATEWAYS
 from conveyor.domain.params import HONOURED, HONOURED_BY_DIRECT, KNOWN
 from conveyor.errors import RefusedToStart
-from conveyor.settings import DIRECT, Settings, shown
+from conveyor.settings import DIRECT, Settings, shown, without_secrets
 from conveyor.settings_loader import MAY_BE_ZERO, load_settings
 
 
@@ -274,6 +274,27 @@ def test_a_refusal_never_shows_a_secret_nor_a_long_text() -> None:
     with pytest.raises(RefusedToStart) as refused:
         load_settings({"log_level": "x" * 10_000}, environ={})
     assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "redis://user:canary@host:6379/0",
+        "redis://:can/canary@host",
+        "redis://:canary@canary@host",
+        "redis:user:canary@host",
+        "s3://bucket?key=canary",
+    ],
+)
+def test_no_part_of_a_password_in_an_address_is_shown(address: str) -> None:
+    told = without_secrets(address)
+    assert "canary" not in told
+    assert told.startswith(address.partition(":")[0])
+
+
+@pytest.mark.parametrize("text", ["memory:", "s3://bucket/prefix", "https://a.example/v1/", "text"])
+def test_an_address_without_a_secret_is_shown_whole(text: str) -> None:
+    assert without_secrets(text) == text
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
