@@ -165,7 +165,7 @@ class Metadata(Protocol):
         """List at most `limit` runs that were committed since a mark, as they are now.
 
         Runs of all callers are listed, live or not, those that changed longest ago first. No runs
-        means that there are no more for now. A run may be listed again although it has not changed;
+        means that there are no more for now; a short page does not. A run may be listed again although it has not changed;
         a change may be listed late, but every later call with the returned marks lists it once.
         Without a mark the call returns no runs, and the mark of the present.
         """

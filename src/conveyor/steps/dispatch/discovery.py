@@ -47,6 +47,7 @@ from conveyor.steps.dispatch.permits import Permits
 from conveyor.steps.shared.attempt import Assignment
 
 PAGE = 1000
+MOST_PAGES = 10  # of changed runs that one refresh reads
 MOST_CHANGED = 10_000  # runs in `changed`; reading all live runs is cheaper than more of them
 
 log = structlog.get_logger()
@@ -178,15 +179,19 @@ class Discovery:
     # Joining and leaving.
 
     async def _see_changed(self) -> None:
-        """Look at runs that other processes have changed: new ones, and newer than known here."""
-        while True:
+        """Look at runs that other processes have changed: new ones, and newer than known here.
+
+        Changes of this process are listed too. A busy one makes them faster than they are read, so
+        what is beyond the limit is left to the next refresh.
+        """
+        for _ in range(MOST_PAGES):
             runs, mark = await self.metadata.changed_runs(self.mark, limit=PAGE)
             for run in runs:
                 active = self.runs.get(run.id)
                 if run.is_live if active is None else run.version > active.run.version:
                     await self.look_at(run.id)
             self.mark = mark  # last: if the engine became unavailable, the next look begins here
-            if not runs:
+            if len(runs) < PAGE:
                 return
 
     async def _join_all(self) -> set[RunId]:

@@ -405,10 +405,14 @@ class Dispatcher:
             Held(entry.task.run_id, entry.task.id, entry.task.claim_no)
             for entry in self.inflight.values()
         ]
-        for lost in await self.work.renew(held) if held else ():
-            self.fetcher.drop_lost(lost)
-        # Read again: renewing a permit that was released meanwhile would take it for no call.
-        await self.permits.renew(self.runs.values(), self.inflight.values())
+        try:
+            for lost in await self.work.renew(held) if held else ():
+                self.fetcher.drop_lost(lost)
+        finally:
+            # Also when the leases could not be renewed: the calls go on, and other processes must
+            # not take their permits. Read again, because renewing a permit that was released
+            # meanwhile would take it for no call.
+            await self.permits.renew(self.runs.values(), self.inflight.values())
 
     # Wait and stop.
 

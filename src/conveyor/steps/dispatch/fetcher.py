@@ -61,14 +61,19 @@ class Fetcher:
         now = self.clock.monotonic()
         # The permit may be gone by now: another claim of the run, or a call that finished, may have
         # used it. The run may also have been paused or refused while the engine answered.
-        may_start = has_permit and bool(run.idle_permits)
+        may_start = has_permit and bool(run.idle_permits) and not self.permits.is_unavailable
         if may_start and (self.may_start(run, now) or self.health.starts_as_probe(entry, now)):
             self.start_call(entry)
             return
         run.keep_prefetched(entry)
         if not run.is_open or self.health.is_open:
             self.hand_back_waiting(run)
-        elif run.idle_permits and self._has_place(run, now) and (first := run.next_prefetched()):
+        elif (
+            run.idle_permits
+            and not self.permits.is_unavailable
+            and self._has_place(run, now)
+            and (first := run.next_prefetched())
+        ):
             self.start_call(first)
 
     def may_start(self, run: ActiveRun, now: float) -> bool:

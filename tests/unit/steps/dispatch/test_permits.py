@@ -3,6 +3,8 @@
 import dataclasses
 from datetime import timedelta
 
+import pytest
+
 from conveyor.domain.run import PauseState
 from conveyor.errors import Unavailable
 from tests.harness.dispatchers import a_dispatcher, quick, running
@@ -57,6 +59,21 @@ async def test_idle_permits_are_renewed_though_no_task_is_in_flight() -> None:
     house.clock.advance(dispatcher.config.lease * 0.75)
 
     assert await permits_held(house.coordination, job_id) == 2
+
+
+async def test_permits_are_renewed_though_the_leases_cannot_be() -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    job_id, _ = await house.submit(1)
+    dispatcher = a_dispatcher(house, gateway.attempt)
+    async with running(dispatcher):
+        await until(lambda: gateway.started)
+        house.clock.advance(dispatcher.config.lease / 2)
+        with away(house.trace, "work.renew", Unavailable("away")), pytest.raises(Unavailable):
+            await dispatcher.renew()
+        house.clock.advance(dispatcher.config.lease * 0.75)
+
+        assert await permits_held(house.coordination, job_id) == 1
+        gateway.gate.set()
 
 
 async def test_idle_permits_that_were_not_renewed_in_time_are_not_used() -> None:
