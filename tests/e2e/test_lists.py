@@ -182,8 +182,9 @@ def test_an_upload_that_its_client_cuts_short_is_refused_and_not_stored(
 
 
 def files_of(folder: Path, file_input_id: str) -> list[str]:
-    """Not by `rglob`, which fails for a folder that is removed while it looks."""
-    return [name for _, _, names in os.walk(folder) for name in names if file_input_id in name]
+    """Files and folders; not by `rglob`, which fails for a folder that is removed meanwhile."""
+    found = [name for _, folders, files in os.walk(folder) for name in (*folders, *files)]
+    return [name for name in found if file_input_id in name]
 
 
 def test_a_slot_is_its_callers_alone_and_has_to_be_filled(
