@@ -135,9 +135,10 @@ async def _check_nothing_is_left_over(world: World, callers: Callers) -> None:
         rows = (await world.ports.tasks.page(RunId(run_id), limit=1000)).tasks
         kept_at = {row.result.locator: row for row in rows if row.result}
         named |= kept_at.keys()
-        # Older ones may have been cleared away: nobody can read them any more.
+        # Older ones may have been cleared away: nobody can read them any more. A row that a rerun
+        # copied is younger than its body.
         young = world.clock.now() - BODY_LIFE
-        fresh |= {place for place, row in kept_at.items() if row.updated_at > young}
+        fresh |= {place for place, row in kept_at.items() if row.made_at > young}
     found = every_body(world.folder).keys()
     left = {place for place in found - named if _claim_of(place) not in world.garbage}
     assert not left, f"bodies of nobody: {left}"
