@@ -213,6 +213,10 @@ class WireResult(Document, frozen=True, kw_only=True):
     source_run_id: str | None = None
     scraped_at: datetime | None = None  # of an inherited result: when the earlier run scraped it
     content_type: str | None = None  # of the body, if the gateway returned one
+    size: int | None = None  # bytes of the body
+    http_status: int | None = None  # of the target, if the gateway passes it on
+    duration_ms: int | None = None  # of the call that ended the task
+    final_url: str | None = None  # after redirects, if it is another URL
 
     @property
     def has_body(self) -> bool:
@@ -231,6 +235,8 @@ class WireAttempt(Document, frozen=True, kw_only=True):
     attempt: int
     spend: WireSpend = always(WireSpend())
     error: WireFailure | None = None
+    http_status: int | None = None
+    duration_ms: int | None = None
 
 
 class WireHistory(Document, frozen=True):

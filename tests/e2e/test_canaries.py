@@ -190,6 +190,7 @@ def test_secrets_are_nowhere_in_clear(left: Left) -> None:
         if secret.encode() in content
     }
     assert found == set()
+    assert b"apikey=***" in left.columns["task.final_url"], "else nothing was looked for"
 
 
 def test_headers_and_bodies_of_tasks_are_in_their_rows_and_lists_alone(left: Left) -> None:

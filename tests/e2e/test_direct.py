@@ -229,6 +229,28 @@ def _check_list_refused(api: httpx.Client, tasks: list[dict[str, object]], choic
     assert (row["line"], row["reason"], row["value"]) == (2, "unsupported_param", "js_render")
 
 
+def test_rows_tell_status_duration_size_and_final_url(
+    site: Server, tmp_path: Path, log: Path
+) -> None:
+    with (
+        direct(site, tmp_path / "data", log, CONVEYOR_DIRECT_ALLOW_PRIVATE="127.0.0.1") as program,
+        client_of(program, key=KEY) as api,
+    ):
+        job_id = _submit(api, [f"{site.url}/{name}" for name in ("page/1", "old", "gone", "away")])
+        ended(api, job_id)
+        rows = every_row(api, job_id)
+        [line] = api.get(f"/jobs/{job_id}/tasks/{rows[2]['task_id']}/history").json()["events"]
+    told = [(row.get("http_status"), row.get("size"), row.get("final_url")) for row in rows]
+    assert told == [
+        (200, len("<html>/page/1</html>"), None),
+        (200, len("<html>/page/new</html>"), f"{site.url}/page/new"),
+        (404, None, None),
+        (None, None, None),
+    ]
+    assert all(isinstance(row["duration_ms"], int) for row in rows)
+    assert (line["http_status"], line["duration_ms"]) == (404, rows[2]["duration_ms"])
+
+
 def test_each_page_keeps_its_content_type_and_charset(
     site: Server, tmp_path: Path, log: Path
 ) -> None:

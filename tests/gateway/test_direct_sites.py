@@ -7,6 +7,7 @@ import pytest
 
 from conveyor.adapters.http.direct import MOST_REDIRECTS
 from conveyor.adapters.http.direct_wire import LONGEST_LANDING
+from conveyor.domain.page_facts import PageFacts
 from conveyor.ports.gateway import GatewayRefusal, Page
 from tests.gateway.site import Heard, fetched, page, said, site, to, visiting
 from tests.gateway.stage import Line, inside, kept_by_server, playing
@@ -134,6 +135,14 @@ class TestAnswers:
         async with site(lambda _: gone) as here, visiting(here) as gateway:
             assert await page(gateway, here.url(), params=params) == b"gone"
 
+    @pytest.mark.parametrize("status", [203, 404])
+    async def test_the_status_of_a_page_and_of_a_refusal_is_that_of_the_site(
+        self, status: int
+    ) -> None:
+        async with site(lambda _: said(f"{status} X")) as here, visiting(here) as gateway:
+            answer = await fetched(gateway, here.url("/#top", host="me:secret@a.example"))
+        assert answer.facts == PageFacts(http_status=status)
+
     async def test_a_page_without_content_is_a_page(self) -> None:
         async with (
             site(lambda _: b"HTTP/1.1 204 No\r\n\r\n") as here,
@@ -183,8 +192,11 @@ class TestFollowing:
             return to(place.format(port=here.port)) if len(here.heard) == 1 else said("200 OK")
 
         async with site(answer) as here, visiting(here) as gateway:
-            await page(gateway, here.url("/x/y"))
+            last = await fetched(gateway, here.url("/x/y"))
         assert here.asked == ["a.example/x/y", asked]
+        host, slash, rest = asked.partition("/")
+        final = f"http://{host}:{here.port}{slash}{rest}"
+        assert last.facts == PageFacts(http_status=200, final_url=final)
 
     @pytest.mark.parametrize(
         ("status", "method"),

@@ -137,7 +137,7 @@ class Service:
             coordination=self.coordination,
             encryption=self.encryption,
             clock=self.clock,
-            attempt=Scrape(gateway=self.weather, bodies=bodies).attempt,
+            attempt=Scrape(gateway=self.weather, bodies=bodies, clock=self.clock).attempt,
             settle=settle.settle,
             settle_final=settle.settle_final,
             check_gateway=self.weather.check_health,

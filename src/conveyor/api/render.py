@@ -160,6 +160,10 @@ def result_shown(task: Task, *, expired: bool, link: Callable[[Task], str]) -> w
         source_run_id=task.source_run_id or None,
         scraped_at=task.scraped_at or None,
         content_type=(task.result.content_type if task.result else None) or None,
+        size=task.result.length if task.result else None,
+        http_status=task.facts.http_status,
+        duration_ms=task.facts.duration_ms,
+        final_url=task.facts.final_url,
         created_at=task.created_at,
         updated_at=task.updated_at,
     )
@@ -174,6 +178,8 @@ def history_shown(lines: Sequence[Attempt]) -> wire.WireHistory:
                 attempt=line.attempt,
                 spend=_spend(line.spend),
                 error=_problem(line.problem),
+                http_status=line.http_status,
+                duration_ms=line.duration_ms,
             )
             for line in lines
         ]

@@ -351,7 +351,7 @@ def _dispatch(
         work=engines.work,
         coordination=engines.coordination,
         encryption=engines.encryption,
-        attempt=Scrape(gateway=engines.gateway, bodies=engines.bodies).attempt,
+        attempt=Scrape(gateway=engines.gateway, bodies=engines.bodies, clock=engines.clock).attempt,
         settle=settle.settle,
         settle_final=settle.settle_final,
         check_gateway=engines.gateway.check_health,

@@ -17,6 +17,7 @@ from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.counts import NOTHING, Counts, Spend
 from conveyor.domain.failure import AccountReason, FailureReason
 from conveyor.domain.ids import RunId, TaskId, task_ids
+from conveyor.domain.page_facts import NO_FACTS, PageFacts
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.retry import RetryPolicy
 from conveyor.errors import IllegalMove, Stale
@@ -50,6 +51,11 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     params: str | None = None
     body: str | None = None
 
+    @property
+    def host(self) -> str:
+        """The host of the URL, with its port."""
+        return self.url.split("/", 3)[2].rpartition("@")[2]
+
 
 class StoredBody(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where a result is stored, and how to verify it. Only the bodies port reads a locator."""
@@ -79,6 +85,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     result: StoredBody | None = None
     problem: str | None = None
     reason: FailureReason | None = None
+    facts: PageFacts = NO_FACTS  # of the call that ended it
     source_run_id: RunId | None = None
     scraped_at: datetime | None = None  # of an inherited outcome: when its own run settled it
 
@@ -112,7 +119,8 @@ def as_redelivered(task: Task) -> Task:
 
 def size_of(task: Task) -> int:
     """Bytes of the texts that a caller or a gateway chose; all else about a task is small."""
-    return spec_size(task.spec) + len((task.problem or "").encode())
+    texts = (task.problem, task.facts.final_url)
+    return spec_size(task.spec) + sum(len(text.encode()) for text in texts if text)
 
 
 def spec_size(spec: TaskSpec) -> int:
@@ -131,6 +139,7 @@ class Inherited(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     result: StoredBody | None = None
     problem: str | None = None
     reason: FailureReason | None = None
+    facts: PageFacts = NO_FACTS
 
     @property
     def is_final(self) -> bool:
@@ -164,6 +173,7 @@ class Scraped(msgspec.Struct, frozen=True):
 
     body: StoredBody
     spend: Spend = NOTHING
+    facts: PageFacts = NO_FACTS
 
 
 class AttemptFailed(msgspec.Struct, frozen=True):
@@ -179,6 +189,7 @@ class AttemptFailed(msgspec.Struct, frozen=True):
     spend: Spend = NOTHING
     wait: timedelta = timedelta()
     signal: HealthSignal = HealthSignal.ALIVE  # what the call says about the gateway
+    facts: PageFacts = NO_FACTS
 
 
 class Throttled(msgspec.Struct, frozen=True):
@@ -225,6 +236,7 @@ class SettleDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     problem: str | None = None
     reason: FailureReason | None = None
     spend: Spend = NOTHING
+    facts: PageFacts = NO_FACTS
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -238,6 +250,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ended_at: datetime
     problem: str | None = None
     spend: Spend = NOTHING
+    http_status: int | None = None  # as in `PageFacts`
+    duration_ms: int | None = None
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -263,11 +277,13 @@ FAILED_BY_LOSSES = {"due_at": None, "problem": WORKER_LOST, "reason": FailureRea
 def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> SettleDecision:
     """What one attempt's outcome means for its task."""
     match outcome:
-        case Scraped(body, spend):
+        case Scraped(body, spend, facts):
             return SettleDecision(
-                status=TaskStatus.SUCCESSFUL, charged=True, result=body, spend=spend
+                status=TaskStatus.SUCCESSFUL, charged=True, result=body, spend=spend, facts=facts
             )
-        case AttemptFailed(text, reason, True, spend, wait) if task.attempts < policy.retries:
+        case AttemptFailed(text, reason, True, spend, wait, facts=facts) if (
+            task.attempts < policy.retries
+        ):
             return SettleDecision(
                 status=TaskStatus.PENDING,
                 charged=True,
@@ -275,10 +291,16 @@ def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> SettleDecision:
                 problem=text,
                 reason=reason,
                 spend=spend,
+                facts=facts,
             )
-        case AttemptFailed(text, reason, _, spend):
+        case AttemptFailed(text, reason, _, spend, facts=facts):
             return SettleDecision(
-                status=TaskStatus.FAILED, charged=True, problem=text, reason=reason, spend=spend
+                status=TaskStatus.FAILED,
+                charged=True,
+                problem=text,
+                reason=reason,
+                spend=spend,
+                facts=facts,
             )
         case Throttled(wait, spend, reason):
             return SettleDecision(
@@ -309,6 +331,7 @@ def inherit(task: Task) -> Inherited:
         result=task.result,
         problem=task.problem,
         reason=task.reason,
+        facts=task.facts,
     )
 
 
@@ -356,6 +379,7 @@ def settle(task: Task, claim_no: int, decision: SettleDecision, now: datetime) -
         result=decision.result,
         problem=decision.problem if decision.status is TaskStatus.FAILED else None,
         reason=decision.reason if decision.status is TaskStatus.FAILED else None,
+        facts=decision.facts if decision.status in FINAL else NO_FACTS,
     )
 
 
@@ -375,6 +399,8 @@ def line(task: Task, decision: SettleDecision, now: datetime) -> Attempt | None:
         ended_at=now,
         problem=decision.problem,
         spend=decision.spend,
+        http_status=decision.facts.http_status,
+        duration_ms=decision.facts.duration_ms,
     )
 
 

@@ -16,7 +16,7 @@ flaky, whatever its path. The target's query holds options. Any other host retur
     unparsed    502 RESP003                    timedout    504 CTX0002
     nocredits   402 AUTH004                    capped      402 api_key_cap_reached
     badkey      401 AUTH002                    banned      403 BLK0001
-    leaky       422 RESP001 whose detail repeats the caller's key
+    leaky       422 RESP001 whose detail and final URL repeat the caller's key
     status      `code=` (404) with a page and no problem document
     dropped     closed without a response      cut         closed in the middle of the page
                                                            (of a chunk, with `chunked=1`)
@@ -25,7 +25,8 @@ flaky, whatever its path. The target's query holds options. Any other host retur
     stuck       half a page, then silence (with `chunked=1`, after a chunk)
     rubbish     bytes that are not HTTP        hang        no response, ever
 
-Each response has a new `X-Request-Id`; a page shows the id of its request.
+Each response has a new `X-Request-Id`; a page shows the id of its request. `Zr-Final-Url` is the
+target, or `final=`.
 A request without a key gets 401 AUTH001, one without a target 400 REQS004. `GET /_mock/stats`
 returns the counters and `POST /_mock/reset` sets them to zero. `POST
 /_mock/refuse?key=…&as=nocredits` refuses every call of a key as that target would, until

@@ -153,7 +153,8 @@ def status(call: ScrapeCall) -> MockResponse:
 
 
 def leaky(call: ScrapeCall) -> MockResponse:
-    return refusal(call, NO_CONTENT, detail=f"asked with apikey={call.key} ({quote(call.key)})")
+    final = call._replace(target=f"{call.target}?apikey={quote(call.key)}")
+    return refusal(final, NO_CONTENT, detail=f"asked with apikey={call.key} ({quote(call.key)})")
 
 
 def dropped(_: ScrapeCall) -> MockResponse:
@@ -323,7 +324,8 @@ def _zeros(size: int) -> bytes:
 
 
 def _head(call: ScrapeCall, status_code: int, *lines: str) -> bytes:
-    final = f"Zr-Final-Url: {_plain(call.target)}"
+    reached = call.options.get("final", call.target) if "?" in call.target else call.target
+    final = f"Zr-Final-Url: {_plain(reached)}"
     listed = "\r\n".join((f"HTTP/1.1 {status_code} {phrase(status_code)}", *lines, final))
     return f"{listed}\r\n{call.standing}\r\n".encode("latin-1")
 

@@ -9,6 +9,7 @@ import msgspec
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.domain.failure import RefusalRule
+from conveyor.domain.page_facts import NO_FACTS, PageFacts
 from conveyor.ports.bodies import Spool
 
 
@@ -34,6 +35,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = None  # of calls at once, as the gateway states it for the key
     # NONE for a 5xx that the caller accepts as a page: it may be the gateway's own.
     signal: HealthSignal = HealthSignal.ALIVE
+    facts: PageFacts = NO_FACTS  # without the duration
 
 
 class GatewayRefusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +43,8 @@ class GatewayRefusal(msgspec.Struct, frozen=True, kw_only=True):
 
     `problem` is the problem document, with the gateway's id of the call if there is one. `rule`
     says how it is handled, by the error table of the gateway. `storage_full` means that a page
-    arrived and could not be stored.
+    arrived and could not be stored. `status` is that of the problem document; the status of the
+    target, if the gateway passes it on, is in `facts`.
     """
 
     status: int
@@ -53,6 +56,7 @@ class GatewayRefusal(msgspec.Struct, frozen=True, kw_only=True):
     gateway_request_id: str | None = None
     storage_full: bool = False
     signal: HealthSignal = HealthSignal.ALIVE
+    facts: PageFacts = NO_FACTS  # without the duration
 
 
 class Gateway(Protocol):

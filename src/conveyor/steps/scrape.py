@@ -13,6 +13,7 @@ from conveyor.domain import media
 from conveyor.domain import params as params_rules
 from conveyor.domain.failure import Handling
 from conveyor.domain.ids import RunId
+from conveyor.domain.page_facts import PageFacts, took
 from conveyor.domain.params import Params
 from conveyor.domain.retry import spread
 from conveyor.domain.task import (
@@ -24,6 +25,7 @@ from conveyor.domain.task import (
     Throttled,
 )
 from conveyor.ports.bodies import Bodies
+from conveyor.ports.clock import Clock
 from conveyor.ports.gateway import Gateway, GatewayRefusal, Page, PageRequest
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, CallResult, Fetched
 
@@ -89,6 +91,7 @@ class RefusalLog:
 class Scrape:
     gateway: Gateway
     bodies: Bodies
+    clock: Clock
     refusals: RefusalLog = field(default_factory=RefusalLog)
 
     async def attempt(self, task: Task, assignment: Assignment) -> CallResult:
@@ -102,7 +105,9 @@ class Scrape:
             body=task.spec.body,
             call_id=f"{task.run_id}.{task.id}.{task.claim_no}",
         )
+        began = self.clock.monotonic()
         answer = await self.gateway.fetch(request, self.bodies.spool)
+        facts = took(answer.facts, self.clock.monotonic() - began)
         match answer:
             case Page():
                 log.debug("gateway.answered", **_ids(task, request, answer))
@@ -113,11 +118,14 @@ class Scrape:
                     spend=answer.spend,
                     limit=answer.limit,
                     signal=answer.signal,
+                    facts=facts,
                 )
             case GatewayRefusal():  # pragma: no branch - the last of the union
-                return self._judge(task, request, answer)
+                return self._judge(task, request, answer, facts)
 
-    def _judge(self, task: Task, request: PageRequest, refusal: GatewayRefusal) -> Outcome:
+    def _judge(
+        self, task: Task, request: PageRequest, refusal: GatewayRefusal, facts: PageFacts
+    ) -> Outcome:
         """The outcome of a refused attempt, as the gateway classified it."""
         if refusal.storage_full:
             return Interrupted(STORAGE_FULL_WAIT, refusal.spend, not_stored=True)
@@ -138,7 +146,13 @@ class Scrape:
                 # By its signal `GatewayHealth.observe` may hold this result for up to 5 s before it
                 # is settled, or hand the task back uncharged.
                 return AttemptFailed(
-                    refusal.problem, rule.reason, retryable, refusal.spend, wait, refusal.signal
+                    refusal.problem,
+                    rule.reason,
+                    retryable,
+                    refusal.spend,
+                    wait,
+                    refusal.signal,
+                    facts,
                 )
 
 

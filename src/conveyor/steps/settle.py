@@ -218,4 +218,4 @@ def _outcome(page: Fetched, kept: Kept | None) -> Outcome:
         format=page.format,
         content_type=page.content_type,
     )
-    return Scraped(body, page.spend)
+    return Scraped(body, page.spend, page.facts)

@@ -27,6 +27,7 @@ from conveyor.domain.ids import (
 )
 from conveyor.domain.job import Deletion, Job, JobStatus
 from conveyor.domain.outbox import Channel, EventType, OutboxEvent
+from conveyor.domain.page_facts import NO_FACTS, PageFacts
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.run import Run
 from conveyor.domain.signing import SigningKey, SigningKeys
@@ -55,6 +56,7 @@ INPUT = InputId(_ids.new())
 EXPORT = ExportId(_ids.new())
 EVENT = EventId(_ids.new())
 KEY = ApiKeyId(_ids.new())
+FACTS = PageFacts(http_status=200, duration_ms=812, final_url="https://example.com/at-last")
 
 
 def a_task_spec(**changes: object) -> TaskSpec:
@@ -210,12 +212,17 @@ def inherited_as(status: TaskStatus) -> Inherited:
         result=a_stored_body() if status is TaskStatus.SUCCESSFUL else None,
         problem=encoded(problem(status=422, code="RESP001")) if failed else None,
         reason=FailureReason.BLOCKED if failed else None,
+        facts=NO_FACTS if status is TaskStatus.PENDING else FACTS,
     )
 
 
 def scraped(*, body: StoredBody | None = None, spend: Spend = NOTHING) -> SettleDecision:
     return SettleDecision(
-        status=TaskStatus.SUCCESSFUL, charged=True, result=body or a_stored_body(), spend=spend
+        status=TaskStatus.SUCCESSFUL,
+        charged=True,
+        result=body or a_stored_body(),
+        spend=spend,
+        facts=FACTS,
     )
 
 
@@ -229,6 +236,7 @@ def refused(
         problem=a_problem(code),
         reason=reason or zenrows_errors.rule_for(422, code).reason,
         spend=spend,
+        facts=PageFacts(http_status=404, duration_ms=95),
     )
 
 
@@ -240,7 +248,12 @@ def to_retry(
 ) -> SettleDecision:
     """The decision for a page that was refused and is retried."""
     return SettleDecision(
-        status=TaskStatus.PENDING, charged=True, delay=delay, problem=a_problem(code), spend=spend
+        status=TaskStatus.PENDING,
+        charged=True,
+        delay=delay,
+        problem=a_problem(code),
+        spend=spend,
+        facts=FACTS,
     )
 
 

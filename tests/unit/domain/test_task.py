@@ -13,6 +13,7 @@ from conveyor.domain import task as task_rules
 from conveyor.domain.counts import Counts, Spend
 from conveyor.domain.failure import AccountReason, FailureReason
 from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.page_facts import NO_FACTS, PageFacts
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.task import (
     FINAL,
@@ -37,6 +38,7 @@ LEASE = timedelta(seconds=30)
 PAGE = StoredBody(locator="somewhere", length=5, checksum="abc", format="html")
 COST = Spend(25, 2_500_000)
 NO = '{"code":"RESP001"}'
+FACTS = PageFacts(http_status=203, duration_ms=40, final_url="https://a.example/at-last")
 
 
 def a_task(status: TaskStatus = TaskStatus.PENDING, **changes: object) -> Task:
@@ -59,7 +61,7 @@ def a_task(status: TaskStatus = TaskStatus.PENDING, **changes: object) -> Task:
 
 
 def refused(*, retryable: bool = True) -> AttemptFailed:
-    return AttemptFailed(NO, FailureReason.BLOCKED, retryable, COST)
+    return AttemptFailed(NO, FailureReason.BLOCKED, retryable, COST, facts=FACTS)
 
 
 SOME_POLICY = RetryPolicy(retries=2)
@@ -78,9 +80,9 @@ EVERY_OUTCOME: list[Outcome] = [
 
 
 def test_a_scraped_page_ends_its_task_with_the_body_and_the_cost() -> None:
-    decision = task_rules.decide(a_task(), Scraped(PAGE, COST), SOME_POLICY)
+    decision = task_rules.decide(a_task(), Scraped(PAGE, COST, FACTS), SOME_POLICY)
     assert decision == SettleDecision(
-        status=TaskStatus.SUCCESSFUL, charged=True, result=PAGE, spend=COST
+        status=TaskStatus.SUCCESSFUL, charged=True, result=PAGE, spend=COST, facts=FACTS
     )
 
 
@@ -306,6 +308,15 @@ def test_failure_keeps_the_problem_and_its_reason() -> None:
     assert failed.reason is FailureReason.BLOCKED
 
 
+def test_a_final_task_has_the_facts_of_the_call_that_ended_it() -> None:
+    held = a_task(TaskStatus.PROCESSING)
+    for outcome in (Scraped(PAGE, COST, FACTS), refused(retryable=False)):
+        ended = task_rules.settle(held, 1, task_rules.decide(held, outcome, SOME_POLICY), NOW)
+        assert ended.facts == task_rules.inherit(ended).facts == FACTS
+    back = task_rules.settle(held, 1, task_rules.decide(held, refused(), SOME_POLICY), NOW)
+    assert back.facts == NO_FACTS
+
+
 def test_giving_a_task_back_charges_nothing() -> None:
     held = a_task(TaskStatus.PROCESSING)
     back = task_rules.settle(held, 1, task_rules.decide(held, Interrupted(), SOME_POLICY), NOW)
@@ -346,7 +357,13 @@ def test_a_charged_claim_leaves_a_line_from_claim_to_end() -> None:
     held = a_task(TaskStatus.PROCESSING, attempts=1, claimed_at=NOW - LEASE)
     line = task_rules.line(held, task_rules.decide(held, refused(), SOME_POLICY), NOW)
     assert line == task_rules.Attempt(
-        attempt=2, started_at=NOW - LEASE, ended_at=NOW, problem=NO, spend=COST
+        attempt=2,
+        started_at=NOW - LEASE,
+        ended_at=NOW,
+        problem=NO,
+        spend=COST,
+        http_status=203,
+        duration_ms=40,
     )
 
 
@@ -516,3 +533,15 @@ def test_a_final_task_is_beyond_every_function(history: list[Event]) -> None:
 def test_the_final_statuses_are_those_with_no_moves() -> None:
     assert set(MOVES) == set(TaskStatus)
     assert {TaskStatus.SUCCESSFUL, TaskStatus.FAILED} == FINAL
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://a.example/b", "a.example"),
+        ("http://a.example:8080/?q=@b", "a.example:8080"),
+        ("http://me:secret@[::1]:81/", "[::1]:81"),
+    ],
+)
+def test_the_host_of_a_task_is_that_of_its_url_with_the_port(url: str, host: str) -> None:
+    assert TaskSpec(url=url).host == host

@@ -13,26 +13,31 @@ from conveyor.app.engines import CODES
 from conveyor.domain.counts import Spend
 from conveyor.domain.failure import AccountReason, FailureReason, Handling
 from conveyor.domain.ids import RunId
+from conveyor.domain.page_facts import PageFacts
 from conveyor.domain.params import dump
 from conveyor.domain.task import AccountBlocked, AttemptFailed, Interrupted, Task, Throttled
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 from conveyor.steps.scrape import MOST_KINDS, SHORTEST_WAIT, RefusalKind, RefusalLog, Scrape
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, CallResult, Fetched
+from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import a_job, a_problem, a_task, a_task_spec, gateway_refusal
 from conveyor.testing.memory.bodies import MemoryBodies
 from tests.harness import time_lapse
 from tests.harness.memory_service import KEY, an_assignment
 
 SPEND = Spend(credits=1, nanos=28)
+TOOK = timedelta(seconds=1.2341)
+QUICK = PageFacts(duration_ms=0)  # of a call while the clock stands still
 ASSIGNMENT = an_assignment(a_job())
 
 
 class Gateway:
     """Answers what it was told to, and remembers what it was asked."""
 
-    def __init__(self, answer: Page | GatewayRefusal) -> None:
+    def __init__(self, answer: Page | GatewayRefusal, clock: FakeClock | None = None) -> None:
         self._answer = answer
+        self._clock = clock
         self.asked: list[PageRequest] = []
 
     async def check_health(self) -> bool:
@@ -42,12 +47,37 @@ class Gateway:
         self, request: PageRequest, spool: Callable[[], Spool]
     ) -> Page | GatewayRefusal:
         self.asked.append(request)
+        if self._clock:
+            self._clock.advance(TOOK)
         return self._answer
 
 
 async def test_a_page_is_fetched_with_its_spend() -> None:
     result, _ = await _attempt(Page(content=b"page", spend=SPEND))
-    assert result == Fetched(content=b"page", format="html", spend=SPEND)
+    assert result == Fetched(content=b"page", format="html", spend=SPEND, facts=QUICK)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Page(content=b"page", facts=PageFacts(http_status=203, final_url="https://b.example/")),
+        gateway_refusal(
+            404, "RESP002", facts=PageFacts(http_status=203, final_url="https://b.example/")
+        ),
+    ],
+)
+async def test_the_facts_about_a_page_are_passed_on_with_the_duration_of_its_call(
+    answer: Page | GatewayRefusal,
+) -> None:
+    clock = FakeClock()
+    scrape = Scrape(gateway=Gateway(answer, clock), bodies=MemoryBodies(), clock=clock)
+
+    result = await scrape.attempt(a_task(), ASSIGNMENT)
+
+    assert isinstance(result, Fetched | AttemptFailed)
+    assert result.facts == PageFacts(
+        http_status=203, duration_ms=1234, final_url="https://b.example/"
+    )
 
 
 async def test_a_large_page_is_passed_on_in_its_spool() -> None:
@@ -138,7 +168,9 @@ async def test_each_refusal_is_what_its_gateway_rules(code: str) -> None:
             assert result == Interrupted(SHORTEST_WAIT, SPEND)
         case _:
             retryable = rule.handling is Handling.RETRY
-            assert result == AttemptFailed(refusal.problem, rule.reason, retryable, SPEND)
+            assert result == AttemptFailed(
+                refusal.problem, rule.reason, retryable, SPEND, facts=QUICK
+            )
 
 
 @pytest.mark.parametrize(
@@ -179,7 +211,7 @@ async def test_a_blocked_account_is_told_by_the_best_words_there_are(
 async def test_only_a_ruling_that_names_the_account_blocks_it() -> None:
     refusal = gateway_refusal(402, "AUTH004")
     result, _ = await _attempt(replace(refusal, rule=replace(refusal.rule, account=None)))
-    assert result == AttemptFailed("{}", FailureReason.AUTH_FAILED, retryable=False)
+    assert result == AttemptFailed("{}", FailureReason.AUTH_FAILED, retryable=False, facts=QUICK)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +239,9 @@ async def test_a_page_that_is_worth_another_try_waits_as_long_as_was_asked_for()
     wait = timedelta(seconds=40)
     refusal = gateway_refusal(429, "target_throttled", problem="{}", retry_after=wait)
     result, _ = await _attempt(refusal)
-    assert result == AttemptFailed("{}", FailureReason.RATE_LIMITED, retryable=True, wait=wait)
+    assert result == AttemptFailed(
+        "{}", FailureReason.RATE_LIMITED, retryable=True, wait=wait, facts=QUICK
+    )
 
 
 async def test_a_page_whose_host_rests_goes_back_uncharged_and_tells_nothing_of_its_key() -> None:
@@ -242,7 +276,7 @@ async def _attempt(
     assignment: Assignment = ASSIGNMENT,
 ) -> tuple[CallResult, PageRequest]:
     gateway = Gateway(answer or Page(content=b"page"))
-    scrape = Scrape(gateway=gateway, bodies=MemoryBodies())
+    scrape = Scrape(gateway=gateway, bodies=MemoryBodies(), clock=FakeClock())
     result = await scrape.attempt(task or a_task(), assignment)
     [asked] = gateway.asked
     return result, asked
@@ -251,7 +285,7 @@ async def _attempt(
 def test_refusals_of_one_kind_are_one_line_a_minute_with_their_number() -> None:
     async def main() -> None:
         refusal = gateway_refusal(404, "RESP002", problem="{}")
-        scrape = Scrape(gateway=Gateway(refusal), bodies=MemoryBodies())
+        scrape = Scrape(gateway=Gateway(refusal), bodies=MemoryBodies(), clock=FakeClock())
         for number in range(600):  # ten a second for a minute
             await scrape.attempt(a_task(claim_no=number), ASSIGNMENT)
             await asyncio.sleep(0.1)

@@ -189,11 +189,13 @@ class DirectGateway:
                 if 200 <= answer.status < 300 or _is_allowed(request, answer):
                     content_type = media.label(answer.header(CONTENT_TYPE))
                     content = await self._reading.content(answer, spool)
-                    return Page(content=content, content_type=content_type)
+                    facts = direct_wire.facts(request, visit, answer.status)
+                    return Page(content=content, content_type=content_type, facts=facts)
                 await _clear(answer)
                 location = answer.header(LOCATION)
                 if answer.status not in direct_wire.REDIRECTS or location is None:
-                    return self._refused(visit, answer)
+                    facts = direct_wire.facts(request, visit, answer.status)
+                    return replace(self._refused(visit, answer), facts=facts)
                 visit = direct_wire.redirected(visit, answer.status, location, self._ports)
         raise _too_many()
 

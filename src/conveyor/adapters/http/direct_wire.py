@@ -20,6 +20,7 @@ from conveyor.adapters.http.client.transport import (
 from conveyor.adapters.http.page_wire import Unsendable
 from conveyor.domain.content_coding import ACCEPTED
 from conveyor.domain.failure import FailureReason, Handling, RefusalRule, fail, retry
+from conveyor.domain.page_facts import PageFacts, final_url
 from conveyor.domain.params import ASKS_FOR_NOTHING, HONOURED_BY_DIRECT, KNOWN
 from conveyor.domain.problem import phrase
 from conveyor.ports.gateway import GatewayRefusal, PageRequest
@@ -125,6 +126,11 @@ def redirected(visit: Visit, status: int, location: str | None, ports: Collectio
         raise Denied("target_not_allowed", 403, why)
     kept = {name: value for name, value in headers.items() if name.lower() in HARMLESS}
     return following._replace(headers=kept)
+
+
+def facts(request: PageRequest, visit: Visit, status: int) -> PageFacts:
+    """What the response to a visit says about the page, after any redirects."""
+    return PageFacts(http_status=status, final_url=final_url(request.url, visit.url))
 
 
 def refusal(status: int, wait: timedelta | None) -> GatewayRefusal:

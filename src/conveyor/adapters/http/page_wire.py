@@ -14,6 +14,7 @@ import msgspec
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.domain.failure import FailureReason, RefusalRule, by_status, fail, retry
+from conveyor.domain.page_facts import NO_FACTS, PageFacts
 from conveyor.domain.params import HEADERS, Params, load
 from conveyor.domain.problem import encoded, problem
 from conveyor.ports.gateway import GatewayRefusal, PageRequest
@@ -95,6 +96,7 @@ def synthesised(
     gateway_request_id: str | None = None,
     signal: HealthSignal = HealthSignal.ALIVE,
     rule: RefusalRule | None = None,
+    facts: PageFacts = NO_FACTS,
 ) -> GatewayRefusal:
     """A refusal that Conveyor words itself, with the rule of its code if that is one of ours."""
     document = problem(
@@ -108,6 +110,7 @@ def synthesised(
         spend=charged,
         gateway_request_id=gateway_request_id,
         signal=signal,
+        facts=facts,
     )
 
 

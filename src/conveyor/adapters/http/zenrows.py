@@ -34,10 +34,11 @@ from conveyor.adapters.http.client.transport import (
 )
 from conveyor.adapters.http.page_wire import Unsendable
 from conveyor.adapters.http.retry_after import retry_after
-from conveyor.adapters.http.zenrows_errors import rule_for
+from conveyor.adapters.http.zenrows_errors import TARGET_STATUS, rule_for
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.content_coding import ACCEPTED, CorruptContent
 from conveyor.domain.counts import NOTHING, Spend
+from conveyor.domain.page_facts import NO_FACTS, PageFacts
 from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
@@ -52,7 +53,10 @@ RETRY_AFTER = b"retry-after"
 DATE = b"date"
 REQUEST_ID = b"x-request-id"
 LIMIT = b"concurrency-limit"
-WANTED = frozenset({CONTENT_ENCODING, CREDITS, COST, RETRY_AFTER, DATE, REQUEST_ID, LIMIT})
+FINAL_URL = b"zr-final-url"
+WANTED = frozenset(
+    {CONTENT_ENCODING, CREDITS, COST, RETRY_AFTER, DATE, REQUEST_ID, LIMIT, FINAL_URL}
+)
 
 
 class ZenrowsGateway:
@@ -226,7 +230,9 @@ class ZenrowsGateway:
             signal = HealthSignal.UNEXPLAINED
         signal = signal if answer.status >= 500 else HealthSignal.ALIVE
         wait = retry_after(answer.header(RETRY_AFTER), answer.header(DATE))
-        return replace(refusal, retry_after=wait, spend=head.charged, signal=signal)
+        # The status of a refusal is the gateway's own, unless its code says what the target's was.
+        facts = replace(head.facts, http_status=TARGET_STATUS.get(refusal.code))
+        return replace(refusal, retry_after=wait, spend=head.charged, signal=signal, facts=facts)
 
 
 class ResponseHead(NamedTuple):
@@ -235,6 +241,7 @@ class ResponseHead(NamedTuple):
     charged: Spend = NOTHING
     gateway_request_id: str | None = None
     limit: int | None = None
+    facts: PageFacts = NO_FACTS
 
     def page(self, content: bytes | Spool, status: int = 200) -> Page:
         return Page(
@@ -243,6 +250,7 @@ class ResponseHead(NamedTuple):
             spend=self.charged,
             gateway_request_id=self.gateway_request_id,
             limit=self.limit,
+            facts=self.facts,
         )
 
     def refusal(
@@ -255,6 +263,7 @@ class ResponseHead(NamedTuple):
             charged=self.charged,
             gateway_request_id=self.gateway_request_id,
             signal=signal,
+            facts=self.facts,
         )
 
 
@@ -264,4 +273,9 @@ NO_HEAD = ResponseHead()
 def _head_of(request: PageRequest, answer: HttpResponse) -> ResponseHead:
     charged = zenrows_wire.spend(answer.header(CREDITS), answer.header(COST))
     request_id = page_wire.request_id(answer.header(REQUEST_ID), request.gateway_key)
-    return ResponseHead(charged, request_id, zenrows_wire.limit(answer.header(LIMIT)))
+    return ResponseHead(
+        charged,
+        request_id,
+        zenrows_wire.limit(answer.header(LIMIT)),
+        zenrows_wire.facts(request, answer.status, answer.header(FINAL_URL)),
+    )

@@ -57,6 +57,7 @@ BY_CODE: dict[str, RefusalRule] = {
     "payment_required": account(AccountReason.INSUFFICIENT_CREDITS),
     "subscription_inactive": account(AccountReason.SUBSCRIPTION_INACTIVE),
 }
+TARGET_STATUS = {"RESP002": 404}  # what a code says about the response of the target
 BY_STATUS: dict[int, RefusalRule] = {
     401: account(AccountReason.SUBSCRIPTION_INACTIVE),
     402: account(AccountReason.INSUFFICIENT_CREDITS),

@@ -11,9 +11,10 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 import msgspec
 
-from conveyor.adapters.http.page_wire import redacted, redacted_value
+from conveyor.adapters.http.page_wire import is_allowed, redacted, redacted_value
 from conveyor.adapters.http.zenrows_errors import is_gateway_problem, rule_for
 from conveyor.domain.counts import NANO, NOTHING, Spend
+from conveyor.domain.page_facts import NO_FACTS, PageFacts, final_url
 from conveyor.domain.params import HEADERS
 from conveyor.domain.problem import completed, encoded
 from conveyor.ports.gateway import GatewayRefusal, PageRequest
@@ -72,6 +73,20 @@ def limit(text: str | None) -> int | None:
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 7):
         return None
     return int(text) or None
+
+
+def facts(request: PageRequest, status: int, reached: str | None) -> PageFacts:
+    """What the head of a response says about the target.
+
+    The gateway answers 200 for any page that it got, unless the caller asks for other statuses.
+    """
+    passed_on = bool(request.params) and is_allowed(request.params, status)
+    if not passed_on and (reached is None or reached == request.url):
+        return NO_FACTS
+    there = redacted(reached, request.gateway_key) if reached else None
+    return PageFacts(
+        http_status=status if passed_on else None, final_url=final_url(request.url, there)
+    )
 
 
 def gateway_problem(body: bytes) -> dict[str, object] | None:

@@ -11,6 +11,7 @@ import msgspec
 from conveyor.domain.counts import COUNT_COLUMNS, Counts, Spend
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import RunId
+from conveyor.domain.page_facts import NO_FACTS, PageFacts
 from conveyor.domain.task import Attempt, StoredBody, Task, TaskSpec, TaskStatus
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,11 +32,20 @@ TASK_COLUMNS = (
     "idx", "id", "status", "due_at", "claim_no", "attempts", "lost", "claimed_at", "created_at",
     "updated_at", "url", "method", "external_id", "metadata", "params", "body", "locator", "length",
     "checksum", "format", "problem", "reason", "source_run_id", "content_type", "scraped_at",
+    "http_status", "duration_ms", "final_url",
 )  # fmt: skip
 # The columns that may be large, as in `size_of` of the domain.
-TEXTS = ("url", "external_id", "metadata", "params", "body", "problem")
+TEXTS = ("url", "external_id", "metadata", "params", "body", "problem", "final_url")
 NOT_LISTED = {"params": "NULL", "body": "NULL"}  # as `as_listed` of the domain
 NOT_CLAIMED = {"external_id": "NULL", "metadata": "NULL"}  # as `as_claimed` of the domain
+# Of a task that is due these columns are null: they tell how it ended.
+NOT_ENDED = dict.fromkeys(
+    (
+        "locator", "length", "checksum", "format", "content_type", "problem", "reason",
+        "source_run_id", "scraped_at", "http_status", "duration_ms", "final_url",
+    ),
+    "NULL",
+)  # fmt: skip
 NO_SPEC = {"url": "''", **NOT_LISTED, **NOT_CLAIMED}
 
 
@@ -91,9 +101,9 @@ ON CONFLICT (run_no, incarnation) DO UPDATE SET
 {", ".join(f"{name} = {name} + excluded.{name}" for name in COUNT_COLUMNS)}
 """
 
-ADD_LINE = """
+ADD_LOST_LINE = """
 INSERT INTO attempt (run_no, idx, claim_no, attempt, started_at, ended_at, problem, credits, nanos)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0)
 """
 
 REPLACE_STATE = """
@@ -146,7 +156,7 @@ def task_of(run_id: RunId, row: Row) -> Task:
     """A task from a row of `TASK_COLUMNS`."""
     (idx, task_id, status, due_at, claim_no, attempts, lost, claimed_at, created_at, updated_at,
      url, method, external_id, metadata, params, body, locator, length, checksum, fmt, problem,
-     reason, source_run_id, content_type, scraped_at) = row  # fmt: skip
+     reason, source_run_id, content_type, scraped_at, *facts) = row  # fmt: skip
     return Task(
         run_id=run_id,
         id=task_id,
@@ -170,39 +180,32 @@ def task_of(run_id: RunId, row: Row) -> Task:
         result=_body_of(locator, length, checksum, fmt, content_type),
         problem=problem,
         reason=None if reason is None else FailureReason(reason),
+        facts=_facts_of(*facts),
         source_run_id=source_run_id,
         scraped_at=None if scraped_at is None else moment(scraped_at),
     )
 
 
 def line_of(row: Row) -> Attempt:
-    attempt, started_at, ended_at, problem, credit, nanos = row
+    attempt, started_at, ended_at, problem, credit, nanos, http_status, duration_ms = row
     return Attempt(
         attempt=attempt,
         started_at=moment(started_at),
         ended_at=moment(ended_at),
         problem=problem,
         spend=Spend(credit, nanos),
+        http_status=http_status,
+        duration_ms=duration_ms,
     )
 
 
-def add_line(
-    connection: apsw.Connection, run_no: int | None, task: Task, claim_no: int, line: Attempt
+def add_lost_line(
+    connection: apsw.Connection, run_no: int | None, task: Task, line: Attempt
 ) -> None:
-    connection.execute(
-        ADD_LINE,
-        (
-            run_no,
-            task.index,
-            claim_no,
-            line.attempt,
-            stamp(line.started_at),
-            stamp(line.ended_at),
-            line.problem,
-            line.spend.credits,
-            line.spend.nanos,
-        ),
-    )
+    """Add the history line of a lost worker, which cost nothing and told nothing about the page."""
+    key = (run_no, task.index, task.claim_no)
+    times = (stamp(line.started_at), stamp(line.ended_at))
+    connection.execute(ADD_LOST_LINE, (*key, line.attempt, *times, line.problem))
 
 
 def add_counts(
@@ -239,6 +242,12 @@ def _body_of(
     return StoredBody(
         locator=locator, length=length, checksum=checksum, format=fmt, content_type=content_type
     )
+
+
+def _facts_of(http_status: int | None, duration_ms: int | None, final_url: str | None) -> PageFacts:
+    if http_status is None and duration_ms is None and final_url is None:
+        return NO_FACTS
+    return PageFacts(http_status=http_status, duration_ms=duration_ms, final_url=final_url)
 
 
 def find_run_no(connection: apsw.Connection, run_id: RunId) -> int | None:

@@ -135,6 +135,9 @@ CREATE TABLE task (
     source_run_id TEXT,
     content_type  TEXT,     -- of the body, where its site told it
     scraped_at    INTEGER,  -- of an inherited outcome: when its own run settled it
+    http_status   INTEGER,  -- of the target, where the gateway passes it on
+    duration_ms   INTEGER,  -- of the call that ended the task
+    final_url     TEXT,     -- after redirects, if it is another URL
     PRIMARY KEY (run_no, idx)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX task_due ON task (run_no, due_at, idx) WHERE status = 0;
@@ -151,6 +154,8 @@ CREATE TABLE attempt (
     problem    TEXT,
     credits    INTEGER NOT NULL,
     nanos      INTEGER NOT NULL,
+    http_status INTEGER,
+    duration_ms INTEGER,
     PRIMARY KEY (run_no, idx, claim_no)
 ) STRICT, WITHOUT ROWID;
 

@@ -39,7 +39,7 @@ SELECT (SELECT run_id FROM run_no WHERE no = task.run_no), id, claim_no
 """
 HISTORIES = """
 SELECT task.id, attempt, started_at, ended_at, CASE attempt.problem WHEN ?4 THEN ?4 END, credits,
-       nanos
+       nanos, attempt.http_status, attempt.duration_ms
   FROM attempt JOIN task USING (run_no, idx)
  WHERE run_no = ?1 AND idx > ?2 AND idx <= ?3 ORDER BY idx, attempt.claim_no
 """
@@ -54,11 +54,12 @@ ON CONFLICT DO NOTHING
 ADD_INHERITED = """
 INSERT INTO task (run_no, idx, id, status, phase, claim_no, attempts, lost, created_at, updated_at,
                   url, method, external_id, metadata, params, body, locator, length, checksum,
-                  format, content_type, problem, reason, source_run_id, scraped_at)
+                  format, content_type, problem, reason, source_run_id, scraped_at, http_status,
+                  duration_ms, final_url)
 SELECT ?2, value ->> 0, value ->> 1, value ->> 8, value ->> 9, 0, value ->> 10, 0, value ->> 11,
        ?3, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
        value ->> 12, value ->> 13, value ->> 14, value ->> 15, value ->> 16, value ->> 17,
-       value ->> 18, value ->> 19, value ->> 20
+       value ->> 18, value ->> 19, value ->> 20, value ->> 21, value ->> 22, value ->> 23
   FROM json_each(?1) WHERE true
 ON CONFLICT DO NOTHING
 """
@@ -76,7 +77,7 @@ SELECT * FROM (SELECT {what} FROM task INDEXED BY task_by_phase
 """
 FILTERED = "SELECT {needed} FROM task WHERE run_no = ?1 AND idx IN ({near}) ORDER BY idx"
 HISTORY = """
-SELECT attempt, started_at, ended_at, problem, credits, nanos FROM attempt
+SELECT attempt, started_at, ended_at, problem, credits, nanos, http_status, duration_ms FROM attempt
  WHERE run_no = ? AND idx = ? ORDER BY claim_no
 """
 SUM = f"""
@@ -244,7 +245,7 @@ def _inherited_row(task: NewRow, stood: Inherited) -> tuple[int | str | None, ..
     return (
         *_row(task), STATUS_NO[stood.status], PHASE[stood.status], stood.attempts,
         stamp(stood.created_at), *body, stood.problem, stood.reason, stood.source_run_id,
-        scraped_at,
+        scraped_at, *msgspec.structs.astuple(stood.facts),
     )  # fmt: skip
 
 

@@ -11,12 +11,12 @@ from conveyor.adapters.sqlite.rows import (
     DECODER,
     NO_SPEC,
     NOT_CLAIMED,
-    PHASE,
+    NOT_ENDED,
     STATUS_NO,
     Row,
     RunNumbers,
     add_counts,
-    add_line,
+    add_lost_line,
     byte_length,
     columns,
     finder,
@@ -31,6 +31,7 @@ from conveyor.adapters.sqlite.rows import (
 )
 from conveyor.domain import task as task_rules
 from conveyor.domain.counts import COUNT_COLUMNS
+from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import RunId, TaskId, task_index
 from conveyor.domain.task import SettleDecision, Settlement, Task, TaskStatus, size_of
 from conveyor.ports.clock import Clock
@@ -40,12 +41,13 @@ PENDING = """
 FROM task INDEXED BY task_due
 WHERE run_no = ?1 AND status = 0 AND due_at <= ?2 ORDER BY due_at, idx LIMIT ?3
 """
-SIZE = size(NOT_CLAIMED)
+SIZE = size({**NOT_CLAIMED, **NOT_ENDED})
 SIZES = sizes(f"SELECT due_at, idx, {SIZE} AS size {PENDING}", "due_at, idx")
 # The columns that `TAKE` changes. `NEXT` runs before it and returns the rows as they will be, because
 # an UPDATE with RETURNING would return them one by one, and in no order.
 TAKEN = {
     **NOT_CLAIMED,
+    **NOT_ENDED,
     "status": "1",
     "due_at": "?4",
     "claim_no": "claim_no + 1",
@@ -96,8 +98,9 @@ UPDATE task SET due_at = ? WHERE run_no = ? AND idx = ? AND claim_no = ? AND sta
 # interpreter lock while pages arrive. `HOLD` unpacks the value into a temporary table; the other
 # statements join with it. These are the values of a claim, in the order in which they are sent.
 SENT = (
-    "run_no", "idx", "claim_no", "status", "phase", "charged", "due_at", "locator", "length",
-    "checksum", "format", "content_type", "problem", "reason", "line_problem", *COUNT_COLUMNS,
+    "run_no", "idx", "claim_no", "status", "charged", "due_at", "locator", "length", "checksum",
+    "format", "content_type", "problem", "reason", "http_status", "duration_ms", "final_url",
+    "credits", "nanos",
 )  # fmt: skip
 AT = {name: f"(claim.value ->> {place})" for place, name in enumerate(SENT)}
 # Created once, when the engine opens: it lives as long as the connection of the writer.
@@ -116,24 +119,41 @@ SELECT {", ".join(AT.values())}, task.attempts, task.claimed_at
 """
 ENDED = "SELECT json_group_array(json_array(run_no, idx, claim_no)) FROM temp.ending"
 ADD_LINES = """
-INSERT INTO attempt (run_no, idx, claim_no, attempt, started_at, ended_at, problem, credits, nanos)
-SELECT run_no, idx, claim_no, attempts + 1, claimed_at, ?1, line_problem, credits, nanos
+INSERT INTO attempt (run_no, idx, claim_no, attempt, started_at, ended_at, problem, credits, nanos,
+                     http_status, duration_ms)
+SELECT run_no, idx, claim_no, attempts + 1, claimed_at, ?1, problem, credits, nanos, http_status,
+       duration_ms
   FROM temp.ending WHERE charged
 """
+# What the claims of a run add to its counts, as `counted` of the domain says.
+ADDED: dict[str, str] = {
+    "successful": "sum(status = 2)",
+    **{
+        str(why): f"sum(status = 3 AND coalesce(reason, 'other') = '{why}')"
+        for why in FailureReason
+    },
+    "credits": "sum(credits)",
+    "nanos": "sum(nanos)",
+}
 COUNT = f"""
 INSERT INTO counter (run_no, incarnation, {", ".join(COUNT_COLUMNS)})
-SELECT run_no, ?1, {", ".join(f"sum({name})" for name in COUNT_COLUMNS)} FROM temp.ending WHERE true
+SELECT run_no, ?1, {", ".join(ADDED[name] for name in COUNT_COLUMNS)} FROM temp.ending WHERE true
  GROUP BY run_no
 ON CONFLICT (run_no, incarnation) DO UPDATE SET
 {", ".join(f"{name} = {name} + excluded.{name}" for name in COUNT_COLUMNS)}
 """
 MOVED = (
-    "status", "phase", "due_at", "locator", "length", "checksum", "format", "content_type",
-    "problem", "reason",
+    "status", "due_at", "locator", "length", "checksum", "format", "content_type", "reason",
+    "final_url",
 )  # fmt: skip
+# An attempt that is retried leaves its problem, status and duration in the history only. A status
+# that ends a claim has the number of its phase.
 MOVE = f"""
-UPDATE task SET updated_at = ?1, attempts = task.attempts + ending.charged,
-       {", ".join(f"{name} = ending.{name}" for name in MOVED)}
+UPDATE task SET updated_at = ?1, attempts = task.attempts + ending.charged, phase = ending.status,
+       {", ".join(f"{name} = ending.{name}" for name in MOVED)},
+       problem = iif(ending.status = 3, ending.problem, NULL),
+       http_status = iif(ending.status, ending.http_status, NULL),
+       duration_ms = iif(ending.status, ending.duration_ms, NULL)
   FROM temp.ending WHERE task.run_no = ending.run_no AND task.idx = ending.idx
 """
 NO_BODY = (None,) * 5
@@ -272,7 +292,7 @@ class SqliteWork:
     ) -> None:
         """Write a task taken from a lost worker, with its history line and, if it failed, its count."""
         replace_state(connection, run_no, new)
-        add_line(connection, run_no, old, old.claim_no, task_rules.lost_line(old, new.updated_at))
+        add_lost_line(connection, run_no, old, task_rules.lost_line(old, new.updated_at))
         if new.status is TaskStatus.FAILED:
             decision = SettleDecision(status=new.status, charged=False, reason=new.reason)
             add_counts(connection, run_no, self._incarnation, task_rules.counted(decision))
@@ -333,17 +353,19 @@ def _were_settled(keys: Sequence[Key], held: str) -> Iterator[bool]:
 
 
 def _values(decision: SettleDecision, now: int) -> Values:
-    result = decision.result
+    """The values of `SENT` after the key."""
+    result, facts, spend = decision.result, decision.facts, decision.spend
     pending = decision.status is TaskStatus.PENDING
-    failed = decision.status is TaskStatus.FAILED
     return (
         STATUS_NO[decision.status],
-        PHASE[decision.status],
         int(decision.charged),
         now + decision.delay // timedelta(microseconds=1) if pending else None,
         *(msgspec.structs.astuple(result) if result else NO_BODY),
-        decision.problem if failed else None,
-        decision.reason if failed else None,
         decision.problem,
-        *msgspec.structs.astuple(task_rules.counted(decision)),
+        decision.reason if decision.status is TaskStatus.FAILED else None,
+        facts.http_status,
+        facts.duration_ms,
+        None if pending else facts.final_url,
+        spend.credits,
+        spend.nanos,
     )

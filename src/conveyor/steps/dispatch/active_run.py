@@ -154,7 +154,7 @@ class HostSlots:
         """Take a slot of the task's host. If none is free the task waits for one."""
         if self.limit is None:
             return True
-        host = host_of(entry.task.spec.url)
+        host = entry.task.spec.host
         if self.calls[host] >= self.limit:
             self.waiting.setdefault(host, []).append(entry)
             return False
@@ -165,7 +165,7 @@ class HostSlots:
         """Release the slot of a finished call; return the waiting task that has it now, if any."""
         if self.limit is None:
             return None
-        host = host_of(entry.task.spec.url)
+        host = entry.task.spec.host
         if waiting := self.waiting.get(host):
             return waiting.pop(0)
         self.waiting.pop(host, None)
@@ -176,7 +176,7 @@ class HostSlots:
         return None
 
     def remove(self, entry: InFlight) -> None:
-        self.waiting[host_of(entry.task.spec.url)].remove(entry)
+        self.waiting[entry.task.spec.host].remove(entry)
 
     def take_all(self) -> list[InFlight]:
         waiting, self.waiting = self.waiting, {}
@@ -428,8 +428,3 @@ class ActiveRun:
         """Remove and return the idle permits, except the first `keep`."""
         self.idle_permits, taken = self.idle_permits[:keep], self.idle_permits[keep:]
         return taken
-
-
-def host_of(url: str) -> str:
-    """The host of a URL in stored form, with its port."""
-    return url.split("/", 3)[2].rpartition("@")[2]

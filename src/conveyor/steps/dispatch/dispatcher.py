@@ -45,7 +45,7 @@ from conveyor.ports.coordination import Coordination
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Held, Work
-from conveyor.steps.dispatch.active_run import ActiveRun, ClaimGrant, InFlight, Places, host_of
+from conveyor.steps.dispatch.active_run import ActiveRun, ClaimGrant, InFlight, Places
 from conveyor.steps.dispatch.config import BATCH_WAIT, SETTLE_LOOPS, DispatchConfig
 from conveyor.steps.dispatch.discovery import Discovery
 from conveyor.steps.dispatch.fetcher import Fetcher
@@ -377,7 +377,7 @@ class Dispatcher:
         while True:
             await self.health.needs_check.wait()
             await asyncio.sleep(CHECK_EVERY.total_seconds())
-            hosts = {host_of(entry.task.spec.url) for entry in self.inflight.values()}
+            hosts = {entry.task.spec.host for entry in self.inflight.values()}
             was_open = self.health.is_open
             try:
                 self.fetcher.settle_soon(await self.health.examine(len(hosts)))

@@ -32,7 +32,7 @@ from conveyor.domain.ids import RunId
 from conveyor.domain.progress import Waiting, WaitReason
 from conveyor.domain.task import AccountBlocked, AttemptFailed, Interrupted, Task, Throttled
 from conveyor.ports.clock import Clock
-from conveyor.steps.dispatch.active_run import ActiveRun, InFlight, host_of
+from conveyor.steps.dispatch.active_run import ActiveRun, InFlight
 from conveyor.steps.shared.attempt import CallResult, Fetched
 
 CHECK_EVERY = timedelta(milliseconds=250)  # while results are held or the breaker is open
@@ -89,7 +89,7 @@ class GatewayHealth:
         if signal not in FAILURES or not isinstance(result, AttemptFailed):
             return [(entry, result)]
         was_open = self.is_open
-        if not self.breaker.failed(now, signal, host_of(entry.task.spec.url)):
+        if not self.breaker.failed(now, signal, entry.task.spec.host):
             return [(entry, result)]
         self.needs_check.set()
         if was_open and self.breaker.is_worth_asking(now, signal):
@@ -176,7 +176,7 @@ class GatewayHealth:
         if not self.is_open:
             return tasks
         probed = self.breaker.probed
-        return sorted(tasks, key=lambda task: probed.get(host_of(task.spec.url), 0.0))
+        return sorted(tasks, key=lambda task: probed.get(task.spec.host, 0.0))
 
     def starts_as_probe(self, entry: InFlight, now: float) -> bool:
         """Whether this task is the probe that is about to start; if so, it is counted as one."""
@@ -185,7 +185,7 @@ class GatewayHealth:
             return False
         self.probing = None
         run.probed_at = now
-        self.breaker.probe(now, run.run.caller, host_of(entry.task.spec.url))
+        self.breaker.probe(now, run.run.caller, entry.task.spec.host)
         return True
 
     # Judging.
@@ -215,7 +215,7 @@ class GatewayHealth:
     def _alive(self, entry: InFlight, now: float) -> list[Finished]:
         was_open = self.is_open
         if self.breaker.failing or self.breaker.at_fault or was_open:
-            self.breaker.answered(host_of(entry.task.spec.url), entry.began_at)
+            self.breaker.answered(entry.task.spec.host, entry.began_at)
         if was_open:
             self._closed()
         if was_open or not self.suspects:

@@ -7,6 +7,7 @@ import msgspec
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.domain.ids import JobId
+from conveyor.domain.page_facts import NO_FACTS, PageFacts
 from conveyor.domain.params import Params
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.retry import RetryPolicy
@@ -38,6 +39,7 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     spend: Spend = NOTHING
     limit: int | None = None  # of concurrent calls, as the gateway advertises it for the key
     signal: HealthSignal = HealthSignal.ALIVE
+    facts: PageFacts = NO_FACTS
 
 
 # What a call came to, before its page is stored. `Settle` stores the page: then it is an `Outcome`.

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from conveyor.domain.ids import RunId
+from conveyor.domain.page_facts import PageFacts
 from conveyor.domain.task import (
     FINAL,
     NewRow,
@@ -92,16 +93,26 @@ class HeavyRowsContract:
         assert [task.index for task in whole.tasks] == [1]
         assert len(await rows(engine)) == 2
 
-    async def test_large_problems_fill_a_page(self, engine: Engine) -> None:
+    @pytest.mark.parametrize(
+        "large",
+        [
+            {"problem": msgspec.json.encode("ü" * (LARGE // 2)).decode()},
+            {"facts": PageFacts(final_url="ü" * (LARGE // 2))},
+        ],
+        ids=["problem", "final_url"],
+    )
+    async def test_large_ends_of_tasks_fill_a_page(
+        self, engine: Engine, large: dict[str, object]
+    ) -> None:
         await _given_heavy(engine, a_task_spec())
-        problem = msgspec.json.encode(_text(LARGE)).decode()
+        decision = msgspec.structs.replace(refused(), **large)
         for task in await claim(engine, HEAVY):
-            decision = msgspec.structs.replace(refused(), problem=problem)
             assert await settle(engine, task, decision)
 
         pages = await _pages(engine, frozenset({TaskStatus.FAILED}))
 
-        assert [task.problem for page in pages for task in page.tasks] == [problem] * HEAVY
+        told = [(task.problem, task.facts) for page in pages for task in page.tasks]
+        assert told == [(decision.problem, decision.facts)] * HEAVY
         assert all(_bytes(page.tasks) <= PAGE_BYTES for page in pages)
 
     async def test_more_than_a_page_is_added_at_once(self, engine: Engine) -> None:

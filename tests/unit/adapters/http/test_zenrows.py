@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.domain.counts import Spend
+from conveyor.domain.page_facts import NO_FACTS, PageFacts
 from conveyor.domain.params import canonical
 from conveyor.mock_gateway.server import MockGateway, hashed_key
 from conveyor.ports.gateway import Gateway, Page, PageRequest
@@ -155,6 +156,19 @@ class TestPages:
         assert isinstance(page.content, bytes)
         assert len(page.content) == 5000
         assert page.spend == Spend(1, 100_000)
+
+    async def test_a_page_says_where_redirects_led(self, gateway: Gateway) -> None:
+        page = await content(gateway, "https://ok.example/?final=https://b.example/c")
+        assert page.facts == PageFacts(final_url="https://b.example/c")
+        assert (await content(gateway, "https://ok.example/")).facts == NO_FACTS
+
+    @pytest.mark.parametrize("code", [200, 203, 404, 503])
+    async def test_the_status_of_the_target_is_known_if_the_gateway_was_asked_for_it(
+        self, gateway: Gateway, code: int
+    ) -> None:
+        target = f"https://status.example/?code={code}"
+        page = await content(gateway, target, {"original_status": "true"})
+        assert page.facts == PageFacts(http_status=code)
 
     async def test_rendering_costs_what_the_answer_says(self, gateway: Gateway) -> None:
         page = await content(gateway, "https://ok.example/", {"js_render": "true"})

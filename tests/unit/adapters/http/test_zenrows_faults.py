@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.domain.counts import NOTHING, Spend
+from conveyor.domain.page_facts import PageFacts
 from conveyor.mock_gateway.server import MockGateway
 from conveyor.ports.gateway import Gateway, GatewayRefusal, Page, PageRequest
 from tests.harness.gateways import (
@@ -134,6 +135,14 @@ class TestRefusals:
         params = {"original_status": "true"}
         answer = await fetched(gateway, "https://permanent.example/", params=params)
         refused(answer, "RESP002", 404)
+
+    @pytest.mark.parametrize("params", [{}, {"original_status": "true"}])
+    @pytest.mark.parametrize(("label", "status"), [("permanent", 404), ("captcha", None)])
+    async def test_the_status_of_a_refusal_is_the_targets_only_if_its_code_says_so(
+        self, gateway: Gateway, params: dict[str, str], label: str, status: int | None
+    ) -> None:
+        answer = await fetched(gateway, f"https://{label}.example/", params=params)
+        assert answer.facts == PageFacts(http_status=status)
 
     async def test_only_the_beginning_of_a_long_refusal_is_read(self, gateway: Gateway) -> None:
         with bounded_memory(3 * MIB):
@@ -338,8 +347,10 @@ class TestCancelling:
 
 class TestTheKey:
     async def test_a_gateway_that_repeats_the_key_is_not_repeated(self, gateway: Gateway) -> None:
-        told = refused(await fetched(gateway, "https://leaky.example/"), "RESP001", 422)
+        answer = await fetched(gateway, "https://leaky.example/")
+        told = refused(answer, "RESP001", 422)
         assert told["detail"] == "asked with apikey=*** (***)"
+        assert answer.facts == PageFacts(final_url="https://leaky.example/?apikey=***")
 
     @pytest.mark.parametrize("place", ["text", "nested", "code"])
     async def test_the_key_is_in_no_problem_however_it_is_repeated(self, place: str) -> None:
