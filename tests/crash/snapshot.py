@@ -71,6 +71,7 @@ def _rows(connection: apsw.Connection, bodies: Bodies) -> Picture:
             row for row in _dicts(connection, LINES) if "worker_lost" not in (row["problem"] or "")
         ],
         "counts": list(_dicts(connection, COUNTS)),
+        "failure group": list(_dicts(connection, FAILURES)),
         "control_message": list(
             _dicts(connection, "SELECT kind, payload, reason FROM control_message")
         ),
@@ -136,6 +137,10 @@ SELECT run_id, idx, id, status, phase, due_at IS NOT NULL AS waits, attempts, ur
 """
 LINES = """
 SELECT run_id, idx, attempt, problem, credits, nanos FROM attempt LEFT JOIN run_no ON no = run_no
+"""
+FAILURES = """
+SELECT run_id, host, reason, code, count, failure_groups
+  FROM failure_group LEFT JOIN run_no ON no = run_no
 """
 COUNTS = f"""
 SELECT run_id, {", ".join(f"sum({name}) AS {name}" for name in COUNT_COLUMNS)}

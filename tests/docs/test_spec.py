@@ -20,6 +20,7 @@ from conveyor.domain import (
     cursor,
     delivery_queue,
     failure,
+    failure_groups,
     file_input,
     ids,
     job,
@@ -164,8 +165,9 @@ def test_the_number_of_lost_workers_is_the_codes() -> None:
 
 
 def test_the_columns_of_counts_are_listed_in_order() -> None:
-    [table] = tables("4 Counts and money")
+    table, groups = tables("4 Counts and money")
     assert tuple(row["column"] for row in table) == counts.COUNT_COLUMNS
+    assert {row["part of a group"] for row in groups} == names(failure_groups.FailureGroup)
 
 
 # 6 Submissions.
@@ -202,6 +204,7 @@ def test_the_constants_are_the_codes() -> None:
         run,
         task,
         page_facts,
+        failure_groups,
         counts,
         cursor,
         file_input,
@@ -347,7 +350,7 @@ def test_the_handlings_and_account_reasons_are_all_explained() -> None:
 
 
 def test_every_failure_reason_is_a_column_of_counts() -> None:
-    [table] = tables("4 Counts and money")
+    table, _ = tables("4 Counts and money")
     listed = {row["column"] for row in table if row["counts"] == "tasks failed for this reason"}
     assert listed == set(FailureReason)
 

@@ -194,6 +194,10 @@ def change_reason(folder: Folder) -> None:
     folder.execute("UPDATE task SET reason = 'timeout' WHERE run_no = 1 AND status = 3")
 
 
+def change_group(folder: Folder) -> None:
+    folder.execute("UPDATE failure_group SET host = 'elsewhere.example' WHERE run_no = 1")
+
+
 def forget_problem(folder: Folder) -> None:
     folder.execute("UPDATE task SET problem = NULL WHERE run_no = 1 AND status = 3")
 
@@ -247,8 +251,9 @@ TAMPERINGS: dict[Callable[[Folder], None], set[str]] = {
         "body_orphaned",
     },
     hold_row: {"unfinished_row", "counter_differs", "wrong_status", "lapsed_lease"},
-    change_reason: {"counter_differs"},
-    forget_problem: {"problem_missing"},
+    change_reason: {"counter_differs", "failure_group_differs"},
+    change_group: {"failure_group_differs"},
+    forget_problem: {"problem_missing", "failure_group_differs"},
     forget_result: {"result_missing"},
     forget_history: {"history_differs"},
     rename_row: {"wrong_id", "body_orphaned"},

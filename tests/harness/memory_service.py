@@ -27,7 +27,7 @@ from conveyor.domain.rerun import parse_statuses
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.run import Run
 from conveyor.domain.submission import Limits
-from conveyor.domain.task import Task, TaskStatus
+from conveyor.domain.task import Task, TaskStatus, failure_of
 from conveyor.domain.webhook import Webhook
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies, BodyName
@@ -221,6 +221,11 @@ class House:
         counts = (await self.tasks.counts([run_id]))[run_id]
         assert counts.successful == tally.get(TaskStatus.SUCCESSFUL, 0)
         assert counts.failed == tally.get(TaskStatus.FAILED, 0)
+        groups = await self.tasks.failure_groups(run_id)
+        rows = await self.rows(run_id)
+        assert {group.key: group.count for group in groups} == Counter(
+            failure_of(row) for row in rows if row.status is TaskStatus.FAILED
+        )
 
     def connect(self, step_functions: StepFunctions) -> None:
         """Send callbacks and heartbeats there from now on."""

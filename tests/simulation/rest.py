@@ -1,13 +1,14 @@
 """The end of a history: faults are healed, all is driven to its end, and everything is counted."""
 
 import re
+from collections import Counter
 from datetime import timedelta
 
 from conveyor.domain.batch import Batch
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import Deletion
 from conveyor.domain.run import Run, counts
-from conveyor.domain.task import TaskStatus
+from conveyor.domain.task import TaskStatus, failure_of
 from tests.kept import every_body
 from tests.simulation.book import LIVE, KnownRun
 from tests.simulation.callers import CALLERS, Callers
@@ -77,6 +78,11 @@ async def _check_figures(world: World, known: KnownRun) -> None:
     assert sum(tally.values()) == run.total, (tally, run)
     assert tally.get(TaskStatus.SUCCESSFUL, 0) == told.successful, (tally, told)
     assert tally.get(TaskStatus.FAILED, 0) == told.failed, (tally, told)
+    failed = await world.ports.tasks.page(
+        run_id, limit=told.failed + 1, statuses=frozenset({TaskStatus.FAILED})
+    )
+    groups = await world.ports.tasks.failure_groups(run_id)
+    assert {group.key: group.count for group in groups} == Counter(map(failure_of, failed.tasks))
     now_told = run.inherited.counts + (await world.ports.tasks.counts([run_id]))[run_id]
     assert run.frozen in {None, now_told}, (run, now_told)
 

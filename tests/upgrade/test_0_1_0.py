@@ -9,6 +9,7 @@ idempotency records expire.
 import json
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +20,10 @@ import httpx
 import pytest
 from zenrows.batch import verify_webhook_signature
 
+from conveyor.adapters.sqlite.engine import open_engine
+from conveyor.adapters.system.clock import SystemClock
+from conveyor.domain.task import TaskStatus, failure_of
+from conveyor.testing.clock import FakeIds
 from tests.certificates import Authority
 from tests.e2e.polling import until
 from tests.e2e.receiver import Receiver, receiving
@@ -172,6 +177,26 @@ def test_an_unused_file_input_can_still_be_filled(api: httpx.Client, before: Any
     assert api.get(f"/jobs/{before['jobs']['deleted']}").status_code == 404
     missing = api.post("/jobs", json={"file_input_id": before["unused"]})
     assert missing.json()["code"] == "file_input_not_uploaded"
+
+
+async def test_the_failures_of_its_runs_are_counted_by_group(tmp_path: Path) -> None:
+    folder_of_0_1_0(tmp_path / "data")
+    opened = open_engine(
+        tmp_path / "data", clock=SystemClock(), ids=FakeIds(), lease=timedelta(seconds=30)
+    )
+    async with opened as engine:
+        runs = await engine.tasks.runs_held(limit=1000)
+        failed = 0
+        for run_id in runs:
+            page = await engine.tasks.page(
+                run_id, limit=1000, statuses=frozenset({TaskStatus.FAILED})
+            )
+            groups = await engine.tasks.failure_groups(run_id)
+            assert {group.key: group.count for group in groups} == Counter(
+                map(failure_of, page.tasks)
+            )
+            failed += len(page.tasks)
+    assert failed
 
 
 def _ended(api: httpx.Client, job_id: str) -> Any:

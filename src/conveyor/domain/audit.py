@@ -6,17 +6,19 @@ changed meanwhile, both bounds are equal and the comparison is exact.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
 
 from conveyor.domain.batch import Batch
 from conveyor.domain.counts import COUNT_COLUMNS, ZERO, Counts
+from conveyor.domain.failure import FailureReason
+from conveyor.domain.failure_groups import MOST_GROUPS, FailureGroup, FailureKey
 from conveyor.domain.ids import JobId, RunId, TaskId, task_ids, task_index
 from conveyor.domain.rerun import inherited
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, RunStatus, counts
-from conveyor.domain.task import WORKER_LOST, Attempt, Task, TaskStatus, counter_of
+from conveyor.domain.task import WORKER_LOST, Attempt, Task, TaskStatus, counter_of, failure_of
 
 MONEY = {"credits", "nanos"}
 FIGURES = tuple(name for name in COUNT_COLUMNS if name not in MONEY)
@@ -101,6 +103,7 @@ class RunSnapshot(msgspec.Struct, frozen=True):
     run: Run
     settled: Counts
     batches: Sequence[Batch]
+    failures: Sequence[FailureGroup] = ()
 
     @property
     def promised(self) -> int:
@@ -114,10 +117,11 @@ class RunSnapshot(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """Sums over the rows of one run, added page by page."""
+    """Sums over the rows of one run, added page by page; `groups` are those counted before."""
 
-    def __init__(self) -> None:
+    def __init__(self, groups: Iterable[FailureGroup] = ()) -> None:
         self.rows = 0
+        self.failures = _FailureSums(groups)
         self.statuses: Counter[TaskStatus] = Counter()
         self.figures: Counter[str] = Counter()
         self.inherited: Inheritance = NO_INHERITANCE
@@ -127,11 +131,15 @@ class Ledger:
         self.statuses.update(task.status for task in page)
         self.figures.update(counter_of(task) for task in page if task.is_final)
         self.inherited += inherited(page)
+        for task in page:
+            if task.status is TaskStatus.FAILED:
+                self.failures.add(failure_of(task))
 
     def faults(self, before: RunSnapshot, after: RunSnapshot) -> Iterator[tuple[str, str]]:
         """The code and text of each sum that does not agree with what was counted."""
         yield from _rows(self.rows, before, after)
         yield from self._counted(before, after)
+        yield from self.failures.faults(before.failures, after.failures)
         # Only if the run had completed before the first row was read: until then rows change.
         if before.run.status is RunStatus.COMPLETED:
             yield from self._completed(after)
@@ -167,6 +175,45 @@ class Ledger:
         if idle != expected:
             what = f"it is completed, and {idle:,} of its rows are pending"
             yield "unfinished_row", f"{what}, where {expected:,} were to be left alone"
+
+
+class _FailureSums:
+    """Failed rows by group. At most `MOST_GROUPS` are kept besides those that were counted before."""
+
+    def __init__(self, groups: Iterable[FailureGroup]) -> None:
+        self._sums: Counter[FailureKey] = Counter({group.key: 0 for group in groups})
+        self._room = MOST_GROUPS
+
+    def add(self, key: FailureKey) -> None:
+        if key not in self._sums:
+            key = key if self._room else key.other
+            self._room -= not key.is_other
+        self._sums[key] += 1
+
+    def faults(
+        self, before: Iterable[FailureGroup], after: Iterable[FailureGroup]
+    ) -> Iterator[tuple[str, str]]:
+        """Compare them with what was counted before and after the rows were read.
+
+        A failure may count in `other` of its reason although its group exists, but nowhere else.
+        """
+        low = {group.key: group.count for group in before}
+        high = {group.key: group.count for group in after}
+        for key in sorted({*self._sums, *low, *high}):
+            found, most = self._sums[key], high.get(key, 0) + high.get(key.other, 0)
+            if not key.is_other and not low.get(key, 0) <= found <= most:
+                where = f"at {key.host} for `{key.reason}` with code {key.code!r}"
+                what = f"{found:,} of its rows failed {where}"
+                yield "failure_group_differs", f"{what}, and {high.get(key, 0):,} were counted"
+        for reason in FailureReason:
+            least, found, most = (_of(reason, sums) for sums in (low, self._sums, high))
+            if not least <= found <= most:
+                what = f"{found:,} of its rows failed for `{reason}`"
+                yield "failure_group_differs", f"{what}, and its groups count {most:,}"
+
+
+def _of(reason: FailureReason, sums: Mapping[FailureKey, int]) -> int:
+    return sum(count for key, count in sums.items() if key.reason is reason)
 
 
 def _rows(found: int, before: RunSnapshot, after: RunSnapshot) -> Iterator[tuple[str, str]]:

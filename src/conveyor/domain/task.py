@@ -16,6 +16,7 @@ import msgspec
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.counts import NOTHING, Counts, Spend
 from conveyor.domain.failure import AccountReason, FailureReason
+from conveyor.domain.failure_groups import FailureKey, failure_key
 from conveyor.domain.ids import RunId, TaskId, task_ids
 from conveyor.domain.page_facts import NO_FACTS, PageFacts
 from conveyor.domain.problem import encoded, problem
@@ -237,6 +238,7 @@ class SettleDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: FailureReason | None = None
     spend: Spend = NOTHING
     facts: PageFacts = NO_FACTS
+    failure: FailureKey | None = None  # the group in which a failed task counts
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -301,6 +303,7 @@ def decide(task: Task, outcome: Outcome, policy: RetryPolicy) -> SettleDecision:
                 reason=reason,
                 spend=spend,
                 facts=facts,
+                failure=failure_key(task.spec.host, reason, text),
             )
         case Throttled(wait, spend, reason):
             return SettleDecision(
@@ -384,9 +387,11 @@ def settle(task: Task, claim_no: int, decision: SettleDecision, now: datetime) -
 
 
 def check_ends(decision: SettleDecision) -> None:
-    """Refuse a decision that does not end the claim: its task would stay processing for ever."""
+    """Refuse a decision that does not end the claim, or whose failure would not be counted."""
     if decision.status is TaskStatus.PROCESSING:
         raise IllegalMove("a claim cannot end with its task processing")
+    if (decision.status is TaskStatus.FAILED) != (decision.failure is not None):
+        raise IllegalMove("a decision names a failure group if and only if it fails its task")
 
 
 def line(task: Task, decision: SettleDecision, now: datetime) -> Attempt | None:
@@ -431,6 +436,11 @@ def counter_of(ended: Task | Inherited | SettleDecision) -> str:
     if ended.status is TaskStatus.SUCCESSFUL:
         return "successful"
     return ended.reason or FailureReason.OTHER
+
+
+def failure_of(failed: Task) -> FailureKey:
+    """The group in which a failed task counts."""
+    return failure_key(failed.spec.host, failed.reason, failed.problem)
 
 
 def _check_held(task: Task, claim_no: int) -> None:

@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 
 from conveyor.domain.counts import Counts
+from conveyor.domain.failure_groups import FailureGroup
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import Attempt, NewRow, Task, TaskStatus, spec_size
 from conveyor.ports.work import Held
@@ -48,7 +49,8 @@ class Tasks(Protocol):
 
         All rows of one call are inserted, or none. Existing rows are not changed, whatever their
         state, so an ingest that resumes may add the same rows again. New rows are due at once;
-        inherited rows are never due.
+        inherited rows are never due. An inherited row that failed is counted in the failure groups
+        of the run by the write that inserts it.
         """
         ...
 
@@ -99,6 +101,16 @@ class Tasks(Protocol):
         """Return the sum of what was settled of each run; zero for a run without settled tasks.
 
         A settled task is counted in the transaction that settles it.
+        """
+        ...
+
+    async def failure_groups(self, run_id: RunId) -> Sequence[FailureGroup]:
+        """Return the failed tasks of a run by group, inherited ones too, as `listed` orders them.
+
+        A failure is counted in the atomic step that writes its row. An engine with several writers
+        may bound the groups of each writer instead of those of the run: the result has at most
+        `MOST_GROUPS` and `other` all the same, but a failure may count in `other` although the
+        result has its group.
         """
         ...
 

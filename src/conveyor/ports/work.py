@@ -80,10 +80,10 @@ class Work(Protocol):
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
         """End claims with their decisions, and return for each whether it was written.
 
-        The row, its history line and the counts of its run are written in one atomic step for each
-        task. False means that the claim no longer held its task, and nothing was written. So a
-        settle that is repeated after it took effect returns False. The messages of tasks that are
-        now final stay until `ack`.
+        The row, its history line, the counts and the failure groups of its run are written in one
+        atomic step for each task. False means that the claim no longer held its task, and nothing
+        was written. So a settle that is repeated after it took effect returns False. The messages
+        of tasks that are now final stay until `ack`.
         """
         ...
 
@@ -102,7 +102,7 @@ class Work(Protocol):
         """Release at most `limit` claims whose lease ended at least `overdue` ago; return them.
 
         Each release writes the row, its history line and, if the release fails the task, its count
-        in one atomic step. Claims of closed runs are released too.
+        and its failure group in one atomic step. Claims of closed runs are released too.
 
         This is for the sweeper: a dispatcher takes lapsed claims over without it. A negative
         `overdue` also ends leases that have not lapsed. A process uses it at its start, when it

@@ -10,6 +10,7 @@ import msgspec
 
 from conveyor.domain import cursor
 from conveyor.domain.counts import ZERO, Counts
+from conveyor.domain.failure_groups import FailureGroup
 from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_index
 from conveyor.domain.job import Job, JobStatus, JobType, next_run
 from conveyor.domain.progress import Waiting
@@ -183,6 +184,14 @@ class Read:
                 return
             yield ResultPart(tasks)
             after = page.cursor
+
+    async def failures(
+        self, caller: CallerId, job_id: JobId, run_id: RunId | None
+    ) -> Sequence[FailureGroup]:
+        """The failed tasks of a run by host, reason and code, of the latest run when none is named."""
+        job = await own_job(self.metadata, caller, job_id)
+        run = await own_run(self.metadata, job, run_id)
+        return await self.tasks.failure_groups(run.id)
 
     async def content(
         self, caller: CallerId, job_id: JobId, run_id: RunId | None, task_id: TaskId

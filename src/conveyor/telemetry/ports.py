@@ -122,6 +122,7 @@ class MeteredTasks:
         self.histories = tasks.histories
         self.lapsed = tasks.lapsed
         self.counts = tasks.counts
+        self.failure_groups = tasks.failure_groups
         self.tally = tasks.tally
         self.runs_held = tasks.runs_held
         self.discard = tasks.discard

@@ -12,6 +12,7 @@ from conveyor.domain.batch import Batch
 from conveyor.domain.counts import NOTHING, Spend
 from conveyor.domain.export import Export
 from conveyor.domain.failure import FailureReason
+from conveyor.domain.failure_groups import failure_key
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.idempotency import IDEMPOTENCY_LIFE, IdempotencyRecord
 from conveyor.domain.ids import (
@@ -227,16 +228,22 @@ def scraped(*, body: StoredBody | None = None, spend: Spend = NOTHING) -> Settle
 
 
 def refused(
-    *, code: str = "RESP002", reason: FailureReason | None = None, spend: Spend = NOTHING
+    *,
+    code: str = "RESP002",
+    reason: FailureReason | None = None,
+    spend: Spend = NOTHING,
+    host: str = "example.com",
 ) -> SettleDecision:
-    """The decision for a page that was refused and is not retried."""
+    """The decision for a page of `new_tasks` that was refused and is not retried."""
+    why, text = reason or zenrows_errors.rule_for(422, code).reason, a_problem(code)
     return SettleDecision(
         status=TaskStatus.FAILED,
         charged=True,
-        problem=a_problem(code),
-        reason=reason or zenrows_errors.rule_for(422, code).reason,
+        problem=text,
+        reason=why,
         spend=spend,
         facts=PageFacts(http_status=404, duration_ms=95),
+        failure=failure_key(host, why, text),
     )
 
 

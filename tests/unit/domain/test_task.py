@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from conveyor.domain import task as task_rules
 from conveyor.domain.counts import Counts, Spend
 from conveyor.domain.failure import AccountReason, FailureReason
+from conveyor.domain.failure_groups import FailureKey
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.page_facts import NO_FACTS, PageFacts
 from conveyor.domain.retry import RetryPolicy
@@ -315,6 +316,42 @@ def test_a_final_task_has_the_facts_of_the_call_that_ended_it() -> None:
         assert ended.facts == task_rules.inherit(ended).facts == FACTS
     back = task_rules.settle(held, 1, task_rules.decide(held, refused(), SOME_POLICY), NOW)
     assert back.facts == NO_FACTS
+
+
+def test_a_decision_that_fails_a_task_names_its_failure_group() -> None:
+    held = a_task(TaskStatus.PROCESSING)
+    decision = task_rules.decide(held, refused(retryable=False), SOME_POLICY)
+    failed = task_rules.settle(held, 1, decision, NOW)
+    assert decision.failure == FailureKey("a.example", FailureReason.BLOCKED, "RESP001")
+    assert decision.failure == task_rules.failure_of(failed)
+    for outcome in EVERY_OUTCOME:
+        decision = task_rules.decide(held, outcome, SOME_POLICY)
+        assert bool(decision.failure) is (decision.status is TaskStatus.FAILED)
+
+
+def test_a_task_that_lost_too_many_workers_has_a_failure_group() -> None:
+    lapsed = a_task(TaskStatus.PROCESSING, lost=MOST_LOST - 1)
+    for failed in (task_rules.claim(lapsed, NOW, LEASE), task_rules.release(lapsed, NOW)):
+        key = FailureKey("a.example", FailureReason.OTHER, "worker_lost")
+        assert task_rules.failure_of(failed) == key
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        SettleDecision(status=TaskStatus.FAILED, charged=True),
+        SettleDecision(
+            status=TaskStatus.SUCCESSFUL,
+            charged=True,
+            failure=FailureKey("a.example", FailureReason.BLOCKED, "RESP001"),
+        ),
+    ],
+)
+def test_a_failure_that_is_not_counted_is_refused_and_so_is_a_success_that_is(
+    decision: SettleDecision,
+) -> None:
+    with pytest.raises(IllegalMove, match="failure group"):
+        task_rules.settle(a_task(TaskStatus.PROCESSING), 1, decision, NOW)
 
 
 def test_giving_a_task_back_charges_nothing() -> None:

@@ -254,6 +254,23 @@ async def test_a_result_is_kept_for_as_long_as_its_job_says() -> None:
         await house.read.content(CALLER, job_id, None, task.id)
 
 
+async def test_failures_are_seen_by_group_of_the_run_that_is_named_or_the_latest() -> None:
+    house = a_house()
+    job_id, first = await house.submit(3)
+    await house.drain(first, _page_or_refusal)
+    await house.rerun(job_id, "successful")
+    second = (await house.job(job_id)).latest_run_id
+    assert second
+    await house.drain(second, _page_or_refusal)
+
+    for run_id in (None, first, second):
+        [group] = await house.read.failures(CALLER, job_id, run_id)
+        assert (group.reason, group.code, group.count) == (FailureReason.BAD_TARGET, "RESP002", 1)
+        assert group.example == task_ids(first)(1)
+        with pytest.raises(NotFound):
+            await house.read.failures(STRANGER, job_id, run_id)
+
+
 def _page_or_refusal(task: Task) -> CallResult:
     if task_index(task.id) == 1:
         return AttemptFailed(a_problem("RESP002"), FailureReason.BAD_TARGET, retryable=False)

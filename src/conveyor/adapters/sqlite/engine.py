@@ -13,7 +13,7 @@ from conveyor.adapters.sqlite.control_queue import SqliteControlQueue
 from conveyor.adapters.sqlite.database import Database, Durability, open_database, visit_database
 from conveyor.adapters.sqlite.due_times import LAST_SEEN, SqliteDueTimes
 from conveyor.adapters.sqlite.metadata import SqliteMetadata
-from conveyor.adapters.sqlite.rows import stamp
+from conveyor.adapters.sqlite.rows import FAILING, stamp
 from conveyor.adapters.sqlite.tasks import SqliteTasks
 from conveyor.adapters.sqlite.work import ENDING, SqliteWork
 from conveyor.ports.clock import Clock, Ids
@@ -103,4 +103,5 @@ def _begin(connection: apsw.Connection, now: int) -> tuple[int, int]:
     )
     incarnation = connection.last_insert_rowid()
     connection.execute(ENDING)
+    connection.execute(FAILING)
     return incarnation, max(0, (seen or now) - now)

@@ -10,6 +10,7 @@ import msgspec
 
 from conveyor.domain.counts import COUNT_COLUMNS, Counts, Spend
 from conveyor.domain.failure import FailureReason
+from conveyor.domain.failure_groups import MOST_GROUPS, OTHER_CODE, OTHER_HOST
 from conveyor.domain.ids import RunId
 from conveyor.domain.page_facts import NO_FACTS, PageFacts
 from conveyor.domain.task import Attempt, StoredBody, Task, TaskSpec, TaskStatus
@@ -46,7 +47,7 @@ NOT_ENDED = dict.fromkeys(
     ),
     "NULL",
 )  # fmt: skip
-NO_SPEC = {"url": "''", **NOT_LISTED, **NOT_CLAIMED}
+ONLY_URL = {**NOT_LISTED, **NOT_CLAIMED}  # of the spec
 
 
 def columns(instead: Mapping[str, str]) -> str:
@@ -90,6 +91,40 @@ DECODER = msgspec.json.Decoder(list[list[Any]])
 # `fitting` looks at the sizes of this many rows first, then of eight times as many, as long as all
 # of them fit. Sizes are in the rows, not in the indexes, so reading more of them than fit is waste.
 FIRST_LOOK = 16
+
+# Failures that are being counted, by group: created once, when the engine opens, and mostly empty.
+FAILING = """
+CREATE TEMP TABLE failing (run_no, host, reason, code, count, example, known, fits)
+"""
+
+
+def failing(failed: str) -> str:
+    """Group the failures that a query selects, by the rule of `with_failure` of the domain."""
+    return f"""
+    INSERT INTO temp.failing
+    SELECT *, known OR row_number() OVER (PARTITION BY run_no, known ORDER BY example)
+                       <= {MOST_GROUPS} - (SELECT failure_groups FROM run_no WHERE no = new.run_no)
+      FROM (SELECT run_no, host, reason, code, count(DISTINCT idx), min(idx) AS example,
+                   EXISTS (SELECT 1 FROM failure_group AS it
+                            WHERE it.run_no = failed.run_no AND it.host = failed.host
+                              AND it.reason = failed.reason AND it.code = failed.code) AS known
+              FROM ({failed}) AS failed GROUP BY run_no, host, reason, code) AS new
+    """
+
+
+ADD_GROUPS = f"""
+INSERT INTO failure_group (run_no, host, reason, code, count, example)
+SELECT run_no, iif(fits, host, '{OTHER_HOST}'), reason, iif(fits, code, '{OTHER_CODE}'), count,
+       example
+  FROM temp.failing WHERE true
+ON CONFLICT (run_no, host, reason, code) DO UPDATE SET count = count + excluded.count
+"""
+COUNT_GROUPS = """
+UPDATE run_no SET failure_groups = failure_groups + new.groups
+  FROM (SELECT run_no AS run, count(*) AS groups FROM temp.failing
+         WHERE fits AND NOT known GROUP BY run_no) AS new
+ WHERE no = new.run
+"""
 
 FIND_RUN_NO = "SELECT no FROM run_no WHERE run_id = ?"
 MOST_KNOWN = 100_000  # run numbers in the cache: some 20 MB
@@ -212,6 +247,16 @@ def add_counts(
     connection: apsw.Connection, run_no: int | None, incarnation: int, counts: Counts
 ) -> None:
     connection.execute(ADD_COUNTS, (run_no, incarnation, *msgspec.structs.astuple(counts)))
+
+
+def add_failures(
+    connection: apsw.Connection, group: str, values: tuple[int | str | None, ...] = ()
+) -> None:
+    """Count failures in the groups of their runs; `group` is a statement of `failing`."""
+    connection.execute(group, values)
+    connection.execute(ADD_GROUPS)
+    connection.execute(COUNT_GROUPS)
+    connection.execute("DELETE FROM temp.failing")
 
 
 def replace_state(connection: apsw.Connection, run_no: int | None, task: Task) -> None:

@@ -104,7 +104,8 @@ CREATE INDEX idempotency_record_by_expiry ON idempotency_record (expires_at);
 CREATE TABLE run_no (
     no     INTEGER PRIMARY KEY AUTOINCREMENT,  -- a run's short name below, never used again
     run_id TEXT    NOT NULL UNIQUE,
-    open   INTEGER NOT NULL DEFAULT 1  -- whether its tasks may be claimed
+    open   INTEGER NOT NULL DEFAULT 1,  -- whether its tasks may be claimed
+    failure_groups INTEGER NOT NULL DEFAULT 0  -- how many it has, without `other`
 ) STRICT;
 
 CREATE TABLE task (
@@ -173,6 +174,16 @@ CREATE TABLE counter (
     credits       INTEGER NOT NULL,
     nanos         INTEGER NOT NULL,
     PRIMARY KEY (run_no, incarnation)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE failure_group (
+    run_no  INTEGER NOT NULL,
+    host    TEXT    NOT NULL,  -- empty: `other`, the failures of this reason without a group
+    reason  TEXT    NOT NULL,
+    code    TEXT    NOT NULL,
+    count   INTEGER NOT NULL,
+    example INTEGER NOT NULL,  -- index of one of its tasks
+    PRIMARY KEY (run_no, host, reason, code)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE control_message (

@@ -14,7 +14,9 @@ from conveyor.adapters.sqlite.rows import (
     PHASE,
     STATUS_NO,
     RunNumbers,
+    add_failures,
     columns,
+    failing,
     find_run_no,
     fitting,
     gathered,
@@ -27,6 +29,8 @@ from conveyor.adapters.sqlite.rows import (
     task_of,
 )
 from conveyor.domain.counts import COUNT_COLUMNS, ZERO, Counts
+from conveyor.domain.failure import FailureReason
+from conveyor.domain.failure_groups import FailureGroup, failure_key, listed
 from conveyor.domain.ids import RunId, TaskId, task_index
 from conveyor.domain.task import WORKER_LOST, Attempt, Inherited, NewRow, Task, TaskStatus
 from conveyor.ports.clock import Clock
@@ -63,6 +67,14 @@ SELECT ?2, value ->> 0, value ->> 1, value ->> 8, value ->> 9, 0, value ->> 10, 
   FROM json_each(?1) WHERE true
 ON CONFLICT DO NOTHING
 """
+# Executed before `ADD_INHERITED`, so that the rows that it will insert do not exist yet.
+FAILING_INHERITED = failing("""
+SELECT ?2 AS run_no, value ->> 0 AS idx, value ->> 24 AS host,
+       coalesce(value ->> 18, 'other') AS reason, value ->> 25 AS code
+  FROM json_each(?1)
+ WHERE value ->> 8 = 3
+   AND NOT EXISTS (SELECT 1 FROM task WHERE run_no = ?2 AND idx = value ->> 0)
+""")
 ADDED_AT_A_TIME = 1_000
 GET = f"SELECT {columns(NOT_LISTED)} FROM task WHERE run_no = ? AND idx = ?"
 # The end of the run is checked on `run_no`, outside the inner query. As a bound of the inner query
@@ -83,6 +95,10 @@ SELECT attempt, started_at, ended_at, problem, credits, nanos, http_status, dura
 SUM = f"""
 SELECT {", ".join(f"sum({name})" for name in COUNT_COLUMNS)} FROM counter
  WHERE run_no = ? HAVING count(*) > 0
+"""
+GROUPS = """
+SELECT host, reason, code, count, (SELECT id FROM task WHERE run_no = it.run_no AND idx = example)
+  FROM failure_group AS it WHERE run_no = ?
 """
 # These read the indexes only: the rows of a large run are many times as large.
 PHASES = """
@@ -116,14 +132,21 @@ class SqliteTasks:
             [_inherited_row(task, task.inherited) for task in tasks if task.inherited]
         )
 
+        any_failed = any(
+            task.inherited and task.inherited.status is TaskStatus.FAILED for task in tasks
+        )
+
         def operation(connection: apsw.Connection) -> int:
-            run_no = make_run_no(connection, run_id)
-            before = connection.total_changes()
+            run_no, added = make_run_no(connection, run_id), 0
             for chunk in fresh:
                 connection.execute(ADD, (chunk, run_no, now))
+                added += connection.changes()
             for chunk in inherited:
+                if any_failed:
+                    add_failures(connection, FAILING_INHERITED, (chunk, run_no))
                 connection.execute(ADD_INHERITED, (chunk, run_no, now))
-            return int(connection.total_changes() - before)
+                added += connection.changes()
+            return added
 
         # Lazy: rows mean nothing before the commit of the run or the watermark that follows them.
         return await self._database.write(operation, lazy=True)
@@ -197,6 +220,13 @@ class SqliteTasks:
 
         return self._database.peek(operation)
 
+    async def failure_groups(self, run_id: RunId) -> Sequence[FailureGroup]:
+        def operation(connection: apsw.Connection) -> list[FailureGroup]:
+            run_no = self._run_numbers.find(connection, run_id)
+            return listed(_group_of(*row) for row in connection.execute(GROUPS, (run_no,)))
+
+        return await self._database.read(operation)
+
     async def tally(self, run_id: RunId) -> Mapping[TaskStatus, int]:
         def operation(connection: apsw.Connection) -> dict[TaskStatus, int]:
             run_no = self._run_numbers.find(connection, run_id)
@@ -231,6 +261,12 @@ class SqliteTasks:
         return Counts(**dict(zip(COUNT_COLUMNS, row, strict=True))) if row else ZERO
 
 
+def _group_of(host: str, reason: str, code: str, count: int, example: TaskId) -> FailureGroup:
+    return FailureGroup(
+        host=host, reason=FailureReason(reason), code=code, count=count, example=example
+    )
+
+
 def _row(task: NewRow) -> tuple[int | str | None, ...]:
     spec = task.spec
     return (
@@ -245,8 +281,16 @@ def _inherited_row(task: NewRow, stood: Inherited) -> tuple[int | str | None, ..
     return (
         *_row(task), STATUS_NO[stood.status], PHASE[stood.status], stood.attempts,
         stamp(stood.created_at), *body, stood.problem, stood.reason, stood.source_run_id,
-        scraped_at, *msgspec.structs.astuple(stood.facts),
+        scraped_at, *msgspec.structs.astuple(stood.facts), *_failure(task, stood),
     )  # fmt: skip
+
+
+def _failure(task: NewRow, stood: Inherited) -> tuple[str, ...]:
+    """Host and code of the failure group of an inherited row, if it failed."""
+    if stood.status is not TaskStatus.FAILED:
+        return ()
+    key = failure_key(task.spec.host, stood.reason, stood.problem)
+    return key.host, key.code
 
 
 def _chunks(rows: Iterable[tuple[int | str | None, ...]]) -> list[str]:
@@ -275,6 +319,7 @@ def _drop_rows(connection: apsw.Connection, run_no: int, limit: int) -> int:
     connection.execute(DROP_RUN_NO, (run_no,))
     if connection.changes():
         connection.execute("DELETE FROM counter WHERE run_no = ?", (run_no,))
+        connection.execute("DELETE FROM failure_group WHERE run_no = ?", (run_no,))
     return len(gone)
 
 

@@ -9,16 +9,18 @@ import msgspec
 from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.rows import (
     DECODER,
-    NO_SPEC,
     NOT_CLAIMED,
     NOT_ENDED,
+    ONLY_URL,
     STATUS_NO,
     Row,
     RunNumbers,
     add_counts,
+    add_failures,
     add_lost_line,
     byte_length,
     columns,
+    failing,
     finder,
     fitting,
     gathered,
@@ -82,7 +84,7 @@ SELECT {columns(NOT_CLAIMED)} FROM task
  ORDER BY due_at, idx
 """
 LAPSED_ANYWHERE = f"""
-SELECT run_no, (SELECT run_id FROM run_no WHERE no = task.run_no), {columns(NO_SPEC)}
+SELECT run_no, (SELECT run_id FROM run_no WHERE no = task.run_no), {columns(ONLY_URL)}
   FROM task INDEXED BY task_held WHERE status = 1 AND due_at <= ? LIMIT ?
 """
 HELD = """
@@ -93,14 +95,15 @@ RENEW = """
 UPDATE task SET due_at = ? WHERE run_no = ? AND idx = ? AND claim_no = ? AND status = 1 RETURNING 1
 """
 
-# Settling: any number of claims in five statements. All values are encoded beforehand as one JSON
-# value, so that the writer thread runs SQL and hardly any Python, and does not wait for the
-# interpreter lock while pages arrive. `HOLD` unpacks the value into a temporary table; the other
-# statements join with it. These are the values of a claim, in the order in which they are sent.
+# Settling: any number of claims in six statements, and four more if any of them failed. All values
+# are encoded beforehand as one JSON value, so that the writer thread runs SQL and hardly any Python,
+# and does not wait for the interpreter lock while pages arrive. `HOLD` unpacks the value into a
+# temporary table; the other statements join with it. These are the values of a claim, in the order in
+# which they are sent.
 SENT = (
     "run_no", "idx", "claim_no", "status", "charged", "due_at", "locator", "length", "checksum",
     "format", "content_type", "problem", "reason", "http_status", "duration_ms", "final_url",
-    "credits", "nanos",
+    "credits", "nanos", "failure",
 )  # fmt: skip
 AT = {name: f"(claim.value ->> {place})" for place, name in enumerate(SENT)}
 # Created once, when the engine opens: it lives as long as the connection of the writer.
@@ -142,6 +145,12 @@ SELECT run_no, ?1, {", ".join(ADDED[name] for name in COUNT_COLUMNS)} FROM temp.
 ON CONFLICT (run_no, incarnation) DO UPDATE SET
 {", ".join(f"{name} = {name} + excluded.{name}" for name in COUNT_COLUMNS)}
 """
+FAILING_NOW = failing("""
+SELECT run_no, idx, failure ->> 0 AS host, coalesce(reason, 'other') AS reason,
+       failure ->> 1 AS code
+  FROM temp.ending WHERE status = 3
+""")
+FAILING_LOST = failing("SELECT ?1 AS run_no, ?2 AS idx, ?3 AS host, ?4 AS reason, ?5 AS code")
 MOVED = (
     "status", "due_at", "locator", "length", "checksum", "format", "content_type", "reason",
     "final_url",
@@ -160,7 +169,7 @@ NO_BODY = (None,) * 5
 ENDED_KEYS = msgspec.json.Decoder(list[tuple[int, int, int]])
 
 Key = tuple[int | None, int | None, int]
-Values = tuple[int | str | None, ...]
+Values = tuple[int | str | tuple[str, str] | None, ...]
 
 
 class SqliteWork:
@@ -217,10 +226,12 @@ class SqliteWork:
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
         now = stamp(self._clock.now())
         keys, claims = _prepare(settlements, self._run_no_of, now)
-        held = await self._database.write(
-            lambda connection: _settle_all(connection, claims, now, self._incarnation)
-        )
-        return list(_were_settled(keys, held))
+        any_failed = any(one.decision.failure for one in settlements)
+
+        def operation(connection: apsw.Connection) -> str:
+            return _settle_all(connection, claims, now, self._incarnation, any_failed=any_failed)
+
+        return list(_were_settled(keys, await self._database.write(operation)))
 
     async def ack(self, final: Sequence[Held]) -> None:
         """Nothing to do: the rows are the queue."""
@@ -290,12 +301,14 @@ class SqliteWork:
     def _move_lost(
         self, connection: apsw.Connection, run_no: int | None, old: Task, new: Task
     ) -> None:
-        """Write a task taken from a lost worker, with its history line and, if it failed, its count."""
+        """Write a task taken from a lost worker, with its history line, and count it if it failed."""
         replace_state(connection, run_no, new)
         add_lost_line(connection, run_no, old, task_rules.lost_line(old, new.updated_at))
         if new.status is TaskStatus.FAILED:
             decision = SettleDecision(status=new.status, charged=False, reason=new.reason)
             add_counts(connection, run_no, self._incarnation, task_rules.counted(decision))
+            failure = msgspec.structs.astuple(task_rules.failure_of(new))
+            add_failures(connection, FAILING_LOST, (run_no, new.index, *failure))
 
 
 def _lapsed(connection: apsw.Connection, latest: int, *, limit: int) -> list[tuple[int, Task]]:
@@ -333,11 +346,15 @@ def _prepare(
     return keys, msgspec.json.encode(list(sent.values())).decode()
 
 
-def _settle_all(connection: apsw.Connection, claims: str, now: int, incarnation: int) -> str:
+def _settle_all(
+    connection: apsw.Connection, claims: str, now: int, incarnation: int, *, any_failed: bool
+) -> str:
     """End the claims that still hold their tasks; return their keys as JSON."""
     connection.execute(HOLD, (claims,))
     connection.execute(ADD_LINES, (now,))
     connection.execute(COUNT, (incarnation,))
+    if any_failed:
+        add_failures(connection, FAILING_NOW)
     connection.execute(MOVE, (now,))
     [(held,)] = connection.execute(ENDED)
     connection.execute("DELETE FROM temp.ending")
@@ -354,7 +371,8 @@ def _were_settled(keys: Sequence[Key], held: str) -> Iterator[bool]:
 
 def _values(decision: SettleDecision, now: int) -> Values:
     """The values of `SENT` after the key."""
-    result, facts, spend = decision.result, decision.facts, decision.spend
+    result, facts = decision.result, decision.facts
+    spend, failure = decision.spend, decision.failure
     pending = decision.status is TaskStatus.PENDING
     return (
         STATUS_NO[decision.status],
@@ -368,4 +386,5 @@ def _values(decision: SettleDecision, now: int) -> Values:
         None if pending else facts.final_url,
         spend.credits,
         spend.nanos,
+        (failure.host, failure.code) if failure else None,
     )

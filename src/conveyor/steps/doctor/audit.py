@@ -59,7 +59,7 @@ class Audit:
         before = await self._snapshot(run_id)
         if before is None:
             return
-        case = _Case(job, before.run)
+        case = _Case(job, before)
         names = _Names(self.bodies, before.run) if bodies else None
         async for page in self._pages(run_id):
             await self._check_rows(case, page, names)
@@ -82,7 +82,8 @@ class Audit:
             return None
         settled = (await self.tasks.counts([run_id]))[run_id]
         unfinished = [batch async for batch in every_of_run(self.metadata, Batch, run_id)]
-        return RunSnapshot(run, settled, unfinished)
+        failures = await self.tasks.failure_groups(run_id)
+        return RunSnapshot(run, settled, unfinished, failures)
 
     async def _pages(self, run_id: RunId) -> AsyncIterator[Sequence[Task]]:
         after: int | None = -1
@@ -204,10 +205,10 @@ def _may_have_body(task: Task) -> bool:
 class _Case:
     """One run under audit: its sums, and the faults noted so far."""
 
-    def __init__(self, job: Job, run: Run) -> None:
+    def __init__(self, job: Job, before: RunSnapshot) -> None:
         self.job = job
-        self.run = run
-        self.ledger = Ledger()
+        self.run = before.run
+        self.ledger = Ledger(before.failures)
         self.bodies = 0
         self._noted: dict[str, list[tuple[str, TaskId | None]]] = {}
         self._more: dict[str, int] = {}

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from conveyor.domain.counts import Counts
+from conveyor.domain.failure_groups import FailureKey
 from conveyor.domain.ids import RunId
 from conveyor.domain.task import (
     Attempt,
@@ -137,10 +138,18 @@ async def counts_of(engine: Engine, run_id: RunId = RUN) -> Counts:
     return counts[run_id]
 
 
-async def all_of(engine: Engine, task: Task) -> tuple[Task, list[Attempt], Counts]:
+async def failures_of(engine: Engine, run_id: RunId = RUN) -> dict[FailureKey, int]:
+    groups = await engine.tasks.failure_groups(run_id)
+    return {group.key: group.count for group in groups}
+
+
+async def all_of(
+    engine: Engine, task: Task
+) -> tuple[Task, list[Attempt], Counts, dict[FailureKey, int]]:
     """Everything that a settle could change."""
     history = list(await engine.tasks.history(task.run_id, task.id))
-    return await stored(engine, task), history, await counts_of(engine, task.run_id)
+    counts, failures = await counts_of(engine, task.run_id), await failures_of(engine, task.run_id)
+    return await stored(engine, task), history, counts, failures
 
 
 async def joined(

@@ -1,6 +1,6 @@
 """Random histories of a run: after any calls in any order, its rows equal those of a model."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ from conveyor.domain.ids import TaskId
 from conveyor.domain.task import MOST_LOST, Attempt, SettleDecision, Settlement, Task, TaskStatus
 from conveyor.errors import Stale
 from conveyor.ports.work import Held
-from conveyor.testing.contracts.engine import MANY, Engine, given_tasks
+from conveyor.testing.contracts.engine import MANY, Engine, failures_of, given_tasks
 from conveyor.testing.factories import (
     RUN,
     held,
@@ -242,6 +242,9 @@ class History:
         counts = await self._engine.tasks.counts([RUN])
         assert counts[RUN] == self._model.counts
         assert counts[RUN].done == TASKS
+        rows = self._model.tasks.values()
+        failed = Counter(task_rules.failure_of(task) for task in rows if task.reason)
+        assert await failures_of(self._engine) == failed
         for task_id in self._model.tasks:
             history = await self._engine.tasks.history(RUN, task_id)
             assert list(history) == self._model.lines[task_id]

@@ -22,6 +22,7 @@ from conveyor.testing.contracts.engine import (
     claim,
     claim_final,
     counts_of,
+    failures_of,
     given_claim,
     given_tasks,
     let_lapse,
@@ -69,6 +70,7 @@ class SettlingContract:
         assert await stored(engine, task) == task_rules.settle(task, task.claim_no, decision, now)
         assert await engine.tasks.history(RUN, task.id) == ([line] if line else [])
         assert await counts_of(engine) == task_rules.counted(decision)
+        assert await failures_of(engine) == ({decision.failure: 1} if decision.failure else {})
 
     async def test_a_repeated_settle_changes_nothing(self, engine: Engine) -> None:
         task = await given_claim(engine)
@@ -113,6 +115,7 @@ class SettlingContract:
 
         assert list(settled) == [True, False, True]
         assert await counts_of(engine) == Counts(successful=2, bad_target=1)
+        assert sum((await failures_of(engine)).values()) == 1
 
     async def test_a_settle_of_what_never_was_is_false(self, engine: Engine) -> None:
         task = await given_claim(engine)

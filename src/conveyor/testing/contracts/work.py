@@ -22,6 +22,7 @@ from conveyor.testing.contracts.engine import (
     settle,
     stored,
 )
+from conveyor.testing.contracts.failure_groups import FailureGroupsContract
 from conveyor.testing.contracts.settling import AckingContract, SettlingContract
 from conveyor.testing.factories import (
     OTHER_RUN,
@@ -396,6 +397,11 @@ class ReleasingContract:
 
 
 class WorkContract(
-    ClaimingContract, SettlingContract, AckingContract, LeasingContract, ReleasingContract
+    ClaimingContract,
+    SettlingContract,
+    FailureGroupsContract,
+    AckingContract,
+    LeasingContract,
+    ReleasingContract,
 ):
     """All that the dispatcher relies on. An engine passes by providing an `engine` fixture."""

@@ -9,6 +9,7 @@ import msgspec
 from conveyor.domain import task as task_rules
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure import FailureReason
+from conveyor.domain.failure_groups import FailureGroup, FailureKey, with_failure
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import Attempt, NewRow, SettleDecision, Settlement, Task, TaskStatus
 from conveyor.errors import Stale
@@ -27,13 +28,15 @@ class Rows:
         self._runs: dict[RunId, dict[TaskId, Task]] = {}
         self._lines: defaultdict[tuple[RunId, TaskId], list[Attempt]] = defaultdict(list)
         self._counts: dict[RunId, Counts] = {}
+        self._failures: defaultdict[RunId, dict[FailureKey, FailureGroup]] = defaultdict(dict)
 
     def add(self, run_id: RunId, new: NewRow) -> bool:
         """Add a row, and return whether it was new."""
         rows = self._runs.setdefault(run_id, {})
         if new.id in rows:
             return False
-        rows[new.id] = self._new_row(run_id, new)
+        row = rows[new.id] = self._new_row(run_id, new)
+        self._count_failure(row)
         return True
 
     def get(self, run_id: RunId, task_id: TaskId) -> Task | None:
@@ -96,9 +99,11 @@ class Rows:
             return False
         now = self._clock.now()
         try:
-            self._keep(task_rules.settle(task, ending.claim_no, ending.decision, now))
+            settled = task_rules.settle(task, ending.claim_no, ending.decision, now)
         except Stale:
             return False
+        self._keep(settled)
+        self._count_failure(settled)
         self._note(task, task_rules.line(task, ending.decision, now))
         self._count(task.run_id, task_rules.counted(ending.decision))
         return True
@@ -108,6 +113,9 @@ class Rows:
 
     def counts(self, run_id: RunId) -> Counts:
         return self._counts.get(run_id, Counts())
+
+    def failures(self, run_id: RunId) -> Iterable[FailureGroup]:
+        return self._failures.get(run_id, {}).values()
 
     def _claim(self, task: Task) -> Task:
         claimed = task_rules.claim(task, self._clock.now(), self._lease)
@@ -123,6 +131,7 @@ class Rows:
         if not rows:
             del self._runs[task.run_id]
             self._counts.pop(task.run_id, None)
+            self._failures.pop(task.run_id, None)
 
     def _new_row(self, run_id: RunId, new: NewRow) -> Task:
         now = self._clock.now()
@@ -145,10 +154,17 @@ class Rows:
         self._note(before, task_rules.lost_line(before, self._clock.now()))
         if after.is_final:
             self._count(after.run_id, LOST_FOR_GOOD)
+            self._count_failure(after)
 
     def _note(self, task: Task, line: Attempt | None) -> None:
         if line:
             self._lines[task.run_id, task.id].append(line)
+
+    def _count_failure(self, task: Task) -> None:
+        if task.status is TaskStatus.FAILED:
+            groups = self._failures[task.run_id]
+            group = with_failure(groups, task_rules.failure_of(task), task.id)
+            groups[group.key] = group
 
     def _count(self, run_id: RunId, more: Counts) -> None:
         self._counts[run_id] = self.counts(run_id) + more

@@ -6,6 +6,7 @@ from datetime import timedelta
 from itertools import islice
 
 from conveyor.domain.counts import Counts
+from conveyor.domain.failure_groups import FailureGroup, listed
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import Attempt, NewRow, Task, TaskStatus, as_listed, in_brief, size_of
 from conveyor.ports.tasks import PAGE_BYTES, TaskPage
@@ -57,6 +58,9 @@ class MemoryTasks:
 
     async def counts(self, run_ids: Sequence[RunId]) -> Mapping[RunId, Counts]:
         return {run_id: self._rows.counts(run_id) for run_id in run_ids}
+
+    async def failure_groups(self, run_id: RunId) -> Sequence[FailureGroup]:
+        return listed(self._rows.failures(run_id))
 
     async def tally(self, run_id: RunId) -> Mapping[TaskStatus, int]:
         return Counter(task.status for task in self._rows.of_run(run_id))

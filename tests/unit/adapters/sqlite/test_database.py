@@ -28,11 +28,25 @@ from conveyor.adapters.sqlite.metadata import TABLES, Kind
 from conveyor.adapters.sqlite.rows import within
 from conveyor.domain.batch import Batch
 from conveyor.domain.export import Export
-from conveyor.domain.task import TaskStatus
+from conveyor.domain.failure import FailureReason
+from conveyor.domain.failure_groups import FailureGroup, FailureKey, with_failure
+from conveyor.domain.task import Task, TaskStatus, failure_of
 from conveyor.errors import RefusedToStart, Stale, StorageFull, Unavailable
 from conveyor.testing.clock import FakeClock, FakeIds
 from conveyor.testing.contracts.control_queue import a_message
-from conveyor.testing.factories import RUN, a_job, a_run, held, new_tasks, scraped, settlement
+from conveyor.testing.factories import (
+    RUN,
+    a_job,
+    a_problem,
+    a_run,
+    a_task,
+    a_task_spec,
+    held,
+    new_tasks,
+    refused,
+    scraped,
+    settlement,
+)
 
 LEASE = timedelta(seconds=60)
 SETTLES_WITHIN = 60.0  # seconds
@@ -45,6 +59,65 @@ def test_the_schema_is_what_the_migrations_replay_to() -> None:
     written.execute((files("conveyor.adapters.sqlite") / "schema.sql").read_text())
 
     assert _schema(replayed) == _schema(written)
+
+
+def test_failures_of_existing_runs_are_counted_by_group() -> None:
+    """As the domain would have counted them, in the order of their indexes."""
+    connection = apsw.Connection(":memory:")
+    scripts = dict(migrations())
+    for number in range(1, 10):
+        connection.execute(scripts[number])
+    before = [_failed_task(*failed) for failed in FAILED_BEFORE]
+    connection.execute("INSERT INTO run_no (run_id) VALUES ('one'), ('two'), ('three')")
+    for run_no, tasks in ((1, before), (3, before[:3])):
+        connection.executemany(
+            """
+            INSERT INTO task (run_no, idx, id, status, phase, claim_no, attempts, lost, created_at,
+                              updated_at, url, method, problem, reason)
+            VALUES (?, ?, ?, 3, 3, 1, 1, 0, 0, 0, ?, 'GET', ?, ?)
+            """,
+            [
+                (run_no, index, task.id, task.spec.url, task.problem, task.reason)
+                for index, task in enumerate(tasks)
+            ],
+        )
+
+    connection.execute(scripts[10])
+
+    for run_no, tasks in ((1, before), (2, []), (3, before[:3])):
+        groups: dict[FailureKey, FailureGroup] = {}
+        for task in tasks:
+            group = with_failure(groups, failure_of(task), task.id)
+            groups[group.key] = group
+        counted = connection.execute(
+            "SELECT host, reason, code, count FROM failure_group WHERE run_no = ?", (run_no,)
+        )
+        assert sorted(counted) == sorted(
+            (group.host, group.reason, group.code, group.count) for group in groups.values()
+        )
+        own = sum(not key.is_other for key in groups)
+        query = "SELECT failure_groups FROM run_no WHERE no = ?"
+        assert connection.execute(query, (run_no,)).get == own
+
+
+FAILED_BEFORE: list[tuple[str, str | None, FailureReason | None]] = [
+    ("https://a.example/", a_problem("RESP001"), FailureReason.BLOCKED),
+    ("http://me:secret@a.example:8080/x?y=@z", a_problem("RESP001"), FailureReason.BLOCKED),
+    ("http://[::1]:81/", '{"code":7}', None),
+    ("https://a.example/b/c", a_problem("RESP001"), FailureReason.BLOCKED),
+    ("https://a.example/", a_problem("x" * 99), FailureReason.OTHER),
+    ("https://a.example/", None, FailureReason.TIMEOUT),
+    (f"https://{'b' * 300}/", '"a text"', FailureReason.TIMEOUT),
+    *((f"https://{n}.example/", a_problem("RESP001"), FailureReason.BLOCKED) for n in range(1100)),
+    ("https://1.example/again", a_problem("RESP001"), FailureReason.BLOCKED),
+    ("https://1099.example/again", a_problem("RESP001"), FailureReason.BLOCKED),
+    ("https://other.example/", a_problem("RESP001"), FailureReason.TIMEOUT),
+]
+
+
+def _failed_task(url: str, problem: str | None, reason: FailureReason | None) -> Task:
+    spec = a_task_spec(url=url)
+    return a_task(spec=spec, status=TaskStatus.FAILED, problem=problem, reason=reason)
 
 
 def test_migrations_are_numbered_from_one_without_a_gap() -> None:
@@ -540,6 +613,22 @@ async def test_tasks_do_not_wait_for_a_clock_that_was_set_back(tmp_path: Path) -
         assert len(await engine.work.claim({RUN: 9})) == 2
 
 
+async def test_a_discarded_run_leaves_no_row_in_any_table(tmp_path: Path) -> None:
+    async with _engine(tmp_path) as engine:
+        empty = await engine.database.read(_lengths)
+        await engine.tasks.add(RUN, new_tasks(n=3))
+        one, other, _ = await engine.work.claim({RUN: 3})
+        await engine.work.settle([settlement(one, scraped()), settlement(other, refused())])
+        full = await engine.database.read(_lengths)
+        of_runs = {"run_no", "task", "attempt", "counter", "failure_group"}
+        assert {name for name in full if full[name] != empty[name]} == of_runs
+
+        while await engine.tasks.discard(RUN, limit=2):
+            pass
+
+        assert await engine.database.read(_lengths) == empty
+
+
 async def test_messages_of_a_dead_process_are_due_when_the_folder_is_opened(tmp_path: Path) -> None:
     async with _engine(tmp_path) as engine:
         await engine.control_queue.send(a_message())
@@ -609,6 +698,15 @@ async def _engine(folder: Path) -> AsyncIterator[SqliteEngine]:
 async def _open_and_close(folder: Path) -> None:
     async with open_database(folder):
         pass
+
+
+def _lengths(connection: apsw.Connection) -> dict[str, int]:
+    tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+    return {
+        str(name): int(connection.execute(f"SELECT count(*) FROM {name}").get)
+        for (name,) in tables
+        if name != "sqlite_sequence"
+    }
 
 
 def _insert(name: str) -> Callable[[apsw.Connection], None]:

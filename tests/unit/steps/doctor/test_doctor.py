@@ -486,7 +486,7 @@ async def test_all_that_can_happen_without_a_fault_is_well(monkeypatch: pytest.M
     assert (await checked(house)).rows == 40
 
 
-MOMENTS = ["tasks.histories", "tasks.page", "bodies.read", "tasks.counts"]
+MOMENTS = ["tasks.histories", "tasks.page", "bodies.read", "tasks.counts", "tasks.failure_groups"]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -565,12 +565,18 @@ async def _drained(
     return house, job_id, run_id
 
 
+def _page_or_refusal(task: Task) -> CallResult:
+    if task.index % 2:
+        return AttemptFailed("{}", FailureReason.TIMEOUT, retryable=False)
+    return A_PAGE
+
+
 async def _settle_some(house: House, run_id: RunId, count: int) -> int:
     job = await house.job((await house.run(run_id)).job_id)
     tasks = await house.work.claim({run_id: count})
     if tasks:
         await house.settle.settle(
-            [FinishedAttempt(task, an_assignment(job), A_PAGE) for task in tasks]
+            [FinishedAttempt(task, an_assignment(job), _page_or_refusal(task)) for task in tasks]
         )
     return len(tasks)
 
@@ -578,7 +584,7 @@ async def _settle_some(house: House, run_id: RunId, count: int) -> int:
 def _writes(calls: list[str]) -> list[str]:
     reading = {
         "jobs", "runs", "live_runs", "of_run", "get", "page", "history",
-        "counts", "tally", "runs_held", "read", "names", "keys", "length", "lapsed", "histories",
+        "counts", "failure_groups", "tally", "runs_held", "read", "names", "keys", "length", "lapsed", "histories",
         "dead_letters", "find", "is_live",
     }  # fmt: skip
     return [call for call in calls if call.split(".")[1].partition("(")[0] not in reading]
