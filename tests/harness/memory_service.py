@@ -354,6 +354,7 @@ def _memory_engines(
         encryption=AesKeyRing(bytes(32)),
         link_secret=bytes(32),
         disk_space=Mock(),
+        incarnation="incarnation",
     )
 
 

@@ -27,7 +27,7 @@ def _redis(scheme: str) -> Scheme[Coordination]:
         coordination = open_coordination(
             parse_address(f"{scheme}:{address}"),
             clock=opening.clock,
-            incarnation=opening.ids.new(),
+            incarnation=opening.incarnation,
             lease=opening.settings.lease,
         )
         return await opening.stack.enter_async_context(coordination)

@@ -90,6 +90,7 @@ class Engines(Stores):
     encryption: KeyRing
     link_secret: bytes
     disk_space: Callable[[], Awaitable[DiskSpace]]
+    incarnation: str  # of this process: unique over all processes, new at each start, in time order
     due_times: DueTimes | None = None  # None if no engine compares due times with our wall clock
     # Claims of processes known to be dead; None if other processes may be alive.
     dead_claims: Sequence[Held] | None = None
@@ -210,7 +211,8 @@ async def open_engines(
     Tests pass their own `clock` and `ids`; the default is the clock of the machine.
     """
     clock = clock or SteadyClock()
-    opening = Opening(settings=settings, stack=stack, clock=clock, ids=ids or SystemIds(clock))
+    ids = ids or SystemIds(clock)
+    opening = Opening(settings=settings, stack=stack, clock=clock, ids=ids, incarnation=ids.new())
     metadata = await _open(METADATA, opening, settings.metadata)
     tasks = await _open(TASKS, opening, settings.tasks)
     control_queue = await _open(CONTROL_QUEUE, opening, settings.control_queue)
@@ -218,7 +220,7 @@ async def open_engines(
     _keep_private(settings.folder)
     return Engines(
         clock=clock,
-        ids=opening.ids,
+        ids=ids,
         metadata=metadata,
         tasks=tasks.tasks,
         work=tasks.work,
@@ -232,6 +234,7 @@ async def open_engines(
         encryption=await open_key_ring(settings),
         link_secret=load_or_create_key(settings.folder / "links.key"),
         disk_space=lambda: _disk_space(settings.folder),
+        incarnation=opening.incarnation,
         due_times=tasks.due_times,
         dead_claims=tasks.dead_claims,
     )
@@ -242,12 +245,14 @@ async def open_offline(settings: Settings, *, writable: bool = False) -> AsyncIt
     """Open the stores for an operator while no service runs; without `writable`, read-only."""
     check_engines(settings)
     clock = SystemClock()
+    ids = SystemIds(clock)
     async with AsyncExitStack() as stack:
         opening = Opening(
             settings=settings,
             stack=stack,
             clock=clock,
-            ids=SystemIds(clock),
+            ids=ids,
+            incarnation=ids.new(),
             is_offline=True,
             writable=writable,
         )
@@ -255,7 +260,7 @@ async def open_offline(settings: Settings, *, writable: bool = False) -> AsyncIt
         tasks = await _open(TASKS, opening, settings.tasks)
         yield Stores(
             clock=clock,
-            ids=opening.ids,
+            ids=ids,
             metadata=metadata,
             tasks=tasks.tasks,
             work=tasks.work,

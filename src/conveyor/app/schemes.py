@@ -21,6 +21,7 @@ class Opening:
     stack: AsyncExitStack
     clock: Clock
     ids: Ids
+    incarnation: str  # of this process: unique over all processes, new at each start, in time order
     is_offline: bool = False  # for an operator: the opener repairs, frees and sweeps nothing
     writable: bool = True
     opened: dict[tuple[object, str], Any] = field(default_factory=dict)

@@ -31,7 +31,9 @@ async def test_what_kinds_of_state_share_is_opened_once_for_each_address() -> No
 
     async with AsyncExitStack() as stack:
         clock = FakeClock()
-        opening = Opening(settings=Settings(), stack=stack, clock=clock, ids=FakeIds())
+        opening = Opening(
+            settings=Settings(), stack=stack, clock=clock, ids=FakeIds(), incarnation="incarnation"
+        )
         found = [await opening.once(a_database, one) for one in ("//a", "//b", "//a")]
     assert found == ["//a", "//b", "//a"]
     assert opened == ["//a", "//b"]
@@ -74,3 +76,12 @@ async def test_a_start_releases_claims_only_if_no_other_process_can_hold_them(
     async with open_service(settings) as service:
         [task] = (await service.steps.read.tasks.page(RUN, limit=1)).tasks
     assert task.status is (TaskStatus.PENDING if alone else TaskStatus.PROCESSING)
+
+
+async def test_each_start_has_an_incarnation_later_than_those_before(tmp_path: Path) -> None:
+    settings = Settings(data=str(tmp_path), durability="process")
+    found: list[str] = []
+    for _ in range(2):
+        async with AsyncExitStack() as stack:
+            found.append((await open_engines(settings, stack)).incarnation)
+    assert found[0] < found[1]

@@ -70,6 +70,7 @@ async def _opened(folder: Path) -> tuple[Blobs, Bodies]:
             stack=stack,
             clock=FakeClock(),
             ids=FakeIds(),
+            incarnation="incarnation",
         )
         blobs = await BLOBS["files"].open(opening, address)
         return blobs, await BODIES["files"].open(opening, address)
