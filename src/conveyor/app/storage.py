@@ -30,7 +30,9 @@ P = TypeVar("P")
 
 
 async def _file_blobs(opening: Opening, address: str) -> Blobs:
-    blobs = FileBlobs(Path(address or opening.folder) / "blobs", sync=opening.sync)
+    blobs = FileBlobs(
+        Path(address or opening.folder) / "blobs", sync=opening.sync, is_swept=not address
+    )
     if not opening.is_offline:
         blobs.sweep_drafts(before=_abandoned(opening, address))
     return blobs
@@ -62,7 +64,9 @@ def _segment_bodies(opening: Opening, *, packing: bool) -> Bodies:
 
 
 def _loose_bodies(opening: Opening, address: str = "") -> FileBodies:
-    files = FileBodies(Path(address or opening.folder) / "bodies", sync=opening.sync)
+    files = FileBodies(
+        Path(address or opening.folder) / "bodies", sync=opening.sync, is_swept=not address
+    )
     if not opening.is_offline:
         files.sweep_spool(before=_abandoned(opening, address))
     return files

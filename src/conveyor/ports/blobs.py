@@ -36,8 +36,8 @@ class Blobs(Protocol):
     def is_swept(self) -> bool:
         """Whether the sweeper may list every object again and again.
 
-        False where listings are billed: what nothing refers to is then removed by rules of the
-        storage.
+        False where listings are billed, and where the objects may belong to another service. What
+        nothing refers to is then left to rules of the storage.
         """
         ...
 

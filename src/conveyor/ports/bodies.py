@@ -78,8 +78,8 @@ class Bodies(Protocol):
     def is_swept(self) -> bool:
         """Whether the sweeper may list the bodies of all runs again and again.
 
-        False where listings are billed: bodies are then removed only by claim, by locator and by
-        run.
+        False where listings are billed, and where the bodies may belong to another service. Bodies
+        are then removed only by claim, by locator and by run.
         """
         ...
 

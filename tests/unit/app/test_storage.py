@@ -14,9 +14,11 @@ from conveyor.app.schemes import Opening
 from conveyor.app.storage import BLOBS, BODIES
 from conveyor.errors import RefusedToStart
 from conveyor.ports.blobs import Blobs, as_stream
-from conveyor.ports.bodies import Bodies
+from conveyor.ports.bodies import Bodies, Body, BodyName
 from conveyor.settings import Settings
 from conveyor.testing.clock import FakeClock, FakeIds
+from conveyor.testing.factories import JOB, RUN, new_tasks
+from tests.harness.memory_service import a_house
 
 A_DAY = timedelta(days=1)
 
@@ -44,6 +46,21 @@ async def test_bodies_and_objects_are_in_folders_of_their_own_below_the_named_on
     blobs, _ = await _opened(tmp_path)
     await blobs.put("lists/a", as_stream([b"list"]))
     assert (tmp_path / "shared" / "blobs" / "lists" / "a").read_bytes() == b"list"
+
+
+async def test_a_sweep_leaves_what_another_service_has_in_a_named_folder(tmp_path: Path) -> None:
+    blobs, bodies = await _opened(tmp_path)
+    theirs = f"lists/{JOB}/{RUN}/a.ndjson"
+    await blobs.put(theirs, as_stream([b"list"]))
+    [task] = new_tasks(RUN, 1)
+    await bodies.put_many([Body(BodyName(JOB, RUN, task.id, 1), b"page")])
+
+    house = a_house(blobs=blobs, bodies=bodies)
+    house.clock.advance(A_DAY)
+    await house.sweep_twice()
+
+    assert await blobs.length(theirs) == len(b"list")
+    assert list(await bodies.runs_held(limit=9)) == [(JOB, RUN)]
 
 
 async def test_a_start_leaves_what_another_process_is_writing(tmp_path: Path) -> None:

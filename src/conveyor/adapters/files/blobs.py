@@ -25,9 +25,8 @@ DRAFT = ".draft-"
 class FileBlobs:
     """A key is a path below the folder. An object appears whole, by a rename."""
 
-    is_swept = True
-
-    def __init__(self, folder: Path, *, sync: bool = True) -> None:
+    def __init__(self, folder: Path, *, sync: bool = True, is_swept: bool = True) -> None:
+        self.is_swept = is_swept
         self._folder = folder
         self._sync = sync
 

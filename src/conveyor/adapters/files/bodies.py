@@ -72,9 +72,8 @@ class FileSpool:
 class FileBodies:
     """The name of a file contains task and claim, so no two claims ever write the same file."""
 
-    is_swept = True
-
-    def __init__(self, folder: Path, *, sync: bool = True) -> None:
+    def __init__(self, folder: Path, *, sync: bool = True, is_swept: bool = True) -> None:
+        self.is_swept = is_swept
         self._folder = folder
         self._sync = sync
         # One thread: several that create files in one folder contend for its lock in the kernel. With
