@@ -142,7 +142,9 @@ async def _sqlite_control_queue(opening: Opening, address: str) -> ControlQueue:
     return (await opening.once(_sqlite, address)).control_queue
 
 
-async def _migrate_sqlite(settings: Settings, _address: str) -> Sequence[str]:
+async def _migrate_sqlite(
+    settings: Settings, _address: str, _kinds: Sequence[str]
+) -> Sequence[str]:
     if owner := owner_of(settings.folder):
         return [f"{settings.folder} is in use by process {owner}, whose start upgraded its schema"]
     async with open_database(settings.folder):  # which upgrades it

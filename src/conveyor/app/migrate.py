@@ -1,5 +1,6 @@
 """Create or upgrade what the configured engines need: schemas, buckets and their rules."""
 
+from collections import defaultdict
 from collections.abc import AsyncIterator
 
 from conveyor.app.engines import SCHEMES, check_engines
@@ -12,11 +13,13 @@ async def migrate(settings: Settings) -> AsyncIterator[tuple[str, str]]:
     It may be repeated at any time, also while services use the engines.
     """
     check_engines(settings)
-    chosen = {getattr(settings, kind): schemes for kind, schemes in SCHEMES.items()}
-    for url, schemes in chosen.items():
+    chosen = defaultdict[str, list[str]](list)
+    for kind in SCHEMES:
+        chosen[getattr(settings, kind)].append(kind)
+    for url, kinds in chosen.items():
         scheme, _, address = url.partition(":")
-        act = schemes[scheme].migrate
+        act = SCHEMES[kinds[0]][scheme].migrate
         if act is None:
             continue
-        for line in await act(settings, address):
+        for line in await act(settings, address, kinds):
             yield without_secrets(url.partition("?")[0]), line

@@ -58,5 +58,6 @@ class Scheme(Generic[P]):
     is_offline: bool = True  # whether operators can open it while no service runs
     address: Callable[[str], bool] = lambda rest: not rest  # what may follow `scheme:`
     form: str = ""  # of the address, for refusals and the docs
-    # Creates or upgrades what the engine needs, and says what it did; None if that is nothing.
-    migrate: Callable[[Settings, str], Awaitable[Sequence[str]]] | None = None
+    # Creates or upgrades what the engine at an address needs for the given kinds of state, and says
+    # what it did; None if that is nothing.
+    migrate: Callable[[Settings, str, Sequence[str]], Awaitable[Sequence[str]]] | None = None

@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -99,15 +100,21 @@ async def _s3_bodies(opening: Opening, address: str) -> Bodies:
 
 
 async def _s3_bucket(opening: Opening, address: str) -> "tuple[S3Bucket, Layout]":
-    try:
+    with _s3_installed():
         from conveyor.adapters.s3.bucket import open_bucket  # noqa: PLC0415 - an extra
+    parsed = parse_address(address)
+    assert parsed, "checked by `check_engines`"
+    return await asyncio.to_thread(open_bucket, parsed, opening.clock), parsed.layout
+
+
+@contextmanager
+def _s3_installed() -> Iterator[None]:
+    try:
+        yield
     except ImportError:
         raise RefusedToStart(
             "settings: s3: needs obstore and botocore: install them with `pip install 'conveyor[s3]'`"
         ) from None
-    parsed = parse_address(address)
-    assert parsed, "checked by `check_engines`"
-    return await asyncio.to_thread(open_bucket, parsed, opening.clock), parsed.layout
 
 
 def _in_files(open_it: Callable[[Opening, str], Awaitable[P]]) -> Scheme[P]:
@@ -127,12 +134,14 @@ def _in_s3(open_it: Callable[[Opening, str], Awaitable[P]]) -> Scheme[P]:
     )
 
 
-async def _migrate_s3(settings: Settings, address: str) -> Sequence[str]:
-    from conveyor.adapters.s3.setup import set_up_bucket  # noqa: PLC0415 - an extra
-
+async def _migrate_s3(settings: Settings, address: str, kinds: Sequence[str]) -> Sequence[str]:
+    with _s3_installed():
+        from conveyor.adapters.s3.setup import set_up_bucket  # noqa: PLC0415 - an extra
     parsed = parse_address(address)
     assert parsed, "checked by `check_engines`"
-    return await asyncio.to_thread(set_up_bucket, parsed, settings.s3_origins)
+    return await asyncio.to_thread(
+        set_up_bucket, parsed, settings.s3_origins, has_blobs="blobs" in kinds
+    )
 
 
 def _is_s3_address(address: str) -> bool:

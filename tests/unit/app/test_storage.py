@@ -1,6 +1,7 @@
 """Storage: files in the data folder belong to one process, files in a named folder are shared."""
 
 import os
+import sys
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from conveyor.adapters.files.blobs import DRAFT
 from conveyor.app import engines as engines_module
 from conveyor.app.engines import SCHEMES, check_engines
+from conveyor.app.migrate import migrate
 from conveyor.app.schemes import Opening
 from conveyor.app.storage import BLOBS, BODIES
 from conveyor.errors import RefusedToStart
@@ -77,6 +79,22 @@ async def test_a_start_leaves_what_another_process_is_writing(tmp_path: Path) ->
 
     assert [path.name for path in spool.iterdir()] == ["young"]
     assert [path.name for path in lists.iterdir()] == [f"{DRAFT}young"]
+
+
+async def test_without_the_extra_an_s3_engine_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [name for name in sys.modules if name.startswith("conveyor.adapters.s3.")]:
+        monkeypatch.delitem(sys.modules, module)
+    for module in [name for name in sys.modules if name.partition(".")[0] == "botocore"]:
+        monkeypatch.setitem(sys.modules, module, None)
+    settings = Settings(data=str(tmp_path), blobs="s3://pages/team?region=a")
+    async with AsyncExitStack() as stack:
+        opening = Opening(settings=settings, stack=stack, clock=FakeClock(), ids=FakeIds())
+        with pytest.raises(RefusedToStart, match=r"pip install 'conveyor\[s3\]'"):
+            await BLOBS["s3"].open(opening, "//pages/team?region=a")
+    with pytest.raises(RefusedToStart, match=r"pip install 'conveyor\[s3\]'"):
+        [line async for line in migrate(settings)]
 
 
 async def _opened(folder: Path) -> tuple[Blobs, Bodies]:

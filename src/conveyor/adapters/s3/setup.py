@@ -30,24 +30,28 @@ ORPHANS = {"exports/": 2, "lists/": 30}  # prefix -> days
 Rule = dict[str, Any]
 
 
-def set_up_bucket(address: S3Address, origins: Sequence[str]) -> list[str]:
-    """Create or complete a bucket; say what was done, a line each. Repeating it changes nothing."""
+def set_up_bucket(address: S3Address, origins: Sequence[str], *, has_blobs: bool) -> list[str]:
+    """Create or complete a bucket; say what was done, a line each. Repeating it changes nothing.
+
+    `has_blobs`: whether lists and exports are stored at the address, which rules clear.
+    """
     try:
-        return list(_Setup(address, origins).run())
+        return list(_Setup(address, origins, has_blobs=has_blobs).run())
     except (BotoCoreError, ClientError) as error:
         raise RefusedToStart(
             f"the bucket {address.bucket} cannot be set up: {error}. Check the AWS_* variables, and "
-            "that s3:CreateBucket, s3:GetBucketCORS, s3:PutBucketCORS, "
+            "that s3:CreateBucket, s3:ListBucket, s3:GetBucketCORS, s3:PutBucketCORS, "
             "s3:GetLifecycleConfiguration and s3:PutLifecycleConfiguration are allowed"
         ) from error
 
 
 class _Setup:
-    def __init__(self, address: S3Address, origins: Sequence[str]) -> None:
+    def __init__(self, address: S3Address, origins: Sequence[str], *, has_blobs: bool) -> None:
         if not address.region:
             address = replace(address, region=usual_region())
         self._address = address
         self._origins = origins
+        self._has_blobs = has_blobs
         style = "path" if address.is_path_style else "virtual"
         self._s3 = Session().create_client(
             "s3",
@@ -67,11 +71,23 @@ class _Setup:
             if _status(error) != 404:
                 raise
         else:
+            self._check_prefix()
             return "exists"
         place = {"CreateBucketConfiguration": {"LocationConstraint": region}}
         is_default = region == DEFAULT_REGION
         self._s3.create_bucket(Bucket=bucket, **({} if is_default else place))
         return f"created in {region}"
+
+    def _check_prefix(self) -> None:
+        """Refuse a bucket of others: without a prefix our rules would hold for their objects."""
+        bucket, prefix = self._address.bucket, self._address.prefix
+        if prefix or any(rule.get("ID") == _rule_id(prefix) for rule in self._lifecycle_rules()):
+            return
+        if self._s3.list_objects_v2(Bucket=bucket, MaxKeys=1).get("KeyCount"):
+            raise RefusedToStart(
+                f"the bucket {bucket} has objects that may not be Conveyor's, and lifecycle rules "
+                f"would remove some of them: name a prefix, as in s3://{bucket}/conveyor"
+            )
 
     def _cors(self) -> str:
         """Browsers upload lists and download results by presigned URLs."""
@@ -100,17 +116,20 @@ class _Setup:
             *(
                 _lifecycle_rule(prefix + folder, {"Expiration": {"Days": days}})
                 for folder, days in ORPHANS.items()
+                if self._has_blobs
             ),
         ]
-        known = self._known(self._s3.get_bucket_lifecycle_configuration, "Rules")
         return self._put(
             "lifecycle rules",
-            known,
+            self._lifecycle_rules(),
             rules,
             lambda all_rules: self._s3.put_bucket_lifecycle_configuration(
                 Bucket=self._address.bucket, LifecycleConfiguration={"Rules": all_rules}
             ),
         )
+
+    def _lifecycle_rules(self) -> list[Rule]:
+        return self._known(self._s3.get_bucket_lifecycle_configuration, "Rules")
 
     def _known(self, get: Callable[..., Mapping[str, Any]], member: str) -> list[Rule]:
         try:
@@ -133,11 +152,15 @@ class _Setup:
 
 def _lifecycle_rule(prefix: str, action: Rule) -> Rule:
     return {
-        "ID": f"conveyor {prefix}".strip(),
+        "ID": _rule_id(prefix),
         "Status": "Enabled",
         "Filter": {"Prefix": prefix},
         **action,
     }
+
+
+def _rule_id(prefix: str) -> str:
+    return f"conveyor {prefix}".strip()
 
 
 def _status(error: ClientError) -> int:
