@@ -406,6 +406,23 @@ async def test_an_empty_body_in_a_segment_that_is_gone_is_not_found(seaweedfs: S
         [chunk async for chunk in bodies.read(kept[0].locator)]
 
 
+@pytest.mark.parametrize("scheme", ["file", "pack"])
+async def test_a_body_of_another_engine_is_gone(seaweedfs: S3Server, scheme: str) -> None:
+    """As after a change of the setting `bodies`, whatever lies under a key of that name."""
+    bucket = seaweedfs.bucket()
+    bodies = S3Bodies(bucket, SystemIds(SystemClock()))
+    locator = f"{scheme}:jobs/1"
+    for key in (locator, "jobs/1"):
+        await bucket.put(key, b"not the body")
+
+    with pytest.raises(NotFound):
+        [chunk async for chunk in bodies.read(locator)]
+    assert list(await bodies.load_many([locator])) == [None]
+    assert bodies.sign_get(locator, life=LIFE, content_type="text/html") is None
+    await bodies.remove([locator])
+    assert len(seaweedfs.keys(bucket.address)) == 2
+
+
 class _PastClock(SystemClock):
     """A clock that is slow, so that what it signs has expired."""
 

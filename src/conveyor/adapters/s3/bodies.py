@@ -79,7 +79,10 @@ class S3Bodies:
         return [places[n] for n in range(len(bodies))]
 
     async def read(self, locator: str) -> AsyncIterator[bytes]:
-        key, span = located(locator)
+        place = located(locator)
+        if place is None:
+            raise NotFound("The object is gone")
+        key, span = place
         if span is None:
             async for chunk in self._bucket.read(key):
                 yield chunk
@@ -91,11 +94,12 @@ class S3Bodies:
 
     async def load_many(self, locators: Sequence[str]) -> Sequence[bytes | None]:
         places = [located(locator) for locator in locators]
-        keys = dict.fromkeys(key for key, _ in places)
-        spans = {key: [span for one, span in places if one == key and span] for key in keys}
-        loaded = _or_raise(await _all(self._load(key, spans[key]) for key in keys))
+        spans = defaultdict[str, list[Span]](list)
+        for key, span in filter(None, places):
+            spans[key] += [span] if span else []
+        loaded = _or_raise(await _all(self._load(key, spans[key]) for key in spans))
         found = dict(chain.from_iterable(parts.items() for parts in loaded))
-        return [found.get(place) for place in places]
+        return [found.get(place) if place else None for place in places]
 
     async def discard(self, names: Sequence[BodyName]) -> int:
         listed = await _all(self._bucket.keys(body_prefix(name), limit=PAGE) for name in names)
@@ -104,7 +108,7 @@ class S3Bodies:
         return len(found)
 
     async def remove(self, locators: Sequence[str]) -> None:
-        keys = [key for key, _ in map(located, locators)]
+        keys = [key for key, _ in filter(None, map(located, locators))]
         whole = [
             key
             for key, same in groupby(sorted(keys))
@@ -163,10 +167,10 @@ class S3Bodies:
     def sign_get(
         self, locator: str, *, life: timedelta, content_type: str, filename: str | None = None
     ) -> str | None:
-        key, span = located(locator)
-        if span:
+        place = located(locator)
+        if place is None or place[1]:
             return None
-        return self._bucket.signed_get(key, life=life, content_type=content_type, filename=filename)
+        return self._bucket.signed_get(place[0], life=life, content_type=content_type, filename=filename)
 
     # Writing.
 

@@ -82,8 +82,13 @@ def locator_of(key: str, span: Span | None = None) -> str:
     return f"{SCHEME}{key}" + (f"#{span[0]}+{span[1]}" if span else "")
 
 
-def located(locator: str) -> tuple[str, Span | None]:
-    """The key of a locator, and the part of the object if it is a segment."""
+def located(locator: str) -> tuple[str, Span | None] | None:
+    """The key of a locator, and the part of the object if it is a segment.
+
+    None for a locator of another engine: the setting `bodies` was changed.
+    """
+    if not locator.startswith(SCHEME):
+        return None
     key, _, part = locator.removeprefix(SCHEME).partition("#")
     offset, _, length = part.partition("+")
     return key, (int(offset), int(length)) if part else None
