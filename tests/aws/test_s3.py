@@ -110,6 +110,14 @@ async def test_a_signed_url_downloads_under_its_type_and_name(server: S3Server) 
     assert (part.status_code, part.content) == (206, b" ex")
 
 
+async def test_a_url_is_signed_for_one_method(strict: S3Server) -> None:
+    blobs = await _with_object(strict)
+    url = blobs.sign_get("exports/1", life=LIFE, content_type="text/plain")
+    assert url
+    assert [_asked(method, url) for method in ("HEAD", "PUT", "DELETE")] == [403] * 3
+    assert _get(url).content == b"an export"
+
+
 async def test_an_altered_url_is_refused(strict: S3Server) -> None:
     blobs = await _with_object(strict)
     url = blobs.sign_get("exports/1", life=LIFE, content_type="text/plain")
@@ -448,6 +456,10 @@ def _put(upload: SignedUpload, content: bytes, **headers: str) -> httpx.Response
 
 def _get(url: str, headers: dict[str, str] | None = None) -> httpx.Response:
     return httpx.get(url, headers=headers)
+
+
+def _asked(method: str, url: str) -> int:
+    return httpx.request(method, url).status_code
 
 
 async def _with_object(server: S3Server) -> S3Blobs:

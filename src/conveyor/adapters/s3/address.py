@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
 import msgspec
 
@@ -13,6 +13,7 @@ BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 PREFIX = re.compile(r"[A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*")
 REGION = re.compile(r"[a-z0-9-]+")
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")  # as the AWS programs read them
+DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 # Servers other than AWS accept any region, as long as it is the one that requests are signed for.
 ANY_REGION = "us-east-1"
@@ -72,7 +73,7 @@ def parse_address(text: str, environ: Mapping[str, str] = os.environ) -> S3Addre
     )
     if not is_good:
         return None
-    endpoint = (endpoint or _first(environ, ENDPOINTS)).rstrip("/")
+    endpoint = _normalised(endpoint or _first(environ, ENDPOINTS))
     return S3Address(
         bucket=parts.netloc,
         prefix=f"{prefix}/" if prefix else "",
@@ -88,6 +89,14 @@ def _is_endpoint(text: str) -> bool:
     is_plain = "@" not in parts.netloc and not (parts.query or parts.fragment)
     is_root = parts.path in {"", "/"}
     return parts.scheme in {"http", "https"} and bool(parts.hostname) and is_root and is_plain
+
+
+def _normalised(endpoint: str) -> str:
+    """The endpoint as HTTP clients write it in `Host`, which is signed."""
+    parts = urlsplit(endpoint.rstrip("/"))
+    host = parts.netloc.lower()
+    default = DEFAULT_PORTS.get(parts.scheme, "")
+    return urlunsplit(parts._replace(netloc=host.removesuffix(default)))
 
 
 def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:

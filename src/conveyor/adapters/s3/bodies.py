@@ -170,7 +170,9 @@ class S3Bodies:
         place = located(locator)
         if place is None or place[1]:
             return None
-        return self._bucket.signed_get(place[0], life=life, content_type=content_type, filename=filename)
+        return self._bucket.signed_get(
+            place[0], life=life, content_type=content_type, filename=filename
+        )
 
     # Writing.
 

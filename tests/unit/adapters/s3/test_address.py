@@ -18,6 +18,25 @@ def test_an_address_may_name_endpoint_region_and_layout() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "endpoint"),
+    [
+        ("HTTP://Minio.Example:80/", "http://minio.example"),
+        ("https://Minio.Example:443", "https://minio.example"),
+        ("http://minio:443", "http://minio:443"),
+        ("http://minio:8080", "http://minio:8080"),
+        ("http://[::1]:80", "http://[::1]"),
+    ],
+)
+def test_an_endpoint_has_the_form_in_which_clients_send_its_host(given: str, endpoint: str) -> None:
+    for found in (
+        parse_address(f"//pages?endpoint={given}", {}),
+        parse_address("//pages", {"AWS_ENDPOINT_URL_S3": given}),
+    ):
+        assert found
+        assert found.endpoint == endpoint
+
+
+@pytest.mark.parametrize(
     ("environ", "endpoint", "region"),
     [
         ({"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "us-west-2"}, "", "eu-west-1"),
