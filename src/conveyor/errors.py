@@ -120,14 +120,14 @@ class Unauthenticated(CallerFault):
 
 
 class SubscriptionInactive(Unauthenticated):
-    """The gateway does not accept the key, or its subscription is not active."""
+    """The gateway does not accept the gateway key, or its subscription is not active."""
 
     code, title = "subscription_inactive", "Subscription inactive"
-    remedy = "Renew the subscription or use a key that the gateway accepts, then repeat the call."
+    remedy = "Renew the subscription or use a gateway key that is accepted, then repeat the call."
 
 
 class PaymentRequired(CallerFault):
-    """The account behind the key has no credits left."""
+    """The account behind the gateway key has no credits left."""
 
     code, status, title = "payment_required", 402, "Payment required"
     remedy = "Buy credits for the account, then repeat the call after a few seconds."
@@ -137,7 +137,7 @@ class ApiKeyCapReached(PaymentRequired):
     """The gateway key has reached the spending cap that is set for it."""
 
     code, title = "api_key_cap_reached", "API key cap reached"
-    remedy = "Raise the cap of the key or use another key, then repeat the call."
+    remedy = "Raise the cap of the gateway key or use another one, then repeat the call."
 
 
 class PermissionDenied(CallerFault):

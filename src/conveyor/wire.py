@@ -184,6 +184,7 @@ class WireProblem(msgspec.Struct, kw_only=True):
     code: str
     detail: str | UnsetType = UNSET
     instance: str | UnsetType = UNSET
+    field: str | UnsetType = UNSET  # the field or parameter that is at fault
     invalid_tasks: list[dict[str, Any]] | UnsetType = UNSET
     gateway_request_id: str | UnsetType = UNSET  # of a failed attempt
 

@@ -4,8 +4,7 @@ Uvicorn's own protocol waits for a head without a time limit, buffers any number
 answers malformed requests in plain text, and closes connections with unread bytes, which makes the
 kernel reset them and drop the response. This class changes that by overriding methods of
 `HttpToolsProtocol` that are not its public interface. Hence the upper bound on uvicorn in
-pyproject.toml: raise it only with `tests/unit/api/test_bounds.py` and
-`tests/e2e/test_http_bounds.py` green.
+pyproject.toml: raise it only with `tests/e2e/test_http_bounds.py` green.
 
 | overridden | hostile or broken client | what the override does |
 |---|---|---|

@@ -27,7 +27,7 @@ COLOURS = {"completed": "green", "successful": "green", "failed": "red", "stoppe
 WAITS_FOR = {
     "gateway_unavailable": "for the gateway",
     "storage_full": "for disk space",
-    "api_key_refused": "for the API key to be accepted",
+    "api_key_refused": "for the gateway key to be accepted",
 }
 # What a write to a broken standard output fails with.
 BROKEN_OUTPUT = {errno.EPIPE, errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}

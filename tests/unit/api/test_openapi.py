@@ -275,3 +275,8 @@ def _references(part: Any) -> Iterator[str]:
     elif isinstance(part, list):
         for inner in part:
             yield from _references(inner)
+
+
+def test_a_problem_may_name_the_field_at_fault() -> None:
+    properties = document()["components"]["schemas"]["WireProblem"]["properties"]
+    assert properties["field"]["type"] == "string"

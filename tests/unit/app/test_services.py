@@ -136,6 +136,28 @@ async def test_without_coordination_requests_are_served_and_not_limited(tmp_path
         assert "conveyor_rate_limits_skipped_total 10.0" in metrics
 
 
+@pytest.mark.parametrize(
+    ("body", "field", "told"),
+    [
+        ({"caler": "ann"}, "caler", "`caler` is an unknown field; did you mean `caller`?"),
+        ({"read_only": 1}, "read_only", "`read_only` must be a boolean, got an integer"),
+    ],
+)
+async def test_a_refused_key_names_the_field_as_other_refusals_do(
+    tmp_path: Path, body: dict[str, Any], field: str, told: str
+) -> None:
+    settings = Settings(data=str(tmp_path), durability="process")
+    async with AsyncExitStack() as stack:
+        service = build_service(settings, await open_engines(settings, stack))
+        transport = httpx.ASGITransport(app=service.app)
+        client = httpx.AsyncClient(transport=transport, base_url="http://service")
+        api = await stack.enter_async_context(client)
+        operator = {"Authorization": f"Bearer {service.token}"}
+        answer = await api.post("/operator/keys", json=body, headers=operator)
+    assert answer.status_code == 400
+    assert (answer.json()["field"], answer.json()["detail"]) == (field, told)
+
+
 @asynccontextmanager
 async def _api_without(
     port: str, folder: Path, *, runs_workers: bool = True, **changes: Any

@@ -21,8 +21,8 @@ from conveyor.api.intake import read_body
 from conveyor.domain.api_key import NewKey
 from conveyor.domain.audit import DoctorScope
 from conveyor.domain.ids import ApiKeyId, JobId, RunId
-from conveyor.domain.json_bodies import brief
-from conveyor.errors import ConveyorError, InvalidArgument, NotFound
+from conveyor.domain.json_bodies import decode_body
+from conveyor.errors import ConveyorError, NotFound
 from conveyor.ports.control_queue import DeadLetters
 from conveyor.steps.api_keys import ApiKeyAdmin
 from conveyor.steps.doctor.doctor import Doctor
@@ -111,11 +111,7 @@ class OperatorHandlers:
 
     async def create_key(self, request: Request) -> Response:
         raw = await read_body(request, LARGEST_BODY)
-        try:
-            wanted = msgspec.json.decode(raw, type=NewKey)
-        except msgspec.MsgspecError as error:
-            raise InvalidArgument(f"That is no request for a key: {brief(str(error))}") from None
-        return json_response(await self.api_keys.create(wanted))
+        return json_response(await self.api_keys.create(decode_body(raw, NewKey)))
 
     async def revoke_key(self, request: Request) -> Response:
         return json_response(await self.api_keys.revoke(ApiKeyId(request.path_params["key"])))

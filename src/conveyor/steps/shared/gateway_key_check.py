@@ -122,7 +122,7 @@ class GatewayKeyCheck:
     def _error(self, refused: RefusedGatewayKey) -> CallerFault:
         left = refused.refused_at + FRESH - self.clock.monotonic()
         return ERRORS[refused.reason](
-            f"The gateway refuses this API key: {refused.detail}",
+            f"The gateway refuses this gateway key: {refused.detail}",
             headers={"Retry-After": str(max(math.ceil(left), 1))},
         )
 
