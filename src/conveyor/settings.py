@@ -19,6 +19,7 @@ MOST_TASK_BYTES = 1024 * 1024
 SECRET = {"api_keys", "gateway_key"}
 LIMITS = Limits()  # the defaults
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+LOOPS = ("dispatch", "control", "sender", "scheduler", "sweeper")
 
 
 class Auth(StrEnum):
@@ -37,6 +38,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     host: Annotated[str, _about("Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, _about("Port to listen on; 0 is any free one.", ge=0, le=65_535)] = 8080
+    metrics_port: Annotated[
+        int,
+        _about(
+            "Port on which a worker serves `/healthz`, `/readyz` and `/metrics`; 0 is any free one.",
+            ge=0,
+            le=65_535,
+        ),
+    ] = 8090
+    loops: Annotated[
+        tuple[str, ...],
+        _about(
+            "Loops that a worker runs, separated by commas or spaces: `dispatch` scrapes, `control` "
+            "ingests, exports and purges, `sender` delivers webhooks and callbacks, `scheduler` "
+            "fires schedules, `sweeper` repairs. `serve` runs all."
+        ),
+    ] = LOOPS
     data: Annotated[str, _about("Folder of the embedded engines.")] = "data"
     gateway: Annotated[
         str,

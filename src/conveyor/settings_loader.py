@@ -20,7 +20,7 @@ from conveyor.domain.json_bodies import LONGEST_SHOWN, brief
 from conveyor.domain.public_address import networks
 from conveyor.domain.submission import LEAST_TASK_BYTES
 from conveyor.errors import RefusedToStart
-from conveyor.settings import DIRECT, SECRET, Auth, Settings, masked, without_secrets
+from conveyor.settings import DIRECT, LOOPS, SECRET, Auth, Settings, masked, without_secrets
 
 PREFIX = "CONVEYOR_"
 # Variables that are not settings.
@@ -166,6 +166,8 @@ def _check_choices(settings: Settings) -> None:
         value = getattr(settings, name)
         if isinstance(value, timedelta) and value <= timedelta() and name not in MAY_BE_ZERO:
             raise _refused(name, "be longer than 0s", value)
+    if not settings.loops or not set(settings.loops) <= set(LOOPS):
+        raise _refused("loops", f"be one or more of {', '.join(LOOPS)}", settings.loops)
     if settings.renewal * 2 >= settings.lease:
         lease = masked("lease", settings.lease)
         raise _refused("renewal", f"be less than half of lease ({lease})", settings.renewal)

@@ -88,11 +88,12 @@ def program(
     *,
     environ: Mapping[str, str] | None = None,
     log: Path | None = None,
+    module: str = "conveyor",
 ) -> Iterator[Program]:
     """Start a process, wait until it answers, and end it with SIGTERM."""
     with open(log or os.devnull, "ab") as sink:  # noqa: PTH123 - devnull is no Path
         process = subprocess.Popen(
-            [sys.executable, "-m", "conveyor", *arguments],
+            [sys.executable, "-m", module, *arguments],
             stderr=sink,
             stdout=sink,
             env={**os.environ, **(environ or {})},

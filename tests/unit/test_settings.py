@@ -192,6 +192,8 @@ CROSS_CHECKS: list[dict[str, object]] = [
     {"gateway_key": "canary", "auth": "forward"},
     {"gateway_key": "canary with a space", "auth": "keys"},
     {"encryption": "vault:x"},
+    {"loops": ""},
+    {"loops": "dispatch,sweep"},
     {"direct_user_agent": "7/1.0"},
     {"direct_ports": ""},
     {"webhook_ports": "0"},

@@ -87,9 +87,18 @@ def build_app(
     routes = [
         *_contract_routes(handlers, admission),
         *_linked_routes(handlers.files),
-        *_unauthenticated_routes(metrics, ready),
+        *_monitoring_routes(metrics, ready),
+        *_docs_routes(),
         handlers.operators.mounted(),
     ]
+    return Application(Router(routes, redirect_slashes=False), metrics, ids, body_memory)
+
+
+def build_monitoring_app(
+    metrics: Metrics, ids: Ids, ready: Ready, *, body_memory: BodyMemory
+) -> "Application":
+    """Return the application of a process that serves no API: health, readiness and metrics."""
+    routes = _monitoring_routes(metrics, ready)
     return Application(Router(routes, redirect_slashes=False), metrics, ids, body_memory)
 
 
@@ -251,7 +260,7 @@ def _by_method(calls: Mapping[str, Endpoint], admission: Admission) -> Endpoint:
     return serve
 
 
-def _unauthenticated_routes(metrics: Metrics, ready: Ready) -> list[Route | Mount]:
+def _monitoring_routes(metrics: Metrics, ready: Ready) -> list[Route]:
     async def healthz(_: Request) -> Response:
         return Response(b'{"status":"ok"}', media_type="application/json")
 
@@ -262,6 +271,14 @@ def _unauthenticated_routes(metrics: Metrics, ready: Ready) -> list[Route | Moun
     async def exposed(_: Request) -> Response:
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
+    return [
+        Route("/healthz", healthz),
+        Route("/readyz", readyz),
+        Route("/metrics", exposed),
+    ]
+
+
+def _docs_routes() -> list[Route | Mount]:
     async def openapi(_: Request) -> Response:
         return Response(encoded(), media_type="application/json")
 
@@ -269,9 +286,6 @@ def _unauthenticated_routes(metrics: Metrics, ready: Ready) -> list[Route | Moun
         return FileResponse(ASSETS / "docs.html")
 
     return [
-        Route("/healthz", healthz),
-        Route("/readyz", readyz),
-        Route("/metrics", exposed),
         Route("/openapi.json", openapi),
         Route("/docs", docs),
         Mount("/docs/assets", StaticFiles(directory=ASSETS)),

@@ -1,7 +1,8 @@
 """Roles: which parts of the service a process runs, how it starts, and how it stops.
 
 The role `api` answers requests and feeds event streams. The role `worker` runs the loops of all
-other steps. `serve` does both in one process.
+other steps, or those that the setting `loops` chooses. `serve` does both in one process. Every role
+listens: a worker only for health, readiness and metrics.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from enum import StrEnum
@@ -26,7 +27,7 @@ from conveyor.app.services import Service, build_service
 from conveyor.errors import RefusedToStart, Unavailable
 from conveyor.loops import repeat
 from conveyor.mock_gateway.server import MockGateway
-from conveyor.settings import DIRECT, Auth, Settings
+from conveyor.settings import DIRECT, LOOPS, Auth, Settings
 from conveyor.steps.progress import ROUND
 from conveyor.telemetry.logs import set_up_logs
 
@@ -50,7 +51,14 @@ class Role(StrEnum):
 def check_role(role: Role, settings: Settings) -> None:
     """Raise `RefusedToStart` for settings that the role cannot run with; opens nothing."""
     check_engines(settings, sharing="" if role is Role.SERVE else role)
-    check_callers(settings)
+    if role is Role.SERVE and not set(LOOPS) <= set(settings.loops):
+        # An embedded engine belongs to this process, so no other one could run the rest.
+        raise RefusedToStart(
+            "settings: loops must be left out for `conveyor serve`, which runs all of them, got "
+            f"{', '.join(settings.loops)}: use `conveyor api` and `conveyor worker`, which takes it"
+        )
+    if role is not Role.WORKER:
+        check_callers(settings)
 
 
 def check_callers(settings: Settings) -> None:
@@ -77,7 +85,12 @@ async def open_service(settings: Settings, role: Role = Role.SERVE) -> AsyncIter
     """Open the engines, build the service, and repair what dead processes left."""
     async with AsyncExitStack() as stack:
         engines = await open_engines(settings, stack)
-        service = build_service(settings, engines, runs_workers=role is not Role.API)
+        service = build_service(
+            settings,
+            engines,
+            serves_api=role is not Role.WORKER,
+            runs_workers=role is not Role.API,
+        )
         # Other processes may hold claims unless the engine has proved them dead. The rounds of the
         # worker then repair what is left behind, after their usual waits.
         if engines.dead_claims is not None:
@@ -117,10 +130,10 @@ async def _serve(role: Role, settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, signals.received, number)
     async with AsyncExitStack() as stack:
         # Listen first: a port that is in use must be reported before the engines open.
-        listening = None if role is Role.WORKER else stack.enter_context(_listen(settings))
+        listening = stack.enter_context(_listen(role, settings))
         service = await stack.enter_async_context(open_service(settings, role))
         signals.service = service
-        if listening:
+        if role is not Role.WORKER:
             host, port = listening.getsockname()[:2]
             stack.enter_context(_published(settings, service.token, host, port))
         _calm_collector()
@@ -164,14 +177,16 @@ class _Signals:
         }
 
 
-def _listen(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+def _listen(role: Role, settings: Settings) -> socket.socket:
+    name = "metrics_port" if role is Role.WORKER else "port"
+    host, port = settings.host, getattr(settings, name)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((settings.host, settings.port), family=family)
+        return socket.create_server((host, port), family=family)
     except OSError as error:
         raise RefusedToStart(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; "
-            "choose another with --host and --port"
+            f"cannot listen on {host}:{port}: {error.strerror}; "
+            f"choose another with --host and --{name.replace('_', '-')}"
         ) from None
 
 
@@ -190,43 +205,52 @@ async def serve_until(
     stopping: asyncio.Event,
     role: Role,
     service: Service,
-    listening: socket.socket | None,
+    listening: socket.socket,
     settings: Settings,
 ) -> None:
     """Run the parts of a role side by side until `stopping`."""
+    paths = {"url": "/metrics"} if role is Role.WORKER else {"url": "/v1", "docs": "/docs"}
     async with asyncio.TaskGroup() as group:
-        if listening:
-            serving = _serve_http(stopping, service, listening, settings)
-            group.create_task(serving, name="http")
+        serving = _serve_http(stopping, service, listening, settings, paths)
+        group.create_task(serving, name="http")
+        if role is not Role.WORKER:
             group.create_task(follow_runs(service, stopping), name="watch")
             group.create_task(note_uses(service, stopping), name="uses")
         group.create_task(service.process_metrics.watch(stopping), name="process_metrics")
         if service.timekeeper:
             group.create_task(service.timekeeper.run(stopping), name="time")
         if role is not Role.API:
-            group.create_task(work(service, stopping), name="work")
+            group.create_task(work(service, stopping, settings.loops), name="work")
 
 
-async def work(service: Service, stopping: asyncio.Event) -> None:
-    """Run every loop of a worker until `stopping`."""
-    steps = service.steps
+async def work(service: Service, stopping: asyncio.Event, loops: Collection[str] = LOOPS) -> None:
+    """Run the loops of a worker until `stopping`."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(steps.dispatcher.run(stopping), name="dispatcher")
-        loops = [
-            steps.deliver.run(stopping),
-            repeat(steps.sweep.step, stopping, idle=service.sweep_every, name="sweep"),
-            repeat(steps.fire.step, stopping, idle=FIRE_IDLE, name="fire"),
-            *(
-                repeat(steps.control_worker.step, stopping, idle=CONTROL_IDLE, name="control")
-                for _ in range(steps.control_worker.slots.count)
-            ),
-        ]
-        others = [group.create_task(loop) for loop in loops]
+        if "dispatch" in loops:  # which keeps to its grace by itself
+            group.create_task(service.steps.dispatcher.run(stopping), name="dispatcher")
+        others = [group.create_task(loop) for loop in _other_loops(service, stopping, loops)]
         await stopping.wait()
-        # Cancelling is safe at any point: the sweeper finishes interrupted work after a restart.
-        await asyncio.wait(others, timeout=steps.dispatcher.config.grace.total_seconds())
+        if others:
+            # Cancelling is safe at any point: the sweeper finishes interrupted work after a restart.
+            grace = service.steps.dispatcher.config.grace
+            await asyncio.wait(others, timeout=grace.total_seconds())
         for other in others:
             other.cancel()
+
+
+def _other_loops(
+    service: Service, stopping: asyncio.Event, loops: Collection[str]
+) -> Iterator[Coroutine[object, object, None]]:
+    steps = service.steps
+    if "control" in loops:
+        for _ in range(steps.control_worker.slots.count):
+            yield repeat(steps.control_worker.step, stopping, idle=CONTROL_IDLE, name="control")
+    if "sender" in loops:
+        yield steps.deliver.run(stopping)
+    if "scheduler" in loops:
+        yield repeat(steps.fire.step, stopping, idle=FIRE_IDLE, name="fire")
+    if "sweeper" in loops:
+        yield repeat(steps.sweep.step, stopping, idle=service.sweep_every, name="sweep")
 
 
 async def follow_runs(service: Service, stopping: asyncio.Event) -> None:
@@ -247,9 +271,14 @@ async def note_uses(service: Service, stopping: asyncio.Event) -> None:
 
 
 async def _serve_http(
-    stopping: asyncio.Event, service: Service, listening: socket.socket, settings: Settings
+    stopping: asyncio.Event,
+    service: Service,
+    listening: socket.socket,
+    settings: Settings,
+    paths: Mapping[str, str],
 ) -> None:
     server = _Server(
+        paths,
         uvicorn.Config(
             service.app,
             http=bounded(service.app, connections=settings.connections),
@@ -262,7 +291,7 @@ async def _serve_http(
             server_header=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=max(REQUEST_GRACE, round(settings.grace.total_seconds())),
-        )
+        ),
     )
     async with asyncio.TaskGroup() as group:
         watcher = group.create_task(_stop_server(stopping, server))
@@ -281,6 +310,10 @@ async def _stop_server(stopping: asyncio.Event, server: uvicorn.Server) -> None:
 class _Server(uvicorn.Server):
     """A uvicorn server that leaves signals to `_Signals` and logs where it listens."""
 
+    def __init__(self, paths: Mapping[str, str], config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._paths = paths  # to log: what is at which path
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
@@ -291,4 +324,5 @@ class _Server(uvicorn.Server):
             for listening in server.sockets:
                 host, port = listening.getsockname()[:2]
                 base = f"http://{host}:{port}"
-                log.info("http.listening", url=f"{base}/v1", docs=f"{base}/docs")
+                urls = {name: base + path for name, path in self._paths.items()}
+                log.info("http.listening", **urls)

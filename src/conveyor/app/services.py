@@ -12,7 +12,14 @@ from conveyor import __version__
 from conveyor.adapters.crypto.key_ring import new_secret, new_token
 from conveyor.adapters.files.disk import disk_usage
 from conveyor.adapters.system.clock import SteadyClock
-from conveyor.api.app import Admission, Application, Handlers, Ready, build_app
+from conveyor.api.app import (
+    Admission,
+    Application,
+    Handlers,
+    Ready,
+    build_app,
+    build_monitoring_app,
+)
 from conveyor.api.auth import Callers, ForwardedKeys, OwnKeys
 from conveyor.api.handlers.files import FileHandlers
 from conveyor.api.handlers.jobs import JobHandlers
@@ -68,9 +75,10 @@ def build_service(
     engines: Engines,
     sizes: Sizes = DEFAULT_SIZES,
     *,
+    serves_api: bool = True,
     runs_workers: bool = True,
 ) -> Service:
-    """Compose a service over opened engines."""
+    """Compose a service over opened engines. Its application has all routes if it `serves_api`."""
     metrics = Metrics()
     # The doctor reads the engines without metrics: an examination must not count as traffic.
     stores, engines = engines, measured(engines, metrics, settings.slow_call)
@@ -91,8 +99,14 @@ def build_service(
         disk_space=engines.disk_space,
         slow_loop=settings.slow_loop,
     )
+    ready = _readiness(engines, steps.dispatcher, runs_workers=runs_workers)
+    if serves_api:
+        app = _application(settings, engines, metrics, steps, operators, ready=ready)
+    else:
+        memory = BodyMemory(settings.bodies_in_flight)
+        app = build_monitoring_app(metrics, engines.ids, ready, body_memory=memory)
     return Service(
-        app=_application(settings, engines, metrics, steps, operators, runs_workers=runs_workers),
+        app=app,
         steps=steps,
         metrics=metrics,
         process_metrics=process_metrics,
@@ -134,7 +148,7 @@ def _application(
     steps: Steps,
     operators: OperatorHandlers,
     *,
-    runs_workers: bool,
+    ready: Ready,
 ) -> Application:
     rates = Rates(
         coordination=engines.coordination,
@@ -148,7 +162,7 @@ def _application(
         Admission(callers, rates, Connections(settings.caller_connections)),
         metrics,
         engines.ids,
-        _readiness(engines, steps.dispatcher, runs_workers=runs_workers),
+        ready,
         body_memory=BodyMemory(settings.bodies_in_flight),
     )
 

@@ -10,6 +10,14 @@ from conveyor.errors import RefusedToStart
 Config = Annotated[str | None, typer.Option(help="TOML file with the settings.")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on [8080]; 0 for any free one.")]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(help="Port for /healthz, /readyz and /metrics [8090]; 0 for any free one."),
+]
+Loops = Annotated[
+    str | None,
+    typer.Option(help="Loops to run, with commas [dispatch,control,sender,scheduler,sweeper]."),
+]
 Data = Annotated[str | None, typer.Option(help="Folder of the embedded engines [data].")]
 Gateway = Annotated[str | None, typer.Option(help="URL of the scraping gateway; direct: for none.")]
 Durability = Annotated[str | None, typer.Option(help="What writes survive: power or process.")]
@@ -52,7 +60,7 @@ def api(flags: Flags) -> None:
     serve_role("api", flags)
 
 
-@with_options(Flags, config=Config)
+@with_options(Flags, config=Config, host=Host, metrics_port=MetricsPort, loops=Loops)
 def worker(flags: Flags) -> None:
     """Scrape, ingest and repair only; the API runs in another process."""
     serve_role("worker", flags)
