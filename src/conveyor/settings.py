@@ -89,9 +89,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = "file:"
 
+    engines: Annotated[
+        str,
+        _about(
+            "Defaults for the engines of all kinds of state: `embedded`, one process with SQLite and "
+            "files; `aws`, DynamoDB and SQS; `postgres`, the database that `metadata` names. With the "
+            "last two, `bodies`, `blobs` and `coordination` must be given. A setting of a kind wins. "
+            "This version has no engine on DynamoDB, SQS or PostgreSQL yet."
+        ),
+    ] = "embedded"
     metadata: Annotated[str, _about("Engine of jobs, runs and other small records.")] = "sqlite:"
     tasks: Annotated[str, _about("Engine of tasks and their claims.")] = "sqlite:"
     control_queue: Annotated[str, _about("Engine of the control queue.")] = "sqlite:"
+    queues: Annotated[
+        str,
+        _about(
+            "Queue of tasks' messages, for engines of tasks whose rows are no queue: `memory:`, in "
+            "one process. Empty if the rows are the queue, as with `sqlite:`."
+        ),
+    ] = ""
     bodies: Annotated[
         str,
         _about(

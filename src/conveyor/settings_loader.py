@@ -42,10 +42,33 @@ MAY_BE_ZERO = {
 CHOICES: dict[str, tuple[str, ...]] = {
     "auth": tuple(Auth),
     "durability": ("power", "process"),
+    "engines": ("embedded", "aws", "postgres"),
     "http_client": ("conveyor", "aiohttp"),
     "log_format": ("auto", "json", "console"),
     "log_level": ("debug", "info", "warning", "error"),
     "step_functions": ("aws:", ""),
+}
+OF_METADATA = "of metadata"  # in `PRESETS`: the address that is given as `metadata`
+EXAMPLES = {
+    "metadata": "postgresql://user@host/database",
+    "bodies": "s3://bucket/prefix",
+    "blobs": "s3://bucket/prefix",
+    "coordination": "redis://host:6379/0",
+}
+# Value of `engines` -> kind of state -> its engine, or None if it must be given.
+PRESETS: dict[str, dict[str, str | None]] = {
+    "aws": {
+        "metadata": "dynamodb://conveyor",
+        "tasks": "dynamodb://conveyor",
+        "control_queue": "sqs://conveyor",
+        "queues": "sqs://conveyor",
+        **dict.fromkeys(("bodies", "blobs", "coordination")),
+    },
+    "postgres": {
+        "tasks": OF_METADATA,
+        "control_queue": OF_METADATA,
+        **dict.fromkeys(("metadata", "bodies", "blobs", "coordination")),
+    },
 }
 
 
@@ -64,7 +87,7 @@ def load_settings(
         **{name: value for name, value in flags.items() if value is not None},
     }
     _check_names(given)
-    parsed = _parsed(given)
+    parsed = _with_engines(_parsed(given))
     try:
         settings = msgspec.convert(parsed, Settings, strict=False)
     except msgspec.ValidationError as error:
@@ -106,6 +129,19 @@ def _parsed(given: Mapping[str, object]) -> dict[str, object]:
     """Texts of variables and files in the types of their fields."""
     kinds = get_type_hints(Settings)
     return {name: _value(name, value, kinds[name]) for name, value in given.items()}
+
+
+def _with_engines(given: dict[str, object]) -> dict[str, object]:
+    """Add the engines of kinds whose setting is not given, as `engines` chooses them."""
+    preset = PRESETS.get(str(given.get("engines")), {})
+    missing = [kind for kind, url in preset.items() if url is None and kind not in given]
+    if missing:
+        shown = ", ".join(f"{kind} (such as {EXAMPLES[kind]})" for kind in missing)
+        raise _refused("engines", f"come with {shown} unless it is embedded", given["engines"])
+    chosen = {
+        kind: given["metadata"] if url is OF_METADATA else url for kind, url in preset.items()
+    }
+    return {**chosen, **given}
 
 
 def _refused(name: str, requirement: str, given: object, remedy: str = "") -> RefusedToStart:

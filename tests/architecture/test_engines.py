@@ -3,13 +3,25 @@
 import re
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
 
-from conveyor.app.engines import SCHEMES, Engines, check_engines, open_engines, open_offline
+from conveyor.app import engines as engines_module
+from conveyor.app.engines import (
+    OPTIONAL,
+    SCHEMES,
+    TASKS,
+    Engines,
+    TaskEngine,
+    check_engines,
+    open_engines,
+    open_offline,
+)
+from conveyor.app.schemes import Opening
 from conveyor.errors import RefusedToStart
 from conveyor.settings import Settings
 from tests.contracts.conftest import (
@@ -17,6 +29,7 @@ from tests.contracts.conftest import (
     BODIES,
     COORDINATION,
     ENGINES,
+    QUEUES,
     S3_BLOBS,
     S3_BODIES,
 )
@@ -27,6 +40,7 @@ CONTRACTS: Mapping[str, Mapping[str, object]] = {
     "metadata": ENGINES,
     "tasks": ENGINES,
     "control_queue": ENGINES,
+    "queues": {"memory": QUEUES},
     "bodies": {**BODIES, **S3_BODIES},
     "blobs": {**BLOBS, **S3_BLOBS},
     "coordination": COORDINATION,
@@ -38,6 +52,16 @@ ADDRESSES = {
     "rediss": "//127.0.0.1:1",
     "s3": "//bucket/prefix?region=eu-west-1",
 }
+
+
+async def _tasks_without_queue(opening: Opening, address: str) -> TaskEngine:
+    rows = await opening.once(engines_module._sqlite, address)
+    return TaskEngine(rows.tasks, None, rows.due_times, rows.dead_claims, rows.claims)
+
+
+TASKS_WITHOUT_QUEUE = replace(
+    TASKS["sqlite"], open=_tasks_without_queue, takes_queues=True, has_queue=False
+)
 every_row = pytest.mark.parametrize(("kind", "scheme"), ROWS)
 
 
@@ -57,6 +81,8 @@ async def test_every_scheme_opens(
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    if kind == "queues":
+        monkeypatch.setitem(cast("Any", TASKS), "sqlite", TASKS_WITHOUT_QUEUE)
     settings = a_setting(kind, f"{scheme}:{ADDRESSES.get(scheme, '')}", tmp_path)
     check_engines(settings)
     async with AsyncExitStack() as stack:
@@ -88,6 +114,9 @@ def test_every_scheme_has_its_storage_chapter(kind: str, scheme: str) -> None:
 @pytest.mark.parametrize("kind", SCHEMES)
 @pytest.mark.parametrize("given", ["", "nowhere:", "sqlite", "sqlite://here", "files:here", "s3:b"])
 def test_a_refusal_says_what_must_hold_what_was_given_and_what_to_do(kind: str, given: str) -> None:
+    if kind in OPTIONAL and not given:
+        check_engines(a_setting(kind, given))
+        return
     with pytest.raises(RefusedToStart) as refused:
         check_engines(a_setting(kind, given))
     told = str(refused.value)

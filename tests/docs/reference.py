@@ -10,6 +10,9 @@ from typing import get_args, get_origin, get_type_hints
 import msgspec
 
 from conveyor import errors
+from conveyor.app.engine_rules import RULES
+from conveyor.app.engines import SCHEMES
+from conveyor.app.schemes import Location
 from conveyor.cli import serve as cli
 from conveyor.errors import CallerFault, ConveyorError, Unavailable
 from conveyor.settings import Settings
@@ -28,12 +31,35 @@ ABOUT_ERRORS = (
     " until something else changes; a 5xx may be repeated, with the same `Idempotency-Key` if it"
     " was to make something."
 )
+ABOUT_ENGINES = (
+    "An engine implements one kind of state. Each kind has a setting, whose value is a URL. The data"
+    " folder is the one that `data` names; see [storage](../README.md) for what each engine stores."
+)
+ABOUT_RULES = (
+    "The settings are checked before anything is opened. A refusal names the setting, what it must"
+    " be, what it is, and what to change. `conveyor serve` may use shared engines too, and if"
+    " `coordination` is `memory:` it must be the only process that does."
+)
+WHERE = {
+    Location.MEMORY: "the memory of the process",
+    Location.FOLDER: "the data folder",
+    Location.SHARED: "a place that processes share",
+}
+FOR = {
+    Location.MEMORY: "`serve`",
+    Location.FOLDER: "`serve`",
+    Location.SHARED: "`serve`, `api` and `worker`",
+}
 HEAD = "Made from the code by `make reference`; change it there.\n"
 
 
 def pages() -> dict[str, str]:
     """Every page by its name."""
-    return {"settings.md": settings_page(), "errors.md": errors_page()}
+    return {
+        "settings.md": settings_page(),
+        "engines.md": engines_page(),
+        "errors.md": errors_page(),
+    }
 
 
 def settings_page() -> str:
@@ -51,6 +77,40 @@ def settings_page() -> str:
             "",
         ]
     )
+
+
+def engines_page() -> str:
+    return "\n".join(
+        [
+            "# Engines",
+            "",
+            HEAD,
+            ABOUT_ENGINES,
+            "",
+            "| setting | value | its state is in | for |",
+            "|---|---|---|---|",
+            *(row for kind in SCHEMES for row in _engines(kind)),
+            "",
+            "## Which engines fit together",
+            "",
+            ABOUT_RULES,
+            "",
+            "| rule | why |",
+            "|---|---|",
+            *(f"| {rule.requirement} | {rule.why} |" for rule in RULES),
+            "",
+        ]
+    )
+
+
+def _engines(kind: str) -> Iterator[str]:
+    """The rows of one kind of state; an engine with and without an address has two."""
+    for name, engine in SCHEMES[kind].items():
+        plain = [f"{name}:"] if engine.address("") else []
+        form = engine.form.strip("[]") if engine.needs_address else engine.form
+        for url in [*plain, *([f"{name}:{form}"] if form else [])]:
+            place = engine.location(url.partition(":")[2])
+            yield f"| {kind} | `{url}` | {WHERE[place]} | {FOR[place]} |"
 
 
 def errors_page() -> str:

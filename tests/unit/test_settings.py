@@ -192,6 +192,9 @@ CROSS_CHECKS: list[dict[str, object]] = [
     {"gateway_key": "canary", "auth": "forward"},
     {"gateway_key": "canary with a space", "auth": "keys"},
     {"encryption": "vault:x"},
+    {"engines": "cloud"},
+    {"engines": "aws", "bodies": "s3://bucket", "blobs": "s3://bucket"},
+    {"engines": "postgres"},
     {"loops": ""},
     {"loops": "dispatch,sweep"},
     {"direct_user_agent": "7/1.0"},
@@ -369,3 +372,19 @@ def test_no_setting_refuses_what_the_contract_allows() -> None:
     assert load_settings({"task_bytes": 49_806}, environ={}).limits.task_bytes == 49_806
     with pytest.raises(RefusedToStart, match=r"task_bytes must be at least 49806.*got 49805"):
         load_settings({"task_bytes": 49_805}, environ={})
+
+
+def test_one_setting_chooses_the_engines_of_all_kinds_and_each_kind_wins_over_it() -> None:
+    given = {"bodies": "s3://pages", "blobs": "s3://lists", "coordination": "redis://host"}
+    aws = load_settings({"engines": "aws", "control_queue": "sqs://mine", **given}, environ={})
+    assert (aws.metadata, aws.tasks) == ("dynamodb://conveyor", "dynamodb://conveyor")
+    assert (aws.control_queue, aws.queues) == ("sqs://mine", "sqs://conveyor")
+    assert (aws.bodies, aws.blobs, aws.coordination) == tuple(given.values())
+
+    postgres = load_settings(
+        {"engines": "postgres", "metadata": "postgresql://db", **given}, environ={}
+    )
+    assert {postgres.metadata, postgres.tasks, postgres.control_queue} == {"postgresql://db"}
+    assert postgres.queues == ""
+    embedded = load_settings({}, environ={"CONVEYOR_ENGINES": "embedded"})
+    assert embedded == Settings()

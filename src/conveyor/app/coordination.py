@@ -42,7 +42,7 @@ def _redis(scheme: str) -> Scheme[Coordination]:
 
 
 COORDINATION: Mapping[str, Scheme[Coordination]] = {
-    "memory": Scheme(open=_memory, is_offline=False),
+    "memory": Scheme(open=_memory, is_offline=False, in_memory=True),
     "redis": _redis("redis"),
     "rediss": _redis("rediss"),
 }

@@ -13,6 +13,7 @@ from contextlib import (
 )
 from dataclasses import dataclass, fields
 from pathlib import Path
+from random import SystemRandom
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import structlog
@@ -30,23 +31,29 @@ from conveyor.adapters.http.direct import DirectGateway
 from conveyor.adapters.http.page_wire import CONVEYOR_CODES
 from conveyor.adapters.http.webhooks import HttpWebhooks
 from conveyor.adapters.http.zenrows import ZenrowsGateway
+from conveyor.adapters.memory.queues import MemoryQueues
+from conveyor.adapters.queued.work import QueuedWork
 from conveyor.adapters.sqlite.database import Durability, open_database, owner_of
 from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine, visit_engine
 from conveyor.adapters.system.clock import SteadyClock, SystemClock, SystemIds
 from conveyor.app.coordination import COORDINATION
-from conveyor.app.schemes import Opening, Scheme
+from conveyor.app.engine_rules import Choice, find_breach
+from conveyor.app.schemes import Location, Opening, Scheme
 from conveyor.app.storage import BLOBS, BODIES
+from conveyor.domain.json_bodies import brief
 from conveyor.domain.public_address import Reach, networks
 from conveyor.domain.webhook import WebhookRules
 from conveyor.errors import RefusedToStart, Unavailable
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
+from conveyor.ports.claims import Claims
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.coordination import Coordination
 from conveyor.ports.encryption import KeyProvider, KeyRing
 from conveyor.ports.gateway import Gateway
 from conveyor.ports.metadata import Metadata
+from conveyor.ports.queues import Queues
 from conveyor.ports.step_functions import CallbackResult, RetryLater, StepFunctions
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.webhooks import Webhooks
@@ -89,8 +96,9 @@ class Engines(Stores):
     webhooks: Webhooks
     encryption: KeyRing
     link_secret: bytes
-    disk_space: Callable[[], Awaitable[DiskSpace]]
+    disk_space: Callable[[], Awaitable[DiskSpace]] | None  # None if no engine uses the data folder
     incarnation: str  # of this process: unique over all processes, new at each start, in time order
+    queues: Queues | None = None  # under `work`; None if the rows of tasks are their queue
     due_times: DueTimes | None = None  # None if no engine compares due times with our wall clock
     # Claims of processes known to be dead; None if other processes may be alive.
     dead_claims: Sequence[Held] | None = None
@@ -111,11 +119,12 @@ class TaskEngine(NamedTuple):
     """What a task engine provides: tasks and their claims are rows of one database."""
 
     tasks: Tasks
-    work: Work
+    work: Work | None  # None if the rows are no queue: then `queues` must name one
     due_times: DueTimes | None
     # Claims whose holders are dead. None if the engine cannot prove that this process is alone: then
     # nothing may be released at the start, because a claim may be that of a live process.
     dead_claims: Sequence[Held] | None
+    claims: Claims | None = None  # for a queue beside the rows; None if the engine takes none
 
 
 def _sqlite(opening: Opening, _address: str) -> AbstractAsyncContextManager[SqliteEngine]:
@@ -151,6 +160,10 @@ async def _migrate_sqlite(
         return [f"{settings.folder} has the latest schema"]
 
 
+async def _memory_queues(opening: Opening, _address: str) -> Queues:
+    return MemoryQueues(opening.clock, visibility=opening.settings.lease, random=SystemRandom())
+
+
 METADATA: Mapping[str, Scheme[Metadata]] = {
     "sqlite": Scheme(open=_sqlite_metadata, migrate=_migrate_sqlite)
 }
@@ -160,40 +173,83 @@ TASKS: Mapping[str, Scheme[TaskEngine]] = {
 CONTROL_QUEUE: Mapping[str, Scheme[ControlQueue]] = {
     "sqlite": Scheme(open=_sqlite_control_queue, migrate=_migrate_sqlite)
 }
-# Kind of state (the name of its setting) -> URL scheme -> engine.
+QUEUES: Mapping[str, Scheme[Queues]] = {
+    "memory": Scheme(open=_memory_queues, is_offline=False, in_memory=True)
+}
+# Kind of state (the name of its setting) -> URL scheme -> engine. `RULES` of app/engine_rules.py
+# says which of them fit together.
 SCHEMES: Mapping[str, Mapping[str, Scheme[Any]]] = {
     "metadata": METADATA,
     "tasks": TASKS,
     "control_queue": CONTROL_QUEUE,
+    "queues": QUEUES,
     "bodies": BODIES,
     "blobs": BLOBS,
     "coordination": COORDINATION,
 }
 
 
-def check_engines(settings: Settings, *, sharing: str = "") -> None:
-    """Raise `RefusedToStart` for an engine that does not exist.
+OPTIONAL = {"queues"}  # kinds whose setting may be empty
 
-    `sharing` is the command of a role whose processes share every engine; an engine that belongs to
-    one process is then refused too.
+
+def check_engines(settings: Settings, *, sharing: str = "") -> None:
+    """Raise `RefusedToStart` for an engine that does not exist, or engines that do not fit together.
+
+    `sharing` is the command of a role whose processes share every engine.
     """
+    breach = find_breach(_chosen(settings), sharing)
+    if breach is not None:
+        given = without_secrets(getattr(settings, breach.kind))
+        raise RefusedToStart(
+            f"settings: {breach.kind} must {breach.must}, got {given!r}, {breach.why}: "
+            f"{breach.remedy}"
+        )
+
+
+def uses_folder(settings: Settings) -> bool:
+    """Return whether an engine keeps its state in the data folder."""
+    return any(choice.location is Location.FOLDER for choice in _chosen(settings).values())
+
+
+def _chosen(settings: Settings) -> dict[str, Choice]:
+    """Return the engine of each kind; raise `RefusedToStart` for one that does not exist."""
+    chosen: dict[str, Choice] = {}
     for kind, schemes in SCHEMES.items():
         given: str = getattr(settings, kind)
-        scheme, _, address = given.partition(":")
-        shown = repr(without_secrets(given))
+        if not given and kind in OPTIONAL:
+            continue
+        scheme, colon, address = given.partition(":")
         row = schemes.get(scheme)
-        if row is None or ":" not in given or not row.address(address):
-            forms = " or ".join(f"{name}:{one.form}" for name, one in schemes.items())
-            raise RefusedToStart(
-                f"settings: {kind} must be {forms}, got {shown}: correct it; engines without an "
-                "address keep their data in the folder that `data` names"
-            )
-        if sharing and not (row.is_shared and (address or not row.needs_address)):
-            raise RefusedToStart(
-                f"settings: {kind} must be on an engine that several processes can share for "
-                f"`conveyor {sharing}`, got {shown}, which belongs to one process: use `conveyor "
-                "serve`, which runs every role in one process"
-            )
+        if row is None or not colon or not row.address(address):
+            raise _no_such_engine(kind, given)
+        chosen[kind] = Choice(row, address)
+    return chosen
+
+
+def _no_such_engine(kind: str, given: str) -> RefusedToStart:
+    forms = [f"{name}:{one.form}" for name, one in SCHEMES[kind].items()]
+    forms += ["empty"] if kind in OPTIONAL else []
+    scheme, colon, _ = given.partition(":")
+    if colon and scheme not in SCHEMES[kind]:
+        remedy = f"this version has no engine {brief(scheme)}: for it; choose one that it has"
+    else:
+        remedy = (
+            "correct it; engines without an address keep their data in the folder that `data` names"
+        )
+    return RefusedToStart(
+        f"settings: {kind} must be {' or '.join(forms)}, got {without_secrets(given)!r}: {remedy}"
+    )
+
+
+async def _open_work(opening: Opening, engine: TaskEngine) -> tuple[Work, Queues | None]:
+    """Return the work of a task engine, over the queue that the setting names, if it names one."""
+    if not opening.settings.queues:
+        assert engine.work, "checked by `check_engines`"
+        return engine.work, None
+    assert engine.claims, "checked by `check_engines`"
+    queues = await _open(QUEUES, opening, opening.settings.queues)
+    lease = opening.settings.lease
+    return QueuedWork(engine.claims, queues, clock=opening.clock, lease=lease), queues
 
 
 async def _open(schemes: Mapping[str, Scheme[P]], opening: Opening, url: str) -> P:
@@ -217,15 +273,19 @@ async def open_engines(
     opening = Opening(settings=settings, stack=stack, clock=clock, ids=ids, incarnation=ids.new())
     metadata = await _open(METADATA, opening, settings.metadata)
     tasks = await _open(TASKS, opening, settings.tasks)
+    work, queues = await _open_work(opening, tasks)
     control_queue = await _open(CONTROL_QUEUE, opening, settings.control_queue)
-    # Only now: opening the database has locked the folder, so no other process writes to it.
-    _keep_private(settings.folder)
+    in_folder = uses_folder(settings)
+    if in_folder:
+        # Only now: opening the database has locked the folder, so no other process writes to it.
+        _keep_private(settings.folder)
     return Engines(
         clock=clock,
         ids=ids,
         metadata=metadata,
         tasks=tasks.tasks,
-        work=tasks.work,
+        work=work,
+        queues=queues,
         control_queue=control_queue,
         blobs=await _open(BLOBS, opening, settings.blobs),
         bodies=await _open(BODIES, opening, settings.bodies),
@@ -235,7 +295,7 @@ async def open_engines(
         webhooks=await stack.enter_async_context(open_webhooks(settings)),
         encryption=await open_key_ring(settings),
         link_secret=load_or_create_key(settings.folder / "links.key"),
-        disk_space=lambda: _disk_space(settings.folder),
+        disk_space=(lambda: _disk_space(settings.folder)) if in_folder else None,
         incarnation=opening.incarnation,
         due_times=tasks.due_times,
         dead_claims=tasks.dead_claims,
@@ -260,12 +320,13 @@ async def open_offline(settings: Settings, *, writable: bool = False) -> AsyncIt
         )
         metadata = await _open(METADATA, opening, settings.metadata)
         tasks = await _open(TASKS, opening, settings.tasks)
+        work, _ = await _open_work(opening, tasks)
         yield Stores(
             clock=clock,
             ids=ids,
             metadata=metadata,
             tasks=tasks.tasks,
-            work=tasks.work,
+            work=work,
             control_queue=await _open(CONTROL_QUEUE, opening, settings.control_queue),
             bodies=await _open(BODIES, opening, settings.bodies),
             blobs=await _open(BLOBS, opening, settings.blobs),

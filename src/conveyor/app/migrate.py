@@ -15,7 +15,8 @@ async def migrate(settings: Settings) -> AsyncIterator[tuple[str, str]]:
     check_engines(settings)
     chosen = defaultdict[str, list[str]](list)
     for kind in SCHEMES:
-        chosen[getattr(settings, kind)].append(kind)
+        if url := getattr(settings, kind):
+            chosen[url].append(kind)
     for url, kinds in chosen.items():
         scheme, _, address = url.partition(":")
         act = SCHEMES[kinds[0]][scheme].migrate

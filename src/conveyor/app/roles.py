@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from conveyor.adapters.files.service_info import ServiceInfo, published
 from conveyor.api.protocol import bounded
-from conveyor.app.engines import check_engines, open_engines
+from conveyor.app.engines import check_engines, open_engines, uses_folder
 from conveyor.app.services import Service, build_service
 from conveyor.errors import RefusedToStart, Unavailable
 from conveyor.loops import repeat
@@ -133,7 +133,7 @@ async def _serve(role: Role, settings: Settings) -> None:
         listening = stack.enter_context(_listen(role, settings))
         service = await stack.enter_async_context(open_service(settings, role))
         signals.service = service
-        if role is not Role.WORKER:
+        if role is not Role.WORKER and uses_folder(settings):
             host, port = listening.getsockname()[:2]
             stack.enter_context(_published(settings, service.token, host, port))
         _calm_collector()

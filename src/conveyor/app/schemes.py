@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -48,6 +49,14 @@ class Opening:
         return found
 
 
+class Location(StrEnum):
+    """Where an engine keeps its state, and so which processes can use it."""
+
+    MEMORY = "memory of the process"
+    FOLDER = "data folder"
+    SHARED = "shared"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme(Generic[P]):
     """One engine of one kind of state."""
@@ -55,9 +64,17 @@ class Scheme(Generic[P]):
     open: Callable[[Opening, str], Awaitable[P]]  # with the address
     is_shared: bool = False  # whether several processes may use it at once
     needs_address: bool = False  # to be shared: without one it is in the data folder
+    in_memory: bool = False  # of one process
+    takes_queues: bool = False  # of tasks: whether their messages can be in a queue beside the rows
+    has_queue: bool = True  # of tasks: whether the rows are a queue by themselves
     is_offline: bool = True  # whether operators can open it while no service runs
     address: Callable[[str], bool] = lambda rest: not rest  # what may follow `scheme:`
     form: str = ""  # of the address, for refusals and the docs
     # Creates or upgrades what the engine at an address needs for the given kinds of state, and says
     # what it did; None if that is nothing.
     migrate: Callable[[Settings, str, Sequence[str]], Awaitable[Sequence[str]]] | None = None
+
+    def location(self, address: str) -> Location:
+        if self.is_shared and (address or not self.needs_address):
+            return Location.SHARED
+        return Location.MEMORY if self.in_memory else Location.FOLDER

@@ -27,7 +27,7 @@ from conveyor.api.handlers.operators import OperatorHandlers
 from conveyor.api.handlers.webhooks import WebhookHandlers
 from conveyor.api.limits import BodyMemory, Connections, Rates
 from conveyor.api.links import Links
-from conveyor.app.engines import CODES, Engines, Stores, ports
+from conveyor.app.engines import CODES, Engines, Stores, ports, uses_folder
 from conveyor.app.steps import Steps, build_complete, build_steps, build_sweep
 from conveyor.domain.audit import Environment, MissedStep
 from conveyor.domain.ids import CallerId, JobId, RunId
@@ -222,16 +222,20 @@ def _readiness(engines: Engines, dispatcher: Dispatcher, *, runs_workers: bool) 
         "bodies": lambda: engines.bodies.names(JobId("ready"), RunId("ready"), limit=1),
         "blobs": lambda: engines.blobs.length("ready"),
     }
+    if queues := engines.queues:
+        reads["queues"] = lambda: queues.receive(RunId("ready"), 1)
     if runs_workers:
         reads["coordination"] = lambda: engines.coordination.held("ready")
 
     async def ready() -> None:
-        free = (await engines.disk_space()).free
-        if free < LEAST_ROOM or dispatcher.storage.is_closed:
+        free = (await engines.disk_space()).free if engines.disk_space else LEAST_ROOM
+        if free < LEAST_ROOM:
             raise StorageFull(
-                f"The disk of the data folder must have {LEAST_ROOM >> 20} MiB free and take every "
-                f"page, has {free >> 20} MiB: free some disk space"
+                f"The disk of the data folder must have {LEAST_ROOM >> 20} MiB free, has "
+                f"{free >> 20} MiB: free some disk space"
             )
+        if dispatcher.storage.is_closed:
+            raise StorageFull("The storage of bodies must take every page: free some disk space")
         for name, read in reads.items():
             try:
                 await read()
@@ -299,11 +303,12 @@ def build_doctor(settings: Settings, stores: Stores, sweep: Sweeper, *, running:
             yield one, sweep.when(one) if running else "at the next start of the service"
 
     async def environment() -> Environment:
-        free, size = await disk_usage(settings.folder)
+        in_folder = uses_folder(settings)
+        free, size = await disk_usage(settings.folder) if in_folder else (None, None)
         return Environment(
             version=__version__,
             running=running,
-            folder=str(settings.folder.absolute()),
+            folder=str(settings.folder.absolute()) if in_folder else None,
             free=free,
             size=size,
             settings=shown(settings),

@@ -92,8 +92,11 @@ def _print(event: Environment | Finding | AuditSummary) -> None:
 
 def _print_environment(about: Environment) -> None:
     where = "of a running service" if about.running else "offline"
-    room = f"{about.free / 2**30:,.1f} of {about.size / 2**30:,.1f} GiB free"
-    pairs = [("version", about.version), ("data", f"{about.folder} ({where}), {room}")]
+    data = f"on shared engines ({where})"
+    if about.folder is not None and about.free is not None and about.size is not None:
+        room = f"{about.free / 2**30:,.1f} of {about.size / 2**30:,.1f} GiB free"
+        data = f"{about.folder} ({where}), {room}"
+    pairs = [("version", about.version), ("data", data)]
     settings = [(f"setting {name}", value) for name, value in about.settings.items()]
     output.facts([*pairs, *settings])
 

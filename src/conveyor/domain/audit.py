@@ -75,10 +75,10 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, tag="environment", 
     """Where the data is and which settings apply; secrets are masked."""
 
     version: str
-    running: bool  # a service answered; otherwise the folder was opened at rest
-    folder: str
-    free: int  # bytes on its disk
-    size: int
+    running: bool  # a service answered or is alive; otherwise the stores were opened at rest
+    folder: str | None  # None if no engine uses the data folder
+    free: int | None  # bytes on its disk
+    size: int | None
     settings: dict[str, str]
 
 

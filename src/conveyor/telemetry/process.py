@@ -44,7 +44,7 @@ class ProcessMetrics:
     metadata: Metadata
     control_queue: DeadLetters
     clock: Clock
-    disk_space: Callable[[], Awaitable[DiskSpace]]
+    disk_space: Callable[[], Awaitable[DiskSpace]] | None  # None if the process uses no data folder
     slow_loop: timedelta
     lags: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
@@ -82,11 +82,12 @@ class ProcessMetrics:
 
     async def sample(self) -> None:
         """Set the gauges of the engines; they show these values until the next sample."""
-        space = await self.disk_space()
-        self.metrics.disk_free.set(space.free)
-        self.metrics.disk_size.set(space.size)
-        for part, length in space.database.items():
-            self.metrics.database.labels(part).set(length)
+        if self.disk_space:
+            space = await self.disk_space()
+            self.metrics.disk_free.set(space.free)
+            self.metrics.disk_size.set(space.size)
+            for part, length in space.database.items():
+                self.metrics.database.labels(part).set(length)
         self.metrics.batches.set(len(await self.metadata.page(Batch, limit=MOST_COUNTED)))
         self.metrics.dead_letters.set(
             len(await self.control_queue.dead_letters(limit=MOST_COUNTED))

@@ -90,7 +90,9 @@ async def test_without_the_extra_an_s3_engine_says_what_to_install(
         monkeypatch.setitem(sys.modules, module, None)
     settings = Settings(data=str(tmp_path), blobs="s3://pages/team?region=a")
     async with AsyncExitStack() as stack:
-        opening = Opening(settings=settings, stack=stack, clock=FakeClock(), ids=FakeIds())
+        opening = Opening(
+            settings=settings, stack=stack, clock=FakeClock(), ids=FakeIds(), incarnation="one"
+        )
         with pytest.raises(RefusedToStart, match=r"pip install 'conveyor\[s3\]'"):
             await BLOBS["s3"].open(opening, "//pages/team?region=a")
     with pytest.raises(RefusedToStart, match=r"pip install 'conveyor\[s3\]'"):

@@ -64,7 +64,7 @@ class Doctor:
     async def _events(self, scope: DoctorScope) -> AsyncIterator[DoctorEvent]:
         environment = await self.environment()
         yield environment
-        if environment.free < LEAST_ROOM:
+        if environment.free is not None and environment.free < LEAST_ROOM:
             yield _wrong(
                 "no_room",
                 f"{environment.free / 2**20:,.0f} MiB are free at {environment.folder}",
