@@ -17,10 +17,8 @@ import pytest
 
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
-from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.coordination import MemoryCoordination
-from conveyor.adapters.memory.queues import CALM, NASTY, Habits, MemoryQueues
-from conveyor.adapters.queued.work import QueuedWork
+from conveyor.adapters.memory.queues import CALM, NASTY, Habits
 from conveyor.adapters.s3.address import Layout
 from conveyor.adapters.s3.blobs import S3Blobs
 from conveyor.adapters.s3.bodies import S3Bodies
@@ -32,17 +30,17 @@ from conveyor.adapters.sqlite.engine import open_engine as open_sqlite_engine
 from conveyor.adapters.system.clock import SystemClock, SystemIds
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
+from conveyor.ports.work import Work
 from conveyor.testing.clock import FakeClock, FakeIds
 from conveyor.testing.contracts.coordination import CoordinationUnderTest
 from conveyor.testing.contracts.engine import Engine
 from conveyor.testing.contracts.queues import QueueBench
 from conveyor.testing.memory.blobs import MemoryBlobs
 from conveyor.testing.memory.bodies import MemoryBodies
-from conveyor.testing.memory.claims import MemoryClaims
-from conveyor.testing.memory.metadata import MemoryMetadata
-from conveyor.testing.memory.rows import Rows
-from conveyor.testing.memory.tasks import MemoryTasks
-from conveyor.testing.memory.work import MemoryWork
+from conveyor.testing.shared.client import connected
+from conveyor.testing.shared.server import plainly, serving
+from conveyor.testing.shared.store import SharedPorts, SharedStore
+from conveyor.testing.shared.wire import Hello
 from tests.certificates import Authority
 from tests.harness.valkey import Valkey, a_prefix, aging, coordination_at, tls_in_front_of
 from tests.s3_server import S3Server
@@ -56,37 +54,16 @@ OpenEngine = Callable[[Path], AbstractAsyncContextManager[Engine]]
 @asynccontextmanager
 async def memory(_folder: Path) -> AsyncIterator[Engine]:
     clock = FakeClock()
-    rows, control_queue = Rows(clock, LEASE), MemoryControlQueue(clock)
-    metadata = MemoryMetadata(clock)
-    yield Engine(
-        metadata=metadata,
-        tasks=MemoryTasks(rows),
-        work=MemoryWork(rows),
-        claims=MemoryClaims(rows),
-        control_queue=control_queue,
-        clock=clock,
-        lease=LEASE,
-        ordered=True,
-    )
+    ports = SharedStore(clock, lease=LEASE).open()
+    yield shared_engine(ports, ports.work, clock)
 
 
 @asynccontextmanager
 async def composed(_folder: Path) -> AsyncIterator[Engine]:
+    """Work that is made of claims and of queues with the habits of real ones."""
     clock = FakeClock()
-    rows, control_queue = Rows(clock, LEASE), MemoryControlQueue(clock)
-    metadata = MemoryMetadata(clock)
-    claims = MemoryClaims(rows)
-    yield Engine(
-        metadata=metadata,
-        tasks=MemoryTasks(rows),
-        work=QueuedWork(claims, queues(clock, NASTY), clock=clock, lease=LEASE),
-        claims=claims,
-        control_queue=control_queue,
-        clock=clock,
-        lease=LEASE,
-        ordered=False,
-        hinted=True,
-    )
+    ports = SharedStore(clock, lease=LEASE, random=Random(SEED), habits=NASTY).open()
+    yield shared_engine(ports, ports.queued_work(clock, LEASE), clock, queued=True)
 
 
 @asynccontextmanager
@@ -107,7 +84,40 @@ async def sqlite(folder: Path) -> AsyncIterator[Engine]:
         )
 
 
-ENGINES: dict[str, OpenEngine] = {"memory": memory, "composed": composed, "sqlite": sqlite}
+@asynccontextmanager
+async def served(_folder: Path) -> AsyncIterator[Engine]:
+    """A shared store behind a socket, as processes of their own use it."""
+    clock = FakeClock()
+    store = SharedStore(clock, lease=LEASE)
+    async with (
+        serving(plainly(store)) as port,
+        connected("127.0.0.1", port, Hello("one")) as ports,
+    ):
+        yield shared_engine(ports, ports.work, clock)
+
+
+def shared_engine(
+    ports: SharedPorts, work: Work, clock: FakeClock, *, queued: bool = False
+) -> Engine:
+    return Engine(
+        metadata=ports.metadata,
+        tasks=ports.tasks,
+        work=work,
+        claims=ports.claims,
+        control_queue=ports.control_queue,
+        clock=clock,
+        lease=LEASE,
+        ordered=not queued,
+        hinted=queued,
+    )
+
+
+ENGINES: dict[str, OpenEngine] = {
+    "memory": memory,
+    "composed": composed,
+    "sqlite": sqlite,
+    "served": served,
+}
 
 
 @contextmanager
@@ -229,11 +239,7 @@ COORDINATION: dict[str, OpenCoordination] = {
     "rediss": rediss_coordination,
     "cluster": cluster_coordination,
 }
-QUEUES: dict[str, Habits] = {"calm": CALM, "nasty": NASTY}
-
-
-def queues(clock: FakeClock, habits: Habits) -> MemoryQueues:
-    return MemoryQueues(clock, visibility=LEASE, random=Random(SEED), habits=habits)
+QUEUES: dict[str, Habits] = {"calm": CALM, "nasty": NASTY, "served": CALM}
 
 
 def _costly(name: str) -> object:
@@ -288,9 +294,13 @@ async def under_test(request: pytest.FixtureRequest) -> AsyncIterator[Coordinati
 
 
 @pytest.fixture(params=QUEUES)
-def bench(request: pytest.FixtureRequest) -> QueueBench:
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[QueueBench]:
     clock = FakeClock()
     habits = QUEUES[request.param]
-    return QueueBench(
-        queues=queues(clock, habits), clock=clock, visibility=LEASE, calm=habits == CALM
-    )
+    store = SharedStore(clock, lease=LEASE, random=Random(SEED), habits=habits)
+    async with (
+        serving(plainly(store)) as port,
+        connected("127.0.0.1", port, Hello("one")) as remote,
+    ):
+        queues = remote.queues if request.param == "served" else store.queues
+        yield QueueBench(queues=queues, clock=clock, visibility=LEASE, calm=habits == CALM)

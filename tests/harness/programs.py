@@ -99,7 +99,7 @@ def program(
             env={**os.environ, **(environ or {})},
         )
         try:
-            _wait_for(url, process)
+            wait_for(url, process)
             yield Program(process, url)
         finally:
             process.terminate()
@@ -133,7 +133,7 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _wait_for(url: str, process: "subprocess.Popen[bytes]") -> None:
+def wait_for(url: str, process: "subprocess.Popen[bytes]") -> None:
     deadline = time.monotonic() + STARTS_WITHIN
     while time.monotonic() < deadline:
         if process.poll() is not None:

@@ -33,7 +33,9 @@ import msgspec
 
 COLD = "COLD_STARTS"
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
-PROGRAM = [sys.executable, "-m", "conveyor"]
+PROGRAM = [sys.executable, "-m"]
+# With the engines for tests, and their server.
+MODULES = ("conveyor", "conveyor.testing", "conveyor.testing.shared")
 SIGNATURE = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
 PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 UNUSUAL = ("executable", "preexec_fn", "pass_fds", "shell", "gid", "gids", "uid")
@@ -41,11 +43,16 @@ LENGTH = struct.Struct("!I")
 MOST_FILES = 1_024
 # What the interpreter, the C library and the imports read before the program runs.
 READ_AT_START = ("PYTHON", "LC_", "LD_", "LANG", "MALLOC_", "FORCE_COLOR", "TERMINAL_WIDTH")
-NOT_PRELOADED = ("conveyor.__main__", "conveyor.testing.contracts", "conveyor.adapters.aws")
+NOT_PRELOADED = (
+    *(f"{module}.__main__" for module in MODULES),
+    "conveyor.testing.contracts",
+    "conveyor.adapters.aws",
+)
 ALSO_PRELOADED = ("uvicorn", "uvicorn.lifespan.on", "uvloop", "zoneinfo", "multiprocessing.util")
 
 
 class Order(msgspec.Struct, frozen=True):
+    module: str
     arguments: list[str]
     folder: str
     environ: dict[str, str]
@@ -60,8 +67,10 @@ class WarmPopen(subprocess.Popen[Any]):
         if not _can_be_warm(wanted):
             super()._execute_child(*given)  # type: ignore[misc]
             return
+        module, *arguments = map(os.fspath, wanted["args"][len(PROGRAM) :])
         order = Order(
-            arguments=[os.fspath(argument) for argument in wanted["args"][len(PROGRAM) :]],
+            module=module,
+            arguments=arguments,
             folder=str(Path(wanted["cwd"] or ".").resolve()),
             environ=dict(wanted["env"] or os.environ),
             new_session=bool(wanted["start_new_session"]),
@@ -86,6 +95,7 @@ def _can_be_warm(wanted: Mapping[str, Any]) -> bool:
     return (
         isinstance(args, list)
         and [str(one) for one in args[: len(PROGRAM)]] == PROGRAM
+        and args[len(PROGRAM)] in MODULES
         and not any(wanted[name] for name in UNUSUAL)
         and (environ is None or _early(environ) == _early(os.environ))
     )
@@ -144,8 +154,8 @@ def _received(connection: socket.socket, size: int) -> bytes:
 # The launcher itself.
 
 
-def launch(connection: socket.socket) -> None:
-    """Fork a program for each order; returns in the program, ready to run."""
+def launch(connection: socket.socket) -> str:
+    """Fork a program for each order; returns the module to run in the program, ready to run."""
     _preload()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the programs and the tests
     while True:
@@ -157,7 +167,7 @@ def launch(connection: socket.socket) -> None:
         if not pid:
             connection.close()
             _become(order, streams)
-            return
+            return order.module
         for stream in streams:
             os.close(stream)
         connection.sendall(LENGTH.pack(pid))
@@ -218,5 +228,5 @@ def _modules() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    launch(socket.socket(fileno=int(sys.argv[1])))
-    runpy.run_module("conveyor", run_name="__main__", alter_sys=True)
+    started = launch(socket.socket(fileno=int(sys.argv[1])))
+    runpy.run_module(started, run_name="__main__", alter_sys=True)

@@ -37,7 +37,7 @@ Listed = TypeVar("Listed", Job, Run, OutboxEvent)
 
 class MemoryMetadata:
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self._tables: dict[type, dict[Key, Any]] = {}
         self._changes: dict[RunId, int] = {}  # the number of the latest change of each run
         self._numbers = count(1)
@@ -114,7 +114,7 @@ class MemoryMetadata:
     async def due(
         self, kind: type[DueRow], *, limit: int, channel: Channel | None = None
     ) -> Sequence[DueRow]:
-        now = self._clock.now()
+        now = self.clock.now()
         waiting = [
             (moment, row.id, row)
             for row in self._all(kind)
@@ -154,7 +154,7 @@ class MemoryMetadata:
         return sorted(self._table(kind).values(), key=key_of)
 
     def _has_expired(self, record: Record) -> bool:
-        return isinstance(record, IdempotencyRecord) and record.expires_at <= self._clock.now()
+        return isinstance(record, IdempotencyRecord) and record.expires_at <= self.clock.now()
 
     def _check_key(self, change: Change) -> None:
         if not isinstance(change, IdempotencyRecord):

@@ -23,7 +23,7 @@ LOST_FOR_GOOD = task_rules.counted(
 
 class Rows:
     def __init__(self, clock: Clock, lease: timedelta) -> None:
-        self._clock = clock
+        self.clock = clock
         self._lease = lease
         self._runs: dict[RunId, dict[TaskId, Task]] = {}
         self._lines: defaultdict[tuple[RunId, TaskId], list[Attempt]] = defaultdict(list)
@@ -51,12 +51,12 @@ class Rows:
 
     def due(self, run_id: RunId) -> list[Task]:
         """A run's due tasks, the longest due first."""
-        now = self._clock.now()
+        now = self.clock.now()
         return _by_due(task for task in self.of_run(run_id) if task_rules.is_due(task, now))
 
     def lapsed(self, overdue: timedelta) -> list[Task]:
         """Tasks of all runs whose lease ran out at least `overdue` ago, the earliest first."""
-        then = self._clock.now() - overdue
+        then = self.clock.now() - overdue
         return _by_due(
             task
             for run_id in self._runs
@@ -76,7 +76,7 @@ class Rows:
 
     def release(self, task: Task) -> Released:
         """Release a task whose lease lapsed, and return the claim that held it."""
-        released = task_rules.release(task, self._clock.now())
+        released = task_rules.release(task, self.clock.now())
         self._note_lost_worker(task, released)
         self._keep(released)
         return Released(task.run_id, task.id, task.claim_no, released.is_final)
@@ -87,7 +87,7 @@ class Rows:
         if task is None:
             return False
         try:
-            self._keep(task_rules.renew(task, held.claim_no, self._clock.now(), self._lease))
+            self._keep(task_rules.renew(task, held.claim_no, self.clock.now(), self._lease))
         except Stale:
             return False
         return True
@@ -97,7 +97,7 @@ class Rows:
         task = self.get(ending.run_id, ending.task_id)
         if task is None:
             return False
-        now = self._clock.now()
+        now = self.clock.now()
         try:
             settled = task_rules.settle(task, ending.claim_no, ending.decision, now)
         except Stale:
@@ -118,7 +118,7 @@ class Rows:
         return self._failures.get(run_id, {}).values()
 
     def _claim(self, task: Task) -> Task:
-        claimed = task_rules.claim(task, self._clock.now(), self._lease)
+        claimed = task_rules.claim(task, self.clock.now(), self._lease)
         if task.status is TaskStatus.PROCESSING:
             self._note_lost_worker(task, claimed)
         return self._keep(claimed)
@@ -134,7 +134,7 @@ class Rows:
             self._failures.pop(task.run_id, None)
 
     def _new_row(self, run_id: RunId, new: NewRow) -> Task:
-        now = self._clock.now()
+        now = self.clock.now()
         own = {"created_at": now, "due_at": now}
         inherited = new.inherited and msgspec.structs.asdict(new.inherited) | {"due_at": None}
         return Task(
@@ -151,7 +151,7 @@ class Rows:
         return task
 
     def _note_lost_worker(self, before: Task, after: Task) -> None:
-        self._note(before, task_rules.lost_line(before, self._clock.now()))
+        self._note(before, task_rules.lost_line(before, self.clock.now()))
         if after.is_final:
             self._count(after.run_id, LOST_FOR_GOOD)
             self._count_failure(after)

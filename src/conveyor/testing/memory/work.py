@@ -16,6 +16,12 @@ class MemoryWork(MemoryClaims):
         super().__init__(rows)
         self._closed: set[RunId] = set()
 
+    def over(self, rows: Rows) -> "MemoryWork":
+        """Return the same work over rows that another service sees."""
+        work = MemoryWork(rows)
+        work._closed = self._closed
+        return work
+
     async def open(self, run_id: RunId) -> None:
         self._closed.discard(run_id)
 

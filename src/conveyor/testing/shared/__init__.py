@@ -1,0 +1,1 @@
+"""A memory engine that several services share, in one process or over a loopback socket."""

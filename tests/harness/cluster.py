@@ -1,0 +1,143 @@
+"""One api and some workers as real processes, on a served store with Valkey and S3 beside it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.harness.programs import Program, free_port, wait_for
+from tests.harness.valkey import Valkey
+from tests.s3_server import S3Server
+
+# So that what a killed process held is free again soon.
+SHORT_LEASES = {
+    "CONVEYOR_LEASE": "3s",
+    "CONVEYOR_RENEWAL": "500ms",
+    "CONVEYOR_SWEEP_EVERY": "1s",
+    "CONVEYOR_RETRY_FIRST_DELAY": "100ms",
+    "CONVEYOR_GRACE": "200ms",
+    "CONVEYOR_LOG_LEVEL": "warning",
+}
+LEASE = 3
+
+
+class Process:
+    """A process that is killed and started again, under the same command."""
+
+    def __init__(self, name: str, command: Sequence[str], environ: Mapping[str, str], log: Path):
+        self.name = name
+        self._command = [sys.executable, "-m", "conveyor.testing", *command]
+        self._environ = {**os.environ, **environ}
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as sink:
+            self._process = subprocess.Popen(
+                self._command, stdout=sink, stderr=sink, env=self._environ
+            )
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def suspend(self) -> None:
+        """Let it stand still, as a machine does that is short of memory."""
+        assert self._process
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process
+        self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def exit_code(self) -> int | None:
+        assert self._process
+        return self._process.poll()
+
+    def wait_for(self, url: str) -> None:
+        assert self._process
+        wait_for(url, self._process)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process:
+            self._process.send_signal(how)
+            self._process.wait()
+            self._process = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    url: str  # the base URL that clients take
+    api: Process
+    workers: Sequence[Process]
+    s3_address: str
+    logs: Path
+
+    @property
+    def processes(self) -> Sequence[Process]:
+        return (self.api, *self.workers)
+
+    def start(self, process: Process) -> None:
+        process.start()
+        if process is self.api:
+            process.wait_for(self.url)
+
+
+@contextmanager
+def cluster(
+    folder: Path,
+    *,
+    gateway: Program,
+    valkey: Valkey,
+    s3: S3Server,
+    workers: int = 2,
+    tasks_options: str = "",
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[Cluster]:
+    port, place = free_port(), s3.new_address()
+    with ExitStack() as stack:
+        store = stack.enter_context(_store())
+        settings = {
+            **s3.environ,
+            **SHORT_LEASES,
+            "CONVEYOR_DATA": str(folder),
+            "CONVEYOR_GATEWAY": gateway.url,
+            "CONVEYOR_METADATA": store,
+            "CONVEYOR_TASKS": store + tasks_options,
+            "CONVEYOR_CONTROL_QUEUE": store,
+            "CONVEYOR_BODIES": f"s3:{place}",
+            "CONVEYOR_BLOBS": f"s3:{place}",
+            "CONVEYOR_COORDINATION": f"{valkey.url}?prefix=cluster-{port}",
+            **(environ or {}),
+        }
+
+        def process(name: str, *command: str) -> Process:
+            made = Process(name, command, settings, folder / f"{name}.log")
+            stack.callback(made.stop)
+            return made
+
+        api = process("api", "api", "--port", str(port))
+        others = [process(f"worker-{n}", "worker") for n in range(1, workers + 1)]
+        made = Cluster(f"http://127.0.0.1:{port}/v1", api, others, place, folder)
+        # The api first: it creates the keys that all of them read.
+        for one in made.processes:
+            made.start(one)
+        yield made
+
+
+@contextmanager
+def _store() -> Iterator[str]:
+    command = [sys.executable, "-m", "conveyor.testing.shared", "--lease", str(LEASE)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout
+            yield process.stdout.readline().decode().strip()
+        finally:
+            process.terminate()
