@@ -1,5 +1,6 @@
 """A server of S3 that does its worst: real HTTP, with faults on order and nothing behind it."""
 
+import re
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ class S3Fault:
     code: str = ""
     cut: bool = False  # the line goes dead in place of an answer
     hang: bool = False  # no answer until the test is over
+    held: bool = False  # an answer only when the test releases it
 
 
 SLOW_DOWN = S3Fault(503, "SlowDown")
@@ -30,6 +32,8 @@ DENIED = S3Fault(403, "AccessDenied")
 NO_BUCKET = S3Fault(404, "NoSuchBucket")
 CUT = S3Fault(cut=True)
 HANG = S3Fault(hang=True)
+HELD = S3Fault(held=True)
+FINE = S3Fault()
 
 
 @dataclass(slots=True)
@@ -40,11 +44,13 @@ class S3Endpoint:
     faults: deque[S3Fault] = field(default_factory=deque)
     calls: list[str] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
+    deleted: list[str] = field(default_factory=list)  # keys
+    marks: dict[str, str] = field(default_factory=dict)  # of multipart uploads, by path
 
     def answer(self, method: str, path: str) -> tuple[int, bytes] | None:
         self.calls.append(f"{method} {path}")
         fault = self.faults.popleft() if self.faults else S3Fault()
-        if fault.hang:
+        if fault.hang or fault.held:
             self.released.wait(60)
         if fault.cut or fault.hang:
             return None
@@ -65,7 +71,12 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*given)
 
     def do_GET(self) -> None:
-        self.rfile.read(int(self.headers.get("content-length", 0)))
+        sent = self.rfile.read(int(self.headers.get("content-length", 0)))
+        path, _, query = self.path.partition("?")
+        if mark := self.headers.get("x-amz-meta-upload"):
+            self._endpoint.marks[path] = mark
+        if query == "delete":
+            self._endpoint.deleted += re.findall("<Key>(.*?)</Key>", sent.decode())
         answer = self._endpoint.answer(self.command, self.path)
         if answer is None:
             self.close_connection = True
@@ -73,6 +84,8 @@ class _Handler(BaseHTTPRequestHandler):
         status, body = answer
         self.send_response(status)
         self.send_header("ETag", '"1"')
+        if self.command == "HEAD" and path in self._endpoint.marks:
+            self.send_header("x-amz-meta-upload", self._endpoint.marks[path])
         self.send_header("Last-Modified", "Mon, 02 Mar 2026 12:00:00 GMT")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -24,7 +24,9 @@ from conveyor.testing.factories import JOB, OTHER_RUN, RUN, new_tasks
 from tests.aws.s3_endpoint import (
     CUT,
     DENIED,
+    FINE,
     HANG,
+    HELD,
     NO_BUCKET,
     SLOW_DOWN,
     S3Endpoint,
@@ -181,6 +183,7 @@ async def test_a_long_stream_is_uploaded_in_parts_and_read_in_ranges(server: S3S
     length = await blobs.put("exports/1", _chunks(whole))
 
     assert length == len(whole)
+    assert await blobs._bucket._mark("exports/1")
     assert b"".join([chunk async for chunk in blobs.read("exports/1")]) == whole
     rest = b"".join([chunk async for chunk in blobs.read("exports/1", offset=PART)])
     assert rest == whole[PART:]
@@ -283,9 +286,58 @@ async def test_a_call_that_is_not_answered_ends_by_its_deadline(
 
 
 async def test_an_upload_whose_parts_fail_is_unavailable(endpoint: S3Endpoint) -> None:
-    endpoint.faults.extend([S3Fault(), *[DENIED] * 9])
+    endpoint.faults.extend([FINE, *[DENIED] * 9])
     with pytest.raises(Unavailable, match="AccessDenied"):
         await endpoint.server.bucket().upload("a", as_stream([MIB] * 60))
+
+
+async def test_an_upload_that_is_cancelled_at_its_end_is_completed(endpoint: S3Endpoint) -> None:
+    endpoint.faults.extend([*[FINE] * 3, HELD])
+    task = asyncio.ensure_future(endpoint.server.bucket().upload("a", as_stream([MIB] * 13)))
+    await until(lambda: len(endpoint.calls) == 4)
+
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=0.05)
+    assert not done
+    endpoint.released.set()
+    await asyncio.wait([task])
+
+    assert task.cancelled()
+    assert [call.partition(" ")[0] for call in endpoint.calls] == ["POST", "PUT", "PUT", "POST"]
+
+
+async def test_the_end_of_an_upload_that_takes_too_long_is_asked_for_again(
+    endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_module, "UPLOAD_REQUEST", timedelta(milliseconds=500))
+    endpoint.faults.extend([*[FINE] * 3, HANG])
+    assert await endpoint.server.bucket().upload("a", as_stream([MIB] * 13)) == 13 * len(MIB)
+    assert endpoint.calls[3] == endpoint.calls[4]
+
+
+def test_the_end_of_an_upload_may_take_minutes_and_be_asked_for_again() -> None:
+    assert timedelta(minutes=2) < bucket_module.UPLOAD_REQUEST < bucket_module.UPLOAD_RETRYING
+
+
+@pytest.mark.parametrize("is_ours", [True, False], ids=["this upload", "another one"])
+async def test_an_upload_whose_end_was_not_answered_is_known_by_its_mark(
+    endpoint: S3Endpoint, *, is_ours: bool
+) -> None:
+    bucket = endpoint.server.bucket()
+    endpoint.faults.extend([*[FINE] * 3, CUT, S3Fault(404, "NoSuchUpload")])
+
+    async def content() -> AsyncIterator[bytes]:
+        for _ in range(13):
+            yield MIB
+        await until(lambda: bool(endpoint.marks))
+        if not is_ours:
+            endpoint.marks.update(dict.fromkeys(endpoint.marks, "another"))
+
+    if is_ours:
+        assert await bucket.upload("a", content()) == 13 * len(MIB)
+    else:
+        with pytest.raises(Unavailable, match="NoSuchUpload"):
+            await bucket.upload("a", content())
 
 
 async def test_bodies_of_a_put_that_fails_are_removed(endpoint: S3Endpoint) -> None:
@@ -297,6 +349,20 @@ async def test_bodies_of_a_put_that_fails_are_removed(endpoint: S3Endpoint) -> N
     assert len(puts) == 3
     assert endpoint.calls[3:] == [call for call in endpoint.calls if "?delete" in call]
     assert len(endpoint.calls) == 4
+
+
+@pytest.mark.parametrize("layout", Layout)
+async def test_bodies_of_a_put_that_was_not_answered_are_removed(
+    endpoint: S3Endpoint, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_module, "CALL", 0.5)
+    bodies = S3Bodies(endpoint.server.bucket(), SystemIds(SystemClock()), layout=layout)
+    endpoint.faults.extend([HANG] * 2)
+    with pytest.raises(Unavailable, match="took more than"):
+        await bodies.put_many([Body(_name(n), b"page") for n in range(2)])
+    assert endpoint.calls[-1].endswith("?delete")
+    stored = {call.partition("/")[2].partition("/")[2] for call in endpoint.calls[:-1]}
+    assert set(endpoint.deleted) == stored
 
 
 # Bodies.

@@ -44,6 +44,7 @@ from conveyor.ports.bodies import Body, BodyName, Kept, Spool
 from conveyor.ports.clock import Ids
 
 LARGEST_SEGMENT = 32 * 1024 * 1024  # bytes of bodies
+CLEANING = 10.0  # seconds, after a failed put
 MOST_UPLOADS = 4  # of spooled bodies at once: each holds some 40 MB of parts in memory
 NONCE = 10  # characters, the random ones of a ULID
 
@@ -68,12 +69,13 @@ class S3Bodies:
         return LocalSpool()
 
     async def put_many(self, bodies: Sequence[Body]) -> Sequence[Kept]:
-        groups = list(self._grouped(bodies))
-        written = await _all(self._put_group([bodies[n] for n in group]) for group in groups)
-        stored = [done for done in written if not isinstance(done, Unavailable)]
-        if len(stored) < len(written):
-            with suppress(Unavailable):
-                await self.remove([kept.locator for done in stored for kept in done])
+        groups, keys = list(self._grouped(bodies)), list[str]()
+        written = await _all(self._put_group([bodies[n] for n in group], keys) for group in groups)
+        if any(isinstance(done, Unavailable) for done in written):
+            # Also those whose put failed: after a timeout the object may be there.
+            with suppress(Unavailable, TimeoutError):
+                async with asyncio.timeout(CLEANING):
+                    await self._bucket.delete(keys)
         kept = chain.from_iterable(_or_raise(written))
         places = dict(zip(chain.from_iterable(groups), kept, strict=True))
         return [places[n] for n in range(len(bodies))]
@@ -187,13 +189,15 @@ class S3Bodies:
         for positions in packed.values():
             yield from _split(positions, bodies)
 
-    async def _put_group(self, bodies: Sequence[Body]) -> list[Kept]:
+    async def _put_group(self, bodies: Sequence[Body], keys: list[str]) -> list[Kept]:
+        """Store bodies as one object, and add its key to `keys` before it is stored."""
         if len(bodies) == 1:
-            return [await self._put_object(bodies[0])]
-        return await self._put_segment(bodies)
+            return [await self._put_object(bodies[0], keys)]
+        return await self._put_segment(bodies, keys)
 
-    async def _put_object(self, body: Body) -> Kept:
+    async def _put_object(self, body: Body, keys: list[str]) -> Kept:
         key = body_prefix(body.name) + self._nonce()
+        keys.append(key)
         match body.content:
             case bytes(content):
                 await self._bucket.put(key, content)
@@ -206,11 +210,12 @@ class S3Bodies:
             case other:
                 raise TypeError(f"not a body of this store: {other!r}")
 
-    async def _put_segment(self, bodies: Sequence[Body]) -> list[Kept]:
+    async def _put_segment(self, bodies: Sequence[Body], keys: list[str]) -> list[Kept]:
         names = [body.name for body in bodies]
         contents = [body.content for body in bodies if isinstance(body.content, bytes)]
         index = msgspec.json.encode([(name.task_id, name.claim_no) for name in names])
         key = segment_key(names, index=sum(map(len, contents)), nonce=self._nonce())
+        keys.append(key)
         await self._bucket.put(key, b"".join([*contents, index]))
         kept, offset = list[Kept](), 0
         for content in contents:

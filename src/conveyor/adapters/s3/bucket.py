@@ -18,6 +18,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import structlog
 from msgspec.structs import replace
@@ -36,6 +37,9 @@ REQUEST = timedelta(seconds=30)  # one try
 RETRYING = timedelta(seconds=30)  # from the first try on; a further one may still take `REQUEST`
 CALL = 75.0  # seconds, all tries together
 RETRIES = 3
+# Of a multipart upload: S3 may take minutes to put its parts together, without an answer.
+UPLOAD_REQUEST = timedelta(minutes=3)
+UPLOAD_RETRYING = timedelta(minutes=4)
 CONNECT = timedelta(seconds=3)
 WHOLE = 8 * 1024 * 1024  # bytes that are stored by one PUT
 PART = 12 * 1024 * 1024  # of a multipart upload, of 10,000 parts: 117 GiB
@@ -45,6 +49,7 @@ FIRST_READ = 512 * 1024  # most objects are read by one GET
 READ = 4 * 1024 * 1024
 PAGE = 1_000  # keys that S3 lists at a time
 AT_ONCE = 64  # calls under way; further ones wait
+MARK = "upload"  # metadata of an object that tells which multipart upload stored it
 
 STATUS = re.compile(r"status code: (\d{3})|status: (\d{3})")
 CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -61,28 +66,9 @@ class S3Bucket:
         self.address = address
         self._credentials = credentials
         self._clock = clock
-        self._store = S3Store(
-            address.bucket,
-            prefix=address.prefix.rstrip("/") or None,
-            endpoint=address.endpoint or address.url.removesuffix(f"/{address.bucket}"),
-            virtual_hosted_style_request=not address.is_path_style,
-            region=address.region,
-            client_options={
-                "allow_http": address.endpoint.startswith("http:"),
-                "timeout": REQUEST,
-                "connect_timeout": CONNECT,
-                "default_content_type": "application/octet-stream",
-            },
-            retry_config={
-                "max_retries": RETRIES,
-                "retry_timeout": RETRYING,
-                "backoff": {
-                    "init_backoff": timedelta(milliseconds=100),
-                    "max_backoff": timedelta(seconds=5),
-                    "base": 2,
-                },
-            },
-            credential_provider=credentials,
+        self._store = _store(address, credentials, request=REQUEST, retrying=RETRYING)
+        self._upload_store = _store(
+            address, credentials, request=UPLOAD_REQUEST, retrying=UPLOAD_RETRYING
         )
         self._places = asyncio.Semaphore(AT_ONCE)
 
@@ -100,10 +86,14 @@ class S3Bucket:
         if len(head) < WHOLE:
             await self.put(key, bytes(head))
             return len(head)
-        feed = _Feed()
+        feed, mark = _Feed(), uuid4().hex
         sending = asyncio.ensure_future(
-            self._store.put_async(
-                key, feed.chunks(), chunk_size=PART, max_concurrency=PARTS_AT_ONCE
+            self._upload_store.put_async(
+                key,
+                feed.chunks(),
+                attributes={MARK: mark},
+                chunk_size=PART,
+                max_concurrency=PARTS_AT_ONCE,
             )
         )
         sending.add_done_callback(feed.close)
@@ -119,7 +109,13 @@ class S3Bucket:
             await feed.abandon(sending)
             raise
         with self._own_errors("upload", key):
-            await sending
+            try:
+                await _to_the_end(sending)
+            except FileNotFoundError as error:
+                # An upload that S3 does not know any more may have been completed by a request whose
+                # answer was lost.
+                if _found(CODE, error) != "NoSuchUpload" or await self._mark(key) != mark:
+                    raise
         return length
 
     async def read(self, key: str, *, offset: int = 0) -> AsyncGenerator[bytes, None]:
@@ -219,6 +215,12 @@ class S3Bucket:
             query["response-content-disposition"] = f'attachment; filename="{filename}"'
         return self.signed("GET", key, life=life, query=query)
 
+    async def _mark(self, key: str) -> str | None:
+        """The mark of the upload that stored an object; None for an object without one."""
+        async with self._call("head", key):
+            found = await self._store.get_async(key, options={"head": True})
+            return found.attributes.get(MARK)
+
     async def _span(self, key: str, start: int, end: int) -> tuple[bytes, int]:
         """A part of an object, and the length of the whole; empty beyond its end."""
         async with self._call("get", key):
@@ -272,6 +274,34 @@ class S3Bucket:
         return f"{ENGINE}: {call} in the bucket {bucket} failed: {why or _first_line(error)}"
 
 
+def _store(
+    address: S3Address, credentials: Credentials, *, request: timedelta, retrying: timedelta
+) -> S3Store:
+    return S3Store(
+        address.bucket,
+        prefix=address.prefix.rstrip("/") or None,
+        endpoint=address.endpoint or address.url.removesuffix(f"/{address.bucket}"),
+        virtual_hosted_style_request=not address.is_path_style,
+        region=address.region,
+        client_options={
+            "allow_http": address.endpoint.startswith("http:"),
+            "timeout": request,
+            "connect_timeout": CONNECT,
+            "default_content_type": "application/octet-stream",
+        },
+        retry_config={
+            "max_retries": RETRIES,
+            "retry_timeout": retrying,
+            "backoff": {
+                "init_backoff": timedelta(milliseconds=100),
+                "max_backoff": timedelta(seconds=5),
+                "base": 2,
+            },
+        },
+        credential_provider=credentials,
+    )
+
+
 class _Feed:
     """A stream that obstore reads while this process writes it, a few chunks ahead.
 
@@ -306,10 +336,26 @@ class _Feed:
         """End it by an exception, and wait until the upload is aborted."""
         self._is_abandoned = True
         self.end()
-        # What cannot be aborted now is aborted by the lifecycle rule of the bucket.
-        await asyncio.wait([reader], timeout=REQUEST.total_seconds())
-        if reader.done() and not reader.cancelled():
-            reader.exception()  # retrieved, so that it is not logged
+        await _settled(reader)
+
+
+async def _to_the_end(sending: "asyncio.Future[Any]") -> None:
+    """Wait for an upload whose stream has ended, also if the caller is cancelled.
+
+    Nothing aborts a multipart upload whose last request is cancelled.
+    """
+    try:
+        await asyncio.shield(sending)
+    except asyncio.CancelledError:
+        await _settled(sending)
+        raise
+
+
+async def _settled(sending: "asyncio.Future[Any]") -> None:
+    # What is not aborted or completed by then is aborted by the lifecycle rule of the bucket.
+    await asyncio.wait([sending], timeout=REQUEST.total_seconds())
+    if sending.done() and not sending.cancelled():
+        sending.exception()  # retrieved, so that it is not logged
 
 
 class _Abandoned(Exception):

@@ -36,8 +36,8 @@ class SegmentBodies:
             return await self._singles.put_many(bodies)
         small = [(body.name, body.content) for body in bodies if isinstance(body.content, bytes)]
         large = [body for body in bodies if not isinstance(body.content, bytes)]
-        packed = iter(await self._store.put(small) if small else ())
         try:
+            packed = iter(await self._store.put(small) if small else ())
             single = iter(await self._singles.put_many(large) if large else ())
         except Unavailable:
             with suppress(Unavailable):

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
 
@@ -608,6 +608,23 @@ async def test_packs_and_files_live_side_by_side(tmp_path: Path, packing: bool) 
         assert await bodies.runs_held(limit=9) == [(JOB, RUNS[0])]
         assert [await bodies.delete_run(JOB, RUNS[0], limit=3) for _ in range(3)] == [3, 1, 0]
         assert await bodies.runs_held(limit=9) == []
+
+
+async def test_a_put_that_fails_after_its_append_leaves_no_body(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store") as store:
+        real = store.put
+
+        async def failing(bodies: Sequence[tuple[BodyName, bytes]]) -> list[Kept]:
+            await real(bodies)
+            raise Unavailable("segments: the thread has ended")
+
+        monkeypatch.setattr(store, "put", failing)
+        bodies = SegmentBodies(store, FileBodies(tmp_path))
+        with pytest.raises(Unavailable):
+            await bodies.put_many([Body(a_name(1), b"page")])
+        assert await _listed(store) == []
 
 
 async def _fill(store: SegmentStore, count: int) -> None:
