@@ -108,10 +108,12 @@ class Slots:
         self.taken: list[bytes] = []
         self.keys: list[str | None] = []
         self.lengths: list[int | None] = []
+        self.sizes: list[int | None] = []  # as they were declared
         self.submitted: list[dict[str, Any]] = []
 
     async def slot(self, request: web.Request) -> web.StreamResponse:
         self.given += 1
+        self.sizes.append(json.loads(await request.read()).get("size"))
         host = request.host.replace("127.0.0.1", "localhost") if self.elsewhere else request.host
         url = f"http://{host}/put?n={self.given}%2B"
         slot = {"file_input_id": f"slot-{self.given}", "upload": {"url": url, "headers": {}}}
@@ -181,7 +183,7 @@ async def test_a_broken_upload_is_sent_again_whole_to_another_slot(
         assert service.submitted.pop() == {"file_input_id": f"slot-{service.given}"}
     assert service.given == 6
     assert set(service.keys) == {None}
-    assert service.lengths == [len(LIST)] * 6
+    assert service.lengths == service.sizes == [len(LIST)] * 6
 
 
 async def test_what_cannot_be_read_again_is_sent_once(slots: tuple[Slots, AsyncConveyor]) -> None:
@@ -211,6 +213,7 @@ async def test_what_goes_to_storage_elsewhere_has_a_length_even_if_it_comes_from
     feeding.join()
     assert service.taken == [LIST]
     assert service.lengths == [len(LIST) if elsewhere else None]
+    assert service.sizes == [None]
 
 
 async def test_a_report_that_is_cut_is_gone_on_with(slots: tuple[Slots, AsyncConveyor]) -> None:

@@ -51,9 +51,12 @@ async def upload(
 ) -> str:
     """Upload a list as a file input; return its id."""
     content = Content(file, transport.network, on_sent)
-    body, headers = msgspec.json.encode(spec), {"Content-Type": "application/json"}
+    headers = {"Content-Type": "application/json"}
 
     async def create() -> FileInput:
+        length = content.length()
+        declared = spec if length is None else {**spec, "size": length}
+        body = msgspec.json.encode(declared)
         raw = await transport.call_once("POST", "/job_inputs", body, headers)
         return decoded(raw, FileInput)
 
@@ -109,6 +112,11 @@ class Content:
         self.is_repeatable = isinstance(file, (str, os.PathLike)) or file.seekable()
         if not isinstance(file, (str, os.PathLike)) and self.is_repeatable:
             self._start = file.tell()
+
+    def length(self) -> int | None:
+        """Its bytes; None for what can be read only once."""
+        with ExitStack() as stack:
+            return self._open(stack)[1]
 
     async def send(self, transport: Transport, to: Upload) -> None:
         with ExitStack() as stack:
