@@ -24,7 +24,8 @@ from botocore.config import Config
 
 from conveyor.adapters.s3.address import S3Address, parse_address
 from conveyor.adapters.s3.bucket import S3Bucket
-from conveyor.adapters.s3.credentials import Credentials, Keys
+from conveyor.adapters.s3.credentials import Credentials
+from conveyor.adapters.shared.aws_credentials import Keys
 from conveyor.adapters.system.clock import SystemClock
 from tests.emulators import Emulator, missing, wait_for
 from tests.harness.programs import free_port

@@ -14,7 +14,8 @@ from conveyor.adapters.s3.address import Layout
 from conveyor.adapters.s3.blobs import S3Blobs
 from conveyor.adapters.s3.bodies import S3Bodies
 from conveyor.adapters.s3.bucket import PART, RETRIES, S3Bucket
-from conveyor.adapters.s3.credentials import Credentials, Keys
+from conveyor.adapters.s3.credentials import Credentials
+from conveyor.adapters.shared.aws_credentials import Keys
 from conveyor.adapters.system.clock import SystemClock, SystemIds
 from conveyor.domain.ids import RunId
 from conveyor.errors import NotFound, StorageFull, Unavailable

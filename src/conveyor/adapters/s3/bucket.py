@@ -27,8 +27,9 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from conveyor.adapters.s3.address import S3Address
-from conveyor.adapters.s3.credentials import Credentials, usual_credentials, usual_region
+from conveyor.adapters.s3.credentials import Credentials
 from conveyor.adapters.s3.signing import LONGEST, presigned
+from conveyor.adapters.shared.aws_credentials import usual_credentials, usual_region
 from conveyor.errors import NotFound, StorageFull, Unavailable
 from conveyor.ports.clock import Clock
 
@@ -374,7 +375,7 @@ def _first_line(error: Exception) -> str:
 def open_bucket(address: S3Address, clock: Clock) -> S3Bucket:
     """Find credentials and region, without a call to S3. It may wait for the metadata of a machine."""
     if not address.region:
-        address = replace(address, region=usual_region())
-    credentials = Credentials(usual_credentials(), clock)
+        address = replace(address, region=usual_region("s3:"))
+    credentials = Credentials(usual_credentials("s3:"), clock)
     credentials()
     return S3Bucket(address, credentials, clock)

@@ -1,18 +1,14 @@
-"""AWS credentials from the usual places: AWS_* variables, profile, container, instance.
-
-botocore finds them and refreshes those that expire, in the thread that asks for them.
-"""
+"""The credentials of an S3 engine: obstore asks for them, and presigned URLs are signed by them."""
 
 import threading
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import msgspec
 from botocore.exceptions import BotoCoreError
-from botocore.session import Session
 
-from conveyor.errors import RefusedToStart, Unavailable
+from conveyor.adapters.shared.aws_credentials import Keys
+from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 
 if TYPE_CHECKING:
@@ -21,15 +17,6 @@ if TYPE_CHECKING:
 # obstore asks again 5 minutes before the end it was told. With this one it asks every few minutes,
 # so that credentials which botocore has refreshed are used early, also to sign URLs.
 ASK_AGAIN = timedelta(minutes=10)
-
-
-class Keys(msgspec.Struct, frozen=True):
-    """Credentials as they are now."""
-
-    access_key: str
-    secret_key: str
-    token: str | None = None
-    expires_at: datetime | None = None  # None: they do not expire
 
 
 class Credentials:
@@ -64,31 +51,3 @@ class Credentials:
         if keys.expires_at and keys.expires_at < self._clock.now() + life:
             return None
         return keys
-
-
-def usual_credentials() -> Callable[[], Keys]:
-    """A source of the credentials that the AWS programs would use here."""
-    found = Session().get_credentials()
-    if found is None:
-        raise RefusedToStart(
-            "settings: s3: needs AWS credentials, and there are none: set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the container or machine a role"
-        )
-
-    def keys() -> Keys:
-        frozen = found.get_frozen_credentials()
-        # Only credentials that botocore refreshes have an end.
-        ends: datetime | None = getattr(found, "_expiry_time", None)
-        return Keys(frozen.access_key, frozen.secret_key, frozen.token, ends)
-
-    return keys
-
-
-def usual_region() -> str:
-    """The region that the profile names, for an address that names none."""
-    region: str | None = Session().get_config_variable("region")
-    if not region:
-        raise RefusedToStart(
-            "settings: s3: needs a region: set AWS_REGION, or add `?region=` to the address"
-        )
-    return region

@@ -12,7 +12,7 @@ from botocore.session import Session
 from msgspec.structs import replace
 
 from conveyor.adapters.s3.address import S3Address
-from conveyor.adapters.s3.credentials import usual_region
+from conveyor.adapters.shared.aws_credentials import usual_region
 from conveyor.errors import RefusedToStart
 
 BOUNDS = Config(
@@ -48,7 +48,7 @@ def set_up_bucket(address: S3Address, origins: Sequence[str], *, has_blobs: bool
 class _Setup:
     def __init__(self, address: S3Address, origins: Sequence[str], *, has_blobs: bool) -> None:
         if not address.region:
-            address = replace(address, region=usual_region())
+            address = replace(address, region=usual_region("s3:"))
         self._address = address
         self._origins = origins
         self._has_blobs = has_blobs

@@ -8,12 +8,11 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from functools import lru_cache
 from urllib.parse import quote, urlsplit
 
-from conveyor.adapters.s3.credentials import Keys
+from conveyor.adapters.shared.aws_credentials import Keys
+from conveyor.adapters.shared.aws_signing import ALGORITHM, signing_key
 
-ALGORITHM = "AWS4-HMAC-SHA256"
 LONGEST = timedelta(days=7)  # that S3 accepts
 
 
@@ -61,16 +60,8 @@ def presigned(
     )
     digest = hashlib.sha256(request.encode()).hexdigest()
     about = f"{ALGORITHM}\n{at}\n{scope}\n{digest}"
-    key = _day_key(keys.secret_key, at[:8], region)
+    key = signing_key(keys.secret_key, at[:8], region, "s3")
     return f"{url}?{text}&X-Amz-Signature={hmac.new(key, about.encode(), 'sha256').hexdigest()}"
-
-
-@lru_cache(maxsize=8)
-def _day_key(secret: str, day: str, region: str) -> bytes:
-    key = f"AWS4{secret}".encode()
-    for part in (day, region, "s3", "aws4_request"):
-        key = hmac.digest(key, part.encode(), "sha256")
-    return key
 
 
 def _quoted(text: str) -> str:

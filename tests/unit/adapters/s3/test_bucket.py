@@ -5,7 +5,8 @@ import pytest
 
 from conveyor.adapters.s3.address import parse_address
 from conveyor.adapters.s3.bucket import S3Bucket, open_bucket
-from conveyor.adapters.s3.credentials import Credentials, Keys
+from conveyor.adapters.s3.credentials import Credentials
+from conveyor.adapters.shared.aws_credentials import Keys
 from conveyor.adapters.system.clock import SystemClock
 from conveyor.errors import RefusedToStart
 from conveyor.testing.clock import FakeClock

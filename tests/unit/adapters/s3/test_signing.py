@@ -9,8 +9,8 @@ from botocore.auth import S3SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from conveyor.adapters.s3.credentials import Keys
 from conveyor.adapters.s3.signing import presigned
+from conveyor.adapters.shared.aws_credentials import Keys
 
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 URL = "https://pages.s3.eu-west-1.amazonaws.com/jobs/a%2Bb/0000-1.00000001.X"
