@@ -333,9 +333,39 @@ async def open_offline(settings: Settings, *, writable: bool = False) -> AsyncIt
         )
 
 
+async def may_be_in_use(settings: Settings, stores: Stores) -> bool:
+    """Return whether a live process may use stores that were opened for an operator.
+
+    The lock of the data folder proves that none does. Where processes share all engines, the
+    members that they list in coordination tell; if it does not answer, or is in the memory of
+    another process, one may be alive.
+    """
+    if uses_folder(settings):
+        return False
+    if _chosen(settings)["coordination"].location is not Location.SHARED:
+        return True
+    async with AsyncExitStack() as stack:
+        opening = Opening(
+            settings=settings,
+            stack=stack,
+            clock=stores.clock,
+            ids=stores.ids,
+            incarnation=stores.ids.new(),
+            is_offline=True,
+        )
+        coordination = await _open(COORDINATION, opening, settings.coordination)
+        try:
+            return bool(await coordination.members())
+        except Unavailable:
+            return True
+
+
 def owner(settings: Settings) -> str | None:
-    """Return a description of the process that has locked the data folder, or None."""
-    return owner_of(settings.folder)
+    """Return a description of the process that has locked the data folder, or None.
+
+    Nothing locks engines that processes share.
+    """
+    return owner_of(settings.folder) if uses_folder(settings) else None
 
 
 def running_service(settings: Settings) -> ServiceInfo | None:

@@ -273,8 +273,11 @@ def build_rotate_encryption(stores: Stores, encryption: KeyRing) -> RotateEncryp
     return RotateEncryption(metadata=stores.metadata, encryption=encryption)
 
 
-def build_offline_doctor(settings: Settings, stores: Stores) -> Doctor:
-    """Build a doctor for stores that no service uses; it only reads."""
+def build_offline_doctor(settings: Settings, stores: Stores, *, in_use: bool) -> Doctor:
+    """Build a doctor for stores that were opened for an operator; it only reads.
+
+    It is patient with stores that are `in_use`: a live process may hold what looks abandoned.
+    """
 
     def wake_nothing() -> None:
         """Do nothing: no sender runs."""
@@ -289,7 +292,7 @@ def build_offline_doctor(settings: Settings, stores: Stores) -> Doctor:
     sweep = build_sweep(
         settings, stores, complete, count_nothing, count_nothing, delete_run=delete_nothing
     )
-    return build_doctor(settings, stores, sweep, running=False)
+    return build_doctor(settings, stores, sweep, running=in_use)
 
 
 def build_doctor(settings: Settings, stores: Stores, sweep: Sweeper, *, running: bool) -> Doctor:
@@ -298,9 +301,13 @@ def build_doctor(settings: Settings, stores: Stores, sweep: Sweeper, *, running:
         metadata=stores.metadata, tasks=stores.tasks, bodies=stores.bodies, clock=stores.clock
     )
 
+    at_rest = "at the next start of the service"
+    if not uses_folder(settings):
+        at_rest = "after a worker has started"  # which waits as usual, for others may be alive
+
     async def missed_steps() -> AsyncIterator[tuple[MissedStep, str]]:
         async for one in sweep.findings(patient=running):
-            yield one, sweep.when(one) if running else "at the next start of the service"
+            yield one, sweep.when(one) if running else at_rest
 
     async def environment() -> Environment:
         in_folder = uses_folder(settings)

@@ -1,7 +1,8 @@
-"""Administration of a data folder: by the service that runs on it, or offline when none does.
+"""Administration of a service: through the process that owns the data folder, or on the engines.
 
-A running service holds the folder. Operators' commands then call its operator API, by the address
-and token in the file that it left in the folder.
+A running service holds its data folder. Operators' commands then call its operator API, by the
+address and token in the file that it left in the folder. If none runs, or if processes share all
+engines, the commands open the engines themselves.
 """
 
 import asyncio
@@ -13,7 +14,13 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from conveyor.api.handlers.operators import RotationFailed
-from conveyor.app.engines import open_key_ring, open_offline, owner, running_service
+from conveyor.app.engines import (
+    may_be_in_use,
+    open_key_ring,
+    open_offline,
+    owner,
+    running_service,
+)
 from conveyor.app.services import (
     build_api_key_admin,
     build_offline_doctor,
@@ -51,7 +58,7 @@ class NotRotated(ConveyorError):
 
 
 class Admin(Protocol):
-    """The operations of operators' commands on a data folder."""
+    """The operations of operators' commands."""
 
     def examine(self, wanted: DoctorScope, on_event: OnFinding) -> None: ...
 
@@ -73,7 +80,7 @@ class Admin(Protocol):
 
 
 def open_admin(settings: Settings) -> Admin:
-    """The service that holds the folder, or the folder itself."""
+    """The service that holds the data folder, or the engines themselves."""
     process = owner(settings)
     if process is None:
         set_up_logs("warning", json=not sys.stderr.isatty())
@@ -89,7 +96,7 @@ def open_admin(settings: Settings) -> Admin:
 
 
 class OfflineAdmin:
-    """Opens the folder for each call."""
+    """Opens the engines for each call."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -97,7 +104,8 @@ class OfflineAdmin:
     def examine(self, wanted: DoctorScope, on_event: OnFinding) -> None:
         async def examine() -> None:
             async with open_offline(self._settings) as stores:
-                doctor = build_offline_doctor(self._settings, stores)
+                in_use = await may_be_in_use(self._settings, stores)
+                doctor = build_offline_doctor(self._settings, stores, in_use=in_use)
                 async for event in doctor.examine(wanted):
                     on_event(event)
 

@@ -27,7 +27,7 @@ STYLES = {Severity.WRONG: "bold red", Severity.REPAIR: "yellow", Severity.NOTE: 
 def print_report(
     admin: Admin, job: str | None, run: str | None, *, bodies: bool, as_json: bool
 ) -> bool:
-    """Examine a data folder and print what is found; return whether something is wrong."""
+    """Examine the stores and print what is found; return whether something is wrong."""
     scope = DoctorScope(
         job_id=JobId(job) if job else None, run_id=RunId(run) if run else None, bodies=bodies
     )

@@ -1,4 +1,4 @@
-"""Operators' commands for a data folder: `conveyor doctor` and `conveyor dlq`."""
+"""Operators' commands: `conveyor doctor` and `conveyor dlq`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated

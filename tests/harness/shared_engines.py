@@ -1,0 +1,57 @@
+"""Engines in memory that the checks take for shared ones, under the scheme `here:`.
+
+All services and commands of a test that open them use the same state, whatever their data folder.
+"""
+
+from datetime import timedelta
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from conveyor.adapters.memory.control_queue import MemoryControlQueue
+from conveyor.adapters.memory.coordination import MemoryCoordination
+from conveyor.adapters.system.clock import SystemClock
+from conveyor.app.engines import SCHEMES, TaskEngine
+from conveyor.app.schemes import Opening, Scheme
+from conveyor.settings import Settings
+from conveyor.testing.memory.blobs import MemoryBlobs
+from conveyor.testing.memory.bodies import MemoryBodies
+from conveyor.testing.memory.metadata import MemoryMetadata
+from conveyor.testing.memory.rows import Rows
+from conveyor.testing.memory.tasks import MemoryTasks
+from conveyor.testing.memory.work import MemoryWork
+
+LEASE = timedelta(seconds=30)
+KINDS = ("metadata", "tasks", "control_queue", "bodies", "blobs", "coordination")
+
+
+class SharedEngines:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = SystemClock()
+        rows = Rows(clock, LEASE)
+        self.tasks, self.work = MemoryTasks(rows), MemoryWork(rows)
+        self.metadata = MemoryMetadata(clock)
+        self.control_queue = MemoryControlQueue(clock)
+        self.coordination = MemoryCoordination(clock, lease=LEASE)
+        engines = {
+            "metadata": self.metadata,
+            "tasks": TaskEngine(self.tasks, self.work, due_times=None, dead_claims=None),
+            "control_queue": self.control_queue,
+            "bodies": MemoryBodies(),
+            "blobs": MemoryBlobs(),
+            "coordination": self.coordination,
+        }
+        for kind, engine in engines.items():
+            monkeypatch.setitem(cast("Any", SCHEMES[kind]), "here", _opens(engine))
+
+    def settings(self, **changes: Any) -> Settings:
+        chosen = dict.fromkeys(KINDS, "here:") | changes
+        return msgspec.structs.replace(Settings(), **chosen)
+
+
+def _opens(engine: object) -> Scheme[Any]:
+    async def open_it(_opening: Opening, _address: str) -> Any:
+        return engine
+
+    return Scheme(open=open_it, is_shared=True)
