@@ -10,17 +10,16 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from conveyor.app import engines as engines_module
+from conveyor.app import rows as rows_module
 from conveyor.app.engines import (
     OPTIONAL,
     SCHEMES,
-    TASKS,
     Engines,
-    TaskEngine,
     check_engines,
     open_engines,
     open_offline,
 )
+from conveyor.app.rows import TASKS, TaskEngine
 from conveyor.app.schemes import Opening
 from conveyor.errors import RefusedToStart
 from conveyor.settings import Settings
@@ -55,7 +54,7 @@ ADDRESSES = {
 
 
 async def _tasks_without_queue(opening: Opening, address: str) -> TaskEngine:
-    rows = await opening.once(engines_module._sqlite, address)
+    rows = await opening.once(rows_module._sqlite, address)
     return TaskEngine(rows.tasks, None, rows.due_times, rows.dead_claims, rows.claims)
 
 

@@ -124,7 +124,8 @@ def cluster(
             return made
 
         api = process("api", "api", "--port", str(port))
-        others = [process(f"worker-{n}", "worker") for n in range(1, workers + 1)]
+        numbers = range(1, workers + 1)
+        others = [process(f"worker-{n}", "worker", "--metrics-port", "0") for n in numbers]
         made = Cluster(f"http://127.0.0.1:{port}/v1", api, others, place, folder)
         # The api first: it creates the keys that all of them read.
         for one in made.processes:

@@ -12,7 +12,8 @@ import pytest
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.system.clock import SystemClock
-from conveyor.app.engines import SCHEMES, TaskEngine
+from conveyor.app.engines import SCHEMES
+from conveyor.app.rows import TaskEngine
 from conveyor.app.schemes import Opening, Scheme
 from conveyor.settings import Settings
 from conveyor.testing.memory.blobs import MemoryBlobs

@@ -13,8 +13,7 @@ from contextlib import (
 )
 from dataclasses import dataclass, fields
 from pathlib import Path
-from random import SystemRandom
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import structlog
 
@@ -31,13 +30,12 @@ from conveyor.adapters.http.direct import DirectGateway
 from conveyor.adapters.http.page_wire import CONVEYOR_CODES
 from conveyor.adapters.http.webhooks import HttpWebhooks
 from conveyor.adapters.http.zenrows import ZenrowsGateway
-from conveyor.adapters.memory.queues import MemoryQueues
 from conveyor.adapters.queued.work import QueuedWork
-from conveyor.adapters.sqlite.database import Durability, open_database, owner_of
-from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine, visit_engine
+from conveyor.adapters.sqlite.database import owner_of
 from conveyor.adapters.system.clock import SteadyClock, SystemClock, SystemIds
 from conveyor.app.coordination import COORDINATION
 from conveyor.app.engine_rules import Choice, find_breach
+from conveyor.app.rows import CONTROL_QUEUE, METADATA, QUEUES, TASKS, TaskEngine
 from conveyor.app.schemes import Location, Opening, Scheme
 from conveyor.app.storage import BLOBS, BODIES
 from conveyor.domain.json_bodies import brief
@@ -46,7 +44,6 @@ from conveyor.domain.webhook import WebhookRules
 from conveyor.errors import RefusedToStart, Unavailable
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
-from conveyor.ports.claims import Claims
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.coordination import Coordination
@@ -115,67 +112,6 @@ def ports(of: type[Engines] = Engines) -> Mapping[str, type]:
     }
 
 
-class TaskEngine(NamedTuple):
-    """What a task engine provides: tasks and their claims are rows of one database."""
-
-    tasks: Tasks
-    work: Work | None  # None if the rows are no queue: then `queues` must name one
-    due_times: DueTimes | None
-    # Claims whose holders are dead. None if the engine cannot prove that this process is alone: then
-    # nothing may be released at the start, because a claim may be that of a live process.
-    dead_claims: Sequence[Held] | None
-    claims: Claims | None = None  # for a queue beside the rows; None if the engine takes none
-
-
-def _sqlite(opening: Opening, _address: str) -> AbstractAsyncContextManager[SqliteEngine]:
-    clock, ids = opening.clock, opening.ids
-    if opening.is_offline:
-        return visit_engine(opening.folder, clock=clock, ids=ids, writable=opening.writable)
-    settings = opening.settings
-    durability = Durability(settings.durability)
-    return open_engine(
-        opening.folder, clock=clock, ids=ids, lease=settings.lease, durability=durability
-    )
-
-
-async def _sqlite_metadata(opening: Opening, address: str) -> Metadata:
-    return (await opening.once(_sqlite, address)).metadata
-
-
-async def _sqlite_tasks(opening: Opening, address: str) -> TaskEngine:
-    rows = await opening.once(_sqlite, address)
-    return TaskEngine(rows.tasks, rows.work, rows.due_times, rows.dead_claims)
-
-
-async def _sqlite_control_queue(opening: Opening, address: str) -> ControlQueue:
-    return (await opening.once(_sqlite, address)).control_queue
-
-
-async def _migrate_sqlite(
-    settings: Settings, _address: str, _kinds: Sequence[str]
-) -> Sequence[str]:
-    if owner := owner_of(settings.folder):
-        return [f"{settings.folder} is in use by process {owner}, whose start upgraded its schema"]
-    async with open_database(settings.folder):  # which upgrades it
-        return [f"{settings.folder} has the latest schema"]
-
-
-async def _memory_queues(opening: Opening, _address: str) -> Queues:
-    return MemoryQueues(opening.clock, visibility=opening.settings.lease, random=SystemRandom())
-
-
-METADATA: Mapping[str, Scheme[Metadata]] = {
-    "sqlite": Scheme(open=_sqlite_metadata, migrate=_migrate_sqlite)
-}
-TASKS: Mapping[str, Scheme[TaskEngine]] = {
-    "sqlite": Scheme(open=_sqlite_tasks, migrate=_migrate_sqlite)
-}
-CONTROL_QUEUE: Mapping[str, Scheme[ControlQueue]] = {
-    "sqlite": Scheme(open=_sqlite_control_queue, migrate=_migrate_sqlite)
-}
-QUEUES: Mapping[str, Scheme[Queues]] = {
-    "memory": Scheme(open=_memory_queues, is_offline=False, in_memory=True)
-}
 # Kind of state (the name of its setting) -> URL scheme -> engine. `RULES` of app/engine_rules.py
 # says which of them fit together.
 SCHEMES: Mapping[str, Mapping[str, Scheme[Any]]] = {

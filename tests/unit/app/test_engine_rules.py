@@ -9,7 +9,8 @@ import pytest
 
 from conveyor.app import engines as engines_module
 from conveyor.app.engine_rules import RULES, Rule
-from conveyor.app.engines import CONTROL_QUEUE, METADATA, QUEUES, TASKS, check_engines
+from conveyor.app.engines import check_engines
+from conveyor.app.rows import CONTROL_QUEUE, METADATA, QUEUES, TASKS
 from conveyor.errors import RefusedToStart
 from conveyor.settings import Settings
 

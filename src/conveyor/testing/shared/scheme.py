@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
-from conveyor.app.engines import SCHEMES, TaskEngine
+from conveyor.app.engines import SCHEMES
+from conveyor.app.rows import TaskEngine
 from conveyor.app.schemes import Opening, Scheme
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata

@@ -1,0 +1,82 @@
+"""Engines of rows and of the queues beside them: metadata, tasks with their claims, control queue."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from random import SystemRandom
+from typing import NamedTuple
+
+from conveyor.adapters.memory.queues import MemoryQueues
+from conveyor.adapters.sqlite.database import Durability, open_database, owner_of
+from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine, visit_engine
+from conveyor.app.schemes import Opening, Scheme
+from conveyor.ports.claims import Claims
+from conveyor.ports.control_queue import ControlQueue
+from conveyor.ports.metadata import Metadata
+from conveyor.ports.queues import Queues
+from conveyor.ports.tasks import Tasks
+from conveyor.ports.work import Held, Work
+from conveyor.settings import Settings
+from conveyor.timekeeping import DueTimes
+
+
+class TaskEngine(NamedTuple):
+    """What a task engine provides: tasks and their claims are rows of one database."""
+
+    tasks: Tasks
+    work: Work | None  # None if the rows are no queue: then `queues` must name one
+    due_times: DueTimes | None
+    # Claims whose holders are dead. None if the engine cannot prove that this process is alone: then
+    # nothing may be released at the start, because a claim may be that of a live process.
+    dead_claims: Sequence[Held] | None
+    claims: Claims | None = None  # for a queue beside the rows; None if the engine takes none
+
+
+def _sqlite(opening: Opening, _address: str) -> AbstractAsyncContextManager[SqliteEngine]:
+    clock, ids = opening.clock, opening.ids
+    if opening.is_offline:
+        return visit_engine(opening.folder, clock=clock, ids=ids, writable=opening.writable)
+    settings = opening.settings
+    durability = Durability(settings.durability)
+    return open_engine(
+        opening.folder, clock=clock, ids=ids, lease=settings.lease, durability=durability
+    )
+
+
+async def _sqlite_metadata(opening: Opening, address: str) -> Metadata:
+    return (await opening.once(_sqlite, address)).metadata
+
+
+async def _sqlite_tasks(opening: Opening, address: str) -> TaskEngine:
+    rows = await opening.once(_sqlite, address)
+    return TaskEngine(rows.tasks, rows.work, rows.due_times, rows.dead_claims)
+
+
+async def _sqlite_control_queue(opening: Opening, address: str) -> ControlQueue:
+    return (await opening.once(_sqlite, address)).control_queue
+
+
+async def _migrate_sqlite(
+    settings: Settings, _address: str, _kinds: Sequence[str]
+) -> Sequence[str]:
+    if owner := owner_of(settings.folder):
+        return [f"{settings.folder} is in use by process {owner}, whose start upgraded its schema"]
+    async with open_database(settings.folder):  # which upgrades it
+        return [f"{settings.folder} has the latest schema"]
+
+
+async def _memory_queues(opening: Opening, _address: str) -> Queues:
+    return MemoryQueues(opening.clock, visibility=opening.settings.lease, random=SystemRandom())
+
+
+METADATA: Mapping[str, Scheme[Metadata]] = {
+    "sqlite": Scheme(open=_sqlite_metadata, migrate=_migrate_sqlite)
+}
+TASKS: Mapping[str, Scheme[TaskEngine]] = {
+    "sqlite": Scheme(open=_sqlite_tasks, migrate=_migrate_sqlite)
+}
+CONTROL_QUEUE: Mapping[str, Scheme[ControlQueue]] = {
+    "sqlite": Scheme(open=_sqlite_control_queue, migrate=_migrate_sqlite)
+}
+QUEUES: Mapping[str, Scheme[Queues]] = {
+    "memory": Scheme(open=_memory_queues, is_offline=False, in_memory=True)
+}
