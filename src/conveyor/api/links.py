@@ -36,7 +36,7 @@ class Links:
         self._check_link(_result(job_id, run_id, task_id), query, "list the results again")
 
     def to_export(self, base: str, export: Export) -> str:
-        expires_at = min(self._in(self.life), export.expires_at)
+        expires_at = min(self._in(self.life), export.kept_until)
         return self._link(base, _export(export.id), expires_at)
 
     def check_export(self, export_id: ExportId, query: QueryParams) -> None:

@@ -1,4 +1,7 @@
-"""Exports: all results of a run in one zip file, which is kept for 12 hours.
+"""Exports: all results of a run in one zip file.
+
+A caller sees an export for 12 hours after it was started. Every look at a completed export gives a
+new link to its file, and the file stays until the last of these links has expired.
 
     pending → running → completed | failed
 
@@ -22,6 +25,7 @@ from conveyor.errors import IllegalMove
 
 EXPORT = "export"  # the kind of message that makes an export
 EXPORT_LIFE = timedelta(hours=12)
+LINK_LIFE = timedelta(hours=24)  # for which every link to a file is honoured
 GIB = 1024**3
 MANIFEST = "manifest.ndjson"
 EXPIRED = "expired"
@@ -57,6 +61,12 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
         return self.created_at + EXPORT_LIFE
 
     @property
+    def kept_until(self) -> datetime:
+        """When its row and file may be removed: no link to the file is valid any more."""
+        has_file = self.status is ExportStatus.COMPLETED
+        return self.expires_at + LINK_LIFE if has_file else self.expires_at
+
+    @property
     def has_ended(self) -> bool:
         return self.status in ENDED
 
@@ -88,7 +98,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_over(export: Export, now: datetime) -> bool:
-    """Whether it has expired: its caller no longer sees it, and the sweeper may remove it."""
+    """Whether it has expired: its caller no longer sees it."""
     return now >= export.expires_at
 
 

@@ -1,4 +1,4 @@
-"""Export: all results of a run in one file, written by the control worker, kept for 12 hours.
+"""Export: all results of a run in one file, written by the control worker.
 
 The row is stored first, then the message is sent. A control worker claims the export, writes the
 file under the number of its claim, and then completes the row. If the worker dies, the message is
@@ -121,7 +121,7 @@ class ExportRuns:
 
     def storage_link(self, export: Export, *, life: timedelta) -> str | None:
         """A URL by which the storage itself serves the file; None if this service has to."""
-        left = export.expires_at - self.clock.now()
+        left = export.kept_until - self.clock.now()
         return self.blobs.sign_get(
             export_blob(export),
             life=min(life, left),
@@ -211,7 +211,7 @@ class ExportRuns:
             or job.status is JobStatus.DELETED
             or run is None
             or run.status is RunStatus.DELETED
-            or export_rules.is_over(export, self.clock.now())
+            or self.clock.now() >= export.kept_until
         )
         return None if is_gone else job
 

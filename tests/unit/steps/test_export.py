@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from starlette.datastructures import QueryParams
 
+from conveyor.api.links import Links
 from conveyor.domain.export import (
     EXPORT_LIFE,
     GAVE_UP,
@@ -17,6 +19,7 @@ from conveyor.domain.export import (
     Export,
     ExportStatus,
     begun,
+    completed,
     exports_of,
     too_large,
 )
@@ -41,6 +44,7 @@ from tests.harness.memory_service import (
 )
 from tests.harness.signing_storage import SigningBlobs
 
+A_MOMENT = timedelta(milliseconds=1)
 AWAY = Unavailable("away")
 Line = dict[str, Any]
 
@@ -231,10 +235,30 @@ async def test_an_export_is_gone_after_its_life() -> None:
     for one in (export, late):
         with pytest.raises(NotFound):
             await house.exporting.find(CALLER, job_id, run_id, one.id)
-        with pytest.raises(NotFound):
-            await house.exporting.open(one.id)
+    with pytest.raises(NotFound):
+        await house.exporting.open(late.id)
     await house.handle_messages()
     assert len(await _files(house, job_id, run_id)) == 1  # nothing is made that nobody can have
+
+
+async def test_a_file_can_be_downloaded_for_a_day_after_its_last_link_was_given() -> None:
+    house, job_id, run_id = await _drained(1)
+    export = await _made(house, job_id, run_id)
+    links = Links(b"secret", house.clock, life=timedelta(hours=24))
+    house.clock.advance(EXPORT_LIFE - A_MOMENT)
+    await house.exporting.find(CALLER, job_id, run_id, export.id)
+    link = QueryParams(links.to_export("", export).partition("?")[2])
+
+    house.clock.advance(timedelta(hours=24) - A_MOMENT)
+    await house.sweep.step()
+    links.check_export(export.id, link)
+    assert (await house.exporting.open(export.id)).length
+
+    house.clock.advance(timedelta(seconds=2))
+    with pytest.raises(NotFound):
+        links.check_export(export.id, link)
+    with pytest.raises(NotFound):
+        await house.exporting.open(export.id)
 
 
 async def test_a_message_that_comes_again_does_nothing() -> None:
@@ -512,12 +536,13 @@ def _damage(house: House, task: Task) -> None:
     kept[task.result.locator] = (name, content[:-1])
 
 
-async def test_a_link_to_storage_lasts_no_longer_than_the_export() -> None:
+@pytest.mark.parametrize(("asked", "given"), [(24, 24), (72, 27)])
+async def test_a_link_to_storage_lasts_no_longer_than_the_file(asked: int, given: int) -> None:
     house = a_house(blobs=SigningBlobs())
-    export = an_export()
+    export = completed(begun(an_export()), 3)
     house.clock.advance(export.created_at - house.clock.now() + timedelta(hours=9))
-    url = house.exporting.storage_link(export, life=timedelta(hours=24))
+    url = house.exporting.storage_link(export, life=timedelta(hours=asked))
     assert url
-    assert url.endswith(f"?life=10800&type=application/zip&name={export.run_id}.zip")
+    assert url.endswith(f"?life={given * 3600}&type=application/zip&name={export.run_id}.zip")
     short = SigningBlobs(timedelta(hours=1))
     assert a_house(blobs=short).exporting.storage_link(export, life=timedelta(hours=2)) is None

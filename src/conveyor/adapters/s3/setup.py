@@ -23,7 +23,7 @@ BOUNDS = Config(
 )
 # AWS creates buckets here unless told otherwise, and refuses to be told so.
 DEFAULT_REGION = "us-east-1"
-# Objects that no row refers to for longer than this are orphans of a crash. Exports live for 12
+# Objects that no row refers to for longer than this are orphans of a crash. Exports are kept for 36
 # hours, and staged lists are read within minutes; one that waits for a month is given up.
 ORPHANS = {"exports/": 2, "lists/": 30}  # prefix -> days
 

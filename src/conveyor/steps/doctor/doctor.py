@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from conveyor.domain import export as export_rules
 from conveyor.domain import file_input as file_input_rules
 from conveyor.domain.audit import (
     AuditProgress,
@@ -142,9 +141,9 @@ class Doctor:
                 )
 
     def _is_ready(self, export: Export) -> bool:
-        """Whether its caller may download it."""
-        is_over = export_rules.is_over(export, self.clock.now())
-        return export.status is ExportStatus.COMPLETED and not is_over
+        """Whether its file may be downloaded."""
+        is_kept = self.clock.now() < export.kept_until
+        return export.status is ExportStatus.COMPLETED and is_kept
 
     async def _is_missing(self, key: str | None) -> bool:
         return key is not None and await self.blobs.length(key) is None

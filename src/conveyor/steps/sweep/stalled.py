@@ -10,7 +10,6 @@ from functools import partial
 
 import msgspec
 
-from conveyor.domain import export as export_rules
 from conveyor.domain.audit import MissedStep
 from conveyor.domain.batch import Batch, ingest_message
 from conveyor.domain.control_queue import ControlMessage
@@ -132,12 +131,12 @@ class StalledWork:
         return [(export.id, partial(self._export, export)) for export in page]
 
     async def _export(self, export: Export, patient: bool) -> SweepAction | None:
-        """An export that has expired; or one that was not begun and whose message was lost.
+        """An export that is kept no longer; or one that was not begun and whose message was lost.
 
         An export that was begun is left alone: its message outlives its worker, and a second
         message would let a second worker write it at the same time.
         """
-        if export_rules.is_over(export, self.clock.now()):
+        if self.clock.now() >= export.kept_until:
             return Removal("export", partial(self._remove_export, export))
         is_begun = export.status is not ExportStatus.PENDING
         if is_begun or (patient and self._is_recent(export.sent_at)):

@@ -645,7 +645,7 @@ async def test_an_export_that_is_said_to_be_ready_and_is_gone_is_told_until_it_i
     [found] = await examined(house)
     assert (found.code, found.job_id, found.run_id) == ("export_missing", job_id, run_id)
 
-    house.clock.advance(timedelta(hours=12))
+    house.clock.advance(timedelta(hours=36))
     assert await codes(house) == []
 
 

@@ -7,6 +7,7 @@ import pytest
 from conveyor.domain.batch import source_list_key
 from conveyor.domain.export import (
     EXPORT_LIFE,
+    LINK_LIFE,
     Export,
     begun,
     completed,
@@ -165,7 +166,7 @@ async def test_bodies_in_unswept_storage_are_marked_as_removed_once_all_of_them_
 # Exports.
 
 
-async def test_an_export_goes_with_all_its_files_after_half_a_day() -> None:
+async def test_an_export_goes_with_all_its_files_when_its_last_link_has_expired() -> None:
     house = a_house()
     export = await _export(house)
     spool = f"{exports_of(export.job_id, export.run_id)}{export.id}.1.part"
@@ -177,13 +178,18 @@ async def test_an_export_goes_with_all_its_files_after_half_a_day() -> None:
     house.clock.advance(EXPORT_LIFE - A_MOMENT)
     await house.sweep.step()
     assert not house.cleared
+    house.clock.advance(A_MOMENT)
+    await house.sweep.step()
+    assert house.cleared == {"export": 1}
+    assert await house.metadata.get(Export, neighbour.id) is None  # which has no file
+    house.clock.advance(LINK_LIFE - A_MOMENT)
+    await house.sweep.step()
     assert len(await house.lists()) == 2
     house.clock.advance(A_MOMENT)
     await house.sweep.step()
 
     assert house.cleared == {"export": 2}
     assert await house.metadata.get(Export, export.id) is None
-    assert await house.metadata.get(Export, neighbour.id) is None
     assert await house.lists() == []
 
 
