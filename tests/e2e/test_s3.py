@@ -17,6 +17,7 @@ from zenrows.batch import ZenRowsBatchClient
 from zenrows.batch.models import TaskResult
 
 from conveyor.adapters.s3.address import S3Address, parse_address
+from conveyor.client import Conveyor
 from tests.e2e.conftest import client_of, problem_of
 from tests.e2e.polling import ended, until
 from tests.harness.programs import Program, service
@@ -69,6 +70,7 @@ def test_the_official_client_uploads_scrapes_downloads_exports_and_deletes(
         hosts = {urlsplit(row.result_url or "").netloc for row in results}
         if layout == "objects":
             assert hosts == {urlsplit(seaweedfs.url).netloc}
+            assert _local_requests(program) == []
         else:
             assert urlsplit(program.url).netloc in hosts
         assert job.run.download_to_dir(tmp_path / "pages") == 30
@@ -77,6 +79,7 @@ def test_the_official_client_uploads_scrapes_downloads_exports_and_deletes(
             job.job_id, results[0].run_id, tmp_path / "all.zip", poll_interval=0.05
         )
         assert len(zipfile.ZipFile(archive).namelist()) == 31
+        assert not [line for line in _local_requests(program) if "/_local/results/" not in line]
         assert (tmp_path / "data" / "blobs").exists()
         assert not [path for path in (tmp_path / "data" / "blobs").rglob("*") if path.is_file()]
         assert not [path for path in (tmp_path / "data" / "bodies").rglob("*") if path.is_file()]
@@ -155,21 +158,27 @@ def test_with_credentials_that_expire_soon_links_lead_to_the_service_and_last(
         done = job.run.start_export().wait(**QUICK)
         assert str(done.data.download_url).startswith(_origin(program))
         assert zipfile.is_zipfile(done.download_to_path(tmp_path / "one.zip"))
+        for kind in ("inputs", "results", "exports"):
+            assert any(f"/_local/{kind}/" in line for line in _local_requests(program))
 
 
-def test_our_own_client_sends_a_pipe_and_downloads_an_export(
+def test_our_own_client_sends_a_file_or_a_pipe_and_downloads_an_export(
     seaweedfs: S3Server, gateway: Program, tmp_path: Path
 ) -> None:
     with _served(seaweedfs, gateway, tmp_path / "data") as (program, _):
-        submitted = _conveyor(program, "submit", "-", "--follow", given=b"https://ok.example/1\n")
+        with Conveyor(program.url, KEY) as client:
+            content = b"https://ok.example/1\n"
+            client.wait(client.submit_file(BytesIO(content), on_invalid="skip").job_id)
+        submitted = _conveyor(program, "submit", "-", "--follow", given=content)
         assert b"completed" in submitted.stdout + submitted.stderr
         [job] = _conveyor(program, "jobs").stdout.split(b"\n")[:1]
         job_id = job.split(b"\t")[0].decode()
         _conveyor(program, "export", job_id, "--out", str(tmp_path / "all.zip"))
         doctor = [sys.executable, "-m", "conveyor", "doctor", "--data", str(tmp_path / "data")]
         told = subprocess.run([*doctor, "--json"], capture_output=True, check=True, timeout=200)
-        assert b'"bodies":1' in told.stdout.replace(b" ", b"")
+        assert b'"bodies":2' in told.stdout.replace(b" ", b"")
         assert len(zipfile.ZipFile(tmp_path / "all.zip").namelist()) == 2
+        assert _local_requests(program) == []
 
 
 def _fetched(row: TaskResult) -> httpx.Response:
@@ -177,6 +186,13 @@ def _fetched(row: TaskResult) -> httpx.Response:
     answer = httpx.get(str(row.result_url))
     assert answer.status_code == 200, answer.text
     return answer
+
+
+def _local_requests(program: Program) -> list[str]:
+    """The counts of requests by which content passed through the service."""
+    told = httpx.get(f"{_origin(program)}/metrics").raise_for_status().text
+    counts = [line for line in told.splitlines() if line.startswith("conveyor_requests_total{")]
+    return [line for line in counts if 'route="/_local/' in line]
 
 
 def _origin(program: Program) -> str:
