@@ -166,6 +166,7 @@ class Service:
             caller=caller,
             job_id=job_id,
         )
+        await self.tasks.lay_out(run_id, job.place)
         await self.tasks.add(run_id, new_tasks(run_id, 0, [TaskSpec(url=url) for url in urls]))
         await self.metadata.commit(job, run)
         self.dispatcher.wake(run_id)

@@ -22,6 +22,7 @@ from conveyor.testing.factories import (
     RUN,
     a_job,
     a_run,
+    add_rows,
     an_event,
     held,
     new_tasks,
@@ -76,7 +77,7 @@ async def test_a_clock_set_back_while_stopped_delays_nothing(tmp_path: Path, tas
     clock = FakeClock()
     async with _engine(tmp_path, clock) as engine:
         await _wait_for_a_retry(engine, 10 * MINUTE)
-        await engine.tasks.add(RUN, new_tasks(n=tasks, first=1))
+        await add_rows(engine.tasks, RUN, new_tasks(n=tasks, first=1))
         await engine.due_times.note()
 
     clock.set_wall(-HOUR)
@@ -92,7 +93,7 @@ async def test_a_clock_set_back_while_stopped_delays_nothing(tmp_path: Path, tas
 async def test_a_clock_set_back_while_running_delays_no_task(tmp_path: Path) -> None:
     async with _running(tmp_path) as (engine, wall, keeper):
         await _wait_for_a_retry(engine, 10 * MINUTE)
-        await engine.tasks.add(RUN, new_tasks(n=2, first=1))
+        await add_rows(engine.tasks, RUN, new_tasks(n=2, first=1))
 
         wall.set_wall(-HOUR)
         await keeper.step()
@@ -107,7 +108,7 @@ async def test_a_claim_whose_worker_dies_after_a_step_back_lapses_in_a_lease(
     tmp_path: Path,
 ) -> None:
     async with _running(tmp_path) as (engine, wall, keeper):
-        await engine.tasks.add(RUN, new_tasks(n=1))
+        await add_rows(engine.tasks, RUN, new_tasks(n=1))
         await engine.work.claim({RUN: 1})
 
         wall.set_wall(-HOUR)
@@ -170,7 +171,7 @@ async def test_a_clock_set_back_delays_no_schedule(tmp_path: Path) -> None:
 
 async def test_a_clock_set_ahead_ends_no_lease(tmp_path: Path) -> None:
     async with _running(tmp_path) as (engine, wall, keeper):
-        await engine.tasks.add(RUN, new_tasks(n=1))
+        await add_rows(engine.tasks, RUN, new_tasks(n=1))
         await engine.control_queue.send(a_message())
         [claimed] = await engine.work.claim({RUN: 1})
         [received] = await engine.control_queue.receive(1, lease=LEASE)
@@ -191,7 +192,7 @@ async def test_a_clock_set_ahead_ends_no_lease(tmp_path: Path) -> None:
 
 async def test_the_time_is_not_adopted_before_the_new_leases_are_durable(tmp_path: Path) -> None:
     async with _running(tmp_path) as (engine, wall, keeper):
-        await engine.tasks.add(RUN, new_tasks(n=1))
+        await add_rows(engine.tasks, RUN, new_tasks(n=1))
         [claimed] = await engine.work.claim({RUN: 1})
         assert engine.database._writer
         connection = engine.database._writer.connection
@@ -224,7 +225,7 @@ async def test_without_due_times_to_repair_the_clock_still_follows(step: timedel
 
 async def test_a_repair_that_failed_is_made_up_for(tmp_path: Path) -> None:
     async with _running(tmp_path) as (engine, wall, keeper):
-        await engine.tasks.add(RUN, new_tasks(n=1))
+        await add_rows(engine.tasks, RUN, new_tasks(n=1))
         keeper.due_times = _FullOnce(engine)
 
         wall.set_wall(-HOUR)
@@ -240,7 +241,7 @@ async def test_a_bug_in_a_repair_does_not_end_the_keeping_of_time(
 ) -> None:
     monkeypatch.setattr("conveyor.timekeeping.EVERY", timedelta(milliseconds=1))
     async with _running(tmp_path) as (engine, wall, keeper):
-        await engine.tasks.add(RUN, new_tasks(n=1))
+        await add_rows(engine.tasks, RUN, new_tasks(n=1))
         keeper.due_times = _FullOnce(engine, ZeroDivisionError())
         stopping = asyncio.Event()
         wall.set_wall(-HOUR)
@@ -339,7 +340,7 @@ def _scheduled(schedule: Schedule, at: datetime) -> Job:
 
 async def _wait_for_a_retry(engine: SqliteEngine, delay: timedelta) -> None:
     """The first task of the run, put back after an attempt."""
-    await engine.tasks.add(RUN, new_tasks(n=1))
+    await add_rows(engine.tasks, RUN, new_tasks(n=1))
     [claimed] = await engine.work.claim({RUN: 1})
     later = SettleDecision(status=TaskStatus.PENDING, charged=True, delay=delay)
     assert await engine.work.settle([settlement(claimed, later)]) == [True]

@@ -99,6 +99,7 @@ class Engines(Stores):
     due_times: DueTimes | None = None  # None if no engine compares due times with our wall clock
     # Claims of processes known to be dead; None if other processes may be alive.
     dead_claims: Sequence[Held] | None = None
+    task_shard_count: int = 1  # of new jobs
 
 
 def ports(of: type[Engines] = Engines) -> Mapping[str, type]:
@@ -235,6 +236,7 @@ async def open_engines(
         incarnation=opening.incarnation,
         due_times=tasks.due_times,
         dead_claims=tasks.dead_claims,
+        task_shard_count=tasks.shards,
     )
 
 

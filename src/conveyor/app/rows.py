@@ -29,6 +29,7 @@ class TaskEngine(NamedTuple):
     # nothing may be released at the start, because a claim may be that of a live process.
     dead_claims: Sequence[Held] | None
     claims: Claims | None = None  # for a queue beside the rows; None if the engine takes none
+    shards: int = 1  # over which it spreads the rows of a run of a new job
 
 
 def _sqlite(opening: Opening, _address: str) -> AbstractAsyncContextManager[SqliteEngine]:

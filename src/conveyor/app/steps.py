@@ -265,6 +265,7 @@ def _job_calls(
         check_webhook=check_webhook,
         wake_dispatcher=dispatcher.wake,
         takes_tokens=bool(shared.settings.step_functions),
+        task_shard_count=engines.task_shard_count,
         check_gateway_key=keys.check_key,
         sizes=sizes,
     )

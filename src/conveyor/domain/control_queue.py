@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+MESSAGE_VERSION = 1  # of the messages that this release sends and understands
 MOST_REMEMBERED = 10_000  # groups whose last turn is remembered
 
 MessageGroup = tuple[str, str]  # a kind of message and a caller
@@ -26,6 +27,7 @@ class ControlMessage(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     payload: Mapping[str, str]
     caller: str = ""
+    v: int = MESSAGE_VERSION
 
     @property
     def group(self) -> MessageGroup:

@@ -18,6 +18,7 @@ from conveyor.errors import IllegalMove, InvalidArgument
 
 PURGE = "purge"  # the kind of message that removes what was deleted
 TOMBSTONE_LIFE = timedelta(hours=24)  # how long a repeated delete is answered like the first
+ROW_VERSION = 1  # of the format in which this release writes and reads the rows of a run
 
 
 class JobType(StrEnum):
@@ -36,6 +37,18 @@ MOVES: dict[JobStatus, frozenset[JobStatus]] = {
     JobStatus.CLOSED: frozenset({JobStatus.DELETED}),
     JobStatus.DELETED: frozenset(),
 }
+
+
+class RunPlace(msgspec.Struct, frozen=True):
+    """Where the rows of a run are stored, and in which format. It never changes.
+
+    Readers and writers take the number of shards from here, never from the settings, which may be
+    others by now. A process leaves the tasks of a run in a newer format to newer processes.
+    """
+
+    job_id: JobId
+    shards: int = 1
+    v: int = ROW_VERSION
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +81,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     skipped: int = 0  # fires that were skipped because the last run was live
     last_skipped_at: datetime | None = None
     last_batch: bool = False  # closed by the last batch of added tasks, not by a call to close
+    task_shard_count: int = 1  # over which an engine may spread the rows of each of its runs
     version: int = 0  # 0: not stored yet; each store raises it
+
+    @property
+    def place(self) -> RunPlace:
+        """Where the rows of its runs are stored."""
+        return RunPlace(self.id, self.task_shard_count)
 
     @property
     def fires_at(self) -> datetime | None:
@@ -204,6 +223,7 @@ def tombstone(job: Job) -> Job:
         encrypted_gateway_key=b"",
         created_at=job.created_at,
         updated_at=job.updated_at,
+        task_shard_count=job.task_shard_count,
         version=job.version,
     )
 

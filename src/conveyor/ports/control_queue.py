@@ -96,6 +96,9 @@ class ControlQueue(DeadLetters, Protocol):
         received. Groups that are not in `served` come first, then the others in the order of
         `served`; within a group, the message that has been due longest comes first. An engine may
         return fewer messages than are due.
+
+        A message of a version above `MESSAGE_VERSION` is not received, and its deliveries are not
+        counted: it waits for a process of a newer release.
         """
         ...
 

@@ -1,7 +1,6 @@
 """Task rows: inserted once, read in pages. `Work` and `Claims` hand them out."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
 from typing import Protocol
 
 import msgspec
@@ -9,8 +8,8 @@ import msgspec
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure_groups import FailureGroup
 from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.job import RunPlace
 from conveyor.domain.task import Attempt, NewRow, Task, TaskStatus, spec_size
-from conveyor.ports.work import Held
 
 # Bytes of texts (`size_of`) that one call reads or removes at most. A row may have 64 KiB, and rows of
 # 0.1.0 several MB, so a limit in rows alone would not bound memory.
@@ -44,6 +43,15 @@ class Tasks(Protocol):
     Every method raises `Unavailable`; `add` also raises `StorageFull`.
     """
 
+    async def lay_out(self, run_id: RunId, place: RunPlace) -> None:
+        """Fix where the rows of a run are stored. Each writer calls it before it adds rows.
+
+        The first call decides. The call may be repeated with the same place; another one raises
+        `ValueError`. An engine may store the place with the first rows of the run, and remember it
+        after all rows were discarded: the id of a run is never used again.
+        """
+        ...
+
     async def add(self, run_id: RunId, tasks: Sequence[NewRow]) -> int:
         """Insert the rows that do not exist yet, and return how many were inserted.
 
@@ -51,6 +59,8 @@ class Tasks(Protocol):
         state, so an ingest that resumes may add the same rows again. New rows are due at once;
         inherited rows are never due. An inherited row that failed is counted in the failure groups
         of the run by the write that inserts it.
+
+        Raises `ValueError` unless the run was laid out.
         """
         ...
 
@@ -87,13 +97,6 @@ class Tasks(Protocol):
 
         The attempts are as in `history`, but `in_brief`. Tasks without an ended attempt are left
         out.
-        """
-        ...
-
-    async def lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
-        """List at most `limit` claims whose lease ended at least `overdue` ago.
-
-        These are the claims that `Work.release_lapsed` would release. Nothing is changed.
         """
         ...
 

@@ -26,7 +26,7 @@ from conveyor.domain.batch import Batch
 from conveyor.domain.ids import RunId, TaskId, task_ids
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.outbox import events_at_end
-from conveyor.domain.params import load
+from conveyor.domain.params import Params, load
 from conveyor.domain.rerun import inherited
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, RunStatus
 from conveyor.domain.submission import Limits
@@ -187,8 +187,12 @@ class Ingest:
 
     async def _write(self, batch: Batch, turn: Turn) -> BatchEnding:
         """Write rows until there are no more, the run does not want them, or the turn is over."""
+        job = await self.metadata.get(Job, batch.job_id)
+        if job is None:
+            return BatchEnding(batch, is_cut=batch.source_list is not None)
+        await self.tasks.lay_out(batch.run_id, job.place)
         if batch.source_list:
-            return await self._write_file(batch, batch.source_list, turn)
+            return await self._write_file(batch, batch.source_list, load(job.params), turn)
         async for chunk in self._chunks(batch):
             if not await self._is_wanted(batch):
                 return BatchEnding(batch)
@@ -202,9 +206,9 @@ class Ingest:
             )
         return BatchEnding(batch)
 
-    async def _write_file(self, batch: Batch, source_list: SourceList, turn: Turn) -> BatchEnding:
-        job = await self.metadata.get(Job, batch.job_id)
-        params = load(job.params if job else None)
+    async def _write_file(
+        self, batch: Batch, source_list: SourceList, params: Params, turn: Turn
+    ) -> BatchEnding:
         while True:
             checking = source_list.strict and not batch.checked
             read = file_chunks(

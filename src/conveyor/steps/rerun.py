@@ -228,6 +228,7 @@ class RerunJob:
 
     async def _write_rows(self, plan: Plan) -> tuple[int, Inheritance]:
         retried, taken_over = 0, Inheritance()
+        await self.tasks.lay_out(plan.run_id, plan.job.place)
         async for chunk in self._rows(plan):
             await self.tasks.add(plan.run_id, chunk.rows)
             fresh = [row.id for row in chunk.rows if row.inherited is None]

@@ -112,6 +112,7 @@ class SubmitJob:
     check_webhook: CheckWebhook
     wake_dispatcher: Callable[[RunId], None]
     takes_tokens: bool = False  # task tokens of Step Functions
+    task_shard_count: int = 1  # of new jobs
     check_quota: CheckQuota = unlimited
     check_gateway_key: CheckGatewayKey = any_key
     sizes: Sizes = DEFAULT_SIZES
@@ -297,6 +298,7 @@ class SubmitJob:
             ),
             params=dump(params),
             metadata=dump(body.metadata or {}),
+            task_shard_count=self.task_shard_count,
             created_at=now,
             updated_at=now,
             **copied_fields(body),
@@ -346,6 +348,7 @@ class SubmitJob:
             return [], []
         if staged:
             return [run], [batch_of(staged, draft.job.id, run.id, run.created_at)]
+        await self.tasks.lay_out(run.id, draft.job.place)
         await self._write_rows(run.id, draft.specs)
         return [run], []
 

@@ -116,11 +116,11 @@ class MeteredTasks:
     def __init__(self, tasks: Tasks, metrics: Metrics) -> None:
         self._tasks = tasks
         self._metrics = metrics
+        self.lay_out = tasks.lay_out
         self.get = tasks.get
         self.page = tasks.page
         self.history = tasks.history
         self.histories = tasks.histories
-        self.lapsed = tasks.lapsed
         self.counts = tasks.counts
         self.failure_groups = tasks.failure_groups
         self.tally = tasks.tally

@@ -1,6 +1,6 @@
 """Valid rows and values for tests: a test names only the fields that it is about."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from conveyor.domain.ids import (
     TaskId,
     task_ids,
 )
-from conveyor.domain.job import Deletion, Job, JobStatus
+from conveyor.domain.job import Deletion, Job, JobStatus, RunPlace
 from conveyor.domain.outbox import Channel, EventType, OutboxEvent
 from conveyor.domain.page_facts import NO_FACTS, PageFacts
 from conveyor.domain.problem import encoded, problem
@@ -45,6 +45,7 @@ from conveyor.domain.task import (
 from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.ports.coordination import Member
 from conveyor.ports.gateway import GatewayRefusal
+from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Released
 from conveyor.testing.clock import NOON, FakeIds
 
@@ -285,6 +286,12 @@ def held(task: Task) -> Held:
 
 def released(task: Task, *, failed: bool = False) -> Released:
     return Released(task.run_id, task.id, task.claim_no, failed)
+
+
+async def add_rows(tasks: Tasks, run_id: RunId, new: Sequence[NewRow]) -> int:
+    """Add rows to a run of `JOB`, as a step does."""
+    await tasks.lay_out(run_id, RunPlace(JOB))
+    return await tasks.add(run_id, new)
 
 
 def ids_of(tasks: Iterable[Task | NewRow]) -> list[TaskId]:

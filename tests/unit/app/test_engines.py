@@ -18,7 +18,7 @@ from conveyor.domain.task import TaskStatus
 from conveyor.ports.coordination import Coordination
 from conveyor.settings import Settings
 from conveyor.testing.clock import FakeClock, FakeIds
-from conveyor.testing.factories import RUN, a_job, a_run, new_tasks
+from conveyor.testing.factories import RUN, a_job, a_run, add_rows, new_tasks
 
 
 async def test_what_kinds_of_state_share_is_opened_once_for_each_address() -> None:
@@ -65,7 +65,7 @@ async def test_a_start_releases_claims_only_if_no_other_process_can_hold_them(
     async with AsyncExitStack() as stack:
         engines = await open_engines(settings, stack)
         await engines.metadata.commit(a_job(), a_run())
-        await engines.tasks.add(RUN, new_tasks(n=1))
+        await add_rows(engines.tasks, RUN, new_tasks(n=1))
         assert await engines.work.claim({RUN: 1})
 
     async def open_them(settings: Settings, stack: AsyncExitStack) -> Engines:

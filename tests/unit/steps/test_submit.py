@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from msgspec.structs import replace
 
-from conveyor.domain.job import JobStatus
+from conveyor.domain.job import JobStatus, RunPlace
 from conveyor.domain.json_bodies import SLICE_BYTES
 from conveyor.domain.run import IngestStatus, RunStatus
 from conveyor.domain.submission import Limits
@@ -114,12 +114,33 @@ async def test_a_body_of_several_slices_is_read_whole() -> None:
     assert len(await house.rows(ids_in(answer)[1])) == 2_500
 
 
+@SIZES
+async def test_a_job_and_the_rows_of_its_runs_keep_the_shards_they_were_submitted_with(
+    count_: int,
+) -> None:
+    house = a_house()
+    sharded = with_(house.submit_job, task_shard_count=8)
+
+    job_id, run_id = ids_in(await sharded.submit(a_call(count_), ids_as_answer))
+    await house.handle_messages()
+    await house.drain(run_id, lambda _: Fetched(content=b"page", format="html"))
+    again, _, _ = await house.rerun(job_id)
+    await house.handle_messages()
+
+    assert (await house.job(job_id)).task_shard_count == 8
+    for laid_out in (run_id, again):
+        await house.tasks.lay_out(laid_out, RunPlace(job_id, 8))
+        with pytest.raises(ValueError, match="another place"):
+            await house.tasks.lay_out(laid_out, RunPlace(job_id, 1))
+
+
 async def test_rows_come_before_the_job() -> None:
     house = a_house()
 
     await house.submit(SMALL)
 
-    assert house.trace.calls == ["tasks.add", "work.enqueue", "metadata.commit"]
+    calls = ["tasks.lay_out", "tasks.add", "work.enqueue", "metadata.commit"]
+    assert house.trace.calls == calls
 
 
 async def test_the_list_comes_before_the_job_and_the_message_after_it() -> None:
@@ -231,7 +252,7 @@ async def test_what_cannot_be_cleared_now_is_cleared_by_the_sweeper(count_: int)
 @SIZES
 async def test_a_commit_whose_answer_is_lost_leaves_the_job_and_its_rows(count_: int) -> None:
     house = a_house()
-    house.trace.break_at(3 if count_ == SMALL else 2, "after", Unavailable("no answer"))
+    house.trace.break_at(4 if count_ == SMALL else 2, "after", Unavailable("no answer"))
 
     with pytest.raises(Unavailable):
         await house.submit_job.submit(a_call(count_, key="key"), ids_as_answer)

@@ -26,7 +26,7 @@ from conveyor.telemetry.ports import (
     timed,
 )
 from conveyor.testing.clock import FakeClock
-from conveyor.testing.factories import RUN, new_tasks, refused, scraped, settlement
+from conveyor.testing.factories import RUN, add_rows, new_tasks, refused, scraped, settlement
 from conveyor.testing.memory.claims import MemoryClaims
 from conveyor.testing.memory.rows import Rows
 from conveyor.testing.memory.tasks import MemoryTasks
@@ -61,8 +61,8 @@ def pending(*, charged: bool, reason: FailureReason | None) -> SettleDecision:
 
 async def test_claims_and_the_ways_they_end_are_counted() -> None:
     counted = Counted()
-    await counted.tasks.add(RUN, new_tasks(n=6))
-    await counted.tasks.add(RUN, new_tasks(n=6))
+    await add_rows(counted.tasks, RUN, new_tasks(n=6))
+    await add_rows(counted.tasks, RUN, new_tasks(n=6))
     tasks = await counted.work.claim({RUN: 9})
     decisions = [
         scraped(),
@@ -88,7 +88,7 @@ async def test_claims_and_the_ways_they_end_are_counted() -> None:
 
 async def test_a_task_that_lost_its_last_worker_is_counted_when_a_claim_fails_it() -> None:
     counted = Counted()
-    await counted.tasks.add(RUN, new_tasks(n=1))
+    await add_rows(counted.tasks, RUN, new_tasks(n=1))
     for _ in range(MOST_LOST):
         await counted.work.claim({RUN: 1})
         assert counted.happened("settled") == {}
@@ -99,7 +99,7 @@ async def test_a_task_that_lost_its_last_worker_is_counted_when_a_claim_fails_it
 
 async def test_a_task_that_lost_its_last_worker_is_counted_when_the_sweeper_fails_it() -> None:
     counted = Counted()
-    await counted.tasks.add(RUN, new_tasks(n=1))
+    await add_rows(counted.tasks, RUN, new_tasks(n=1))
     for _ in range(MOST_LOST):
         assert counted.happened("settled") == {}
         await counted.work.claim({RUN: 1})
@@ -114,7 +114,7 @@ async def test_a_task_that_the_sweeper_failed_is_counted_once_where_it_has_a_mes
     queued = QueuedWork(MemoryClaims(rows), queues, clock=clock, lease=LEASE)
     work = MeteredWork(queued, counted.metrics)
     [task] = new_tasks(n=1)
-    await MemoryTasks(rows).add(RUN, [task])
+    await add_rows(MemoryTasks(rows), RUN, [task])
     await work.open(RUN)
     await work.enqueue(RUN, [task.id])
     for _ in range(MOST_LOST):
@@ -128,7 +128,7 @@ async def test_a_task_that_the_sweeper_failed_is_counted_once_where_it_has_a_mes
 
 async def test_a_failed_task_whose_message_comes_again_lost_no_worker() -> None:
     counted = Counted()
-    await counted.tasks.add(RUN, new_tasks(n=1))
+    await add_rows(counted.tasks, RUN, new_tasks(n=1))
     [task] = await counted.work.claim({RUN: 1})
     failed = msgspec.structs.replace(
         task, status=TaskStatus.FAILED, problem="{}", reason=FailureReason.BLOCKED

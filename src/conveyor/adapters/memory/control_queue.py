@@ -6,7 +6,7 @@ from itertools import count
 
 import msgspec
 
-from conveyor.domain.control_queue import ControlMessage, MessageGroup
+from conveyor.domain.control_queue import MESSAGE_VERSION, ControlMessage, MessageGroup
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.control_queue import DeadLetter, ReceivedMessage
@@ -49,6 +49,7 @@ class MemoryControlQueue:
             one
             for one in self._live.values()
             if one.due_at <= now
+            and one.message.v <= MESSAGE_VERSION
             and (kinds is None or one.message.kind in kinds)
             and one.message.group not in excluded
         ]
@@ -106,6 +107,7 @@ class MemoryControlQueue:
             subject=message.subject,
             caller=message.caller,
             payload=dict(message.payload),
+            v=message.v,
             deliveries=0,
             receipt="",
         )

@@ -12,7 +12,7 @@ import msgspec
 
 from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.rows import Row, moment, stamp
-from conveyor.domain.control_queue import ControlMessage, MessageGroup
+from conveyor.domain.control_queue import MESSAGE_VERSION, ControlMessage, MessageGroup
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import DeadLetter, ReceivedMessage
@@ -20,20 +20,22 @@ from conveyor.ports.control_queue import DeadLetter, ReceivedMessage
 PAYLOAD = msgspec.json.Decoder(dict[str, str])
 
 SEND = """
-INSERT INTO control_message (id, kind, subject, caller, payload, due_at) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO control_message (id, kind, subject, caller, payload, v, due_at)
+VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (kind, subject) WHERE due_at IS NOT NULL DO NOTHING RETURNING 1
 """
 IS_LIVE = "SELECT 1 FROM control_message WHERE kind = ? AND subject = ? AND due_at IS NOT NULL"
 ANY_DUE = "SELECT 1 FROM control_message WHERE due_at <= ? LIMIT 1"
-GROUPS = """
+GROUPS = f"""
 SELECT kind, caller, min(due_at) FROM control_message INDEXED BY control_message_group
- WHERE due_at <= ? GROUP BY kind, caller
+ WHERE due_at <= ? AND v <= {MESSAGE_VERSION} GROUP BY kind, caller
 """
-RECEIVE = """
+RECEIVE = f"""
 UPDATE control_message SET due_at = ?2, deliveries = deliveries + 1, held = 1
  WHERE id IN (SELECT id FROM control_message INDEXED BY control_message_group
-               WHERE kind = ?4 AND caller = ?5 AND due_at <= ?1 ORDER BY due_at LIMIT ?3)
-RETURNING id, kind, subject, caller, payload, deliveries
+               WHERE kind = ?4 AND caller = ?5 AND due_at <= ?1 AND v <= {MESSAGE_VERSION}
+               ORDER BY due_at LIMIT ?3)
+RETURNING id, kind, subject, caller, payload, v, deliveries
 """
 HELD = "WHERE id = ? AND deliveries = ? AND due_at IS NOT NULL RETURNING 1"
 EXTEND = f"UPDATE control_message SET due_at = ? {HELD}"
@@ -73,7 +75,7 @@ class SqliteControlQueue:
     async def send(self, message: ControlMessage) -> bool:
         payload = msgspec.json.encode(message.payload).decode()
         key = (self._ids.new(), message.kind, message.subject, message.caller)
-        return await self._change(SEND, *key, payload, self._now())
+        return await self._change(SEND, *key, payload, message.v, self._now())
 
     async def is_live(self, kind: str, subject: str) -> bool:
         return self._database.peek(
@@ -168,13 +170,14 @@ def _any_due(connection: apsw.Connection, now: int) -> bool:
 
 
 def _received(row: Row) -> ReceivedMessage:
-    message_id, kind, subject, caller, payload, deliveries = row
+    message_id, kind, subject, caller, payload, v, deliveries = row
     return ReceivedMessage(
         id=message_id,
         kind=kind,
         subject=subject,
         caller=caller,
         payload=PAYLOAD.decode(payload),
+        v=v,
         deliveries=deliveries,
         receipt=str(deliveries),
     )

@@ -12,6 +12,7 @@ from conveyor.domain.counts import COUNT_COLUMNS, Counts, Spend
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.failure_groups import MOST_GROUPS, OTHER_CODE, OTHER_HOST
 from conveyor.domain.ids import RunId
+from conveyor.domain.job import RunPlace
 from conveyor.domain.page_facts import NO_FACTS, PageFacts
 from conveyor.domain.task import Attempt, StoredBody, Task, TaskSpec, TaskStatus
 
@@ -127,6 +128,13 @@ UPDATE run_no SET failure_groups = failure_groups + new.groups
 """
 
 FIND_RUN_NO = "SELECT no FROM run_no WHERE run_id = ?"
+# Runs of earlier releases have no place until rows are added to them again.
+FIND_PLACE = "SELECT job_id, shards, v FROM run_no WHERE run_id = ? AND job_id IS NOT NULL"
+LAY_OUT = """
+INSERT INTO run_no (run_id, job_id, shards, v) VALUES (?, ?, ?, ?)
+ON CONFLICT (run_id) DO UPDATE
+   SET job_id = excluded.job_id, shards = excluded.shards, v = excluded.v WHERE job_id IS NULL
+"""
 MOST_KNOWN = 100_000  # run numbers in the cache: some 20 MB
 
 ADD_COUNTS = f"""
@@ -305,13 +313,19 @@ def finder(connection: apsw.Connection) -> Callable[[RunId], int | None]:
     return cache(partial(find_run_no, connection))
 
 
-def make_run_no(connection: apsw.Connection, run_id: RunId) -> int:
-    """The number of a run, assigned if it has none yet."""
+def find_place(connection: apsw.Connection, run_id: RunId) -> RunPlace | None:
+    row = connection.execute(FIND_PLACE, (run_id,)).fetchone()
+    return RunPlace(*row) if row else None
+
+
+def make_run_no(connection: apsw.Connection, run_id: RunId, place: RunPlace | None) -> int:
+    """The number of a run, assigned together with its place if it has none yet."""
+    if place:
+        connection.execute(LAY_OUT, (run_id, *msgspec.structs.astuple(place)))
     known = find_run_no(connection, run_id)
-    if known is not None:
-        return known
-    connection.execute("INSERT INTO run_no (run_id) VALUES (?)", (run_id,))
-    return connection.last_insert_rowid()
+    if known is None:
+        raise ValueError(f"run {run_id} was not laid out")
+    return known
 
 
 class RunNumbers:

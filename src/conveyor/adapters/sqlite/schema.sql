@@ -105,7 +105,10 @@ CREATE TABLE run_no (
     no     INTEGER PRIMARY KEY AUTOINCREMENT,  -- a run's short name below, never used again
     run_id TEXT    NOT NULL UNIQUE,
     open   INTEGER NOT NULL DEFAULT 1,  -- whether its tasks may be claimed
-    failure_groups INTEGER NOT NULL DEFAULT 0  -- how many it has, without `other`
+    failure_groups INTEGER NOT NULL DEFAULT 0,  -- how many it has, without `other`
+    job_id TEXT,     -- the place of its rows; null in runs of earlier releases
+    shards INTEGER,
+    v      INTEGER   -- of the format of its rows
 ) STRICT;
 
 CREATE TABLE task (
@@ -196,7 +199,8 @@ CREATE TABLE control_message (
     dead_lettered_at INTEGER,
     held       INTEGER NOT NULL DEFAULT 0,  -- 1: due_at is the end of a lease
     subject    TEXT    NOT NULL DEFAULT '',  -- of one kind and subject one message is live
-    caller     TEXT    NOT NULL DEFAULT ''  -- empty if unknown
+    caller     TEXT    NOT NULL DEFAULT '',  -- empty if unknown
+    v          INTEGER NOT NULL DEFAULT 1
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX control_message_due ON control_message (due_at) WHERE due_at IS NOT NULL;
 CREATE UNIQUE INDEX control_message_live ON control_message (kind, subject)

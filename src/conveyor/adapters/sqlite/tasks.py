@@ -1,8 +1,7 @@
 """Task rows in SQLite."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 
 import apsw
 import msgspec
@@ -17,6 +16,7 @@ from conveyor.adapters.sqlite.rows import (
     add_failures,
     columns,
     failing,
+    find_place,
     find_run_no,
     fitting,
     gathered,
@@ -32,15 +32,11 @@ from conveyor.domain.counts import COUNT_COLUMNS, ZERO, Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.failure_groups import FailureGroup, failure_key, listed
 from conveyor.domain.ids import RunId, TaskId, task_index
+from conveyor.domain.job import RunPlace
 from conveyor.domain.task import WORKER_LOST, Attempt, Inherited, NewRow, Task, TaskStatus
 from conveyor.ports.clock import Clock
 from conveyor.ports.tasks import PAGE_BYTES, TaskPage
-from conveyor.ports.work import Held
 
-LAPSED = """
-SELECT (SELECT run_id FROM run_no WHERE no = task.run_no), id, claim_no
-  FROM task INDEXED BY task_held WHERE status = 1 AND due_at <= ? LIMIT ?
-"""
 HISTORIES = """
 SELECT task.id, attempt, started_at, ended_at, CASE attempt.problem WHEN ?4 THEN ?4 END, credits,
        nanos, attempt.http_status, attempt.duration_ms
@@ -76,6 +72,7 @@ SELECT ?2 AS run_no, value ->> 0 AS idx, value ->> 24 AS host,
    AND NOT EXISTS (SELECT 1 FROM task WHERE run_no = ?2 AND idx = value ->> 0)
 """)
 ADDED_AT_A_TIME = 1_000
+MOST_WRITTEN = 10_000  # runs whose places are remembered
 GET = f"SELECT {columns(NOT_LISTED)} FROM task WHERE run_no = ? AND idx = ?"
 # The end of the run is checked on `run_no`, outside the inner query. As a bound of the inner query
 # it would cost a comparison of whole rows.
@@ -86,6 +83,11 @@ SELECT * FROM (SELECT {what} FROM task WHERE (run_no, idx) > (?1, ?2) ORDER BY r
 NEAR_IN_PHASE = """
 SELECT * FROM (SELECT {what} FROM task INDEXED BY task_by_phase
                 WHERE run_no = ?1 AND phase = {phase} AND idx > ?2{partly} ORDER BY idx LIMIT ?3)
+"""
+# The tasks in hand are few: sorting them costs less than looking for them among all open ones.
+NEAR_HELD = """
+SELECT * FROM (SELECT {what} FROM task INDEXED BY task_held
+                WHERE run_no = ?1 AND status = 1 AND idx > ?2 ORDER BY idx LIMIT ?3)
 """
 FILTERED = "SELECT {needed} FROM task WHERE run_no = ?1 AND idx IN ({near}) ORDER BY idx"
 HISTORY = """
@@ -123,6 +125,17 @@ class SqliteTasks:
         self._database = database
         self._clock = clock
         self._run_numbers = RunNumbers()
+        self._places: dict[RunId, RunPlace] = {}  # of runs that this process writes
+
+    async def lay_out(self, run_id: RunId, place: RunPlace) -> None:
+        """Nothing is written: the place is stored with the first rows, in their transaction."""
+        known = self._places.get(run_id)
+        known = known or self._database.peek(partial(find_place, run_id=run_id))
+        if known not in {None, place}:
+            raise ValueError(f"run {run_id} has another place: {known}, got {place}")
+        self._places[run_id] = place
+        if len(self._places) > MOST_WRITTEN:
+            del self._places[next(iter(self._places))]
 
     async def add(self, run_id: RunId, tasks: Sequence[NewRow]) -> int:
         now = stamp(self._clock.now())
@@ -136,8 +149,10 @@ class SqliteTasks:
             task.inherited and task.inherited.status is TaskStatus.FAILED for task in tasks
         )
 
+        place = self._places.get(run_id)
+
         def operation(connection: apsw.Connection) -> int:
-            run_no, added = make_run_no(connection, run_id), 0
+            run_no, added = make_run_no(connection, run_id, place), 0
             for chunk in fresh:
                 connection.execute(ADD, (chunk, run_no, now))
                 added += connection.changes()
@@ -207,12 +222,6 @@ class SqliteTasks:
             return found
 
         return await self._database.read(operation)
-
-    async def lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
-        latest = stamp(self._clock.now() - overdue)
-        return await self._database.read(
-            lambda connection: [Held(*row) for row in connection.execute(LAPSED, (latest, limit))]
-        )
 
     async def counts(self, run_ids: Sequence[RunId]) -> Mapping[RunId, Counts]:
         def operation(connection: apsw.Connection) -> dict[RunId, Counts]:
@@ -345,6 +354,8 @@ def _near(statuses: frozenset[TaskStatus], what: str) -> str:
     If only a part of a phase is wanted (pending without processing, for example), its rows are read
     until the page is full.
     """
+    if statuses == {TaskStatus.PROCESSING}:
+        return NEAR_HELD.format(what=what)
     parts = []
     for phase in sorted({PHASE[status] for status in statuses}):
         wanted = {status for status, its in PHASE.items() if its == phase} & statuses

@@ -35,6 +35,7 @@ from conveyor.domain import task as task_rules
 from conveyor.domain.counts import COUNT_COLUMNS
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import RunId, TaskId, task_index
+from conveyor.domain.job import ROW_VERSION
 from conveyor.domain.task import SettleDecision, Settlement, Task, TaskStatus, size_of
 from conveyor.ports.clock import Clock
 from conveyor.ports.work import CLAIM_BYTES, Held, Released
@@ -61,10 +62,10 @@ TAKE = f"""
 UPDATE task SET status = 1, claim_no = claim_no + 1, claimed_at = ?2, updated_at = ?2, due_at = ?4
  WHERE run_no = ?1 AND idx IN (SELECT idx {PENDING})
 """
-OPEN_RUN = """
+OPEN_RUN = f"""
 SELECT no, EXISTS (SELECT 1 FROM task INDEXED BY task_held
                     WHERE run_no = no AND status = 1 AND due_at <= ?2)
-  FROM run_no WHERE run_id = ?1 AND open
+  FROM run_no WHERE run_id = ?1 AND open AND coalesce(v, 0) <= {ROW_VERSION}
 """
 NEAR = """
 SELECT * FROM (

@@ -20,14 +20,15 @@ import structlog
 
 from conveyor.domain.audit import MissedStep
 from conveyor.domain.ids import JobId, RunId, ulid
-from conveyor.domain.run import Run
+from conveyor.domain.run import Run, RunStatus
+from conveyor.domain.task import Task, TaskStatus, is_due
 from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Bodies, BodyName
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Work
-from conveyor.steps.shared.pagination import rows
+from conveyor.steps.shared.pagination import every, rows
 from conveyor.steps.sweep.checks import (
     Entry,
     Judge,
@@ -44,6 +45,7 @@ RECENT = timedelta(days=1)  # most of what a crash leaves is of the last day
 PAGE = 500
 CHUNK = 5_000
 ROUND = 2_000  # entries of a long listing that one round judges
+PROCESSING = frozenset({TaskStatus.PROCESSING})
 FIRST_SIGHT = {"lapsed_lease", "orphan_list", "orphan_pin"}  # repaired at first sight
 
 log = structlog.get_logger()
@@ -90,15 +92,28 @@ class Sweeper:
         A patient sweeper repairs what it finds in two passes; here one pass is enough.
         """
         overdue = OVERDUE if patient else -FOREVER
-        for held in await self.tasks.lapsed(overdue=overdue, limit=CHUNK):
-            run = await self.metadata.get(Run, held.run_id)
-            yield _lapsed_lease(held, run.job_id if run else None)
+        async for run in every(self.metadata, Run):
+            if run.status is not RunStatus.DELETED:
+                async for task in self._lapsed(run, overdue):
+                    yield _lapsed_lease(task, run.job_id)
         for check in self.checks:
             entries = rows(partial(_read, check), start="", key=lambda entry: entry[0])
             async for position, judge in entries:
                 action = await self._judged(judge, position, patient=patient)
                 if isinstance(action, Repair):
                     yield action.step
+
+    async def _lapsed(self, run: Run, overdue: timedelta) -> AsyncIterator[Task]:
+        """Yield the tasks of a run that `Work.release_lapsed` would release."""
+        latest, after = self.clock.now() - overdue, -1
+        while True:
+            page = await self.tasks.page(run.id, limit=PAGE, after=after, statuses=PROCESSING)
+            for task in page.tasks:
+                if is_due(task, latest):
+                    yield task
+            if page.cursor is None:
+                return
+            after = page.cursor
 
     def when(self, missed: MissedStep) -> str:
         """When a missed step is repaired, in words."""
@@ -219,12 +234,12 @@ async def _read(check: SweepCheck, after: str) -> Sequence[Entry]:
     return await check.listing(after, PAGE)
 
 
-def _lapsed_lease(held: Held, job_id: JobId | None) -> MissedStep:
+def _lapsed_lease(task: Task, job_id: JobId) -> MissedStep:
     return MissedStep(
         action="lapsed_lease",
-        key=f"lease {held.run_id} {held.task_id} {held.claim_no}",
-        what=f"its claim {held.claim_no} has lapsed: the worker died or was suspended",
+        key=f"lease {task.run_id} {task.id} {task.claim_no}",
+        what=f"its claim {task.claim_no} has lapsed: the worker died or was suspended",
         job_id=job_id,
-        run_id=held.run_id,
-        task_id=held.task_id,
+        run_id=task.run_id,
+        task_id=task.id,
     )

@@ -3,9 +3,10 @@
 from collections.abc import Collection
 from datetime import timedelta
 
+import msgspec
 import pytest
 
-from conveyor.domain.control_queue import ControlMessage, MessageGroup
+from conveyor.domain.control_queue import MESSAGE_VERSION, ControlMessage, MessageGroup
 from conveyor.errors import Stale
 from conveyor.ports.control_queue import ControlQueue, ReceivedMessage
 from conveyor.testing.contracts.engine import SECOND, TRIES, Engine, joined
@@ -25,6 +26,18 @@ class ControlQueueContract:
 
         assert (message.kind, message.subject, message.caller) == ("delete", "a job", "ö")
         assert (message.payload, message.deliveries) == (payload, 1)
+
+    async def test_a_message_of_a_newer_version_waits_for_a_newer_process(
+        self, engine: Engine
+    ) -> None:
+        newer = msgspec.structs.replace(a_message("2"), v=MESSAGE_VERSION + 1)
+        assert await engine.control_queue.send(newer)
+        assert await engine.control_queue.send(a_message("1"))
+
+        [message] = await _receive(engine.control_queue, 5)
+
+        assert (message.subject, message.v) == ("1", MESSAGE_VERSION)
+        assert await engine.control_queue.is_live(newer.kind, newer.subject)
 
     async def test_of_one_subject_one_message_is_live(self, engine: Engine) -> None:
         assert not await engine.control_queue.is_live("delete", "1")

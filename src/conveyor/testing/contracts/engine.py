@@ -22,7 +22,7 @@ from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
 from conveyor.testing.clock import FakeClock
-from conveyor.testing.factories import RUN, held, ids_of, new_tasks, settlement
+from conveyor.testing.factories import RUN, add_rows, held, ids_of, new_tasks, settlement
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Engine:
 async def given_tasks(engine: Engine, n: int = 1, run_id: RunId = RUN) -> list[Task]:
     """Tasks of an open run, due now."""
     new = new_tasks(run_id, n)
-    await engine.tasks.add(run_id, new)
+    await add_rows(engine.tasks, run_id, new)
     await engine.work.enqueue(run_id, ids_of(new))
     return await rows(engine, run_id)
 

@@ -34,6 +34,7 @@ from conveyor.testing.factories import (
     OTHER_RUN,
     RUN,
     a_task_spec,
+    add_rows,
     ids_of,
     inherited_as,
     new_tasks,
@@ -95,8 +96,8 @@ class FailureGroupsContract:
     async def test_inherited_failures_count_once_however_often_they_are_added(
         self, engine: Engine
     ) -> None:
-        await engine.tasks.add(OTHER_RUN, _inherited([FAILED, SUCCESSFUL, PENDING, FAILED]))
-        await engine.tasks.add(OTHER_RUN, _inherited([FAILED] * 6))
+        await add_rows(engine.tasks, OTHER_RUN, _inherited([FAILED, SUCCESSFUL, PENDING, FAILED]))
+        await add_rows(engine.tasks, OTHER_RUN, _inherited([FAILED] * 6))
 
         failed = Counter(_failed(await rows(engine, OTHER_RUN)))
         assert failed.total() == 4
@@ -107,7 +108,7 @@ class FailureGroupsContract:
     ) -> None:
         """Inherited rows fill the groups: to claim and fail as many tasks would take long."""
         *most, one_more = _inherited([FAILED] * MOST_GROUPS, hosts=MOST_GROUPS)
-        await engine.tasks.add(RUN, most)
+        await add_rows(engine.tasks, RUN, most)
         known = refused(host="0.example", code="RESP001")
         last, beyond = refused(host="last.example"), refused(host="beyond.example")
         decisions = [known, last, beyond, beyond, refused(host="blocked.example", reason=BLOCKED)]
@@ -118,7 +119,7 @@ class FailureGroupsContract:
 
         together = [settlement(elsewhere, beyond), *_settlements(others, decisions[1:-1])]
         assert all(await engine.work.settle(together))
-        await engine.tasks.add(RUN, [one_more])
+        await add_rows(engine.tasks, RUN, [one_more])
         assert await settle(engine, final, known)
 
         groups = await failures_of(engine)
@@ -135,8 +136,8 @@ class FailureGroupsContract:
         assert await failures_of(engine, OTHER_RUN) == {beyond.failure: 1}
 
     async def test_a_discarded_run_leaves_no_groups(self, engine: Engine) -> None:
-        await engine.tasks.add(RUN, _inherited([FAILED] * 3))
-        await engine.tasks.add(OTHER_RUN, _inherited([FAILED] * 3))
+        await add_rows(engine.tasks, RUN, _inherited([FAILED] * 3))
+        await add_rows(engine.tasks, OTHER_RUN, _inherited([FAILED] * 3))
 
         while await engine.tasks.discard(RUN, limit=2):
             pass
@@ -167,7 +168,7 @@ async def _given_claims(
         for row, decision in zip(near, decisions, strict=True)
         if decision.failure
     ]
-    await engine.tasks.add(run_id, new)
+    await add_rows(engine.tasks, run_id, new)
     await engine.work.enqueue(run_id, ids_of(new))
     return by_index(await claim(engine, len(new), run_id))
 

@@ -36,6 +36,7 @@ from conveyor.testing.factories import (
     OTHER_RUN,
     RUN,
     a_task_spec,
+    add_rows,
     held,
     new_tasks,
     refused,
@@ -118,7 +119,7 @@ class HeavyRowsContract:
     async def test_more_than_a_page_is_added_at_once(self, engine: Engine) -> None:
         new = _heavy(RUN, HEAVY, a_task_spec(params=_text(LARGE)))
 
-        assert await engine.tasks.add(RUN, new) == HEAVY
+        assert await add_rows(engine.tasks, RUN, new) == HEAVY
 
         assert [(task.id, task.spec) for task in await rows(engine)] == [
             (one.id, one.spec) for one in new
@@ -204,7 +205,7 @@ async def _given_heavy(
     """Tasks of an open run, due now, as they are listed."""
     new = _heavy(run_id, count, spec)
     for one in new:
-        await engine.tasks.add(run_id, [one])
+        await add_rows(engine.tasks, run_id, [one])
     await engine.work.enqueue(run_id, [one.id for one in new])
     return [as_listed(task) for task in await rows(engine, run_id)]
 

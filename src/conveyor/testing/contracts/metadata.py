@@ -394,6 +394,7 @@ RICH: Mapping[type[Row], Mapping[str, object]] = {
         "external_id": "mine",
         "metadata": '{"a":"ß"}',
         "max_inflight": 7,
+        "task_shard_count": 8,
         "max_per_host": 2,
         "retries": 0,
         "result_ttl_days": 3,

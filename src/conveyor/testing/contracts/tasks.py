@@ -8,6 +8,7 @@ import pytest
 
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.job import ROW_VERSION, RunPlace
 from conveyor.domain.task import (
     FINAL,
     NewRow,
@@ -21,15 +22,16 @@ from conveyor.ports.tasks import TaskPage
 from conveyor.testing.contracts.engine import Engine, claim, given_tasks, rows, settle, stored
 from conveyor.testing.contracts.heavy_rows import HeavyRowsContract
 from conveyor.testing.factories import (
+    JOB,
     OTHER_RUN,
     RUN,
     a_task_spec,
-    held,
+    add_rows,
+    ids_of,
     inherited_as,
     new_tasks,
     new_tasks_at,
     refused,
-    released,
     scraped,
     to_retry,
 )
@@ -42,8 +44,6 @@ FILTERS = [
     frozenset({TaskStatus.PENDING, TaskStatus.FAILED}),
     frozenset(TaskStatus),
 ]
-OVERDUE = timedelta(seconds=30)
-A_MOMENT = timedelta(milliseconds=1)
 
 
 class AddingContract:
@@ -51,7 +51,7 @@ class AddingContract:
         [new] = new_tasks(RUN, 1)
         now = engine.clock.now()
 
-        assert await engine.tasks.add(RUN, [new]) == 1
+        assert await add_rows(engine.tasks, RUN, [new]) == 1
 
         assert await engine.tasks.get(RUN, new.id) == Task(
             run_id=RUN,
@@ -73,7 +73,7 @@ class AddingContract:
             body='{"a":[1,null]}',
         )
         [new] = new_tasks(RUN, 1)
-        await engine.tasks.add(RUN, [NewRow(new.index, new.id, spec)])
+        await add_rows(engine.tasks, RUN, [NewRow(new.index, new.id, spec)])
 
         [task] = await rows(engine)
 
@@ -82,9 +82,9 @@ class AddingContract:
         assert (await engine.tasks.page(RUN, limit=1)).tasks == [as_listed(task)]
 
     async def test_adding_twice_stores_once(self, engine: Engine) -> None:
-        assert await engine.tasks.add(RUN, new_tasks(RUN, 3)) == 3
-        assert await engine.tasks.add(RUN, new_tasks(RUN, 5)) == 2
-        assert await engine.tasks.add(RUN, new_tasks(RUN, 5)) == 0
+        assert await add_rows(engine.tasks, RUN, new_tasks(RUN, 3)) == 3
+        assert await add_rows(engine.tasks, RUN, new_tasks(RUN, 5)) == 2
+        assert await add_rows(engine.tasks, RUN, new_tasks(RUN, 5)) == 0
         assert await engine.tasks.tally(RUN) == {TaskStatus.PENDING: 5}
 
     async def test_adding_again_never_resets_a_task(self, engine: Engine) -> None:
@@ -94,19 +94,19 @@ class AddingContract:
         before = await rows(engine)
         engine.clock.advance(engine.lease)
 
-        assert await engine.tasks.add(RUN, new_tasks(RUN, 3)) == 0
+        assert await add_rows(engine.tasks, RUN, new_tasks(RUN, 3)) == 0
 
         assert await rows(engine) == before
         assert (await stored(engine, running)).status is TaskStatus.PROCESSING
 
     async def test_adding_nothing_is_fine(self, engine: Engine) -> None:
-        assert await engine.tasks.add(RUN, []) == 0
+        assert await add_rows(engine.tasks, RUN, []) == 0
 
     async def test_runs_do_not_share_tasks(self, engine: Engine) -> None:
         """A rerun copies ids: a task is known by its run and its id."""
         copied = new_tasks(RUN, 2)
-        assert await engine.tasks.add(RUN, copied) == 2
-        assert await engine.tasks.add(OTHER_RUN, copied) == 2
+        assert await add_rows(engine.tasks, RUN, copied) == 2
+        assert await add_rows(engine.tasks, OTHER_RUN, copied) == 2
 
         mine = await engine.tasks.get(RUN, copied[0].id)
         theirs = await engine.tasks.get(OTHER_RUN, copied[0].id)
@@ -117,12 +117,55 @@ class AddingContract:
 
     @pytest.mark.parametrize("name", ["", "nonsense", "00000007-" + "0" * 24, "0000000g-1"])
     async def test_an_unknown_task_is_none(self, engine: Engine, name: str) -> None:
-        await engine.tasks.add(RUN, new_tasks(RUN, 8))
+        await add_rows(engine.tasks, RUN, new_tasks(RUN, 8))
         assert await engine.tasks.get(RUN, TaskId(name)) is None
 
     async def test_a_task_of_an_unknown_run_is_none(self, engine: Engine) -> None:
         [new] = new_tasks(RUN, 1)
         assert await engine.tasks.get(OTHER_RUN, new.id) is None
+
+
+class LayingOutContract:
+    async def test_a_run_is_laid_out_once_and_for_all(self, engine: Engine) -> None:
+        place = RunPlace(JOB, shards=4)
+        await engine.tasks.lay_out(RUN, place)
+        await engine.tasks.lay_out(RUN, place)
+        with pytest.raises(ValueError, match="another place"):
+            await engine.tasks.lay_out(RUN, RunPlace(JOB, shards=8))
+        await engine.tasks.add(RUN, new_tasks(RUN, 1))
+
+        await engine.tasks.lay_out(RUN, place)
+        with pytest.raises(ValueError, match="another place"):
+            await engine.tasks.lay_out(RUN, RunPlace(JOB, shards=8))
+        await engine.tasks.lay_out(OTHER_RUN, RunPlace(JOB, shards=8))
+
+    async def test_rows_of_a_run_that_was_not_laid_out_are_refused(self, engine: Engine) -> None:
+        with pytest.raises(ValueError, match="not laid out"):
+            await engine.tasks.add(RUN, new_tasks(RUN, 1))
+
+        assert await rows(engine) == []
+
+    async def test_a_run_that_is_discarded_while_it_is_written_takes_rows(
+        self, engine: Engine
+    ) -> None:
+        """A purge may come between two chunks: the writer then finds out and stops."""
+        await engine.tasks.lay_out(RUN, RunPlace(JOB))
+        await engine.tasks.add(RUN, new_tasks(RUN, 1))
+        await _discard(engine)
+
+        assert await engine.tasks.add(RUN, new_tasks(RUN, 2)) == 2
+
+        assert list(await engine.tasks.runs_held(limit=9)) == [RUN]
+
+    async def test_rows_in_a_newer_format_are_left_to_newer_processes(self, engine: Engine) -> None:
+        newer = RunPlace(JOB, v=ROW_VERSION + 1)
+        await engine.tasks.lay_out(RUN, newer)
+        new = new_tasks(RUN, 2)
+        await engine.tasks.add(RUN, new)
+        await engine.work.enqueue(RUN, ids_of(new))
+
+        assert await claim(engine, 2) == []
+        assert await engine.tasks.tally(RUN) == {TaskStatus.PENDING: 2}
 
 
 class InheritingContract:
@@ -133,7 +176,7 @@ class InheritingContract:
         [new] = new_tasks(RUN, 1)
         stood = inherited_as(status)
         engine.clock.advance(timedelta(hours=1))
-        assert await engine.tasks.add(OTHER_RUN, [NewRow(0, new.id, new.spec, stood)]) == 1
+        assert await add_rows(engine.tasks, OTHER_RUN, [NewRow(0, new.id, new.spec, stood)]) == 1
 
         assert await engine.tasks.get(OTHER_RUN, new.id) == Task(
             run_id=OTHER_RUN,
@@ -151,7 +194,7 @@ class InheritingContract:
             for new in new_tasks(RUN, 2)
         ]
         fresh = new_tasks(RUN, 3)[2:]
-        await engine.tasks.add(OTHER_RUN, [*rows, *fresh])
+        await add_rows(engine.tasks, OTHER_RUN, [*rows, *fresh])
         await engine.work.enqueue(OTHER_RUN, [row.id for row in [*rows, *fresh]])
         engine.clock.advance(timedelta(days=1))
 
@@ -173,7 +216,7 @@ class InheritingContract:
             NewRow(new.index, new.id, new.spec, how)
             for new, how in zip(new_tasks(RUN, 3), stood, strict=True)
         ]
-        await engine.tasks.add(OTHER_RUN, rows)
+        await add_rows(engine.tasks, OTHER_RUN, rows)
 
         for how in stood:
             page = await engine.tasks.page(OTHER_RUN, limit=9, statuses=frozenset({how.status}))
@@ -189,7 +232,7 @@ class InheritingContract:
         before = await stored(engine, task)
 
         again = NewRow(0, new.id, new.spec, inherited_as(TaskStatus.SUCCESSFUL))
-        assert await engine.tasks.add(RUN, [again]) == 0
+        assert await add_rows(engine.tasks, RUN, [again]) == 0
 
         assert await stored(engine, task) == before
 
@@ -213,7 +256,7 @@ class PagingContract:
         assert wanted
 
     async def test_gaps_between_indexes_do_not_show(self, engine: Engine) -> None:
-        await engine.tasks.add(RUN, new_tasks_at([0, 5, 6, 900, 70_000]))
+        await add_rows(engine.tasks, RUN, new_tasks_at([0, 5, 6, 900, 70_000]))
 
         page = await engine.tasks.page(RUN, limit=3, after=0)
 
@@ -221,14 +264,14 @@ class PagingContract:
 
     async def test_tasks_added_out_of_order_are_read_in_order(self, engine: Engine) -> None:
         for index in (4, 0, 2, 3, 1):
-            await engine.tasks.add(RUN, new_tasks_at([index]))
+            await add_rows(engine.tasks, RUN, new_tasks_at([index]))
 
         page = await rows(engine)
 
         assert [task.index for task in page] == [0, 1, 2, 3, 4]
 
     async def test_a_page_goes_on_from_above_an_index(self, engine: Engine) -> None:
-        await engine.tasks.add(RUN, new_tasks(RUN, 4))
+        await add_rows(engine.tasks, RUN, new_tasks(RUN, 4))
 
         page = await engine.tasks.page(RUN, limit=9, after=1)
         beyond = await engine.tasks.page(RUN, limit=9, after=3)
@@ -249,7 +292,7 @@ class PagingContract:
 
 class CountingContract:
     async def test_a_run_without_settled_tasks_counts_zero(self, engine: Engine) -> None:
-        await engine.tasks.add(RUN, new_tasks(RUN, 2))
+        await add_rows(engine.tasks, RUN, new_tasks(RUN, 2))
         assert await engine.tasks.counts([RUN, OTHER_RUN]) == {RUN: ZERO, OTHER_RUN: ZERO}
         assert await engine.tasks.counts([]) == {}
 
@@ -297,14 +340,14 @@ class DiscardingContract:
     async def test_runs_that_have_rows_are_listed_in_order(self, engine: Engine) -> None:
         runs = [RunId(f"{n:026}") for n in (3, 1, 2)]
         for run_id in runs:
-            await engine.tasks.add(run_id, new_tasks(run_id, 1))
+            await add_rows(engine.tasks, run_id, new_tasks(run_id, 1))
 
         assert list(await engine.tasks.runs_held(limit=9)) == sorted(runs)
         assert list(await engine.tasks.runs_held(limit=2)) == sorted(runs)[:2]
         assert list(await engine.tasks.runs_held(limit=9, after=runs[1])) == [runs[2], runs[0]]
 
     async def test_a_discard_takes_no_more_than_its_limit(self, engine: Engine) -> None:
-        await engine.tasks.add(RUN, new_tasks(RUN, 5))
+        await add_rows(engine.tasks, RUN, new_tasks(RUN, 5))
 
         assert await engine.tasks.discard(RUN, limit=2) == 2
 
@@ -349,28 +392,7 @@ class DiscardingContract:
         assert await engine.tasks.discard(OTHER_RUN, limit=9) == 0
 
 
-class LapsedContract:
-    async def test_a_lease_that_is_overdue_is_shown_and_left_alone(self, engine: Engine) -> None:
-        await given_tasks(engine, 2)
-        [task] = await claim(engine)
-        engine.clock.advance(engine.lease + OVERDUE - A_MOMENT)
-        assert list(await engine.tasks.lapsed(overdue=OVERDUE, limit=9)) == []
-        engine.clock.advance(A_MOMENT)
-
-        shown = list(await engine.tasks.lapsed(overdue=OVERDUE, limit=9))
-
-        assert shown == [held(task)]
-        assert (await stored(engine, task)).status is TaskStatus.PROCESSING
-        assert list(await engine.work.release_lapsed(overdue=OVERDUE, limit=9)) == [released(task)]
-        assert list(await engine.tasks.lapsed(overdue=OVERDUE, limit=9)) == []
-
-    async def test_no_more_leases_are_shown_than_asked_for(self, engine: Engine) -> None:
-        await given_tasks(engine, 3)
-        await claim(engine, 3)
-        engine.clock.advance(engine.lease)
-
-        assert len(await engine.tasks.lapsed(overdue=timedelta(), limit=2)) == 2
-
+class ManyHistoriesContract:
     async def test_histories_of_many_tasks_are_those_of_each(self, engine: Engine) -> None:
         await given_tasks(engine, 6)
         await given_tasks(engine, 2, OTHER_RUN)
@@ -401,7 +423,8 @@ class TasksContract(
     CountingContract,
     DiscardingContract,
     HeavyRowsContract,
-    LapsedContract,
+    ManyHistoriesContract,
+    LayingOutContract,
 ):
     """All that readers rely on. An engine passes by providing an `engine` fixture."""
 

@@ -27,6 +27,7 @@ from conveyor.testing.contracts.settling import AckingContract, SettlingContract
 from conveyor.testing.factories import (
     OTHER_RUN,
     RUN,
+    add_rows,
     held,
     ids_of,
     new_tasks,
@@ -139,7 +140,7 @@ class ClaimingContract:
     async def test_tasks_added_to_an_open_run_are_handed_out(self, engine: Engine) -> None:
         await given_claim(engine)
         more = new_tasks(RUN, 2, first=1)
-        await engine.tasks.add(RUN, more)
+        await add_rows(engine.tasks, RUN, more)
         await engine.work.enqueue(RUN, ids_of(more))
 
         assert sorted(ids_of(await claim(engine, 5))) == ids_of(more)

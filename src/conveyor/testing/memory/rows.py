@@ -11,6 +11,7 @@ from conveyor.domain.counts import Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.failure_groups import FailureGroup, FailureKey, with_failure
 from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.job import ROW_VERSION, RunPlace
 from conveyor.domain.task import Attempt, NewRow, SettleDecision, Settlement, Task, TaskStatus
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock
@@ -25,13 +26,21 @@ class Rows:
     def __init__(self, clock: Clock, lease: timedelta) -> None:
         self.clock = clock
         self._lease = lease
+        self._places: dict[RunId, RunPlace] = {}
         self._runs: dict[RunId, dict[TaskId, Task]] = {}
         self._lines: defaultdict[tuple[RunId, TaskId], list[Attempt]] = defaultdict(list)
         self._counts: dict[RunId, Counts] = {}
         self._failures: defaultdict[RunId, dict[FailureKey, FailureGroup]] = defaultdict(dict)
 
+    def lay_out(self, run_id: RunId, place: RunPlace) -> None:
+        stored = self._places.setdefault(run_id, place)
+        if stored != place:
+            raise ValueError(f"run {run_id} has another place: {stored}, got {place}")
+
     def add(self, run_id: RunId, new: NewRow) -> bool:
         """Add a row, and return whether it was new."""
+        if run_id not in self._places:
+            raise ValueError(f"run {run_id} was not laid out")
         rows = self._runs.setdefault(run_id, {})
         if new.id in rows:
             return False
@@ -51,6 +60,9 @@ class Rows:
 
     def due(self, run_id: RunId) -> list[Task]:
         """A run's due tasks, the longest due first."""
+        place = self._places.get(run_id)
+        if place is None or place.v > ROW_VERSION:
+            return []
         now = self.clock.now()
         return _by_due(task for task in self.of_run(run_id) if task_rules.is_due(task, now))
 

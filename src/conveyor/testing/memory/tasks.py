@@ -2,21 +2,23 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 from itertools import islice
 
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure_groups import FailureGroup, listed
 from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.job import RunPlace
 from conveyor.domain.task import Attempt, NewRow, Task, TaskStatus, as_listed, in_brief, size_of
 from conveyor.ports.tasks import PAGE_BYTES, TaskPage
-from conveyor.ports.work import Held
 from conveyor.testing.memory.rows import Rows
 
 
 class MemoryTasks:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
+
+    async def lay_out(self, run_id: RunId, place: RunPlace) -> None:
+        self._rows.lay_out(run_id, place)
 
     async def add(self, run_id: RunId, tasks: Sequence[NewRow]) -> int:
         return sum(self._rows.add(run_id, task) for task in tasks)
@@ -51,10 +53,6 @@ class MemoryTasks:
             if after < task.index <= up_to
             if (lines := self._rows.history(run_id, task.id))
         }
-
-    async def lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Held]:
-        lapsed = self._rows.lapsed(overdue)[:limit]
-        return [Held(task.run_id, task.id, task.claim_no) for task in lapsed]
 
     async def counts(self, run_ids: Sequence[RunId]) -> Mapping[RunId, Counts]:
         return {run_id: self._rows.counts(run_id) for run_id in run_ids}

@@ -30,17 +30,20 @@ from conveyor.domain.batch import Batch
 from conveyor.domain.export import Export
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.failure_groups import FailureGroup, FailureKey, with_failure
+from conveyor.domain.job import RunPlace
 from conveyor.domain.task import Task, TaskStatus, failure_of
 from conveyor.errors import RefusedToStart, Stale, StorageFull, Unavailable
 from conveyor.testing.clock import FakeClock, FakeIds
 from conveyor.testing.contracts.control_queue import a_message
 from conveyor.testing.factories import (
+    JOB,
     RUN,
     a_job,
     a_problem,
     a_run,
     a_task,
     a_task_spec,
+    add_rows,
     held,
     new_tasks,
     refused,
@@ -543,16 +546,16 @@ async def test_what_was_waiting_when_the_database_is_closed_is_still_written(
 async def test_a_full_disk_is_told_corrupts_nothing_and_passes(tmp_path: Path) -> None:
     async with _engine(tmp_path) as engine:
         await engine.metadata.commit(a_job(), a_run())
-        await engine.tasks.add(RUN, new_tasks(n=10))
+        await add_rows(engine.tasks, RUN, new_tasks(n=10))
         await _limit_pages(engine.database, more=2)
 
         with pytest.raises(StorageFull):
-            await engine.tasks.add(RUN, new_tasks(n=5_000, first=10))
+            await add_rows(engine.tasks, RUN, new_tasks(n=5_000, first=10))
 
         assert len((await engine.tasks.page(RUN, limit=100)).tasks) == 10
         assert await engine.database.read(lambda c: c.pragma("integrity_check")) == "ok"
         await _limit_pages(engine.database, more=100_000)
-        assert await engine.tasks.add(RUN, new_tasks(n=5_000, first=10)) == 5_000
+        assert await add_rows(engine.tasks, RUN, new_tasks(n=5_000, first=10)) == 5_000
         assert await engine.database.read(lambda c: c.pragma("integrity_check")) == "ok"
 
 
@@ -560,7 +563,7 @@ async def test_what_fits_is_written_though_its_neighbour_finds_the_disk_full(
     tmp_path: Path,
 ) -> None:
     async with _engine(tmp_path) as engine:
-        await engine.tasks.add(RUN, new_tasks(n=10))
+        await add_rows(engine.tasks, RUN, new_tasks(n=10))
         tasks = await engine.work.claim({RUN: 10})
         await _limit_pages(engine.database, more=2)
         with _writer_held_up(engine.database):
@@ -568,7 +571,9 @@ async def test_what_fits_is_written_though_its_neighbour_finds_the_disk_full(
                 asyncio.ensure_future(engine.work.settle([settlement(task, scraped())]))
                 for task in tasks[:2]
             ]
-            adding = asyncio.ensure_future(engine.tasks.add(RUN, new_tasks(n=5_000, first=10)))
+            adding = asyncio.ensure_future(
+                add_rows(engine.tasks, RUN, new_tasks(n=5_000, first=10))
+            )
             await asyncio.sleep(0)
 
         with pytest.raises(StorageFull):
@@ -582,7 +587,7 @@ async def test_claims_of_a_dead_process_are_found_each_time_the_folder_is_opened
     tmp_path: Path,
 ) -> None:
     async with _engine(tmp_path) as engine:
-        await engine.tasks.add(RUN, new_tasks(n=3))
+        await add_rows(engine.tasks, RUN, new_tasks(n=3))
         claimed = await engine.work.claim({RUN: 2})
         assert engine.dead_claims == []
 
@@ -603,11 +608,40 @@ async def test_claims_of_a_dead_process_are_found_each_time_the_folder_is_opened
         assert engine.incarnation == 4
 
 
+async def test_a_run_keeps_its_place_when_the_folder_is_opened_again(tmp_path: Path) -> None:
+    async with _engine(tmp_path) as engine:
+        await engine.tasks.lay_out(RUN, RunPlace(JOB, shards=4))
+        await engine.tasks.add(RUN, new_tasks(n=1))
+
+    async with _engine(tmp_path) as engine:
+        with pytest.raises(ValueError, match="another place"):
+            await engine.tasks.lay_out(RUN, RunPlace(JOB, shards=8))
+        await engine.tasks.lay_out(RUN, RunPlace(JOB, shards=4))
+
+
+async def test_a_run_of_an_earlier_release_gets_its_place_with_its_next_rows(
+    tmp_path: Path,
+) -> None:
+    async with _engine(tmp_path) as engine:
+        await add_rows(engine.tasks, RUN, new_tasks(n=1))
+        forget = "UPDATE run_no SET job_id = NULL, shards = NULL, v = NULL"
+        await engine.database.write(lambda connection: connection.execute(forget).fetchall())
+
+    async with _engine(tmp_path) as engine:
+        assert len(await engine.work.claim({RUN: 1})) == 1
+        await engine.tasks.lay_out(RUN, RunPlace(JOB, shards=8))
+        assert await engine.tasks.add(RUN, new_tasks(n=2)) == 1
+
+    async with _engine(tmp_path) as engine:
+        with pytest.raises(ValueError, match="another place"):
+            await engine.tasks.lay_out(RUN, RunPlace(JOB, shards=1))
+
+
 async def test_tasks_do_not_wait_for_a_clock_that_was_set_back(tmp_path: Path) -> None:
     ahead = FakeClock()
     ahead.advance(timedelta(hours=1))
     async with open_engine(tmp_path, clock=ahead, ids=FakeIds(), lease=LEASE) as engine:
-        await engine.tasks.add(RUN, new_tasks(n=2))
+        await add_rows(engine.tasks, RUN, new_tasks(n=2))
 
     async with _engine(tmp_path) as engine:
         assert len(await engine.work.claim({RUN: 9})) == 2
@@ -616,7 +650,7 @@ async def test_tasks_do_not_wait_for_a_clock_that_was_set_back(tmp_path: Path) -
 async def test_a_discarded_run_leaves_no_row_in_any_table(tmp_path: Path) -> None:
     async with _engine(tmp_path) as engine:
         empty = await engine.database.read(_lengths)
-        await engine.tasks.add(RUN, new_tasks(n=3))
+        await add_rows(engine.tasks, RUN, new_tasks(n=3))
         one, other, _ = await engine.work.claim({RUN: 3})
         await engine.work.settle([settlement(one, scraped()), settlement(other, refused())])
         full = await engine.database.read(_lengths)
