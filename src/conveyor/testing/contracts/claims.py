@@ -8,7 +8,7 @@ from conveyor.domain import task as task_rules
 from conveyor.domain.counts import Counts, Spend
 from conveyor.domain.task import MOST_LOST, Task, TaskStatus
 from conveyor.ports.claims import Claims
-from conveyor.testing.contracts.engine import TICK, Engine, given_tasks, stored
+from conveyor.testing.contracts.engine import Engine, given_tasks, stored
 from conveyor.testing.factories import (
     OTHER_RUN,
     RUN,
@@ -42,7 +42,7 @@ class ClaimsContract:
     async def test_what_is_not_due_is_not_taken(self, engine: Engine, claims: Claims) -> None:
         [task] = await given_tasks(engine)
         await claims.take(RUN, [task.id])
-        engine.clock.advance(engine.lease - TICK)
+        await engine.pass_time(engine.lease - engine.moment)
 
         assert list(await claims.take(RUN, [task.id])) == []
 
@@ -53,7 +53,7 @@ class ClaimsContract:
         [taken] = await claims.take(RUN, [task.id])
         await claims.settle([settlement(taken, scraped())])
         [unknown] = new_tasks(RUN, 1, first=7)
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
 
         assert list(await claims.take(RUN, [task.id, unknown.id])) == []
         assert list(await claims.take(OTHER_RUN, [task.id])) == []
@@ -61,7 +61,7 @@ class ClaimsContract:
     async def test_a_lapsed_claim_is_taken_over(self, engine: Engine, claims: Claims) -> None:
         [task] = await given_tasks(engine)
         [first] = await claims.take(RUN, [task.id])
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
         now = engine.clock.now()
 
         [second] = await claims.take(RUN, [task.id])
@@ -109,7 +109,7 @@ class ClaimsContract:
         tasks = await given_tasks(engine, 2)
         standing, ended = await claims.take(RUN, ids_of(tasks))
         await claims.settle([settlement(ended, scraped())])
-        engine.clock.advance(engine.lease / 2)
+        await engine.pass_time(engine.lease / 2)
         now = engine.clock.now()
 
         assert list(await claims.renew([held(standing), held(ended)])) == [held(ended)]
@@ -122,7 +122,7 @@ class ClaimsContract:
     ) -> None:
         [task] = await given_tasks(engine)
         [stale] = await claims.take(RUN, [task.id])
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
         [taken] = await claims.take(RUN, [task.id])
         paid = scraped(spend=Spend(1, 2))
 
@@ -135,7 +135,7 @@ class ClaimsContract:
         mine, other = [*await given_tasks(engine), *await given_tasks(engine, 1, OTHER_RUN)]
         [taken] = await claims.take(RUN, [mine.id])
         [elsewhere] = await claims.take(OTHER_RUN, [other.id])
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
         now = engine.clock.now()
 
         freed = await claims.release_lapsed(overdue=timedelta(), limit=10)
@@ -156,5 +156,5 @@ async def _lost_for_the_last_time(engine: Engine, claims: Claims) -> Task:
     [task] = await given_tasks(engine)
     for _ in range(MOST_LOST):
         [task] = await claims.take(RUN, [task.id])
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
     return task

@@ -96,7 +96,7 @@ class ControlQueueContract:
         for caller in "abc":
             for nth in "12":
                 await engine.control_queue.send(a_message(caller + nth, caller=caller))
-                engine.clock.advance(SECOND)
+                await engine.pass_time(SECOND)
 
         served = [("delete", "b"), ("delete", "a")]
         turns = []
@@ -114,12 +114,12 @@ class ControlQueueContract:
 
     async def test_a_message_under_lease_is_not_delivered_again(self, engine: Engine) -> None:
         await _given_message(engine)
-        engine.clock.advance(LEASE - SECOND)
+        await engine.pass_time(LEASE - SECOND)
         assert await _receive(engine.control_queue) == []
 
     async def test_a_message_whose_lease_ran_out_is_delivered_again(self, engine: Engine) -> None:
         first = await _given_message(engine)
-        engine.clock.advance(LEASE)
+        await engine.pass_time(LEASE)
 
         [second] = await _receive(engine.control_queue)
 
@@ -130,14 +130,14 @@ class ControlQueueContract:
     async def test_an_acked_message_is_gone(self, engine: Engine) -> None:
         message = await _given_message(engine)
         await engine.control_queue.ack(message)
-        engine.clock.advance(LEASE)
+        await engine.pass_time(LEASE)
         assert await _receive(engine.control_queue) == []
 
     async def test_a_lapsed_delivery_that_nobody_took_over_may_be_acked(
         self, engine: Engine
     ) -> None:
         message = await _given_message(engine)
-        engine.clock.advance(2 * LEASE)
+        await engine.pass_time(2 * LEASE)
 
         await engine.control_queue.ack(message)
 
@@ -145,30 +145,30 @@ class ControlQueueContract:
 
     async def test_an_extended_lease_lasts_from_then_on(self, engine: Engine) -> None:
         message = await _given_message(engine)
-        engine.clock.advance(LEASE - SECOND)
+        await engine.pass_time(LEASE - SECOND)
         await engine.control_queue.extend(message, lease=LEASE)
 
-        engine.clock.advance(LEASE - SECOND)
+        await engine.pass_time(LEASE - SECOND)
         assert await _receive(engine.control_queue) == []
 
-        engine.clock.advance(SECOND)
+        await engine.pass_time(SECOND)
         assert len(await _receive(engine.control_queue)) == 1
 
     async def test_an_extended_message_may_be_acked(self, engine: Engine) -> None:
         message = await _given_message(engine)
         await engine.control_queue.extend(message, lease=LEASE)
         await engine.control_queue.ack(message)
-        engine.clock.advance(LEASE)
+        await engine.pass_time(LEASE)
         assert await _receive(engine.control_queue) == []
 
     async def test_a_message_to_retry_waits_out_its_delay(self, engine: Engine) -> None:
         message = await _given_message(engine)
         await engine.control_queue.retry_later(message, delay=2 * LEASE)
 
-        engine.clock.advance(2 * LEASE - SECOND)
+        await engine.pass_time(2 * LEASE - SECOND)
         assert await _receive(engine.control_queue) == []
 
-        engine.clock.advance(SECOND)
+        await engine.pass_time(SECOND)
         assert [again.deliveries for again in await _receive(engine.control_queue)] == [2]
 
     async def test_a_message_to_retry_at_once_is_delivered_at_once(self, engine: Engine) -> None:
@@ -178,7 +178,7 @@ class ControlQueueContract:
 
     async def test_a_delivery_that_was_taken_over_can_do_nothing(self, engine: Engine) -> None:
         stale = await _given_message(engine)
-        engine.clock.advance(LEASE)
+        await engine.pass_time(LEASE)
         [held] = await _receive(engine.control_queue)
 
         with pytest.raises(Stale):
@@ -208,7 +208,7 @@ class DeadLettersContract:
         assert (dead.id, dead.kind, dead.payload) == (message.id, message.kind, message.payload)
         assert (dead.reason, dead.dead_lettered_at) == ("it cannot be done", engine.clock.now())
         assert await engine.control_queue.find_dead_letter(message.id) == dead
-        engine.clock.advance(2 * LEASE)
+        await engine.pass_time(2 * LEASE)
         assert await _next(engine) is None
 
     @pytest.mark.parametrize("size", [1, 2, 9])

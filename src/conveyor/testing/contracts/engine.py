@@ -30,11 +30,13 @@ TRIES = 60
 MANY = 1000
 TICK = timedelta(microseconds=1)
 SECOND = timedelta(seconds=1)
+# The methods of `Metadata` that may be answered from an index that lags.
+LISTINGS = frozenset({"page", "jobs", "live_runs", "changed_runs", "due", "usage"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """An open engine, with the clock it was opened with."""
+    """An open engine, with the clock it was opened with, and what it can do."""
 
     metadata: Metadata
     tasks: Tasks
@@ -45,6 +47,44 @@ class Engine:
     ordered: bool  # claims give the longest due first; an engine behind a queue cannot
     hinted: bool = False  # it has messages beside its rows: final tasks come again until acked
     claims: Claims | None = None
+    precise: bool = True  # False: its times are whole seconds
+    expires_itself: bool = False  # expired records disappear without `clear_expired`
+    # Waits by the clock of an engine that has one of its own; None: the fake clock is its clock.
+    wait: Callable[[timedelta], Awaitable[None]] | None = None
+
+    @property
+    def moment(self) -> timedelta:
+        """The shortest time that the engine can tell from none."""
+        return TICK if self.precise else SECOND
+
+    async def pass_time(self, by: timedelta) -> None:
+        """Let time pass for the engine and for the fake clock."""
+        self.clock.advance(by)
+        if self.wait:
+            await self.wait(by)
+
+
+class CaughtUp:
+    """Metadata whose listings lag, as an `Engine` has it: a listing waits until it has caught up.
+
+    Contracts expect a listing to show what was committed before. An engine that promises this only
+    after a while is tested through this class.
+    """
+
+    def __init__(self, metadata: Metadata, catch_up: Callable[[], Awaitable[None]]) -> None:
+        self._metadata = metadata
+        self._catch_up = catch_up
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._metadata, name)
+        if name not in LISTINGS:
+            return method
+
+        async def listing(*given: Any, **named: Any) -> Any:
+            await self._catch_up()
+            return await method(*given, **named)
+
+        return listing
 
 
 async def given_tasks(engine: Engine, n: int = 1, run_id: RunId = RUN) -> list[Task]:
@@ -129,7 +169,7 @@ async def let_lapse(engine: Engine, times: int) -> Task:
     """Claim the only task `times` times, and let each lease lapse."""
     for _ in range(times):
         [task] = await claim(engine)
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
     return task
 
 

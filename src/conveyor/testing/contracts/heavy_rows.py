@@ -168,7 +168,7 @@ class HeavyRowsContract:
     async def test_heavy_tasks_of_lost_workers_are_taken_over(self, engine: Engine) -> None:
         await _given_heavy(engine, a_task_spec(params=_text(LARGE)), MANY_HEAVY)
         await _claimed(engine, {RUN: MANY_HEAVY}, MANY_HEAVY)
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
 
         given = await _claimed(engine, {RUN: MANY_HEAVY}, MANY_HEAVY)
 
@@ -190,7 +190,7 @@ async def _claimed(engine: Engine, wants: dict[RunId, int], count: int) -> list[
         if sum(map(len, given)) == count:
             return given
         if engine.hinted:
-            engine.clock.advance(SECOND)
+            await engine.pass_time(SECOND)
             await engine.work.renew([held(task) for tasks in given for task in tasks])
     raise AssertionError(f"{count} tasks were to be claimed, and were not: {given}")
 

@@ -194,7 +194,7 @@ class History:
             case Claim(want):
                 await self._claim(want)
             case Wait(by):
-                self._engine.clock.advance(by)
+                await self._engine.pass_time(by)
             case Renew(picks):
                 await self._renew(self._picked(picks))
             case SettleSome(picks, decision):
@@ -216,7 +216,7 @@ class History:
             given = await self._claim(TASKS)
             await self._settle(given, scraped())
             await self._ack(task for task in given if task.is_final)
-            self._engine.clock.advance(self._engine.lease)
+            await self._engine.pass_time(self._engine.lease)
         assert self._is_over(), "a task is stuck"
         await self.check_rows()
 
@@ -226,7 +226,7 @@ class History:
         On engines with messages, a worker that died before its ack left a message behind.
         """
         for _ in range(ROUNDS):
-            self._engine.clock.advance(self._engine.lease)
+            await self._engine.pass_time(self._engine.lease)
             given = await self._claim(MANY)
             await self._ack(given)
             if not given and not self._to_be_redelivered():
@@ -303,7 +303,7 @@ class History:
     async def _lose(self, times: int) -> None:
         for _ in range(times):
             await self._claim(TASKS)
-            self._engine.clock.advance(self._engine.lease)
+            await self._engine.pass_time(self._engine.lease)
 
     def _to_be_redelivered(self) -> set[Held]:
         """Final tasks whose messages must still be delivered again."""

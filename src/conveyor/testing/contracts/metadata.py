@@ -295,7 +295,7 @@ class IdempotencyContract:
     @pytest.mark.parametrize("fingerprint", [b"fingerprint", b"another"])
     async def test_a_standing_claim_keeps_its_key(self, engine: Engine, fingerprint: bytes) -> None:
         await engine.metadata.commit(an_idempotency_record())
-        engine.clock.advance(_life_of_a_claim(engine) - SECOND)
+        await engine.pass_time(_life_of_a_claim(engine) - SECOND)
 
         with pytest.raises(KeyTaken):
             await engine.metadata.commit(an_idempotency_record(fingerprint=fingerprint))
@@ -321,7 +321,7 @@ class IdempotencyContract:
 
     async def test_an_expired_claim_is_gone_and_can_be_replaced(self, engine: Engine) -> None:
         await engine.metadata.commit(an_idempotency_record())
-        engine.clock.advance(_life_of_a_claim(engine) + SECOND)
+        await engine.pass_time(_life_of_a_claim(engine) + SECOND)
         assert await engine.metadata.get(IdempotencyRecord, (CALLER, "key")) is None
         new = an_idempotency_record(status=202, expires_at=engine.clock.now() + SECOND)
 
@@ -331,13 +331,13 @@ class IdempotencyContract:
 
     async def test_expired_claims_are_cleared_so_many_at_a_time(self, engine: Engine) -> None:
         await engine.metadata.commit(*[an_idempotency_record(key=f"old {n}") for n in range(5)])
-        engine.clock.advance(_life_of_a_claim(engine))
+        await engine.pass_time(_life_of_a_claim(engine))
         standing = an_idempotency_record(key="new", expires_at=engine.clock.now() + SECOND)
         await engine.metadata.commit(standing)
 
         cleared = [await engine.metadata.clear_expired(limit=3) for _ in range(3)]
 
-        assert cleared == [3, 2, 0]
+        assert cleared == [3, 2, 0] or engine.expires_itself
         assert await engine.metadata.get(IdempotencyRecord, (CALLER, "new")) == standing
 
     async def test_of_claims_at_the_same_time_one_wins(self, engine: Engine) -> None:

@@ -14,7 +14,6 @@ from conveyor.errors import IllegalMove
 from conveyor.ports.work import Held
 from conveyor.testing.contracts.engine import (
     SECOND,
-    TICK,
     Engine,
     ack,
     all_of,
@@ -61,7 +60,7 @@ class SettlingContract:
         self, engine: Engine, decision: SettleDecision
     ) -> None:
         task = await given_claim(engine)
-        engine.clock.advance(SECOND)
+        await engine.pass_time(SECOND)
         now = engine.clock.now()
 
         assert await settle(engine, task, decision) is True
@@ -76,14 +75,14 @@ class SettlingContract:
         task = await given_claim(engine)
         await settle(engine, task, scraped(spend=Spend(1, 1)))
         before = await all_of(engine, task)
-        engine.clock.advance(SECOND)
+        await engine.pass_time(SECOND)
 
         assert await settle(engine, task, scraped(spend=Spend(1, 1))) is False
         assert await all_of(engine, task) == before
 
     async def test_a_claim_taken_over_can_settle_nothing(self, engine: Engine) -> None:
         stale = await given_claim(engine)
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
         await claim(engine)
         before = await all_of(engine, stale)
 
@@ -170,10 +169,10 @@ class SettlingContract:
         task = await given_claim(engine)
         await settle(engine, task, to_retry(delay=delay))
 
-        engine.clock.advance(delay - TICK)
+        await engine.pass_time(delay - engine.moment)
         assert await claim(engine) == []
 
-        engine.clock.advance(TICK)
+        await engine.pass_time(engine.moment)
         [again] = await claim(engine)
         assert (again.id, again.claim_no, again.attempts) == (task.id, 2, 1)
 
@@ -194,7 +193,7 @@ class SettlingContract:
         await settle(engine, task, uncharged(wait=SECOND))
         assert await claim(engine) == []
 
-        engine.clock.advance(SECOND)
+        await engine.pass_time(SECOND)
 
         assert [again.attempts for again in await claim(engine)] == [0]
 
@@ -216,7 +215,7 @@ class SettlingContract:
         await settle(engine, first, scraped())
         await settle(engine, second, refused())
 
-        engine.clock.advance(100 * engine.lease)
+        await engine.pass_time(100 * engine.lease)
         await engine.work.enqueue(RUN, ids_of([first, second]))
 
         assert await claim(engine) == []
@@ -247,7 +246,7 @@ class AckingContract:
         expected = [again] if engine.hinted else []
 
         for _ in range(3):
-            engine.clock.advance(engine.lease)
+            await engine.pass_time(engine.lease)
             assert await claim_final(engine) == expected
 
     async def test_a_task_failed_by_its_release_comes_round_if_its_engine_has_messages(
@@ -271,7 +270,7 @@ class AckingContract:
         [failed] = await claim_final(engine)
         before = await all_of(engine, failed)
 
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
 
         again = task_rules.as_redelivered(failed)
         assert await claim_final(engine) == ([again] if engine.hinted else [])
@@ -299,7 +298,7 @@ class AckingContract:
         await engine.work.ack([])
         await engine.work.ack(strangers)
 
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
         assert ids_of(await claim(engine)) == [task.id]
 
     async def test_an_ack_does_not_end_a_claim_that_stands(self, engine: Engine) -> None:
@@ -307,7 +306,7 @@ class AckingContract:
         await ack(engine, [task])
         assert await stored(engine, task) == task
 
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
 
         assert ids_of(await claim(engine)) == [task.id]
 
@@ -320,7 +319,7 @@ class AckingContract:
         await settle(engine, task, decision)
         await ack(engine, [task])
 
-        engine.clock.advance(SECOND)
+        await engine.pass_time(SECOND)
 
         assert ids_of(await claim(engine)) == [task.id]
 
@@ -328,13 +327,13 @@ class AckingContract:
         self, engine: Engine
     ) -> None:
         stale = await given_claim(engine)
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
         await claim(engine)
         assert await settle(engine, stale, scraped()) is False
 
         await ack(engine, [stale])
 
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
         assert ids_of(await claim(engine)) == [stale.id]
 
     async def test_a_final_task_of_a_closed_run_may_be_acked(self, engine: Engine) -> None:

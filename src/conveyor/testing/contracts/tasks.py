@@ -92,7 +92,7 @@ class AddingContract:
         done, running = await claim(engine, 2)
         await settle(engine, done, scraped())
         before = await rows(engine)
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
 
         assert await add_rows(engine.tasks, RUN, new_tasks(RUN, 3)) == 0
 
@@ -175,7 +175,7 @@ class InheritingContract:
     ) -> None:
         [new] = new_tasks(RUN, 1)
         stood = inherited_as(status)
-        engine.clock.advance(timedelta(hours=1))
+        await engine.pass_time(timedelta(hours=1))
         assert await add_rows(engine.tasks, OTHER_RUN, [NewRow(0, new.id, new.spec, stood)]) == 1
 
         assert await engine.tasks.get(OTHER_RUN, new.id) == Task(
@@ -196,7 +196,7 @@ class InheritingContract:
         fresh = new_tasks(RUN, 3)[2:]
         await add_rows(engine.tasks, OTHER_RUN, [*rows, *fresh])
         await engine.work.enqueue(OTHER_RUN, [row.id for row in [*rows, *fresh]])
-        engine.clock.advance(timedelta(days=1))
+        await engine.pass_time(timedelta(days=1))
 
         taken = await claim(engine, 3, OTHER_RUN)
 
@@ -306,7 +306,7 @@ class CountingContract:
         for decision in (to_retry(code="CTX0002"), to_retry(), scraped()):
             [task] = await claim(engine)
             await settle(engine, task, decision)
-            engine.clock.advance(decision.delay)
+            await engine.pass_time(decision.delay)
 
         history = await engine.tasks.history(RUN, task.id)
 
@@ -398,7 +398,7 @@ class ManyHistoriesContract:
         await given_tasks(engine, 2, OTHER_RUN)
         await _work_on(engine, RUN, 5, to_retry(delay=timedelta()))
         await _work_on(engine, OTHER_RUN, 2, scraped())
-        engine.clock.advance(timedelta(hours=1))
+        await engine.pass_time(timedelta(hours=1))
         await _work_on(engine, RUN, 5, scraped())
         tasks = list((await engine.tasks.page(RUN, limit=9)).tasks)
 

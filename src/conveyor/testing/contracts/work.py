@@ -8,7 +8,6 @@ from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.task import MOST_LOST, TaskStatus
 from conveyor.testing.contracts.engine import (
     SECOND,
-    TICK,
     TRIES,
     Engine,
     all_of,
@@ -44,7 +43,7 @@ class ClaimingContract:
 
     async def test_a_claim_does_what_the_domain_says(self, engine: Engine) -> None:
         [before] = await given_tasks(engine)
-        engine.clock.advance(SECOND)
+        await engine.pass_time(SECOND)
 
         [task] = await claim(engine)
 
@@ -92,7 +91,7 @@ class ClaimingContract:
         delays = [4 * SECOND, 2 * SECOND, 3 * SECOND, 1 * SECOND]
         for task, delay in zip(by_index(await claim(engine, 4)), delays, strict=True):
             await settle(engine, task, uncharged(wait=delay))
-        engine.clock.advance(5 * SECOND)
+        await engine.pass_time(5 * SECOND)
 
         given = [(await claim(engine))[0].index for _ in delays]
 
@@ -102,7 +101,7 @@ class ClaimingContract:
         await given_tasks(engine, 2)
         first, second = by_index(await claim(engine, 2))
         await settle(engine, first, uncharged(wait=engine.lease + SECOND))
-        engine.clock.advance(engine.lease + 2 * SECOND)
+        await engine.pass_time(engine.lease + 2 * SECOND)
 
         given = ids_of([*await claim(engine), *await claim(engine)])
 
@@ -159,7 +158,7 @@ class ClaimingContract:
         task = await given_claim(engine)
         await engine.work.close(RUN)
         await engine.work.enqueue(RUN, [task.id])
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
 
         assert await claim(engine) == []
 
@@ -173,14 +172,14 @@ class LeasingContract:
 
     async def test_a_claim_lasts_as_long_as_its_lease(self, engine: Engine) -> None:
         await given_claim(engine)
-        engine.clock.advance(engine.lease - TICK)
+        await engine.pass_time(engine.lease - engine.moment)
         assert await claim(engine) == []
 
     async def test_a_lapsed_claim_is_taken_over_and_its_worker_counted_lost(
         self, engine: Engine
     ) -> None:
         first = await given_claim(engine)
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
         now = engine.clock.now()
 
         [second] = await claim(engine)
@@ -192,14 +191,14 @@ class LeasingContract:
 
     async def test_a_lapsed_claim_that_nobody_took_over_may_settle(self, engine: Engine) -> None:
         task = await given_claim(engine)
-        engine.clock.advance(2 * engine.lease)
+        await engine.pass_time(2 * engine.lease)
 
         assert await settle(engine, task, scraped()) is True
         assert await claim(engine) == []
 
     async def test_a_renewed_claim_lasts_a_lease_from_then_on(self, engine: Engine) -> None:
         task = await given_claim(engine)
-        engine.clock.advance(engine.lease / 2)
+        await engine.pass_time(engine.lease / 2)
         now = engine.clock.now()
 
         assert list(await engine.work.renew([held(task)])) == []
@@ -207,15 +206,15 @@ class LeasingContract:
         assert await stored(engine, task) == task_rules.renew(
             task, task.claim_no, now, engine.lease
         )
-        engine.clock.advance(engine.lease - TICK)
+        await engine.pass_time(engine.lease - engine.moment)
         assert await claim(engine) == []
-        engine.clock.advance(TICK)
+        await engine.pass_time(engine.moment)
         assert [again.lost for again in await claim(engine)] == [1]
 
     async def test_a_claim_renewed_again_and_again_is_kept(self, engine: Engine) -> None:
         task = await given_claim(engine)
         for _ in range(10):
-            engine.clock.advance(engine.lease * 0.9)
+            await engine.pass_time(engine.lease * 0.9)
             assert list(await engine.work.renew([held(task)])) == []
             assert await claim(engine) == []
 
@@ -226,9 +225,9 @@ class LeasingContract:
         fallen, ended, standing = by_index(await claim(engine, 3))
         await settle(engine, ended, scraped())
         await engine.work.renew([held(standing)])
-        engine.clock.advance(engine.lease / 2)
+        await engine.pass_time(engine.lease / 2)
         await engine.work.renew([held(standing)])
-        engine.clock.advance(engine.lease / 2)
+        await engine.pass_time(engine.lease / 2)
         assert ids_of(await claim(engine)) == [fallen.id]
 
         lost = await engine.work.renew([held(fallen), held(ended), held(standing)])
@@ -239,9 +238,9 @@ class LeasingContract:
         self, engine: Engine
     ) -> None:
         stale = await given_claim(engine)
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
         [successor] = await claim(engine)
-        engine.clock.advance(SECOND)
+        await engine.pass_time(SECOND)
 
         assert list(await engine.work.renew([held(stale)])) == [held(stale)]
         assert await stored(engine, successor) == successor
@@ -265,7 +264,7 @@ class LeasingContract:
         await given_tasks(engine)
         last = await let_lapse(engine, MOST_LOST)
         await claim(engine)
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
 
         assert await claim(engine) == []
         assert await settle(engine, last, scraped()) is False
@@ -302,7 +301,7 @@ class ReleasingContract:
 
     async def test_a_release_does_what_the_domain_says(self, engine: Engine) -> None:
         task = await given_claim(engine)
-        engine.clock.advance(engine.lease + SECOND)
+        await engine.pass_time(engine.lease + SECOND)
         now = engine.clock.now()
 
         assert list(await engine.work.release_lapsed(overdue=SECOND, limit=10)) == [released(task)]
@@ -313,7 +312,7 @@ class ReleasingContract:
 
     async def test_what_was_released_is_up_for_claiming_at_once(self, engine: Engine) -> None:
         task = await given_claim(engine)
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
         await engine.work.release_lapsed(overdue=NO_TIME, limit=10)
         freed = await stored(engine, task)
 
@@ -324,7 +323,7 @@ class ReleasingContract:
 
     async def test_a_release_leaves_alone_what_is_not_overdue(self, engine: Engine) -> None:
         task = await given_claim(engine)
-        engine.clock.advance(engine.lease + SECOND - TICK)
+        await engine.pass_time(engine.lease + SECOND - engine.moment)
 
         assert list(await engine.work.release_lapsed(overdue=SECOND, limit=10)) == []
         assert await stored(engine, task) == task
@@ -344,7 +343,7 @@ class ReleasingContract:
         done, waiting = await claim(engine, 2)
         await settle(engine, done, scraped())
         await settle(engine, waiting, uncharged())
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
 
         assert list(await engine.work.release_lapsed(overdue=NO_TIME, limit=10)) == []
 
@@ -352,7 +351,7 @@ class ReleasingContract:
         await given_tasks(engine, 3, RUN)
         await given_tasks(engine, 2, OTHER_RUN)
         claimed = [*await claim(engine, 3, RUN), *await claim(engine, 2, OTHER_RUN)]
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
 
         portions = [await engine.work.release_lapsed(overdue=NO_TIME, limit=2) for _ in "1234"]
 
@@ -362,7 +361,7 @@ class ReleasingContract:
     async def test_a_release_frees_tasks_of_closed_runs_too(self, engine: Engine) -> None:
         task = await given_claim(engine)
         await engine.work.close(RUN)
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
         now = engine.clock.now()
 
         assert list(await engine.work.release_lapsed(overdue=NO_TIME, limit=10)) == [released(task)]
@@ -372,7 +371,7 @@ class ReleasingContract:
 
     async def test_a_released_claim_can_neither_settle_nor_renew(self, engine: Engine) -> None:
         stale = await given_claim(engine)
-        engine.clock.advance(engine.lease)
+        await engine.pass_time(engine.lease)
         await engine.work.release_lapsed(overdue=NO_TIME, limit=10)
         before = await all_of(engine, stale)
 
