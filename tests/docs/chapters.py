@@ -16,6 +16,7 @@ FILE_INPUTS = "docs/file-inputs.md"
 WEBHOOKS = "docs/webhooks.md"
 STEP_FUNCTIONS = "docs/step-functions.md"
 OPERATIONS = "docs/operations.md"
+SCALING = "docs/scaling.md"
 SETTINGS = "docs/reference/settings.md"
 # Chapters that SPEC.md names as normative.
 NORMATIVE = (

@@ -1,6 +1,7 @@
 """The documents say what is so: tables against the code, snippets and links against the tree."""
 
 import ast
+import inspect
 import re
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from conveyor.api.handlers.files import CONTENT_TYPES
 from conveyor.api.routes import ROUTES
+from conveyor.cli import serve as cli
 from conveyor.cli.main import build_app
 from conveyor.telemetry.metrics import SWEEPER_ACTIONS, Metrics
 from tests.docs import reference
@@ -223,6 +225,14 @@ def test_every_command_that_is_named_exists(page: Path) -> None:
     group = typer.main.get_command(build_app())
     commands: dict[str, object] = getattr(group, "commands", {})
     assert told_to_run(page, "conveyor") <= commands.keys()
+
+
+@every_page
+def test_units_of_systemd_pass_flags_that_exist(page: Path) -> None:
+    for command, flags in re.findall(r"^ExecStart=\S+ (\w+)(.*)$", text_of(page), re.MULTILINE):
+        known = inspect.signature(getattr(cli, command)).parameters
+        given = {name.replace("-", "_") for name in re.findall(r"--([a-z-]+)", flags)}
+        assert given <= known.keys()
 
 
 def test_the_readme_tells_of_the_two_commands() -> None:

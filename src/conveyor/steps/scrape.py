@@ -192,4 +192,4 @@ def _wait(task: Task, refusal: GatewayRefusal) -> timedelta:
 def _detail(refusal: GatewayRefusal) -> str:
     problem = msgspec.json.decode(refusal.problem, type=dict[str, object])
     detail = str(problem.get("detail") or problem.get("title") or refusal.code)
-    return f"The gateway refused the API key: {detail}" if refusal.status == 401 else detail
+    return f"The gateway refused the gateway key: {detail}" if refusal.status == 401 else detail

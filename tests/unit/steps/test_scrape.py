@@ -188,7 +188,7 @@ async def test_a_refused_key_is_told_in_words_the_caller_understands() -> None:
     refusal = gateway_refusal(401, "AUTH002", problem='{"detail": "Invalid API key"}')
     result, _ = await _attempt(refusal)
     assert result == AccountBlocked(
-        AccountReason.SUBSCRIPTION_INACTIVE, "The gateway refused the API key: Invalid API key"
+        AccountReason.SUBSCRIPTION_INACTIVE, "The gateway refused the gateway key: Invalid API key"
     )
 
 
