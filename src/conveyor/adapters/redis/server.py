@@ -108,9 +108,16 @@ class RedisServer:
 
     @asynccontextmanager
     async def _reaching(self, within: float) -> AsyncIterator[None]:
+        task = asyncio.current_task()
+        assert task
         try:
             async with asyncio.timeout(within):
+                cancelled = task.cancelling()
                 yield
+                # redis-py sends with `asyncio.wait_for`, which in Python 3.11 ignores a cancellation
+                # that arrives when the send is done (https://github.com/python/cpython/issues/86296).
+                if task.cancelling() > cancelled:
+                    raise asyncio.CancelledError
         except (RedisError, OSError, TimeoutError) as error:
             self._retry_at = self._clock.monotonic() + RETRY_AFTER.total_seconds()
             why = str(error) or f"no response within {self._deadline:g} s"
