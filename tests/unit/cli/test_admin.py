@@ -17,7 +17,7 @@ from conveyor.domain.job import PURGE
 from conveyor.errors import Unavailable
 from conveyor.ports.coordination import Member
 from conveyor.settings import Settings
-from conveyor.testing.factories import RUN, a_job, a_run, new_tasks
+from conveyor.testing.factories import RUN, a_job, a_run, add_rows, new_tasks
 from tests.harness.shared_engines import SharedEngines
 
 A_MEMBER = Member(
@@ -85,7 +85,7 @@ async def _one_dead_letter(shared: SharedEngines) -> None:
 
 async def _one_claim(shared: SharedEngines) -> None:
     await shared.metadata.commit(a_job(), a_run())
-    await shared.tasks.add(RUN, new_tasks(n=1))
+    await add_rows(shared.tasks, RUN, new_tasks(n=1))
     assert await shared.work.claim({RUN: 1})
 
 
