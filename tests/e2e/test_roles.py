@@ -1,10 +1,11 @@
 """`conveyor api` and `conveyor worker` as real processes: what they listen on, and how they stop."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,28 +15,79 @@ import pytest
 
 from tests.e2e.conftest import client_of
 from tests.e2e.polling import until
+from tests.harness.cluster import served_store
 from tests.harness.programs import Program, free_port, program
+from tests.harness.valkey import Valkey, a_prefix
 
-TASKS = {"tasks": [{"url": "https://hang.example/"}]}
+HANGING = {"tasks": [{"url": "https://hang.example/"}]}
+KEYS = {"encryption.key", "links.key"}
 
 
-def test_a_worker_drains_within_its_grace(gateway: Program, tmp_path: Path, log: Path) -> None:
-    data = tmp_path / "data"
-    with role("api", data=data, gateway=gateway, port="--port") as one, client_of(one) as api:
-        api.post("/v1/jobs", json=TASKS).raise_for_status()
+@pytest.fixture
+def environ(own_valkey: Valkey, gateway: Program, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Settings of processes that share every engine."""
+    with served_store() as store:
+        yield {
+            "CONVEYOR_GATEWAY": gateway.url,
+            "CONVEYOR_DATA": str(tmp_path / "data"),
+            "CONVEYOR_METADATA": store,
+            "CONVEYOR_TASKS": store,
+            "CONVEYOR_CONTROL_QUEUE": store,
+            "CONVEYOR_BODIES": f"files:{tmp_path}/shared",
+            "CONVEYOR_BLOBS": f"files:{tmp_path}/shared",
+            "CONVEYOR_COORDINATION": f"{own_valkey.url}?prefix={a_prefix()}",
+            "CONVEYOR_GRACE": "300ms",
+        }
 
-    grace = {"CONVEYOR_GRACE": "300ms"}
+
+def test_operators_look_at_the_engines_while_a_worker_works_and_drains(
+    environ: dict[str, str], tmp_path: Path, log: Path
+) -> None:
     loops = ("--loops", "dispatch,sweeper")
-    with role("worker", *loops, data=data, gateway=gateway, environ=grace, log=log) as worker:
+    with (
+        _role("api", "--port", environ) as one,
+        client_of(one) as api,
+        _role("worker", "--metrics-port", environ, *loops, log=log) as worker,
+    ):
+        api.post("/v1/jobs", json=HANGING).raise_for_status()
         until(lambda: "conveyor_inflight 1.0" in httpx.get(f"{worker.url}/metrics").text)
         assert httpx.get(f"{worker.url}/readyz").status_code == 200
         assert httpx.get(f"{worker.url}/v1/jobs").status_code == 404
+
+        elsewhere = {**environ, "CONVEYOR_DATA": str(tmp_path / "elsewhere")}
+        *_, summary = _told(_command(elsewhere, "doctor", "--json"))
+        assert (summary["jobs"], summary["wrong"]) == (1, 0)
+        assert _told(_command(elsewhere, "dlq", "list", "--json")) == []
+        _command(elsewhere, "keys", "create", "--caller", "ann")
+        [key] = _told(_command(elsewhere, "keys", "list", "--json"))
+        assert key["caller"] == "ann"
+        assert not (tmp_path / "elsewhere").exists()
+
         worker.process.send_signal(signal.SIGTERM)
         assert worker.process.wait(timeout=60) == 0
+        [listening], [stopping] = _logged(log, "http.listening"), _logged(log, "service.stopping")
+        assert listening["url"] == f"{worker.url}/metrics"
+        assert stopping["pages_in_flight"] == 1
+    assert {path.name for path in (tmp_path / "data").iterdir()} <= KEYS
 
-    [listening], [stopping] = _logged(log, "http.listening"), _logged(log, "service.stopping")
-    assert listening["url"] == f"{worker.url}/metrics"
-    assert stopping["pages_in_flight"] == 1
+
+def test_without_coordination_the_worker_is_not_ready_and_the_api_is(
+    environ: dict[str, str], own_valkey: Valkey
+) -> None:
+    with (
+        _role("api", "--port", environ) as one,
+        client_of(one) as api,
+        _role("worker", "--metrics-port", environ) as worker,
+    ):
+        until(lambda: httpx.get(f"{worker.url}/readyz").status_code == 200)
+        own_valkey.kill()
+        refused = httpx.get(f"{worker.url}/readyz", timeout=60)
+        assert refused.status_code == 503
+        assert "engine of coordination does not answer" in refused.json()["detail"]
+        assert api.get("/readyz").status_code == 200
+        assert api.post("/v1/jobs", json=HANGING).status_code == 201
+        own_valkey.start()
+        until(lambda: httpx.get(f"{worker.url}/readyz", timeout=60).status_code == 200)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +97,7 @@ def test_a_worker_drains_within_its_grace(gateway: Program, tmp_path: Path, log:
         (["api"], "metadata must be on an engine that several processes can share"),
         (["worker", "--loops", "dispatch,sweep"], "loops must be one or more of dispatch, control"),
     ],
-    ids=" ".join,
+    ids=["worker", "api", "loops"],
 )
 def test_a_refusal_ends_the_process_with_its_reason(
     arguments: list[str], told: str, tmp_path: Path
@@ -58,28 +110,26 @@ def test_a_refusal_ends_the_process_with_its_reason(
 
 
 @contextmanager
-def role(
-    name: str,
-    *flags: str,
-    data: Path,
-    gateway: Program,
-    port: str = "--metrics-port",
-    environ: dict[str, str] | None = None,
-    log: Path | None = None,
+def _role(
+    name: str, flag: str, environ: Mapping[str, str], *flags: str, log: Path | None = None
 ) -> Iterator[Program]:
-    """A role on its own port; it takes the embedded engines for shared ones."""
-    listening = free_port()
-    chosen = {"CONVEYOR_DATA": str(data), "CONVEYOR_GATEWAY": gateway.url, **(environ or {})}
-    with program(
-        [name, port, str(listening), *flags],
-        f"http://127.0.0.1:{listening}",
-        environ=chosen,
-        log=log,
-        module="tests.harness.shared_sqlite",
-    ) as one:
+    """A role on a port of its own, with the engines that are for tests."""
+    port = free_port()
+    url, command = f"http://127.0.0.1:{port}", [name, flag, str(port), *flags]
+    with program(command, url, environ=environ, log=log, module="conveyor.testing") as one:
         yield one
 
 
+def _command(environ: Mapping[str, str], *arguments: str) -> str:
+    command = [sys.executable, "-m", "conveyor.testing", *arguments]
+    return subprocess.run(
+        command, env={**os.environ, **environ}, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def _told(lines: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
+
+
 def _logged(log: Path, event: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-    return [line for line in lines if line["event"] == event]
+    return [line for line in _told(log.read_text()) if line["event"] == event]

@@ -103,7 +103,7 @@ def cluster(
 ) -> Iterator[Cluster]:
     port, place = free_port(), s3.new_address()
     with ExitStack() as stack:
-        store = stack.enter_context(_store())
+        store = stack.enter_context(served_store())
         settings = {
             **s3.environ,
             **SHORT_LEASES,
@@ -134,7 +134,7 @@ def cluster(
 
 
 @contextmanager
-def _store() -> Iterator[str]:
+def served_store() -> Iterator[str]:
     command = [sys.executable, "-m", "conveyor.testing.shared", "--lease", str(LEASE)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
