@@ -16,6 +16,7 @@ STORAGE = ("bodies", "blobs")
 class Choice(NamedTuple):
     """The engine of one kind of state, as the settings choose it."""
 
+    scheme: str
     engine: Scheme[Any]
     address: str
 
@@ -88,22 +89,14 @@ def _folder_locked(chosen: Chosen, _sharing: str) -> Breach | None:
 def _queue_of_tasks(chosen: Chosen, _sharing: str) -> Breach | None:
     if "tasks" not in chosen:
         return None
-    tasks = chosen["tasks"].engine
+    scheme, tasks, _ = chosen["tasks"]
     if "queues" in chosen and not tasks.takes_queues:
-        return Breach(
-            "queues",
-            "be empty with this engine of tasks",
-            "and its rows are their own queue",
-            "leave it out",
-        )
-    if "queues" not in chosen and not tasks.has_queue:
-        return Breach(
-            "queues",
-            "name a queue with this engine of tasks",
-            "and its rows are no queue",
-            "choose one",
-        )
-    return None
+        must, why, remedy = "be empty", "are their own queue", "leave it out"
+    elif "queues" not in chosen and not tasks.has_queue:
+        must, why, remedy = "name a queue", "are no queue", "choose one"
+    else:
+        return None
+    return Breach("queues", f"{must} with tasks on {scheme}:", f"and rows there {why}", remedy)
 
 
 RULES = (

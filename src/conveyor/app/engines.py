@@ -159,7 +159,7 @@ def _chosen(settings: Settings) -> dict[str, Choice]:
         row = schemes.get(scheme)
         if row is None or not colon or not row.address(address):
             raise _no_such_engine(kind, given)
-        chosen[kind] = Choice(row, address)
+        chosen[kind] = Choice(scheme, row, address)
     return chosen
 
 
