@@ -17,8 +17,12 @@ async def repeat(
     *,
     idle: timedelta,
     name: str,
+    wakeup: "Wakeup | None" = None,
 ) -> None:
-    """Repeat a step until `stopping`; wait for `idle` after a repetition that found nothing to do."""
+    """Repeat a step until `stopping`; wait for `idle` after a repetition that found nothing to do.
+
+    `wakeup` ends the wait early.
+    """
     while not stopping.is_set():
         try:
             worked = await step()
@@ -30,7 +34,9 @@ async def repeat(
             # step finds it again.
             log.exception("step.bug", step=name)
             worked = 0
-        if not worked:
+        if not worked and wakeup:
+            await wakeup.wait(idle)
+        elif not worked:
             await rest(stopping, idle)
 
 
@@ -41,3 +47,31 @@ async def rest(stopping: asyncio.Event, idle: timedelta) -> None:
             await stopping.wait()
     except TimeoutError:
         return
+
+
+class Wakeup:
+    """Wakes loops that have nothing to do: one of them for each thing to do, or all."""
+
+    def __init__(self) -> None:
+        self._turns = asyncio.Semaphore(0)
+        self._waiting = 0
+
+    def wake_one(self) -> None:
+        """Wake a loop. If none waits, the next one that would wait does not."""
+        if self._turns.locked():
+            self._turns.release()
+
+    def wake_all(self) -> None:
+        for _ in range(max(self._waiting, 1)):
+            self.wake_one()
+
+    async def wait(self, idle: timedelta) -> None:
+        """Wait for `idle`, or until woken."""
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(idle.total_seconds()):
+                await self._turns.acquire()
+        except TimeoutError:
+            return
+        finally:
+            self._waiting -= 1

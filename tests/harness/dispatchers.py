@@ -11,6 +11,7 @@ from conveyor.domain.task import Task
 from conveyor.steps.dispatch.config import DispatchConfig
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.shared.attempt import Assignment, CallResult
+from conveyor.steps.shared.notifier import Notifier, Topic
 from tests.harness.memory_service import House, RealRounds
 
 Attempt = Callable[[Task, Assignment], Awaitable[CallResult]]
@@ -50,6 +51,13 @@ def a_dispatcher(
         rng=Random(7),
     )
     return dispatcher
+
+
+def waking(dispatcher: Dispatcher) -> Notifier:
+    """A notifier that wakes a dispatcher for each run."""
+    notifier = Notifier()
+    notifier.on(Topic.RUNS, dispatcher.discovery.notified)
+    return notifier
 
 
 @asynccontextmanager

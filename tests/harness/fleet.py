@@ -31,6 +31,7 @@ from conveyor.steps.dispatch.config import DispatchConfig, config_over_queues
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.settle import Settle
 from conveyor.steps.shared.attempt import Assignment, CallResult, Fetched
+from conveyor.steps.shared.notifier import Notifier, Topic
 from conveyor.testing.clock import FakeIds
 from conveyor.testing.factories import CALLER, JOB, RUN, a_job, a_run, ids_of, new_tasks
 from conveyor.testing.memory.bodies import MemoryBodies
@@ -190,7 +191,7 @@ class Fleet:
             work=work,
             clock=self.clock,
             ids=FakeIds(),
-            wake_sender=lambda: None,
+            notifier=Notifier(),
         )
         settle = Settle(
             metadata=self.metadata,
@@ -200,8 +201,7 @@ class Fleet:
             clock=self.clock,
             ids=complete.ids,
             check_completion=complete.check_completion,
-            wake_sender=complete.wake_sender,
-            wake_dispatcher=lambda run_id: dispatcher.wake(run_id),  # noqa: PLW0108 - there is none yet
+            notifier=complete.notifier,
         )
         dispatcher = Dispatcher(
             metadata=self.metadata,
@@ -215,6 +215,7 @@ class Fleet:
             config=self.config(self.places),
             rng=dice,
         )
+        complete.notifier.on(Topic.RUNS, dispatcher.discovery.notified)
         return dispatcher
 
 

@@ -30,6 +30,7 @@ from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.dispatch.permits import permit_name
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
+from conveyor.steps.shared.notifier import Notifier, Topic
 from conveyor.testing.clock import FakeIds
 from conveyor.testing.factories import a_job, a_run, gateway_refusal
 from conveyor.testing.memory.bodies import MemoryBodies
@@ -118,7 +119,7 @@ class Service:
             work=work,
             clock=self.clock,
             ids=FakeIds(),
-            wake_sender=lambda: None,
+            notifier=Notifier(),
         )
         settle = Settle(
             metadata=self.metadata,
@@ -128,8 +129,7 @@ class Service:
             clock=self.clock,
             ids=complete.ids,
             check_completion=complete.check_completion,
-            wake_sender=complete.wake_sender,
-            wake_dispatcher=lambda run_id: self.dispatcher.wake(run_id),  # noqa: PLW0108 - there is none yet
+            notifier=complete.notifier,
         )
         self.dispatcher = Dispatcher(
             metadata=self.metadata,
@@ -142,6 +142,7 @@ class Service:
             settle_final=settle.settle_final,
             check_gateway=self.weather.check_health,
         )
+        complete.notifier.on(Topic.RUNS, self.dispatcher.discovery.notified)
         self.weather.breaker = self.dispatcher.health.breaker
 
     async def submit(self, number: int, urls: list[str], *, retries: int = 3) -> RunId:

@@ -4,7 +4,7 @@ A handler turns the payload of a message into a call of a step. Its `give_up` le
 consistent before the message becomes a dead letter.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from conveyor.app.engines import Stores
 from conveyor.domain.batch import INGEST, ingest_payload
@@ -25,7 +25,12 @@ EXPORTS = SlotLimits(slots=4, per_caller=1)
 
 
 def build_control_worker(
-    stores: Stores, ingest: Ingest, purge: Purge, export: ExportRuns
+    stores: Stores,
+    ingest: Ingest,
+    purge: Purge,
+    export: ExportRuns,
+    *,
+    wake_next: Callable[[], None],
 ) -> ControlWorker:
     """Build the worker of the control queue, with a handler for each kind of message."""
     handlers = {
@@ -33,7 +38,7 @@ def build_control_worker(
         PURGE: _purge_handler(purge),
         EXPORT: _export_handler(export),
     }
-    return ControlWorker(stores.control_queue, handlers, stores.clock)
+    return ControlWorker(stores.control_queue, handlers, stores.clock, wake_next)
 
 
 def _ingest_handler(ingest: Ingest) -> Handler:

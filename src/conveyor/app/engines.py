@@ -101,6 +101,11 @@ class Engines(Stores):
     dead_claims: Sequence[Held] | None = None
     task_shard_count: int = 1  # of new jobs
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether the engines prove that no other process uses them."""
+        return self.dead_claims is not None
+
 
 def ports(of: type[Engines] = Engines) -> Mapping[str, type]:
     """Return the ports of `Engines` by name. Metrics, crash tests and docs are derived from it."""

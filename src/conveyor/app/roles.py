@@ -29,14 +29,17 @@ from conveyor.loops import repeat
 from conveyor.mock_gateway.server import MockGateway
 from conveyor.settings import DIRECT, LOOPS, Auth, Settings
 from conveyor.steps.progress import ROUND
+from conveyor.steps.shared.members import ANNOUNCE_EVERY
 from conveyor.telemetry.logs import set_up_logs
 
 REQUEST_GRACE = 10  # seconds that a stop waits for requests, at least
 INTERRUPTED = 130  # 128 + SIGINT, the exit status that shells use
 AGAIN = "waits for pages in flight, at most so many seconds; Ctrl-C again ends it at once, safely"
 NOTE_USES_EVERY = timedelta(seconds=5)
-CONTROL_IDLE = timedelta(milliseconds=250)
+CONTROL_IDLE = timedelta(seconds=1)  # sent messages and received ones wake the loops earlier
 FIRE_IDLE = timedelta(seconds=1)
+FOREVER = timedelta(days=36_500)  # of a loop that is only woken
+LISTEN_AGAIN = timedelta(seconds=1)  # after a bug
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not to listen on
 
 log = structlog.get_logger()
@@ -88,6 +91,7 @@ async def open_service(settings: Settings, role: Role = Role.SERVE) -> AsyncIter
         service = build_service(
             settings,
             engines,
+            role=role,
             serves_api=role is not Role.WORKER,
             runs_workers=role is not Role.API,
         )
@@ -210,7 +214,7 @@ async def serve_until(
 ) -> None:
     """Run the parts of a role side by side until `stopping`."""
     paths = {"url": "/metrics"} if role is Role.WORKER else {"url": "/v1", "docs": "/docs"}
-    async with asyncio.TaskGroup() as group:
+    async with coordinated(service), asyncio.TaskGroup() as group:
         serving = _serve_http(stopping, service, listening, settings, paths)
         group.create_task(serving, name="http")
         if role is not Role.WORKER:
@@ -223,6 +227,27 @@ async def serve_until(
             group.create_task(work(service, stopping, settings.loops), name="work")
 
 
+@asynccontextmanager
+async def coordinated(service: Service) -> AsyncIterator[None]:
+    """List this process among the live ones, and exchange notifications with the others."""
+    members, notifier = service.members, service.steps.notifier
+    never = asyncio.Event()
+    loops = [repeat(members.step, never, idle=ANNOUNCE_EVERY, name="members")]
+    if notifier.coordination:
+        loops += [
+            repeat(notifier.publish, never, idle=LISTEN_AGAIN, name="publish"),
+            repeat(notifier.listen, never, idle=LISTEN_AGAIN, name="listen"),
+        ]
+    running = [asyncio.create_task(loop) for loop in loops]
+    try:
+        yield
+    finally:
+        for loop in running:
+            loop.cancel()
+        await asyncio.wait(running)
+        await members.leave()
+
+
 async def work(service: Service, stopping: asyncio.Event, loops: Collection[str] = LOOPS) -> None:
     """Run the loops of a worker until `stopping`."""
     async with asyncio.TaskGroup() as group:
@@ -230,6 +255,7 @@ async def work(service: Service, stopping: asyncio.Event, loops: Collection[str]
             group.create_task(service.steps.dispatcher.run(stopping), name="dispatcher")
         others = [group.create_task(loop) for loop in _other_loops(service, stopping, loops)]
         await stopping.wait()
+        service.steps.wakeups.control.wake_all()
         if others:
             # Cancelling is safe at any point: the sweeper finishes interrupted work after a restart.
             grace = service.steps.dispatcher.config.grace
@@ -244,7 +270,13 @@ def _other_loops(
     steps = service.steps
     if "control" in loops:
         for _ in range(steps.control_worker.slots.count):
-            yield repeat(steps.control_worker.step, stopping, idle=CONTROL_IDLE, name="control")
+            yield repeat(
+                steps.control_worker.step,
+                stopping,
+                idle=CONTROL_IDLE,
+                name="control",
+                wakeup=steps.wakeups.control,
+            )
     if "sender" in loops:
         yield steps.deliver.run(stopping)
     if "scheduler" in loops:
@@ -255,9 +287,16 @@ def _other_loops(
 
 async def follow_runs(service: Service, stopping: asyncio.Event) -> None:
     """Feed event streams. End them at the stop: uvicorn would wait for them."""
-    progress = service.steps.progress
+    progress, wakeup = service.steps.progress, service.steps.wakeups.progress
     try:
-        await repeat(progress.step, stopping, idle=ROUND, name="progress")
+        async with asyncio.TaskGroup() as group:
+            changes = group.create_task(
+                repeat(
+                    progress.read_changed, stopping, idle=FOREVER, name="progress", wakeup=wakeup
+                )
+            )
+            await repeat(progress.step, stopping, idle=ROUND, name="progress")
+            changes.cancel()
     finally:
         progress.close()
 

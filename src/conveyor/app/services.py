@@ -3,6 +3,7 @@
 Also the steps of operators' commands, which run in the service or over stores opened offline.
 """
 
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -32,6 +33,7 @@ from conveyor.app.steps import Steps, build_complete, build_steps, build_sweep
 from conveyor.domain.audit import Environment, MissedStep
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.errors import StorageFull, Unavailable
+from conveyor.ports.coordination import Member
 from conveyor.ports.encryption import KeyRing
 from conveyor.settings import DIRECT, Auth, Settings, shown
 from conveyor.steps.api_keys import ApiKeyAdmin
@@ -40,6 +42,8 @@ from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.doctor.audit import Audit
 from conveyor.steps.doctor.doctor import LEAST_ROOM, Doctor
 from conveyor.steps.rotate_encryption import RotateEncryption
+from conveyor.steps.shared.members import Members
+from conveyor.steps.shared.notifier import Notifier
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
 from conveyor.steps.sweep.sweeper import Sweeper
 from conveyor.telemetry.metrics import Metrics
@@ -63,6 +67,7 @@ class Service:
 
     app: Application
     steps: Steps
+    members: Members
     metrics: Metrics
     process_metrics: ProcessMetrics
     timekeeper: Timekeeper | None  # None with a test's clock, which never jumps
@@ -75,6 +80,7 @@ def build_service(
     engines: Engines,
     sizes: Sizes = DEFAULT_SIZES,
     *,
+    role: str = "serve",
     serves_api: bool = True,
     runs_workers: bool = True,
 ) -> Service:
@@ -108,11 +114,28 @@ def build_service(
     return Service(
         app=app,
         steps=steps,
+        members=_members(engines, role),
         metrics=metrics,
         process_metrics=process_metrics,
         timekeeper=_timekeeper(engines),
         sweep_every=settings.sweep_every,
         token=operators.token,
+    )
+
+
+def _members(engines: Engines, role: str) -> Members:
+    me = Member(
+        id=engines.incarnation,
+        role=role,
+        host=socket.gethostname(),
+        version=__version__,
+        started_at=engines.clock.now(),
+    )
+    return Members(
+        coordination=engines.coordination,
+        clock=engines.clock,
+        me=me,
+        keys=engines.encryption.fingerprints,
     )
 
 
@@ -279,16 +302,13 @@ def build_offline_doctor(settings: Settings, stores: Stores, *, in_use: bool) ->
     It is patient with stores that are `in_use`: a live process may hold what looks abandoned.
     """
 
-    def wake_nothing() -> None:
-        """Do nothing: no sender runs."""
-
     def count_nothing(_what: str, _times: int) -> None:
         """Do nothing: the doctor repairs and removes nothing."""
 
     async def delete_nothing(_caller: CallerId, _job_id: JobId, _run_id: RunId) -> None:
         """Do nothing: the doctor removes nothing."""
 
-    complete = build_complete(stores, wake_nothing)
+    complete = build_complete(stores, Notifier())
     sweep = build_sweep(
         settings, stores, complete, count_nothing, count_nothing, delete_run=delete_nothing
     )

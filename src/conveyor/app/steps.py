@@ -5,7 +5,6 @@ with `**`. mypy knows the keys of a `TypedDict`, so it still reports an argument
 unknown or of the wrong type.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import SystemRandom
 from typing import TypedDict
@@ -14,8 +13,9 @@ from conveyor.adapters.crypto.key_ring import new_signing_secret
 from conveyor.api import render
 from conveyor.app.control_handlers import build_control_worker
 from conveyor.app.engines import Engines, Stores
+from conveyor.app.wakeups import Wakeups, build_notifier, wake_by
 from conveyor.domain.delivery_queue import DeliveryQueue
-from conveyor.domain.ids import CallerId, RunId
+from conveyor.domain.ids import CallerId
 from conveyor.domain.outbox import Channel
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.submission import Limits
@@ -55,6 +55,7 @@ from conveyor.steps.settle import Settle
 from conveyor.steps.shared.gateway_key_check import GatewayKeyCheck
 from conveyor.steps.shared.idempotency import Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
+from conveyor.steps.shared.notifier import Notifier
 from conveyor.steps.shared.quotas import CheckQuota, Quotas
 from conveyor.steps.shared.webhook_sender import WebhookSender
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
@@ -72,6 +73,8 @@ from conveyor.telemetry.metrics import Metrics
 class Steps:
     """Every step over one set of engines."""
 
+    notifier: Notifier
+    wakeups: Wakeups
     authenticate: Authenticate
     file_inputs: FileInputs
     submit: SubmitJob
@@ -114,16 +117,10 @@ class _TaskRows(_Rows):
     work: Work
 
 
-class _Wakes(TypedDict):
-    """What a step calls after a commit: the dispatcher for a run, and the sender of the outbox."""
-
-    wake_dispatcher: Callable[[RunId], None]
-    wake_sender: Callable[[], None]
-
-
 class _TaskCall(_Rows):
     """For calls that bring tasks."""
 
+    notifier: Notifier
     blobs: Blobs
     control_queue: ControlQueue
     idempotency: Idempotency
@@ -137,8 +134,8 @@ class _Shared:
 
     settings: Settings
     engines: Engines
+    notifier: Notifier
     dispatcher: Dispatcher
-    wakes: _Wakes
     quotas: Quotas
     ingest: Ingest
 
@@ -158,47 +155,49 @@ def _task_rows(stores: Stores) -> _TaskRows:
 def build_steps(
     settings: Settings, engines: Engines, metrics: Metrics, sizes: Sizes = DEFAULT_SIZES
 ) -> Steps:
-    """Build the steps. A step that wakes another one is built after it."""
+    """Build the steps."""
     base, rows, encryption = _base(engines), _rows(engines), engines.encryption
+    notifier = build_notifier(engines)
     sender = WebhookSender(**base, webhooks=engines.webhooks, encryption=encryption)
     deliver = _deliver(settings, engines, metrics, sender)
-    manage_webhooks = ManageWebhooks(**rows, sender=sender, wake_sender=deliver.wake)
-    complete = build_complete(engines, deliver.wake)
+    manage_webhooks = ManageWebhooks(**rows, sender=sender, notifier=notifier)
+    complete = build_complete(engines, notifier)
     settle, dispatcher = _dispatch(settings, engines, complete)
     shared = _shared(settings, engines, complete, dispatcher, sizes)
     submit, add_tasks, rerun, lifecycle = _job_calls(shared, manage_webhooks)
-    delete = Delete(**rows, **shared.wakes, work=engines.work, control_queue=engines.control_queue)
+    delete = Delete(
+        **rows, notifier=notifier, work=engines.work, control_queue=engines.control_queue
+    )
     purge, export = _queued_steps(shared)
     authenticate = Authenticate(**base, encryption=encryption)
+    progress = _progress(shared, metrics, authenticate)
+    wakeups = wake_by(notifier, dispatcher, deliver, progress)
     return Steps(
+        notifier=notifier,
+        wakeups=wakeups,
         authenticate=authenticate,
-        file_inputs=FileInputs(
-            **rows,
-            blobs=engines.blobs,
-            most_bytes=settings.list_bytes,
-            check_quota=shared.quotas.check_quota,
-        ),
+        file_inputs=_file_inputs(shared),
         submit=submit,
         add_tasks=add_tasks,
         rerun=rerun,
         lifecycle=lifecycle,
         delete=delete,
         manage_schedules=ManageSchedules(**base, encryption=encryption),
-        fire=_fire(engines, metrics),
+        fire=_fire(engines, metrics, notifier),
         ingest=shared.ingest,
         purge=purge,
         export=export,
-        control_worker=build_control_worker(engines, shared.ingest, purge, export),
+        control_worker=build_control_worker(
+            engines, shared.ingest, purge, export, wake_next=wakeups.control.wake_one
+        ),
         dispatcher=dispatcher,
         settle=settle,
         complete=complete,
         deliver=deliver,
         manage_webhooks=manage_webhooks,
-        rotate_signing_keys=RotateSigningKeys(
-            **rows, encryption=encryption, secret=new_signing_secret
-        ),
+        rotate_signing_keys=_rotate_signing_keys(engines),
         read=_read(engines, dispatcher, metrics),
-        progress=_progress(shared, metrics, authenticate),
+        progress=progress,
         sweep=build_sweep(
             settings, engines, complete, metrics.swept, metrics.cleared, delete_run=delete.run
         ),
@@ -208,15 +207,14 @@ def build_steps(
 def _shared(
     settings: Settings, engines: Engines, complete: Complete, dispatcher: Dispatcher, sizes: Sizes
 ) -> _Shared:
-    wakes: _Wakes = {"wake_dispatcher": dispatcher.wake, "wake_sender": complete.wake_sender}
     return _Shared(
         settings=settings,
         engines=engines,
+        notifier=complete.notifier,
         dispatcher=dispatcher,
-        wakes=wakes,
         ingest=Ingest(
             **_task_rows(engines),
-            **wakes,
+            notifier=complete.notifier,
             check_completion=complete.check_completion,
             blobs=engines.blobs,
             limits=settings.limits,
@@ -237,6 +235,15 @@ def _shared(
 # Calls of the API.
 
 
+def _file_inputs(shared: _Shared) -> FileInputs:
+    return FileInputs(
+        **_rows(shared.engines),
+        blobs=shared.engines.blobs,
+        most_bytes=shared.settings.list_bytes,
+        check_quota=shared.quotas.check_quota,
+    )
+
+
 def _job_calls(
     shared: _Shared, webhooks: ManageWebhooks
 ) -> tuple[SubmitJob, AddTasks, RerunJob, Lifecycle]:
@@ -244,18 +251,10 @@ def _job_calls(
         """Return the webhook of a submission, if it can be delivered to."""
         return await webhooks.check_webhook(caller, asked.url, signature=bool(asked.signature))
 
-    engines, dispatcher, sizes = shared.engines, shared.dispatcher, shared.ingest.sizes
+    engines, sizes = shared.engines, shared.ingest.sizes
     rows, work, encryption = _rows(engines), engines.work, engines.encryption
     check, slices = shared.ingest.check_completion, LoopSlices(clock=engines.clock)
-    keys = _gateway_key_check(engines, dispatcher)
-    call: _TaskCall = {
-        **rows,
-        "blobs": engines.blobs,
-        "control_queue": engines.control_queue,
-        "idempotency": Idempotency(**_base(engines)),
-        "limits": shared.settings.limits,
-        "check_quota": shared.quotas.check_quota,
-    }
+    keys, call = _gateway_key_check(shared), _task_call(shared)
     submit = SubmitJob(
         **call,
         tasks=engines.tasks,
@@ -263,7 +262,6 @@ def _job_calls(
         encryption=encryption,
         slices=slices,
         check_webhook=check_webhook,
-        wake_dispatcher=dispatcher.wake,
         takes_tokens=bool(shared.settings.step_functions),
         task_shard_count=engines.task_shard_count,
         check_gateway_key=keys.check_key,
@@ -275,7 +273,6 @@ def _job_calls(
         work=work,
         encryption=encryption,
         check_completion=check,
-        wake_dispatcher=dispatcher.wake,
         check_gateway_key=keys.check_key,
         sizes=sizes,
     )
@@ -283,18 +280,42 @@ def _job_calls(
         **call, slices=slices, ingest=shared.ingest.run, check_job_key=keys.check_job_key
     )
     lifecycle = Lifecycle(
-        **rows, **shared.wakes, work=work, check_completion=check, check_job_key=keys.check_job_key
+        **rows,
+        notifier=shared.notifier,
+        work=work,
+        check_completion=check,
+        check_job_key=keys.check_job_key,
     )
     return submit, add_tasks, rerun, lifecycle
 
 
-def _gateway_key_check(engines: Engines, dispatcher: Dispatcher) -> GatewayKeyCheck:
+def _task_call(shared: _Shared) -> _TaskCall:
+    engines = shared.engines
+    return {
+        **_rows(engines),
+        "notifier": shared.notifier,
+        "blobs": engines.blobs,
+        "control_queue": engines.control_queue,
+        "idempotency": Idempotency(**_base(engines)),
+        "limits": shared.settings.limits,
+        "check_quota": shared.quotas.check_quota,
+    }
+
+
+def _gateway_key_check(shared: _Shared) -> GatewayKeyCheck:
+    engines = shared.engines
     return GatewayKeyCheck(
         gateway=engines.gateway,
-        refused_keys=dispatcher.refused_keys,
+        refused_keys=shared.dispatcher.refused_keys,
         encryption=engines.encryption,
         clock=engines.clock,
-        reopen=dispatcher.discovery.reopen,
+        notifier=shared.notifier,
+    )
+
+
+def _rotate_signing_keys(engines: Engines) -> RotateSigningKeys:
+    return RotateSigningKeys(
+        **_rows(engines), encryption=engines.encryption, secret=new_signing_secret
     )
 
 
@@ -327,9 +348,10 @@ def _progress(shared: _Shared, metrics: Metrics, authenticate: Authenticate) -> 
 # Loops of a worker.
 
 
-def _fire(stores: Stores, metrics: Metrics) -> FireSchedules:
+def _fire(stores: Stores, metrics: Metrics, notifier: Notifier) -> FireSchedules:
     return FireSchedules(
         **_rows(stores),
+        notifier=notifier,
         control_queue=stores.control_queue,
         count=lambda fired: metrics.fires.labels(fired).inc(),
     )
@@ -342,10 +364,9 @@ def _dispatch(
         **_task_rows(engines),
         bodies=engines.bodies,
         check_completion=complete.check_completion,
-        wake_sender=complete.wake_sender,
-        # The dispatcher calls `settle`, and `settle` wakes the dispatcher, which is built below.
-        wake_dispatcher=lambda run_id: dispatcher.wake(run_id),  # noqa: PLW0108 - not built yet
-        same_key=lambda run_id: dispatcher.discovery.sharing_key(run_id),  # noqa: PLW0108 - likewise
+        notifier=complete.notifier,
+        # The dispatcher calls `settle`, which is built first.
+        same_key=lambda run_id: dispatcher.discovery.sharing_key(run_id),  # noqa: PLW0108
     )
     dispatcher = Dispatcher(
         **_base(engines),
@@ -404,6 +425,7 @@ def _queued_steps(shared: _Shared) -> tuple[Purge, ExportRuns]:
     zip_export = ZipExport(tasks=tasks, bodies=bodies, blobs=blobs, clock=engines.clock, cap=cap)
     export = ExportRuns(
         **rows,
+        notifier=shared.notifier,
         blobs=blobs,
         control_queue=engines.control_queue,
         make=zip_export.write,
@@ -415,8 +437,8 @@ def _queued_steps(shared: _Shared) -> tuple[Purge, ExportRuns]:
 # Completion and repair. The offline doctor builds these over stores alone.
 
 
-def build_complete(stores: Stores, wake_sender: Callable[[], None]) -> Complete:
-    return Complete(**_task_rows(stores), wake_sender=wake_sender)
+def build_complete(stores: Stores, notifier: Notifier) -> Complete:
+    return Complete(**_task_rows(stores), notifier=notifier)
 
 
 def build_sweep(

@@ -1,5 +1,6 @@
 """Encryption of stored credentials: a ring of keys, and where the keys come from."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -24,6 +25,10 @@ class KeyRing(Protocol):
 
     def is_current(self, encrypted: bytes) -> bool:
         """Return whether the value was encrypted with the current key."""
+        ...
+
+    def fingerprints(self) -> Sequence[str]:
+        """Identify the keys that this ring decrypts with, without revealing them."""
         ...
 
     def writing(self) -> AbstractContextManager[None]:

@@ -40,6 +40,7 @@ from conveyor.ports.metadata import Metadata
 from conveyor.steps.shared.gateway_key_check import CheckJobKey, any_job_key
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
+from conveyor.steps.shared.notifier import Notifier
 from conveyor.steps.shared.ownership import latest_run, own_job
 from conveyor.steps.shared.quotas import CheckQuota, QuotaDemand, unlimited
 
@@ -66,6 +67,7 @@ class AddTasks:
     ids: Ids
     limits: Limits
     slices: LoopSlices
+    notifier: Notifier
     ingest: Callable[[RunId, int], Awaitable[Batch | None]]  # the batch of a run at an index
     check_quota: CheckQuota = unlimited
     check_job_key: CheckJobKey = any_job_key
@@ -112,6 +114,7 @@ class AddTasks:
         except Unavailable:
             with suppress(Unavailable):  # then the sweeper finds the batch
                 await self.control_queue.send(ingest_message(batch, caller))
+                self.notifier.message_sent()
 
     async def _checked(self, call: Call, job: Job, run_id: RunId) -> StagedAddition:
         given = await self.slices.run(read_addition(call.raw, load(job.params), self.limits))

@@ -4,7 +4,6 @@ Settle, ingest, close and rerun check after their own write whether it was the l
 needed. If a process dies between the two, the sweeper makes the check.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -19,6 +18,7 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
+from conveyor.steps.shared.notifier import Notifier
 
 log = structlog.get_logger()
 
@@ -30,7 +30,7 @@ class Complete:
     work: Work
     clock: Clock
     ids: Ids
-    wake_sender: Callable[[], None]  # events were put in the outbox
+    notifier: Notifier
 
     async def check_completion(self, run_id: RunId) -> bool:
         """Complete the run if nothing is left to do; return whether this call did it.
@@ -56,7 +56,7 @@ class Complete:
             except Stale:
                 continue
             if events:
-                self.wake_sender()
+                self.notifier.events_due()
             log.info("run.completed", job_id=run.job_id, run_id=run_id, tasks=run.total)
             # Last, and not repaired after a crash: dispatchers claim for live runs only.
             await self.work.close(run_id)

@@ -62,12 +62,17 @@ class ControlWorker:
     """Handles one message in each `step`; up to `slots.count` steps may run concurrently."""
 
     def __init__(
-        self, control_queue: ControlQueue, handlers: Mapping[str, Handler], clock: Clock
+        self,
+        control_queue: ControlQueue,
+        handlers: Mapping[str, Handler],
+        clock: Clock,
+        wake_next: Callable[[], None] = lambda: None,  # a message was received: there may be more
     ) -> None:
         self.control_queue = control_queue
         self.handlers = handlers
         self.slots = ControlSlots({kind: handler.limits for kind, handler in handlers.items()})
         self._clock = clock
+        self._wake_next = wake_next
         self._receiving = asyncio.Lock()
 
     async def step(self) -> int:
@@ -99,6 +104,7 @@ class ControlWorker:
             )
             for message in received:
                 self.slots.take(message.group)
+                self._wake_next()
             return received
 
     async def _process(self, message: ReceivedMessage) -> None:

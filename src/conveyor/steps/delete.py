@@ -5,7 +5,6 @@ Callers and dispatchers do not see it from then on. Every change of a job's runs
 version, so of a concurrent delete and rerun only one commits.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,6 +21,7 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
+from conveyor.steps.shared.notifier import Notifier
 from conveyor.steps.shared.ownership import latest_run, own_job
 from conveyor.steps.shared.pagination import runs_of
 
@@ -35,8 +35,7 @@ class Delete:
     control_queue: ControlQueue
     clock: Clock
     ids: Ids
-    wake_dispatcher: Callable[[RunId], None]
-    wake_sender: Callable[[], None]  # events were put in the outbox
+    notifier: Notifier
 
     async def job(self, caller: CallerId, job_id: JobId) -> None:
         """Delete a job with all its runs. Repeating it changes nothing."""
@@ -69,7 +68,7 @@ class Delete:
         deletion = Deletion(id=job.id, job_id=job.id, sent_at=now)
         await self.metadata.commit(job_rules.delete(job, now), *ended, *events, deletion)
         if events:
-            self.wake_sender()
+            self.notifier.events_due()
         log.info("job.deleted", job_id=job.id)
         await self._follow_up(deletion, run, job.caller)
 
@@ -91,7 +90,7 @@ class Delete:
         events = events_at_end(deleted, self.ids.new) if run.is_live else []
         await self.metadata.commit(pointed, deleted, *events, deletion)
         if events:
-            self.wake_sender()
+            self.notifier.events_due()
         log.info("run.deleted", job_id=job.id, run_id=run.id)
         await self._follow_up(deletion, run, job.caller)
 
@@ -101,5 +100,6 @@ class Delete:
             if run and run.is_live:
                 await self.work.close(run.id)
             await self.control_queue.send(purge_message(deletion, caller))
+            self.notifier.message_sent()
         if run:
-            self.wake_dispatcher(run.id)
+            self.notifier.run_changed(run.id)

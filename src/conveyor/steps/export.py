@@ -31,6 +31,7 @@ from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata, Removed
+from conveyor.steps.shared.notifier import Notifier
 from conveyor.steps.shared.ownership import own_job, own_run
 from conveyor.steps.shared.pagination import every_of_run
 from conveyor.steps.shared.quotas import CheckQuota, QuotaDemand, unlimited
@@ -60,6 +61,7 @@ class ExportRuns:
     control_queue: ControlQueue
     clock: Clock
     ids: Ids
+    notifier: Notifier
     make: Make
     check_quota: CheckQuota = unlimited
 
@@ -87,6 +89,7 @@ class ExportRuns:
         log.info("export.started", export_id=export.id, job_id=job.id, run_id=run.id)
         with suppress(Unavailable):  # the sweeper sends the message later
             await self.control_queue.send(export_message(export))
+            self.notifier.message_sent()
         return export
 
     async def find(

@@ -45,6 +45,7 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata, Removed
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
+from conveyor.steps.shared.notifier import Notifier
 from conveyor.steps.shared.row_sources import RowChunk, copied_rows, file_chunks, stored_rows
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, ENDLESS, Sizes, Turn
 
@@ -74,8 +75,7 @@ class Ingest:
     ids: Ids
     limits: Limits
     check_completion: Callable[[RunId], Awaitable[bool]]
-    wake_dispatcher: Callable[[RunId], None]
-    wake_sender: Callable[[], None]  # events were put in the outbox
+    notifier: Notifier
     sizes: Sizes = DEFAULT_SIZES
 
     async def run(self, run_id: RunId, first: int, turn: Turn = ENDLESS) -> Batch | None:
@@ -124,7 +124,7 @@ class Ingest:
             with suppress(Stale):
                 await self.metadata.commit(stopped, *events)
                 if events:
-                    self.wake_sender()
+                    self.notifier.events_due()
         while batch := await self.metadata.get(Batch, (run_id, first)):
             with suppress(Stale):
                 await self._finish(BatchEnding(batch, is_cut=True, why=why))
@@ -157,7 +157,7 @@ class Ingest:
             except Stale:
                 continue
         if events:
-            self.wake_sender()
+            self.notifier.events_due()
         if ending.is_cut and ending.why:
             await self._close_work(batch.run_id)
         if batch.blob and not await self._is_kept(batch):
@@ -165,7 +165,7 @@ class Ingest:
 
     async def _close_work(self, run_id: RunId) -> None:
         await self.work.close(run_id)
-        self.wake_dispatcher(run_id)
+        self.notifier.run_changed(run_id)
 
     async def _is_kept(self, batch: Batch) -> bool:
         """Whether the job keeps the list, to read it again."""
@@ -197,7 +197,7 @@ class Ingest:
             if not await self._is_wanted(batch):
                 return BatchEnding(batch)
             batch = await self._write_chunk(batch, chunk)
-            self.wake_dispatcher(batch.run_id)
+            self.notifier.run_changed(batch.run_id)
             if turn.is_over:
                 return BatchEnding(batch, continues=True)
         if batch.source_run_id and batch.written < batch.count and await self._is_wanted(batch):
@@ -258,7 +258,7 @@ class Ingest:
             errors=batch.errors + len(chunk.errors),
         )
         batch = await self._move(batch, advanced)
-        self.wake_dispatcher(batch.run_id)
+        self.notifier.run_changed(batch.run_id)
         return batch
 
     async def _move(self, batch: Batch, advanced: Batch) -> Batch:

@@ -19,6 +19,7 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Work
 from conveyor.steps.shared.gateway_key_check import CheckJobKey, any_job_key
+from conveyor.steps.shared.notifier import Notifier
 from conveyor.steps.shared.ownership import latest_run, own_job
 
 log = structlog.get_logger()
@@ -31,8 +32,7 @@ class Lifecycle:
     clock: Clock
     ids: Ids
     check_completion: Callable[[RunId], Awaitable[bool]]
-    wake_dispatcher: Callable[[RunId], None]
-    wake_sender: Callable[[], None]  # events were put in the outbox
+    notifier: Notifier
     check_job_key: CheckJobKey = any_job_key
 
     async def close(self, caller: CallerId, job_id: JobId) -> None:
@@ -59,7 +59,7 @@ class Lifecycle:
                 raise RunNotStoppable("The job has no run: there is nothing to stop")
             if run.status is RunStatus.STOPPED:
                 await self.work.close(run.id)
-                self.wake_dispatcher(run.id)
+                self.notifier.run_changed(run.id)
                 return run
             if not run.is_live:
                 raise RunNotStoppable(f"The run is {run.status}: there is nothing to stop")
@@ -70,7 +70,7 @@ class Lifecycle:
             except Stale:
                 continue
             if events:
-                self.wake_sender()
+                self.notifier.events_due()
             log.info("run.stopped", job_id=run.job_id, run_id=run.id)
             # The next pass reads the run as stopped and closes its work. A call that is repeated
             # after a failed close begins there.
@@ -88,7 +88,7 @@ class Lifecycle:
                 state_now = f"is {run.status}" if run else "is deleted"
                 raise Conflict(f"The run {state_now}: there is nothing to pause or resume")
             if run.pause_state is state:
-                self.wake_dispatcher(run.id)
+                self.notifier.run_changed(run.id)
                 return run
             try:
                 await self.metadata.commit(run_rules.pause(run, state, self.clock.now()))

@@ -6,7 +6,15 @@ updates in between, and costs no memory.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -100,6 +108,7 @@ class ProgressFeed:
     callers: Counter[CallerId] = field(default_factory=Counter)  # how many listen
     keys: Counter[ApiKeyId] = field(default_factory=Counter)
     refused: set[ApiKeyId] = field(default_factory=set)  # revoked or expired while they listened
+    changed: set[RunId] = field(default_factory=set)  # notified, and not read since
     closed: bool = False
 
     @property
@@ -130,6 +139,12 @@ class ProgressFeed:
         settled = None if known else await self._settled(run.id)
         return self._updates(run, settled, seen, Listener(caller, api_key_id))
 
+    def notified(self, names: Collection[str] | None) -> bool:
+        """Note which followed runs a notification names, all if None; return whether there are any."""
+        changed = self.followed.keys() if names is None else self.followed.keys() & names
+        self.changed |= changed
+        return bool(changed)
+
     async def step(self) -> None:
         """One round: read each run that has listeners once, and send them what changed."""
         await self._check_keys()
@@ -137,7 +152,15 @@ class ProgressFeed:
         for run_feed in self.followed.values():
             if now - run_feed.woken_at >= HEARTBEAT.total_seconds():
                 run_feed.wake(now)
-        watched = iter(list(self.followed))
+        await self._read_all(self.followed)
+
+    async def read_changed(self) -> None:
+        """Read the runs that were notified, and send their listeners what changed."""
+        changed, self.changed = self.changed & self.followed.keys(), set()
+        await self._read_all(changed)
+
+    async def _read_all(self, run_ids: Iterable[RunId]) -> None:
+        watched = iter(list(run_ids))
         while some := list(islice(watched, READ_AT_ONCE)):
             await self._read(some)
 

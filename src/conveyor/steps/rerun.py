@@ -45,6 +45,7 @@ from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
 from conveyor.steps.shared.gateway_key_check import CheckGatewayKey, any_key
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
+from conveyor.steps.shared.notifier import Notifier
 from conveyor.steps.shared.ownership import latest_run, own_job
 from conveyor.steps.shared.pagination import runs_of
 from conveyor.steps.shared.quotas import CheckQuota, QuotaDemand, unlimited
@@ -97,7 +98,7 @@ class RerunJob:
     ids: Ids
     limits: Limits
     check_completion: Callable[[RunId], Awaitable[bool]]
-    wake_dispatcher: Callable[[RunId], None]
+    notifier: Notifier
     check_quota: CheckQuota = unlimited
     check_gateway_key: CheckGatewayKey = any_key
     sizes: Sizes = DEFAULT_SIZES
@@ -263,8 +264,9 @@ class RerunJob:
         with suppress(Unavailable):  # the run is stored: the sweeper does the rest
             for batch in batches:
                 await self.control_queue.send(ingest_message(batch, call.caller))
+                self.notifier.message_sent()
             await self.check_completion(run.id)
-        self.wake_dispatcher(run.id)
+        self.notifier.run_changed(run.id)
         return answer
 
     def _new_run(self, plan: Plan) -> Run:

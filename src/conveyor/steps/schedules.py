@@ -30,6 +30,7 @@ from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
+from conveyor.steps.shared.notifier import Notifier
 from conveyor.steps.shared.ownership import latest_run, own_job
 
 CHUNK = 100
@@ -52,6 +53,7 @@ class FireSchedules:
     control_queue: ControlQueue
     clock: Clock
     ids: Ids
+    notifier: Notifier
     count: Callable[[FireOutcome], None]
 
     async def step(self) -> int:
@@ -105,6 +107,7 @@ class FireSchedules:
         log.info("schedule.fired", job_id=job.id, run_id=run.id, late=_late(job, now))
         with suppress(Unavailable):  # the batch is stored: the sweeper sends its message
             await self.control_queue.send(ingest_message(batch, job.caller))
+            self.notifier.message_sent()
         return FireOutcome.RUN
 
     async def _skip(

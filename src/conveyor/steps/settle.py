@@ -34,6 +34,7 @@ from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Work
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Fetched, FinishedAttempt
+from conveyor.steps.shared.notifier import Notifier
 
 log = structlog.get_logger()
 
@@ -47,8 +48,7 @@ class Settle:
     clock: Clock
     ids: Ids
     check_completion: Callable[[RunId], Awaitable[bool]]
-    wake_dispatcher: Callable[[RunId], None]
-    wake_sender: Callable[[], None]  # events were put in the outbox
+    notifier: Notifier
     same_key: Callable[[RunId], Collection[RunId]] = (
         lambda _: ()
     )  # live runs with the same gateway key
@@ -162,7 +162,7 @@ class Settle:
         await self._check_completions(run_ids)
         # An earlier try may have completed a run and failed before it woke the dispatcher.
         for run_id in run_ids if again else ():
-            self.wake_dispatcher(run_id)
+            self.notifier.run_changed(run_id)
 
     async def _check_completions(self, run_ids: Collection[RunId]) -> None:
         """Check runs for completion concurrently, so that their commits share a sync."""
@@ -179,7 +179,7 @@ class Settle:
     async def _check_one(self, run_id: RunId) -> Unavailable | None:
         try:
             if await self.check_completion(run_id):
-                self.wake_dispatcher(run_id)
+                self.notifier.run_changed(run_id)
         except Unavailable as error:
             return error
         return None
@@ -196,10 +196,10 @@ class Settle:
             except Stale:
                 continue
             if events:
-                self.wake_sender()
+                self.notifier.events_due()
             log.warning("run.failed", job_id=run.job_id, run_id=run_id, reason=why.reason)
         await self.work.close(run_id)
-        self.wake_dispatcher(run_id)
+        self.notifier.run_changed(run_id)
 
 
 def _name(ended: FinishedAttempt) -> BodyName:

@@ -73,6 +73,7 @@ from conveyor.ports.work import Work
 from conveyor.steps.shared.gateway_key_check import CheckGatewayKey, any_key
 from conveyor.steps.shared.idempotency import Answer, Call, Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
+from conveyor.steps.shared.notifier import Notifier
 from conveyor.steps.shared.quotas import CheckQuota, QuotaDemand, unlimited
 from conveyor.steps.shared.row_sources import file_chunks
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
@@ -110,7 +111,7 @@ class SubmitJob:
     limits: Limits
     slices: LoopSlices
     check_webhook: CheckWebhook
-    wake_dispatcher: Callable[[RunId], None]
+    notifier: Notifier
     takes_tokens: bool = False  # task tokens of Step Functions
     task_shard_count: int = 1  # of new jobs
     check_quota: CheckQuota = unlimited
@@ -336,7 +337,7 @@ class SubmitJob:
         log.info("job.accepted", job_id=draft.job.id, run_id=draft.job.latest_run_id, tasks=count)
         await self._send_messages(batches, call.caller)
         for run in made:
-            self.wake_dispatcher(run.id)
+            self.notifier.run_changed(run.id)
         return answer
 
     async def _prepared(self, draft: Draft) -> tuple[list[Run], list[Batch]]:
@@ -356,6 +357,7 @@ class SubmitJob:
         try:
             for batch in batches:
                 await self.control_queue.send(ingest_message(batch, caller))
+                self.notifier.message_sent()
         except Unavailable:
             return  # the job is stored: the sweeper finds its batch and sends the message
 

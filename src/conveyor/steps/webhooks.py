@@ -25,6 +25,7 @@ from conveyor.errors import Conflict, NotFound, Overloaded, SigningRequiresActiv
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
+from conveyor.steps.shared.notifier import Notifier
 from conveyor.steps.shared.ownership import latest_run, own_job
 from conveyor.steps.shared.webhook_sender import WebhookSender
 
@@ -68,7 +69,7 @@ class ManageWebhooks:
     sender: WebhookSender
     clock: Clock
     ids: Ids
-    wake_sender: Callable[[], None]
+    notifier: Notifier
     tests: WebhookTests = field(default_factory=WebhookTests)
 
     async def check_webhook(self, caller: CallerId, url: str, *, signature: bool) -> Webhook:
@@ -131,7 +132,7 @@ class ManageWebhooks:
             except Stale:
                 continue
             log.info("webhook.redelivery", job_id=job_id, event_id=event_id)
-            self.wake_sender()
+            self.notifier.events_due()
             return again
 
     async def test(

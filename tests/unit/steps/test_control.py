@@ -297,3 +297,17 @@ async def _next_call(desk: Desk, name: str) -> None:
     """Until the call after those seen so far has been made."""
     seen = len(desk.trace.of(name))
     await until(lambda: len(desk.trace.of(name)) > seen)
+
+
+async def test_a_worker_that_receives_a_message_wakes_the_next() -> None:
+    """There may be more messages than notifications."""
+    desk, woken = Desk(), list[bool]()
+    handlers = {KIND: Handler(desk.handle, desk.give_up)}
+    worker = ControlWorker(
+        desk.control_queue, handlers, desk.clock, lambda: woken.append(not desk.done)
+    )
+    await worker.step()
+    assert woken == []
+    await desk.control_queue.send(MESSAGE)
+    await worker.step()
+    assert woken == [True]  # before it was handled

@@ -432,3 +432,24 @@ async def test_a_caller_has_only_so_many_listeners() -> None:
     await listening[0].aclose()
     again = await at.listen(job_id)
     assert await anext(again) == b"running 0 None None"
+
+
+async def test_a_run_that_was_notified_is_told_before_the_next_round() -> None:
+    at = Watched()
+    job_id, run_id = await at.house.submit(4)
+    other_id, _ = await at.house.submit(4)
+    async with (
+        aclosing(await at.listen(job_id)) as news,
+        aclosing(await at.listen(other_id)) as other,
+    ):
+        await anext(news)
+        await anext(other)
+        await at.house.lifecycle.set_pause(CALLER, job_id, PauseState.PAUSED)
+        reads = at.reads
+        assert at.feed.notified([run_id, "another"])
+        await at.feed.read_changed()
+        assert await anext(news) == b"running 0 None None"
+        assert at.reads == reads + 1
+        assert await has_nothing_to_say(other)
+        assert not at.feed.notified(["another"])
+        assert at.feed.notified(None)

@@ -5,7 +5,7 @@ import hashlib
 import os
 import secrets
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from cryptography.exceptions import InvalidTag
@@ -52,6 +52,9 @@ class AesKeyRing:
 
     def is_current(self, encrypted: bytes) -> bool:
         return encrypted.startswith(SECOND + self._current)
+
+    def fingerprints(self) -> Sequence[str]:
+        return [key.hex() for key in self._ciphers]
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -296,21 +296,10 @@ class ActiveRun:
         self.idle_until = now + self.idle
 
     def wake(self, run: Run) -> None:
-        """Look for tasks at once: the run is live and has changed."""
-        self.see(run)
-        self.idle_until = self.idle = 0.0
-
-    def see(self, run: Run) -> bool:
-        """Take over what was read of the live run, unless a newer version was read before.
-
-        Return whether that changed something.
-        """
-        if run.version < self.run.version:
-            return False
-        is_changed = self.is_gone or run.version > self.run.version
+        """Look for tasks at once: the run, as a consistent read shows it, is live."""
         self.run = run
         self.is_gone = False
-        return is_changed
+        self.idle_until = self.idle = 0.0
 
     # The moves of a task.
 

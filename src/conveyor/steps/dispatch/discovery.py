@@ -2,9 +2,12 @@
 
 | source | read | finds |
 |---|---|---|
-| runs passed to `wake` | at once | changes made by this process |
-| runs changed since the last look (`Metadata.changed_runs`) | every second | changes made by other processes: new runs, pauses, stops |
+| runs passed to `wake` and `notified` | at once | changes that this process made or was notified of |
+| runs changed since the last look (`Metadata.changed_runs`) | every second | the same changes, where notifications were lost |
 | all live runs | every 30 s | what the other two missed |
+
+Notifications and listings only say which runs to look at: a run joins, changes or leaves by what a
+consistent read of its row says.
 
 | invariant | kept by |
 |---|---|
@@ -14,7 +17,7 @@
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
@@ -48,6 +51,7 @@ from conveyor.steps.shared.attempt import Assignment
 
 PAGE = 1000
 MOST_PAGES = 10  # of changed runs that one refresh reads
+MOST_UNKNOWN = 20  # notified runs to read one by one; a page of changed runs is cheaper than more
 MOST_CHANGED = 10_000  # runs in `changed`; reading all live runs is cheaper than more of them
 
 log = structlog.get_logger()
@@ -65,7 +69,8 @@ class Discovery:
     places: Places
     runs: dict[RunId, ActiveRun] = field(default_factory=dict)
     key_states: dict[str, GatewayKeyState] = field(default_factory=dict)  # by digest
-    changed: set[RunId] = field(default_factory=set)  # in this process, and not read since
+    changed: set[RunId] = field(default_factory=set)  # notified, and not read since
+    left: list[ActiveRun] = field(default_factory=list)  # ended, with permits to release
     woken: asyncio.Event = field(default_factory=asyncio.Event)  # a run was added to `changed`
     mark: str | None = None  # up to where the changes of all processes were read
     refresh_at: float = 0.0
@@ -80,16 +85,34 @@ class Discovery:
         self.changed.add(run_id)
         self.woken.set()
 
+    def notified(self, names: Collection[str] | None) -> None:
+        """Look at the runs that a notification names; at all of them if it names none."""
+        if names is None:
+            self.resync_at = 0.0
+        elif len(names) > MOST_UNKNOWN:
+            self.refresh_at = 0.0
+            self.changed |= self.runs.keys() & names
+        else:
+            for name in names:
+                self.wake(RunId(name))
+        self.woken.set()
+
     async def refresh(self) -> None:
-        """Read changes and live runs when it is time, then the runs that this process changed."""
+        """Read changes and live runs when it is time, then the runs that were notified."""
+        try:
+            await self._refresh()
+        finally:
+            left, self.left = self.left, []
+            await self.permits.release_idle(left)
+
+    async def _refresh(self) -> None:
         now = self.clock.monotonic()
         if now >= self.refresh_at:
             await self._see_changed()
             self.refresh_at = now + self.config.refresh.total_seconds()
         if now >= self.resync_at:
-            live = await self._join_all()
+            live = await self._see_all()
             for run_id in self.runs.keys() - live:
-                # The listing may lag behind the rows: only the row says that a run has ended.
                 await self.look_at(run_id)
             self._drop_unused_key_states(now)
             self.resync_at = now + self.config.resync.total_seconds()
@@ -106,9 +129,10 @@ class Discovery:
         self.has_changed = True
         run = await self.metadata.get(Run, run_id)
         if run is None or not run.is_live:
-            await self._leave(run_id)
+            self._leave(run_id)
         elif active := self.runs.get(run_id):
             active.wake(run)
+            await self._update_job(active)
         else:
             await self._join(run)
 
@@ -168,6 +192,14 @@ class Discovery:
             state.limiter.closed_until = 0.0
             # Refusals of calls that are still under way are older than this answer.
             state.limiter.served_from = self.clock.monotonic()
+            self.has_changed = True
+            self.woken.set()
+
+    def keys_served(self, digests: Collection[str] | None) -> None:
+        """Try keys again that this or another process found to be served."""
+        for digest in digests or ():
+            self.refused_keys.serve(digest, self.clock.monotonic())
+            self.reopen(digest)
 
     def _drop_unused_key_states(self, now: float) -> None:
         self.key_states = {
@@ -187,26 +219,30 @@ class Discovery:
         for _ in range(MOST_PAGES):
             runs, mark = await self.metadata.changed_runs(self.mark, limit=PAGE)
             for run in runs:
-                active = self.runs.get(run.id)
-                if run.is_live if active is None else run.version > active.run.version:
-                    await self.look_at(run.id)
+                await self._see(run)
             self.mark = mark  # last: if the engine became unavailable, the next look begins here
             if len(runs) < PAGE:
                 return
 
-    async def _join_all(self) -> set[RunId]:
-        """Serve every live run; return their ids."""
+    async def _see_all(self) -> set[RunId]:
+        """Look at what is new in the list of live runs; return their ids."""
         live, after = set[RunId](), ""
         while page := await self.metadata.live_runs(limit=PAGE, after=after):
             for run in page:
                 live.add(run.id)
-                if active := self.runs.get(run.id):
-                    self.has_changed |= active.see(run)
-                else:
-                    self.has_changed = True
-                    await self._join(run)
+                await self._see(run)
             after = page[-1].id
         return live
+
+    async def _see(self, listed: Run) -> None:
+        """Look at a run if its entry in a listing, which may lag, is news."""
+        active = self.runs.get(listed.id)
+        if active is None:
+            is_news = listed.is_live
+        else:
+            is_news = listed.version > active.run.version or (active.is_gone and listed.is_live)
+        if is_news:
+            await self.look_at(listed.id)
 
     async def _join(self, run: Run) -> None:
         job = await self.metadata.get(Job, run.job_id)
@@ -232,11 +268,33 @@ class Discovery:
             job=job,
             assignment=assignment,
             key_state=self._key_state(gateway_key_digest(gateway_key)),
-            claim_size=min(self.config.batch, (job.max_inflight + 1) // 2),
+            claim_size=self._claim_size(job),
             prefetch=Prefetch(horizon=self.config.prefetch),
             hosts=HostSlots(job.max_per_host),
             places=self.places,
         )
+
+    async def _update_job(self, active: ActiveRun) -> None:
+        """Take over what has changed in the job of a run: its caps, retries and parameters.
+
+        The run keeps the gateway key with which it joined.
+        """
+        job = await self.metadata.get(Job, active.job.id)
+        if job is None or job.version <= active.job.version:
+            return
+        active.job = job
+        active.claim_size = self._claim_size(job)
+        active.assignment = replace(
+            active.assignment,
+            params=load(job.params),
+            policy=replace(self.policy, retries=job.retries),
+        )
+        # A run without a limit has not counted its calls, so it cannot get one.
+        if active.hosts.limit is not None:
+            active.hosts.limit = job.max_per_host or active.hosts.limit
+
+    def _claim_size(self, job: Job) -> int:
+        return min(self.config.batch, (job.max_inflight + 1) // 2)
 
     def _key_state(self, digest: str) -> GatewayKeyState:
         """Return the state of a gateway key, and count one more run that uses it."""
@@ -257,13 +315,13 @@ class Discovery:
             )
         return state
 
-    async def _leave(self, run_id: RunId) -> None:
+    def _leave(self, run_id: RunId) -> None:
         """Start nothing more of a run. It leaves the map now, or at a later resync once it is settled."""
         active = self.runs.get(run_id)
         if active is None:
             return
         active.is_gone = True
-        await self.permits.release_idle([active])
+        self.left.append(active)
         if not active.is_served:
             active.key_state.limiter.runs -= 1
             del self.runs[run_id]

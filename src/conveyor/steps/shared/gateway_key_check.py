@@ -38,6 +38,7 @@ from conveyor.ports.bodies import Spool
 from conveyor.ports.clock import Clock
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.gateway import Gateway, GatewayRefusal, Page, PageRequest
+from conveyor.steps.shared.notifier import Notifier
 
 NOWHERE = "https://key-check.invalid/"  # RFC 2606: a name that never exists
 # The gateway refuses a key at once: one that takes longer to answer has accepted it.
@@ -68,7 +69,7 @@ class GatewayKeyCheck:
     refused_keys: RefusedGatewayKeys
     encryption: KeyRing
     clock: Clock
-    reopen: Callable[[str], None]  # called with the digest of a key that is served again
+    notifier: Notifier
     asking: set[str] = field(default_factory=set)  # digests: one concurrent call for each
 
     async def check_job_key(self, job: Job) -> None:
@@ -117,7 +118,7 @@ class GatewayKeyCheck:
                     return
         if self.refused_keys.serve(digest, begun):
             log.info("key.served")
-            self.reopen(digest)
+            self.notifier.key_served(digest)
 
     def _error(self, refused: RefusedGatewayKey) -> CallerFault:
         left = refused.refused_at + FRESH - self.clock.monotonic()

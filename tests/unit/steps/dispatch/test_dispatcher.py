@@ -27,7 +27,7 @@ from conveyor.errors import StorageFull, Unavailable
 from conveyor.steps.dispatch.active_run import GatewayKeyState
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, CallResult, Fetched
 from conveyor.testing.factories import a_run, scraped, settlement
-from tests.harness.dispatchers import Attempt, a_dispatcher, quick, running
+from tests.harness.dispatchers import Attempt, a_dispatcher, quick, running, waking
 from tests.harness.memory_service import (
     A_PAGE,
     CALLER,
@@ -355,6 +355,7 @@ async def test_a_permit_released_during_a_renewal_is_not_taken_anew() -> None:
     house, gateway = a_house(), ScriptedAttempts(is_open=False)
     job_id, run_id = await house.submit(1)
     dispatcher = a_dispatcher(house, gateway.attempt)
+    began_at = dispatcher.permits.renewed_at
 
     async def end_the_flight() -> None:
         gateway.gate.set()
@@ -363,7 +364,7 @@ async def test_a_permit_released_during_a_renewal_is_not_taken_anew() -> None:
     house.trace.after("work.renew", 1, end_the_flight)
     async with running(dispatcher):
         await _completed(house, run_id)
-        await until(lambda: house.trace.of("coordination.renew"))
+        await until(lambda: dispatcher.permits.renewed_at > began_at)
     assert await permits_held(house.coordination, job_id) == 0
 
 
@@ -864,7 +865,7 @@ async def test_a_paused_run_gives_nothing_until_it_is_resumed() -> None:
     house, gateway = a_house(), ScriptedAttempts()
     job_id, run_id = await house.submit(3)
     dispatcher = a_dispatcher(house, gateway.attempt)
-    pausing = dataclasses.replace(house.lifecycle, wake_dispatcher=dispatcher.wake)
+    pausing = dataclasses.replace(house.lifecycle, notifier=waking(dispatcher))
     await pausing.set_pause(CALLER, job_id, PauseState.PAUSED)
 
     async with running(dispatcher):
@@ -881,7 +882,7 @@ async def test_a_pause_lets_what_is_running_finish() -> None:
     house, gateway = a_house(), ScriptedAttempts(is_open=False)
     job_id, run_id = await house.submit(3, max_inflight=2)
     dispatcher = a_dispatcher(house, gateway.attempt)
-    pausing = dataclasses.replace(house.lifecycle, wake_dispatcher=dispatcher.wake)
+    pausing = dataclasses.replace(house.lifecycle, notifier=waking(dispatcher))
 
     async with running(dispatcher):
         await until(lambda: len(gateway.started) == 2)

@@ -24,7 +24,7 @@ from conveyor.steps.dispatch.config import DispatchConfig
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.shared.attempt import Assignment, CallResult, FinishedAttempt
 from conveyor.testing.factories import a_task
-from tests.harness.dispatchers import a_dispatcher, quick, running
+from tests.harness.dispatchers import a_dispatcher, quick, running, waking
 from tests.harness.memory_service import (
     A_PAGE,
     CALLER,
@@ -105,7 +105,7 @@ async def test_what_was_claimed_ahead_goes_back_uncharged_when_the_program_stops
 
 async def test_what_was_claimed_ahead_goes_back_when_the_run_is_paused() -> None:
     house, gateway, dispatcher, run_id = await _house(quick(prefetch=HORIZON))
-    pausing = dataclasses.replace(house.lifecycle, wake_dispatcher=dispatcher.wake)
+    pausing = dataclasses.replace(house.lifecycle, notifier=waking(dispatcher))
     async with running(dispatcher):
         run = await _going(dispatcher, gateway, run_id)
         await pausing.set_pause(CALLER, run.job.id, PauseState.PAUSED)
@@ -151,7 +151,7 @@ async def test_a_renewal_during_a_settle_cuts_off_nobody_else() -> None:
 async def test_a_renewal_during_a_hand_back_does_no_harm() -> None:
     house, gateway, dispatcher, run_id = await _house(quick(prefetch=HORIZON))
     dispatcher.settle = _lingering(dispatcher.settle)
-    pausing = dataclasses.replace(house.lifecycle, wake_dispatcher=dispatcher.wake)
+    pausing = dataclasses.replace(house.lifecycle, notifier=waking(dispatcher))
     async with running(dispatcher):
         run = await _going(dispatcher, gateway, run_id)
         await pausing.set_pause(CALLER, run.job.id, PauseState.PAUSED)
@@ -297,7 +297,7 @@ async def _pause_for_a_moment(
     with suppress(Conflict):  # it is over
         for state in (PauseState.PAUSED, PauseState.ACTIVE):
             dispatcher = dice.choice(dispatchers)
-            pausing = dataclasses.replace(house.lifecycle, wake_dispatcher=dispatcher.wake)
+            pausing = dataclasses.replace(house.lifecycle, notifier=waking(dispatcher))
             await pausing.set_pause(CALLER, job_id, state)
             await asyncio.sleep(dice.random() * 0.01)
 

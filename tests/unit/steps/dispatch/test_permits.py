@@ -7,7 +7,7 @@ import pytest
 
 from conveyor.domain.run import PauseState
 from conveyor.errors import Unavailable
-from tests.harness.dispatchers import a_dispatcher, quick, running
+from tests.harness.dispatchers import a_dispatcher, quick, running, waking
 from tests.harness.memory_service import CALLER, ScriptedAttempts, a_house, away, until
 from tests.harness.permits import permits_held, reserve
 
@@ -18,7 +18,7 @@ async def test_the_idle_permits_of_a_paused_run_are_released() -> None:
     house, gateway = a_house(), ScriptedAttempts(is_open=False)
     job_id, run_id = await house.submit(9, max_inflight=2)
     dispatcher = a_dispatcher(house, gateway.attempt)
-    pausing = dataclasses.replace(house.lifecycle, wake_dispatcher=dispatcher.wake)
+    pausing = dataclasses.replace(house.lifecycle, notifier=waking(dispatcher))
 
     async with running(dispatcher):
         await until(lambda: len(gateway.started) == 2)
@@ -34,7 +34,7 @@ async def test_permits_that_are_idle_when_their_run_is_paused_are_released() -> 
     house, gateway = a_house(), ScriptedAttempts()
     job_id, run_id = await house.submit(1, status="open")
     dispatcher = a_dispatcher(house, gateway.attempt)
-    pausing = dataclasses.replace(house.lifecycle, wake_dispatcher=dispatcher.wake)
+    pausing = dataclasses.replace(house.lifecycle, notifier=waking(dispatcher))
 
     async with running(dispatcher):
         await until(lambda: gateway.started and not dispatcher.inflight)

@@ -24,6 +24,7 @@ from conveyor.errors import (
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 from conveyor.steps.shared.gateway_key_check import NOWHERE, PATIENCE, GatewayKeyCheck
+from conveyor.steps.shared.notifier import Notifier, Topic
 from conveyor.testing.clock import NOON, FakeClock
 from conveyor.testing.factories import gateway_refusal
 from tests.harness import time_lapse
@@ -64,13 +65,15 @@ class Hanging(Asked):
 
 
 def gateway_key_check(gateway: Asked, reopened: list[str] | None = None) -> GatewayKeyCheck:
+    notifier = Notifier()
     told = [] if reopened is None else reopened
+    notifier.on(Topic.GATEWAY_KEYS, lambda digests: told.extend(digests or ()))
     return GatewayKeyCheck(
         gateway=gateway,
         refused_keys=RefusedGatewayKeys(),
         encryption=a_house().encryption,
         clock=LapseClock(),
-        reopen=told.append,
+        notifier=notifier,
     )
 
 
@@ -206,7 +209,7 @@ async def test_a_job_whose_key_is_refused_takes_no_tasks_and_is_not_resumed() ->
         refused_keys=RefusedGatewayKeys(),
         encryption=house.encryption,
         clock=FakeClock(),
-        reopen=list[str]().append,
+        notifier=Notifier(),
     )
     await one.check_job_key(await house.job(job_id))
     refuse(one)
