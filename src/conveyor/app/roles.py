@@ -282,7 +282,23 @@ def _other_loops(
     if "scheduler" in loops:
         yield repeat(steps.fire.step, stopping, idle=FIRE_IDLE, name="fire")
     if "sweeper" in loops:
-        yield repeat(steps.sweep.step, stopping, idle=service.sweep_every, name="sweep")
+        yield _sweep(service, stopping)
+
+
+async def _sweep(service: Service, stopping: asyncio.Event) -> None:
+    """Make the rounds of the sweeper, and keep its permit between them."""
+    sweep, permit = service.steps.sweep, service.steps.sweep.permit
+    if permit is None:
+        await repeat(sweep.step, stopping, idle=service.sweep_every, name="sweep")
+        return
+    keeping = asyncio.create_task(
+        repeat(permit.renew, stopping, idle=permit.lease / 3, name="sweep")
+    )
+    try:
+        await repeat(sweep.step, stopping, idle=service.sweep_every, name="sweep")
+    finally:
+        keeping.cancel()
+        await permit.release()
 
 
 async def follow_runs(service: Service, stopping: asyncio.Event) -> None:

@@ -61,6 +61,7 @@ from conveyor.steps.shared.webhook_sender import WebhookSender
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
 from conveyor.steps.submit import SubmitJob
 from conveyor.steps.sweep.orphans import Orphans
+from conveyor.steps.sweep.permit import SweeperPermit
 from conveyor.steps.sweep.retire import DeleteRun, RetireRuns
 from conveyor.steps.sweep.stalled import StalledWork
 from conveyor.steps.sweep.sweeper import Count, Sweeper
@@ -198,9 +199,7 @@ def build_steps(
         rotate_signing_keys=_rotate_signing_keys(engines),
         read=_read(engines, dispatcher, metrics),
         progress=progress,
-        sweep=build_sweep(
-            settings, engines, complete, metrics.swept, metrics.cleared, delete_run=delete.run
-        ),
+        sweep=_sweep(shared, complete, metrics, delete),
     )
 
 
@@ -434,6 +433,22 @@ def _queued_steps(shared: _Shared) -> tuple[Purge, ExportRuns]:
     return Purge(**base, tasks=tasks, work=engines.work, bodies=bodies, blobs=blobs), export
 
 
+def _sweep(shared: _Shared, complete: Complete, metrics: Metrics, delete: Delete) -> Sweeper:
+    settings, engines = shared.settings, shared.engines
+    permit = SweeperPermit(
+        coordination=engines.coordination, clock=engines.clock, lease=settings.lease
+    )
+    return build_sweep(
+        settings,
+        engines,
+        complete,
+        metrics.swept,
+        metrics.cleared,
+        delete_run=delete.run,
+        permit=None if engines.is_alone else permit,
+    )
+
+
 # Completion and repair. The offline doctor builds these over stores alone.
 
 
@@ -449,6 +464,7 @@ def build_sweep(
     cleared: Count,
     *,
     delete_run: DeleteRun,
+    permit: SweeperPermit | None = None,
 ) -> Sweeper:
     base, tasks, bodies, blobs = _base(stores), stores.tasks, stores.bodies, stores.blobs
     stalled = StalledWork(
@@ -468,4 +484,5 @@ def build_sweep(
         checks=(*stalled.checks(), *orphans.checks(), *retire.checks()),
         count=count,
         cleared=cleared,
+        permit=permit,
     )

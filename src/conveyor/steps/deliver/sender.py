@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from random import Random
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -83,6 +84,7 @@ class ChannelSender(Generic[Prepared]):
     channel: DeliveryChannel[Prepared]
     queue: DeliveryQueue
     idle: timedelta = IDLE
+    rng: Random = field(default_factory=Random)
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     is_stopping: bool = False
 
@@ -197,17 +199,27 @@ class ChannelSender(Generic[Prepared]):
     async def _lease(
         self, changed: Sequence[tuple[str, OutboxEvent]]
     ) -> list[tuple[str, OutboxEvent]]:
-        """Write events in one commit or, if another sender has changed one, each in its own.
+        """Write events, a few in a commit; return those that were written, as they are stored now.
 
-        Returns those that were written, in the version that is stored now.
+        Senders of several processes read the same events when they are due. So each begins with
+        other ones, and leaves those to the others that they have changed.
         """
         written: list[tuple[str, OutboxEvent]] = []
-        for start in range(0, len(changed), MOST_CHANGES):
+        starts = list(range(0, len(changed), MOST_CHANGES))
+        self.rng.shuffle(starts)
+        for start in starts:
             some = changed[start : start + MOST_CHANGES]
             if not await self._commit(*(event for _, event in some)):
-                some = [pair for pair in some if await self._commit(pair[1])]
+                some = [pair for pair in some if await self._is_unchanged(pair[1])]
+                # A second commit that fails meets another sender at the same events.
+                if not (some and await self._commit(*(event for _, event in some))):
+                    continue
             written += [(origin, _stored(event)) for origin, event in some]
         return written
+
+    async def _is_unchanged(self, event: OutboxEvent) -> bool:
+        found = await self.metadata.get(OutboxEvent, (event.job_id, event.id))
+        return found is not None and found.version == event.version
 
     async def _deliver(self, group: asyncio.TaskGroup, origin: str, event: OutboxEvent) -> None:
         started, succeeded = self.clock.monotonic(), False

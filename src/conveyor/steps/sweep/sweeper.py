@@ -1,6 +1,7 @@
 """The sweeper: repeats steps that a crash left out, and removes what has expired.
 
-No leader is needed: each action is one conditional write, so two sweepers repair a thing once.
+Each action is one conditional write, so two sweepers repair a thing once. A permit (permit.py) saves
+the others the reads.
 
 - A thing is repaired only if it looked broken in the previous pass too. So a step that is merely
   under way is left alone. When an embedded engine starts, every earlier process is known to be dead,
@@ -38,6 +39,7 @@ from conveyor.steps.sweep.checks import (
     SweepCheck,
     SweepCursor,
 )
+from conveyor.steps.sweep.permit import SweeperPermit
 
 OVERDUE = timedelta(seconds=30)  # after the end of a lease: until then a live worker takes it over
 FOREVER = timedelta(days=36_500)  # longer than any lease
@@ -63,14 +65,17 @@ class Sweeper:
     checks: Sequence[SweepCheck]
     count: Count  # repairs, by action
     cleared: Count  # removals, by kind
+    permit: SweeperPermit | None = None  # None if no other process can sweep
     cursors: dict[str, SweepCursor] = field(default_factory=dict)  # by check
 
     async def step(self) -> None:
         """Make one round: over all live work, and over a part of each long listing.
 
-        It is patient: it repairs only what looked broken in the previous pass as well.
+        It is patient: it repairs only what looked broken in the previous pass as well. A process
+        without the permit makes none, and neither does one that cannot ask for it.
         """
-        await self._round(patient=True)
+        if self.permit is None or await self.permit.take():
+            await self._round(patient=True)
 
     async def at_start(self, dead: Sequence[Held]) -> None:
         """Make the first round of a process that knows all earlier ones to be dead."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from unittest.mock import Mock
 
 import pytest
 from zenrows.batch import verify_webhook_signature
@@ -583,3 +584,25 @@ async def _told_of(house: House, wanted: set[EventId]) -> int:
 
 async def _die() -> None:
     raise Crash
+
+
+async def test_senders_that_read_the_same_events_leave_them_to_each_other_in_few_commits() -> None:
+    house = a_house()
+    for number in range(100):
+        await _owed(house, host=f"host-{number}.example")
+    due = await house.metadata.due(OutboxEvent, channel=Channel.WEBHOOK, limit=PAGE)
+    await house.webhook_sender.step()  # sends them all
+    late = a_webhook_sender(house.metadata, house.clock, house.manage_webhooks.sender)
+    new = await _event(house, (await _owed(house, host="last.example")).id)
+
+    async def stale(*_: object, **__: object) -> list[OutboxEvent]:
+        return [new, *due]
+
+    commits = Mock(wraps=house.metadata.commit)
+    late.metadata = Mock(wraps=house.metadata, due=stale, commit=commits)
+    await late.step()
+
+    assert [one.event_id for one in house.told.told[len(due) :]] == [new.id]
+    # Of events that start and of those that wait: a commit for each chunk. Besides, a second one for
+    # the chunk of the new event, and the result of its delivery.
+    assert commits.call_count <= len(due) / MOST_CHANGES + 2 + 2
