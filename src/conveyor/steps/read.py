@@ -67,7 +67,8 @@ class _SharedRead:
     """A read of counts that is under way in this process."""
 
     is_done: asyncio.Event = field(default_factory=asyncio.Event)
-    counts: Counts | None = None  # None also if it failed
+    counts: Counts | None = None  # None if it failed, or if the request that made it was cancelled
+    error: Unavailable | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,8 +270,10 @@ class Read:
         if not _is_shared(run):
             return (await self.tasks.counts([run.id]))[run.id]
         key = _counts_key(run)
-        if under_way := self.reading.get(key):
+        while under_way := self.reading.get(key):
             await under_way.is_done.wait()
+            if under_way.error:  # not tried again by everyone who waited
+                raise under_way.error
             if under_way.counts is not None:
                 return under_way.counts
         return await self._read_for_all(run, key)
@@ -281,17 +284,23 @@ class Read:
         Without that, all pollers of a process would read them when a cached value expires.
         """
         mine = self.reading[key] = _SharedRead()
+        settled: Mapping[RunId, Counts] = {}
         try:
             mine.counts = await self._recall(key)
             if mine.counts is None:
                 settled = await self.tasks.counts([run.id])
-                await self._share([run], settled)
                 mine.counts = settled[run.id]
-            return mine.counts
+        except Unavailable as error:
+            mine.error = error
+            raise
         finally:
-            if self.reading.get(key) is mine:
+            is_latest = self.reading.get(key) is mine
+            if is_latest:
                 del self.reading[key]
-            mine.is_done.set()
+            mine.is_done.set()  # before the cache is written, which the others need not wait for
+        if settled and is_latest:  # else a listing has read newer counts meanwhile
+            await self._share([run], settled)
+        return mine.counts
 
     async def _recall(self, key: str) -> Counts | None:
         with suppress(Unavailable):

@@ -132,6 +132,7 @@ class _Loop:
         self.slots = self.config = self
         self.count = 1
         self.grace = timedelta()
+        self.permit = None
 
     async def run(self, stopping: asyncio.Event) -> None:
         await self._seen.add(self._name)

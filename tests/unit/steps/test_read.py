@@ -358,9 +358,42 @@ async def test_polls_at_the_same_time_share_one_read_of_counts(first_leaves: boo
         answered.set()
 
     assert {poll.result().settled.done for poll in polls} == {0}
+    assert len(house.trace.of("tasks.counts")) == 1
     if not first_leaves:
         assert len(house.trace.of("coordination.recall")) == 1
-        assert len(house.trace.of("tasks.counts")) == 1
+
+
+async def test_polls_that_share_a_read_share_its_failure() -> None:
+    house = a_house()
+    job_id, _ = await house.submit(3)
+    answered = asyncio.Event()
+    house.trace.forget()
+    house.trace.before("coordination.recall", 1, answered.wait)
+    polls = [asyncio.ensure_future(house.read.job(CALLER, job_id)) for _ in range(9)]
+    await until(lambda: len(house.trace.of("metadata.get(Run)")) == 9)
+    with away(house.trace, "tasks.counts", Unavailable("away")):
+        answered.set()
+        results = await asyncio.gather(*polls, return_exceptions=True)
+    assert {type(result) for result in results} == {Unavailable}
+    assert len(house.trace.of("tasks.counts")) == 1
+
+
+async def test_polls_do_not_wait_until_the_counts_are_in_the_cache() -> None:
+    house = a_house()
+    job_id, _ = await house.submit(3)
+    asked, cached = asyncio.Event(), asyncio.Event()
+    house.trace.forget()
+    house.trace.before("tasks.counts", 1, asked.wait)
+    house.trace.before("coordination.remember", 1, cached.wait)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(house.read.job(CALLER, job_id))
+        await until(lambda: bool(house.trace.of("coordination.recall")))
+        second = group.create_task(house.read.job(CALLER, job_id))
+        await until(lambda: len(house.trace.of("metadata.get(Run)")) == 2)
+        asked.set()
+        assert (await second).settled.done == 0
+        assert not cached.is_set()
+        cached.set()
 
 
 async def test_a_poll_does_not_wait_for_a_read_that_began_before_what_its_caller_saw() -> None:
@@ -383,6 +416,8 @@ async def test_a_poll_does_not_wait_for_a_read_that_began_before_what_its_caller
         assert listed.settled.successful == 1
         assert (await house.read.job(CALLER, job_id)).settled.successful == 1
         answered.set()
+    # Nor has that read put its older counts in the place of the newer ones.
+    assert (await house.read.job(CALLER, job_id)).settled.successful == 1
 
 
 async def _results(
