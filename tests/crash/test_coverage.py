@@ -27,6 +27,7 @@ NOTHING_YET = "the step has written nothing by then: it dies as at the read befo
 OF_OPERATORS = "it is one write that an operator asked for, and asks for again without an answer"
 NO_STEP = "no step calls it"
 UNSWEPT = "only storage that is not swept calls for it, and the embedded engines are"
+EXPIRES = "it concerns other processes, of which these engines have none; what it leaves expires"
 SIGNING = "it writes nothing, and the embedded engines cannot"
 # Calls of steps that no scenario comes by, and why that is no loss.
 NOT_CROSSED: dict[tuple[str, str], str] = {
@@ -59,7 +60,14 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("doctor.py", "metadata.runs"): ONLY_READ,
     ("doctor.py", "tasks.runs_held"): ONLY_READ,
     ("export.py", "blobs.read"): ONLY_READ,
+    ("members.py", "coordination.announce"): EXPIRES,
+    ("members.py", "coordination.members"): ONLY_READ,
+    ("notifier.py", "coordination.notifications"): ONLY_READ,
+    ("notifier.py", "coordination.notify"): EXPIRES,
     ("orphans.py", "metadata.page(Run)"): UNSWEPT,
+    ("permit.py", "coordination.release"): EXPIRES,
+    ("permit.py", "coordination.renew"): EXPIRES,
+    ("permit.py", "coordination.reserve"): EXPIRES,
     ("schedules.py", "metadata.get(ApiKey)"): NOTHING_YET,
     ("sender.py", "metadata.get(OutboxEvent)"): FOR_THE_RECORD,
     ("progress.py", "metadata.get(Run)"): ONLY_READ,
@@ -89,12 +97,13 @@ NOT_CALLED: dict[str, str] = {
     "control_queue.extend": TIMER,
     "control_queue.find_dead_letter": ONLY_READ,
     "control_queue.redrive": OF_OPERATORS,
-    "coordination.announce": NO_STEP,
+    "coordination.announce": EXPIRES,
     "coordination.held": ONLY_READ,
-    "coordination.members": NO_STEP,
-    "coordination.notifications": NO_STEP,
-    "coordination.notify": NO_STEP,
+    "coordination.members": ONLY_READ,
+    "coordination.notifications": ONLY_READ,
+    "coordination.notify": EXPIRES,
     "coordination.take": "a token that is lost with its process comes back by itself",
+    "encryption.fingerprints": ONLY_READ,
     "gateway.check_health": ONLY_READ,
     "tasks.failure_groups": ONLY_READ,
     "tasks.get": ONLY_READ,
