@@ -9,7 +9,7 @@ from zenrows.batch import ZenRowsBatchClient
 
 from tests.harness.programs import Program, free_port, mock_gateway, service
 
-FAST_RETRIES = {"CONVEYOR_RETRY_FIRST_DELAY": "50ms"}
+FAST_RETRIES = {"CONVEYOR_RETRY_FIRST_DELAY": "50ms", "CONVEYOR_RETRY_LONGEST_DELAY": "200ms"}
 
 
 @pytest.fixture(scope="session")

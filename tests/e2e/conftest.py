@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.programs import Program, mock_gateway, service
 
-FAST_RETRIES = {"CONVEYOR_RETRY_FIRST_DELAY": "100ms"}
+FAST_RETRIES = {"CONVEYOR_RETRY_FIRST_DELAY": "100ms", "CONVEYOR_RETRY_LONGEST_DELAY": "200ms"}
 SHORT_GRACE = {"CONVEYOR_GRACE": "200ms"}
 
 

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,7 @@ KEY = "an-api-key"
 QUICK = Patience(first=0.05, longest=0.5, attempts=40)
 OK = "https://ok.example/{}"
 SLOW = "https://slow.example/{}?ms=30000"
+FEW = 2  # slow pages at once: they hold their places after their run was stopped
 
 
 @pytest.fixture
@@ -76,15 +78,14 @@ async def test_large_pages_are_saved_without_being_held(
 
 
 async def test_a_list_longer_than_a_call_becomes_one_closed_job(client: AsyncConveyor) -> None:
-    job = await client.submit((SLOW.format(n) for n in range(20_001)), idempotency_key="long-list")
+    options: Any = {"idempotency_key": "long-list", "max_inflight": FEW}
+    job = await client.submit((SLOW.format(n) for n in range(20_001)), **options)
     found = await client.job(job.job_id)
     assert found.latest_run
     assert (job.accepted_tasks, found.latest_run.stats.total) == (20_001, 20_001)
     assert (found.status, found.latest_run.last_batch_received) == ("closed", True)
 
-    again = await client.submit(
-        (SLOW.format(n) for n in range(20_001)), idempotency_key="long-list"
-    )
+    again = await client.submit((SLOW.format(n) for n in range(20_001)), **options)
     assert again == job
     found = await client.job(job.job_id)
     assert found.latest_run
@@ -101,13 +102,15 @@ async def test_a_list_that_raises_midway_leaves_an_open_job_to_go_on_with(
             raise OSError("the disk is gone")
 
     with pytest.raises(UnfinishedError, match="the disk is gone") as error:
-        await client.submit(broken(11_000))
+        await client.submit(broken(11_000), max_inflight=FEW)
     assert isinstance(error.value.__cause__, OSError)
     job_id = error.value.job_id
     assert error.value.accepted_tasks == 10_000
     assert (await client.job(job_id)).status == "open"
 
-    job = await client.submit(broken(12_000), idempotency_key=error.value.idempotency_key)
+    job = await client.submit(
+        broken(12_000), idempotency_key=error.value.idempotency_key, max_inflight=FEW
+    )
     assert (job.job_id, job.accepted_tasks) == (job_id, 12_000)
     found = await client.job(job_id)
     assert found.latest_run
@@ -136,7 +139,7 @@ async def test_bad_tasks_are_named_by_their_place_in_the_whole_list(client: Asyn
     urls = [SLOW.format(n) for n in range(10_005)]
     urls[10_002] = "nonsense"
     with pytest.raises(UnfinishedError) as unfinished:
-        await client.submit(iter(urls))
+        await client.submit(iter(urls), max_inflight=FEW)
     assert [fault.index for fault in unfinished.value.invalid_tasks] == [10_002]
     assert unfinished.value.accepted_tasks == 10_000
     await client.stop(unfinished.value.job_id)
@@ -269,7 +272,8 @@ def test_lists_are_read_in_the_callers_thread(sync: Conveyor) -> None:
     rows = sqlite3.connect(":memory:")  # refuses to be used from any other
     rows.execute("CREATE TABLE urls (url TEXT)")
     rows.executemany("INSERT INTO urls VALUES (?)", [(SLOW.format(n),) for n in range(2500)])
-    job = sync.submit(url for (url,) in rows.execute("SELECT url FROM urls"))
+    urls = (url for (url,) in rows.execute("SELECT url FROM urls"))
+    job = sync.submit(urls, max_inflight=FEW)
     assert job.accepted_tasks == 2500
     sync.stop(job.job_id)
     rows.close()

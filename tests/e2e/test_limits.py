@@ -10,7 +10,7 @@ import pytest
 
 from conveyor.app.roles import open_service
 from conveyor.settings import Settings
-from tests.e2e.conftest import FAST_RETRIES, client_of, problem_of
+from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of, problem_of
 from tests.e2e.polling import ended, until
 from tests.harness.programs import Program, service
 
@@ -21,7 +21,8 @@ OK = "https://ok.example/"
 @pytest.fixture(scope="module")
 def limited(gateway: Program, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     limits = {"ACTIVE_JOBS": "2", "OPEN_TASKS": "10"}
-    environ = FAST_RETRIES | {f"CONVEYOR_{name}": value for name, value in limits.items()}
+    given = {f"CONVEYOR_{name}": value for name, value in limits.items()}
+    environ = FAST_RETRIES | SHORT_GRACE | given
     data = tmp_path_factory.mktemp("data")
     with service(data=data, gateway=gateway.url, environ=environ) as program:
         yield program
@@ -157,7 +158,8 @@ def _until_done(api: httpx.Client, job_id: str, count: int) -> None:
 
 @pytest.fixture(scope="module")
 def crowded(gateway: Program, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    environ = {"CONVEYOR_EVENT_LISTENERS": "2", "CONVEYOR_CALLER_CONNECTIONS": "4"}
+    limits = {"CONVEYOR_EVENT_LISTENERS": "2", "CONVEYOR_CALLER_CONNECTIONS": "4"}
+    environ = SHORT_GRACE | limits
     data = tmp_path_factory.mktemp("data")
     with service(data=data, gateway=gateway.url, environ=environ) as program:
         yield program

@@ -12,7 +12,6 @@ from conveyor.ports.gateway import GatewayRefusal, Page
 from tests.gateway.site import Answer, Heard, fetched, page, said, site, to, visiting
 from tests.harness.gateways import refused
 
-PATIENT = timedelta(seconds=PATIENCE)
 RULES = b"user-agent: *\ndisallow: /private\n\nuser-agent: mybot\ndisallow: /bots"
 
 
@@ -62,10 +61,11 @@ class TestRobots:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(robots_txt, "MOST_SITES", 1)
-        rules = said("200 OK", body=RULES)
+        monkeypatch.setattr(spacing, "PATIENCE", 0.1)
+        rules, delay = said("200 OK", body=RULES), timedelta(milliseconds=200)
         async with (
             site(with_robots(rules)) as here,
-            visiting(here, heeds_robots=True, delay=PATIENT * 2) as gateway,
+            visiting(here, heeds_robots=True, delay=delay) as gateway,
         ):
             for host in ("a", "b", "c"):
                 assert await page(gateway, here.url("/", host=f"{host}.example")) == b"ok"

@@ -24,8 +24,10 @@ from conveyor.domain.task import (
     Throttled,
 )
 from conveyor.errors import StorageFull, Unavailable
+from conveyor.steps import settle
+from conveyor.steps.dispatch import storage_pause
 from conveyor.steps.dispatch.active_run import GatewayKeyState
-from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, Assignment, CallResult, Fetched
+from conveyor.steps.shared.attempt import Assignment, CallResult, Fetched
 from conveyor.testing.factories import a_run, scraped, settlement
 from tests.harness.dispatchers import Attempt, a_dispatcher, quick, running, waking
 from tests.harness.memory_service import (
@@ -563,7 +565,12 @@ async def test_without_room_for_results_no_more_pages_are_asked_for() -> None:
             assert len(gateway.started) == asked < 9
 
 
-async def test_a_single_page_is_tried_until_one_can_be_stored() -> None:
+async def test_a_single_page_is_tried_until_one_can_be_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wait = timedelta(milliseconds=50)  # by the real clock too, which wakes the dispatcher
+    for module in (settle, storage_pause):
+        monkeypatch.setattr(module, "STORAGE_FULL_WAIT", wait)
     house, gateway = a_house(), ScriptedAttempts()
     _, run_id = await house.submit(9, max_inflight=4)
     dispatcher = a_dispatcher(house, gateway.attempt, quick(prefetch=LEASE))
@@ -573,7 +580,7 @@ async def test_a_single_page_is_tried_until_one_can_be_stored() -> None:
             for _ in range(3):
                 await until(lambda: not dispatcher.inflight)
                 asked = len(gateway.started)
-                house.clock.advance(STORAGE_FULL_WAIT)
+                house.clock.advance(wait)
                 while len(gateway.started) == asked:
                     house.clock.advance(timedelta(milliseconds=1))
                     await asyncio.sleep(0.001)
@@ -583,7 +590,7 @@ async def test_a_single_page_is_tried_until_one_can_be_stored() -> None:
             assert waiting is not None
             assert waiting.reason is WaitReason.STORAGE_FULL
         for _ in range(3):  # for the trial, for the tasks that went back, and for those gathered
-            house.clock.advance(STORAGE_FULL_WAIT)
+            house.clock.advance(wait)
             await _rounds(house)
         await _completed(house, run_id)
         assert dispatcher.waiting(run_id) is None
