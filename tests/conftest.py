@@ -1,11 +1,13 @@
 """The seed of a run of the tests, the part of them that it runs, and the deaths it tried."""
 
+import gc
 import os
 import re
 import signal
 import ssl
 import sys
 from collections import Counter
+from collections.abc import Generator
 from functools import cache
 from zlib import crc32
 
@@ -72,6 +74,21 @@ def _tls_context(
 @cache
 def _tls_context_of(verify: ssl.SSLContext | bool, _trusted: str | bool | None) -> ssl.SSLContext:
     return httpx.create_ssl_context(verify=verify)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from the 20,000 tests, which stay until the end of the run.
+
+    Else it would go through all of them again and again, while they are collected and in each full
+    collection from then on, of half a second.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
