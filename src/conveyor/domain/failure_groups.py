@@ -35,6 +35,8 @@ class FailureKey(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class FailureGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Failures that count together. Its first three fields are its key."""
+
     host: str
     reason: FailureReason
     code: str

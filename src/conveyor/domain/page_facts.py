@@ -17,7 +17,7 @@ class PageFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 NO_FACTS = PageFacts()
 
 
-def took(facts: PageFacts, seconds: float) -> PageFacts:
+def with_duration(facts: PageFacts, seconds: float) -> PageFacts:
     """The facts of a call with its duration."""
     return PageFacts(
         http_status=facts.http_status,

@@ -13,7 +13,7 @@ from conveyor.domain import media
 from conveyor.domain import params as params_rules
 from conveyor.domain.failure import Handling
 from conveyor.domain.ids import RunId
-from conveyor.domain.page_facts import PageFacts, took
+from conveyor.domain.page_facts import PageFacts, with_duration
 from conveyor.domain.params import Params
 from conveyor.domain.retry import spread
 from conveyor.domain.task import (
@@ -107,7 +107,7 @@ class Scrape:
         )
         began = self.clock.monotonic()
         answer = await self.gateway.fetch(request, self.bodies.spool)
-        facts = took(answer.facts, self.clock.monotonic() - began)
+        facts = with_duration(answer.facts, self.clock.monotonic() - began)
         match answer:
             case Page():
                 log.debug("gateway.answered", **_ids(task, request, answer))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conveyor.domain.page_facts import LONGEST_FINAL_URL, PageFacts, final_url, took
+from conveyor.domain.page_facts import LONGEST_FINAL_URL, PageFacts, final_url, with_duration
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,6 @@ def test_a_final_url_that_is_too_long_is_not_stored() -> None:
 
 def test_the_duration_of_a_call_is_in_whole_milliseconds() -> None:
     facts = PageFacts(http_status=203, final_url="https://a.example/at-last")
-    assert took(facts, 0.0404) == PageFacts(
+    assert with_duration(facts, 0.0404) == PageFacts(
         http_status=203, duration_ms=40, final_url="https://a.example/at-last"
     )

@@ -156,8 +156,9 @@ MOVED = (
     "status", "due_at", "locator", "length", "checksum", "format", "content_type", "reason",
     "final_url",
 )  # fmt: skip
-# An attempt that is retried leaves its problem, status and duration in the history only. A status
-# that ends a claim has the number of its phase.
+# An attempt that is retried leaves its problem, status and duration in the history only: the task is
+# pending again, which is status 0. The phase of a task that is pending, successful or failed has the
+# number of its status.
 MOVE = f"""
 UPDATE task SET updated_at = ?1, attempts = task.attempts + ending.charged, phase = ending.status,
        {", ".join(f"{name} = ending.{name}" for name in MOVED)},
