@@ -20,7 +20,7 @@ from conveyor.app.services import build_service
 from conveyor.domain.task import SettleDecision, Settlement, StoredBody, Task, TaskStatus
 from conveyor.ports.bodies import Body, BodyName, Kept
 from conveyor.settings import Settings
-from conveyor.testing.factories import CALLER, JOB, RUN, a_job, a_run, new_tasks
+from conveyor.testing.factories import CALLER, JOB, RUN, a_job, a_run, add_rows, new_tasks
 
 COUNT = 100_000
 SIZE = 20_000
@@ -74,7 +74,7 @@ async def fill(engines: Engines, count: int, pages: Iterator[bytes]) -> None:
     await engines.metadata.commit(a_job(latest_run_id=RUN), a_run(total=count))
     for first in range(0, count, AT_ONCE):
         rows = new_tasks(RUN, min(AT_ONCE, count - first), first=first)
-        await engines.tasks.add(RUN, rows)
+        await add_rows(engines.tasks, RUN, rows)
         await engines.work.enqueue(RUN, [row.id for row in rows])
         tasks = await engines.work.claim({RUN: AT_ONCE})
         names = [BodyName(JOB, RUN, task.id, task.claim_no) for task in tasks]

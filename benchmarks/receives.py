@@ -28,7 +28,7 @@ from conveyor.ports.queues import TaskMessage
 from conveyor.steps.dispatch.config import DispatchConfig, config_over_queues
 from conveyor.steps.dispatch.permits import permit_name
 from conveyor.steps.shared.attempt import Assignment
-from conveyor.testing.factories import JOB, RUN, a_task, ids_of, new_tasks
+from conveyor.testing.factories import JOB, RUN, a_task, new_tasks
 
 TASKS = 500
 CAP = 5
@@ -125,7 +125,8 @@ async def _dispatchers(scene: Scene, processes: int) -> Figures:
 async def _plain(scene: Scene, lines: Lines) -> Figures:
     fleet = _fleet(scene, 1)
     await fleet.queues.open(RUN)
-    await fleet.queues.send(RUN, ids_of(new_tasks(RUN, TASKS)))
+    entries = [(task.id, timedelta()) for task in new_tasks(RUN, TASKS)]
+    await fleet.queues.send(RUN, entries)
     process = PlainProcess(fleet, lines)
     async with asyncio.TaskGroup() as group:
         for _ in range(WORKERS):
@@ -192,9 +193,8 @@ class PlainProcess:
         self.cool_until = self.fleet.clock.monotonic() + COOL_DOWN
         hidden = concurrency.hidden_for(message.task_id, message.receives)
         await asyncio.sleep(A_CALL)
-        await self.fleet.queues.postpone(
-            RUN, [message.receipt], delay=hidden if self.lines.bounce else timedelta()
-        )
+        delay = hidden if self.lines.bounce else timedelta()
+        await self.fleet.queues.postpone(RUN, {message.receipt: delay})
 
 
 async def _idle(config: Callable[[int], DispatchConfig]) -> float:

@@ -27,6 +27,7 @@ from conveyor.adapters.segments.bodies import SegmentBodies
 from conveyor.adapters.segments.store import open_segment_store
 from conveyor.adapters.sqlite.database import Durability
 from conveyor.adapters.sqlite.engine import open_engine as open_sqlite_engine
+from conveyor.adapters.sqlite.work import SqliteWork
 from conveyor.adapters.system.clock import SystemClock, SystemIds
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
@@ -54,16 +55,19 @@ OpenEngine = Callable[[Path], AbstractAsyncContextManager[Engine]]
 @asynccontextmanager
 async def memory(_folder: Path) -> AsyncIterator[Engine]:
     clock = FakeClock()
-    ports = SharedStore(clock, lease=LEASE).open()
-    yield shared_engine(ports, ports.work, clock)
+    store = SharedStore(clock, lease=LEASE)
+    ports = store.open()
+    yield shared_engine(ports, ports.work, clock, other=store.open(holder="other").work)
 
 
 @asynccontextmanager
 async def composed(_folder: Path) -> AsyncIterator[Engine]:
     """Work that is made of claims and of queues with the habits of real ones."""
     clock = FakeClock()
-    ports = SharedStore(clock, lease=LEASE, random=Random(SEED), habits=NASTY).open()
-    yield shared_engine(ports, ports.queued_work(clock, LEASE), clock, queued=True)
+    store = SharedStore(clock, lease=LEASE, random=Random(SEED), habits=NASTY)
+    ports = store.open()
+    other = store.open(holder="other").queued_work(clock, LEASE, holder="other")
+    yield shared_engine(ports, ports.queued_work(clock, LEASE), clock, other=other, queued=True)
 
 
 @asynccontextmanager
@@ -81,6 +85,8 @@ async def sqlite(folder: Path) -> AsyncIterator[Engine]:
             clock=clock,
             lease=LEASE,
             ordered=True,
+            holder=opened.work.holder,
+            other=SqliteWork(opened.database, clock, lease=LEASE, incarnation=99),
         )
 
 
@@ -92,12 +98,19 @@ async def served(_folder: Path) -> AsyncIterator[Engine]:
     async with (
         serving(plainly(store)) as port,
         connected("127.0.0.1", port, Hello("one")) as ports,
+        connected("127.0.0.1", port, Hello("two")) as others,
     ):
-        yield shared_engine(ports, ports.work, clock)
+        yield shared_engine(ports, ports.work, clock, other=others.work, holder="one")
 
 
 def shared_engine(
-    ports: SharedPorts, work: Work, clock: FakeClock, *, queued: bool = False
+    ports: SharedPorts,
+    work: Work,
+    clock: FakeClock,
+    *,
+    other: Work,
+    queued: bool = False,
+    holder: str = "",
 ) -> Engine:
     return Engine(
         metadata=ports.metadata,
@@ -109,6 +122,8 @@ def shared_engine(
         lease=LEASE,
         ordered=not queued,
         hinted=queued,
+        holder=holder,
+        other=other,
     )
 
 

@@ -1,6 +1,7 @@
 """What work put together from claims and queues owes its queue, beyond the contract of work."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from random import Random
 
@@ -12,7 +13,7 @@ from conveyor.adapters.queued.work import QueuedWork
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import MOST_LOST, SettleDecision, Settlement, Task, as_redelivered
 from conveyor.errors import Unavailable
-from conveyor.ports.queues import TaskMessage
+from conveyor.ports.queues import TASK_MESSAGE_VERSION, TaskMessage
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.contracts.engine import (
     Engine,
@@ -55,6 +56,7 @@ class FaultyQueues(MemoryQueues):
         super().__init__(clock, visibility=visibility, random=Random(1), habits=habits)
         self.down: set[str] = set()
         self.receives = 0
+        self.postpones = 0
         self.acked = 0
 
     async def receive(self, run_id: RunId, limit: int) -> Sequence[TaskMessage] | None:
@@ -67,9 +69,10 @@ class FaultyQueues(MemoryQueues):
         self.acked += len(receipts)
         await super().ack(run_id, receipts)
 
-    async def postpone(self, run_id: RunId, receipts: Sequence[str], *, delay: timedelta) -> None:
+    async def postpone(self, run_id: RunId, delays: Mapping[str, timedelta]) -> None:
         self._check("postpone")
-        await super().postpone(run_id, receipts, delay=delay)
+        self.postpones += 1
+        await super().postpone(run_id, delays)
 
     def _check(self, call: str) -> None:
         if call in self.down:
@@ -341,7 +344,7 @@ async def test_messages_whose_rows_are_away_are_put_away_for_longer_each_time(
     [task] = await given_tasks(engine)
     assert engine.claims is not None
 
-    async def take(run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
+    async def take(run_id: RunId, task_ids: Sequence[TaskId], *, stamp: str) -> Sequence[Task]:
         raise Unavailable("claims: take is down")
 
     with monkeypatch.context() as patch:
@@ -362,8 +365,8 @@ async def test_a_task_that_is_due_and_not_given_is_not_asked_for_at_once(
     [task] = await given_tasks(engine)
     assert engine.claims is not None
 
-    async def take(run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
-        return []
+    async def take(run_id: RunId, task_ids: Sequence[TaskId], *, stamp: str) -> Sequence[Task]:
+        return [task]
 
     with monkeypatch.context() as patch:
         patch.setattr(engine.claims, "take", take)
@@ -397,19 +400,6 @@ async def test_a_wait_longer_than_the_queue_can_hide_is_waited_out(engine: Engin
     assert await claim(engine) == []
 
     engine.clock.advance(SECOND)
-    assert ids_of(await claim(engine)) == [task.id]
-
-
-async def test_a_task_settled_by_another_process_gets_a_new_message(
-    engine: Engine, queues: FaultyQueues
-) -> None:
-    task = await given_claim(engine)
-    await queues.close(RUN)
-    await queues.open(RUN)
-
-    await _stranger(engine, queues).settle([settlement(task, to_retry(delay=timedelta(hours=1)))])
-
-    engine.clock.advance(timedelta(hours=1))
     assert ids_of(await claim(engine)) == [task.id]
 
 
@@ -472,20 +462,95 @@ async def test_a_queue_that_cannot_ack_holds_up_no_final_task(
     assert queues.waiting(RUN) == 4
 
 
-async def test_what_was_claimed_is_given_though_the_rest_could_not_be_looked_at(
+async def test_a_claim_whose_answer_was_lost_is_given_when_its_message_comes_again(
     engine: Engine, queues: FaultyQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running, waiting = await given_tasks(engine, 2)
+    [task] = await given_tasks(engine)
     assert engine.claims is not None
-    await engine.claims.take(RUN, [running.id])
+    whole = engine.claims.take
 
-    async def look(run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
-        raise Unavailable("claims: look is down")
+    async def take(run_id: RunId, task_ids: Sequence[TaskId], *, stamp: str) -> Sequence[Task]:
+        await whole(run_id, task_ids, stamp=stamp)
+        raise Unavailable("claims: no answer")
 
-    monkeypatch.setattr(engine.claims, "look", look)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.claims, "take", take)
+        with pytest.raises(Unavailable):
+            await engine.work.claim({RUN: 10})
+    engine.clock.advance(5 * SECOND)
 
-    assert ids_of(await engine.work.claim({RUN: 10})) == [waiting.id]
-    assert (queues.acked, queues.waiting(RUN)) == (0, 2)
+    [taken] = await engine.work.claim({RUN: 10})
+
+    assert (taken.id, taken.claim_no, taken.lost) == (task.id, 1, 0)
+    assert await settle(engine, taken, scraped())
+
+
+async def test_messages_of_a_newer_version_are_left_to_newer_processes(
+    engine: Engine, queues: FaultyQueues
+) -> None:
+    newer, known = await given_tasks(engine, 2)
+    [message] = [one for one in queues._queues[RUN] if one.task_id == newer.id]
+    message.v = TASK_MESSAGE_VERSION + 1
+
+    assert ids_of(await claim(engine, 2)) == [known.id]
+
+    assert queues.waiting(RUN) == 2
+    assert await stored(engine, newer) == newer
+
+
+async def test_retries_of_a_group_are_put_off_in_one_call(
+    engine: Engine, queues: FaultyQueues
+) -> None:
+    await given_tasks(engine, 10)
+    tasks = await claim(engine, 10)
+    queues.postpones = 0
+
+    delays = [SECOND * (1 + task.index) for task in tasks]
+    await engine.work.settle(
+        [settlement(task, to_retry(delay=delay)) for task, delay in zip(tasks, delays, strict=True)]
+    )
+
+    assert queues.postpones == 1
+
+
+async def test_runs_are_claimed_side_by_side(
+    engine: Engine, queues: FaultyQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await given_tasks(engine, 1, RUN)
+    await given_tasks(engine, 1, OTHER_RUN)
+    whole, both = queues.receive, asyncio.Barrier(2)
+
+    async def together(run_id: RunId, limit: int) -> Sequence[TaskMessage] | None:
+        async with asyncio.timeout(60):
+            await both.wait()
+        return await whole(run_id, limit)
+
+    monkeypatch.setattr(queues, "receive", together)
+
+    assert len(await engine.work.claim({RUN: 1, OTHER_RUN: 1})) == 2
+
+
+async def test_a_queue_is_opened_once_and_again_when_it_is_gone(
+    engine: Engine, queues: FaultyQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opens = list[RunId]()
+    whole = queues.open
+
+    async def counted(run_id: RunId) -> None:
+        opens.append(run_id)
+        await whole(run_id)
+
+    monkeypatch.setattr(queues, "open", counted)
+    tasks = await given_tasks(engine, 2)
+    await engine.work.enqueue(RUN, ids_of(tasks))
+    assert opens == [RUN]
+
+    await queues.close(RUN)
+    assert await engine.work.claim({RUN: 2}) == []
+    await engine.work.enqueue(RUN, ids_of(tasks))
+
+    assert opens == [RUN, RUN]
+    assert len(await claim(engine, 2)) == 2
 
 
 async def test_a_queue_that_cannot_put_off_holds_up_no_work(
@@ -606,7 +671,9 @@ def _remembered(engine: Engine) -> int:
 def _stranger(engine: Engine, queues: MemoryQueues) -> QueuedWork:
     """Another process at the same rows and queues."""
     assert engine.claims is not None
-    return QueuedWork(engine.claims, queues, clock=engine.clock, lease=LEASE)
+    assert isinstance(engine.claims, MemoryClaims)
+    claims = MemoryClaims(engine.claims._rows, "stranger")
+    return QueuedWork(claims, queues, clock=engine.clock, lease=LEASE, holder="stranger")
 
 
 def _engine(clock: FakeClock, queues: MemoryQueues) -> Engine:

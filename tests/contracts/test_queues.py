@@ -17,13 +17,13 @@ async def test_a_fake_queue_sets_aside_what_was_received_too_often() -> None:
     )
     sent = ids_of(new_tasks(RUN, 2))
     await queues.open(RUN)
-    await queues.send(RUN, sent)
+    await queues.send(RUN, [(task_id, timedelta()) for task_id in sent])
     for _ in range(3):
         received = await queues.receive(RUN, 10)
         assert received is not None
         assert {message.task_id for message in received} == set(sent)
         receipts = [message.receipt for message in received]
-        await queues.postpone(RUN, receipts, delay=timedelta())
+        await queues.postpone(RUN, dict.fromkeys(receipts, timedelta()))
     await queues.ack(RUN, [receipts[0]])  # too late: it is visible again
 
     assert await queues.receive(RUN, 10) == []

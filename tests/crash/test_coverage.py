@@ -109,7 +109,6 @@ NOT_CALLED: dict[str, str] = {
     "tasks.get": ONLY_READ,
     "tasks.histories": ONLY_READ,
     "tasks.history": ONLY_READ,
-    "work.open": NO_STEP,
 }
 
 

@@ -33,7 +33,7 @@ from conveyor.steps.settle import Settle
 from conveyor.steps.shared.attempt import Assignment, CallResult, Fetched
 from conveyor.steps.shared.notifier import Notifier, Topic
 from conveyor.testing.clock import FakeIds
-from conveyor.testing.factories import CALLER, JOB, RUN, a_job, a_run, ids_of, new_tasks
+from conveyor.testing.factories import CALLER, JOB, RUN, a_job, a_run, add_rows, new_tasks
 from conveyor.testing.memory.bodies import MemoryBodies
 from conveyor.testing.memory.claims import MemoryClaims
 from conveyor.testing.memory.metadata import MemoryMetadata
@@ -148,9 +148,9 @@ class Fleet:
         )
         run = a_run(total=count, next_index=count, last_batch_received=self.is_closed)
         tasks = new_tasks(RUN, count)
-        await MemoryTasks(self.rows).add(RUN, tasks)
+        await add_rows(MemoryTasks(self.rows), RUN, tasks)
         await self.queues.open(RUN)
-        await self.queues.send(RUN, ids_of(tasks))
+        await self.queues.send(RUN, [(task.id, timedelta()) for task in tasks])
         await self.metadata.commit(job, run)
 
     @asynccontextmanager
@@ -182,8 +182,9 @@ class Fleet:
     def _dispatcher(self, number: int) -> Dispatcher:
         dice = _dice(self.seed * 1_000 + number)
         queues = _far_away(self.queues, dice)
-        claims = _far_away(_Claims(self), dice)
-        work: Work = QueuedWork(claims, queues, clock=self.clock, lease=LEASE)
+        holder = str(number)
+        claims = _far_away(_Claims(self, holder), dice)
+        work: Work = QueuedWork(claims, queues, clock=self.clock, lease=LEASE, holder=holder)
         tasks = MemoryTasks(self.rows)
         complete = Complete(
             metadata=self.metadata,
@@ -222,14 +223,16 @@ class Fleet:
 class _Claims(MemoryClaims):
     """Claims of an engine that may be away."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        super().__init__(fleet.rows)
+    def __init__(self, fleet: Fleet, holder: str) -> None:
+        super().__init__(fleet.rows, holder)
         self._fleet = fleet
 
-    async def take(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
+    async def take(
+        self, run_id: RunId, task_ids: Sequence[TaskId], *, stamp: str = ""
+    ) -> Sequence[Task]:
         if self._fleet.rows_away:
             raise Unavailable("rows: away")
-        return await super().take(run_id, task_ids)
+        return await super().take(run_id, task_ids, stamp=stamp)
 
 
 class _FarAway:

@@ -191,7 +191,9 @@ async def _open_work(opening: Opening, engine: TaskEngine) -> tuple[Work, Queues
     assert engine.claims, "checked by `check_engines`"
     queues = await _open(QUEUES, opening, opening.settings.queues)
     lease = opening.settings.lease
-    return QueuedWork(engine.claims, queues, clock=opening.clock, lease=lease), queues
+    holder = opening.incarnation
+    work = QueuedWork(engine.claims, queues, clock=opening.clock, lease=lease, holder=holder)
+    return work, queues
 
 
 async def _open(schemes: Mapping[str, Scheme[P]], opening: Opening, url: str) -> P:

@@ -50,6 +50,11 @@ class RunPlace(msgspec.Struct, frozen=True):
     shards: int = 1
     v: int = ROW_VERSION
 
+    @property
+    def stamp(self) -> str:
+        """The place as messages of the run carry it."""
+        return f"{self.job_id}/{self.shards}"
+
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     id: JobId

@@ -3,8 +3,8 @@
     pending ⇄ processing → successful | failed
 
 A claim takes a task for a worker under a lease. It ends in a decision, or its lease lapses and
-another claim takes the task over. Each claim raises `claim_no`, which never falls: it is the fence
-that makes writes of an older claim fail. Nothing here reads a clock or touches a store.
+another claim takes the task over. Each claim raises `claim_no`, which never falls, and names its
+holder: both are the fence that makes writes of another claim fail. Nothing here reads a clock or touches a store.
 """
 
 from collections.abc import Sequence
@@ -83,6 +83,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempts: int = 0  # that ended and were charged
     lost: int = 0  # workers that died holding it
     claimed_at: datetime | None = None
+    holder: str | None = None  # the process whose claim is the latest; None once that has ended
     result: StoredBody | None = None
     problem: str | None = None
     reason: FailureReason | None = None
@@ -342,14 +343,14 @@ def is_due(task: Task, now: datetime) -> bool:
     return task.due_at is not None and task.due_at <= now
 
 
-def claim(task: Task, now: datetime, lease: timedelta) -> Task:
+def claim(task: Task, now: datetime, lease: timedelta, *, holder: str = "") -> Task:
     """The task as a new claim holds it. Taking over a lapsed claim counts its worker as lost."""
     if not is_due(task, now):
         raise IllegalMove(f"task {task.id} is not due")
     lost = task.lost + (task.status is TaskStatus.PROCESSING)
     # The number is raised even when the task fails here: the write that the lost worker may still
     # attempt must not find its own claim.
-    changes = {"lost": lost, "claim_no": task.claim_no + 1}
+    changes = {"lost": lost, "claim_no": task.claim_no + 1, "holder": holder}
     if lost >= MOST_LOST:
         return _moved(task, TaskStatus.FAILED, now, **changes, **FAILED_BY_LOSSES)
     held = {"claimed_at": now, "due_at": now + lease}
@@ -358,26 +359,29 @@ def claim(task: Task, now: datetime, lease: timedelta) -> Task:
 
 def release(task: Task, now: datetime) -> Task:
     """A processing task whose worker is known to be dead, up for claiming again at once."""
-    lost = task.lost + 1
-    if lost >= MOST_LOST:
-        return _moved(task, TaskStatus.FAILED, now, lost=lost, **FAILED_BY_LOSSES)
-    return _moved(task, TaskStatus.PENDING, now, lost=lost, due_at=now)
+    changes = {"lost": task.lost + 1, "holder": None}
+    if task.lost + 1 >= MOST_LOST:
+        return _moved(task, TaskStatus.FAILED, now, **changes, **FAILED_BY_LOSSES)
+    return _moved(task, TaskStatus.PENDING, now, **changes, due_at=now)
 
 
-def renew(task: Task, claim_no: int, now: datetime, lease: timedelta) -> Task:
-    _check_held(task, claim_no)
+def renew(task: Task, claim_no: int, now: datetime, lease: timedelta, *, holder: str = "") -> Task:
+    _check_held(task, claim_no, holder)
     return msgspec.structs.replace(task, due_at=now + lease)
 
 
-def settle(task: Task, claim_no: int, decision: SettleDecision, now: datetime) -> Task:
+def settle(
+    task: Task, claim_no: int, decision: SettleDecision, now: datetime, *, holder: str = ""
+) -> Task:
     """The task after its claim ended; `Stale` unless that claim still holds it."""
     check_ends(decision)
-    _check_held(task, claim_no)
+    _check_held(task, claim_no, holder)
     return _moved(
         task,
         decision.status,
         now,
         attempts=task.attempts + decision.charged,
+        holder=None,
         due_at=now + decision.delay if decision.status is TaskStatus.PENDING else None,
         result=decision.result,
         problem=decision.problem if decision.status is TaskStatus.FAILED else None,
@@ -443,8 +447,10 @@ def failure_of(failed: Task) -> FailureKey:
     return failure_key(failed.spec.host, failed.reason, failed.problem)
 
 
-def _check_held(task: Task, claim_no: int) -> None:
-    if task.status is not TaskStatus.PROCESSING or task.claim_no != claim_no:
+def _check_held(task: Task, claim_no: int, holder: str) -> None:
+    """Refuse a claim that does not hold its task. Claims of earlier releases name no holder."""
+    is_held = task.status is TaskStatus.PROCESSING and task.claim_no == claim_no
+    if not is_held or task.holder not in {None, holder}:
         raise Stale(f"task {task.id}: claim {claim_no} no longer holds it")
 
 

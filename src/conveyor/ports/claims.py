@@ -13,21 +13,31 @@ class Claims(Protocol):
     """The part of `Work` that writes rows, for tasks that the caller names.
 
     `QueuedWork` receives messages from `Queues` and claims the tasks that they name. Each task is
-    claimed, renewed, settled or released in one atomic step. Every method raises `Unavailable`; a
-    call that raised may be repeated.
+    claimed, renewed, settled or released in one atomic step. The engine is opened with the name of
+    the process, the holder of its claims. Every method raises `Unavailable`; a call that raised may
+    be repeated.
     """
 
-    async def take(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
-        """Claim those of the named tasks that are due, and return them `as_claimed`.
+    async def stamp(self, run_id: RunId) -> str:
+        """Return what messages of a run carry, so that a claim needs not look up its place.
 
-        Tasks that are unknown, final or not due are left out. A task that lost too many workers is
-        failed and counted by this call, and returned as failed. Once `CLAIM_BYTES` are claimed, the
-        remaining tasks stay unclaimed.
+        Only the engine reads it. It never changes once the run is laid out.
         """
         ...
 
-    async def look(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
-        """Read the named tasks that exist, in any state, `as_listed`. Nothing is changed."""
+    async def take(
+        self, run_id: RunId, task_ids: Sequence[TaskId], *, stamp: str = ""
+    ) -> Sequence[Task]:
+        """Claim those of the named tasks that are due; return all that exist, as they are now.
+
+        Tasks that this process holds are returned `as_claimed`, the others `as_listed`. Those that
+        it held before the call are among them, also by a claim whose answer was lost: the caller
+        knows the numbers of the claims that it has. A task that lost too many workers is failed and
+        counted by this call, and returned as failed, with this process as its holder. Once
+        `CLAIM_BYTES` are claimed, the remaining tasks stay unclaimed.
+
+        `stamp` is that of the messages; if it is empty, the engine looks the place of the run up.
+        """
         ...
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:

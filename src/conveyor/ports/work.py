@@ -33,18 +33,18 @@ class Work(Protocol):
     Adapters may implement these rules in SQL: the contract tests compare them with the domain.
 
     A run is open from its first row until it is closed. The engine is opened with the length of a
-    lease. A claim number fences its task: only the latest claim can renew or settle it.
+    lease and with the name of the process. Number and holder fence a task: only the latest claim,
+    by the process that made it, can renew or settle it.
 
     Each task is changed in one atomic step; a call with several tasks may change some of them and
     then raise. Every method raises `Unavailable`; a call that raised may be repeated.
     """
 
-    async def open(self, run_id: RunId) -> None:
-        """Allow claims of a closed run again. The call may be repeated."""
-        ...
-
     async def close(self, run_id: RunId) -> None:
-        """Allow no further claims of a run. Its live claims may still be renewed and settled."""
+        """Allow no further claims of a run. Its live claims may still be renewed and settled.
+
+        A closed run stays closed.
+        """
         ...
 
     async def enqueue(self, run_id: RunId, task_ids: Sequence[TaskId]) -> None:
@@ -66,7 +66,8 @@ class Work(Protocol):
         these the dispatcher only checks whether the run is complete, and calls `ack`.
 
         The call may return fewer tasks than are due. It returns at most twice `CLAIM_BYTES`, plus
-        the first task of each run, which may have any size.
+        the first task of each run, which may have any size. An engine that claims runs
+        concurrently may exceed that by `CLAIM_BYTES` for each of them.
         """
         ...
 

@@ -64,7 +64,6 @@ class MeteredWork:
     def __init__(self, work: Work, metrics: Metrics) -> None:
         self._work = work
         self._metrics = metrics
-        self.open = work.open
         self.close = work.close
         self.enqueue = work.enqueue
         self.renew = work.renew

@@ -115,7 +115,6 @@ async def test_a_task_that_the_sweeper_failed_is_counted_once_where_it_has_a_mes
     work = MeteredWork(queued, counted.metrics)
     [task] = new_tasks(n=1)
     await add_rows(MemoryTasks(rows), RUN, [task])
-    await work.open(RUN)
     await work.enqueue(RUN, [task.id])
     for _ in range(MOST_LOST):
         assert await work.claim({RUN: 1})

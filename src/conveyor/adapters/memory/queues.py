@@ -1,6 +1,6 @@
 """Queues of task messages in memory that misbehave like SQS, as often as a test wants."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import count, islice
 from random import Random
@@ -9,7 +9,7 @@ import msgspec
 
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.ports.clock import Clock
-from conveyor.ports.queues import MOST_RECEIVES, TaskMessage
+from conveyor.ports.queues import MOST_RECEIVES, TASK_MESSAGE_VERSION, TaskMessage
 
 MOST_RECEIVED = 10
 LONGEST_DELAY = timedelta(minutes=15)
@@ -54,12 +54,16 @@ class MemoryQueues:
     async def close(self, run_id: RunId) -> None:
         self._queues.pop(run_id, None)
 
+    async def opened(self, *, limit: int, after: str = "") -> Sequence[RunId]:
+        return sorted(run_id for run_id in self._queues if run_id > after)[:limit]
+
     async def send(
-        self, run_id: RunId, task_ids: Sequence[TaskId], *, delay: timedelta = timedelta()
+        self, run_id: RunId, entries: Sequence[tuple[TaskId, timedelta]], *, stamp: str = ""
     ) -> None:
-        _check_delay(delay, LONGEST_DELAY)
-        visible_at = self._clock.now() + delay
-        messages = [_Queued(task_id, visible_at) for task_id in task_ids]
+        now = self._clock.now()
+        for _, delay in entries:
+            _check_delay(delay, LONGEST_DELAY)
+        messages = [_Queued(task_id, now + delay, stamp) for task_id, delay in entries]
         # A queue that is gone belongs to a closed run, which needs no messages.
         self._queues.get(run_id, []).extend(messages)
 
@@ -77,10 +81,11 @@ class MemoryQueues:
             if not self._happens(self._habits.undead):
                 self._queues[run_id].remove(message)
 
-    async def postpone(self, run_id: RunId, receipts: Sequence[str], *, delay: timedelta) -> None:
-        _check_delay(delay, LONGEST_HIDING)
-        for message in self._received(run_id, receipts):
-            message.visible_at = self._clock.now() + delay
+    async def postpone(self, run_id: RunId, delays: Mapping[str, timedelta]) -> None:
+        for delay in delays.values():
+            _check_delay(delay, LONGEST_HIDING)
+        for message in self._received(run_id, delays):
+            message.visible_at = self._clock.now() + delays[message.receipt]
 
     def waiting(self, run_id: RunId) -> int:
         """The number of messages in a queue, hidden ones included; for tests."""
@@ -105,9 +110,11 @@ class MemoryQueues:
         message.receives += 1
         if not self._happens(self._habits.doubled):
             message.visible_at = self._clock.now() + self._visibility
-        return TaskMessage(message.task_id, message.receipt, message.receives)
+        return TaskMessage(
+            message.task_id, message.receipt, message.receives, message.stamp, message.v
+        )
 
-    def _received(self, run_id: RunId, receipts: Sequence[str]) -> list["_Queued"]:
+    def _received(self, run_id: RunId, receipts: Collection[str]) -> list["_Queued"]:
         """The messages whose receipts are still valid."""
         now = self._clock.now()
         return [
@@ -123,8 +130,10 @@ class MemoryQueues:
 class _Queued(msgspec.Struct, eq=False):
     task_id: TaskId
     visible_at: datetime
+    stamp: str = ""
     receipt: str = ""
     receives: int = 0
+    v: int = TASK_MESSAGE_VERSION
 
 
 def _check_delay(delay: timedelta, longest: timedelta) -> None:

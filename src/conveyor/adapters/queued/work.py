@@ -11,27 +11,36 @@ The row decides; a message only says that a task may be due.
 | Only the newest receipt of a message is kept | a queue ignores older ones |
 """
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 
 from conveyor.domain import concurrency
 from conveyor.domain.ids import RunId, TaskId
-from conveyor.domain.task import FINAL, Settlement, Task, as_redelivered, size_of
+from conveyor.domain.task import (
+    FINAL,
+    Settlement,
+    Task,
+    TaskStatus,
+    as_redelivered,
+    size_of,
+)
 from conveyor.errors import Unavailable
 from conveyor.ports.claims import Claims
 from conveyor.ports.clock import Clock
-from conveyor.ports.queues import Queues, TaskMessage
+from conveyor.ports.queues import TASK_MESSAGE_VERSION, Queues, TaskMessage
 from conveyor.ports.work import CLAIM_BYTES, Held, Released
 
 MOST_RECEIVED = 10
-MOST_REMEMBERED = 10_000  # closed runs
-# The longest that SQS delays a new message, and hides a received one.
-LONGEST_DELAY = timedelta(minutes=15)
+MOST_REMEMBERED = 10_000  # runs, and tasks that failed for their lost workers
+MOST_AT_ONCE = 8  # runs whose queues are called at the same time
+# The longest that SQS hides a received message.
 LONGEST_HIDING = timedelta(hours=12)
 
 
@@ -79,45 +88,57 @@ class FinalReceipts:
 
 
 class QueuedWork:
-    """The queues must hide a received message for at most the length of a lease.
+    """The queues must hide a received message for at least the length of a lease (`visibility`).
 
-    No engine of `app/engines.py` uses it yet; it is for engines with message queues.
+    A worker that dies leaves a row whose lease lapses first, so the next delivery of its message
+    finds the task due. `holder` is the name under which `claims` claims.
     """
 
-    def __init__(self, claims: Claims, queues: Queues, *, clock: Clock, lease: timedelta) -> None:
+    def __init__(
+        self,
+        claims: Claims,
+        queues: Queues,
+        *,
+        clock: Clock,
+        lease: timedelta,
+        visibility: timedelta | None = None,
+        holder: str = "",
+    ) -> None:
         self._claims = claims
         self._queues = queues
         self._clock = clock
-        self._lease = lease
+        self._visibility = max(lease, visibility or lease)
+        self._holder = holder
         self._receipts: dict[Held, Receipt] = {}  # of claims that are held
         self._settling: set[Held] = set()
-        self._final = FinalReceipts(clock, good_for=lease)
+        self._final = FinalReceipts(clock, good_for=self._visibility)
+        self._opened: dict[RunId, str] = {}  # queues that this process opened, with their stamps
         # An ingest that does not know of the end may still enqueue rows. That must not create the queue
         # again. Another process may create it, but no process claims tasks of an ended run.
         self._closed: dict[RunId, None] = {}
-
-    async def open(self, run_id: RunId) -> None:
-        self._closed.pop(run_id, None)
-        await self._queues.open(run_id)
+        self._failed: dict[Held, None] = {}  # by claims of this process, for their lost workers
 
     async def close(self, run_id: RunId) -> None:
-        self._remember_closed(run_id)
+        _remember(self._closed, run_id, None)
+        self._opened.pop(run_id, None)
         await self._queues.close(run_id)
 
     async def enqueue(self, run_id: RunId, task_ids: Sequence[TaskId]) -> None:
-        if run_id not in self._closed:
+        if run_id in self._closed or not task_ids:
+            return
+        if run_id not in self._opened:
             await self._queues.open(run_id)
-            await self._queues.send(run_id, task_ids)
+            _remember(self._opened, run_id, await self._claims.stamp(run_id))
+        await self._send(run_id, [(task_id, timedelta()) for task_id in task_ids])
 
     async def claim(self, wants: Mapping[RunId, int]) -> Sequence[Task]:
         taken: list[Task] = []
-        try:
-            for run_id, want in wants.items():
-                await self._fill(taken, run_id, want)
-        except Unavailable:
-            # Tasks that are claimed already must be returned, or they stay idle for a whole lease.
-            if not taken:
-                raise
+        errors = await _side_by_side(
+            [partial(self._fill, taken, run_id, want) for run_id, want in wants.items()]
+        )
+        # Tasks that are claimed already must be returned, or they stay idle for a whole lease.
+        if errors and not taken:
+            raise errors[0]
         return taken
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
@@ -126,9 +147,8 @@ class QueuedWork:
             # A claim that is being settled cannot be renewed either, but `settle` needs its receipt.
             if claim not in self._settling:
                 self._receipts.pop(claim, None)
-        known = [(one.run_id, self._receipts[one].text) for one in held if one in self._receipts]
-        for run_id, receipts in _grouped(known).items():
-            await self._postpone(run_id, [(self._lease, receipt) for receipt in receipts])
+        known = _grouped((one.run_id, one) for one in held if one in self._receipts)
+        await _side_by_side([partial(self._hide, *group) for group in known.items()])
         return fallen
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
@@ -137,10 +157,8 @@ class QueuedWork:
         try:
             settled = await self._claims.settle(settlements)
             pairs = zip(settlements, settled, strict=True)
-            effective = [(ending.run_id, ending) for ending, took in pairs if took]
-            for run_id, endings in _grouped(effective).items():
-                with suppress(Unavailable):
-                    await self._follow(run_id, endings)
+            effective = _grouped((ending.run_id, ending) for ending, took in pairs if took)
+            await _side_by_side([partial(self._follow, *group) for group in effective.items()])
         finally:
             self._settling.difference_update(claims)
         for claim in claims:
@@ -149,58 +167,88 @@ class QueuedWork:
 
     async def ack(self, final: Sequence[Held]) -> None:
         receipts = self._final.of(final)
-        for run_id, claims in _grouped((claim.run_id, claim) for claim in receipts).items():
+
+        async def ack(run_id: RunId, claims: Sequence[Held]) -> None:
             await self._queues.ack(run_id, [receipts[claim] for claim in claims])
             self._final.forget(claims)
+
+        groups = _grouped((claim.run_id, claim) for claim in receipts)
+        for error in await _side_by_side([partial(ack, *group) for group in groups.items()]):
+            raise error
 
     async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Released]:
         """Released tasks get new messages: whether their old ones still exist is unknown."""
         released = await self._claims.release_lapsed(overdue=overdue, limit=limit)
-        pairs = [(claim.run_id, claim.task_id) for claim in released]
-        for run_id, task_ids in _grouped(pairs).items():
+        pairs = [(claim.run_id, (claim.task_id, timedelta())) for claim in released]
+        for run_id, entries in _grouped(pairs).items():
             with suppress(Unavailable):
-                await self._queues.send(run_id, task_ids)
+                await self._send(run_id, entries)
         return released
 
-    def _remember_closed(self, run_id: RunId) -> None:
-        self._closed[run_id] = None
-        if len(self._closed) > MOST_REMEMBERED:
-            del self._closed[next(iter(self._closed))]
+    async def _send(self, run_id: RunId, entries: Sequence[tuple[TaskId, timedelta]]) -> None:
+        await self._queues.send(run_id, entries, stamp=self._opened.get(run_id, ""))
+
+    async def _hide(self, run_id: RunId, claims: Sequence[Held]) -> None:
+        await self._postpone(
+            run_id, {self._receipts[claim].text: self._visibility for claim in claims}
+        )
 
     async def _fill(self, taken: list[Task], run_id: RunId, want: int) -> None:
         for start in range(0, want, MOST_RECEIVED):
             if sum(map(size_of, taken)) >= CLAIM_BYTES:
                 return
             messages = await self._queues.receive(run_id, min(want - start, MOST_RECEIVED))
+            if messages is None:
+                self._opened.pop(run_id, None)  # the next enqueue creates it again
             if not messages:
                 return
-            taken += await self._take(run_id, messages)
+            taken.extend(await self._take(run_id, messages))
 
     async def _take(self, run_id: RunId, received: Sequence[TaskMessage]) -> list[Task]:
-        messages = {message.task_id: message for message in received}
+        newer = [message for message in received if message.v > TASK_MESSAGE_VERSION]
+        messages = {
+            message.task_id: message for message in received if message.v <= TASK_MESSAGE_VERSION
+        }
+        await self._bounce(run_id, newer)
+        if not messages:
+            return []
+        stamp = next(iter(messages.values())).stamp
         try:
-            taken = list(await self._claims.take(run_id, list(messages)))
+            found = await self._claims.take(run_id, list(messages), stamp=stamp)
         except Unavailable:
             # If they stayed visible, the next receiver would fail in the same way.
             await self._bounce(run_id, messages.values())
             raise
+        taken = [task for task in found if self._is_new(task)]
+        others = [task for task in found if not self._is_new(task)]
+        # A final task that this call failed must differ from one whose message was delivered again.
+        mine = {task.id for task in taken if self._is_first_seen(task)}
         for task in taken:
-            self._keep_receipt(task, messages.pop(task.id))
-        if messages:
-            with suppress(Unavailable):
-                looked = await self._claims.look(run_id, list(messages))
-                taken += self._redelivered(looked, messages)
-                await self._put_aside(run_id, looked, messages)
-        return taken
-
-    def _redelivered(
-        self, looked: Sequence[Task], messages: Mapping[TaskId, TaskMessage]
-    ) -> list[Task]:
-        """The final tasks: the worker that settled them may have died before its completion check."""
-        final = [task for task in looked if task.is_final]
-        for task in final:
             self._keep_receipt(task, messages[task.id])
-        return list(map(as_redelivered, final))
+        gone = messages.keys() - {task.id for task in found}
+        with suppress(Unavailable):
+            await self._put_aside(run_id, others, messages)
+            await self._ack(run_id, [messages[task_id].receipt for task_id in gone])
+        return [task if task.id in mine else as_redelivered(task) for task in taken]
+
+    def _is_first_seen(self, task: Task) -> bool:
+        """Whether this process claimed or failed a task, and has not returned it yet."""
+        is_first = task.holder == self._holder and _held_by(task) not in self._failed
+        if is_first and task.is_final:
+            _remember(self._failed, _held_by(task), None)
+        return is_first
+
+    def _is_new(self, task: Task) -> bool:
+        """Whether a task must be returned: it was claimed just now, or it is final.
+
+        A claim that this process does not know was made by a call whose answer was lost. The worker
+        that settled a final task may have died before its completion check.
+        """
+        if task.is_final:
+            return True
+        is_mine = task.status is TaskStatus.PROCESSING and task.holder == self._holder
+        claim = _held_by(task)
+        return is_mine and claim not in self._receipts and claim not in self._settling
 
     def _keep_receipt(self, task: Task, message: TaskMessage) -> None:
         claim = _held_by(task)
@@ -212,21 +260,18 @@ class QueuedWork:
         self._final.keep(claim, message.receipt)
 
     async def _put_aside(
-        self, run_id: RunId, looked: Sequence[Task], messages: Mapping[TaskId, TaskMessage]
+        self, run_id: RunId, unfinished: Sequence[Task], messages: Mapping[TaskId, TaskMessage]
     ) -> None:
-        """Hide the messages of unfinished tasks until they are due; ack those without a row."""
-        unfinished = [task for task in looked if not task.is_final]
+        """Hide the messages of unfinished tasks until they are due."""
         for task in unfinished:
             self._replace_receipt(task, messages[task.id])
         await self._postpone(
             run_id,
-            [
-                (self._until_due(task, messages[task.id]), messages[task.id].receipt)
+            {
+                messages[task.id].receipt: self._until_due(task, messages[task.id])
                 for task in unfinished
-            ],
+            },
         )
-        gone = messages.keys() - {task.id for task in looked}
-        await self._ack(run_id, [messages[task_id].receipt for task_id in gone])
 
     def _replace_receipt(self, task: Task, newer: TaskMessage) -> None:
         """Only the newest receipt of a message delivered twice can hide or ack it."""
@@ -242,12 +287,14 @@ class QueuedWork:
         return concurrency.hidden_for(task.id, concurrency.futile_receives(task, message.receives))
 
     async def _bounce(self, run_id: RunId, messages: Iterable[TaskMessage]) -> None:
-        """Hide the messages of tasks that could not be read."""
-        waits = [
-            (concurrency.hidden_for(message.task_id, message.receives), message.receipt)
-            for message in messages
-        ]
-        await self._postpone(run_id, waits)
+        """Hide messages whose tasks could not be read."""
+        await self._postpone(
+            run_id,
+            {
+                message.receipt: concurrency.hidden_for(message.task_id, message.receives)
+                for message in messages
+            },
+        )
 
     async def _follow(self, run_id: RunId, endings: Sequence[Settlement]) -> None:
         """Update the messages of settled tasks to match their rows."""
@@ -257,13 +304,12 @@ class QueuedWork:
         waiting = [ending for ending in endings if ending.decision.status not in FINAL]
         await self._postpone(
             run_id,
-            [
-                (_hiding(ending, receipt), receipt.text)
+            {
+                receipt.text: _hiding(ending, receipt)
                 for ending in waiting
                 if (receipt := self._receipt(ending))
-            ],
+            },
         )
-        await self._send_again(run_id, [each for each in waiting if not self._receipt(each)])
 
     def _receipt(self, ending: Settlement) -> Receipt | None:
         return self._receipts.get(_held(ending))
@@ -272,19 +318,43 @@ class QueuedWork:
         if receipts:
             await self._queues.ack(run_id, receipts)
 
-    async def _postpone(self, run_id: RunId, waits: Iterable[tuple[timedelta, str]]) -> None:
-        for delay, receipts in _grouped(waits).items():
+    async def _postpone(self, run_id: RunId, delays: Mapping[str, timedelta]) -> None:
+        if delays:
             with suppress(Unavailable):
-                await self._queues.postpone(run_id, receipts, delay=min(delay, LONGEST_HIDING))
+                await self._queues.postpone(
+                    run_id,
+                    {receipt: min(delay, LONGEST_HIDING) for receipt, delay in delays.items()},
+                )
 
-    async def _send_again(self, run_id: RunId, endings: Sequence[Settlement]) -> None:
-        waits = [(ending.decision.delay, ending.task_id) for ending in endings]
-        for delay, task_ids in _grouped(waits).items():
-            await self._queues.send(run_id, task_ids, delay=min(delay, LONGEST_DELAY))
+
+async def _side_by_side(calls: Sequence[Callable[[], Awaitable[None]]]) -> list[Unavailable]:
+    """Make calls for several runs, some of them at a time; return the errors."""
+    places, errors = asyncio.Semaphore(MOST_AT_ONCE), list[Unavailable]()
+
+    async def make(call: Callable[[], Awaitable[None]]) -> None:
+        async with places:
+            try:
+                await call()
+            except Unavailable as error:
+                errors.append(error)
+
+    if len(calls) == 1:  # the usual case needs no task
+        await make(calls[0])
+    elif calls:
+        async with asyncio.TaskGroup() as group:
+            for call in calls:
+                group.create_task(make(call))
+    return errors
 
 
 _Key = TypeVar("_Key")
 _Item = TypeVar("_Item")
+
+
+def _remember(known: dict[_Key, _Item], key: _Key, what: _Item) -> None:
+    known[key] = what
+    if len(known) > MOST_REMEMBERED:
+        del known[next(iter(known))]
 
 
 def _grouped(pairs: Iterable[tuple[_Key, _Item]]) -> dict[_Key, list[_Item]]:

@@ -5,9 +5,17 @@ from collections.abc import Sequence
 import apsw
 
 from conveyor.adapters.sqlite.database import Database
-from conveyor.adapters.sqlite.rows import NOT_CLAIMED, NOT_LISTED, columns, find_run_no, task_of
+from conveyor.adapters.sqlite.rows import (
+    NOT_CLAIMED,
+    NOT_LISTED,
+    columns,
+    find_place,
+    find_run_no,
+    task_of,
+)
 from conveyor.adapters.sqlite.work import SqliteWork
 from conveyor.domain.ids import RunId, TaskId, task_index
+from conveyor.domain.job import ROW_VERSION
 from conveyor.domain.task import Task, size_of
 from conveyor.ports.work import CLAIM_BYTES
 
@@ -28,25 +36,37 @@ class SqliteClaims:
         self.settle = work.settle
         self.release_lapsed = work.release_lapsed
 
-    async def take(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
+    async def stamp(self, run_id: RunId) -> str:
+        place = self._database.peek(lambda connection: find_place(connection, run_id))
+        return place.stamp if place else ""
+
+    async def take(
+        self, run_id: RunId, task_ids: Sequence[TaskId], *, stamp: str = ""
+    ) -> Sequence[Task]:
+        del stamp  # the place of a run is not needed to find its rows
+
         def operation(connection: apsw.Connection) -> list[Task]:
-            run_no = find_run_no(connection, run_id)
-            taken, room = list[Task](), CLAIM_BYTES
+            run_no, is_known = find_run_no(connection, run_id), _is_known(connection, run_id)
+            found, room = list[Task](), CLAIM_BYTES
             for task_id in set(task_ids):
-                if room > 0 and (task := _look_at(connection, CLAIMED, run_id, run_no, task_id)):
-                    taken += self._work.take_due(connection, run_no, [task])
-                    room = CLAIM_BYTES - sum(map(size_of, taken))
-            return taken
+                task = _look_at(connection, CLAIMED, run_id, run_no, task_id)
+                if task is None:
+                    continue
+                fits = is_known and room > 0
+                if taken := self._work.take_due(connection, run_no, [task]) if fits else []:
+                    room -= size_of(task)
+                elif task.holder != self._work.holder or task.is_final:
+                    task = _look_at(connection, LISTED, run_id, run_no, task_id) or task
+                found += taken or [task]
+            return found
 
         return await self._database.write(operation)
 
-    async def look(self, run_id: RunId, task_ids: Sequence[TaskId]) -> Sequence[Task]:
-        def operation(connection: apsw.Connection) -> list[Task]:
-            run_no = find_run_no(connection, run_id)
-            found = (_look_at(connection, LISTED, run_id, run_no, task_id) for task_id in task_ids)
-            return [task for task in found if task]
 
-        return await self._database.read(operation)
+def _is_known(connection: apsw.Connection, run_id: RunId) -> bool:
+    """Whether this release knows the format of the run's rows."""
+    place = find_place(connection, run_id)
+    return place is None or place.v <= ROW_VERSION
 
 
 def _look_at(

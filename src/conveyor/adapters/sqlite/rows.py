@@ -34,7 +34,7 @@ TASK_COLUMNS = (
     "idx", "id", "status", "due_at", "claim_no", "attempts", "lost", "claimed_at", "created_at",
     "updated_at", "url", "method", "external_id", "metadata", "params", "body", "locator", "length",
     "checksum", "format", "problem", "reason", "source_run_id", "content_type", "scraped_at",
-    "http_status", "duration_ms", "final_url",
+    "http_status", "duration_ms", "final_url", "holder",
 )  # fmt: skip
 # The columns that may be large, as in `size_of` of the domain.
 TEXTS = ("url", "external_id", "metadata", "params", "body", "problem", "final_url")
@@ -151,7 +151,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0)
 
 REPLACE_STATE = """
 UPDATE task SET status = ?, phase = ?, due_at = ?, claim_no = ?, lost = ?, claimed_at = ?,
-       updated_at = ?, problem = ?, reason = ?
+       updated_at = ?, problem = ?, reason = ?, holder = ?
  WHERE run_no = ? AND idx = ?
 """
 
@@ -199,7 +199,7 @@ def task_of(run_id: RunId, row: Row) -> Task:
     """A task from a row of `TASK_COLUMNS`."""
     (idx, task_id, status, due_at, claim_no, attempts, lost, claimed_at, created_at, updated_at,
      url, method, external_id, metadata, params, body, locator, length, checksum, fmt, problem,
-     reason, source_run_id, content_type, scraped_at, *facts) = row  # fmt: skip
+     reason, source_run_id, content_type, scraped_at, *facts, holder) = row  # fmt: skip
     return Task(
         run_id=run_id,
         id=task_id,
@@ -218,6 +218,7 @@ def task_of(run_id: RunId, row: Row) -> Task:
         attempts=attempts,
         lost=lost,
         claimed_at=None if claimed_at is None else moment(claimed_at),
+        holder=None if holder is None else str(holder),
         created_at=moment(created_at),
         updated_at=moment(updated_at),
         result=_body_of(locator, length, checksum, fmt, content_type),
@@ -281,6 +282,7 @@ def replace_state(connection: apsw.Connection, run_no: int | None, task: Task) -
             stamp(task.updated_at),
             task.problem,
             task.reason,
+            None if task.holder is None else int(task.holder),
             run_no,
             task.index,
         ),

@@ -142,6 +142,7 @@ CREATE TABLE task (
     http_status   INTEGER,  -- of the target, where the gateway passes it on
     duration_ms   INTEGER,  -- of the call that ended the task
     final_url     TEXT,     -- after redirects, if it is another URL
+    holder        INTEGER,  -- the incarnation whose claim is the latest; null once that has ended
     PRIMARY KEY (run_no, idx)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX task_due ON task (run_no, due_at, idx) WHERE status = 0;

@@ -56,10 +56,12 @@ TAKEN = {
     "claim_no": "claim_no + 1",
     "claimed_at": "?2",
     "updated_at": "?2",
+    "holder": "?5",
 }
 NEXT = f"SELECT {gathered(TAKEN)} FROM (SELECT {needed(TAKEN)} {PENDING})"
 TAKE = f"""
-UPDATE task SET status = 1, claim_no = claim_no + 1, claimed_at = ?2, updated_at = ?2, due_at = ?4
+UPDATE task SET status = 1, claim_no = claim_no + 1, claimed_at = ?2, updated_at = ?2, due_at = ?4,
+       holder = ?5
  WHERE run_no = ?1 AND idx IN (SELECT idx {PENDING})
 """
 OPEN_RUN = f"""
@@ -93,7 +95,9 @@ SELECT (SELECT run_id FROM run_no WHERE no = task.run_no), id, claim_no
   FROM task INDEXED BY task_held WHERE status = 1
 """
 RENEW = """
-UPDATE task SET due_at = ? WHERE run_no = ? AND idx = ? AND claim_no = ? AND status = 1 RETURNING 1
+UPDATE task SET due_at = ?1
+ WHERE run_no = ?2 AND idx = ?3 AND claim_no = ?4 AND status = 1 AND ifnull(holder, ?5) = ?5
+RETURNING 1
 """
 
 # Settling: any number of claims in six statements, and four more if any of them failed. All values
@@ -119,7 +123,7 @@ INSERT INTO temp.ending
 SELECT {", ".join(AT.values())}, task.attempts, task.claimed_at
   FROM jsonb_each(?1) AS claim CROSS JOIN task
     ON task.run_no = {AT["run_no"]} AND task.idx = {AT["idx"]}
- WHERE task.claim_no = {AT["claim_no"]} AND task.status = 1
+ WHERE task.claim_no = {AT["claim_no"]} AND task.status = 1 AND ifnull(task.holder, ?2) = ?2
 """
 ENDED = "SELECT json_group_array(json_array(run_no, idx, claim_no)) FROM temp.ending"
 ADD_LINES = """
@@ -161,6 +165,7 @@ MOVED = (
 # number of its status.
 MOVE = f"""
 UPDATE task SET updated_at = ?1, attempts = task.attempts + ending.charged, phase = ending.status,
+       holder = NULL,
        {", ".join(f"{name} = ending.{name}" for name in MOVED)},
        problem = iif(ending.status = 3, ending.problem, NULL),
        http_status = iif(ending.status, ending.http_status, NULL),
@@ -189,13 +194,11 @@ class SqliteWork:
         self._clock = clock
         self._lease = lease
         self._incarnation = incarnation
+        self.holder = str(incarnation)
         self._run_numbers = RunNumbers()
 
-    async def open(self, run_id: RunId) -> None:
-        await self._database.write(lambda connection: _set_open(connection, run_id, opened=True))
-
     async def close(self, run_id: RunId) -> None:
-        await self._database.write(lambda connection: _set_open(connection, run_id, opened=False))
+        await self._database.write(lambda connection: _close(connection, run_id))
 
     async def enqueue(self, run_id: RunId, task_ids: Sequence[TaskId]) -> None:
         """Nothing to do: the rows are the queue."""
@@ -220,7 +223,9 @@ class SqliteWork:
             until = stamp(self._clock.now() + self._lease)
             run_no = finder(connection)
             return [
-                one for one in held if not _renew_one(connection, run_no(one.run_id), one, until)
+                one
+                for one in held
+                if not self._renew_one(connection, run_no(one.run_id), one, until)
             ]
 
         return await self._database.write(operation, lazy=True)
@@ -256,7 +261,7 @@ class SqliteWork:
         """Claim the tasks that are due, by the rules of the domain."""
         now = self._clock.now()
         due = [task for task in tasks if task_rules.is_due(task, now)]
-        taken = [task_rules.claim(task, now, self._lease) for task in due]
+        taken = [task_rules.claim(task, now, self._lease, holder=self.holder) for task in due]
         for old, new in zip(due, taken, strict=True):
             if old.status is TaskStatus.PROCESSING:
                 self._move_lost(connection, run_no, old, new)
@@ -283,10 +288,17 @@ class SqliteWork:
             rows = connection.execute(DUE, (run_no, now, fits)).fetchall()
             return self.take_due(connection, run_no, [task_of(run_id, row) for row in rows])
         fits, _ = fitting(connection, SIZES, (run_no, now), limit=limit, room=room)
-        values = (run_no, now, fits, now + self._lease // timedelta(microseconds=1))
+        until = now + self._lease // timedelta(microseconds=1)
+        values = (run_no, now, fits, until, self._incarnation)
         [(rows,)] = connection.execute(NEXT, values)
         connection.execute(TAKE, values)
         return str(rows)
+
+    def _renew_one(
+        self, connection: apsw.Connection, run_no: int | None, held: Held, until: int
+    ) -> bool:
+        key = (run_no, task_index(held.task_id), held.claim_no)
+        return connection.execute(RENEW, (until, *key, self._incarnation)).fetchone() is not None
 
     def _run_no_of(self, run_id: RunId) -> int | None:
         return self._database.peek(lambda connection: self._run_numbers.find(connection, run_id))
@@ -319,19 +331,14 @@ def _lapsed(connection: apsw.Connection, latest: int, *, limit: int) -> list[tup
     return [(run_no, task_of(run_id, tuple(row))) for run_no, run_id, *row in rows]
 
 
-def _renew_one(connection: apsw.Connection, run_no: int | None, held: Held, until: int) -> bool:
-    key = (until, run_no, task_index(held.task_id), held.claim_no)
-    return connection.execute(RENEW, key).fetchone() is not None
-
-
 def _given(run_id: RunId, taken: str | list[Task]) -> list[Task]:
     if not isinstance(taken, str):
         return taken
     return [task_of(run_id, row) for row in DECODER.decode(taken)]
 
 
-def _set_open(connection: apsw.Connection, run_id: RunId, *, opened: bool) -> None:
-    connection.execute("UPDATE run_no SET open = ? WHERE run_id = ?", (int(opened), run_id))
+def _close(connection: apsw.Connection, run_id: RunId) -> None:
+    connection.execute("UPDATE run_no SET open = 0 WHERE run_id = ?", (run_id,))
 
 
 def _prepare(
@@ -352,7 +359,7 @@ def _settle_all(
     connection: apsw.Connection, claims: str, now: int, incarnation: int, *, any_failed: bool
 ) -> str:
     """End the claims that still hold their tasks; return their keys as JSON."""
-    connection.execute(HOLD, (claims,))
+    connection.execute(HOLD, (claims, incarnation))
     connection.execute(ADD_LINES, (now,))
     connection.execute(COUNT, (incarnation,))
     if any_failed:

@@ -8,7 +8,7 @@ from conveyor.domain import task as task_rules
 from conveyor.domain.counts import Counts, Spend
 from conveyor.domain.task import MOST_LOST, Task, TaskStatus
 from conveyor.ports.claims import Claims
-from conveyor.testing.contracts.engine import Engine, given_tasks, stored
+from conveyor.testing.contracts.engine import Engine, by_index, given_tasks, stored
 from conveyor.testing.factories import (
     OTHER_RUN,
     RUN,
@@ -18,6 +18,7 @@ from conveyor.testing.factories import (
     released,
     scraped,
     settlement,
+    to_retry,
 )
 
 
@@ -35,28 +36,64 @@ class ClaimsContract:
 
         taken = await claims.take(RUN, [second.id, first.id])
 
-        expected = [task_rules.claim(task, now, engine.lease) for task in (first, second)]
+        expected = [
+            task_rules.claim(task, now, engine.lease, holder=engine.holder)
+            for task in (first, second)
+        ]
         assert sorted(taken, key=lambda task: task.index) == expected
         assert [await stored(engine, task) for task in expected] == expected
 
-    async def test_what_is_not_due_is_not_taken(self, engine: Engine, claims: Claims) -> None:
-        [task] = await given_tasks(engine)
-        await claims.take(RUN, [task.id])
-        await engine.pass_time(engine.lease - engine.moment)
-
-        assert list(await claims.take(RUN, [task.id])) == []
-
-    async def test_what_is_final_or_unknown_is_not_taken(
+    async def test_what_is_not_due_is_returned_as_it_stands(
         self, engine: Engine, claims: Claims
     ) -> None:
         [task] = await given_tasks(engine)
         [taken] = await claims.take(RUN, [task.id])
-        await claims.settle([settlement(taken, scraped())])
-        [unknown] = new_tasks(RUN, 1, first=7)
-        await engine.pass_time(engine.lease)
+        await engine.pass_time(engine.lease - engine.moment)
 
-        assert list(await claims.take(RUN, [task.id, unknown.id])) == []
-        assert list(await claims.take(OTHER_RUN, [task.id])) == []
+        assert list(await claims.take(RUN, [task.id])) == [taken]
+        assert await stored(engine, task) == taken
+
+    async def test_every_named_task_is_returned_in_its_state(
+        self, engine: Engine, claims: Claims
+    ) -> None:
+        waiting, running, done = await given_tasks(engine, 3)
+        await claims.take(RUN, [running.id])
+        [retried] = await claims.take(RUN, [waiting.id])
+        [finished] = await claims.take(RUN, [done.id])
+        retry, final = to_retry(delay=2 * engine.lease), scraped()
+        await claims.settle([settlement(retried, retry), settlement(finished, final)])
+        [unknown] = new_tasks(RUN, 1, first=7)
+
+        seen = await claims.take(RUN, [*ids_of([waiting, running, done]), unknown.id])
+
+        assert {task.id: task.status for task in seen} == {
+            waiting.id: TaskStatus.PENDING,
+            running.id: TaskStatus.PROCESSING,
+            done.id: TaskStatus.SUCCESSFUL,
+        }
+        assert by_index(seen) == [await stored(engine, task) for task in by_index(seen)]
+        assert list(await claims.take(OTHER_RUN, [done.id])) == []
+
+    async def test_a_take_whose_answer_was_lost_is_seen_by_the_next(
+        self, engine: Engine, claims: Claims
+    ) -> None:
+        [task] = await given_tasks(engine)
+        [lost] = await claims.take(RUN, [task.id])
+
+        [again] = await claims.take(RUN, [task.id])
+
+        assert again == lost
+        assert (again.holder, again.claim_no) == (engine.holder, 1)
+
+    async def test_the_stamp_of_a_run_never_changes(self, engine: Engine, claims: Claims) -> None:
+        [task] = await given_tasks(engine)
+        stamp = await claims.stamp(RUN)
+        assert stamp
+
+        [taken] = await claims.take(RUN, [task.id], stamp=stamp)
+
+        assert taken.claim_no == 1
+        assert await claims.stamp(RUN) == stamp
 
     async def test_a_lapsed_claim_is_taken_over(self, engine: Engine, claims: Claims) -> None:
         [task] = await given_tasks(engine)
@@ -66,7 +103,7 @@ class ClaimsContract:
 
         [second] = await claims.take(RUN, [task.id])
 
-        assert second == task_rules.claim(first, now, engine.lease)
+        assert second == task_rules.claim(first, now, engine.lease, holder=engine.holder)
         assert await engine.tasks.history(RUN, task.id) == [task_rules.lost_line(first, now)]
 
     async def test_a_task_failed_by_the_taking_is_given_as_failed(
@@ -76,32 +113,11 @@ class ClaimsContract:
 
         [failed] = await claims.take(RUN, [last.id])
 
-        assert failed == task_rules.claim(last, engine.clock.now(), engine.lease)
+        assert failed == task_rules.claim(
+            last, engine.clock.now(), engine.lease, holder=engine.holder
+        )
         assert failed.status is TaskStatus.FAILED
         assert (await engine.tasks.counts([RUN]))[RUN] == Counts(other=1)
-
-    async def test_looking_changes_nothing(self, engine: Engine, claims: Claims) -> None:
-        first, second = await given_tasks(engine, 2)
-        [unknown] = new_tasks(RUN, 1, first=7)
-
-        seen = await claims.look(RUN, [first.id, second.id, unknown.id])
-
-        assert sorted(seen, key=lambda task: task.index) == [first, second]
-        assert list(await claims.look(OTHER_RUN, [first.id])) == []
-
-    async def test_looking_sees_tasks_in_every_state(self, engine: Engine, claims: Claims) -> None:
-        pending, running, done = await given_tasks(engine, 3)
-        await claims.take(RUN, [running.id])
-        [finished] = await claims.take(RUN, [done.id])
-        await claims.settle([settlement(finished, scraped())])
-
-        seen = await claims.look(RUN, ids_of([pending, running, done]))
-
-        assert {task.id: task.status for task in seen} == {
-            pending.id: TaskStatus.PENDING,
-            running.id: TaskStatus.PROCESSING,
-            done.id: TaskStatus.SUCCESSFUL,
-        }
 
     async def test_renewing_gives_back_the_claims_that_fell(
         self, engine: Engine, claims: Claims
@@ -114,7 +130,7 @@ class ClaimsContract:
 
         assert list(await claims.renew([held(standing), held(ended)])) == [held(ended)]
         assert await stored(engine, standing) == task_rules.renew(
-            standing, standing.claim_no, now, engine.lease
+            standing, standing.claim_no, now, engine.lease, holder=engine.holder
         )
 
     async def test_a_settle_is_fenced_and_counted_once(

@@ -47,6 +47,8 @@ class Engine:
     ordered: bool  # claims give the longest due first; an engine behind a queue cannot
     hinted: bool = False  # it has messages beside its rows: final tasks come again until acked
     claims: Claims | None = None
+    holder: str = ""  # the name under which it claims
+    other: Work | None = None  # the work of another process at the same rows
     precise: bool = True  # False: its times are whole seconds
     expires_itself: bool = False  # expired records disappear without `clear_expired`
     # Waits by the clock of an engine that has one of its own; None: the fake clock is its clock.

@@ -125,11 +125,12 @@ class HistoriesContract:
 class Model:
     """The rows of a run as they must be, by the domain's functions alone."""
 
-    def __init__(self, tasks: Iterable[Task], lease: timedelta) -> None:
+    def __init__(self, tasks: Iterable[Task], lease: timedelta, holder: str) -> None:
         self.tasks = {task.id: task for task in tasks}
         self.lines: defaultdict[TaskId, list[Attempt]] = defaultdict(list)
         self.counts = ZERO
         self._lease = lease
+        self._holder = holder
 
     def due(self, now: datetime) -> list[Task]:
         return [task for task in self.tasks.values() if task_rules.is_due(task, now)]
@@ -139,7 +140,7 @@ class Model:
 
     def claim(self, task_id: TaskId, now: datetime) -> Task:
         before = self.tasks[task_id]
-        after = task_rules.claim(before, now, self._lease)
+        after = task_rules.claim(before, now, self._lease, holder=self._holder)
         if before.status is TaskStatus.PROCESSING:
             self._lose(before, after, now)
         self.tasks[task_id] = after
@@ -154,7 +155,9 @@ class Model:
     def renew(self, held: Held, now: datetime) -> bool:
         """Renew a claim, and return whether it still holds its task."""
         try:
-            renewed = task_rules.renew(self.tasks[held.task_id], held.claim_no, now, self._lease)
+            renewed = task_rules.renew(
+                self.tasks[held.task_id], held.claim_no, now, self._lease, holder=self._holder
+            )
         except Stale:
             return False
         self.tasks[held.task_id] = renewed
@@ -164,7 +167,9 @@ class Model:
         """Settle a claim, and return whether it still held its task."""
         before = self.tasks[ending.task_id]
         try:
-            after = task_rules.settle(before, ending.claim_no, ending.decision, now)
+            after = task_rules.settle(
+                before, ending.claim_no, ending.decision, now, holder=self._holder
+            )
         except Stale:
             return False
         line = task_rules.line(before, ending.decision, now)
@@ -185,7 +190,7 @@ class History:
 
     def __init__(self, engine: Engine, tasks: Sequence[Task]) -> None:
         self._engine = engine
-        self._model = Model(tasks, engine.lease)
+        self._model = Model(tasks, engine.lease, engine.holder)
         self._claims: list[Task] = []
         self._acked: set[Held] = set()  # while their tasks were final
 

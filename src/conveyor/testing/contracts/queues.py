@@ -4,13 +4,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from conveyor.domain.ids import TaskId
-from conveyor.ports.queues import Queues, TaskMessage
+from conveyor.domain.ids import RunId, TaskId
+from conveyor.ports.queues import TASK_MESSAGE_VERSION, Queues, TaskMessage
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import OTHER_RUN, RUN, ids_of, new_tasks
 
 TRIES = 100
 SECOND = timedelta(seconds=1)
+NOW = timedelta()  # a delay of none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +62,41 @@ class QueuesContract:
         await _given_messages(bench, 3)
         await bench.queues.close(RUN)
         await bench.queues.close(RUN)
-        await bench.queues.open(RUN)
         assert await _receive_all(bench) == []
+
+    async def test_queues_are_listed_in_order_until_they_are_closed(
+        self, bench: QueueBench
+    ) -> None:
+        runs = [RunId(f"{n:026}") for n in (3, 1, 2)]
+        for run_id in runs:
+            await bench.queues.open(run_id)
+        assert list(await bench.queues.opened(limit=2)) == sorted(runs)[:2]
+        assert list(await bench.queues.opened(limit=9, after=runs[1])) == [runs[2], runs[0]]
+
+        await bench.queues.close(runs[0])
+
+        assert list(await bench.queues.opened(limit=9)) == sorted(runs)[:2]
+
+    async def test_each_message_has_a_delay_of_its_own(self, bench: QueueBench) -> None:
+        await bench.queues.open(RUN)
+        early, late = _names(2)
+        await bench.queues.send(RUN, [(early, SECOND), (late, 5 * SECOND)])
+        await bench.pass_time(2 * SECOND)
+        received = await _receive_all(bench)
+        assert {message.task_id for message in received} == {early}
+        await bench.queues.postpone(RUN, {received[-1].receipt: 5 * SECOND})
+
+        await bench.pass_time(4 * SECOND)
+
+        assert {message.task_id for message in await _receive_all(bench)} == {late} or (
+            not bench.calm
+        )
+
+    async def test_a_message_carries_its_stamp_and_its_version(self, bench: QueueBench) -> None:
+        await _given_messages(bench, 2)
+        assert {(each.stamp, each.v) for each in await _receive_all(bench)} == {
+            ("job/1", TASK_MESSAGE_VERSION)
+        }
 
     async def test_runs_do_not_share_a_queue(self, bench: QueueBench) -> None:
         await _given_messages(bench, 3)
@@ -73,7 +107,7 @@ class QueuesContract:
     async def test_a_delayed_message_is_not_seen_before_its_time(self, bench: QueueBench) -> None:
         await bench.queues.open(RUN)
         [task_id] = _names(1)
-        await bench.queues.send(RUN, [task_id], delay=5 * SECOND)
+        await bench.queues.send(RUN, [(task_id, 5 * SECOND)])
 
         await bench.pass_time(4 * SECOND)
         assert await _receive_all(bench) == []
@@ -113,11 +147,8 @@ class QueuesContract:
     ) -> None:
         [task_id] = await _given_messages(bench, 1)
         for _ in range(TRIES):
-            await bench.queues.postpone(
-                RUN,
-                [message.receipt for message in await bench.queues.receive(RUN, 10) or []],
-                delay=timedelta(),
-            )
+            received = await bench.queues.receive(RUN, 10) or []
+            await bench.queues.postpone(RUN, {message.receipt: NOW for message in received})
 
         assert {message.task_id for message in await _receive_all(bench)} == {task_id}
 
@@ -136,23 +167,10 @@ class QueuesContract:
 
         assert await _receive_all(bench) == []
 
-    async def test_an_ack_after_the_visibility_ended_keeps_the_message_of_another(
-        self, bench: QueueBench
-    ) -> None:
-        [task_id] = await _given_messages(bench, 1)
-        stale = await _receive_all(bench)
-        await bench.pass_time(bench.visibility)
-        await _receive_all(bench)
-
-        await bench.queues.ack(RUN, [message.receipt for message in stale])
-
-        await bench.pass_time(bench.visibility)
-        assert {message.task_id for message in await _receive_all(bench)} == {task_id}
-
     async def test_a_postponed_message_is_hidden_for_the_delay(self, bench: QueueBench) -> None:
         await _given_messages(bench, 1)
         *_, newest = await _receive_all(bench)
-        await bench.queues.postpone(RUN, [newest.receipt], delay=2 * bench.visibility)
+        await bench.queues.postpone(RUN, {newest.receipt: 2 * bench.visibility})
 
         await bench.pass_time(2 * bench.visibility - SECOND)
         assert await _receive_all(bench) == [] or not bench.calm
@@ -163,7 +181,7 @@ class QueuesContract:
     async def test_a_message_may_be_put_back_at_once(self, bench: QueueBench) -> None:
         [task_id] = await _given_messages(bench, 1)
         *_, newest = await _receive_all(bench)
-        await bench.queues.postpone(RUN, [newest.receipt], delay=timedelta())
+        await bench.queues.postpone(RUN, {newest.receipt: NOW})
 
         assert [message.task_id for message in await _receive_all(bench)][:1] == [task_id]
 
@@ -174,8 +192,8 @@ class QueuesContract:
         receipts = [message.receipt for message in await _receive_all(bench)]
         await bench.queues.close(RUN)
 
-        await bench.queues.send(RUN, [task_id])
-        await bench.queues.postpone(RUN, receipts, delay=SECOND)
+        await bench.queues.send(RUN, [(task_id, NOW)])
+        await bench.queues.postpone(RUN, dict.fromkeys(receipts, SECOND))
         await bench.queues.ack(RUN, receipts)
 
         assert await bench.queues.receive(RUN, 10) is None
@@ -188,7 +206,7 @@ def _names(n: int) -> list[TaskId]:
 async def _given_messages(bench: QueueBench, n: int) -> list[TaskId]:
     names = _names(n)
     await bench.queues.open(RUN)
-    await bench.queues.send(RUN, names)
+    await bench.queues.send(RUN, [(name, NOW) for name in names], stamp="job/1")
     return names
 
 

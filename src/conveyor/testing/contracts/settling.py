@@ -66,7 +66,9 @@ class SettlingContract:
         assert await settle(engine, task, decision) is True
 
         line = task_rules.line(task, decision, now)
-        assert await stored(engine, task) == task_rules.settle(task, task.claim_no, decision, now)
+        assert await stored(engine, task) == task_rules.settle(
+            task, task.claim_no, decision, now, holder=engine.holder
+        )
         assert await engine.tasks.history(RUN, task.id) == ([line] if line else [])
         assert await counts_of(engine) == task_rules.counted(decision)
         assert await failures_of(engine) == ({decision.failure: 1} if decision.failure else {})
@@ -229,7 +231,9 @@ class SettlingContract:
         now = engine.clock.now()
 
         assert await settle(engine, task, decision) is True
-        assert await stored(engine, task) == task_rules.settle(task, task.claim_no, decision, now)
+        assert await stored(engine, task) == task_rules.settle(
+            task, task.claim_no, decision, now, holder=engine.holder
+        )
         assert await counts_of(engine) == task_rules.counted(decision)
 
 

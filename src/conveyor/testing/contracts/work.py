@@ -5,7 +5,8 @@ from datetime import timedelta
 
 from conveyor.domain import task as task_rules
 from conveyor.domain.counts import ZERO, Counts
-from conveyor.domain.task import MOST_LOST, TaskStatus
+from conveyor.domain.task import MOST_LOST, Task, TaskStatus
+from conveyor.ports.work import Work
 from conveyor.testing.contracts.engine import (
     SECOND,
     TRIES,
@@ -32,6 +33,7 @@ from conveyor.testing.factories import (
     new_tasks,
     released,
     scraped,
+    settlement,
     uncharged,
 )
 
@@ -47,7 +49,9 @@ class ClaimingContract:
 
         [task] = await claim(engine)
 
-        assert task == task_rules.claim(before, engine.clock.now(), engine.lease)
+        assert task == task_rules.claim(
+            before, engine.clock.now(), engine.lease, holder=engine.holder
+        )
         assert await stored(engine, task) == task
 
     async def test_nobody_gets_what_another_holds(self, engine: Engine) -> None:
@@ -108,25 +112,6 @@ class ClaimingContract:
         expected = [second.id, first.id]
         assert given == expected if engine.ordered else sorted(given) == sorted(expected)
 
-    async def test_a_run_may_be_opened_again(self, engine: Engine) -> None:
-        [task] = await given_tasks(engine)
-        await engine.work.close(RUN)
-        await engine.work.open(RUN)
-        await engine.work.enqueue(RUN, [task.id])
-
-        assert ids_of(await claim(engine)) == [task.id]
-
-    async def test_opening_an_open_run_changes_nothing(self, engine: Engine) -> None:
-        await given_tasks(engine, 2)
-        await engine.work.open(RUN)
-        [first] = await claim(engine)
-        await engine.work.open(RUN)
-
-        [second] = await claim(engine)
-
-        assert second.id != first.id
-        assert await claim(engine) == []
-
     async def test_offering_again_hands_nothing_out_twice(self, engine: Engine) -> None:
         tasks = await given_tasks(engine, 3)
         await engine.work.enqueue(RUN, ids_of(tasks))
@@ -168,6 +153,33 @@ class ClaimingContract:
 
 
 class LeasingContract:
+    async def test_a_claim_of_another_process_can_be_neither_renewed_nor_settled(
+        self, engine: Engine
+    ) -> None:
+        assert engine.other is not None
+        task = await given_claim(engine)
+        before = await all_of(engine, task)
+
+        assert list(await engine.other.renew([held(task)])) == [held(task)]
+        assert list(await engine.other.settle([settlement(task, scraped())])) == [False]
+
+        assert await all_of(engine, task) == before
+        assert await settle(engine, task, scraped())
+
+    async def test_a_claim_that_was_taken_over_under_its_own_number_is_lost(
+        self, engine: Engine
+    ) -> None:
+        """As after a restore of the rows: two processes hold the same number."""
+        assert engine.other is not None
+        task = await given_claim(engine)
+        await engine.pass_time(engine.lease)
+        await engine.work.release_lapsed(overdue=timedelta(), limit=9)
+        [again] = await _claimed_by(engine.other)
+
+        assert list(await engine.work.renew([held(again)])) == [held(again)]
+        assert await settle(engine, again, scraped()) is False
+        assert await settle(engine, task, scraped()) is False
+
     """How claims last, lapse and are lost."""
 
     async def test_a_claim_lasts_as_long_as_its_lease(self, engine: Engine) -> None:
@@ -184,7 +196,7 @@ class LeasingContract:
 
         [second] = await claim(engine)
 
-        assert second == task_rules.claim(first, now, engine.lease)
+        assert second == task_rules.claim(first, now, engine.lease, holder=engine.holder)
         assert await stored(engine, first) == second
         assert await engine.tasks.history(RUN, first.id) == [task_rules.lost_line(first, now)]
         assert await counts_of(engine) == ZERO
@@ -204,7 +216,7 @@ class LeasingContract:
         assert list(await engine.work.renew([held(task)])) == []
 
         assert await stored(engine, task) == task_rules.renew(
-            task, task.claim_no, now, engine.lease
+            task, task.claim_no, now, engine.lease, holder=engine.holder
         )
         await engine.pass_time(engine.lease - engine.moment)
         assert await claim(engine) == []
@@ -252,7 +264,7 @@ class LeasingContract:
 
         [failed] = await claim_final(engine)
 
-        assert failed == task_rules.claim(last, now, engine.lease)
+        assert failed == task_rules.claim(last, now, engine.lease, holder=engine.holder)
         assert await stored(engine, last) == failed
         assert (failed.status, failed.problem) == (TaskStatus.FAILED, task_rules.WORKER_LOST)
         history = await engine.tasks.history(RUN, last.id)
@@ -318,7 +330,9 @@ class ReleasingContract:
 
         [again] = await claim(engine)
 
-        assert again == task_rules.claim(freed, engine.clock.now(), engine.lease)
+        assert again == task_rules.claim(
+            freed, engine.clock.now(), engine.lease, holder=engine.holder
+        )
         assert again.lost == 1
 
     async def test_a_release_leaves_alone_what_is_not_overdue(self, engine: Engine) -> None:
@@ -405,3 +419,11 @@ class WorkContract(
     ReleasingContract,
 ):
     """All that the dispatcher relies on. An engine passes by providing an `engine` fixture."""
+
+
+async def _claimed_by(work: Work) -> list[Task]:
+    """The task that another process claims; a queue may need several calls."""
+    for _ in range(TRIES):
+        if taken := await work.claim({RUN: 1}):
+            return list(taken)
+    return []

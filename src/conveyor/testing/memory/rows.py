@@ -37,6 +37,10 @@ class Rows:
         if stored != place:
             raise ValueError(f"run {run_id} has another place: {stored}, got {place}")
 
+    def stamp(self, run_id: RunId) -> str:
+        place = self._places.get(run_id)
+        return place.stamp if place else ""
+
     def add(self, run_id: RunId, new: NewRow) -> bool:
         """Add a row, and return whether it was new."""
         if run_id not in self._places:
@@ -76,14 +80,14 @@ class Rows:
             if task.status is TaskStatus.PROCESSING and task_rules.is_due(task, then)
         )
 
-    def claim(self, tasks: Iterable[Task], *, room: int) -> list[Task]:
+    def claim(self, tasks: Iterable[Task], holder: str, *, room: int) -> list[Task]:
         """Claim tasks in their order, as long as they fit; the first always does."""
         claimed = list[Task]()
         for task in tasks:
             room -= task_rules.size_of(task_rules.as_claimed(task))
             if claimed and room < 0:
                 break
-            claimed.append(task_rules.as_claimed(self._claim(task)))
+            claimed.append(task_rules.as_claimed(self._claim(task, holder)))
         return claimed
 
     def release(self, task: Task) -> Released:
@@ -93,25 +97,26 @@ class Rows:
         self._keep(released)
         return Released(task.run_id, task.id, task.claim_no, released.is_final)
 
-    def renew(self, held: Held) -> bool:
+    def renew(self, held: Held, holder: str) -> bool:
         """Renew a claim, and return whether it still held its task."""
         task = self.get(held.run_id, held.task_id)
         if task is None:
             return False
+        now = self.clock.now()
         try:
-            self._keep(task_rules.renew(task, held.claim_no, self.clock.now(), self._lease))
+            self._keep(task_rules.renew(task, held.claim_no, now, self._lease, holder=holder))
         except Stale:
             return False
         return True
 
-    def settle(self, ending: Settlement) -> bool:
+    def settle(self, ending: Settlement, holder: str) -> bool:
         """Settle a claim, and return whether it still held its task."""
         task = self.get(ending.run_id, ending.task_id)
         if task is None:
             return False
         now = self.clock.now()
         try:
-            settled = task_rules.settle(task, ending.claim_no, ending.decision, now)
+            settled = task_rules.settle(task, ending.claim_no, ending.decision, now, holder=holder)
         except Stale:
             return False
         self._keep(settled)
@@ -129,8 +134,8 @@ class Rows:
     def failures(self, run_id: RunId) -> Iterable[FailureGroup]:
         return self._failures.get(run_id, {}).values()
 
-    def _claim(self, task: Task) -> Task:
-        claimed = task_rules.claim(task, self.clock.now(), self._lease)
+    def _claim(self, task: Task, holder: str) -> Task:
+        claimed = task_rules.claim(task, self.clock.now(), self._lease, holder=holder)
         if task.status is TaskStatus.PROCESSING:
             self._note_lost_worker(task, claimed)
         return self._keep(claimed)

@@ -12,18 +12,15 @@ from conveyor.testing.memory.rows import Rows
 class MemoryWork(MemoryClaims):
     """Renews, settles and releases as `MemoryClaims` does, and chooses the tasks itself."""
 
-    def __init__(self, rows: Rows) -> None:
-        super().__init__(rows)
+    def __init__(self, rows: Rows, holder: str = "") -> None:
+        super().__init__(rows, holder)
         self._closed: set[RunId] = set()
 
-    def over(self, rows: Rows) -> "MemoryWork":
-        """Return the same work over rows that another service sees."""
-        work = MemoryWork(rows)
+    def over(self, rows: Rows, holder: str = "") -> "MemoryWork":
+        """Return the same work for another service, over rows as it sees them."""
+        work = MemoryWork(rows, holder)
         work._closed = self._closed
         return work
-
-    async def open(self, run_id: RunId) -> None:
-        self._closed.discard(run_id)
 
     async def close(self, run_id: RunId) -> None:
         self._closed.add(run_id)
@@ -36,7 +33,7 @@ class MemoryWork(MemoryClaims):
         for run_id, want in wants.items():
             if run_id not in self._closed:
                 room = CLAIM_BYTES - sum(map(size_of, taken))
-                taken += self._rows.claim(self._rows.due(run_id)[:want], room=room)
+                taken += self._rows.claim(self._rows.due(run_id)[:want], self._holder, room=room)
         return taken
 
     async def ack(self, final: Sequence[Held]) -> None:

@@ -38,7 +38,8 @@ async def _tasks(opening: Opening, address: str) -> TaskEngine:
     ports = await opening.once(_store, address)
     is_queued = _option(address, "queued") == "true"
     lease = opening.settings.lease
-    work = ports.queued_work(opening.clock, lease) if is_queued else ports.work
+    holder = opening.incarnation
+    work = ports.queued_work(opening.clock, lease, holder=holder) if is_queued else ports.work
     # Other processes may be alive, so no claim is known to be a dead one's.
     return TaskEngine(ports.tasks, work, due_times=None, dead_claims=None)
 

@@ -17,7 +17,8 @@ def plainly(store: SharedStore) -> OpenPorts:
     """Open the store for each service that connects, without faults."""
 
     def open_ports(hello: Hello) -> SharedPorts:
-        return store.open(clock=SkewedClock(store.clock, timedelta(seconds=hello.ahead)))
+        clock = SkewedClock(store.clock, timedelta(seconds=hello.ahead))
+        return store.open(clock=clock, holder=hello.incarnation)
 
     return open_ports
 

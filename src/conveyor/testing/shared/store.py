@@ -38,9 +38,9 @@ class SharedPorts:
     queues: Queues
     control_queue: ControlQueue
 
-    def queued_work(self, clock: Clock, lease: timedelta) -> Work:
+    def queued_work(self, clock: Clock, lease: timedelta, *, holder: str = "") -> Work:
         """Return work that is made of the claims and the queues instead."""
-        return QueuedWork(self.claims, self.queues, clock=clock, lease=lease)
+        return QueuedWork(self.claims, self.queues, clock=clock, lease=lease, holder=holder)
 
 
 class SkewedClock:
@@ -81,15 +81,18 @@ class SharedStore:
         chance = random or Random(0)  # noqa: S311 - not for secrets
         self.queues = MemoryQueues(clock, visibility=lease, random=chance, habits=habits)
 
-    def open(self, *, clock: Clock | None = None) -> SharedPorts:
-        """Open the store for one service, whose clock may differ from the store's."""
+    def open(self, *, clock: Clock | None = None, holder: str = "") -> SharedPorts:
+        """Open the store for one service, whose clock may differ from the store's.
+
+        Services that open it at the same time must have different names (`holder`).
+        """
         clock = clock or self.clock
         rows = _seen_by(self._rows, clock)
         return SharedPorts(
             metadata=_seen_by(self._metadata, clock),
             tasks=MemoryTasks(rows),
-            work=self._work.over(rows),
-            claims=MemoryClaims(rows),
+            work=self._work.over(rows, holder),
+            claims=MemoryClaims(rows, holder),
             queues=self.queues,
             control_queue=self._control_queue,
         )
