@@ -112,7 +112,7 @@ async def test_a_service_without_room_for_pages_is_not_ready(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("runs_workers", [True, False])
 @pytest.mark.parametrize(
-    "port", ["metadata", "tasks", "control_queue", "bodies", "blobs", "coordination"]
+    "port", ["metadata", "tasks", "control_queue", "queues", "bodies", "blobs", "coordination"]
 )
 async def test_a_service_with_an_engine_that_does_not_answer_is_not_ready(
     tmp_path: Path, port: str, runs_workers: bool
