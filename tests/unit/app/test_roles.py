@@ -131,6 +131,7 @@ class _Loop:
         self._name, self._seen = name, seen
         self.slots = self.config = self
         self.count = 1
+        self.permit = None  # a sweeper may need one to make its rounds
         self.grace = timedelta()
         self.permit = None
 
