@@ -1,6 +1,7 @@
 """`make bench`: every benchmark, one after another."""
 
 from benchmarks import (
+    aws_client,
     bodies,
     busy,
     drain,
@@ -32,6 +33,7 @@ for benchmark in (
     s3,
     receives,
     valkey,
+    aws_client,
 ):
     print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}")
     benchmark.main()
