@@ -409,7 +409,7 @@ async def test_a_released_task_gets_a_new_message(engine: Engine, queues: Faulty
     await queues.open(RUN)
     engine.clock.advance(LEASE)
 
-    await engine.work.release_lapsed(overdue=timedelta(), limit=10)
+    await engine.work.release_lapsed(RUN, overdue=timedelta(), limit=10)
 
     assert ids_of(await claim(engine)) == [task.id]
 
@@ -602,7 +602,7 @@ async def test_nothing_is_remembered_of_claims_that_ended(engine: Engine) -> Non
     await engine.work.settle([settlement(done, scraped()), settlement(retried, to_retry())])
     await ack(engine, [done, retried])
     engine.clock.advance(LEASE)
-    await engine.work.release_lapsed(overdue=timedelta(), limit=10)
+    await engine.work.release_lapsed(RUN, overdue=timedelta(), limit=10)
 
     assert await settle(engine, lost, scraped()) is False
     assert list(await engine.work.renew([held(renewed)])) == [held(renewed)]

@@ -84,7 +84,7 @@ async def test_a_clock_set_back_while_stopped_delays_nothing(tmp_path: Path, tas
     async with _engine(tmp_path, clock) as engine:
         assert len(await engine.work.claim({RUN: 2 * tasks})) == tasks
         clock.advance(10 * MINUTE - SECOND)
-        await engine.work.release_lapsed(overdue=timedelta(), limit=0)
+        await engine.work.release_lapsed(RUN, overdue=timedelta(), limit=0)
         assert 0 not in {task.index for task in await engine.work.claim({RUN: 2 * tasks})}
         clock.advance(SECOND)
         assert 0 in {task.index for task in await engine.work.claim({RUN: 2 * tasks})}

@@ -81,6 +81,7 @@ class Stores:
     control_queue: ControlQueue
     bodies: Bodies
     blobs: Blobs
+    queues: Queues | None = None  # under `work`; None if the rows of tasks are their queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,6 @@ class Engines(Stores):
     link_secret: bytes
     disk_space: Callable[[], Awaitable[DiskSpace]] | None  # None if no engine uses the data folder
     incarnation: str  # of this process: unique over all processes, new at each start, in time order
-    queues: Queues | None = None  # under `work`; None if the rows of tasks are their queue
     due_times: DueTimes | None = None  # None if no engine compares due times with our wall clock
     # Claims of processes known to be dead; None if other processes may be alive.
     dead_claims: Sequence[Held] | None = None

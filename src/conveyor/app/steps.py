@@ -60,6 +60,7 @@ from conveyor.steps.shared.quotas import CheckQuota, Quotas
 from conveyor.steps.shared.webhook_sender import WebhookSender
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
 from conveyor.steps.submit import SubmitJob
+from conveyor.steps.sweep.lost_messages import LostMessages
 from conveyor.steps.sweep.orphans import Orphans
 from conveyor.steps.sweep.permit import SweeperPermit
 from conveyor.steps.sweep.retire import DeleteRun, RetireRuns
@@ -476,12 +477,15 @@ def build_sweep(
     )
     orphans = Orphans(**base, tasks=tasks, bodies=bodies, blobs=blobs, body_life=settings.body_life)
     retire = RetireRuns(**base, run_life=settings.scheduled_run_life, delete_run=delete_run)
+    checks = [*stalled.checks(), *orphans.checks(), *retire.checks()]
+    if queues := stores.queues:
+        checks += LostMessages(**base, tasks=tasks, work=stores.work, queues=queues).checks()
     return Sweeper(
         **base,
         tasks=tasks,
         work=stores.work,
         bodies=bodies,
-        checks=(*stalled.checks(), *orphans.checks(), *retire.checks()),
+        checks=checks,
         count=count,
         cleared=cleared,
         permit=permit,

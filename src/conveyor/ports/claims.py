@@ -48,6 +48,8 @@ class Claims(Protocol):
         """End claims, as `Work.settle` does."""
         ...
 
-    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Released]:
-        """Release claims whose lease has lapsed, as `Work.release_lapsed` does."""
+    async def release_lapsed(
+        self, run_id: RunId, *, overdue: timedelta, limit: int
+    ) -> Sequence[Released]:
+        """Release claims of a run whose lease has lapsed, as `Work.release_lapsed` does."""
         ...

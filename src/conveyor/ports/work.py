@@ -99,8 +99,12 @@ class Work(Protocol):
         """
         ...
 
-    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Released]:
-        """Release at most `limit` claims whose lease ended at least `overdue` ago; return them.
+    async def release_lapsed(
+        self, run_id: RunId, *, overdue: timedelta, limit: int
+    ) -> Sequence[Released]:
+        """Release at most `limit` claims of a run whose lease ended at least `overdue` ago.
+
+        Return the claims that were released.
 
         Each release writes the row, its history line and, if the release fails the task, its count
         and its failure group in one atomic step. Claims of closed runs are released too.

@@ -76,8 +76,10 @@ class MeteredWork:
         self._count_lost(sum(task.problem == LOST_PROBLEM for task in tasks))
         return tasks
 
-    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Released]:
-        released = await self._work.release_lapsed(overdue=overdue, limit=limit)
+    async def release_lapsed(
+        self, run_id: RunId, *, overdue: timedelta, limit: int
+    ) -> Sequence[Released]:
+        released = await self._work.release_lapsed(run_id, overdue=overdue, limit=limit)
         self._count_lost(sum(claim.failed for claim in released))
         return released
 

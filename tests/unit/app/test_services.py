@@ -72,7 +72,7 @@ async def test_a_bug_in_a_background_loop_does_not_end_the_process(
             monkeypatch.setattr(port, name, fail)
 
         break_call(engines.metadata, "due")
-        break_call(engines.work, "release_lapsed")
+        break_call(engines.metadata, "clear_expired")
         break_call(engines.metadata, "page")
         break_call(engines.metadata, "get")
         await engines.control_queue.send(A_PURGE)
@@ -80,7 +80,7 @@ async def test_a_bug_in_a_background_loop_does_not_end_the_process(
         with capture_logs() as logs:
             async with asyncio.timeout(60), asyncio.TaskGroup() as group:
                 group.create_task(work(service, stopping))
-                while met["page"] < 3 or met["release_lapsed"] < 3:  # noqa: ASYNC110 - no event
+                while met["page"] < 3 or met["clear_expired"] < 3:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.01)
                 stopping.set()
     assert {"control.bug", "step.bug", "sweeper.failed"} <= {line["event"] for line in logs}

@@ -104,7 +104,7 @@ async def test_a_task_that_lost_its_last_worker_is_counted_when_the_sweeper_fail
         assert counted.happened("settled") == {}
         await counted.work.claim({RUN: 1})
         counted.clock.advance(LEASE)
-        await counted.work.release_lapsed(overdue=timedelta(), limit=10)
+        await counted.work.release_lapsed(RUN, overdue=timedelta(), limit=10)
     assert counted.happened("settled") == {"worker_lost": 1}
 
 
@@ -119,7 +119,7 @@ async def test_a_task_that_the_sweeper_failed_is_counted_once_where_it_has_a_mes
     for _ in range(MOST_LOST):
         assert await work.claim({RUN: 1})
         clock.advance(LEASE)
-        await work.release_lapsed(overdue=timedelta(), limit=10)
+        await work.release_lapsed(RUN, overdue=timedelta(), limit=10)
     [again] = await work.claim({RUN: 1})
     assert again.status is TaskStatus.FAILED
     assert counted.happened("settled") == {"worker_lost": 1}

@@ -176,13 +176,14 @@ class QueuedWork:
         for error in await _side_by_side([partial(ack, *group) for group in groups.items()]):
             raise error
 
-    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Released]:
+    async def release_lapsed(
+        self, run_id: RunId, *, overdue: timedelta, limit: int
+    ) -> Sequence[Released]:
         """Released tasks get new messages: whether their old ones still exist is unknown."""
-        released = await self._claims.release_lapsed(overdue=overdue, limit=limit)
-        pairs = [(claim.run_id, (claim.task_id, timedelta())) for claim in released]
-        for run_id, entries in _grouped(pairs).items():
+        released = await self._claims.release_lapsed(run_id, overdue=overdue, limit=limit)
+        if released:
             with suppress(Unavailable):
-                await self._send(run_id, entries)
+                await self._send(run_id, [(claim.task_id, timedelta()) for claim in released])
         return released
 
     async def _send(self, run_id: RunId, entries: Sequence[tuple[TaskId, timedelta]]) -> None:

@@ -13,7 +13,6 @@ from conveyor.adapters.sqlite.rows import (
     NOT_ENDED,
     ONLY_URL,
     STATUS_NO,
-    Row,
     RunNumbers,
     add_counts,
     add_failures,
@@ -86,9 +85,12 @@ SELECT {columns(NOT_CLAIMED)} FROM task
  WHERE run_no = ?1 AND idx IN (SELECT idx FROM ({NEAR.format(what="due_at, idx")}))
  ORDER BY due_at, idx
 """
-LAPSED_ANYWHERE = f"""
-SELECT run_no, (SELECT run_id FROM run_no WHERE no = task.run_no), {columns(ONLY_URL)}
-  FROM task INDEXED BY task_held WHERE status = 1 AND due_at <= ? LIMIT ?
+LAPSED = f"""
+SELECT {columns(ONLY_URL)} FROM task INDEXED BY task_held
+ WHERE run_no = ? AND status = 1 AND due_at <= ? LIMIT ?
+"""
+ANY_LAPSED = """
+SELECT 1 FROM task INDEXED BY task_held WHERE run_no = ? AND status = 1 AND due_at <= ? LIMIT 1
 """
 HELD = """
 SELECT (SELECT run_id FROM run_no WHERE no = task.run_no), id, claim_no
@@ -243,10 +245,17 @@ class SqliteWork:
     async def ack(self, final: Sequence[Held]) -> None:
         """Nothing to do: the rows are the queue."""
 
-    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Released]:
-        latest = stamp(self._clock.now() - overdue)
+    async def release_lapsed(
+        self, run_id: RunId, *, overdue: timedelta, limit: int
+    ) -> Sequence[Released]:
+        key = self._run_no_of(run_id), stamp(self._clock.now() - overdue)
+        # A point read first: a sweep of runs without lapsed leases must not cost transactions.
+        if not self._database.peek(
+            lambda connection: connection.execute(ANY_LAPSED, key).fetchone()
+        ):
+            return []
         return await self._database.write(
-            lambda connection: self._release(connection, latest, limit)
+            lambda connection: self._release(connection, run_id, key, limit)
         )
 
     async def held_by_the_dead(self) -> Sequence[Held]:
@@ -303,10 +312,14 @@ class SqliteWork:
     def _run_no_of(self, run_id: RunId) -> int | None:
         return self._database.peek(lambda connection: self._run_numbers.find(connection, run_id))
 
-    def _release(self, connection: apsw.Connection, latest: int, limit: int) -> list[Released]:
-        now = self._clock.now()
+    def _release(
+        self, connection: apsw.Connection, run_id: RunId, key: tuple[int | None, int], limit: int
+    ) -> list[Released]:
+        """Release claims of a run number whose lease ends at a time or before."""
+        now, (run_no, _) = self._clock.now(), key
         released = []
-        for run_no, task in _lapsed(connection, latest, limit=limit):
+        for row in connection.execute(LAPSED, (*key, limit)).fetchall():
+            task = task_of(run_id, row)
             freed = task_rules.release(task, now)
             self._move_lost(connection, run_no, task, freed)
             released.append(Released(task.run_id, task.id, task.claim_no, freed.is_final))
@@ -323,12 +336,6 @@ class SqliteWork:
             add_counts(connection, run_no, self._incarnation, task_rules.counted(decision))
             failure = msgspec.structs.astuple(task_rules.failure_of(new))
             add_failures(connection, FAILING_LOST, (run_no, new.index, *failure))
-
-
-def _lapsed(connection: apsw.Connection, latest: int, *, limit: int) -> list[tuple[int, Task]]:
-    """Claims whose lease ends at `latest` or before, each with its run number."""
-    rows: Sequence[Row] = connection.execute(LAPSED_ANYWHERE, (latest, limit)).fetchall()
-    return [(run_no, task_of(run_id, tuple(row))) for run_no, run_id, *row in rows]
 
 
 def _given(run_id: RunId, taken: str | list[Task]) -> list[Task]:

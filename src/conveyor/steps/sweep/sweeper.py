@@ -20,6 +20,7 @@ from functools import partial
 import structlog
 
 from conveyor.domain.audit import MissedStep
+from conveyor.domain.counts import Counts
 from conveyor.domain.ids import JobId, RunId, ulid
 from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.task import Task, TaskStatus, is_due
@@ -29,7 +30,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Work
-from conveyor.steps.shared.pagination import every, rows
+from conveyor.steps.shared.pagination import every, pages, rows
 from conveyor.steps.sweep.checks import (
     Entry,
     Judge,
@@ -48,6 +49,7 @@ PAGE = 500
 CHUNK = 5_000
 ROUND = 2_000  # entries of a long listing that one round judges
 PROCESSING = frozenset({TaskStatus.PROCESSING})
+CUT_SHORT = frozenset({RunStatus.STOPPED, RunStatus.FAILED})  # may end with tasks in hand
 FIRST_SIGHT = {"lapsed_lease", "orphan_list", "orphan_pin"}  # repaired at first sight
 
 log = structlog.get_logger()
@@ -67,6 +69,7 @@ class Sweeper:
     cleared: Count  # removals, by kind
     permit: SweeperPermit | None = None  # None if no other process can sweep
     cursors: dict[str, SweepCursor] = field(default_factory=dict)  # by check
+    counts: dict[RunId, Counts] = field(default_factory=dict)  # of live runs, in the last round
 
     async def step(self) -> None:
         """Make one round: over all live work, and over a part of each long listing.
@@ -81,8 +84,9 @@ class Sweeper:
         """Make the first round of a process that knows all earlier ones to be dead."""
         # Bodies before the claims that name them: after a crash in between both are found again.
         await self.remove_bodies(dead)
-        while len(await self.work.release_lapsed(overdue=-FOREVER, limit=CHUNK)) == CHUNK:
-            pass
+        for run_id in {held.run_id for held in dead}:
+            while await self.work.release_lapsed(run_id, overdue=-FOREVER, limit=CHUNK):
+                pass
         await self._round(patient=False)
 
     async def remove_bodies(self, dead: Sequence[Held]) -> None:
@@ -146,9 +150,36 @@ class Sweeper:
             raise errors[0]
 
     async def _release_lapsed(self) -> None:
-        released = await self.work.release_lapsed(overdue=OVERDUE, limit=CHUNK)
-        self._repaired("lapsed_lease", len(released))
-        await self.remove_bodies(released)
+        """Release lapsed leases of live runs that stand still, and of runs that ended lately.
+
+        A live run that moves has dispatchers, which take its lapsed leases over.
+        """
+        left = CHUNK
+        async for run_id in self._maybe_held():
+            released = await self.work.release_lapsed(run_id, overdue=OVERDUE, limit=left)
+            self._repaired("lapsed_lease", len(released))
+            await self.remove_bodies(released)
+            left -= len(released)
+            if left <= 0:
+                return
+
+    async def _maybe_held(self) -> AsyncIterator[RunId]:
+        before, self.counts = self.counts, {}
+        async for page in pages(self._live_runs, start="", key=lambda run: run.id):
+            counts = await self.tasks.counts([run.id for run in page])
+            self.counts |= counts
+            for run in page:
+                if before.get(run.id, counts[run.id]) == counts[run.id]:
+                    yield run.id
+        ended = self.cursors.setdefault("ended runs", SweepCursor())
+        listed = await self.metadata.page(Run, limit=ROUND, after=ended.after)
+        ended.after = listed[-1].id if listed else ""
+        for run in listed:
+            if run.status in CUT_SHORT and run.updated_at >= self.clock.now() - RECENT:
+                yield run.id
+
+    async def _live_runs(self, after: str) -> Sequence[Run]:
+        return await self.metadata.live_runs(limit=PAGE, after=after)
 
     async def _sweep(self, check: SweepCheck, *, patient: bool) -> None:
         """Continue with a listing: to its end, or for `ROUND` entries if it is a long one."""

@@ -89,7 +89,7 @@ class FailureGroupsContract:
         if by == "claim":
             await claim_final(engine)
         else:
-            await engine.work.release_lapsed(overdue=timedelta(), limit=10)
+            await engine.work.release_lapsed(RUN, overdue=timedelta(), limit=10)
 
         assert await failures_of(engine) == {failure_of(await stored(engine, last)): 1}
 

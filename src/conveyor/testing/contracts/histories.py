@@ -298,7 +298,7 @@ class History:
     async def _release(self, overdue: timedelta) -> None:
         now = self._engine.clock.now()
         lapsed = self._model.lapsed(now - overdue)
-        freed = await self._engine.work.release_lapsed(overdue=overdue, limit=MANY)
+        freed = await self._engine.work.release_lapsed(RUN, overdue=overdue, limit=MANY)
         for task in lapsed:
             self._model.release(task.id, now)
         assert set(freed) == {

@@ -258,7 +258,7 @@ class AckingContract:
     ) -> None:
         await given_tasks(engine)
         last = await let_lapse(engine, MOST_LOST)
-        await engine.work.release_lapsed(overdue=timedelta(), limit=10)
+        await engine.work.release_lapsed(RUN, overdue=timedelta(), limit=10)
 
         failed = await stored(engine, last)
 

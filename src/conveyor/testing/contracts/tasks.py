@@ -202,7 +202,7 @@ class InheritingContract:
 
         assert [task.id for task in taken] == [fresh[0].id]
         await settle(engine, taken[0], scraped())
-        assert await engine.work.release_lapsed(overdue=timedelta(), limit=9) == []
+        assert await engine.work.release_lapsed(RUN, overdue=timedelta(), limit=9) == []
         assert await engine.tasks.tally(OTHER_RUN) == {
             TaskStatus.PENDING: 2,
             TaskStatus.SUCCESSFUL: 1,

@@ -173,7 +173,7 @@ class LeasingContract:
         assert engine.other is not None
         task = await given_claim(engine)
         await engine.pass_time(engine.lease)
-        await engine.work.release_lapsed(overdue=timedelta(), limit=9)
+        await engine.work.release_lapsed(RUN, overdue=timedelta(), limit=9)
         [again] = await _claimed_by(engine.other)
 
         assert list(await engine.work.renew([held(again)])) == [held(again)]
@@ -316,7 +316,9 @@ class ReleasingContract:
         await engine.pass_time(engine.lease + SECOND)
         now = engine.clock.now()
 
-        assert list(await engine.work.release_lapsed(overdue=SECOND, limit=10)) == [released(task)]
+        assert list(await engine.work.release_lapsed(RUN, overdue=SECOND, limit=10)) == [
+            released(task)
+        ]
 
         assert await stored(engine, task) == task_rules.release(task, now)
         assert await engine.tasks.history(RUN, task.id) == [task_rules.lost_line(task, now)]
@@ -325,7 +327,7 @@ class ReleasingContract:
     async def test_what_was_released_is_up_for_claiming_at_once(self, engine: Engine) -> None:
         task = await given_claim(engine)
         await engine.pass_time(engine.lease)
-        await engine.work.release_lapsed(overdue=NO_TIME, limit=10)
+        await engine.work.release_lapsed(RUN, overdue=NO_TIME, limit=10)
         freed = await stored(engine, task)
 
         [again] = await claim(engine)
@@ -339,7 +341,7 @@ class ReleasingContract:
         task = await given_claim(engine)
         await engine.pass_time(engine.lease + SECOND - engine.moment)
 
-        assert list(await engine.work.release_lapsed(overdue=SECOND, limit=10)) == []
+        assert list(await engine.work.release_lapsed(RUN, overdue=SECOND, limit=10)) == []
         assert await stored(engine, task) == task
 
     async def test_leases_that_still_run_end_when_their_holders_are_known_to_be_dead(
@@ -348,7 +350,9 @@ class ReleasingContract:
         task = await given_claim(engine)
         ever = timedelta(days=36_500)
 
-        assert list(await engine.work.release_lapsed(overdue=-ever, limit=10)) == [released(task)]
+        assert list(await engine.work.release_lapsed(RUN, overdue=-ever, limit=10)) == [
+            released(task)
+        ]
 
         assert await stored(engine, task) == task_rules.release(task, engine.clock.now())
 
@@ -359,15 +363,14 @@ class ReleasingContract:
         await settle(engine, waiting, uncharged())
         await engine.pass_time(engine.lease)
 
-        assert list(await engine.work.release_lapsed(overdue=NO_TIME, limit=10)) == []
+        assert list(await engine.work.release_lapsed(RUN, overdue=NO_TIME, limit=10)) == []
 
     async def test_releases_in_portions_reach_every_lapsed_task(self, engine: Engine) -> None:
-        await given_tasks(engine, 3, RUN)
-        await given_tasks(engine, 2, OTHER_RUN)
-        claimed = [*await claim(engine, 3, RUN), *await claim(engine, 2, OTHER_RUN)]
+        await given_tasks(engine, 5)
+        claimed = await claim(engine, 5)
         await engine.pass_time(engine.lease)
 
-        portions = [await engine.work.release_lapsed(overdue=NO_TIME, limit=2) for _ in "1234"]
+        portions = [await engine.work.release_lapsed(RUN, overdue=NO_TIME, limit=2) for _ in "1234"]
 
         assert [len(portion) for portion in portions] == [2, 2, 1, 0]
         assert {each for portion in portions for each in portion} == set(map(released, claimed))
@@ -378,7 +381,9 @@ class ReleasingContract:
         await engine.pass_time(engine.lease)
         now = engine.clock.now()
 
-        assert list(await engine.work.release_lapsed(overdue=NO_TIME, limit=10)) == [released(task)]
+        assert list(await engine.work.release_lapsed(RUN, overdue=NO_TIME, limit=10)) == [
+            released(task)
+        ]
 
         assert await stored(engine, task) == task_rules.release(task, now)
         assert await claim(engine) == []
@@ -386,7 +391,7 @@ class ReleasingContract:
     async def test_a_released_claim_can_neither_settle_nor_renew(self, engine: Engine) -> None:
         stale = await given_claim(engine)
         await engine.pass_time(engine.lease)
-        await engine.work.release_lapsed(overdue=NO_TIME, limit=10)
+        await engine.work.release_lapsed(RUN, overdue=NO_TIME, limit=10)
         before = await all_of(engine, stale)
 
         assert await settle(engine, stale, scraped()) is False
@@ -400,7 +405,7 @@ class ReleasingContract:
         last = await let_lapse(engine, MOST_LOST)
         now = engine.clock.now()
 
-        lapsed = await engine.work.release_lapsed(overdue=NO_TIME, limit=10)
+        lapsed = await engine.work.release_lapsed(RUN, overdue=NO_TIME, limit=10)
 
         assert list(lapsed) == [released(last, failed=True)]
 

@@ -40,5 +40,7 @@ class MemoryClaims:
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
         return [self._rows.settle(ending, self._holder) for ending in settlements]
 
-    async def release_lapsed(self, *, overdue: timedelta, limit: int) -> Sequence[Released]:
-        return [self._rows.release(task) for task in self._rows.lapsed(overdue)[:limit]]
+    async def release_lapsed(
+        self, run_id: RunId, *, overdue: timedelta, limit: int
+    ) -> Sequence[Released]:
+        return [self._rows.release(task) for task in self._rows.lapsed(run_id, overdue)[:limit]]

@@ -70,12 +70,11 @@ class Rows:
         now = self.clock.now()
         return _by_due(task for task in self.of_run(run_id) if task_rules.is_due(task, now))
 
-    def lapsed(self, overdue: timedelta) -> list[Task]:
-        """Tasks of all runs whose lease ran out at least `overdue` ago, the earliest first."""
+    def lapsed(self, run_id: RunId, overdue: timedelta) -> list[Task]:
+        """A run's tasks whose lease ran out at least `overdue` ago, the earliest first."""
         then = self.clock.now() - overdue
         return _by_due(
             task
-            for run_id in self._runs
             for task in self.of_run(run_id)
             if task.status is TaskStatus.PROCESSING and task_rules.is_due(task, then)
         )

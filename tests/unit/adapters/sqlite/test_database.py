@@ -596,7 +596,7 @@ async def test_claims_of_a_dead_process_are_found_each_time_the_folder_is_opened
             assert set(engine.dead_claims) == {held(task) for task in claimed}
 
     async with _engine(tmp_path) as engine:
-        await engine.work.release_lapsed(overdue=timedelta(days=-1), limit=9)
+        await engine.work.release_lapsed(RUN, overdue=timedelta(days=-1), limit=9)
         tasks = (await engine.tasks.page(RUN, limit=9)).tasks
         assert [(task.status, task.lost) for task in tasks] == [
             (TaskStatus.PENDING, 1),
