@@ -92,6 +92,7 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("read.py", "tasks.page"): ONLY_READ,
     ("gateway_key_check.py", "encryption.decrypt"): ONLY_READ,
     ("gateway_key_check.py", "gateway.fetch"): ONLY_READ,
+    ("rerun.py", "tasks.page"): ONLY_READ,
     ("sweeper.py", "tasks.page"): ONLY_READ,
 }
 # Methods of ports that no scenario comes by.

@@ -6,6 +6,7 @@ unknown or of the wrong type.
 """
 
 from dataclasses import dataclass
+from datetime import timedelta
 from random import SystemRandom
 from typing import TypedDict
 
@@ -383,6 +384,7 @@ def _dispatch(
         config=DispatchConfig(
             concurrency=settings.concurrency,
             renewal=settings.renewal,
+            renew_from=settings.lease / 2 if engines.queues else timedelta(),
             lease=settings.lease,
             grace=settings.grace,
         ),

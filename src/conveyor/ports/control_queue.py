@@ -66,8 +66,9 @@ class ControlQueue(DeadLetters, Protocol):
 
     No step may assume that a send is atomic with another write: the sweeper sends messages that a
     crash left out. Each call is atomic by itself. `extend`, `ack`, `retry_later`, `resend` and
-    `dead_letter` raise `Stale`, and change nothing, when the message was received again since this
-    delivery. Every method raises `Unavailable`.
+    `dead_letter` may raise `Stale`, and then change nothing, when the message was received again
+    since this delivery. A queue that cannot tell does as it is asked: work that is done by messages
+    must be safe to repeat, and to be done twice at the same time. Every method raises `Unavailable`.
     """
 
     async def send(self, message: ControlMessage) -> bool:

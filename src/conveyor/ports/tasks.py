@@ -55,8 +55,10 @@ class Tasks(Protocol):
     async def add(self, run_id: RunId, tasks: Sequence[NewRow]) -> int:
         """Insert the rows that do not exist yet, and return how many were inserted.
 
-        All rows of one call are inserted, or none. Existing rows are not changed, whatever their
-        state, so an ingest that resumes may add the same rows again. New rows are due at once;
+        When the call raises, some of the rows may be inserted: rows mean nothing before the commit
+        of their run or the watermark that follows them, and the call may be repeated. The number is
+        for metrics, and may be too low after a repeat. Existing rows are not changed, whatever
+        their state, so an ingest that resumes may add the same rows again. New rows are due at once;
         inherited rows are never due. An inherited row that failed is counted in the failure groups
         of the run by the write that inserts it.
 
@@ -118,7 +120,10 @@ class Tasks(Protocol):
         ...
 
     async def tally(self, run_id: RunId) -> Mapping[TaskStatus, int]:
-        """Count the tasks of a run by status. This reads all rows of the run."""
+        """Count the tasks of a run by status.
+
+        This reads all rows of the run, so no request of a caller may wait for it.
+        """
         ...
 
     async def runs_held(self, *, limit: int, after: str = "") -> Sequence[RunId]:

@@ -9,7 +9,7 @@ A scheduled job that has no run yet is run from its list. So is a job whose last
 the list.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -18,12 +18,14 @@ import structlog
 
 from conveyor.domain import job as job_rules
 from conveyor.domain.batch import Batch, batch_of, ingest_message, run_of
+from conveyor.domain.counts import Counts
 from conveyor.domain.credentials import context
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import Job
 from conveyor.domain.rerun import Statuses, expected, inherited, is_too_late
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, Trigger, counts
 from conveyor.domain.submission import Limits
+from conveyor.domain.task import TaskStatus
 from conveyor.domain.task_list.spec import SourceList
 from conveyor.errors import (
     CallerFault,
@@ -51,6 +53,8 @@ from conveyor.steps.shared.pagination import runs_of
 from conveyor.steps.shared.quotas import CheckQuota, QuotaDemand, unlimited
 from conveyor.steps.shared.row_sources import RowChunk, copied_rows, stored_rows
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
+
+PROCESSING = frozenset({TaskStatus.PROCESSING})
 
 log = structlog.get_logger()
 
@@ -173,9 +177,9 @@ class RerunJob:
             if job.source_list:  # the last run lacks rows of it
                 return self._from_list(job, job.source_list, source.id, large=True)
             source = await self._whole_run(job) or source
-        tally = await self.tasks.tally(source.id)
-        settled = (await self.tasks.counts([source.id]))[source.id]
-        retried, taken_over = expected(source, tally, counts(source, settled), statuses)
+        done = counts(source, (await self.tasks.counts([source.id]))[source.id])
+        tally = await self._tally(source, done, statuses)
+        retried, taken_over = expected(source, tally, done, statuses)
         return Plan(
             job=job,
             source=source,
@@ -186,6 +190,29 @@ class RerunJob:
             inherited=taken_over,
             large=source.total >= self.limits.sync_tasks,
         )
+
+    async def _tally(
+        self, source: Run, done: Counts, statuses: Statuses | None
+    ) -> Mapping[TaskStatus, int]:
+        """How many tasks of an ended run have each status, from its counts.
+
+        A caller waits for this, so the rows are not counted, except those still held by a worker,
+        if they alone are asked for.
+        """
+        held = 0
+        if statuses and statuses >= PROCESSING and TaskStatus.PENDING not in statuses:
+            after: int | None = -1
+            while after is not None:
+                page = await self.tasks.page(
+                    source.id, limit=self.sizes.chunk_rows, after=after, statuses=PROCESSING
+                )
+                held, after = held + len(page.tasks), page.cursor
+        return {
+            TaskStatus.SUCCESSFUL: done.successful,
+            TaskStatus.FAILED: done.failed,
+            TaskStatus.PROCESSING: held,
+            TaskStatus.PENDING: source.total - done.done - held,
+        }
 
     async def _whole_run(self, job: Job) -> Run | None:
         """The job's newest run that has all its rows."""

@@ -63,6 +63,8 @@ class InFlight:
     permit: str | None = None  # None before its call starts, and once the next call has it
     worker: asyncio.Task[None] | None = None  # None until its call begins
     began_at: float = 0.0  # when its call did
+    renewed_at: float = 0.0  # when its lease began
+    is_settling: bool = False
     # Finished or handed back. Its worker may be busy with the next task by now, and must not be
     # cancelled for this one.
     is_finished: bool = False
@@ -330,7 +332,7 @@ class ActiveRun:
     def accept(self, task: Task, group: asyncio.TaskGroup) -> InFlight:
         self.unsettled += 1
         self.places.change(self.run.caller, 1)
-        return InFlight(task, self, group)
+        return InFlight(task, self, group, renewed_at=self.key_state.clock.monotonic())
 
     def keep_prefetched(self, entry: InFlight) -> None:
         """Let an accepted task wait for a permit. It gives its place back meanwhile."""

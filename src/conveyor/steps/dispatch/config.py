@@ -5,6 +5,7 @@ from datetime import timedelta
 
 SETTLE_LOOPS = 3  # groups settled concurrently: one writes bodies while another commits
 BATCH_WAIT = timedelta(milliseconds=5)  # how long a small claim or settle waits for more tasks
+LEASE = timedelta(seconds=30)
 IDLE_RUNS = 500  # with more runs than this, each idle one is polled less often
 PROBE_CHOICE = 20  # tasks claimed for a probe of the gateway, to find one of another host
 
@@ -15,7 +16,10 @@ class DispatchConfig:
     refresh: timedelta = timedelta(seconds=1)  # between looks for new live runs
     resync: timedelta = timedelta(seconds=30)  # between reads of all live runs
     renewal: timedelta = timedelta(seconds=10)  # of leases and permits, well within a lease
-    lease: timedelta = timedelta(seconds=30)  # of permits; unused ones are given up when it is over
+    # Younger leases are not renewed, nor those of tasks that are being settled. Zero: all are, which
+    # costs little where the rows are in this process's database.
+    renew_from: timedelta = timedelta()
+    lease: timedelta = LEASE  # of permits; unused ones are given up when it is over
     batch: int = 50  # tasks that make a claim or a settle worth its round trip
     permit_wait: timedelta = timedelta()  # how long a few permits wait for more before a claim
     shortest_idle: timedelta = timedelta(milliseconds=20)  # of a run with nothing due
@@ -40,6 +44,7 @@ def config_over_queues(concurrency: int) -> DispatchConfig:
     return DispatchConfig(
         concurrency=concurrency,
         batch=10,
+        renew_from=LEASE / 2,
         permit_wait=timedelta(milliseconds=50),
         longest_idle=timedelta(seconds=5),
         prefetch=timedelta(),

@@ -351,6 +351,8 @@ class Dispatcher:
         finished, self.fetcher.finished = self.fetcher.finished, []
         if not finished:
             return
+        for entry, _ in finished:
+            entry.is_settling = True
         stored = await self.settle(
             [
                 FinishedAttempt(entry.task, entry.run.assignment, result)
@@ -400,19 +402,25 @@ class Dispatcher:
                 wait = self.config.unavailable_wait
 
     async def renew(self) -> None:
-        """Renew the leases and permits of all tasks in flight; drop claims that are lost."""
-        held = [
-            Held(entry.task.run_id, entry.task.id, entry.task.claim_no)
-            for entry in self.inflight.values()
-        ]
+        """Renew leases by age, and the permits of all tasks in flight; drop claims that are lost."""
+        now = self.clock.monotonic()
+        old = [entry for entry in self.inflight.values() if self._needs_renewal(entry, now)]
+        held = [Held(entry.task.run_id, entry.task.id, entry.task.claim_no) for entry in old]
         try:
             for lost in await self.work.renew(held) if held else ():
                 self.fetcher.drop_lost(lost)
+            for entry in old:
+                entry.renewed_at = now
         finally:
             # Also when the leases could not be renewed: the calls go on, and other processes must
             # not take their permits. Read again, because renewing a permit that was released
             # meanwhile would take it for no call.
             await self.permits.renew(self.runs.values(), self.inflight.values())
+
+    def _needs_renewal(self, entry: InFlight, now: float) -> bool:
+        youngest = self.config.renew_from.total_seconds()
+        # A renewal would conflict with the settle, where an engine has transactions of rows.
+        return not youngest or (now - entry.renewed_at >= youngest and not entry.is_settling)
 
     # Wait and stop.
 

@@ -299,6 +299,24 @@ async def test_a_run_whose_key_cannot_be_opened_is_left_alone() -> None:
     assert (await house.run(run_id)).status is RunStatus.RUNNING
 
 
+async def test_a_lease_is_renewed_once_it_is_old_enough() -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    _, run_id = await house.submit(1)
+
+    async with running(a_dispatcher(house, gateway.attempt, quick(renew_from=LEASE / 2))):
+        await until(lambda: gateway.started)
+        house.clock.advance(LEASE / 2 - timedelta(seconds=1))
+        await _calls(house, "coordination.renew", 2)
+        assert house.trace.of("work.renew") == []
+
+        house.clock.advance(timedelta(seconds=1))
+        await _calls(house, "work.renew", 1)
+        await _calls(house, "coordination.renew", 2)
+        assert len(house.trace.of("work.renew")) == 1
+        gateway.gate.set()
+        await _completed(house, run_id)
+
+
 async def test_the_leases_of_a_task_that_takes_long_are_renewed() -> None:
     house, gateway = a_house(), ScriptedAttempts(is_open=False)
     job_id, run_id = await house.submit(1, max_inflight=2)
