@@ -39,6 +39,7 @@ from conveyor.testing.contracts.queues import QueueBench
 from conveyor.testing.memory.blobs import MemoryBlobs
 from conveyor.testing.memory.bodies import MemoryBodies
 from conveyor.testing.shared.client import connected
+from conveyor.testing.shared.faults import FaultInjector
 from conveyor.testing.shared.server import plainly, serving
 from conveyor.testing.shared.store import SharedPorts, SharedStore
 from conveyor.testing.shared.wire import Hello
@@ -64,7 +65,8 @@ async def memory(_folder: Path) -> AsyncIterator[Engine]:
 async def composed(_folder: Path) -> AsyncIterator[Engine]:
     """Work that is made of claims and of queues with the habits of real ones."""
     clock = FakeClock()
-    store = SharedStore(clock, lease=LEASE, random=Random(SEED), habits=NASTY)
+    injector = FaultInjector(Random(SEED))
+    store = SharedStore(clock, lease=LEASE, injector=injector, habits=NASTY)
     ports = store.open()
     other = store.open(holder="other").queued_work(clock, LEASE, holder="other")
     yield shared_engine(ports, ports.queued_work(clock, LEASE), clock, other=other, queued=True)
@@ -312,7 +314,7 @@ async def under_test(request: pytest.FixtureRequest) -> AsyncIterator[Coordinati
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[QueueBench]:
     clock = FakeClock()
     habits = QUEUES[request.param]
-    store = SharedStore(clock, lease=LEASE, random=Random(SEED), habits=habits)
+    store = SharedStore(clock, lease=LEASE, injector=FaultInjector(Random(SEED)), habits=habits)
     async with (
         serving(plainly(store)) as port,
         connected("127.0.0.1", port, Hello("one")) as remote,

@@ -1,37 +1,27 @@
 """Contracts of metadata over listings that lag."""
 
-from collections.abc import Sequence
+from random import Random
 from typing import Any, cast
 
 import pytest
 
-from conveyor.domain.run import Run
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.contracts.engine import SECOND, CaughtUp, Engine
 from conveyor.testing.contracts.metadata import MetadataContract
-from conveyor.testing.memory.metadata import MemoryMetadata
+from conveyor.testing.shared.faults import FaultInjector, Faults, LaggingMetadata
 from conveyor.testing.shared.store import SharedStore
 
-
-class LateRuns(MemoryMetadata):
-    """Lists live runs as they were when the listing last caught up."""
-
-    shown: Sequence[Run] = ()
-
-    async def live_runs(self, *, limit: int, after: str = "") -> Sequence[Run]:
-        return [run for run in self.shown if run.id > after][:limit]
-
-    async def catch_up(self) -> None:
-        self.shown = await super().live_runs(limit=1_000)
+LAGGING = Faults(slow=0.3, lagging=0.9)
 
 
 @pytest.fixture
 def engine() -> Engine:
     clock = FakeClock()
-    ports = SharedStore(clock).open()
-    late = LateRuns(clock)
+    store = SharedStore(clock, injector=FaultInjector(Random(20260302), LAGGING))
+    assert isinstance(store.metadata, LaggingMetadata)
+    ports = store.open()
     return Engine(
-        metadata=cast("Any", CaughtUp(late, late.catch_up)),
+        metadata=cast("Any", CaughtUp(ports.metadata, store.metadata.catch_up)),
         tasks=ports.tasks,
         work=ports.work,
         control_queue=ports.control_queue,

@@ -5,7 +5,7 @@ and the last look at everything, and judges the next look by these.
 """
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from conveyor.domain.ids import task_index
@@ -70,7 +70,7 @@ class KnownRun:
         assert all(before[name] == now[name] for name in STEADY), (before, now)
         assert now["last_batch_received"] or not before["last_batch_received"]
         assert before.get("ingest_status") != "done" or now["ingest_status"] == "done"
-        assert before["updated_at"] <= now["updated_at"]
+        assert _moment(before["updated_at"]) <= _moment(now["updated_at"]) + self.job.skew
         if before["status"] == "completed":
             assert now == before, f"a completed run changed: {before} -> {now}"
         if before["status"] in ENDED:
@@ -126,8 +126,8 @@ class KnownRun:
         if row["status"] == "expired":
             ttl = self.job.ttl_days * 86_400
             made_at = str(row.get("scraped_at") or row["updated_at"])
-            age = (now - datetime.fromisoformat(made_at)).total_seconds()
-            assert age >= ttl, f"expired too soon: {row}"
+            age = now - _moment(made_at) + self.job.skew
+            assert age.total_seconds() >= ttl, f"expired too soon: {row}"
             row["status"] = "successful"
         row.pop("result_url")
         before = self.rows.get(row["task_id"])
@@ -194,6 +194,7 @@ class KnownJob:
     closed: bool = False
     listed: list[str] | None = None  # kept by the job, to be read again
     deleted_at: datetime | None = None
+    skew: timedelta = timedelta()  # by which clocks of services differ
 
     @property
     def newest(self) -> KnownRun | None:
@@ -221,3 +222,7 @@ class KnownJob:
         assert {run["run_id"] for run in listed} == known
         for shown in listed:
             self.runs[shown["run_id"]].look(shown)
+
+
+def _moment(shown: str) -> datetime:
+    return datetime.fromisoformat(shown)

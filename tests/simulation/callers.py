@@ -14,6 +14,7 @@ Document = dict[str, Any]
 CALLERS = ("first-caller", "second-caller")
 DAY = timedelta(hours=24)
 SECOND = timedelta(seconds=1)
+UNAVAILABLE = 503  # the call may have taken effect
 
 
 class Effect(Protocol):
@@ -64,8 +65,8 @@ class Callers:
 
     @property
     def undisturbed(self) -> bool:
-        """Whether nothing happens in the middle of anything."""
-        return not self.world.fate.struck
+        """Whether nothing happens in the middle of anything, and every call was answered."""
+        return not self.world.fate.struck and not self.world.unanswered
 
     def name(self, prefix: str) -> str:
         self.made += 1
@@ -116,6 +117,8 @@ class Callers:
 
     async def _again(self, request: Request, record: Record) -> Answer:
         answer = await self.world.call(request)
+        if answer.status == UNAVAILABLE:
+            return answer
         if request != record.request:
             assert answer.code == "idempotency_key_conflict", (request, record, answer)
         elif record.answer is None:
@@ -135,7 +138,10 @@ class Callers:
         self.doubts.append(doubt)
         answer = await self.world.call(request)
         self.doubts.remove(doubt)
-        if answer.status < 300:
+        if answer.status == UNAVAILABLE:
+            with self.world.fate.held_off():
+                await self._settle_doubt(doubt)
+        elif answer.status < 300:
             effect.took(answer.document if answer.body else {})
             if request.key:
                 self.keys[slot] = Record(request, effect, doubt.at, answer)
@@ -145,12 +151,16 @@ class Callers:
         """After a death: find out what became of the calls that were not answered."""
         doubts, self.doubts = self.doubts, []
         self.under_way.clear()
-        for doubt in doubts:
-            took = await doubt.effect.find(self)
-            self.tally[f"died {type(doubt.effect).__name__} {took}"] += 1
-            if took and doubt.request.key:
-                slot = (doubt.request.caller, doubt.request.key)
-                self.keys[slot] = Record(doubt.request, doubt.effect, doubt.at)
+        with self.world.fate.held_off():
+            for doubt in doubts:
+                await self._settle_doubt(doubt)
+
+    async def _settle_doubt(self, doubt: Doubt) -> None:
+        took = await doubt.effect.find(self)
+        self.tally[f"died {type(doubt.effect).__name__} {took}"] += 1
+        if took and doubt.request.key:
+            slot = (doubt.request.caller, doubt.request.key)
+            self.keys[slot] = Record(doubt.request, doubt.effect, doubt.at)
 
     async def inspect(self, job: KnownJob, *also: KnownRun) -> None:
         """Look at a job, all its runs, and the rows of its newest run and of some others."""

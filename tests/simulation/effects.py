@@ -28,7 +28,13 @@ class Submitted:
         self._adopt(told["job_id"], shown["run_id"])
 
     def _adopt(self, job_id: str, run_id: str) -> None:
-        job = self.job = KnownJob(job_id, self.caller, self.ttl_days, closed=not self.opened)
+        job = self.job = KnownJob(
+            job_id,
+            self.caller,
+            self.ttl_days,
+            closed=not self.opened,
+            skew=self.callers.world.skew,
+        )
         job.listed = None if self.at_once or self.opened else self.urls
         job.runs[run_id] = KnownRun(run_id, job, [Lot(self.urls, whole=self.at_once)])
         self.callers.jobs.append(job)
@@ -67,7 +73,7 @@ class Added:
     async def find(self, callers: Callers) -> bool:
         path = f"/v1/jobs/{self.job.id}/runs/{self.run.id}"
         answer = await callers.get(self.job.caller, path)
-        if answer.status == 404:
+        if answer.status == 404 or self.run.source:  # nothing can be added to a rerun
             return False
         promised = sum(len(lot.urls) for lot in self.run.lots)
         took = bool(answer.document["stats"]["total"] == promised + len(self.urls))

@@ -138,13 +138,16 @@ class Machine(RuleBasedStateMachine):
     def __init__(self, runner: asyncio.Runner, folder: Path) -> None:
         super().__init__()
         self.runner = runner
-        self.world = World(folder)
+        self.world = self.new_world(folder)
         self.callers = Callers(self.world)
         self.failure: Exception | None = None
         self.job: KnownJob | None = None  # the last that something was done to
         self.waited = False
         self.steps = 0
         self.runner.run(self.world.start())
+
+    def new_world(self, folder: Path) -> World:
+        return World(folder)
 
     def teardown(self) -> None:
         self.runner.run(self._end())

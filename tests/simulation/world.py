@@ -225,6 +225,8 @@ class World:
     ports: Engines = field(init=False)  # unwatched: to look at what is stored
     watched: Engines = field(init=False)
     deaths: int = 0
+    lags: bool = False  # listings of jobs may lag behind
+    skew: timedelta = timedelta()  # by which clocks of services differ
 
     def __post_init__(self) -> None:
         self.ids = ClockIds(self.clock)
@@ -242,9 +244,14 @@ class World:
         self.fate.dead = False
         engines = await open_engines(settings, self.stack, clock=self.clock, ids=self.ids)
         self.ports = replace(engines, gateway=self.gateway)
-        self.watched = _watched(self.ports, self.fate)
+        self.watched = watched_ports(self.ports, self.fate)
         self.service = build_service(settings, self.watched, SIZES)
         await self.service.steps.sweep.at_start(self.ports.dead_claims or ())
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether an engine was unavailable during this step."""
+        return False
 
     async def kill(self) -> None:
         """End the process: no step hears of it. Only what the system closes is closed."""
@@ -360,7 +367,7 @@ class World:
         }
 
 
-def _watched(ports: Engines, fate: Fate) -> Engines:
+def watched_ports(ports: Engines, fate: Fate) -> Engines:
     def watched(port: P) -> P:
         return cast("P", _Watched(port, fate))
 

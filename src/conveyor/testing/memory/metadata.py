@@ -36,9 +36,9 @@ Listed = TypeVar("Listed", Job, Run, OutboxEvent)
 
 
 class MemoryMetadata:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, tables: dict[type, dict[Key, Any]] | None = None) -> None:
         self.clock = clock
-        self._tables: dict[type, dict[Key, Any]] = {}
+        self._tables = tables or {}
         self._changes: dict[RunId, int] = {}  # the number of the latest change of each run
         self._numbers = count(1)
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from conveyor.errors import Unavailable
 from conveyor.testing.shared.store import SharedPorts
-from conveyor.testing.shared.wire import Call, Frames, Hello, Reply
+from conveyor.testing.shared.wire import Frames, Hello, PortCall, PortReply
 
 DEADLINE = 10.0  # seconds
 
@@ -52,7 +52,7 @@ class _Connection:
         frames = await self._connected()
         number = next(self._numbers)
         reply = self._waiting[number] = asyncio.get_running_loop().create_future()
-        frames.send(Call(number, port, method, given, named))
+        frames.send(PortCall(number, port, method, given, named))
         try:
             async with asyncio.timeout(self._deadline):
                 return await reply
@@ -83,7 +83,7 @@ class _Connection:
         frames.send(self._hello)
         return frames
 
-    def _received(self, reply: Reply) -> None:
+    def _received(self, reply: PortReply) -> None:
         waiting = self._waiting.get(reply.number)
         if waiting is None or waiting.done():
             return

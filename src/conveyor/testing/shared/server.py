@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from conveyor.testing.shared.store import SharedPorts, SharedStore, SkewedClock
-from conveyor.testing.shared.wire import Call, Frames, Hello, Reply
+from conveyor.testing.shared.wire import Frames, Hello, PortCall, PortReply
 
 HOST = "127.0.0.1"
 
@@ -61,7 +61,7 @@ class _Link:
         self._ports: SharedPorts | None = None
         self.frames = Frames(self._receive, lambda: forget(self))
 
-    def _receive(self, message: Hello | Call) -> None:
+    def _receive(self, message: Hello | PortCall) -> None:
         if isinstance(message, Hello):
             self._ports = self._open_ports(message)
             return
@@ -70,10 +70,10 @@ class _Link:
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
 
-    async def _answer(self, call: Call) -> None:
+    async def _answer(self, call: PortCall) -> None:
         method = getattr(getattr(self._ports, call.port), call.method)
         try:
-            reply = Reply(call.number, await method(*call.given, **call.named))
+            reply = PortReply(call.number, await method(*call.given, **call.named))
         except Exception as error:  # noqa: BLE001 - it is raised where the call was made
-            reply = Reply(call.number, error=error)
+            reply = PortReply(call.number, error=error)
         self.frames.send(reply)

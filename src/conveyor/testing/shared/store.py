@@ -4,7 +4,7 @@ from copy import copy
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.queues import CALM, Habits, MemoryQueues
@@ -21,6 +21,7 @@ from conveyor.testing.memory.metadata import MemoryMetadata
 from conveyor.testing.memory.rows import Rows
 from conveyor.testing.memory.tasks import MemoryTasks
 from conveyor.testing.memory.work import MemoryWork
+from conveyor.testing.shared.faults import FaultInjector, FaultyPort, LaggingMetadata
 
 LEASE = timedelta(seconds=30)
 
@@ -60,7 +61,7 @@ class SkewedClock:
 class SharedStore:
     """One state, opened by any number of services at the same time.
 
-    As with DynamoDB and SQS, due times of rows are written and compared by the clock of the service
+    With an `injector`, calls fail, indexes lag and, with `habits`, queues misbehave. As with DynamoDB and SQS, due times of rows are written and compared by the clock of the service
     that makes the call, and queues use the clock of the store.
     """
 
@@ -69,32 +70,44 @@ class SharedStore:
         clock: Clock,
         *,
         lease: timedelta = LEASE,
-        random: Random | None = None,  # of the queues
+        injector: FaultInjector | None = None,
         habits: Habits = CALM,
     ) -> None:
         self.clock = clock
         self.lease = lease
-        self._metadata = MemoryMetadata(clock)
+        self._injector = injector
+        self.metadata = LaggingMetadata(clock, injector) if injector else MemoryMetadata(clock)
         self._rows = Rows(clock, lease)
         self._work = MemoryWork(self._rows)
         self._control_queue = MemoryControlQueue(clock)
-        chance = random or Random(0)  # noqa: S311 - not for secrets
-        self.queues = MemoryQueues(clock, visibility=lease, random=chance, habits=habits)
+        random = injector.random if injector else Random(0)  # noqa: S311 - not for secrets
+        self.queues = MemoryQueues(clock, visibility=lease, random=random, habits=habits)
 
-    def open(self, *, clock: Clock | None = None, holder: str = "") -> SharedPorts:
+    def open(
+        self, *, clock: Clock | None = None, holder: str = "", faulty: bool = True
+    ) -> SharedPorts:
         """Open the store for one service, whose clock may differ from the store's.
 
-        Services that open it at the same time must have different names (`holder`).
+        Services that open it at the same time must have different names (`holder`). Without
+        `faulty` every call is answered: for a test that looks at what is stored.
         """
         clock = clock or self.clock
         rows = _seen_by(self._rows, clock)
-        return SharedPorts(
-            metadata=_seen_by(self._metadata, clock),
+        ports = SharedPorts(
+            metadata=_seen_by(self.metadata, clock),
             tasks=MemoryTasks(rows),
             work=self._work.over(rows, holder),
             claims=MemoryClaims(rows, holder),
             queues=self.queues,
             control_queue=self._control_queue,
+        )
+        if not self._injector or not faulty:
+            return ports
+        return SharedPorts(
+            **{
+                name: cast("Any", FaultyPort(getattr(ports, name), self._injector))
+                for name in SharedPorts.__slots__
+            }
         )
 
 

@@ -20,7 +20,7 @@ class Hello(NamedTuple):
     ahead: float = 0.0  # seconds by which its clock is ahead of the store's
 
 
-class Call(NamedTuple):
+class PortCall(NamedTuple):
     number: int
     port: str
     method: str
@@ -28,7 +28,7 @@ class Call(NamedTuple):
     named: dict[str, Any]
 
 
-class Reply(NamedTuple):
+class PortReply(NamedTuple):
     number: int
     value: Any = None
     error: Exception | None = None

@@ -1,0 +1,322 @@
+"""Several services over one shared store: they take turns, die alone, sleep and come back."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar, cast
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from conveyor.adapters.files.blobs import FileBlobs
+from conveyor.adapters.files.bodies import FileBodies
+from conveyor.adapters.memory.coordination import MemoryCoordination
+from conveyor.adapters.memory.queues import NASTY
+from conveyor.app.engines import SCHEMES, open_engines
+from conveyor.app.rows import TaskEngine
+from conveyor.app.schemes import Scheme
+from conveyor.app.services import build_service
+from conveyor.domain.task import Task
+from conveyor.errors import Unavailable
+from conveyor.settings import Settings
+from conveyor.testing.shared.faults import NONE, ROUGH, FaultInjector, Faults
+from conveyor.testing.shared.store import SharedPorts, SharedStore, SkewedClock
+from tests.simulation.book import KnownJob
+from tests.simulation.callers import UNAVAILABLE
+from tests.simulation.machine import Doing, Fault, Machine
+from tests.simulation.world import (
+    LEASE,
+    SIZES,
+    SYNC_TASKS,
+    Answer,
+    ClaimedTask,
+    Died,
+    Fate,
+    Request,
+    World,
+    watched_ports,
+)
+
+T = TypeVar("T")
+AHEAD = (timedelta(), timedelta(seconds=2), timedelta(seconds=-1))  # of the services' clocks
+# Calls that are not answered would be in doubt for ever where two steps are interleaved.
+INTERLEAVED = Faults(slow=ROUGH.slow, lagging=ROUGH.lagging)
+
+
+class SharedFate(Fate):
+    """Counts the calls of all services; only the one whose call it is dies."""
+
+    def __init__(self, injector: FaultInjector) -> None:
+        super().__init__()
+        self.injector = injector
+        self.life = Life(self)
+
+    async def die(self) -> None:
+        self.life.dead = True
+        raise Died
+
+    @contextmanager
+    def held_off(self) -> Iterator[None]:
+        faults, self.injector.faults = self.injector.faults, NONE
+        try:
+            with super().held_off():
+                yield
+        finally:
+            self.injector.faults = faults
+
+
+class Life(Fate):
+    """The calls of one service."""
+
+    def __init__(self, fate: SharedFate) -> None:
+        super().__init__()
+        self.fate = fate
+
+    async def around(self, effect: Callable[[], Awaitable[T]]) -> T:
+        if self.dead:
+            raise Died
+        return await self.fate.around(effect)
+
+
+@dataclass(slots=True, eq=False)
+class Alive:
+    """One service: what `World` calls its own while it is the one in use."""
+
+    stack: AsyncExitStack
+    life: Life
+    ports: Any
+    watched: Any
+    service: Any
+    claimed: list[ClaimedTask] = field(default_factory=list)
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class SharedWorld(World):
+    """A store and the services that live. One of them is in use: each step is made by it."""
+
+    count: int = 2
+    seed: int = 0
+    queued: bool = False
+    injector: FaultInjector = field(init=False)
+    store: SharedStore = field(init=False)
+    services: dict[int, Alive] = field(default_factory=dict)
+    in_use: int = 0
+    coordination: MemoryCoordination = field(init=False)
+
+    def __post_init__(self) -> None:
+        World.__post_init__(self)
+        self.lags = True
+        self.skew = max(AHEAD) - min(AHEAD)
+        self.injector = FaultInjector(Random(self.seed))
+        habits = NASTY
+        self.store = SharedStore(self.clock, lease=LEASE, injector=self.injector, habits=habits)
+        self.coordination = MemoryCoordination(self.clock, lease=LEASE)
+        self.fate = SharedFate(self.injector)
+
+    @property
+    def unanswered(self) -> bool:
+        return bool(self.injector.counted["throttled"] + self.injector.counted["lost"])
+
+    async def start(self) -> None:
+        """Start every service that does not live."""
+        for number in range(self.count):
+            if number not in self.services:
+                await self._start(number)
+        self.use(self.in_use)
+
+    async def _start(self, number: int) -> None:
+        settings = Settings(
+            data=str(self.folder),
+            gateway="http://gateway.example",  # not https: each start would load certificates
+            metadata="simulated:",
+            tasks="simulated:",
+            control_queue="simulated:",
+            bodies=f"files:{self.folder}",
+            blobs=f"files:{self.folder}",
+            durability="process",
+            lease=LEASE,
+            sync_tasks=SYNC_TASKS,
+        )
+        clock = SkewedClock(self.clock, AHEAD[number])
+        stack = AsyncExitStack()
+        life = Life(cast("SharedFate", self.fate))
+        with _simulated(self.store.open(clock=clock), clock, queued=self.queued):
+            engines = await open_engines(settings, stack, clock=clock, ids=self.ids)
+            ports = replace(
+                engines,
+                gateway=self.gateway,
+                coordination=self.coordination,
+                # Swept, as the settings above would not have it: to find what nothing refers to.
+                bodies=FileBodies(self.folder / "bodies", sync=False),
+                blobs=FileBlobs(self.folder / "blobs", sync=False),
+            )
+            assert ports.dead_claims is None
+            watched = watched_ports(ports, life)
+            plain = self.store.open(clock=clock, faulty=False)
+            ports = replace(
+                ports,
+                metadata=plain.metadata,
+                tasks=plain.tasks,
+                control_queue=plain.control_queue,
+            )
+            service = build_service(settings, watched, SIZES)
+        object.__setattr__(service.steps.settle, "outage", timedelta())
+        self.services[number] = Alive(stack, life, ports, watched, service)
+
+    def use(self, number: int) -> None:
+        """Let this service make the next steps."""
+        self.in_use = number % self.count
+        one = self.services[self.in_use]
+        self.ports, self.watched, self.service = one.ports, one.watched, one.service
+        self.claimed, self.stack = one.claimed, one.stack
+        cast("SharedFate", self.fate).life = one.life
+
+    @contextmanager
+    def another(self) -> Iterator[None]:
+        """Let another service make a step in the middle of one."""
+        self._keep()
+        before = self.in_use
+        self.use(before + 1)
+        try:
+            yield
+        finally:
+            self._keep()
+            self.use(before)
+
+    def switch(self, number: int) -> None:
+        self._keep()
+        self.use(number)
+
+    def _keep(self) -> None:
+        """`finish` makes a new list of the claimed tasks."""
+        self.services[self.in_use].claimed = self.claimed
+
+    async def kill(self) -> None:
+        """End the service in use; the others know nothing of it."""
+        self.deaths += 1
+        one = self.services.pop(self.in_use)
+        one.life.dead = True
+        await one.stack.aclose()
+
+    async def restart(self) -> None:
+        self.fate.forget()
+        await self.kill()
+        await self.start()
+
+    async def end(self) -> None:
+        for one in self.services.values():
+            await one.stack.aclose()
+        self.services.clear()
+        self.stack = AsyncExitStack()
+        await World.end(self)
+
+    async def call(self, request: Request) -> Answer:
+        answer = await World.call(self, request)
+        if answer.status == UNAVAILABLE and request.method == "GET":
+            with self.fate.held_off():
+                return await World.call(self, request)
+        return answer
+
+    async def claim(self, each: int) -> list[Task]:
+        try:
+            return await World.claim(self, each)
+        except Unavailable:
+            return []
+
+    async def renew(self) -> None:
+        """Every service renews what it holds."""
+        before = self.in_use
+        for number in self.services:
+            self.switch(number)
+            with suppress(Unavailable):
+                await World.renew(self)
+        self.switch(before)
+
+
+@contextmanager
+def _simulated(ports: SharedPorts, clock: SkewedClock, *, queued: bool) -> Iterator[None]:
+    """The scheme by which a service finds the store of its world."""
+    work = ports.queued_work(clock, LEASE) if queued else ports.work
+    found = {
+        "metadata": ports.metadata,
+        "tasks": TaskEngine(ports.tasks, work, due_times=None, dead_claims=None),
+        "control_queue": ports.control_queue,
+    }
+    for kind, port in found.items():
+        _schemes(kind)["simulated"] = _scheme_of(port)
+    try:
+        yield
+    finally:
+        for kind in found:
+            del _schemes(kind)["simulated"]
+
+
+def _schemes(kind: str) -> dict[str, Scheme[Any]]:
+    return cast("dict[str, Scheme[Any]]", SCHEMES[kind])
+
+
+def _scheme_of(port: object) -> Scheme[Any]:
+    async def open_it(*_: object) -> object:
+        return port
+
+    return Scheme(open=open_it, is_shared=True)
+
+
+class SharedMachine(Machine):
+    """The same histories, with steps of several services and faults of their store."""
+
+    world: SharedWorld
+
+    def __init__(self, runner: asyncio.Runner, folder: Path, *, count: int, seed: int) -> None:
+        self.count, self.seed = count, seed
+        super().__init__(runner, folder)
+
+    def new_world(self, folder: Path) -> World:
+        return SharedWorld(folder, count=self.count, seed=self.seed, queued=bool(self.seed % 2))
+
+    @rule(number=st.integers(0, 2))
+    def switch(self, number: int) -> None:
+        """Another service makes the next steps, with what it claimed before."""
+        self.world.switch(number)
+
+    @precondition(lambda self: len(self.callers.jobs) > 0)
+    @rule(number=st.integers(0, 2))
+    def die(self, number: int) -> None:
+        """A service dies between two steps, and another is started in its place."""
+        self.world.switch(number)
+        self.runner.run(self._restart())
+
+    async def _go(self, step: Doing, fault: Fault | None) -> None:
+        self.world.injector.faults = INTERLEAVED if fault else ROUGH
+        self.world.injector.counted.clear()
+        try:
+            await super()._go(step, fault)
+        finally:
+            self.world.injector.faults = NONE
+
+    def _blow(self, fault: Fault, touched: list[KnownJob]) -> Callable[[], Awaitable[None]]:
+        blow = super()._blow(fault, touched)
+
+        async def meanwhile() -> None:
+            with self.world.another():
+                await blow()
+
+        return meanwhile if fault.meanwhile else blow
+
+    async def _control(self, times: int) -> Sequence[KnownJob]:
+        try:
+            while times and await self.world.service.steps.control_worker.step():
+                times -= 1
+        except Unavailable:
+            pass
+        return self.callers.jobs[-1:]
+
+    async def _sweep(self, times: int) -> Sequence[KnownJob]:
+        try:
+            return await super()._sweep(times)
+        except Unavailable:
+            return self.callers.jobs[-1:]

@@ -1,0 +1,61 @@
+"""Histories of two and three services over one store whose indexes lag and whose calls fail."""
+
+import asyncio
+from itertools import count
+from pathlib import Path
+from random import SystemRandom
+from zlib import crc32
+
+import pytest
+import uvloop
+from hypothesis import Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.seed import run_seed
+from tests.simulation.shared import SharedMachine
+from tests.simulation.test_histories import CHOSEN, STEPS
+
+# Not shrunk: each of the shorter histories would meet other faults.
+UNSHRUNK = settings(CHOSEN, phases=[Phase.generate])
+HISTORIES = 4  # of full length, from each first seed
+MANY_HISTORIES = 50
+
+
+@pytest.mark.parametrize("services", [2, 3])
+def test_histories_of_several_services_keep_what_callers_were_told(
+    tmp_path: Path, services: int
+) -> None:
+    """Others with each commit."""
+    first = crc32(f"{run_seed()} {services}".encode())
+    make_shared_histories(tmp_path, HISTORIES, services=services, first_seed=first)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("services", [2, 3])
+@pytest.mark.parametrize("number", range(10))
+def test_many_histories_of_several_services_keep_what_callers_were_told(
+    tmp_path: Path, services: int, number: int
+) -> None:
+    """New ones each time."""
+    first = SystemRandom().randrange(2**32)
+    make_shared_histories(tmp_path, MANY_HISTORIES, services=services, first_seed=first)
+
+
+def make_shared_histories(folder: Path, wanted: int, *, services: int, first_seed: int) -> None:
+    numbers, whole = count(first_seed), 0
+    last: SharedMachine | None = None
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        while whole < wanted:
+            number = next(numbers)
+
+            def begin(number: int = number) -> SharedMachine:
+                nonlocal whole, last
+                whole += last is not None and last.steps >= STEPS
+                last = SharedMachine(runner, folder / "data", count=services, seed=number)
+                return last
+
+            try:
+                run_state_machine_as_test(seed(number)(begin), settings=UNSHRUNK)  # type: ignore[arg-type]
+            except Exception as error:
+                error.add_note(f"It is repeated by `{services=}, first_seed={number}`.")
+                raise
