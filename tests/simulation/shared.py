@@ -144,7 +144,9 @@ class SharedWorld(World):
         clock = SkewedClock(self.clock, AHEAD[number])
         stack = AsyncExitStack()
         life = Life(cast("SharedFate", self.fate))
-        with _simulated(self.store.open(clock=clock), clock, queued=self.queued):
+        holder = f"{number}-{self.deaths}"
+        opened = self.store.open(clock=clock, holder=holder)
+        with _simulated(opened, clock, holder, queued=self.queued):
             engines = await open_engines(settings, stack, clock=clock, ids=self.ids)
             ports = replace(
                 engines,
@@ -238,9 +240,11 @@ class SharedWorld(World):
 
 
 @contextmanager
-def _simulated(ports: SharedPorts, clock: SkewedClock, *, queued: bool) -> Iterator[None]:
+def _simulated(
+    ports: SharedPorts, clock: SkewedClock, holder: str, *, queued: bool
+) -> Iterator[None]:
     """The scheme by which a service finds the store of its world."""
-    work = ports.queued_work(clock, LEASE) if queued else ports.work
+    work = ports.queued_work(clock, LEASE, holder=holder) if queued else ports.work
     found = {
         "metadata": ports.metadata,
         "tasks": TaskEngine(ports.tasks, work, due_times=None, dead_claims=None),
