@@ -75,8 +75,10 @@ class Added:
         answer = await callers.get(self.job.caller, path)
         if answer.status == 404 or self.run.source:  # nothing can be added to a rerun
             return False
-        promised = sum(len(lot.urls) for lot in self.run.lots)
-        took = bool(answer.document["stats"]["total"] == promised + len(self.urls))
+        before = sum(len(lot.urls) for lot in self.run.lots)
+        if self.run.source and self.run.seen:  # its rows are copies
+            before = self.run.seen["stats"]["total"]
+        took = bool(answer.document["stats"]["total"] == before + len(self.urls))
         if took:
             self._adopt(whole=False)
         return took

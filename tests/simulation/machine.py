@@ -107,6 +107,7 @@ SWEEP = doing("sweep", times=st.sampled_from([1, 2]))
 MOMENTS = st.sampled_from(["before", "after"])
 NTH = st.integers(0, 11)
 DYING = st.just(-1) | NTH
+LONGEST_WAIT = 1.0  # seconds; what happens in the middle of a step takes milliseconds
 
 
 def any_of(*weighted: tuple[int, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
@@ -143,6 +144,7 @@ class Machine(RuleBasedStateMachine):
         self.failure: Exception | None = None
         self.job: KnownJob | None = None  # the last that something was done to
         self.waited = False
+        self.beside: asyncio.Task[None] | None = None  # what happens in the middle of a step
         self.steps = 0
         self.runner.run(self.world.start())
 
@@ -224,7 +226,11 @@ class Machine(RuleBasedStateMachine):
             self.world.fate.plan(fault.nth, fault.moment, self._blow(fault, touched))
         try:
             touched += await self._do(step)
+            await self._join_beside()
         except BaseException as error:
+            if self.beside:
+                self.beside.cancel()
+                self.beside = None
             if self.failure:
                 raise self.failure from error
             if not is_death(error):
@@ -251,7 +257,20 @@ class Machine(RuleBasedStateMachine):
             finally:
                 self.callers.meanwhile = False
 
-        return meanwhile if fault.meanwhile else self.world.fate.die
+        async def begin() -> None:
+            # It may wait for the step in whose middle it begins, such as for a read that both share.
+            # Then that step goes on.
+            self.beside = asyncio.create_task(meanwhile())
+            done, _ = await asyncio.wait({self.beside}, timeout=LONGEST_WAIT)
+            if done:
+                await self._join_beside()
+
+        return begin if fault.meanwhile else self.world.fate.die
+
+    async def _join_beside(self) -> None:
+        beside, self.beside = self.beside, None
+        if beside:
+            await beside
 
     async def _restart(self, nth: int = -1) -> None:
         """A new process owns the folder; with `nth`, one before it died at that call of a port."""

@@ -23,7 +23,7 @@ from conveyor.domain.job import Job
 from conveyor.domain.params import load
 from conveyor.domain.problem import encoded, problem
 from conveyor.domain.retry import RetryPolicy
-from conveyor.domain.task import Task
+from conveyor.domain.task import Task, TaskStatus
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 from conveyor.ports.work import Held
@@ -216,7 +216,6 @@ class World:
     fate: Fate = field(default_factory=Fate)
     gateway: ToldGateway = field(default_factory=ToldGateway)
     claimed: list[ClaimedTask] = field(default_factory=list)
-    claims: dict[tuple[str, str], int] = field(default_factory=dict)  # the last of each task
     # Bodies that claims which had lost their task may have left when their process died.
     garbage: set[str] = field(default_factory=set)
     ids: ClockIds = field(init=False)
@@ -308,7 +307,6 @@ class World:
         tasks = await ports.work.claim({run.id: each for run in live})
         jobs = {run.id: await self.ports.metadata.get(Job, run.job_id) for run in live}
         for task in tasks:
-            self.claims[task.run_id, task.id] = task.claim_no
             if not task.is_final:
                 job = jobs[task.run_id]
                 assert job
@@ -339,23 +337,33 @@ class World:
             self.gateway.told[one.task.spec.url] = outcomes[number % len(outcomes)]
             result = await self.service.steps.dispatcher.fetcher.attempt(one.task, one.assignment)
             ended.append(FinishedAttempt(one.task, one.assignment, result))
-        holding = {(one.task.run_id, one.task.id) for one in claimed if not self._is_lost(one)}
-        passed_on = [one.task for one in claimed if (one.task.run_id, one.task.id) not in holding]
-        before = [await self.ports.tasks.get(task.run_id, task.id) for task in passed_on]
+        # Read, not remembered: a claim may have taken effect although its process died before it was
+        # answered.
+        rows = [await self._row(one.task) for one in claimed]
+        lost = [
+            (one.task, row)
+            for one, row in zip(claimed, rows, strict=True)
+            if row and not _holds(one.task, row)
+        ]
         try:
             if ended:
                 await self.service.steps.dispatcher.settle(ended)
         except BaseException as error:
             if is_death(error):
-                self.garbage |= {f"{one.run_id}/{one.id}.{one.claim_no}" for one in passed_on}
+                self.garbage |= {f"{one.run_id}/{one.id}.{one.claim_no}" for one, _ in lost}
             raise
-        after = [await self.ports.tasks.get(task.run_id, task.id) for task in passed_on]
-        assert before == after or self.fate.struck, f"a lost claim wrote: {before} -> {after}"
+        held = {
+            row for one, row in zip(claimed, rows, strict=True) if row and _holds(one.task, row)
+        }
+        for task, row in lost:
+            now = await self._row(task)
+            allowed = (
+                row in held or self.fate.struck
+            )  # another claim of the group, or a step between
+            assert now == row or allowed, f"a lost claim wrote: {row} -> {now}"
 
-    def _is_lost(self, one: ClaimedTask) -> bool:
-        """Whether a later claim took the task: what this one brings must change nothing."""
-        task = one.task
-        return task.claim_no < self.claims[task.run_id, task.id]
+    async def _row(self, task: Task) -> Task | None:
+        return await self.ports.tasks.get(task.run_id, task.id)
 
     def swept(self) -> dict[str, float]:
         """What the sweeper has done in this process."""
@@ -365,6 +373,11 @@ class World:
             for sample in family.samples
             if sample.name.endswith("_total") and sample.value
         }
+
+
+def _holds(claimed: Task, row: Task) -> bool:
+    """Whether a claim still holds its task: otherwise what it brings must change nothing."""
+    return row.status is TaskStatus.PROCESSING and row.claim_no == claimed.claim_no
 
 
 def watched_ports(ports: Engines, fate: Fate) -> Engines:
