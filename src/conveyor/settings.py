@@ -16,7 +16,7 @@ from conveyor.domain.submission import LEAST_TASK_BYTES, Limits
 IN_ADDRESS = re.compile(r"(?<=:)(//)?\S+(?=@)|(?<=\?)\S+")
 DIRECT = "direct:"  # in place of a gateway's URL
 MOST_TASK_BYTES = 1024 * 1024
-SECRET = {"api_keys", "gateway_key"}
+SECRET = {"api_keys", "encryption_key", "gateway_key"}
 LIMITS = Limits()  # the defaults
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 LOOPS = ("dispatch", "control", "sender", "scheduler", "sweeper")
@@ -84,10 +84,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     encryption: Annotated[
         str,
         _about(
-            "Provider of the key that encrypts stored credentials: `file:`, in the data folder, or "
-            "`kms:` and the id, alias or ARN of a key of AWS KMS, which wraps it."
+            "Where the key comes from that stored credentials are encrypted with: `file:`, in the "
+            "data folder; `file:/path`, a root key in a file that processes share; `kms:` and the "
+            "id, alias or ARN of a key of AWS KMS, which wraps it."
         ),
     ] = "file:"
+    encryption_key: Annotated[
+        tuple[str, ...],
+        _about(
+            "The root key that processes share: 32 bytes in base64. While it is rotated, the new "
+            "key and then the earlier one, separated by commas or spaces."
+        ),
+    ] = ()
 
     engines: Annotated[
         str,
@@ -356,7 +364,7 @@ def shown(settings: Settings) -> dict[str, str]:
 
 
 def masked(name: str, value: object) -> str:
-    if name == "api_keys" and isinstance(value, tuple):
+    if name in SECRET and isinstance(value, tuple):
         return f"*** ({len(value)})" if value else "-"
     if name in SECRET:
         return "***" if value else "-"

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import tomllib
+from base64 import b64decode
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
@@ -31,7 +32,7 @@ ADDRESS = re.compile(r"https?://[^/\s]+(/\S*)?")
 LONGEST = timedelta(days=36_500)  # so that no date to come is beyond the calendar
 AGENT = re.compile(r"[A-Za-z_-]+([/ ][ -~]*)?")
 KEY = re.compile(r"[\x21-\x7e]{1,512}")
-ENCRYPTION = re.compile(r"file:|kms:[A-Za-z0-9:/_-]{1,2048}", re.ASCII)
+ENCRYPTION = re.compile(r"file:(/[^\0\n]{1,4096})?|kms:[A-Za-z0-9:/_-]{1,2048}", re.ASCII)
 MAY_BE_ZERO = {
     "direct_delay",
     "grace",
@@ -236,8 +237,18 @@ def _check_callers(settings: Settings) -> None:
         requirement = "be 1 to 512 ASCII characters without spaces"
         raise _refused("gateway_key", requirement, settings.gateway_key)
     if not ENCRYPTION.fullmatch(settings.encryption):
-        requirement = "be file:, or kms: and the id, alias or ARN of a key"
+        requirement = "be file:, file:/path, or kms: and the id, alias or ARN of a key"
         raise _refused("encryption", requirement, settings.encryption)
+    if not all(map(_is_root_key, settings.encryption_key)):
+        requirement = "be 32 bytes in base64, as `openssl rand -base64 32` prints them"
+        raise _refused("encryption_key", requirement, settings.encryption_key)
+
+
+def _is_root_key(text: str) -> bool:
+    try:
+        return len(b64decode(text, validate=True)) == 32
+    except ValueError:
+        return False
 
 
 def _check_sizes(settings: Settings) -> None:

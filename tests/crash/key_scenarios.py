@@ -1,5 +1,6 @@
 """Keys and the encryption key, as scripts to die in."""
 
+from conveyor.adapters.crypto.key_ring import AesKeyRing
 from conveyor.domain.api_key import ApiKey, id_in
 from conveyor.domain.ids import ApiKeyId, CallerId
 from conveyor.domain.job import Job
@@ -17,12 +18,17 @@ async def create(life: Life, name: str) -> Answer:
     return answer
 
 
+def is_current(life: Life, encrypted: bytes) -> bool:
+    assert isinstance(life.raw.encryption, AesKeyRing)
+    return life.raw.encryption.is_current(encrypted)
+
+
 async def gateway_key_of(life: Life, key: Answer) -> str:
     """What the gateway would be asked with for that key."""
     found = await life.raw.metadata.get(ApiKey, id_in(key["key"]) or ApiKeyId(""))
     assert found
-    assert life.raw.encryption.is_current(found.encrypted_gateway_key or b"")
-    return life.raw.encryption.decrypt(
+    assert is_current(life, found.encrypted_gateway_key or b"")
+    return await life.raw.encryption.decrypt(
         found.encrypted_gateway_key or b"", context=f"{found.caller}|{found.id}"
     )
 
@@ -52,7 +58,7 @@ async def change_the_encryption_key(life: Life) -> None:
     for job in jobs:
         found = await life.raw.metadata.get(Job, job["job_id"])
         assert found
-        assert life.raw.encryption.is_current(found.encrypted_gateway_key)
+        assert is_current(life, found.encrypted_gateway_key)
     await life.drain()
 
 
@@ -68,4 +74,4 @@ async def change_the_encryption_key_while_jobs_move(life: Life) -> None:
     await life.drain()
     found = await life.raw.metadata.get(Job, job["job_id"])
     assert found
-    assert life.raw.encryption.is_current(found.encrypted_gateway_key)
+    assert is_current(life, found.encrypted_gateway_key)

@@ -15,12 +15,11 @@ import pytest
 
 from tests.e2e.conftest import client_of
 from tests.e2e.polling import until
-from tests.harness.cluster import served_store
+from tests.harness.cluster import ROOT_KEY, served_store
 from tests.harness.programs import Program, free_port, program
 from tests.harness.valkey import Valkey, a_prefix
 
 HANGING = {"tasks": [{"url": "https://hang.example/"}]}
-KEYS = {"encryption.key", "links.key"}
 
 
 @pytest.fixture
@@ -30,6 +29,7 @@ def environ(own_valkey: Valkey, gateway: Program, tmp_path: Path) -> Iterator[di
         yield {
             "CONVEYOR_GATEWAY": gateway.url,
             "CONVEYOR_DATA": str(tmp_path / "data"),
+            "CONVEYOR_ENCRYPTION_KEY": ROOT_KEY,
             "CONVEYOR_METADATA": store,
             "CONVEYOR_TASKS": store,
             "CONVEYOR_CONTROL_QUEUE": store,
@@ -68,7 +68,7 @@ def test_operators_look_at_the_engines_while_a_worker_works_and_drains(
         [listening], [stopping] = _logged(log, "http.listening"), _logged(log, "service.stopping")
         assert listening["url"] == f"{worker.url}/metrics"
         assert stopping["pages_in_flight"] == 1
-    assert {path.name for path in (tmp_path / "data").iterdir()} <= KEYS
+    assert not (tmp_path / "data").exists()
 
 
 def test_without_coordination_the_worker_is_not_ready_and_the_api_is(

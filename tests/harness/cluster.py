@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ SHORT_LEASES = {
     "CONVEYOR_LOG_LEVEL": "warning",
 }
 LEASE = 3
+ROOT_KEY = b64encode(bytes(32)).decode()
 
 
 class Process:
@@ -108,6 +110,7 @@ def cluster(
             **s3.environ,
             **SHORT_LEASES,
             "CONVEYOR_DATA": str(folder),
+            "CONVEYOR_ENCRYPTION_KEY": ROOT_KEY,
             "CONVEYOR_GATEWAY": gateway.url,
             "CONVEYOR_METADATA": store,
             "CONVEYOR_TASKS": store + tasks_options,
@@ -127,7 +130,6 @@ def cluster(
         numbers = range(1, workers + 1)
         others = [process(f"worker-{n}", "worker", "--metrics-port", "0") for n in numbers]
         made = Cluster(f"http://127.0.0.1:{port}/v1", api, others, place, folder)
-        # The api first: it creates the keys that all of them read.
         for one in made.processes:
             made.start(one)
         yield made

@@ -3,6 +3,7 @@
 All services and commands of a test that open them use the same state, whatever their data folder.
 """
 
+from base64 import b64encode
 from datetime import timedelta
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from conveyor.testing.memory.tasks import MemoryTasks
 from conveyor.testing.memory.work import MemoryWork
 
 LEASE = timedelta(seconds=30)
+ROOT_KEY = b64encode(bytes(32)).decode()
 KINDS = ("metadata", "tasks", "control_queue", "bodies", "blobs", "coordination")
 
 
@@ -47,7 +49,7 @@ class SharedEngines:
             monkeypatch.setitem(cast("Any", SCHEMES[kind]), "here", _opens(engine))
 
     def settings(self, **changes: Any) -> Settings:
-        chosen = dict.fromkeys(KINDS, "here:") | changes
+        chosen = dict.fromkeys(KINDS, "here:") | {"encryption_key": (ROOT_KEY,)} | changes
         return msgspec.structs.replace(Settings(), **chosen)
 
 

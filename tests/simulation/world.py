@@ -310,7 +310,7 @@ class World:
             if not task.is_final:
                 job = jobs[task.run_id]
                 assert job
-                gateway_key = ports.encryption.decrypt(
+                gateway_key = await ports.encryption.decrypt(
                     job.encrypted_gateway_key, context=f"{job.caller}|{job.id}"
                 )
                 assignment = Assignment(

@@ -197,6 +197,9 @@ CROSS_CHECKS: list[dict[str, object]] = [
     {"engines": "postgres"},
     {"loops": ""},
     {"loops": "dispatch,sweep"},
+    {"encryption": "file:relative"},
+    {"encryption_key": "canary"},
+    {"encryption_key": "canary+canary+canary="},
     {"direct_user_agent": "7/1.0"},
     {"direct_ports": ""},
     {"webhook_ports": "0"},
@@ -272,7 +275,7 @@ def test_no_check_of_the_loader_escapes_the_test_of_its_words() -> None:
 
 
 def test_a_refusal_never_shows_a_secret_nor_a_long_text() -> None:
-    for name in ("api_keys", "gateway_key"):
+    for name in ("api_keys", "encryption_key", "gateway_key"):
         with pytest.raises(RefusedToStart, match=r"got \*\*\*") as refused:
             load_settings({name: [{"canary": 1}]}, environ={})
         assert "canary" not in str(refused.value)

@@ -79,7 +79,7 @@ class OwnKeys:
         if needed(request.method) is Scope.READ:
             return Identity(known.caller, None, known.scopes, known.id)
         spare = self._gateway_key if self._takes_key else known.caller
-        gateway_key = self._authenticate.gateway_key(known) or spare
+        gateway_key = await self._authenticate.gateway_key(known) or spare
         return Identity(known.caller, gateway_key, known.scopes, known.id)
 
 

@@ -19,8 +19,6 @@ import structlog
 
 from conveyor import __version__
 from conveyor.adapters.aws.step_functions import AwsStepFunctions
-from conveyor.adapters.crypto.key_files import PLAIN, KeyFiles, PlainKeyProvider, load_or_create_key
-from conveyor.adapters.crypto.key_ring import AesKeyRing
 from conveyor.adapters.files.disk import disk_usage, file_sizes, is_open_to_others, make_private
 from conveyor.adapters.files.service_info import ServiceInfo, read_service_info
 from conveyor.adapters.http import direct_wire, zenrows_errors
@@ -34,6 +32,7 @@ from conveyor.adapters.queued.work import QueuedWork
 from conveyor.adapters.sqlite.database import owner_of
 from conveyor.adapters.system.clock import SteadyClock, SystemClock, SystemIds
 from conveyor.app.coordination import COORDINATION
+from conveyor.app.encryption import OpenedKeys, open_keys
 from conveyor.app.engine_rules import Choice, find_breach
 from conveyor.app.rows import CONTROL_QUEUE, METADATA, QUEUES, TASKS, TaskEngine
 from conveyor.app.schemes import Location, Opening, Scheme
@@ -47,7 +46,7 @@ from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.coordination import Coordination
-from conveyor.ports.encryption import KeyProvider, KeyRing
+from conveyor.ports.encryption import KeyRing
 from conveyor.ports.gateway import Gateway
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.queues import Queues
@@ -60,7 +59,6 @@ from conveyor.steps.deliver.channels import CALLBACKS, HEARTBEATS
 from conveyor.telemetry.process import DiskSpace
 from conveyor.timekeeping import DueTimes
 
-KMS = "kms:"
 # Every error code that a gateway adapter has a rule for. Metrics count all others together.
 CODES = CONVEYOR_CODES | zenrows_errors.BY_CODE | direct_wire.BY_CODE
 
@@ -223,6 +221,7 @@ async def open_engines(
     if in_folder:
         # Only now: opening the database has locked the folder, so no other process writes to it.
         _keep_private(settings.folder)
+    keys = await open_keys(settings, metadata, clock, is_shared=shares_metadata(settings))
     return Engines(
         clock=clock,
         ids=ids,
@@ -237,13 +236,48 @@ async def open_engines(
         gateway=await stack.enter_async_context(open_gateway(settings)),
         step_functions=await stack.enter_async_context(open_step_functions(settings)),
         webhooks=await stack.enter_async_context(open_webhooks(settings)),
-        encryption=await open_key_ring(settings),
-        link_secret=load_or_create_key(settings.folder / "links.key"),
+        encryption=keys.ring,
+        link_secret=keys.link_secret,
         disk_space=(lambda: _disk_space(settings.folder)) if in_folder else None,
         incarnation=opening.incarnation,
         due_times=tasks.due_times,
         dead_claims=tasks.dead_claims,
         task_shard_count=tasks.shards,
+    )
+
+
+def shares_metadata(settings: Settings) -> bool:
+    """Return whether several processes may use the engine of metadata."""
+    return _chosen(settings)["metadata"].location is Location.SHARED
+
+
+async def open_offline_coordination(
+    settings: Settings, stores: Stores, stack: AsyncExitStack
+) -> Coordination | None:
+    """Open coordination for an operator; None if it is in the memory of another process."""
+    if _chosen(settings)["coordination"].location is not Location.SHARED:
+        return None
+    opening = Opening(
+        settings=settings,
+        stack=stack,
+        clock=stores.clock,
+        ids=stores.ids,
+        incarnation=stores.ids.new(),
+        is_offline=True,
+    )
+    return await _open(COORDINATION, opening, settings.coordination)
+
+
+async def open_offline_keys(
+    settings: Settings, stores: Stores, *, any_provider: bool = False
+) -> OpenedKeys:
+    """Open the encryption keys for an operator."""
+    return await open_keys(
+        settings,
+        stores.metadata,
+        stores.clock,
+        is_shared=shares_metadata(settings),
+        any_provider=any_provider,
     )
 
 
@@ -287,20 +321,10 @@ async def may_be_in_use(settings: Settings, stores: Stores) -> bool:
     """
     if uses_folder(settings):
         return False
-    if _chosen(settings)["coordination"].location is not Location.SHARED:
-        return True
     async with AsyncExitStack() as stack:
-        opening = Opening(
-            settings=settings,
-            stack=stack,
-            clock=stores.clock,
-            ids=stores.ids,
-            incarnation=stores.ids.new(),
-            is_offline=True,
-        )
-        coordination = await _open(COORDINATION, opening, settings.coordination)
+        coordination = await open_offline_coordination(settings, stores, stack)
         try:
-            return bool(await coordination.members())
+            return coordination is None or bool(await coordination.members())
         except Unavailable:
             return True
 
@@ -334,29 +358,6 @@ async def _disk_space(folder: Path) -> DiskSpace:
     database = folder / "conveyor.db"
     parts = {"rows": database, "log": database.with_name("conveyor.db-wal")}
     return DiskSpace(*await disk_usage(folder), await file_sizes(parts))
-
-
-async def open_key_ring(settings: Settings, *, any_provider: bool = False) -> AesKeyRing:
-    """Open the key ring of a data folder.
-
-    `any_provider` also accepts a key file of a provider that the settings do not name.
-    """
-    files = KeyFiles(settings.folder, settings.encryption, _key_provider)
-    try:
-        keys = await files.load(any_provider=any_provider)
-    except Unavailable as error:
-        raise RefusedToStart(str(error)) from None
-    if files.is_rotating and not any_provider:
-        log.warning("encryption.unfinished")
-    return AesKeyRing(*keys, files=files)
-
-
-def _key_provider(encryption: str) -> KeyProvider:
-    if encryption == PLAIN:
-        return PlainKeyProvider()
-    from conveyor.adapters.aws.kms import KmsKeyProvider  # noqa: PLC0415 - an extra
-
-    return KmsKeyProvider(encryption.removeprefix(KMS))
 
 
 def open_gateway(settings: Settings) -> AbstractAsyncContextManager[Gateway]:

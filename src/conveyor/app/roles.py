@@ -40,6 +40,8 @@ CONTROL_IDLE = timedelta(seconds=1)  # sent messages and received ones wake the 
 FIRE_IDLE = timedelta(seconds=1)
 FOREVER = timedelta(days=36_500)  # of a loop that is only woken
 LISTEN_AGAIN = timedelta(seconds=1)  # after a bug
+RELOAD_KEYS_EVERY = timedelta(seconds=10)  # if no notification comes
+DROP_KEYS_EVERY = timedelta(hours=1)
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not to listen on
 
 log = structlog.get_logger()
@@ -221,6 +223,10 @@ async def serve_until(
             group.create_task(follow_runs(service, stopping), name="watch")
             group.create_task(note_uses(service, stopping), name="uses")
         group.create_task(service.process_metrics.watch(stopping), name="process_metrics")
+        keys = repeat(
+            service.encryption.reload, stopping, idle=RELOAD_KEYS_EVERY, name="encryption"
+        )
+        group.create_task(keys, name="encryption")
         if service.timekeeper:
             group.create_task(service.timekeeper.run(stopping), name="time")
         if role is not Role.API:
@@ -283,6 +289,8 @@ def _other_loops(
         yield repeat(steps.fire.step, stopping, idle=FIRE_IDLE, name="fire")
     if "sweeper" in loops:
         yield _sweep(service, stopping)
+        drop_keys = service.rotate_encryption.step
+        yield repeat(drop_keys, stopping, idle=DROP_KEYS_EVERY, name="drop_keys")
 
 
 async def _sweep(service: Service, stopping: asyncio.Event) -> None:

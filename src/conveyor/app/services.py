@@ -28,12 +28,12 @@ from conveyor.api.handlers.operators import OperatorHandlers
 from conveyor.api.handlers.webhooks import WebhookHandlers
 from conveyor.api.limits import BodyMemory, Connections, Rates
 from conveyor.api.links import Links
-from conveyor.app.engines import CODES, Engines, Stores, ports, uses_folder
+from conveyor.app.engines import CODES, Engines, Stores, ports, shares_metadata, uses_folder
 from conveyor.app.steps import Steps, build_complete, build_steps, build_sweep
 from conveyor.domain.audit import Environment, MissedStep
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.errors import StorageFull, Unavailable
-from conveyor.ports.coordination import Member
+from conveyor.ports.coordination import Coordination, Member
 from conveyor.ports.encryption import KeyRing
 from conveyor.settings import DIRECT, Auth, Settings, shown
 from conveyor.steps.api_keys import ApiKeyAdmin
@@ -41,7 +41,7 @@ from conveyor.steps.auth import Authenticate
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.doctor.audit import Audit
 from conveyor.steps.doctor.doctor import LEAST_ROOM, Doctor
-from conveyor.steps.rotate_encryption import RotateEncryption
+from conveyor.steps.rotate_encryption import LISTING_LAG, RotateEncryption
 from conveyor.steps.shared.members import Members
 from conveyor.steps.shared.notifier import Notifier
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
@@ -72,6 +72,8 @@ class Service:
     process_metrics: ProcessMetrics
     timekeeper: Timekeeper | None  # None with a test's clock, which never jumps
     sweep_every: timedelta
+    encryption: KeyRing
+    rotate_encryption: RotateEncryption
     token: str  # authenticates operators
 
 
@@ -90,11 +92,14 @@ def build_service(
     stores, engines = engines, measured(engines, metrics, settings.slow_call)
     steps = build_steps(settings, engines, metrics, sizes)
     _show_dispatcher(settings, metrics, steps.dispatcher)
+    rotate_encryption = build_rotate_encryption(
+        settings, engines, engines.encryption, engines.coordination
+    )
     operators = OperatorHandlers(
         doctor=build_doctor(settings, stores, steps.sweep, running=True),
         control_queue=engines.control_queue,
         api_keys=build_api_key_admin(settings, engines, engines.encryption),
-        rotate_encryption=build_rotate_encryption(engines, engines.encryption),
+        rotate_encryption=rotate_encryption,
         token=new_token(),
     )
     process_metrics = ProcessMetrics(
@@ -119,6 +124,8 @@ def build_service(
         process_metrics=process_metrics,
         timekeeper=_timekeeper(engines),
         sweep_every=settings.sweep_every,
+        encryption=engines.encryption,
+        rotate_encryption=rotate_encryption,
         token=operators.token,
     )
 
@@ -292,8 +299,15 @@ def build_api_key_admin(
     )
 
 
-def build_rotate_encryption(stores: Stores, encryption: KeyRing) -> RotateEncryption:
-    return RotateEncryption(metadata=stores.metadata, encryption=encryption)
+def build_rotate_encryption(
+    settings: Settings, stores: Stores, encryption: KeyRing, coordination: Coordination | None
+) -> RotateEncryption:
+    return RotateEncryption(
+        metadata=stores.metadata,
+        encryption=encryption,
+        coordination=coordination,
+        lag=LISTING_LAG if shares_metadata(settings) else timedelta(),
+    )
 
 
 def build_offline_doctor(settings: Settings, stores: Stores, *, in_use: bool) -> Doctor:

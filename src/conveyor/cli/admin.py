@@ -8,7 +8,7 @@ engines, the commands open the engines themselves.
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -16,8 +16,9 @@ import msgspec
 from conveyor.api.handlers.operators import RotationFailed
 from conveyor.app.engines import (
     may_be_in_use,
-    open_key_ring,
     open_offline,
+    open_offline_coordination,
+    open_offline_keys,
     owner,
     running_service,
 )
@@ -31,7 +32,7 @@ from conveyor.client.synchronous import HttpNetwork, drive
 from conveyor.client.transport import Query, Transport, path_of
 from conveyor.domain.api_key import NewKey
 from conveyor.domain.audit import DoctorEvent, DoctorScope
-from conveyor.domain.credentials import RotationProgress, RotationResult
+from conveyor.domain.credentials import RotationEvent
 from conveyor.domain.ids import ApiKeyId
 from conveyor.errors import ConveyorError, RefusedToStart
 from conveyor.ports.control_queue import DeadLetter, DeadLetters
@@ -42,11 +43,11 @@ from conveyor.telemetry.logs import set_up_logs
 PAGE = 500
 TIMEOUT = 120.0  # seconds without a byte
 FINDING = msgspec.json.Decoder(DoctorEvent)
-ROTATION = msgspec.json.Decoder(RotationProgress | RotationResult | RotationFailed)
+ROTATION = msgspec.json.Decoder(RotationEvent | RotationFailed)
 
 T = TypeVar("T")
 OnFinding = Callable[[DoctorEvent], None]
-OnRotation = Callable[[RotationProgress | RotationResult], None]
+OnRotation = Callable[[RotationEvent], None]
 
 
 class OutOfReach(ConveyorError):
@@ -144,9 +145,14 @@ class OfflineAdmin:
 
     def rotate_encryption(self, on_event: OnRotation, *, force: bool) -> None:
         async def rotate() -> None:
-            async with open_offline(self._settings, writable=True) as stores:
-                key_ring = await open_key_ring(self._settings, any_provider=True)
-                rotation = build_rotate_encryption(stores, key_ring)
+            settings = self._settings
+            async with (
+                AsyncExitStack() as stack,
+                open_offline(settings, writable=True) as stores,
+            ):
+                keys = await open_offline_keys(settings, stores, any_provider=True)
+                others = await open_offline_coordination(settings, stores, stack)
+                rotation = build_rotate_encryption(settings, stores, keys.ring, others)
                 async for event in rotation.rotate(force=force):
                     on_event(event)
 
@@ -170,8 +176,9 @@ class OfflineAdmin:
     ) -> T:
         async def opened() -> T:
             async with open_offline(self._settings, writable=writable) as stores:
-                key_ring = await open_key_ring(self._settings) if encrypts else None
-                return await act(build_api_key_admin(self._settings, stores, key_ring))
+                keys = await open_offline_keys(self._settings, stores) if encrypts else None
+                ring = keys.ring if keys else None
+                return await act(build_api_key_admin(self._settings, stores, ring))
 
         return asyncio.run(opened())
 

@@ -15,7 +15,7 @@ from conveyor.errors import ConveyorError, InvalidArgument, RefusedToStart
 if TYPE_CHECKING:
     from conveyor.cli.admin import Admin
     from conveyor.domain.api_key import NewKey
-    from conveyor.domain.credentials import RotationProgress, RotationResult
+    from conveyor.domain.credentials import RotationEvent, RotationProgress, RotationWait
     from conveyor.steps.api_keys import ApiKeyInfo
 
 LEFT_UNDONE = 1
@@ -143,29 +143,26 @@ def rotate_encryption_key(
 ) -> None:
     """Encrypt all stored credentials with a new key, and delete the old one.
 
-    May be interrupted at any time and repeated.
+    May be interrupted at any time and repeated. Waits for every live process to use the new key.
     """
     from conveyor.domain.credentials import RotationResult  # noqa: PLC0415
 
-    ended: list[RotationResult] = []
+    events: list[RotationEvent] = []
 
-    def show(event: "RotationProgress | RotationResult") -> None:
+    def show(event: "RotationEvent") -> None:
         if as_json:
             output.json_line(msgspec.json.encode(event))
-        if isinstance(event, RotationResult):
-            ended.append(event)
-        elif not as_json:
-            output.note(
-                f"{event.kind}: {event.examined} examined, {event.reencrypted} re-encrypted"
-            )
+        elif [event] != events and not isinstance(event, RotationResult):
+            output.note(_told(event))
+        events[:] = [event]  # a wait is repeated as long as it lasts
 
     with output.interruptible("Both keys are kept. Go on with: conveyor keys rotate-encryption"):
         admin.rotate_encryption(show, force=force)
-    if not ended:
+    rotated = events[-1] if events else None
+    if not isinstance(rotated, RotationResult):
         raise ConveyorError(
             "the rotation was stopped before the end; both keys are kept: repeat the command"
         )
-    [rotated] = ended
     if not as_json:
         output.facts(
             [("re-encrypted", rotated.reencrypted), ("unreadable", len(rotated.unreadable))]
@@ -174,6 +171,20 @@ def rotate_encryption_key(
         named = ", ".join(map(output.plain, rotated.unreadable[:20]))
         output.complain(f"{NOT_DECRYPTED}{named}")
         raise typer.Exit(LEFT_UNDONE)
+    if rotated.retired_for and not as_json:
+        hours = rotated.retired_for.total_seconds() / 3600
+        output.note(f"The old key decrypts for another {hours:g} h; then a worker drops it.")
+
+
+def _told(event: "RotationProgress | RotationWait") -> str:
+    from conveyor.domain.credentials import RotationProgress  # noqa: PLC0415
+
+    if isinstance(event, RotationProgress):
+        return f"{event.kind}: {event.examined} examined, {event.reencrypted} re-encrypted"
+    if not event.processes:
+        return "waiting a minute before the last pass, because listings may lag"
+    what = "load the new key" if event.until == "load" else "encrypt with the new key alone"
+    return f"waiting for processes to {what}: {', '.join(map(output.plain, event.processes))}"
 
 
 def _check_new_key(wanted: "NewKey") -> None:

@@ -4,6 +4,7 @@ A credential can be decrypted in its own row only: its context names the caller 
 """
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TypeVar, cast
 
 import msgspec
@@ -31,12 +32,23 @@ class RotationProgress(msgspec.Struct, frozen=True, tag_field="event", tag="prog
     reencrypted: int
 
 
+class RotationWait(msgspec.Struct, frozen=True, tag_field="event", tag="waiting"):
+    """What a rotation waits for."""
+
+    until: str  # processes `load` the new key, `use` it, or listings `settle`
+    processes: tuple[str, ...]  # that have not yet
+
+
 class RotationResult(msgspec.Struct, frozen=True, tag_field="event", tag="rotated"):
     """The result of a rotation. While a row is unreadable the old key is kept, unless forced."""
 
     reencrypted: int
     unreadable: tuple[str, ...]
-    old_key_removed: bool
+    old_key_removed: bool  # or retired, where processes share the keys
+    retired_for: timedelta = timedelta()  # for which a retired key still decrypts
+
+
+RotationEvent = RotationProgress | RotationWait | RotationResult
 
 
 def context(caller: str, name: str) -> str:

@@ -1,15 +1,18 @@
 """Encryption of stored credentials: a ring of keys, and where the keys come from."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 
 class KeyRing(Protocol):
-    """Encrypts with the current key. Decrypts with it and, during a rotation, with the old key.
+    """Encrypts with the current key. Decrypts with it and with the other keys that are still kept.
 
     Encryption is authenticated: a value that was changed, or is used in another context, cannot be
     decrypted.
+
+    Several processes may share the keys. Then each of them loads the keys again every few seconds,
+    and at once when it is asked to decrypt a value under a key that it does not know.
     """
 
     def encrypt(self, secret: str, *, context: str) -> bytes:
@@ -19,41 +22,73 @@ class KeyRing(Protocol):
         """
         ...
 
-    def decrypt(self, encrypted: bytes, *, context: str) -> str:
-        """Return the secret. Raises `Unavailable` when neither key decrypts it in this context."""
+    async def decrypt(self, encrypted: bytes, *, context: str) -> str:
+        """Return the secret. Raises `Unavailable` when no key decrypts it in this context."""
         ...
 
-    def is_current(self, encrypted: bytes) -> bool:
-        """Return whether the value was encrypted with the current key."""
+    def reencrypted(self, encrypted: bytes, *, context: str) -> bytes:
+        """Return the value under the current key; itself if it is. Raises `Unavailable`.
+
+        It uses the keys as they were last loaded.
+        """
+        ...
+
+    def writing(self) -> AbstractAsyncContextManager[None]:
+        """Enclose everything from encrypting a secret to committing the row that holds it.
+
+        Entering it loads the keys if they were not loaded for a while, so that a process that was
+        stopped does not encrypt with a key that others have replaced.
+        """
         ...
 
     def fingerprints(self) -> Sequence[str]:
-        """Identify the keys that this ring decrypts with, without revealing them."""
-        ...
+        """Name the keys of this process, for its announcement to the other processes.
 
-    def writing(self) -> AbstractContextManager[None]:
-        """Enclose everything from encrypting a secret to committing the row that holds it.
-
-        `rotate` waits for the blocks that have begun.
+        The first is the key that it encrypts with. While a `writing()` block is open that began
+        under an earlier key, that one comes first. The rest are keys that it can decrypt with, and
+        the root keys that it was given.
         """
         ...
 
-    async def rotate(self) -> None:
-        """Make a new key the current one, and keep the old one for decryption.
+    async def reload(self) -> None:
+        """Load the keys again, if other processes may have changed them. Raises `Unavailable`."""
+        ...
 
-        The call returns once every `writing()` block that began before it has ended. From then on
-        no value that is encrypted with the old key can still be committed.
+    # A rotation: publish, promote, re-encrypt every stored value, retire. Each call may be repeated,
+    # by this process or another one, and continues the rotation that is under way.
 
-        A rotation that was begun and not finished continues with its new key. A crash leaves the
-        old key alone, or both keys. Raises `Unavailable` when no new key can be created.
+    async def publish(self) -> Sequence[str]:
+        """Add a new key that decrypts, and is not used to encrypt yet.
+
+        Returns what every process must name in its fingerprints before `promote`, first of all the
+        new key. Returns nothing if no other process can use the keys. Raises `Unavailable` when no
+        key can be created.
         """
         ...
 
-    async def retire(self) -> None:
-        """Delete the old key, if there is one.
+    async def promote(self, fingerprint: str) -> None:
+        """Make the published key the current one, and keep the old one for decryption.
 
-        The caller must have re-encrypted every stored value before: no other key decrypts them.
+        If the settings name another root key than the one that wraps the keys, it replaces it. The
+        call returns once every `writing()` block of this process that began before it has ended.
+        Raises `Conflict` if another rotation has replaced the key.
         """
+        ...
+
+    async def retire(self, fingerprint: str) -> None:
+        """Retire all keys before the current one.
+
+        The caller must have re-encrypted every stored value before. Where processes share the keys,
+        retired keys decrypt for another day; else they are deleted at once.
+        """
+        ...
+
+    async def has_expired_keys(self) -> bool:
+        """Return whether a key was retired a day ago, so that it may be dropped."""
+        ...
+
+    async def drop_expired_keys(self) -> None:
+        """Drop those keys. The caller has verified that no stored value needs them."""
         ...
 
 

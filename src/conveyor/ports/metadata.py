@@ -7,6 +7,7 @@ import msgspec
 
 from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import Batch
+from conveyor.domain.encryption_keys import EncryptionKeys
 from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.idempotency import IdempotencyRecord
@@ -17,10 +18,21 @@ from conveyor.domain.run import Run
 from conveyor.domain.signing import SigningKeys
 
 # Kinds of rows. Every row has a version.
-Row = Job | Run | Batch | Deletion | FileInput | Export | OutboxEvent | SigningKeys | ApiKey
+Row = (
+    Job
+    | Run
+    | Batch
+    | Deletion
+    | FileInput
+    | Export
+    | OutboxEvent
+    | SigningKeys
+    | ApiKey
+    | EncryptionKeys
+)
 Record = Row | IdempotencyRecord
-# A job, run, deletion, file input, export or API key has its id as key, signing keys have their
-# caller; the others have two parts: a batch (run id, first index), an event (job id, event id), an
+# A job, run, deletion, file input, export, API key or record of encryption keys has its id as key,
+# signing keys have their caller; the others have two parts: a batch (run id, first index), an event (job id, event id), an
 # idempotency record (caller, idempotency key).
 Key = str | tuple[str, str] | tuple[str, int]
 

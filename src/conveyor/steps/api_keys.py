@@ -86,7 +86,7 @@ class ApiKeyAdmin:
             return key
         if self.encryption is None:
             raise Unavailable("the encryption key is not open, and a gateway key is to be stored")
-        with self.encryption.writing():
+        async with self.encryption.writing():
             where = context(key.caller, key.id)
             encrypted = self.encryption.encrypt(gateway_key, context=where)
             key = msgspec.structs.replace(key, encrypted_gateway_key=encrypted)

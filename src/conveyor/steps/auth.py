@@ -49,11 +49,11 @@ class Authenticate:
         found = await self.metadata.get(ApiKey, key_id)
         return found is not None and api_key.status(found, self.clock.now()) is KeyStatus.ACTIVE
 
-    def gateway_key(self, key: ApiKey) -> str | None:
+    async def gateway_key(self, key: ApiKey) -> str | None:
         """Return the gateway key that is stored with the API key, if any."""
         if key.encrypted_gateway_key is None:
             return None
-        return self.encryption.decrypt(
+        return await self.encryption.decrypt(
             key.encrypted_gateway_key, context=context(key.caller, key.id)
         )
 

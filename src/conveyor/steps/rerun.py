@@ -273,7 +273,7 @@ class RerunJob:
 
     async def _store(self, call: Call, plan: Plan, render: RenderRerun) -> Answer:
         run = self._new_run(plan)
-        with self.encryption.writing():
+        async with self.encryption.writing():
             encrypted = self.encryption.encrypt(
                 call.gateway_key, context=context(call.caller, plan.job.id)
             )

@@ -166,7 +166,7 @@ class ManageSchedules:
                 job = self._with_key(job, api_key_id, gateway_key)
             return job_rules.turn_schedule(job, state, at, now)
 
-        with self.encryption.writing():
+        async with self.encryption.writing():
             is_changed = await self._change(caller, job_id, changed)
         if is_changed:
             log.info("schedule.turned", job_id=job_id, schedule_state=state)

@@ -120,20 +120,21 @@ class SubmitJob:
 
     async def submit(self, call: Call, render: RenderSubmitted) -> Answer:
         """Store the submission and answer 201, or 202 when its rows are written later."""
-        with self.idempotency.claiming(call), self.encryption.writing():
-            while True:
-                if known := await self.idempotency.find(call):
-                    return known
-                draft = await self._draft(call)
-                await self.check_quota(_demand(draft))
-                await self.check_gateway_key(call.gateway_key)
-                answer = Answer(
-                    202 if draft.large else 201,
-                    render(draft.job, draft.run, len(draft.specs)),
-                    draft.ignored,
-                )
-                with suppress(Stale):  # another job used the same file input meanwhile
-                    return await self._store(call, draft, answer)
+        with self.idempotency.claiming(call):
+            async with self.encryption.writing():
+                while True:
+                    if known := await self.idempotency.find(call):
+                        return known
+                    draft = await self._draft(call)
+                    await self.check_quota(_demand(draft))
+                    await self.check_gateway_key(call.gateway_key)
+                    answer = Answer(
+                        202 if draft.large else 201,
+                        render(draft.job, draft.run, len(draft.specs)),
+                        draft.ignored,
+                    )
+                    with suppress(Stale):  # another job used the same file input meanwhile
+                        return await self._store(call, draft, answer)
 
     async def _draft(self, call: Call) -> Draft:
         given = await self.slices.run(read_submission(call.raw, call.extensions, self.limits))

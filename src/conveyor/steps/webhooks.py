@@ -192,7 +192,7 @@ class RotateSigningKeys:
         Returns its secret, which is never shown again.
         """
         kid, secret = self.ids.new(), b64encode(self.secret()).decode()
-        with self.encryption.writing():
+        async with self.encryption.writing():
             new = SigningKey(
                 kid=kid,
                 encrypted_secret=self.encryption.encrypt(

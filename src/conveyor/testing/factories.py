@@ -10,6 +10,7 @@ from conveyor.adapters.http import direct_wire, zenrows_errors
 from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import Batch
 from conveyor.domain.counts import NOTHING, Spend
+from conveyor.domain.encryption_keys import RECORD, DataKey, EncryptionKeys, KeyState
 from conveyor.domain.export import Export
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.failure_groups import failure_key
@@ -162,6 +163,12 @@ def signing_keys(**changes: object) -> SigningKeys:
 def an_api_key(**changes: object) -> ApiKey:
     key = ApiKey(id=KEY, caller=CALLER, digest=b"digest", created_at=NOON)
     return replace(key, **changes)
+
+
+def encryption_keys(**changes: object) -> EncryptionKeys:
+    current = DataKey(fingerprint="01", wrapped=b"wrapped", state=KeyState.CURRENT, created_at=NOON)
+    record = EncryptionKeys(id=RECORD, root="00", keys=(current,), wrapped_link_secret=b"wrapped")
+    return replace(record, **changes)
 
 
 def a_member(**changes: object) -> Member:

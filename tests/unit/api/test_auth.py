@@ -58,7 +58,7 @@ class Door:
     async def gateway_key_of(self, job_id: str) -> str:
         job = await self.engines.metadata.get(Job, JobId(job_id))
         assert job
-        return self.engines.encryption.decrypt(
+        return await self.engines.encryption.decrypt(
             job.encrypted_gateway_key, context=f"{job.caller}|{job.id}"
         )
 

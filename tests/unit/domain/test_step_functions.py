@@ -129,7 +129,7 @@ async def test_a_token_is_kept_encrypted_for_its_caller_and_run_alone() -> None:
     _, run_id = ids_in(answer)
     run = await house.run(run_id)
 
-    opened = house.encryption.decrypt(
+    opened = await house.encryption.decrypt(
         run.encrypted_token, context=step_functions.token_context(CALLER, run_id)
     )
     assert opened == TOKEN
@@ -138,7 +138,7 @@ async def test_a_token_is_kept_encrypted_for_its_caller_and_run_alone() -> None:
         step_functions.token_context(CALLER, RunId("another")),
     ):
         with pytest.raises(Unavailable):
-            house.encryption.decrypt(run.encrypted_token, context=context)
+            await house.encryption.decrypt(run.encrypted_token, context=context)
     again = await house.submit_job.submit(a_call(3, key="a key", **FIELD), ids_as_answer)
     assert again == answer
     assert TOKEN.encode() not in answer.body

@@ -184,10 +184,10 @@ async def test_the_gateway_key_of_a_key_opens_for_that_key_only(desk: Desk) -> N
     one, two = [await desk.metadata.get(ApiKey, key.about.id) for key in (first, second)]
     assert one
     assert two
-    assert desk.authenticate.gateway_key(one) == "of-the-first"
+    assert await desk.authenticate.gateway_key(one) == "of-the-first"
     swapped = msgspec.structs.replace(one, encrypted_gateway_key=two.encrypted_gateway_key)
     with pytest.raises(Unavailable):
-        desk.authenticate.gateway_key(swapped)
+        await desk.authenticate.gateway_key(swapped)
 
 
 async def test_scopes_are_what_was_asked_for(desk: Desk) -> None:

@@ -270,7 +270,7 @@ async def test_the_key_of_the_rerun_is_the_one_forwarded() -> None:
 
     job = await house.job(job_id)
     assert (
-        house.encryption.decrypt(job.encrypted_gateway_key, context=f"{CALLER}|{job_id}")
+        await house.encryption.decrypt(job.encrypted_gateway_key, context=f"{CALLER}|{job_id}")
         == "a new key"
     )
 

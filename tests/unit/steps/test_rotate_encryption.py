@@ -56,7 +56,7 @@ class Encrypted:
     async def begin_again(self) -> None:
         """The next process, after a death."""
         files = KeyFiles(self.folder, "file:", plain)
-        self.encryption = AesKeyRing(*await files.load(), files=files)
+        self.encryption = AesKeyRing(*await files.load(), store=files)
         encryption = watched(self.encryption, "encryption", self.trace)
         self.metadata = metadata = watched(self.stored, "metadata", self.trace)
         self.rotate_encryption = RotateEncryption(
@@ -98,16 +98,19 @@ class Encrypted:
     async def secrets(self) -> dict[str, str]:
         """Everything that is encrypted, opened by a process that has only what is in the folder."""
         files = KeyFiles(self.folder, "file:", plain)
-        encryption = AesKeyRing(*await files.load(), files=files)
-        found: dict[str, str] = {}
+        encryption = AesKeyRing(*await files.load(), store=files)
+        found: dict[str, bytes] = {}
 
         def look(encrypted: bytes, where: str) -> bytes:
-            found[where] = encryption.decrypt(encrypted, context=where)
+            found[where] = encrypted
             return encrypted
 
         for row in await self.rows():
             reencrypted(row, look)
-        return found
+        return {
+            where: await encryption.decrypt(encrypted, context=where)
+            for where, encrypted in found.items()
+        }
 
     async def rows(self) -> list[CredentialRow]:
         return [
@@ -246,7 +249,7 @@ async def test_a_write_that_began_under_the_old_key_is_waited_for(house: Encrypt
     encrypted, rotated, goes_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def submit() -> None:
-        with house.encryption.writing():
+        async with house.encryption.writing():
             key = house.encrypt("slow", "slow-job")
             encrypted.set()
             await goes_on.wait()
@@ -256,10 +259,10 @@ async def test_a_write_that_began_under_the_old_key_is_waited_for(house: Encrypt
     async def take() -> None:
         rotated.set()
 
-    files = house.encryption._files
+    files = house.encryption._store
     assert files
-    house.encryption._files = watched(files, "files", house.trace)
-    house.trace.after("files.rotate", 1, take)
+    house.encryption._store = watched(files, "files", house.trace)
+    house.trace.after("files.promote", 1, take)
     async with asyncio.TaskGroup() as group:
         group.create_task(submit())
         await encrypted.wait()
@@ -274,7 +277,7 @@ async def test_a_write_that_began_under_the_old_key_is_waited_for(house: Encrypt
 
 
 async def test_a_write_that_begins_after_the_rotation_uses_the_new_key(house: Encrypted) -> None:
-    with house.encryption.writing():  # a later block does not hold up an earlier rotation
+    async with house.encryption.writing():  # a later block does not hold up an earlier rotation
         pass
     await house.rotate()
     key = house.encrypt("late", "late-job")

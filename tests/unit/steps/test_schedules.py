@@ -186,7 +186,10 @@ async def test_its_moment_makes_a_run_and_names_the_next() -> None:
     assert (run.trigger, run.sequence, run.total) == (Trigger.SCHEDULED, 1, 3)
     assert (run.ingest_status, run.caller) == (IngestStatus.PENDING, CALLER)
     assert (job.runs, job.next_fire_at) == (1, NOON + 2 * HOUR)
-    assert house.encryption.decrypt(job.encrypted_gateway_key, context=f"{CALLER}|{job_id}") == KEY
+    assert (
+        await house.encryption.decrypt(job.encrypted_gateway_key, context=f"{CALLER}|{job_id}")
+        == KEY
+    )
     assert (await finish(house, job_id)).status is RunStatus.COMPLETED
     assert await house.done(run.id) == 3
     assert await house.fire.step() == 0

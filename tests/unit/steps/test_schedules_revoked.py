@@ -111,7 +111,7 @@ async def test_a_schedule_resumes_under_the_key_that_resumes_it(desk: Desk) -> N
 
     job = await desk.job(job_id)
     assert (job.schedule_state, job.pause_reason) == (ScheduleState.ACTIVE, None)
-    opened = desk.house.encryption.decrypt(
+    opened = await desk.house.encryption.decrypt(
         job.encrypted_gateway_key, context=context(CALLER, job_id)
     )
     assert opened == "another gateway key"

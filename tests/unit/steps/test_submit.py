@@ -178,10 +178,13 @@ async def test_the_callers_key_is_encrypted_for_this_caller_and_job_alone() -> N
     job = await house.job(job_id)
 
     assert KEY.encode() not in job.encrypted_gateway_key
-    assert house.encryption.decrypt(job.encrypted_gateway_key, context=f"{CALLER}|{job_id}") == KEY
+    assert (
+        await house.encryption.decrypt(job.encrypted_gateway_key, context=f"{CALLER}|{job_id}")
+        == KEY
+    )
     for context in (f"{CALLER}|{other_id}", f"{STRANGER}|{job_id}", ""):
         with pytest.raises(Unavailable):
-            house.encryption.decrypt(job.encrypted_gateway_key, context=context)
+            await house.encryption.decrypt(job.encrypted_gateway_key, context=context)
 
 
 async def test_a_refused_submission_leaves_nothing() -> None:

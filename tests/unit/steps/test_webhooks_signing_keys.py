@@ -72,9 +72,9 @@ async def test_a_secret_is_encrypted_for_its_caller_and_its_key() -> None:
     other, _ = await house.rotate.begin(CALLER)
     assert secret.encode() not in key.encrypted_secret
     assert (
-        house.encryption.decrypt(key.encrypted_secret, context=f"{CALLER}|signing|{key.kid}")
+        await house.encryption.decrypt(key.encrypted_secret, context=f"{CALLER}|signing|{key.kid}")
         == secret
     )
     for context in (f"{STRANGER}|signing|{key.kid}", f"{CALLER}|signing|{other.kid}"):
         with pytest.raises(Exception, match="cannot be decrypted"):
-            house.encryption.decrypt(key.encrypted_secret, context=context)
+            await house.encryption.decrypt(key.encrypted_secret, context=context)

@@ -6,7 +6,7 @@ credential that was encrypted with it is lost.
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -82,7 +82,20 @@ class KeyFiles:
         """Whether a rotation was begun and has not ended."""
         return (self._folder / OLD).exists()
 
-    async def rotate(self) -> list[bytes]:
+    # As the store of a key ring: the folder belongs to one process, which holds its lock.
+
+    roots: Sequence[str] = ()
+
+    def is_fresh(self) -> bool:
+        return True
+
+    async def reload(self) -> Sequence[bytes]:
+        return ()
+
+    async def publish(self) -> tuple[Sequence[str], Sequence[bytes]]:
+        return (), ()
+
+    async def promote(self, _fingerprint: str = "") -> Sequence[bytes]:
         """Begin a rotation, or continue one that was begun, and return the keys."""
         current = await asyncio.to_thread(_read, self._folder / CURRENT)
         old = await asyncio.to_thread(_read, self._folder / OLD)
@@ -93,8 +106,15 @@ class KeyFiles:
             await self._change(_write, CURRENT, created[1])
         return await self.load(any_provider=True)
 
-    async def retire(self) -> None:
+    async def retire(self, _fingerprint: str = "") -> Sequence[bytes]:
         await self._change(_remove, OLD)
+        return ()
+
+    async def has_expired_keys(self) -> bool:
+        return False
+
+    async def drop_expired_keys(self) -> None:
+        """Do nothing: `retire` has deleted the old key."""
 
     async def _change(self, change: Callable[..., None], name: str, *content: bytes) -> None:
         try:

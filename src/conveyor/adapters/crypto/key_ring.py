@@ -5,13 +5,13 @@ import hashlib
 import os
 import secrets
 import string
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from conveyor.adapters.crypto.key_files import KeyFiles
 from conveyor.errors import Unavailable
 
 SIGNING_BYTES = 32
@@ -22,6 +22,34 @@ LETTERS = string.ascii_letters + string.digits
 SECRET_LETTERS = 32  # of 62 kinds: 190 bits
 
 
+class KeyStore(Protocol):
+    """Where the keys of a ring are kept.
+
+    Calls that change or read the keys return all that decrypt, the current one last; nothing if
+    they are as before.
+    """
+
+    roots: Sequence[str]  # names of the root keys that this process can use
+
+    def is_fresh(self) -> bool:
+        """Return whether the keys were read recently enough to encrypt with the current one."""
+        ...
+
+    async def reload(self) -> Sequence[bytes]: ...
+
+    async def publish(self) -> tuple[Sequence[str], Sequence[bytes]]:
+        """Return what processes must name before the new key is promoted, too."""
+        ...
+
+    async def promote(self, fingerprint: str) -> Sequence[bytes]: ...
+
+    async def retire(self, fingerprint: str) -> Sequence[bytes]: ...
+
+    async def has_expired_keys(self) -> bool: ...
+
+    async def drop_expired_keys(self) -> None: ...
+
+
 class AesKeyRing:
     """Encrypts and decrypts with the last of `keys`, and decrypts with the others too.
 
@@ -29,17 +57,89 @@ class AesKeyRing:
     of the first version have no fingerprint, so each key is tried on them.
     """
 
-    def __init__(self, *keys: bytes, files: KeyFiles | None = None) -> None:
-        self._files = files
-        self._writers: set[asyncio.Event] = set()
-        self._take(*keys)
+    def __init__(self, *keys: bytes, store: KeyStore | None = None) -> None:
+        self._store = store
+        self._ciphers: dict[bytes, AESGCM] = {}
+        # Open `writing()` blocks, oldest first, with the key that was current when each began.
+        self._writers: dict[asyncio.Event, bytes] = {}
+        self._take(keys)
 
     def encrypt(self, secret: str, *, context: str) -> bytes:
         head, nonce = SECOND + self._current, os.urandom(NONCE_BYTES)
         bound = head + context.encode()
         return head + nonce + self._ciphers[self._current].encrypt(nonce, secret.encode(), bound)
 
-    def decrypt(self, encrypted: bytes, *, context: str) -> str:
+    async def decrypt(self, encrypted: bytes, *, context: str) -> str:
+        if not self._candidates(encrypted)[1]:
+            await self.reload()
+        return self._decrypted(encrypted, context)
+
+    def reencrypted(self, encrypted: bytes, *, context: str) -> bytes:
+        if self.is_current(encrypted):
+            return encrypted
+        return self.encrypt(self._decrypted(encrypted, context), context=context)
+
+    def is_current(self, encrypted: bytes) -> bool:
+        return encrypted.startswith(SECOND + self._current)
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[None]:
+        if self._store and not self._store.is_fresh():
+            await self.reload()
+        ended = asyncio.Event()
+        self._writers[ended] = self._current
+        try:
+            yield
+        finally:
+            del self._writers[ended]
+            ended.set()
+
+    def fingerprints(self) -> Sequence[str]:
+        first = next(iter(self._writers.values()), self._current)
+        others = [one for one in self._ciphers if one != first]
+        return [
+            *(one.hex() for one in (first, *others)),
+            *(self._store.roots if self._store else ()),
+        ]
+
+    async def reload(self) -> None:
+        if self._store:
+            self._take(await self._store.reload())
+
+    async def publish(self) -> Sequence[str]:
+        names, keys = await self._kept.publish()
+        self._take(keys)
+        return names
+
+    async def promote(self, fingerprint: str) -> None:
+        self._take(await self._kept.promote(fingerprint))
+        # A writer that began before may still commit a value under the old key. The caller rewrites
+        # stored values next, and must not miss that one.
+        for ended in [*self._writers]:
+            await ended.wait()
+
+    async def retire(self, fingerprint: str) -> None:
+        self._take(await self._kept.retire(fingerprint))
+
+    async def has_expired_keys(self) -> bool:
+        return self._store is not None and await self._store.has_expired_keys()
+
+    async def drop_expired_keys(self) -> None:
+        await self._kept.drop_expired_keys()
+
+    @property
+    def _kept(self) -> KeyStore:
+        if self._store is None:
+            raise Unavailable("the encryption key is not stored, and cannot be rotated")
+        return self._store
+
+    def _take(self, keys: Sequence[bytes]) -> None:
+        """Use these keys. Ciphers of keys that are gone stay, for values that were read before."""
+        if keys:
+            self._ciphers |= {fingerprint(key): AESGCM(key) for key in keys}
+            self._current = fingerprint(keys[-1])
+
+    def _decrypted(self, encrypted: bytes, context: str) -> str:
         head, ciphers = self._candidates(encrypted)
         bound = (head if head != FIRST else b"") + context.encode()
         rest = encrypted[len(head) :]
@@ -49,41 +149,6 @@ class AesKeyRing:
             except (InvalidTag, ValueError):
                 continue
         raise Unavailable("a stored credential cannot be decrypted with this encryption key")
-
-    def is_current(self, encrypted: bytes) -> bool:
-        return encrypted.startswith(SECOND + self._current)
-
-    def fingerprints(self) -> Sequence[str]:
-        return [key.hex() for key in self._ciphers]
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        ended = asyncio.Event()
-        self._writers.add(ended)
-        try:
-            yield
-        finally:
-            self._writers.discard(ended)
-            ended.set()
-
-    async def rotate(self) -> None:
-        if self._files is None:
-            raise Unavailable("the encryption key is in no file, and cannot be rotated")
-        self._take(*await self._files.rotate())
-        # A writer that began before may still commit a value under the old key. The caller rewrites
-        # stored values next, and must not miss that one.
-        for ended in [*self._writers]:
-            await ended.wait()
-
-    async def retire(self) -> None:
-        # Only the file is removed. The cipher stays, for values that were read before they were
-        # rewritten.
-        if self._files:
-            await self._files.retire()
-
-    def _take(self, *keys: bytes) -> None:
-        self._ciphers = {fingerprint(key): AESGCM(key) for key in keys}
-        self._current = fingerprint(keys[-1])
 
     def _candidates(self, encrypted: bytes) -> tuple[bytes, list[AESGCM]]:
         if encrypted[:1] != SECOND:

@@ -13,6 +13,7 @@ from conveyor.adapters.sqlite.database import Database
 from conveyor.adapters.sqlite.rows import moment, stamp, within
 from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import Batch
+from conveyor.domain.encryption_keys import EncryptionKeys
 from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.idempotency import IdempotencyRecord
@@ -149,6 +150,7 @@ TABLES: Mapping[type, Kind[Any]] = {
             ),
             Kind("signing_keys", SigningKeys),
             Kind("api_key", ApiKey),
+            Kind("encryption_keys", EncryptionKeys),
         ),
     )
 }

@@ -90,6 +90,12 @@ CREATE TABLE api_key (
     doc     TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE encryption_keys (
+    id      TEXT    NOT NULL PRIMARY KEY,
+    version INTEGER NOT NULL,
+    doc     TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE idempotency_record (
     caller      TEXT    NOT NULL,
     key         TEXT    NOT NULL,

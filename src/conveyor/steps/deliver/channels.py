@@ -134,7 +134,7 @@ class StepFunctionsChannel:
     async def send(self, event: OutboxEvent, prepared: SendCallback) -> DeliveryResult:
         context = step_functions.token_context(event.caller, event.run_id)
         try:
-            token = self.encryption.decrypt(event.encrypted_token, context=context)
+            token = await self.encryption.decrypt(event.encrypted_token, context=context)
         except Unavailable as error:
             return DeliveryResult(error=str(error))
         try:

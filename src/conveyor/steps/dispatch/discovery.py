@@ -249,7 +249,7 @@ class Discovery:
         if job is None:
             return
         try:
-            gateway_key = self.encryption.decrypt(
+            gateway_key = await self.encryption.decrypt(
                 job.encrypted_gateway_key, context=context(job.caller, job.id)
             )
         except Unavailable as error:

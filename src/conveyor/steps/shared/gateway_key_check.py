@@ -77,7 +77,7 @@ class GatewayKeyCheck:
         if not self.refused_keys.known:
             return
         with suppress(Unavailable):  # discovery logs a key that cannot be decrypted
-            gateway_key = self.encryption.decrypt(
+            gateway_key = await self.encryption.decrypt(
                 job.encrypted_gateway_key, context=context(job.caller, job.id)
             )
             await self.check_key(gateway_key)

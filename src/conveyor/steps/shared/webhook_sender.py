@@ -44,10 +44,10 @@ class WebhookSender:
         keys = await self.metadata.get(SigningKeys, caller)
         if keys is None or keys.active is None:
             return []
-        return [self._decrypted(caller, key) for key in (keys.active, keys.candidate) if key]
+        return [await self._decrypted(caller, key) for key in (keys.active, keys.candidate) if key]
 
-    def _decrypted(self, caller: CallerId, key: SigningKey) -> Secret:
-        text = self.encryption.decrypt(
+    async def _decrypted(self, caller: CallerId, key: SigningKey) -> Secret:
+        text = await self.encryption.decrypt(
             key.encrypted_secret, context=signing.context(caller, key.kid)
         )
         return Secret(key.kid, b64decode(text))

@@ -9,37 +9,23 @@ import msgspec
 import pytest
 
 from conveyor.domain import run as run_rules
-from conveyor.domain.api_key import ApiKey, Scope
+from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import Batch
-from conveyor.domain.counts import Counts
-from conveyor.domain.export import Export, ExportStatus
-from conveyor.domain.failure import AccountReason
+from conveyor.domain.encryption_keys import EncryptionKeys
+from conveyor.domain.export import Export
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.idempotency import IdempotencyRecord
-from conveyor.domain.ids import ApiKeyId, CallerId, JobId, RunId
-from conveyor.domain.job import Deletion, Job, JobType
-from conveyor.domain.outbox import Channel, Delivery, EventStatus, EventType, OutboxEvent
-from conveyor.domain.run import IngestStatus, Inheritance, PauseState, Run, RunStatus, Trigger
-from conveyor.domain.schedule import (
-    Cadence,
-    Calendar,
-    PauseReason,
-    Schedule,
-    ScheduleState,
-    Weekday,
-    Weekly,
-)
-from conveyor.domain.signing import SigningKey, SigningKeys
-from conveyor.domain.task import TaskStatus
-from conveyor.domain.task_list.rows import Position
-from conveyor.domain.task_list.spec import ListFormat, ListSpec, SourceList
-from conveyor.domain.webhook import Webhook
+from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.job import Deletion, Job
+from conveyor.domain.outbox import OutboxEvent
+from conveyor.domain.run import Run
+from conveyor.domain.signing import SigningKeys
 from conveyor.errors import KeyTaken, Stale
 from conveyor.ports.metadata import MOST_CHANGES, Change, Metadata, Removed, Row, key_of
-from conveyor.testing.clock import NOON
 from conveyor.testing.contracts.changed_runs import ChangedRunsContract
-from conveyor.testing.contracts.engine import SECOND, TICK, Engine, joined
+from conveyor.testing.contracts.engine import SECOND, Engine, joined
 from conveyor.testing.contracts.listings import DueContract, ListingContract, UsageContract
+from conveyor.testing.contracts.rich_rows import RICH
 from conveyor.testing.factories import (
     CALLER,
     EVENT,
@@ -56,6 +42,7 @@ from conveyor.testing.factories import (
     an_export,
     an_idempotency_record,
     as_stored,
+    encryption_keys,
     new_ids,
     signing_keys,
 )
@@ -71,6 +58,7 @@ KINDS: Mapping[type[Row], Callable[..., Any]] = {
     OutboxEvent: an_event,
     SigningKeys: signing_keys,
     ApiKey: an_api_key,
+    EncryptionKeys: encryption_keys,
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -384,116 +372,3 @@ def _life_of_a_claim(engine: Engine) -> timedelta:
 def _rich(kind: type[Row], **changes: object) -> Any:
     """A row of the kind with a value in every field that may have one."""
     return msgspec.structs.replace(KINDS[kind](**RICH[kind]), **changes)
-
-
-RICH: Mapping[type[Row], Mapping[str, object]] = {
-    Job: {
-        "type": JobType.SCHEDULED,
-        "params": '{"js_render":"true"}',
-        "name": "naïve",
-        "external_id": "mine",
-        "metadata": '{"a":"ß"}',
-        "max_inflight": 7,
-        "task_shard_count": 8,
-        "max_per_host": 2,
-        "retries": 0,
-        "result_ttl_days": 3,
-        "encrypted_gateway_key": bytes(range(256)),
-        "last_batch": True,
-        "runs": 4,
-        "source_list": SourceList(
-            blob="inputs/1", count=9, spec=ListSpec(format=ListFormat.NDJSON), encodings=("zstd",)
-        ),
-        "webhook": Webhook(url="https://a.example/ß", signature=True, disabled_at=NOON),
-        "schedule": Schedule(
-            calendar=Calendar(
-                ("09:00", "18:00"), Cadence(weekly=Weekly((Weekday.MON, Weekday.SUN)))
-            ),
-            timezone="Europe/Berlin",
-        ),
-        "schedule_state": ScheduleState.PAUSED,
-        "pause_reason": PauseReason.API_KEY_EXPIRED,
-        "api_key_id": ApiKeyId("key"),
-        "next_fire_at": NOON + TICK,
-        "skipped": 2,
-        "last_skipped_at": NOON,
-    },
-    Run: {
-        "total": 2**32,
-        "next_index": 2**32,
-        "sequence": 3,
-        "status": RunStatus.FAILED,
-        "trigger": Trigger.SCHEDULED,
-        "last_batch_received": True,
-        "ingest_status": IngestStatus.DONE,
-        "pause_state": PauseState.PAUSED,
-        "failure_reason": AccountReason.INSUFFICIENT_CREDITS,
-        "failure_detail": "No credits left",
-        "inherited": Inheritance(
-            counts=Counts(successful=1, nanos=2**60), idle=3, sources=(OTHER_RUN,)
-        ),
-        "ingest_errors": 5,
-        "ingest_error": "the list is not UTF-8",
-        "is_cut": True,
-        "frozen": Counts(successful=2, blocked=3, credits=4, nanos=2**61),
-        "bodies_removed": True,
-        "encrypted_token": b"\x00\xff",
-    },
-    Batch: {
-        "count": 10,
-        "written": 4,
-        "read": 99,
-        "source_run_id": OTHER_RUN,
-        "statuses": (TaskStatus.FAILED, TaskStatus.PENDING),
-        "inherited": Inheritance(counts=Counts(blocked=1), idle=2, sources=(RUN, OTHER_RUN)),
-        "source_list": SourceList(blob="inputs/1", spec=ListSpec(format=ListFormat.TXT)),
-        "position": Position(offset=2**33, line=7, ordinal=6, blank_lines=1),
-        "errors": 3,
-        "checked": True,
-    },
-    Deletion: {"run_id": OTHER_RUN, "done_at": NOON + SECOND},
-    FileInput: {
-        "spec": ListSpec(
-            format=ListFormat.CSV, delimiter=";", quote="'", header=True, url="link", external_id=3
-        ),
-        "size": 19,
-        "target": "inputs/2",
-        "blob": "inputs/1",
-        "length": 9,
-        "encodings": ("gzip",),
-        "jobs": (JOB, JobId("other")),
-    },
-    Export: {
-        "status": ExportStatus.FAILED,
-        "claim_no": 2,
-        "length": 7,
-        "error": "results are larger than 1 gb",
-    },
-    OutboxEvent: {
-        "channel": Channel.STEP_FUNCTIONS,
-        "type": EventType.RUN_FAILED,
-        "payload": '{"stats": {}}',
-        "due_at": None,
-        "encrypted_token": b"\x00\xff",
-        "every_seconds": 30,
-        "status": EventStatus.FAILED,
-        "tries": 1,
-        "deliveries": (
-            Delivery(
-                attempt=2, started_at=NOON, elapsed_ms=7, status_code=500, error="http_5xx:500"
-            ),
-        ),
-    },
-    SigningKeys: {
-        "candidate": SigningKey(kid="kid", encrypted_secret=b"\x00\xff", created_at=NOON)
-    },
-    ApiKey: {
-        "digest": b"\x00\xff",
-        "name": "the crawler's",
-        "scopes": (Scope.READ,),
-        "expires_at": NOON,
-        "revoked_at": NOON,
-        "last_used_at": NOON,
-        "encrypted_gateway_key": b"\xff\x00",
-    },
-}

@@ -52,7 +52,7 @@ def files(folder: Path, encryption: str = "file:") -> KeyFiles:
 
 async def ring_of(folder: Path) -> AesKeyRing:
     found = files(folder)
-    return AesKeyRing(*await found.load(), files=found)
+    return AesKeyRing(*await found.load(), store=found)
 
 
 def modes(folder: Path) -> dict[str, int]:
@@ -64,27 +64,27 @@ def encrypted_by_the_first_version(key: bytes, secret: str, context: str) -> byt
     return b"\x01" + nonce + AESGCM(key).encrypt(nonce, secret.encode(), context.encode())
 
 
-def test_what_is_encrypted_opens_in_its_own_place_only() -> None:
+async def test_what_is_encrypted_opens_in_its_own_place_only() -> None:
     encryption = AesKeyRing(NEW)
     encrypted = encryption.encrypt("secret", context=WHERE)
-    assert encryption.decrypt(encrypted, context=WHERE) == "secret"
+    assert await encryption.decrypt(encrypted, context=WHERE) == "secret"
     assert b"secret" not in encrypted
     for elsewhere in ("caller|other", "other|job", ""):
         with pytest.raises(Unavailable):
-            encryption.decrypt(encrypted, context=elsewhere)
+            await encryption.decrypt(encrypted, context=elsewhere)
 
 
-def test_no_bit_of_it_can_be_changed() -> None:
+async def test_no_bit_of_it_can_be_changed() -> None:
     encryption = AesKeyRing(NEW)
     encrypted = encryption.encrypt("secret", context=WHERE)
     for place in range(len(encrypted)):
         changed = bytearray(encrypted)
         changed[place] ^= 1
         with pytest.raises(Unavailable):
-            encryption.decrypt(bytes(changed), context=WHERE)
+            await encryption.decrypt(bytes(changed), context=WHERE)
     for length in range(len(encrypted)):
         with pytest.raises(Unavailable):
-            encryption.decrypt(encrypted[:length], context=WHERE)
+            await encryption.decrypt(encrypted[:length], context=WHERE)
 
 
 def test_the_same_secret_never_looks_the_same() -> None:
@@ -92,26 +92,26 @@ def test_the_same_secret_never_looks_the_same() -> None:
     assert len({encryption.encrypt("secret", context=WHERE) for _ in range(100)}) == 100
 
 
-def test_the_first_version_opens_with_whichever_key_made_it() -> None:
+async def test_the_first_version_opens_with_whichever_key_made_it() -> None:
     for key in (OLD, NEW):
         encrypted = encrypted_by_the_first_version(key, "secret", WHERE)
         encryption = AesKeyRing(OLD, NEW)
-        assert encryption.decrypt(encrypted, context=WHERE) == "secret"
+        assert await encryption.decrypt(encrypted, context=WHERE) == "secret"
         assert not encryption.is_current(encrypted)
         with pytest.raises(Unavailable):
-            encryption.decrypt(encrypted, context="caller|other")
+            await encryption.decrypt(encrypted, context="caller|other")
 
 
-def test_the_last_key_encrypts_and_all_decrypt() -> None:
+async def test_the_last_key_encrypts_and_all_decrypt() -> None:
     encrypted = AesKeyRing(OLD).encrypt("secret", context=WHERE)
     both = AesKeyRing(OLD, NEW)
-    assert both.decrypt(encrypted, context=WHERE) == "secret"
+    assert await both.decrypt(encrypted, context=WHERE) == "secret"
     assert not both.is_current(encrypted)
     anew = both.encrypt("secret", context=WHERE)
     assert both.is_current(anew)
-    assert AesKeyRing(NEW).decrypt(anew, context=WHERE) == "secret"
+    assert await AesKeyRing(NEW).decrypt(anew, context=WHERE) == "secret"
     with pytest.raises(Unavailable):
-        AesKeyRing(NEW).decrypt(encrypted, context=WHERE)
+        await AesKeyRing(NEW).decrypt(encrypted, context=WHERE)
 
 
 async def test_a_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
@@ -125,21 +125,25 @@ async def test_a_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> Non
 async def test_a_change_keeps_both_keys_until_the_old_one_is_forgotten(tmp_path: Path) -> None:
     encryption = await ring_of(tmp_path)
     before = encryption.encrypt("secret", context=WHERE)
-    await encryption.rotate()
+    await encryption.promote("")
     after = encryption.encrypt("secret", context=WHERE)
     assert encryption.is_current(after)
     assert not encryption.is_current(before)
     again = await ring_of(tmp_path)
-    assert again.decrypt(before, context=WHERE) == again.decrypt(after, context=WHERE) == "secret"
-    await again.rotate()  # which goes on with the change that was begun
+    assert (
+        await again.decrypt(before, context=WHERE)
+        == await again.decrypt(after, context=WHERE)
+        == "secret"
+    )
+    await again.promote("")  # which goes on with the change that was begun
     assert again.is_current(after)
-    await again.retire()
-    await again.retire()
-    assert again.decrypt(before, context=WHERE) == "secret", "it was read, and not opened yet"
+    await again.retire("")
+    await again.retire("")
+    assert await again.decrypt(before, context=WHERE) == "secret", "it was read, and not opened yet"
     at_last = await ring_of(tmp_path)
-    assert at_last.decrypt(after, context=WHERE) == "secret"
+    assert await at_last.decrypt(after, context=WHERE) == "secret"
     with pytest.raises(Unavailable):
-        at_last.decrypt(before, context=WHERE)
+        await at_last.decrypt(before, context=WHERE)
     assert set(modes(tmp_path).values()) == {0o600}
 
 
@@ -192,18 +196,18 @@ async def test_a_death_at_any_point_of_a_change_loses_no_key(
         before = encryption.encrypt("secret", context=WHERE)
         with dying_at(number, monkeypatch) as calls:
             try:
-                await encryption.rotate()
+                await encryption.promote("")
                 after = encryption.encrypt("secret", context=WHERE)
                 survived = calls() < number
             except Died:
                 after = before
         next_life = await ring_of(folder)
-        assert next_life.decrypt(before, context=WHERE) == "secret", number
-        assert next_life.decrypt(after, context=WHERE) == "secret", number
-        await next_life.rotate()
-        assert next_life.decrypt(before, context=WHERE) == "secret", number
+        assert await next_life.decrypt(before, context=WHERE) == "secret", number
+        assert await next_life.decrypt(after, context=WHERE) == "secret", number
+        await next_life.promote("")
+        assert await next_life.decrypt(before, context=WHERE) == "secret", number
         assert not next_life.is_current(before), number
-        await next_life.retire()
+        await next_life.retire("")
     assert number > 10
 
 
@@ -216,12 +220,12 @@ async def test_a_key_that_is_kept_otherwise_than_set_is_refused_and_can_be_repla
             await files(tmp_path, now).load()
         assert then in str(refused.value)
         moving = files(tmp_path, now)
-        encryption = AesKeyRing(*await moving.load(any_provider=True), files=moving)
+        encryption = AesKeyRing(*await moving.load(any_provider=True), store=moving)
         encrypted = encryption.encrypt("secret", context=WHERE)
-        await encryption.rotate()
-        assert encryption.decrypt(encrypted, context=WHERE) == "secret"
+        await encryption.promote("")
+        assert await encryption.decrypt(encrypted, context=WHERE) == "secret"
         assert len(await files(tmp_path, now).load()) == 2, "the old one opens while it is there"
-        await encryption.retire()
+        await encryption.retire("")
         assert len(await files(tmp_path, now).load()) == 1
     assert await files(tmp_path).load() != [plain]
 
@@ -297,6 +301,6 @@ async def test_a_provider_that_cannot_be_asked_leaves_all_as_it_was(tmp_path: Pa
     await files(tmp_path, "kms:x").load()
     content = (tmp_path / "encryption.key").read_bytes()
     with pytest.raises(Unavailable):
-        await KeyFiles(tmp_path, "kms:x", Away).rotate()
+        await KeyFiles(tmp_path, "kms:x", Away).promote()
     assert [*modes(tmp_path)] == ["encryption.key"]
     assert (tmp_path / "encryption.key").read_bytes() == content
