@@ -26,6 +26,7 @@ TOKEN = "canary-task-token-3d8e4c"
 AWS_SECRET = "canary-aws-4c9f5d"
 HEADER = "canary-header-5b0a6e"
 BODY = "canary-body-6a1b7f"
+ROOT_KEY = base64.b64encode(b"canary-root-key-8c3d91-012345678").decode()
 IN_HOOK = "canary-hook-7b2c80"
 # Pages that come, that fail for good, that fail at first and that break off.
 HOSTS = ("ok", "gzip", "flaky", "permanent", "dropped", "cut", "rubbish", "leaky", "captcha")
@@ -57,6 +58,7 @@ def left(gateway: Program, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     environ = FAST_RETRIES | {
         "CONVEYOR_AUTH": "keys",
         "CONVEYOR_GATEWAY_KEY": SERVICES_KEY,
+        "CONVEYOR_ENCRYPTION_KEY": ROOT_KEY,
         "CONVEYOR_LOG_LEVEL": "debug",
         "CONVEYOR_SYNC_TASKS": "20",
         "CONVEYOR_STEP_FUNCTIONS": "aws:",
@@ -78,6 +80,11 @@ def left(gateway: Program, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             hmac = api.post("/hmac/keys/rotate").raise_for_status().json()["secret"]
             answers = _be_busy(api, receiver)
             answers["metrics"] = httpx.get(program.url.removesuffix("/v1") + "/metrics").content
+        rotated = conveyor("keys", "rotate-encryption", "--data", str(data), environ=environ)
+        answers["rotation"] = rotated.stdout.encode() + rotated.stderr.encode()
+        assert rotated.returncode == 0, rotated.stderr
+        wrong = environ | {"CONVEYOR_ENCRYPTION_KEY": f"{ROOT_KEY}x"}
+        answers["refused root key"] = conveyor("doctor", environ=wrong).stderr.encode()
         told = conveyor("doctor", "--data", str(data), "--json", environ=environ)
         answers["doctor"] = told.stdout.encode() + told.stderr.encode()
         files = {str(path.relative_to(data)): path for path in data.rglob("*") if path.is_file()}
@@ -93,6 +100,8 @@ def left(gateway: Program, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             "hmac secret, decoded": base64.b64decode(hmac).hex(),
             "task token": TOKEN,
             "AWS secret": AWS_SECRET,
+            "root key": ROOT_KEY,
+            "root key, decoded": base64.b64decode(ROOT_KEY).decode(),
             "header": HEADER,
             "body": BODY,
         }
@@ -191,6 +200,7 @@ def test_secrets_are_nowhere_in_clear(left: Left) -> None:
     }
     assert found == set()
     assert b"apikey=***" in left.columns["task.final_url"], "else nothing was looked for"
+    assert b"wrapped" in left.columns["encryption_keys.doc"]
 
 
 def test_headers_and_bodies_of_tasks_are_in_their_rows_and_lists_alone(left: Left) -> None:

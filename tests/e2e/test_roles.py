@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,41 @@ def test_without_coordination_the_worker_is_not_ready_and_the_api_is(
         until(lambda: httpx.get(f"{worker.url}/readyz", timeout=60).status_code == 200)
 
 
+@pytest.mark.long  # a rotation waits for a minute, because listings may lag
+def test_the_encryption_key_is_rotated_while_processes_die(environ: dict[str, str]) -> None:
+    """From another machine, whose command is killed once; an api process is killed meanwhile."""
+    rotate = [sys.executable, "-m", "conveyor.testing", "keys", "rotate-encryption", "--json"]
+    pages = {"tasks": [{"url": f"https://ok.example/{number}"} for number in range(3)]}
+    with (
+        _role("api", "--port", environ) as one,
+        _role("api", "--port", environ) as other,
+        _role("worker", "--metrics-port", environ),
+        client_of(one) as api,
+        client_of(other) as second,
+    ):
+        jobs = [api.post("/v1/jobs", json=pages).raise_for_status().json()["job_id"]]
+        with subprocess.Popen(
+            rotate, env={**os.environ, **environ}, stdout=subprocess.PIPE
+        ) as command:
+            assert command.stdout
+            assert json.loads(command.stdout.readline())["event"] == "waiting"
+            command.kill()
+        jobs.append(second.post("/v1/jobs", json=pages).raise_for_status().json()["job_id"])
+        with subprocess.Popen(
+            rotate, env={**os.environ, **environ}, stdout=subprocess.PIPE
+        ) as command:
+            other.kill()
+            assert command.stdout
+            lines = list[dict[str, Any]]()
+            for line in command.stdout:
+                lines.append(json.loads(line))
+                jobs.append(api.post("/v1/jobs", json=pages).raise_for_status().json()["job_id"])
+        assert lines[-1]["event"] == "rotated"
+        assert lines[-1]["old_key_removed"]
+        for job_id in jobs:
+            until(partial(_is_completed, api, job_id))
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -107,6 +143,11 @@ def test_a_refusal_ends_the_process_with_its_reason(
     assert ended.returncode == 2
     assert told in ended.stderr
     assert not list(tmp_path.iterdir())
+
+
+def _is_completed(api: httpx.Client, job_id: str) -> bool:
+    run = api.get(f"/v1/jobs/{job_id}").raise_for_status().json()["latest_run"]
+    return bool(run["status"] == "completed" and run["stats"]["successful"] == 3)
 
 
 @contextmanager

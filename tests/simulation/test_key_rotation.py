@@ -29,7 +29,8 @@ from conveyor.errors import Conflict, Stale
 from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Member
 from conveyor.ports.metadata import Metadata
-from conveyor.steps.rotate_encryption import LISTING_LAG, TOPIC, RotateEncryption
+from conveyor.steps.rotate_encryption import LISTING_LAG, RotateEncryption
+from conveyor.steps.shared.notifier import Topic
 from conveyor.testing.clock import NOON
 from conveyor.testing.factories import CALLER, a_job
 from conveyor.testing.memory.metadata import MemoryMetadata
@@ -162,7 +163,7 @@ class Process:
             await asyncio.sleep(10)
 
     async def _listen(self) -> None:
-        async for _ in self.world.coordination.notifications([TOPIC]):
+        async for _ in self.world.coordination.notifications([Topic.ENCRYPTION_KEYS]):
             if self.world.dice.random() < 0.5:  # half of them are lost
                 await self.ring.reload()
 

@@ -223,10 +223,6 @@ async def serve_until(
             group.create_task(follow_runs(service, stopping), name="watch")
             group.create_task(note_uses(service, stopping), name="uses")
         group.create_task(service.process_metrics.watch(stopping), name="process_metrics")
-        keys = repeat(
-            service.encryption.reload, stopping, idle=RELOAD_KEYS_EVERY, name="encryption"
-        )
-        group.create_task(keys, name="encryption")
         if service.timekeeper:
             group.create_task(service.timekeeper.run(stopping), name="time")
         if role is not Role.API:
@@ -235,10 +231,20 @@ async def serve_until(
 
 @asynccontextmanager
 async def coordinated(service: Service) -> AsyncIterator[None]:
-    """List this process among the live ones, and exchange notifications with the others."""
+    """List this process among the live ones, exchange notifications and follow the shared keys."""
     members, notifier = service.members, service.steps.notifier
     never = asyncio.Event()
-    loops = [repeat(members.step, never, idle=ANNOUNCE_EVERY, name="members")]
+
+    async def reload_keys() -> None:
+        await service.rotate_encryption.encryption.reload()
+        if tuple(service.rotate_encryption.encryption.fingerprints()) != members.me.keys:
+            await members.step()  # a rotation waits for the announcement
+
+    wakeup = service.steps.wakeups.encryption
+    loops = [
+        repeat(members.step, never, idle=ANNOUNCE_EVERY, name="members"),
+        repeat(reload_keys, never, idle=RELOAD_KEYS_EVERY, name="encryption", wakeup=wakeup),
+    ]
     if notifier.coordination:
         loops += [
             repeat(notifier.publish, never, idle=LISTEN_AGAIN, name="publish"),

@@ -72,7 +72,6 @@ class Service:
     process_metrics: ProcessMetrics
     timekeeper: Timekeeper | None  # None with a test's clock, which never jumps
     sweep_every: timedelta
-    encryption: KeyRing
     rotate_encryption: RotateEncryption
     token: str  # authenticates operators
 
@@ -124,7 +123,6 @@ def build_service(
         process_metrics=process_metrics,
         timekeeper=_timekeeper(engines),
         sweep_every=settings.sweep_every,
-        encryption=engines.encryption,
         rotate_encryption=rotate_encryption,
         token=operators.token,
     )

@@ -17,6 +17,7 @@ class Wakeups:
 
     control: Wakeup = field(default_factory=Wakeup)
     progress: Wakeup = field(default_factory=Wakeup)
+    encryption: Wakeup = field(default_factory=Wakeup)
 
 
 def build_notifier(engines: Engines) -> Notifier:
@@ -38,5 +39,6 @@ def wake_by(
     notifier.on(Topic.RUNS, wake_progress)
     notifier.on(Topic.OUTBOX, lambda _: deliver.wake())
     notifier.on(Topic.CONTROL_QUEUE, lambda _: wakeups.control.wake_one())
+    notifier.on(Topic.ENCRYPTION_KEYS, lambda _: wakeups.encryption.wake_one())
     notifier.on(Topic.GATEWAY_KEYS, dispatcher.discovery.keys_served)
     return wakeups

@@ -53,10 +53,10 @@ from conveyor.errors import Conflict, Stale, Unavailable
 from conveyor.ports.coordination import Coordination, Member
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import MOST_CHANGES, Key, Metadata, key_of
+from conveyor.steps.shared.notifier import FROM_NO_MEMBER, Topic
 from conveyor.steps.shared.pagination import pages
 
 PAGE = MOST_CHANGES  # a page is rewritten in one commit
-TOPIC = "encryption_keys"  # of notifications
 LOOK_AGAIN = 1.0  # seconds between looks at the live processes
 # Longer than listings of engines lag, and than a process may encrypt without loading the keys.
 LISTING_LAG = timedelta(seconds=60)
@@ -145,7 +145,7 @@ class RotateEncryption:
         """Have other processes load the keys at once. Those that miss it load them within 10 s."""
         if others:
             with suppress(Unavailable):
-                await others.notify(TOPIC)
+                await others.notify(Topic.ENCRYPTION_KEYS, [FROM_NO_MEMBER])
 
     async def _members(
         self, others: Coordination | None, what: str, is_done: Callable[[Member], bool]

@@ -25,6 +25,7 @@ MOST_NAMES = 1_000  # of a topic in a message; subscribers look at everything in
 FIRST_DELAY = timedelta(milliseconds=500)  # until the next attempt to subscribe
 LONGEST_DELAY = timedelta(seconds=10)
 EVERYTHING = ""  # in place of a name
+FROM_NO_MEMBER = f"/{EVERYTHING}"  # a whole name, of a command that is no member itself
 
 log = structlog.get_logger()
 
@@ -33,6 +34,7 @@ class Topic(StrEnum):
     RUNS = "runs"  # a run is new, has changed or has new tasks; names are ids of runs
     OUTBOX = "outbox"  # events are due
     CONTROL_QUEUE = "control_queue"  # a message was sent
+    ENCRYPTION_KEYS = "encryption_keys"  # a rotation has changed them
     GATEWAY_KEYS = "gateway_keys"  # a refused key is served again; names are digests
 
 

@@ -236,6 +236,26 @@ async def test_an_old_answer_does_not_bring_an_old_key_back(store: Store) -> Non
     assert two.fingerprints()[0] == names[0]
 
 
+async def test_nor_does_one_that_waited_for_kms(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two, one = await store.open(), await store.open(ROOT, in_kms="kms:a")
+    await rotate(one)  # from here on KMS wraps the root key
+    monkeypatch.setattr(FakeKms, "asked", 0)
+    unwrap, later = FakeKms.unwrap, list[str]()
+
+    async def slow_once(self: FakeKms, stored: bytes) -> bytes:
+        key = await unwrap(self, stored)
+        if not later:
+            later.append(await rotate(one))
+            await two.reload()
+        return key
+
+    monkeypatch.setattr(FakeKms, "unwrap", slow_once)
+    await two.reload()
+    assert two.fingerprints()[0] == later[0]
+
+
 async def test_two_rotations_at_the_same_time_are_one(store: Store) -> None:
     one, two = await store.open(), await store.open()
     first, second = await asyncio.gather(one.publish(), two.publish())
