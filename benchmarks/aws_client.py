@@ -56,7 +56,11 @@ STATEMENT = {
     "Parameters": [row(1)[name] for name in ("st", "cn", "tk", "due", "pk", "sk", "cn")],
     "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
 }
-INSERT = {"Statement": 'INSERT INTO "conveyor" VALUE ?', "Parameters": [{"M": row(1)}]}
+NAMES = ", ".join(f"'{name}': ?" for name in row(1))
+INSERT = {
+    "Statement": f'INSERT INTO "conveyor" VALUE {{{NAMES}}}',
+    "Parameters": list(row(1).values()),
+}
 UPDATE = {
     "TableName": "conveyor",
     "Key": KEY,

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -250,15 +250,27 @@ async def test_the_proxy_counts_what_the_fake_counts(disturbed: Disturbed) -> No
     calls = RandomCalls(TABLE, f"{run_seed()} proxy")
     for _ in range(200):
         operation, request = calls.next()
-        try:
+        with suppress(ServiceRefusal):
             await disturbed.client.call(operation, request)
-        except ServiceRefusal:
-            continue
     ours, theirs = disturbed.proxy.counts(), disturbed.fake.engine.meter.summary()
     assert {name: ours[name] for name in theirs} == theirs
     assert ours["disagreements"] == 0
     async with httpx.AsyncClient() as http:
         assert (await http.get(f"{disturbed.proxy.url}/counts")).json() == ours
+
+
+async def test_the_copy_follows_an_emulator(ministack: Emulator) -> None:
+    table = f"table-{uuid4()}"
+    calls = RandomCalls(table, f"{run_seed()} copy")
+    async with proxied(ministack.url, SystemClock()) as proxy, client_of(proxy.url) as client:
+        await client.call("CreateTable", table_request(table))
+        for _ in range(200):
+            operation, request = calls.next()
+            with suppress(ServiceRefusal):
+                await client.call(operation, request)
+        await client.call("DeleteTable", {"TableName": table})
+    assert proxy.counts()["disagreements"] == 0
+    assert proxy.counts()["wcu"] > 100
 
 
 async def test_a_table_that_exists_is_read_once(ministack: Emulator) -> None:

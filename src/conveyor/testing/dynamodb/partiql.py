@@ -7,6 +7,7 @@ in one SET, a whole item as a parameter, functions of update expressions.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from conveyor.adapters.aws.item_size import AttributeValue
@@ -78,27 +79,29 @@ def parse_statement(text: str, parameters: Sequence[Any] | None) -> Statement:
     return _Parser(text, parameters or ()).statement()
 
 
+@lru_cache(maxsize=64)
+def _split(text: str) -> Sequence[tuple[str, str]]:
+    tokens, at = [], 0
+    while at < len(text):
+        found = TOKEN.match(text, at)
+        if found is None:
+            raise _malformed(text[at : at + 10])
+        assert found.lastgroup is not None
+        tokens.append((found.lastgroup, found[found.lastgroup]))
+        at = found.end()
+    return tokens
+
+
 class _Parser:
     def __init__(self, text: str, parameters: Sequence[Any]) -> None:
         if not text.strip():
             raise invalid("Statement must not be empty")
-        self._tokens = list(self._split(text.strip()))
+        self._tokens = _split(text.strip())
         self._parameters = [canonical(value) for value in parameters]
         if self._tokens.count(("sign", "?")) != len(self._parameters):
             raise invalid("Number of parameters in request and statement don't match.")
         self._at = 0
         self._used = 0
-
-    def _split(self, text: str) -> list[tuple[str, str]]:
-        tokens, at = [], 0
-        while at < len(text):
-            found = TOKEN.match(text, at)
-            if found is None:
-                raise _malformed(text[at : at + 10])
-            assert found.lastgroup is not None
-            tokens.append((found.lastgroup, found[found.lastgroup]))
-            at = found.end()
-        return tokens
 
     # Tokens.
 

@@ -24,7 +24,7 @@ BAD_PATH = "The document path provided in the update expression is invalid for u
 
 def updated(item: Item, actions: UpdateActions) -> dict[str, Any]:
     """The item after an update. Every value is computed from the item as it was."""
-    new: dict[str, Any] = deepcopy(dict(item))
+    new = _copied(item, actions.paths)
     for path, operand in actions.set:
         value = evaluate(operand, item)
         if value is not None:
@@ -46,6 +46,14 @@ def updated(item: Item, actions: UpdateActions) -> dict[str, Any]:
             remove(new, path)
         else:
             assign(new, path, left)
+    return new
+
+
+def _copied(item: Item, paths: Iterable[Path]) -> dict[str, Any]:
+    new = dict(item)
+    for path in paths:
+        if len(path.parts) > 1 and path.attribute in new:  # it is changed in place
+            new[path.attribute] = deepcopy(new[path.attribute])
     return new
 
 
