@@ -7,7 +7,7 @@ queue, behind those of other callers. That is no failure, and the number of deli
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 import structlog
@@ -23,6 +23,8 @@ LEASE = timedelta(seconds=60)
 MOST_DELIVERIES = 10
 FIRST_DELAY = timedelta(seconds=1)
 LONGEST_DELAY = timedelta(minutes=5)
+LONGEST_OUTAGE = timedelta(days=1)  # of an engine, before a message that needs it is given up
+UNAVAILABLE_SINCE = "unavailable_since"  # in a payload, next to what the handler put there
 
 ONE_SLOT = SlotLimits(slots=1, per_caller=1)
 
@@ -122,14 +124,26 @@ class ControlWorker:
         if outcome is None:
             await self.control_queue.ack(message)
         elif not isinstance(outcome, Exception):
-            await self.control_queue.resend(message, outcome)
+            await self.control_queue.resend(message, _without_outage(outcome))
         elif isinstance(outcome, CallerFault):
             await self._end(message, handler, _reason(outcome))  # trying again cannot help
         elif message.deliveries >= MOST_DELIVERIES:
-            await self._give_up(message, handler, _reason(outcome))
+            is_outage = isinstance(outcome, Unavailable)
+            if is_outage and (payload := self._with_outage(message.payload)):
+                await self.control_queue.resend(message, payload)
+            else:
+                await self._give_up(message, handler, _reason(outcome))
         else:
             delay = backoff(message.deliveries, first=FIRST_DELAY, longest=LONGEST_DELAY)
             await self.control_queue.retry_later(message, delay=delay)
+
+    def _with_outage(self, payload: Payload) -> Payload | None:
+        """The payload with which a message waits for an engine; None if it has waited too long."""
+        now = self._clock.now()
+        since = datetime.fromisoformat(payload.get(UNAVAILABLE_SINCE, now.isoformat()))
+        if now - since >= LONGEST_OUTAGE:
+            return None
+        return {**payload, UNAVAILABLE_SINCE: since.isoformat()}
 
     async def _give_up(self, message: ReceivedMessage, handler: Handler, reason: str) -> None:
         """End a message that was delivered too often, unless its work has progressed."""
@@ -195,6 +209,10 @@ class ControlWorker:
             why=reason,
         )
         await self.control_queue.dead_letter(message, reason)
+
+
+def _without_outage(payload: Payload) -> Payload:
+    return {name: value for name, value in payload.items() if name != UNAVAILABLE_SINCE}
 
 
 def _fields(message: ReceivedMessage) -> dict[str, object]:

@@ -111,7 +111,7 @@ async def test_a_message_that_cannot_be_done_now_is_tried_later_and_ever_later(
 
 async def test_a_message_that_failed_ten_times_is_dead_lettered_with_why() -> None:
     desk = Desk()
-    desk.fails_with = Unavailable("the engine is away")
+    desk.fails_with = Stale("it has moved")
     await desk.control_queue.send(MESSAGE)
 
     for _ in range(MOST_DELIVERIES):
@@ -121,8 +121,59 @@ async def test_a_message_that_failed_ten_times_is_dead_lettered_with_why() -> No
 
     [dead] = await desk.control_queue.dead_letters(limit=9)
     assert (dead.kind, dead.payload) == (KIND, PAYLOAD)
-    assert "the engine is away" in dead.reason
+    assert "it has moved" in dead.reason
     assert await desk.control_worker.step() == 0
+
+
+@pytest.mark.parametrize("hours", [1, 23])
+async def test_a_message_outlives_an_outage_of_hours(hours: int) -> None:
+    desk = Desk()
+    desk.fails_with = Unavailable("the engine is away")
+    await desk.control_queue.send(MESSAGE)
+    end = desk.clock.now() + timedelta(hours=hours)
+
+    tries = 0
+    while desk.clock.now() < end:
+        tries += await desk.control_worker.step()
+        await _time_until_due(desk)
+    desk.fails_with = None
+    await desk.control_worker.step()
+
+    [done] = desk.done
+    assert PAYLOAD.items() <= done.items()
+    assert await desk.control_queue.dead_letters(limit=9) == []
+    assert tries <= hours * 80 + 10
+
+
+async def test_a_message_is_given_up_when_its_engine_is_away_for_over_a_day() -> None:
+    desk = Desk()
+    desk.fails_with = Unavailable("the engine is away")
+    await desk.control_queue.send(MESSAGE)
+    begun = desk.clock.now()
+
+    while not await desk.control_queue.dead_letters(limit=9):
+        await desk.control_worker.step()
+        desk.clock.advance(LONGEST_DELAY)
+
+    [dead] = await desk.control_queue.dead_letters(limit=9)
+    assert "the engine is away" in dead.reason
+    assert timedelta(days=1) <= desk.clock.now() - begun < timedelta(days=1, hours=2)
+
+
+async def test_progress_ends_the_count_of_an_outage() -> None:
+    desk = Desk()
+
+    async def go_on(payload: Mapping[str, str], _: Turn) -> Mapping[str, str]:
+        return payload
+
+    desk.control_worker = desk.with_handler(go_on, desk.give_up)
+    since = {"unavailable_since": desk.clock.now().isoformat()}
+    await desk.control_queue.send(msgspec.structs.replace(MESSAGE, payload={**PAYLOAD, **since}))
+
+    await desk.control_worker.step()
+
+    [message] = await desk.control_queue.receive(1, lease=LEASE)
+    assert message.payload == PAYLOAD
 
 
 @pytest.mark.parametrize("error", [NotFound("no list"), InvalidArgument("no sense")])
