@@ -5,6 +5,7 @@ consistent before the message becomes a dead letter.
 """
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 
 from conveyor.app.engines import Stores
 from conveyor.domain.batch import INGEST, ingest_payload
@@ -22,6 +23,7 @@ from conveyor.steps.shared.work_limits import Turn
 INGESTS = SlotLimits(slots=4, per_caller=2)
 PURGES = SlotLimits(slots=2, per_caller=1)
 EXPORTS = SlotLimits(slots=4, per_caller=1)
+LONGEST_OUTAGE = timedelta(days=1)  # a run must not lose its list because S3 is away for a night
 
 
 def build_control_worker(
@@ -55,7 +57,7 @@ def _ingest_handler(ingest: Ingest) -> Handler:
         )
         return WorkStatus(is_done=is_done, resend=ingest_payload(batch) if batch else None)
 
-    return Handler(handle, give_up, status, limits=INGESTS)
+    return Handler(handle, give_up, status, limits=INGESTS, longest_outage=LONGEST_OUTAGE)
 
 
 def _purge_handler(purge: Purge) -> Handler:
@@ -65,7 +67,7 @@ def _purge_handler(purge: Purge) -> Handler:
     async def give_up(payload: Mapping[str, str]) -> None:
         """Do nothing: the sweeper sends another message for an unfinished deletion."""
 
-    return Handler(handle, give_up, limits=PURGES)
+    return Handler(handle, give_up, limits=PURGES, longest_outage=LONGEST_OUTAGE)
 
 
 def _export_handler(export: ExportRuns) -> Handler:
@@ -76,4 +78,5 @@ def _export_handler(export: ExportRuns) -> Handler:
     async def give_up(payload: Mapping[str, str]) -> None:
         await export.abandon(ExportId(payload["id"]))
 
+    # No patience with outages: its caller waits for it, and can start another one.
     return Handler(handle, give_up, limits=EXPORTS)

@@ -23,7 +23,6 @@ LEASE = timedelta(seconds=60)
 MOST_DELIVERIES = 10
 FIRST_DELAY = timedelta(seconds=1)
 LONGEST_DELAY = timedelta(minutes=5)
-LONGEST_OUTAGE = timedelta(days=1)  # of an engine, before a message that needs it is given up
 UNAVAILABLE_SINCE = "unavailable_since"  # in a payload, next to what the handler put there
 
 ONE_SLOT = SlotLimits(slots=1, per_caller=1)
@@ -51,13 +50,15 @@ class Handler:
     `handle` returns the payload to continue with if its turn ended before the work did. `give_up`
     leaves stored state consistent before the message becomes a dead letter. `status` is called
     before that: if the work has progressed since the message was sent, workers died for other
-    reasons than this message, and it is sent again.
+    reasons than this message, and it is sent again. A message that fails because an engine is
+    unavailable is given up only after `longest_outage`.
     """
 
     handle: Callable[[Payload, Turn], Awaitable[Payload | None]]
     give_up: Callable[[Payload], Awaitable[None]]
     status: Callable[[Payload], Awaitable[WorkStatus]] = _no_progress
     limits: SlotLimits = ONE_SLOT
+    longest_outage: timedelta = timedelta()
 
 
 class ControlWorker:
@@ -128,8 +129,9 @@ class ControlWorker:
         elif isinstance(outcome, CallerFault):
             await self._end(message, handler, _reason(outcome))  # trying again cannot help
         elif message.deliveries >= MOST_DELIVERIES:
-            is_outage = isinstance(outcome, Unavailable)
-            if is_outage and (payload := self._with_outage(message.payload)):
+            since = self._unavailable_since(message, outcome)
+            if since and self._clock.now() - since < handler.longest_outage:
+                payload = {**message.payload, UNAVAILABLE_SINCE: since.isoformat()}
                 await self.control_queue.resend(message, payload)
             else:
                 await self._give_up(message, handler, _reason(outcome))
@@ -137,13 +139,12 @@ class ControlWorker:
             delay = backoff(message.deliveries, first=FIRST_DELAY, longest=LONGEST_DELAY)
             await self.control_queue.retry_later(message, delay=delay)
 
-    def _with_outage(self, payload: Payload) -> Payload | None:
-        """The payload with which a message waits for an engine; None if it has waited too long."""
-        now = self._clock.now()
-        since = datetime.fromisoformat(payload.get(UNAVAILABLE_SINCE, now.isoformat()))
-        if now - since >= LONGEST_OUTAGE:
+    def _unavailable_since(self, message: ReceivedMessage, failure: Exception) -> datetime | None:
+        """Since when an engine that the message needs is unavailable; None if it failed otherwise."""
+        if not isinstance(failure, Unavailable):
             return None
-        return {**payload, UNAVAILABLE_SINCE: since.isoformat()}
+        since = message.payload.get(UNAVAILABLE_SINCE)
+        return datetime.fromisoformat(since) if since else self._clock.now()
 
     async def _give_up(self, message: ReceivedMessage, handler: Handler, reason: str) -> None:
         """End a message that was delivered too often, unless its work has progressed."""

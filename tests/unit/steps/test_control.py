@@ -57,7 +57,8 @@ class Desk:
         do: Callable[[Payload, Turn], Awaitable[Payload | None]],
         give_up: Callable[[Payload], Awaitable[None]],
     ) -> ControlWorker:
-        return ControlWorker(self.control_queue, {KIND: Handler(do, give_up)}, self.clock)
+        handler = Handler(do, give_up, longest_outage=timedelta(days=1))
+        return ControlWorker(self.control_queue, {KIND: handler}, self.clock)
 
     async def handle(self, payload: Mapping[str, str], _: Turn) -> None:
         if self.fails_with:
