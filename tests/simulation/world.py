@@ -350,8 +350,11 @@ class World:
                 await self.service.steps.dispatcher.settle(ended)
         except BaseException as error:
             if is_death(error):
-                self.garbage |= {f"{one.run_id}/{one.id}.{one.claim_no}" for one, _ in lost}
+                self.garbage |= {_claim_name(one) for one, _ in lost}
             raise
+        if self.unanswered:
+            # A settle that is repeated does not know which claims the first try settled.
+            self.garbage |= {_claim_name(one.task) for one in claimed}
         held = {
             row for one, row in zip(claimed, rows, strict=True) if row and _holds(one.task, row)
         }
@@ -378,6 +381,10 @@ class World:
 def _holds(claimed: Task, row: Task) -> bool:
     """Whether a claim still holds its task: otherwise what it brings must change nothing."""
     return row.status is TaskStatus.PROCESSING and row.claim_no == claimed.claim_no
+
+
+def _claim_name(task: Task) -> str:
+    return f"{task.run_id}/{task.id}.{task.claim_no}"
 
 
 def watched_ports(ports: Engines, fate: Fate) -> Engines:

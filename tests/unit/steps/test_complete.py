@@ -7,7 +7,7 @@ import pytest
 
 from conveyor.domain.counts import Counts
 from conveyor.domain.ids import RunId
-from conveyor.domain.run import RunStatus
+from conveyor.domain.run import PauseState, RunStatus
 from conveyor.domain.task import Task
 from conveyor.errors import Unavailable
 from conveyor.steps.shared.attempt import CallResult, Fetched
@@ -58,6 +58,20 @@ async def test_a_check_overtaken_by_a_stop_leaves_the_run_stopped() -> None:
 
     run = await house.run(run_id)
     assert (run.status, run.frozen) == (RunStatus.STOPPED, None)
+
+
+async def test_a_check_overtaken_by_a_pause_completes_the_run() -> None:
+    house, run_id = await _all_settled(3)
+    job_id = (await house.run(run_id)).job_id
+    house.trace.before(
+        "metadata.commit",
+        1,
+        lambda: house.lifecycle.set_pause(CALLER, job_id, PauseState.PAUSED),
+    )
+
+    assert await house.complete.check_completion(run_id)
+
+    assert (await house.run(run_id)).status is RunStatus.COMPLETED
 
 
 async def test_a_run_with_a_task_left_is_not_complete() -> None:

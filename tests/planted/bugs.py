@@ -1,0 +1,309 @@
+"""Bugs to plant, each with the one suite that must catch it.
+
+Most are what a change for many processes could break: a condition that is gone, an order that is
+swapped, a fence that is skipped, an index that is trusted. The text of a bug stands once in its
+module: if a change moves it, the table moves with it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    does: str
+    module: str
+    right: str
+    wrong: str
+    suite: str
+
+    @property
+    def path(self) -> Path:
+        return SOURCE / (self.module.replace(".", "/") + ".py")
+
+    def planted_in(self, source: str) -> str:
+        count = source.count(self.right)
+        assert count == 1, f"found {count} times in {self.module}: {self.right!r}"
+        return source.replace(self.right, self.wrong)
+
+
+BUGS = {
+    # Claims.
+    "settle-unfenced": Bug(
+        "a settle writes whatever claim holds the task",
+        "conveyor.adapters.sqlite.work",
+        'WHERE task.claim_no = {AT["claim_no"]} AND task.status = 1 AND',
+        "WHERE task.status = 1 AND",
+        "tests/contracts/test_work.py",
+    ),
+    "settle-by-any-holder": Bug(
+        "a settle ignores which process holds the claim",
+        "conveyor.adapters.sqlite.work",
+        " AND task.status = 1 AND ifnull(task.holder, ?2) = ?2",
+        " AND task.status = 1 AND ?2 = ?2",
+        "tests/contracts/test_work.py",
+    ),
+    "renew-unfenced": Bug(
+        "a lost claim renews the lease of its successor",
+        "conveyor.adapters.sqlite.work",
+        "AND idx = ?3 AND claim_no = ?4 AND status = 1",
+        "AND idx = ?3 AND ?4 = ?4 AND status = 1",
+        "tests/contracts/test_work.py",
+    ),
+    "claim-keeps-number": Bug(
+        "a claim does not raise the number of the task",
+        "conveyor.adapters.sqlite.work",
+        "UPDATE task SET status = 1, claim_no = claim_no + 1,",
+        "UPDATE task SET status = 1, claim_no = max(claim_no, 1),",
+        "tests/contracts/test_work.py",
+    ),
+    "takeover-keeps-number": Bug(
+        "taking over a lapsed claim does not raise its number",
+        "conveyor.domain.task",
+        '"claim_no": task.claim_no + 1,',
+        '"claim_no": max(task.claim_no, 1),',
+        "tests/unit/domain/test_task.py",
+    ),
+    "claims-of-closed-runs": Bug(
+        "tasks of a closed run are claimed",
+        "conveyor.adapters.sqlite.work",
+        "FROM run_no WHERE run_id = ?1 AND open AND",
+        "FROM run_no WHERE run_id = ?1 AND",
+        "tests/contracts/test_work.py",
+    ),
+    "lost-workers-uncounted": Bug(
+        "a task that loses its workers is claimed for ever",
+        "conveyor.domain.task",
+        "lost = task.lost + (task.status is TaskStatus.PROCESSING)",
+        "lost = task.lost",
+        "tests/unit/domain/test_task.py",
+    ),
+    # Queues.
+    "acks-unfinished-tasks": Bug(
+        "the message of a task that is tried again is acked",
+        "conveyor.adapters.queued.work",
+        "if ending.decision.status in FINAL and (receipt := self._receipt(ending)):",
+        "if receipt := self._receipt(ending):",
+        "tests/contracts/test_queued.py",
+    ),
+    "renewal-leaves-messages-visible": Bug(
+        "a renewal does not hide the messages of its claims",
+        "conveyor.adapters.queued.work",
+        "await _side_by_side([partial(self._hide, *group) for group in known.items()])",
+        "del known",
+        "tests/contracts/test_queued.py",
+    ),
+    "unavailable-claims-stay-visible": Bug(
+        "messages whose tasks could not be claimed stay visible",
+        "conveyor.adapters.queued.work",
+        """            await self._bounce(run_id, messages.values())
+            raise""",
+        "            raise",
+        "tests/contracts/test_queued.py",
+    ),
+    "released-without-message": Bug(
+        "a task that was released gets no new message",
+        "conveyor.adapters.queued.work",
+        "await self._send(run_id, [(claim.task_id, timedelta()) for claim in released])",
+        "pass",
+        "tests/contracts/test_queued.py",
+    ),
+    "control-lease-unfenced": Bug(
+        "a delivery that was taken over acks the message of its successor",
+        "conveyor.adapters.sqlite.control_queue",
+        'HELD = "WHERE id = ? AND deliveries = ? AND',
+        'HELD = "WHERE id = ? AND deliveries >= ? AND',
+        "tests/contracts/test_control_queue.py",
+    ),
+    "control-messages-twice": Bug(
+        "a message is sent although one of its subject is live",
+        "conveyor.adapters.memory.control_queue",
+        "if await self.is_live(message.kind, message.subject):",
+        "if False:",
+        "tests/contracts/test_control_queue.py",
+    ),
+    "control-acks-first": Bug(
+        "a message that failed is acked",
+        "conveyor.steps.control",
+        """        elif isinstance(outcome, CallerFault):
+            await self._end(""",
+        """        elif isinstance(outcome, Exception):
+            await self._end(""",
+        "tests/unit/steps/test_control.py",
+    ),
+    # Records.
+    "commit-unconditional": Bug(
+        "a record is replaced whatever its version is",
+        "conveyor.adapters.sqlite.metadata",
+        """before = f"version = ?{first + numbers['version']} - 1\"""",
+        """before = f"version <= ?{first + numbers['version']}\"""",
+        "tests/contracts/test_metadata.py",
+    ),
+    "keys-taken-over": Bug(
+        "an idempotency key that is in use is claimed again",
+        "conveyor.adapters.sqlite.metadata",
+        "expires_at = ?6 WHERE expires_at <= ?7",
+        "expires_at = ?6 WHERE ?7 = ?7",
+        "tests/contracts/test_metadata.py",
+    ),
+    # The order of writes.
+    "ack-before-the-check": Bug(
+        "messages are acked before the run is checked for completion",
+        "conveyor.steps.settle",
+        """        await self._repeat(lambda again: self._follow_up(ended, outcomes, again=again))
+        await self._ack([attempt.task for attempt in ended])""",
+        """        await self._ack([attempt.task for attempt in ended])
+        await self._repeat(lambda again: self._follow_up(ended, outcomes, again=again))""",
+        "tests/unit/steps/test_settle.py",
+    ),
+    "settled-bodies-removed": Bug(
+        "a settle whose answer was lost removes the bodies that its rows refer to",
+        "conveyor.steps.settle",
+        "if not dropped or again:",
+        "if not dropped:",
+        "tests/unit/steps/test_settle.py",
+    ),
+    "message-before-row": Bug(
+        "an ingest enqueues tasks before their rows exist",
+        "conveyor.steps.ingest",
+        """        await self.tasks.add(batch.run_id, chunk.rows)
+        fresh, taken_over = await self._inherited_and_fresh(batch, chunk)
+        await self.work.enqueue(batch.run_id, fresh)
+""",
+        """        fresh, taken_over = await self._inherited_and_fresh(batch, chunk)
+        await self.work.enqueue(batch.run_id, fresh)
+        await self.tasks.add(batch.run_id, chunk.rows)
+""",
+        "tests/unit/steps/test_ingest.py",
+    ),
+    "watermark-before-rows": Bug(
+        "an ingest moves its watermark before it writes the rows",
+        "conveyor.steps.ingest",
+        """            batch = await self._write_chunk(batch, chunk)
+""",
+        """            moved = msgspec.structs.replace(
+                batch, written=batch.written + len(chunk.rows), read=chunk.read
+            )
+            await self.metadata.commit(moved)
+            batch = _stored(moved)
+            await self.tasks.add(batch.run_id, chunk.rows)
+            await self.work.enqueue(batch.run_id, [row.id for row in chunk.rows])
+""",
+        "tests/unit/steps/test_ingest.py",
+    ),
+    "submit-forgets-its-key": Bug(
+        "a submit commits the job without its idempotency record",
+        "conveyor.steps.submit",
+        "*inputs, *heartbeats, *claims)",
+        "*inputs, *heartbeats)",
+        "tests/unit/steps/test_submit.py",
+    ),
+    "submit-removes-accepted-rows": Bug(
+        "a submit whose answer was lost removes the rows of the job that it stored",
+        "conveyor.steps.submit",
+        "if await self.metadata.get(Job, draft.job.id):",
+        "if draft.job is None:",
+        "tests/unit/steps/test_submit.py",
+    ),
+    # Completion.
+    "completion-unconditional": Bug(
+        "a run is completed although tasks are left",
+        "conveyor.steps.complete",
+        "if not run_rules.is_complete(run, settled):",
+        "if not run.is_live:",
+        "tests/unit/steps/test_complete.py",
+    ),
+    "stale-completion-gives-up": Bug(
+        "a completion check that meets another writer does not look again",
+        "conveyor.steps.complete",
+        """            except Stale:
+                continue""",
+        """            except Stale:
+                return False""",
+        "tests/unit/steps/test_complete.py",
+    ),
+    # Exports and deletes.
+    "export-unfenced": Bug(
+        "a worker that lost its export finishes it",
+        "conveyor.steps.export",
+        "not row.has_ended and row.claim_no == export.claim_no",
+        "not row.has_ended",
+        "tests/unit/steps/test_export.py",
+    ),
+    "delete-ignores-descendants": Bug(
+        "a run is deleted whose results another run shows",
+        "conveyor.steps.delete",
+        "if run.id in other.inherited.sources:",
+        "if not run.id:",
+        "tests/unit/steps/test_delete.py",
+    ),
+    "delete-without-record": Bug(
+        "a job is deleted without the record that its purge needs",
+        "conveyor.steps.delete",
+        "*ended, *events, deletion)",
+        "*ended, *events)",
+        "tests/unit/steps/test_delete.py",
+    ),
+    # The sweeper and the start.
+    "sweeper-acts-at-once": Bug(
+        "the sweeper repairs what it sees for the first time",
+        "conveyor.steps.sweep.sweeper",
+        "if key in cursor.suspects or action.at_first_sight or not patient:",
+        "if key:",
+        "tests/unit/steps/sweep/test_sweeper.py",
+    ),
+    "sweeper-ends-live-leases": Bug(
+        "the sweeper releases claims whose lease has not lapsed",
+        "conveyor.steps.sweep.sweeper",
+        "await self.work.release_lapsed(run_id, overdue=OVERDUE,",
+        "await self.work.release_lapsed(run_id, overdue=-OVERDUE,",
+        "tests/unit/steps/sweep/test_sweeper.py",
+    ),
+    "orphans-by-age-alone": Bug(
+        "rows count as orphans although their run exists",
+        "conveyor.steps.sweep.orphans",
+        "if not await self._is_run_gone(await self.metadata.get(Run, run_id)):",
+        "if not run_id:",
+        "tests/unit/steps/sweep/test_orphans.py",
+    ),
+    "start-sweeps-spools": Bug(
+        "a start removes the unfinished files of other processes",
+        "conveyor.app.storage",
+        "return opening.clock.now() - LONGEST_WRITE if address else None",
+        "return None",
+        "tests/simulation/test_two_services.py",
+    ),
+    # The dispatcher.
+    "trusts-the-index": Bug(
+        "discovery serves a run as a listing shows it, without reading it",
+        "conveyor.steps.dispatch.discovery",
+        """        if is_news:
+            await self.look_at(listed.id)""",
+        """        if is_news:
+            await self._join(listed)""",
+        "tests/unit/steps/dispatch/test_discovery.py",
+    ),
+    "lost-claims-go-on": Bug(
+        "calls of claims that were lost go on",
+        "conveyor.steps.dispatch.dispatcher",
+        "self.fetcher.drop_lost(lost)",
+        "del lost",
+        "tests/unit/steps/dispatch/test_dispatcher.py",
+    ),
+    "permits-not-renewed": Bug(
+        "permits of running calls are not renewed",
+        "conveyor.steps.dispatch.permits",
+        "await self.coordination.renew(permits)",
+        "pass",
+        "tests/unit/steps/dispatch/test_permits.py",
+    ),
+    "permits-beyond-the-cap": Bug(
+        "permits of other processes do not count against the cap",
+        "conveyor.adapters.memory.coordination",
+        "room = min(request.want, request.cap - self._live(name))",
+        "room = min(request.want, request.cap)",
+        "tests/unit/steps/dispatch/test_dispatcher.py",
+    ),
+}
