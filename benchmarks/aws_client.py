@@ -9,6 +9,7 @@ pins another botocore than ours: it is measured in an environment of its own, wh
 
 import asyncio
 import json
+import logging
 import multiprocessing
 import os
 import statistics
@@ -177,11 +178,15 @@ async def _made(call: Call, count: int) -> None:
 
 
 async def _ours(url: str, client_name: str) -> dict[str, float]:
+    import structlog
+
     from conveyor.adapters.aws.client import DYNAMODB, AwsClient, open_client
     from conveyor.adapters.aws.credentials import RefreshedKeys
     from conveyor.adapters.shared.aws_credentials import Keys
     from conveyor.adapters.system.clock import SystemClock
 
+    # As in the program: without it every response would be printed.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     clock = SystemClock()
     keys = RefreshedKeys(lambda: Keys(ACCESS, SECRET), clock)
 
